@@ -12,6 +12,7 @@ import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from ..args.training_args import TrainingArguments
 from ..core.errors import warn
@@ -45,7 +46,7 @@ from .hf_checkpoint import trainer_layout_info, write_trainer_checkpoint
 from .model_files import get_processor
 
 # %% auto #0
-__all__ = ['SaveFailed', 'wait_for_other_savers', 'Saver', 'save_checkpoint_async', 'is_checkpoint_writer',
+__all__ = ['SaveFailed', 'wait_for_other_savers', 'Saver', 'get_saver', 'save_checkpoint_async', 'is_checkpoint_writer',
            'record_best_checkpoint', 'check_folder_free', 'is_own_checkpoint', 'save_checkpoint_sync', 'wait_for_save',
            'overrides_save', 'save_to_temp_dir', 'make_checkpoint_writer', 'logged_rows', 'strip_log_history',
            'ensure_log_on_disk', 'replace_existing', 'describe_save_failure', 'invalidate_future', 'warn_lost_best']
@@ -184,6 +185,10 @@ class Saver:
         return "Saver(writing)" if not self.done.is_set() else "Saver(failed)" if self.failure else "Saver(idle)"
 
 # %% ../../nbs/07_state/07_async_save.ipynb #af00e1cf
+def get_saver(run: RunState) -> Saver:
+    "Return the run's saver, which every learner has."
+    return cast(Saver, run.saver)
+
 def save_checkpoint_async(
     learner: TrainerBase,
     place=None,  # a folder; None: checkpoint-<step> in output_dir
@@ -191,11 +196,13 @@ def save_checkpoint_async(
 ) -> Path:
     "Start writing a checkpoint of the run and return its folder; raise SaveFailed if the previous one failed."
     run = learner.run_state
+    saver = get_saver(run)
     own = place is None
     wait_for_save(run)
     wait_for_other_savers(run)
     if place is None:
-        place = Path(run.args.output_dir, f"checkpoint-{run.state.global_step}")
+        # if the settings have no folder, the caller must give one
+        place = Path(cast(str, run.args.output_dir), f"checkpoint-{run.state.global_step}")
     place = Path(place).expanduser().absolute()
     if not own:
         check_folder_free(place, run.history.run_id)
@@ -208,16 +215,17 @@ def save_checkpoint_async(
             "The model writes its weights itself (save_pretrained), which it cannot do while each process has a part of"
             " them (fsdp)."
         )
+    snapshot: Snapshot | None
     if run.args.save_only_model:
         with averaged_weights(run.optimizer):
-            snapshot = capture_snapshot(run, run.saver.spare, ("model",), beside=not is_in_train_mode(run.optimizer))
+            snapshot = capture_snapshot(run, saver.spare, ("model",), beside=not is_in_train_mode(run.optimizer))
     else:
-        snapshot = capture_snapshot(run, run.saver.spare, tuple(FIELD_KEEPERS), beside=True)
+        snapshot = capture_snapshot(run, saver.spare, tuple(FIELD_KEEPERS), beside=True)
     if sharded: snapshot = gather_snapshot(snapshot, run.device.world)
-    if not is_checkpoint_writer(run): return place
-    run.saver.spare = ()
-    run.saver.sweep(place.parent)
-    run.saver.start(make_checkpoint_writer(learner, snapshot, place, own), snapshot, place.parent, undo)
+    if snapshot is None or not is_checkpoint_writer(run): return place
+    saver.spare = ()
+    saver.sweep(place.parent)
+    saver.start(make_checkpoint_writer(learner, snapshot, place, own), snapshot, place.parent, undo)
     if wait or run.callbacks.listeners("on_save"):
         wait_for_save(run)
     return place
@@ -230,11 +238,12 @@ def is_checkpoint_writer(run: RunState) -> bool:
 def record_best_checkpoint(run: RunState, place):
     "Record a folder as the best checkpoint and return a function that undoes it."
     state = run.state
-    before = run.saver.best
+    saver = get_saver(run)
+    before = saver.best
     state.best_model_checkpoint = str(place)
-    run.saver.best = state.best_metric, state.best_global_step, state.best_model_checkpoint
+    saver.best = state.best_metric, state.best_global_step, state.best_model_checkpoint
     def undo():
-        run.saver.best = before
+        saver.best = before
         if run.state.best_model_checkpoint == str(place):
             run.state.best_metric, run.state.best_global_step, run.state.best_model_checkpoint = before
     return undo
@@ -278,8 +287,9 @@ def save_checkpoint_sync(
 def wait_for_save(run: RunState):
     "Wait for the current save; raise SaveFailed if it failed."
     if run.saver is None: return
-    run.saver.wait(run.interrupts)
-    run.saver.check()
+    saver = get_saver(run)
+    saver.wait(run.interrupts)
+    saver.check()
 
 # %% ../../nbs/07_state/07_async_save.ipynb #5649b5e1
 def overrides_save(learner: TrainerBase) -> bool:
@@ -308,8 +318,8 @@ def make_checkpoint_writer(
     run = learner.run_state
     history = learner.run_state.history
     limit = run.args.save_total_limit if own else None
-    protected = [path for path in (run.state.best_model_checkpoint, run.saver.discarded_best) if path is not None]
-    beside = history.log is not None and history.path.parent.parent == place.parent
+    protected = [path for path in (run.state.best_model_checkpoint, get_saver(run).discarded_best) if path is not None]
+    beside = history.log is not None and history.path is not None and history.path.parent.parent == place.parent
     about = {
         "given": {k: v for k, v in run.given_settings.items() if k in TrainingArguments.__dataclass_fields__},
         "data": describe_train_data(learner),
@@ -360,7 +370,7 @@ def ensure_log_on_disk(history: History, beside, folder: Path) -> bool:
     "Write the log to disk: True if it is next to the folder; otherwise copy it into the folder."
     if beside:
         history.flush()
-        if history.log is not None:
+        if history.log is not None and history.path is not None:
             fsync_path(history.path)
             return True
     copy_log(history, folder / "history.jsonl")
@@ -395,7 +405,7 @@ def invalidate_future(
 ):
     "Retire the checkpoints that do not lie in the run's past any more; what cannot be renamed is said."
     # if it fails, the next verb says so
-    run.saver.wait(run.interrupts)
+    get_saver(run).wait(run.interrupts)
     if run.args.output_dir is None or not is_checkpoint_writer(run): return
     try:
         invalidate_abandoned(run.args.output_dir, run.history, best, after)

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 
@@ -22,7 +22,13 @@ from ..engine.snapshot_fields import ModuleWalk
 from ..engine.snapshot_tensors import Snapshot
 from .checkpoint_dirs import CorruptCheckpoint, read_manifest, verify_checkpoint, write_manifest
 from .encoding import decode_value, encode_value
-from .model_files import adapter_state_keys, frozen_base_names, write_weights
+from trainer_nb.state.model_files import (
+    PretrainedModel,
+    adapter_names,
+    adapter_state_keys,
+    frozen_base_names,
+    write_weights,
+)
 
 # %% auto #0
 __all__ = ['CHECKPOINT_SCHEMA', 'MAX_LOG_ROWS', 'state_dict_entries', 'saves_itself', 'save_live_model', 'find_tensors_in_files',
@@ -44,7 +50,7 @@ def state_dict_entries(
 # %% ../../nbs/07_state/03_checkpoint.ipynb #b2739522
 def _saving_library(model: torch.nn.Module) -> str:
     return next((c.__module__.split(".")[0] for c in type(model).__mro__ if "save_pretrained" in vars(c)), "")
-def saves_itself(model: torch.nn.Module) -> bool:
+def saves_itself(model: torch.nn.Module) -> TypeGuard[PretrainedModel]:
     return hasattr(model, "save_pretrained") and _saving_library(model) not in ("transformers", "peft")
 
 def save_live_model(model: torch.nn.Module):
@@ -145,7 +151,7 @@ def collect_checkpoint(
     } | (says or {})
     adapted = (
         adapter_state_keys(run.model, "default")
-        if has_adapters(run.model) and "default" in run.model.peft_config
+        if has_adapters(run.model) and "default" in adapter_names(run.model)
         else {}
     )
     return CheckpointContents(

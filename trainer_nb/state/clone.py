@@ -54,7 +54,7 @@ def copy_data_state(data, memo: dict):
     "Return a copy of a data set or a collator with its own generators and numbers; the same object if it holds none."
     apart = (torch.nn.Module, torch.utils.data.DataLoader, *FUNCTION_TYPES)
     if not hasattr(data, "__dict__") or isinstance(data, apart): return data
-    counts = not of_library(type(data))
+    counts = not of_library(type(data))  # type: ignore[arg-type]  # mypy does not accept a class as Hashable
     new = {}
     for k, v in vars(data).items():
         if is_generator(v):
@@ -132,7 +132,7 @@ def clone_learner(
         model=model,
         callbacks=CallbackHandler(callbacks),
         rewind_buffer=RewindBuffer(),
-        saver=type(run.saver)(),
+        saver=None if run.saver is None else type(run.saver)(),
         oom_recovery=run.oom_recovery,
         memory_meter=None if run.memory_meter is None else type(run.memory_meter)(),
         learner=weakref.ref(new),

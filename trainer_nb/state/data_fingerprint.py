@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 from ..engine.overrides import TrainerBase
 
 # %% auto #0
-__all__ = ['data_fingerprint', 'sample_indices', 'update_hash', 'describe_train_data']
+__all__ = ['data_fingerprint', 'sample_indices', 'update_hash', 'CachesDataInfo', 'describe_train_data']
 
 # %% ../../nbs/07_state/06_data_fingerprint.ipynb #572d950d
 def data_fingerprint(dataset) -> str | None:
@@ -61,15 +62,19 @@ def update_hash(seen, thing):
         raise TypeError
 
 # %% ../../nbs/07_state/06_data_fingerprint.ipynb #a343fcca
+class CachesDataInfo(Protocol):
+    "A part of the run that holds the data set that was described last, with its description."
+    data_info: tuple[object, dict[str, Any]] | None
+
 def describe_train_data(learner: TrainerBase) -> dict:
     "Return the length and the fingerprint of the training data, without reading it."
-    data = learner.train_dataset
-    data = data.dataset if isinstance(data, DataLoader) else data
+    given = learner.train_dataset
+    data: Any = given.dataset if isinstance(given, DataLoader) else given   # its length is tried below
     try:
         length = len(data)
     except TypeError:
         length = None
-    saver = learner.run_state.saver
+    saver = cast(CachesDataInfo | None, learner.run_state.saver)
     if saver is None: return {"length": length, "fingerprint": data_fingerprint(data)}
     # computed once, not at each save
     if saver.data_info is None or saver.data_info[0] is not data or saver.data_info[1]["length"] != length:

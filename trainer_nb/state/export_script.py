@@ -15,17 +15,18 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
 # %% auto #0
 __all__ = ['ACT_CODE', 'list_acts', 'literal_code', 'keyword_code', 'act_lines', 'typed_act_lines', 'manual_change_comment',
-           'is_default_part', 'part_code', 'settings_code', 'format_call', 'learner_lines', 'function_made_lines',
-           'eval_mode_lines', 'load_weights', 'warn_of_differences', 'weights_digest', 'check_weights',
-           'script_docstring', 'module_level_with_stored', 'arrange_code', 'assemble_script', 'compose_script',
-           'ExportedScript', 'files_folder', 'check_script_path', 'require_run_start', 'export_script',
-           'add_replay_doubts', 'write_script']
+           'is_default_part', 'part_code', 'settings_code', 'format_call', 'initial_values', 'learner_lines',
+           'function_made_lines', 'eval_mode_lines', 'load_weights', 'warn_of_differences', 'weights_digest',
+           'check_weights', 'script_docstring', 'module_level_with_stored', 'arrange_code', 'assemble_script',
+           'compose_script', 'ExportedScript', 'files_folder', 'check_script_path', 'require_run_start',
+           'export_script', 'add_replay_doubts', 'write_script']
 
 # %% ../../nbs/07_state/17_export_script.ipynb #4dfe214f
 from ..args.training_args import TrainingArguments
@@ -253,6 +254,12 @@ def format_call(
     return line if len(line) <= width else f"{head}(\n" + "".join(f"    {a},\n" for a in args) + ")"
 
 # %% ../../nbs/07_state/17_export_script.ipynb #ac482ea1
+def initial_values(learner: TrainerBase) -> dict[str, Any]:
+    "Return the values of the snapshot that was taken before the learner's first step."
+    snapshot = learner.run_state.initial_snapshot
+    assert snapshot is not None   # require_run_start() has checked it
+    return snapshot.values
+
 def learner_lines(draft: ScriptDraft, start: RunStart) -> list[str]:
     "Return the lines that make the learner as it was at the beginning."
     learner = draft.learner
@@ -300,7 +307,7 @@ def function_made_lines(draft: ScriptDraft, start: RunStart) -> list[str]:
         )
     lines = [s.text]
     # settings changed before a reset
-    first = explicit_settings(learner.run_state.initial_snapshot.values["args"])
+    first = explicit_settings(initial_values(learner)["args"])
     later = {k: v for k, v in start.settings.items() if v != first[k] and k in SETTABLE}
     if later: lines.append(f"{name}.set({keyword_code(later)})")
     if start.settings["output_dir"] is not None: lines.append(f"{name}.args.output_dir = {draft.rename('output_dir')}")
@@ -365,7 +372,7 @@ def script_docstring(draft: ScriptDraft, path: Path) -> str:
     "Return the script's docstring."
     learner = draft.exported
     state = learner.state
-    made = learner.run_state.initial_snapshot.values["made_with"]
+    made = initial_values(learner)["made_with"]
     until = "to its end" if learner.run_state.finished else f"up to step {state.global_step} of {state.max_steps}"
     threads = f"{made['threads']} thread{'s' if made['threads'] > 1 else ''} (OMP_NUM_THREADS={made['threads']})"
     lines = [
@@ -435,7 +442,7 @@ def assemble_script(
     imports |= {v.imports for v, _ in draft.stored.values() if v.imports}
     loads_weights = rename("load_weights(") in body
     if loads_weights: imports.add("from safetensors.torch import load_file")
-    made = draft.exported.run_state.initial_snapshot.values["made_with"]
+    made = initial_values(draft.exported)["made_with"]
     head = [script_docstring(draft, path), *import_lines(draft.slice, imports), ""]
     if rename("FILES") in body or rename("stored[") in body:
         folder = files_folder(path).name

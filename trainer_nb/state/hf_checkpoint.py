@@ -71,8 +71,9 @@ def trainer_layout_info(learner: TrainerBase) -> dict:
     )
     held: dict[str, list] = {}
     for c in learner.run_state.callbacks.callbacks:
-        if callable(getattr(c, "state", None)):
-            held.setdefault(type(c).__name__, []).append(copy.deepcopy(c.state()))
+        get_state = getattr(c, "state", None)
+        if callable(get_state):
+            held.setdefault(type(c).__name__, []).append(copy.deepcopy(get_state()))
     warn_of_loss(learner.optimizer)
     return {"by_rule": by_rule, "callbacks": {k: v[0] if len(v) == 1 else v for k, v in held.items()}}
 

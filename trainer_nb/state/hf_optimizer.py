@@ -9,6 +9,7 @@ import copy
 import math
 from collections import defaultdict
 from itertools import chain
+from typing import cast
 
 import torch
 
@@ -323,7 +324,8 @@ def convert_scheduler_state(run: RunState, template: dict, schedule: dict) -> tu
         new["lr_lambdas"] = template["lr_lambdas"]
     if not is_builtin_schedule(run.lr_scheduler): return new, []
     step = schedule["last_epoch"]
-    for base, there, function in zip(schedule["base_lrs"], schedule["_last_lr"], run.lr_scheduler.lr_lambdas):
+    functions = cast(torch.optim.lr_scheduler.LambdaLR, run.lr_scheduler).lr_lambdas
+    for base, there, function in zip(schedule["base_lrs"], schedule["_last_lr"], functions):
         here = base * function(step)
         if not math.isclose(here, there, rel_tol=1e-6, abs_tol=1e-12):
             return new, [

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -20,13 +22,22 @@ from ..engine.snapshot_tensors import Snapshot
 from .checkpoint_dirs import CorruptCheckpoint
 
 # %% auto #0
-__all__ = ['MAX_SHARD_SIZE', 'write_weights', 'full_state_dict', 'get_processor', 'save_model', 'adapter_state_keys',
-           'frozen_base_names', 'add_base_weights', 'adapter_folder', 'check_adapter', 'read_adapters',
-           'read_torch_file', 'read_weights', 'read_weights_for_model']
+__all__ = ['MAX_SHARD_SIZE', 'PretrainedModel', 'write_weights', 'full_state_dict', 'get_processor', 'save_model', 'AdapterModel',
+           'adapter_names', 'adapter_state_keys', 'frozen_base_names', 'add_base_weights', 'adapter_folder',
+           'check_adapter', 'read_adapters', 'read_torch_file', 'read_weights', 'read_weights_for_model']
 
 # %% ../../nbs/07_state/02_model_files.ipynb #7fcaf96c
 # maximum size of one weights file
 MAX_SHARD_SIZE = "5GB"
+
+class PretrainedModel(Protocol):
+    "A model that reads and writes folders itself, as those of Transformers and PEFT do."
+    def save_pretrained(self, folder: str | Path, **options: Any) -> object:
+        "Write the model to a folder."
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> torch.nn.Module:
+        "Return the model in a folder."
+        raise NotImplementedError
 
 def write_weights(
     model: torch.nn.Module, folder: Path,
@@ -34,7 +45,7 @@ def write_weights(
 ):
     "Write a model's weights with its own `save_pretrained`, or as safetensors files."
     if hasattr(model, "save_pretrained"):
-        return model.save_pretrained(folder, **({} if weights is None else {"state_dict": weights}))
+        return cast(PretrainedModel, model).save_pretrained(folder, **({} if weights is None else {"state_dict": weights}))
     from huggingface_hub import save_torch_state_dict
     tensors = {
         k: v for k, v in (model.state_dict() if weights is None else weights).items() if isinstance(v, torch.Tensor)
@@ -83,6 +94,17 @@ def save_model(
     return folder
 
 # %% ../../nbs/07_state/02_model_files.ipynb #8f1b09e4
+class AdapterModel(Protocol):
+    "A model with PEFT adapters."
+    @property
+    def peft_config(self) -> Mapping[str, object]:
+        "Return the configurations of the adapters by name."
+        raise NotImplementedError
+
+def adapter_names(model: torch.nn.Module) -> list[str]:
+    "Return the names of a model's adapters; the model must have some."
+    return list(cast(AdapterModel, model).peft_config)
+
 # an adapter's name; the model's state_dict
 def _adapter_entries(model: torch.nn.Module, name: str, state) -> dict:
     "Return an adapter's entries by their names in its file."
@@ -99,10 +121,11 @@ def adapter_state_keys(model: torch.nn.Module, name: str) -> dict:
 def frozen_base_names(run: RunState) -> frozenset:
     "Return the snapshot names of the base's frozen weights, which a checkpoint need not hold."
     if not has_adapters(run.model): return frozenset()
-    base = run.model.get_base_model() if hasattr(run.model, "get_base_model") else run.model
+    get_base_model = getattr(run.model, "get_base_model", None)
+    base = run.model if get_base_model is None else get_base_model()
     state = run.model.state_dict(keep_vars=True)
     inside = {id(p) for p in base.parameters()}
-    adapted = {id(state[k]) for name in run.model.peft_config for k in adapter_state_keys(run.model, name).values()}
+    adapted = {id(state[k]) for name in adapter_names(run.model) for k in adapter_state_keys(run.model, name).values()}
     return frozenset(
         n for n, p in frozen_base_weights(run, ModuleWalk(run)).items() if id(p) in inside and id(p) not in adapted
     )
@@ -116,21 +139,23 @@ def add_base_weights(run: RunState, snapshot: Snapshot) -> Snapshot:
     stays = frozen_base_weights(run, ModuleWalk(run))
     here = dict(walk.named())
     added = list_merged_adapters(walk.each)
-    found = {}
+    shared = run.frozen_weights   # exists if there are names in `stays`
+    found: dict[str, torch.Tensor] = {}
     for name, said in base.items():
         mine = (
-            run.frozen_weights.copy(name, stays[name], added)
-            if name in stays
+            shared.copy(name, stays[name], added)
+            if shared is not None and name in stays
             else here[name].detach().to("cpu", copy=True) if name in here else None
         )
         first = run.initial_snapshot.tensors.get(name) if run.initial_snapshot is not None else None
-        found[name] = next((t for t in (mine, first) if t is not None and tensor_digest(t) == said), None)
-        if found[name] is None:
+        match = next((t for t in (mine, first) if t is not None and tensor_digest(t) == said), None)
+        if match is None:
             raise ValueError(
                 f"The adapters of this checkpoint were trained beside another base model: {name.split('/', 1)[1]!r} is"
                 " not what it was. Make the model with the base that it had; one with random weights needs the same"
                 " seed before it is made."
             )
+        found[name] = match
     return Snapshot(found | snapshot.tensors, snapshot.values)
 
 # %% ../../nbs/07_state/02_model_files.ipynb #8eedc75a
@@ -167,7 +192,7 @@ def read_adapters(model: torch.nn.Module, folder: str | Path) -> dict:
     read = {}
     prefix = "" if hasattr(model, "get_base_model") else "base_model.model."
     state = model.state_dict()
-    for name in model.peft_config:
+    for name in adapter_names(model):
         place = adapter_folder(folder, name)
         read[name] = {k.removeprefix(prefix): t for k, t in _read_adapter_file(place).items()}
         # PEFT adds the embeddings of a base that was resized
@@ -189,7 +214,7 @@ def read_adapters(model: torch.nn.Module, folder: str | Path) -> dict:
 
 def _adapter_state_names(model: torch.nn.Module) -> set:
     "Return the entries that may belong to an adapter: trainable ones, or with an adapter's name in theirs."
-    names = set(model.peft_config)
+    names = set(adapter_names(model))
     return {
         k
         for k, p in model.named_parameters(remove_duplicate=False)
@@ -241,7 +266,7 @@ def read_weights_for_model(model: torch.nn.Module, folder: str | Path) -> dict:
     weights = read_weights(folder)
     own = {k: t for k, t in model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
     if not set(weights) <= set(own) and hasattr(model, "from_pretrained"):
-        weights = type(model).from_pretrained(folder).state_dict()
+        weights = cast(type[PretrainedModel], type(model)).from_pretrained(folder).state_dict()
     # a tied weight has one name in the file
     there = {id(own[k]) for k in weights if k in own}
     computed = set(getattr(model, "_keys_to_ignore_on_save", None) or ())

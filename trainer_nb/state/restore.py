@@ -23,6 +23,7 @@ from ..engine.snapshot import PROCESS_STATE_FIELDS, check_data_length, check_sna
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_all
 from ..engine.user_state import report_lost
+from .async_save import get_saver
 
 # %% auto #0
 __all__ = ['check_stream_position', 'get_named_snapshot', 'restore_run', 'Snapshots', 'reset_run_state', 'user_given_parts',
@@ -78,7 +79,7 @@ def restore_run(
         # its snapshots may be of another past
         run.rewind_buffer.clear()
     if run.saver is not None:
-        run.saver.after_restore(run, best)
+        get_saver(run).after_restore(run, best)
     record_act(run, "restore")
     report_lost(run, "restore()")
 
@@ -114,7 +115,7 @@ def reset_run_state(run: RunState):
     vars(run.state).update(place)
     run.start_clock()
     run.history, run.due = History(parent=run.history.run_id), deque()
-    run.optimizer = run.lr_scheduler = run.loader = run.backups = run.editable_state = None
+    run.discard("optimizer", "lr_scheduler", "loader", "backups", "editable_state")
     if run.rewind_buffer is not None:
         run.rewind_buffer.clear()
 
@@ -157,11 +158,11 @@ def free_run(learner: TrainerBase):
         run.device.release()
     if run.model is not None:
         run.model.to("cpu")
-    run.device = run.wrapped_model = run.initial_snapshot = run.frozen_weights = run.eval_dataloader = None
+    run.discard("device", "wrapped_model", "initial_snapshot", "frozen_weights", "eval_dataloader")
     run.params = []
     run.initial_snapshot_freed = True
     if run.saver is not None:
-        run.saver.free()
+        get_saver(run).free()
     if learner.optimizers[0] is not None:
         learner.optimizers[0].state.clear()
     learner.snapshots.clear()

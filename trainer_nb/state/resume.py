@@ -33,7 +33,7 @@ from trainer_nb.engine.snapshot import (
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
-from .async_save import logged_rows, wait_for_other_savers, wait_for_save
+from .async_save import get_saver, logged_rows, wait_for_other_savers, wait_for_save
 from .checkpoint import read_checkpoint
 from trainer_nb.state.checkpoint_dirs import (
     MANIFEST_NAME,
@@ -108,7 +108,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 def no_checkpoint_message(
     where,  # as given by the user
-    folder: Path, output_dir: str | Path,
+    folder: Path, output_dir: str | Path | None,
 ) -> str:
     "Return an error message about a missing checkpoint that names the existing ones."
     if where in ("True", "true"):
@@ -369,7 +369,7 @@ def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, e
     if run.rewind_buffer is not None:
         run.rewind_buffer.clear()
     if run.saver is not None:
-        run.saver.after_restore(run, best)
+        get_saver(run).after_restore(run, best)
     run.paused, run.editable_state = False, capture_editable_state(run)
 
 # %% ../../nbs/07_state/09_resume.ipynb #60451859

@@ -22,7 +22,8 @@ from ..engine.run_state import RunState
 from ..engine.snapshot import check_data_length, restore_whole
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import report_lost
-from .rewind_buffer import ACTS, LASTING_ACTS, has_acts_after, snapshot_nbytes
+from .async_save import get_saver
+from .rewind_buffer import ACTS, LASTING_ACTS, get_rewind_buffer, has_acts_after, snapshot_nbytes
 
 # %% auto #0
 __all__ = ['find_base_snapshot', 'RewindReport', 'rewind', 'require_base_snapshot', 'losses_by_step', 'differing_steps',
@@ -33,7 +34,7 @@ def find_base_snapshot(learner: TrainerBase, step: int) -> Snapshot | None:
     "Return the newest snapshot from which a step can be reached; None if there is none."
     run = learner.run_state
     every = [
-        *run.rewind_buffer.kept,
+        *get_rewind_buffer(run).kept,
         *learner.snapshots.values(),
         *([run.initial_snapshot] if run.initial_snapshot is not None else []),
     ]
@@ -91,12 +92,12 @@ def rewind(
         try:
             # The replay saves checkpoints again; they must not push out the best one of the discarded steps.
             if run.saver is not None:
-                run.saver.leave_behind(run, best, target)
+                get_saver(run).leave_behind(run, best, target)
             advance(learner, "rewind()", until=lambda record: record.step >= target)
         except BaseException as error:
             left = target - run.state.global_step
             if run.saver is not None:
-                run.saver.after_restore(run, best)
+                get_saver(run).after_restore(run, best)
             run.history.note("rewind", run.state.global_step, steps=n + left)
             if not isinstance(error, Paused) or not left: raise
             raise Paused(
@@ -112,7 +113,7 @@ def rewind(
         )
     if run.saver is not None:
         # after the replay, which has saved checkpoints again
-        run.saver.after_restore(run, best)
+        get_saver(run).after_restore(run, best)
     run.history.note("rewind", run.state.global_step, steps=n, **({"different": different} if different else {}))
     report_lost(run, "rewind()")
     return RewindReport(run.state.global_step, target - base.step, time.perf_counter() - start, different)
@@ -125,7 +126,7 @@ def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
             f"rewind({n}) would go back behind the beginning: the run has done {learner.state.global_step} steps."
         )
     if (base := find_base_snapshot(learner, target)) is not None: return base
-    ring = learner.run_state.rewind_buffer
+    ring = get_rewind_buffer(learner.run_state)
     def between(e):
         return any(s.step <= e["step"] for s in ring.kept) and (
             e["kind"] in LASTING_ACTS or e["kind"] in ACTS and e["step"] <= target
@@ -202,7 +203,8 @@ def restore_own_past(run: RunState, base):
         check_data_length(run, base)
         restore_whole(run, base)
         base.release()
-        run.rewind_buffer.account.open()
-        run.rewind_buffer.kept = deque(s for s in run.rewind_buffer.kept if s.step <= base.step)
-        run.rewind_buffer.wait, run.rewind_buffer.seen = run.rewind_buffer.every, len(run.history.events)
+        ring = get_rewind_buffer(run)
+        ring.account.open()
+        ring.kept = deque(s for s in ring.kept if s.step <= base.step)
+        ring.wait, ring.seen = ring.every, len(run.history.events)
         run.paused, run.editable_state = False, capture_editable_state(run)

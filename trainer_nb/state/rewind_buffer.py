@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from typing import cast
 
 from ..core.errors import warn
 from ..core.history import History, is_ancestor
@@ -24,7 +25,7 @@ from ..engine.user_state import user_state_bytes
 
 # %% auto #0
 __all__ = ['LASTING_ACTS', 'ACTS', 'MAX_SNAPSHOTS', 'MOST_ON_DISK', 'has_acts_after', 'snapshot_nbytes', 'Account',
-           'room_for_snapshots', 'RewindBuffer', 'stands_at_first']
+           'room_for_snapshots', 'RewindBuffer', 'get_rewind_buffer', 'stands_at_first']
 
 # %% ../../nbs/07_state/11_rewind_buffer.ipynb #d4dab8bc
 # acts whose effects are in no snapshot
@@ -229,6 +230,10 @@ class RewindBuffer:
         )
 
 # %% ../../nbs/07_state/11_rewind_buffer.ipynb #32000001
+def get_rewind_buffer(run: RunState) -> RewindBuffer:
+    "Return the run's rewind buffer, which every learner has."
+    return cast(RewindBuffer, run.rewind_buffer)
+
 def stands_at_first(run: RunState) -> bool:
     "Check whether the first weights are a snapshot of the present state."
     if run.initial_snapshot is None or run.state.global_step or run.initial_weight_versions != weight_versions(run):

@@ -45,7 +45,7 @@ from ..engine.overrides import TrainerBase
 from ..engine.snapshot_tensors import Snapshot
 from .checkpoint import state_dict_entries
 from .model_files import write_weights
-from .rewind_buffer import ACTS
+from .rewind_buffer import ACTS, get_rewind_buffer
 from .script_source import (ProgramSlice, SessionCode, Statement, StoredValue, called_name, executed_calls,
                                             function_nodes, import_line, import_lines, names_changed_in, root_names,
                                             statement_names, store_value)
@@ -93,7 +93,8 @@ def find_run_start(learner: TrainerBase) -> RunStart | None:
         resumed = next((e["data"] for e in current if e["kind"] == "resume"), None)
         if resumed is not None and first.step == 0:
             return RunStart(first, TrainingArguments.defaults() | resumed["given"], 0.0, resumed["folder"])
-        kept = [*(run.rewind_buffer.kept if run.rewind_buffer is not None else ()), *getattr(learner, "snapshots").values()]
+        recent = get_rewind_buffer(run).kept if run.rewind_buffer is not None else ()
+        kept = [*recent, *getattr(learner, "snapshots").values()]
         first = next((s for s in kept if s.step == 0 and _is_start(history, s)), None)
     # includes settings changed before the optimizer was made
     return None if first is None else RunStart(first, explicit_settings(first.values["args"]), first.values["taken"])

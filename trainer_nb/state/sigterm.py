@@ -11,8 +11,7 @@ import sys
 import threading
 import weakref
 
-from ..args.training_args import TrainingArguments
-from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState
+from ..core.callbacks import EventArgs, TrainerCallback, TrainerControl, TrainerState
 from ..core.errors import warn
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import as_callback
@@ -74,12 +73,13 @@ class SigtermCheckpointCallback(TrainerCallback):
 
     def on_step_end(
         self,
-        args: TrainingArguments,
+        args: EventArgs,
         state: TrainerState,
         control: TrainerControl,
         learner: TrainerBase | None = None,
         **kwargs,
     ):
+        if learner is None: return
         world = learner.run_state.device.world
         if not world.is_single_process and any(world.all_gather_object(self.wanted)):
             self.ask(learner)
