@@ -187,11 +187,15 @@ def check_launch_environment(
 # %% ../../nbs/04_device/01_sharding.ipynb #7137bf71
 class HasShardedModel(Protocol):
     "A device that may hold a sharded model."
-    sharded_model: object | None
+    @property
+    def sharded_model(self) -> object | None:
+        "Return the sharded model; None if each process has all of it."
 
 class HasDevice(Protocol):
     "A run whose device may not exist yet."
-    device: HasShardedModel | None
+    @property
+    def device(self) -> HasShardedModel | None:
+        "Return the device; None before it is prepared."
 
 def require_several_processes(
     args: TrainingArguments,

@@ -11,7 +11,8 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
@@ -62,6 +63,9 @@ from .streaming_metrics import check_metrics
 from ..optim.extra_optimizers import target_options
 from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
 from ..optim.schedules import create_scheduler
+
+if TYPE_CHECKING:
+    from trainer_nb.engine.snapshot_tensors import Snapshot
 
 # %% auto #0
 __all__ = ['NO_MODEL_MESSAGE', 'require_optimizer', 'find_param_group', 'make_optimizer', 'call_create_optimizer',
@@ -379,6 +383,9 @@ def build_model(learner: TrainerBase) -> None:
 # %% ../../nbs/06_engine/08_overrides.ipynb #e57182c2
 class TrainerBase:
     "Hold the user's parts and the override points of a learner, under the Trainer's names."
+    run_state: RunState
+    # by name, as learn.snapshot(name) keeps them
+    snapshots: dict[str, Snapshot]
     # -- the user's parts
     eval_dataset: Any = UserPart()
     processing_class: Any = UserPart()
@@ -731,6 +738,10 @@ class TrainerBase:
         self, model: torch.nn.Module | None = None, trial: Any = None, metrics: dict[str, Any] | None = None
     ) -> None:
         "Save a checkpoint."
+        raise NotImplementedError
+
+    def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> str | None:
+        "Write the model's weights; return the folder."
         raise NotImplementedError
 
     def _load_best_model(self) -> None:
