@@ -228,7 +228,7 @@ def test_a_model_card(tmp_path):
         ["en"], "mit", "base/model", ["digits: small", "trainer_nb"], "text-classification", ["glue"])
     assert f"{learn.state.log_history[-1]['eval_loss']:.6g}" in card.text and str(tmp_path) not in card.text
     (tmp_path / "out/README.md").write_text("# Mine\n")
-    with pytest.warns(UserWarning, match="stays as it is"): learn.create_model_card()
+    with pytest.warns(UserWarning, match="was kept and no model card was written"): learn.create_model_card()
     assert (tmp_path / "out/README.md").read_text() == "# Mine\n"
     with pytest.raises(ValueError, match="output_dir"): hard_learner().create_model_card()
 
