@@ -120,5 +120,5 @@ def paused(cell, what="Paused after step"):
     "Is a cell shown as paused, in one line that says where the run stands and how it goes on?"
     assert cell.ename == "Paused" and len(cell.error) == 1 and cell.error[0] == cell.evalue, cell
     assert cell.evalue.startswith(what) and re.search(r"(step \d+ of \d+ \(epoch \d+\.\d\d\)|before the first step)\.", cell.evalue), cell
-    assert cell.evalue.endswith("learn.train(), learn.run(...) or learn.step() goes on."), cell
+    assert cell.evalue.endswith("learn.train(), learn.run(...) or learn.step() continues."), cell
     return True

@@ -399,7 +399,7 @@ def test_a_run_that_was_stopped_can_be_resumed(tmp_path):
         one.train()
         assert one.state.global_step == stops
         again = make(output_dir=str(tmp_path / event), **settings)
-        with pytest.warns(UserWarning, match=f"stopped at step {stops} of 30 and goes on"): again.train(resume_from_checkpoint=True)
+        with pytest.warns(UserWarning, match=f"stopped at step {stops} of 30 and continues"): again.train(resume_from_checkpoint=True)
         assert again.state.global_step == 30 and all(torch.equal(a, b) for a, b in zip(plain.model.parameters(), again.model.parameters()))
         assert [r.epoch for r in again.history] == [r.epoch for r in plain.history]
     stopped = make(output_dir=str(tmp_path / "early"), save_strategy="steps", save_steps=2, callbacks=[EarlyStoppingCallback(1)])

@@ -45,7 +45,7 @@ def test_no_verb_that_trains_within_another(verb):
     want.train()
     def until(record):
         if record.step == 2:
-            with pytest.raises(InvalidOperation, match=r"was called while run\(\) is at work; call it when that has ended"): VERBS[verb](learn)
+            with pytest.raises(InvalidOperation, match=r"was called while run\(\) is running; call it afterwards"): VERBS[verb](learn)
             heard.append(record.step)
     learn.run(until=until)
     assert heard == [2] and learn.state.global_step == want.state.global_step

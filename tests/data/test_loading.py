@@ -201,11 +201,11 @@ def test_data_may_begin_anew_after_a_resume(tmp_path):
     third.train()
     assert third.model.seen == shapes
     second = make(**given)
-    with pytest.warns(UserWarning, match="begins anew"): second.load_checkpoint(tmp_path / "checkpoint-2")
+    with pytest.warns(UserWarning, match="starts from the beginning"): second.load_checkpoint(tmp_path / "checkpoint-2")
     second.train()
     assert second.model.seen == (shapes + shapes)[:16] and second.state.global_step == 10     # the first epoch once more, as many steps in all
     other = make(data=ROWS[:20], **given)               # other data may take its place
-    with pytest.warns(UserWarning, match="begins anew"): other.load_checkpoint(tmp_path / "checkpoint-2")
+    with pytest.warns(UserWarning, match="starts from the beginning"): other.load_checkpoint(tmp_path / "checkpoint-2")
     other.step()
     assert other.model.seen == shapes[:2]
 

@@ -487,7 +487,7 @@ def test_a_stream_that_is_shorter_than_it_was():
         other = learner(short())
         other.restore(learn.snapshots["a"])
         if make is Stream:
-            with pytest.raises(ValueError, match="ended after 5 samples, but the run stands at sample 12"): other.step()
+            with pytest.raises(ValueError, match="ended after 5 samples, but the run is at sample 12"): other.step()
         else:
             other.step()
             assert other.run_state.cursor == (2, 0) or other.run_state.cursor.epoch == 1
@@ -509,7 +509,7 @@ def test_a_state_that_cannot_be_loaded(workers):
     learn.run_state.loader.close()
     with pytest.raises(KeyError) as e: learn.step()
     told = "".join(getattr(e.value, "__notes__", [])) + str(e.value)
-    assert "was to go on after sample" in told and "learn.train_dataset = learn.train_dataset" in told
+    assert "was being resumed after sample" in told and "learn.train_dataset = learn.train_dataset" in told
     learn.train_dataset = learn.train_dataset
     learn.train()
     assert same(learn, want)

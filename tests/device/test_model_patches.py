@@ -324,7 +324,7 @@ def test_the_run_goes_on_in_smaller_micro_batches_with_the_same_samples(tmp_path
     by_hand.set(per_device_train_batch_size=2, gradient_accumulation_steps=6)
     expected = finish(by_hand)
     learn = tight(auto_find_batch_size=True, output_dir=str(tmp_path), save_steps=2, save_strategy="steps")
-    with pytest.warns(UserWarning, match=r"Memory ran out in step 2 with micro-batches of 4; the run goes on with 6 of 2 for each step, the same 12 samples"): learn.step(2)
+    with pytest.warns(UserWarning, match=r"Memory ran out in step 2 with micro-batches of 4; the run continues with 6 of 2 for each step, the same 12 samples"): learn.step(2)
     assert (learn.args.per_device_train_batch_size, learn.args.gradient_accumulation_steps, learn.state.max_steps) == (2, 6, 6)
     assert unequal(expected, finish(learn)) == []
     assert learn.history.column("samples").tolist() == by_hand.history.column("samples").tolist()
@@ -360,7 +360,7 @@ def test_what_smaller_micro_batches_cannot_help():
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         branched.step()
-    assert "the run goes on with 6 of 2" in str(said[0].message)
+    assert "the run continues with 6 of 2" in str(said[0].message)
 
 
 # --- noise on the embeddings ------------------------------------------------------------------------------------------------

@@ -33,8 +33,8 @@ def test_a_callback_that_is_broken_off_after_the_update_is_named(event):
     with pytest.raises(Paused) as error: learn.train()
     assert halves.first == halves.second + 1
     said = str(error.value)
-    assert f"Halves.{event} was broken off and is not called again" in said and "half-updated (learn.rewind(1)" in said
-    assert "Nothing is lost" not in said and said.endswith("learn.train(), learn.run(...) or learn.step() goes on.")
+    assert f"Halves.{event} was interrupted and is not called again" in said and "half-updated (learn.rewind(1)" in said
+    assert "Nothing is lost" not in said and said.endswith("learn.train(), learn.run(...) or learn.step() continues.")
     learn.rewind(1)   # what the message says to type
     learn.train()
     assert halves.first == halves.second
@@ -44,7 +44,7 @@ def test_a_callback_that_is_broken_off_after_the_update_is_named(event):
 @pytest.mark.parametrize("event, step", [("on_step_begin", 2), ("on_pre_optimizer_step", 2)])
 def test_before_the_update_nothing_is_lost(event, step):
     learn = hard_learner(callbacks=[Halves(event, step)])
-    with pytest.raises(Paused, match="The step under way was given up; paused after step 2 of 6.*Nothing is lost"): learn.train()
+    with pytest.raises(Paused, match="The step in progress was cancelled; paused after step 2 of 6.*Nothing is lost"): learn.train()
 
 
 def test_one_press_breaks_off_nothing():
@@ -55,14 +55,14 @@ def test_one_press_breaks_off_nothing():
 
 def test_before_the_first_step():
     learn = hard_learner(callbacks=[Halves("on_train_begin", 0)])
-    with pytest.raises(Paused, match=r"Halves.on_train_begin was broken off.*learn.reset\(\) begins anew\); paused before the first step"): learn.train()
+    with pytest.raises(Paused, match=r"Halves.on_train_begin was interrupted.*learn.reset\(\) starts the run again\); paused before the first step"): learn.train()
 
 
 def test_in_the_background():
     def fail(times): raise Boom("full")
     learn = hard_learner(callbacks=[Halves("on_step_end", 2, act=fail)])
     with pytest.raises(Boom): learn.start().wait()
-    with pytest.warns(UserWarning, match="Halves.on_step_end was broken off and is not called again.*learn.start") as said: learn.summary()
+    with pytest.warns(UserWarning, match="Halves.on_step_end was interrupted and is not called again.*learn.start") as said: learn.summary()
     assert not any("Nothing is lost" in str(w.message) for w in said)
 
 
@@ -79,7 +79,7 @@ def test_an_interrupted_tool_says_where_the_run_stands(verb):
     handle = learn.model.inner.register_forward_hook(hook)
     with pytest.raises(Paused) as error: getattr(learn, verb)()
     handle.remove()
-    assert str(error.value) == f"{verb}() was given up. The run is as it was, after step 2 of 6 (epoch 0.75)."
+    assert str(error.value) == f"{verb}() was cancelled. The run is unchanged, after step 2 of 6 (epoch 0.75)."
     assert verb != "lr_find" or max(calls) > 2
 
 

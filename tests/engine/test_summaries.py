@@ -75,7 +75,7 @@ def test_classes_as_scikit_learn_counts_them():
     padded = np.where(rng.random(50) < 0.3, -100, rng.integers(4, size=50)).reshape(10, 5)
     assert ready.tokens(EvalPrediction(rng.normal(size=(10, 5, 4)), padded))["accuracy"] <= 1
     assert np.isnan(ready.tokens(EvalPrediction(rng.normal(size=(1, 2, 4)), np.full((1, 2), -100)))["f1"])
-    for wrong, words in (((logits, np.array([0.5])), "regression is for numbers"), ((logits[None, None], labels), "no class for each label")):
+    for wrong, words in (((logits, np.array([0.5])), "regression is for numbers"), ((logits[None, None], labels), "these shapes must be equal")):
         with pytest.raises(ValueError, match=words): ready.classification(EvalPrediction(*wrong))
 
 

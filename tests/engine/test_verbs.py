@@ -412,7 +412,7 @@ def test_reset_after_two_runs_and_after_free():
     assert learn.args.max_grad_norm == 0.5
     learn.train()
     learn.free()
-    with pytest.raises(InvalidOperation, match=r"free\(\) has let go of the first weights"): learn.reset()
+    with pytest.raises(InvalidOperation, match=r"free\(\) has released them"): learn.reset()
 
 
 def test_embeddings_that_renormalise_are_put_back():

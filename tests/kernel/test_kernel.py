@@ -178,7 +178,7 @@ def harass(kernel, seed, presses, workers=0, **settings):
             assert cell.ename == "Paused" or late, about
             if not double and not late: assert len(cell.error) == 1 and cell.error[0] == cell.evalue, about
             assert "exited unexpectedly" not in cell.text + cell.shown, about
-            shown["late" if late else "given up" if "given up" in cell.evalue else "not done" if "What was due" in cell.evalue else "paused"] += 1
+            shown["late" if late else "given up" if "was cancelled" in cell.evalue else "not done" if "The work after the step" in cell.evalue else "paused"] += 1
         assert kernel.run("check(learn, like); ran").splitlines() == ["the same", str(ran)], f"seed {seed}, after press {given}"
     return shown
 
@@ -223,7 +223,7 @@ def test_workers_survive_a_press(kernel, workers):
 def test_a_second_press_breaks_into_slow_data(kernel):
     kernel.run("like = make(); like.train(); learn = make(); learn.step(2); learn.train_dataset.delay = 5; None")
     cell = kernel.pressed("learn.train()", times=2)
-    assert paused(cell, "The step under way was given up; paused after step 2 of 15") and cell.seconds < 3
+    assert paused(cell, "The step in progress was cancelled; paused after step 2 of 15") and cell.seconds < 3
     assert kernel.run("learn.train_dataset.delay = 0; learn.train(); check(learn, like)").splitlines()[-1] == "the same"
 
 
@@ -242,7 +242,7 @@ def test_pressed_during_an_evaluation(kernel):
             if not model.training: here(); time.sleep(5)
         learn.model.wait = wait""")
     cell = kernel.pressed("learn.train()", times=2)
-    assert paused(cell, "What was due after the step is not all done, and comes first when the run goes on; paused after step 14 of 15") and cell.seconds < 3
+    assert paused(cell, "The work after the step is incomplete, and is completed first when the run continues; paused after step 14 of 15") and cell.seconds < 3
     assert kernel.run("len(learn.history.evaluations()), [m.training for m in learn.model.modules()].count(False)") == "(1, 0)"
     assert kernel.run("learn.model.wait = None; learn.train(); check(learn, like)").splitlines()[-1] == "the same"
 
@@ -258,7 +258,7 @@ def test_pressed_during_an_evaluation_of_several_sets(kernel):
                 seen.append(1)
                 if len(seen) == 3: here(); time.sleep(5)   # 2 batches are one set
         learn.model.wait = wait""")
-    paused(kernel.pressed("learn.train()", times=2), "What was due after the step")
+    paused(kernel.pressed("learn.train()", times=2), "The work after the step")
     assert kernel.run("learn.model.wait = None; learn.train(); check(learn, like)").splitlines()[-1] == "the same"
 
 
@@ -274,7 +274,7 @@ def test_one_press_stops_what_only_looks(kernel, verb):
     assert kernel.run("learn.model.body[1].train(); learn.train(); check(learn, like)").splitlines()[-1] == "the same"
 
 
-@pytest.mark.parametrize("times, what", [(1, "Paused before the first step"), (2, "The preparation was given up; paused before the first step")])
+@pytest.mark.parametrize("times, what", [(1, "Paused before the first step"), (2, "The preparation was cancelled; paused before the first step")])
 @pytest.mark.parametrize("slow", ["model_init", "get_train_dataloader", "create_optimizer"])
 def test_pressed_during_the_first_preparation(kernel, slow, times, what):
     kernel.run(f"""
@@ -371,7 +371,7 @@ def test_pressed_in_a_callback(kernel, event, times):
         like = make(callbacks=[Waits()]); like.train(); waits = Waits(); learn = make(callbacks=[waits]); waits.nap = {0.2 if times == 1 else 5}; None""")
     cell = kernel.pressed("learn.train()", times=times)
     before_commit = event in ("on_step_begin", "on_substep_end", "on_pre_optimizer_step")
-    paused(cell, "Paused" if times == 1 else "The step under way" if before_commit else f"Waits.{event} was broken off")
+    paused(cell, "Paused" if times == 1 else "The step in progress" if before_commit else f"Waits.{event} was interrupted")
     assert cell.seconds < 3
     assert kernel.run("waits.nap = 0; learn.train(); check(learn, like)").splitlines()[-1] == "the same"
 
@@ -381,7 +381,7 @@ def test_the_button_twice_within_the_update(kernel):
         like = make(); like.train(); learn = make(); learn.step(3); step = learn.optimizer.step
         def slow(*args): here(); time.sleep(0.3); return step(*args)
         learn.optimizer.step = slow""")
-    paused(kernel.pressed("learn.train()", times=2), "What was due after the step is not all done, and comes first when the run goes on; paused after step 4 of 15")
+    paused(kernel.pressed("learn.train()", times=2), "The work after the step is incomplete, and is completed first when the run continues; paused after step 4 of 15")
     assert kernel.run("del learn.optimizer.step; learn.optimizer.step = step; learn.train(); check(learn, like)").splitlines()[-1] == "the same"
 
 
@@ -571,7 +571,7 @@ def test_in_a_terminal_with_ipython(tmp_path):
         terminal.sendintr()
         terminal.expect(r"In \[\d+\]:")
         shown = [o for o in ANSI.sub("", terminal.before).replace("\r", "\n").splitlines() if o.strip() not in ("", "here")]
-        assert re.match(r"(\^C)?Paused (after step \d+ of 15|before the first step).*goes on\.$", shown[-1]) and not any("Traceback" in o for o in shown), shown
+        assert re.match(r"(\^C)?Paused (after step \d+ of 15|before the first step).*continues\.$", shown[-1]) and not any("Traceback" in o for o in shown), shown
         say("learn.model.wait = None; out = learn.train(); check(learn, like)", "the same")
     finally: terminal.close(force=True)
 
@@ -598,7 +598,7 @@ def test_a_script_ends_as_an_interrupted_one(tmp_path, times):
     for i in range(times): time.sleep(0.05 * i); process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 130 and "should not" not in out and "at exit" in out, (process.returncode, out, err)
-    assert re.fullmatch("Paused after step 1 of 150 .*goes on\\.\n" if times == 1 else "The step under way was given up; paused before the first step.*goes on\\.\n", err), err
+    assert re.fullmatch("Paused after step 1 of 150 .*continues\\.\n" if times == 1 else "The step in progress was cancelled; paused before the first step.*continues\\.\n", err), err
 
 
 def said(out): return [word for line in out.splitlines() if not line.startswith("{") for word in line.split()]   # by the script; logs are printed too

@@ -186,7 +186,7 @@ def test_one_press_and_a_worker_that_never_answers(monkeypatch, tmp_path):
     like.train()
     threading.Thread(target=lambda: (wait_for(tmp_path/"stuck"), time.sleep(0.3), os.kill(os.getpid(), signal.SIGINT))).start()
     began = time.monotonic()
-    with pytest.raises(Paused, match="No batch came from the data workers for 1 s, so the step under way was given up"): learn.train()
+    with pytest.raises(Paused, match="No batch came from the data workers for 1 s, so the step in progress was cancelled"): learn.train()
     assert time.monotonic() - began < LIMIT
     learn.train()
     same(learn, like)
@@ -215,7 +215,7 @@ def test_two_presses_and_workers_that_hang(tmp_path):
         wait_for(tmp_path/"stuck")
         for _ in range(2): time.sleep(0.2); pressed.append(time.monotonic()); os.kill(os.getpid(), signal.SIGINT)
     threading.Thread(target=twice).start()
-    with pytest.raises(Paused, match="The step under way was given up"): learn.train()
+    with pytest.raises(Paused, match="The step in progress was cancelled"): learn.train()
     assert time.monotonic() - pressed[1] < 8
     learn.train()
     same(learn, like)

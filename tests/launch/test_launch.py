@@ -382,7 +382,7 @@ def test_what_cannot_be_launched(tmp_path):
         with pytest.raises(ValueError, match="the learner's train_dataset cannot be sent there: its attribute `file`"): held.launch(2, start="spawn")
         assert held.step(1)[0].step == 1     # it is here, and goes on
     with pytest.raises(ValueError, match="fp16"): make(fp16=True).launch(2, train=True)
-    with pytest.raises(InvalidOperation, match="middle|inside|at work"): make(callbacks=[Launches()]).step(1)
+    with pytest.raises(InvalidOperation, match="middle|inside|is running"): make(callbacks=[Launches()]).step(1)
 
 
 class Launches(TrainerCallback):

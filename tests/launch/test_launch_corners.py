@@ -364,7 +364,7 @@ def test_a_torn_run_comes_home_as_it_is():
     learn.optimizer_cls_and_kwargs = HalfWay, {"lr": 1e-2}
     with pytest.raises(KeyError, match="half-way"): learn.launch(2, train=True)
     assert learn.processes is None and learn.state.global_step == 2
-    with pytest.raises(InvalidOperation, match="step.. cannot go on: the optimizer failed in the middle"): learn.step(1)
+    with pytest.raises(InvalidOperation, match="step.. cannot continue: the optimizer failed in the middle"): learn.step(1)
     learn.reset()
     assert learn.step(1)[0].step == 1
 

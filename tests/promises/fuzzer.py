@@ -392,7 +392,7 @@ def cell_generators():
 
 # --- one case ----------------------------------------------------------------------------------------------------------
 
-EXPECTED = re.compile("weights had been changed|the branch shares it|put back too when a step fails|weight_norm.* is deprecated|lr_scheduler.step|"
+EXPECTED = re.compile("weights had been changed|the branch shares it|restored too when a step fails|weight_norm.* is deprecated|lr_scheduler.step|"
                       "no folder to write it to|Detected call of|epoch parameter in|was not what it is|cannot be captured|"
                       "evaluation mode|This DataLoader|os.fork|multi-threaded")
 

@@ -72,7 +72,7 @@ MADE = {  # what is typed: the kind of error, and words that its message has to 
     "model twice": (lambda: learner(model_init=Net), ValueError, "Both model and model_init"),
     "model's name": (lambda: learner("bert-base"), TypeError, "model is str, not a torch.nn.Module.*model_init="),
     "loss twice": (lambda: learner(loss_func=len, compute_loss_func=len), ValueError, "Both loss_func and compute_loss_func"),
-    "optimizers": (lambda: learner(optimizers=3), TypeError, r"optimizers is a pair \(optimizer, lr_scheduler\)"),
+    "optimizers": (lambda: learner(optimizers=3), TypeError, r"optimizers must be a pair \(optimizer, lr_scheduler\)"),
     "callback": (lambda: learner(callbacks=[3]), TypeError, "3 is not a callback.*TrainerCallback.*on_step_end"),
     "callback function": (lambda: learner(callbacks=[lambda *a: 0]), TypeError, "not a callback"),
     "callback alone": (lambda: learner(callbacks=told()), TypeError, r"callbacks is a list.*callbacks=\[\.\.\.\]"),
@@ -129,7 +129,7 @@ TRAINED = {
     "loss of integers": (lambda: learner(Net(returns="rounded")), ValueError, "does not depend on any trainable parameter.*argmax"),
     "loss as a number": (lambda: learner(Net(returns="number")), TypeError, "The loss is a float, not a tensor"),
     "a stream that was read": (lambda: learner(train_dataset=Once(), max_steps=30), ValueError, "gave no batches in this epoch.*only once"),
-    "a scripted model": (lambda: learner(torch.jit.script(nn.Linear(4, 3)), loss_func=nn.functional.cross_entropy), TypeError, "scripted.*the module it was made from"),
+    "a scripted model": (lambda: learner(torch.jit.script(nn.Linear(4, 3)), loss_func=nn.functional.cross_entropy), TypeError, "scripted.*the module that was scripted"),
     "a generator": (lambda: learner(train_dataset=(row for row in ROWS), max_steps=30), TypeError, "a generator, which can be read only once.*from_generator"),
     "metric's name": (lambda: learner(eval_dataset=ROWS, eval_strategy="epoch", metric_for_best_model="acc"), KeyError, r"'acc', but the evaluation gave eval_loss.*learn.set\(metric_for_best_model"),
     "metrics that are no dict": (lambda: learner(eval_dataset=ROWS, eval_strategy="epoch", compute_metrics=lambda p: 0.9), TypeError, "compute_metrics returned float; it must return a dict"),
@@ -310,7 +310,7 @@ def test_training_within_training(evaluated, event):
         bring_about(event, learn)
         learn.train()
         assert isinstance(tries.answers[1], InvalidOperation) and f"{name}() was called" in str(tries.answers[1]), (name, tries.answers)
-        assert ("inside a step" if event in INSIDE else "at work") in str(tries.answers[1])
+        assert ("inside a step" if event in INSIDE else "is running") in str(tries.answers[1])
         assert unequal(outcome(learn), evaluated) == [], name
 
 

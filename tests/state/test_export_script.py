@@ -193,7 +193,7 @@ def test_changed_under_way(session):
     session.run("scale = 1.0\ndef loss(out, y): return scale * nn.functional.mse_loss(out, y)", NET, DATA, "net = Net()", learner("net, train_dataset=train, loss_func=loss"),
                 "learn.step(2)", "scale = 0.5", "learn.step(2)")
     out = session.export()
-    assert len(out.doubts) == 1 and "`scale` was bound anew (cell [" in out.doubts[0] and out.doubts[0] in out.warned[0] and out.doubts[0] in out.text
+    assert len(out.doubts) == 1 and "`scale` was assigned again (cell [" in out.doubts[0] and out.doubts[0] in out.warned[0] and out.doubts[0] in out.text
 
 
 def test_own_data(session):
@@ -428,9 +428,9 @@ def test_by_hand(session):
     session.run(NET, DATA, "net = Net()", learner(), "learn.step(2)", "with torch.no_grad(): net.head.bias.zero_()", "learn.step()", "learn.args.max_grad_norm = 0.3", "learn.step()",
                 "net.head.weight.data.mul_(0.5)", "learn.step()")
     out = session.export()
-    assert len(out.doubts) == 3 and "After step 2 weights were changed by hand" in out.doubts[0] and "After step 3 args.max_grad_norm was changed by hand" in out.doubts[1]
-    assert "After step 4 weights were changed by hand" in out.doubts[2]
-    assert "# Here weights were changed by hand" in out.text and all(d in out.text for d in out.doubts) and "And 2 more" in out.warned[0]
+    assert len(out.doubts) == 3 and "After step 2 weights were changed manually" in out.doubts[0] and "After step 3 args.max_grad_norm was changed manually" in out.doubts[1]
+    assert "After step 4 weights were changed manually" in out.doubts[2]
+    assert "# Here weights were changed manually" in out.text and all(d in out.text for d in out.doubts) and "And 2 more" in out.warned[0]
     assert not session.equal()
 
 
@@ -490,7 +490,7 @@ def test_refusals(session, tmp_path):
     session.fails("learn.export_script('train.py')", "InvalidOperation", "`rows` is made with `old`")
     session.run("open('train.py', 'w').write('mine')", learner("Net(), train_dataset=train, loss_func=nn.functional.mse_loss"), "learn.step()")
     session.fails("learn.export_script('train.py')", "FileExistsError", "was not written by export_script; give another name")
-    session.fails("learn.export_script('train')", "ValueError", "like 'train.py'")
+    session.fails("learn.export_script('train')", "ValueError", "for example 'train.py'")
     session.run("step = learn.debug_step()")
     session.fails("learn.export_script('other.py')", "InvalidOperation", "a debug step is open")
     session.run("step.abort(); learn.free()")

@@ -402,7 +402,7 @@ def test_weights_only(tmp_path):
     assert {p.name for p in folder.iterdir()} == {"model.safetensors", "trainer_state.json", "history.jsonl", MANIFEST_NAME} - ({"history.jsonl"} if learn.history.log else set())
     with pytest.raises(ValueError, match="written with save_only_model=True"): ours(tmp_path / "a", net(), points(50)).load_checkpoint(folder)
     theirs(tmp_path / "theirs", net(), points(50), save_only_model=True, max_steps=3)
-    with pytest.raises(ValueError, match="has no optimizer.pt, so there is nothing to go on with"):
+    with pytest.raises(ValueError, match="has no optimizer.pt, so it has no state to continue from"):
         ours(tmp_path / "a", net(), points(50)).load_checkpoint(tmp_path / "theirs" / "checkpoint-3")
 
 
@@ -532,7 +532,7 @@ def reshaped(value): value["state"][0]["exp_avg"] = torch.zeros(3, 3)
 
 
 REFUSED = {
-    "no optimizer": (gone("optimizer.pt"), {}, "has no optimizer.pt, so there is nothing to go on with"),
+    "no optimizer": (gone("optimizer.pt"), {}, "has no optimizer.pt, so it has no state to continue from"),
     "no schedule": (gone("scheduler.pt"), {}, "has no scheduler.pt"),
     "no weights": (gone("model.safetensors"), {}, "holds no weights"),
     "weights cut short": (cut("model.safetensors"), {}, "cannot be read .*cut short"),
@@ -547,8 +547,8 @@ REFUSED = {
     "another optimizer": (None, dict(optim="sgd", optim_args="momentum=0.9"), "it keeps exp_avg, exp_avg_sq, step for 'inner.weight', and SGD keeps momentum_buffer"),
     "one that keeps nothing": (None, dict(optim="sgd"), "and SGD keeps nothing; give the Learner the optim="),
     "another schedule": (None, dict(lr_scheduler_type="one_cycle"), "scheduler.pt is that of another kind of schedule: it has no 'total_steps'"),
-    "another batch size": (None, dict(per_device_train_batch_size=4), r"stood at epoch 0.714286, and with the data and settings here 5 steps are epoch 0.384615.*\(8 then, 4 now\)"),
-    "another accumulation": (None, dict(gradient_accumulation_steps=2), "stood at epoch 0.714286, and with the data and settings here 5 steps are epoch 1.28571"),
+    "another batch size": (None, dict(per_device_train_batch_size=4), r"was at epoch 0.714286, and with the data and settings here 5 steps are epoch 0.384615.*\(8 then, 4 now\)"),
+    "another accumulation": (None, dict(gradient_accumulation_steps=2), "was at epoch 0.714286, and with the data and settings here 5 steps are epoch 1.28571"),
     "fewer steps": (None, dict(max_steps=4), "has done 5 steps, and by the settings here it has 4 in all"),
     "frozen layers": ("freeze", {}, r"groups of \[2, 4\] parameters, and this learner's optimizer has \[4\]"),
 }
@@ -571,7 +571,7 @@ def test_another_model_and_other_data_are_refused(written, tmp_path):
     class More(type(net())):
         def __init__(self): super().__init__(); self.more = torch.nn.Linear(1, 1)
     refused(ours(tmp_path / "a", More(), points(50), max_steps=6), written, "'more.weight' is not in both")
-    refused(ours(tmp_path / "a", net(), points(60), max_steps=6), written, "after 5 steps the Trainer stood at epoch 0.714286")
+    refused(ours(tmp_path / "a", net(), points(60), max_steps=6), written, "after 5 steps the Trainer was at epoch 0.714286")
 
 
 def test_decay_in_the_file_and_none_here(tmp_path):

@@ -260,7 +260,7 @@ def test_steps_taken_with_other_data_or_callbacks_are_not_replayed(exchange):
     else: learn.remove_callback(Halves)
     learn.step(9)
     was = learn.snapshot()
-    for back, word in ((15, "has exchanged"), (11, "has exchanged")):
+    for back, word in ((15, "has replaced"), (11, "has replaced")):
         with pytest.raises(ValueError, match=f"{exchange} at step 13 {word}"): learn.rewind(back)
     assert differences(was, learn.snapshot()) == []
     assert learn.rewind(4).different == []      # after it: as ever
@@ -281,7 +281,7 @@ def test_data_of_another_length_in_the_middle_of_an_epoch():
 def test_a_branch_says_why_it_cannot_go_back():
     learn = hard_learner(**LONG)
     learn.step(5)
-    with pytest.raises(ValueError, match="begins at step 5, and knows of nothing before it"): learn.branch().rewind(1)
+    with pytest.raises(ValueError, match="begins at step 5, and has no earlier steps"): learn.branch().rewind(1)
 
 
 def test_changed_round_the_versions():

@@ -83,7 +83,7 @@ def test_nothing_fits():
     found = learner(Hungry(400)).batch_size_find(memory=0.3)
     assert found.largest is None and found.fastest is None and found.proposal is None
     assert "Nothing fits into 300" in found.said()[0] and found.panels() == []
-    with pytest.raises(ValueError, match="nothing to apply"): found.apply()
+    with pytest.raises(ValueError, match="none can be applied"): found.apply()
 
 
 @pytest.mark.parametrize("how, why", [("kill", "ended by SIGKILL"), pytest.param("exit", "ended with 3", marks=pytest.mark.slow),
@@ -348,7 +348,7 @@ def test_an_interrupt_ends_the_process_and_leaves_no_trace(after):
     before = learn.snapshot()
     press = threading.Timer(after, lambda: os.kill(os.getpid(), signal.SIGINT))
     press.start()
-    with pytest.raises(KeyboardInterrupt, match="batch_size_find.. was given up. The run is as it was, after step 2"): learn.batch_size_find("binary", most=29, steps=400)
+    with pytest.raises(KeyboardInterrupt, match="batch_size_find.. was cancelled. The run is unchanged, after step 2"): learn.batch_size_find("binary", most=29, steps=400)
     press.join()
     assert differences(before, learn.snapshot()) == []
     assert unequal(want, finish(learn)) == []
@@ -386,7 +386,7 @@ def test_in_this_process_as_on_a_gpu(monkeypatch, error):
     learn.step(2)
     hook.bound, before = 6, learn.snapshot()
     if isinstance(error, KeyboardInterrupt):
-        with pytest.raises(KeyboardInterrupt, match="given up. The run is as it was"): learn.batch_size_find("binary")
+        with pytest.raises(KeyboardInterrupt, match="cancelled. The run is unchanged"): learn.batch_size_find("binary")
     else:
         found = learn.batch_size_find("binary")
         assert found.largest == 6 and tried(found)[7] is False and found.proposal.global_batch == 12

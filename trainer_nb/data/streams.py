@@ -110,8 +110,8 @@ class DatasetStates:
             first = next(examples, _END)
         except Exception as error:
             error.add_note(
-                f"(The stream was to go on after sample {mark['at']}, from what its state_dict() gave there. "
-                "learn.train_dataset = learn.train_dataset makes the run read it from its beginning instead.)"
+                f"(The stream was being resumed after sample {mark['at']}, from its state_dict(). "
+                "learn.train_dataset = learn.train_dataset reads it from the beginning instead.)"
             )
             raise
         if first is _END: return
@@ -419,15 +419,15 @@ def skip_samples(
             step = next(batches, None)
             if step is None:
                 raise ValueError(
-                    f"The data stream ended after {behind} samples, but the run stands at sample {samples}; "
-                    "it is shorter than it was, or it does not begin at its beginning when iterated anew."
+                    f"The data stream ended after {behind} samples, but the run is at sample {samples}; "
+                    "it is shorter than before, or iterating over it again does not restart it."
                 )
             behind += step[1]
             bar.update(step[1])
     if behind > samples:
         raise ValueError(
-            f"The run stands at sample {samples} of the epoch, but the data is now cut into batches that pass it by; "
-            "give them the size they had, and change it at the end of an epoch."
+            f"The run is at sample {samples} of the epoch, and no batch of the present size ends there. "
+            "Restore the former batch size, and change it at the end of an epoch."
         )
     return batches
 
@@ -453,7 +453,7 @@ def check_same_readers(then, now):
     if name is None: return
     raise ValueError(
         f"This place is in the middle of an epoch of a stream that was loaded with {name}={then[name]}, and here it is"
-        f" {now[name]}: nobody would know which samples are left. Load the data with {name}={then[name]}, or go to a"
+        f" {now[name]}, so the remaining samples are unknown. Load the data with {name}={then[name]}, or go to a"
         " place at the end of an epoch."
     )
 

@@ -196,7 +196,7 @@ def _is_block(m: torch.nn.Module) -> bool:
     return any(True for _ in m.children()) and type(m).forward is not torch.nn.Module.forward
 
 def find_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
-    "Return the blocks in the outermost lists of layers; an empty list if there is none."
+    "Return the blocks in the outermost lists of layers, or an empty list if the model has no such list."
     inner = (
         [b for b in model.children() if _is_block(b)]
         if isinstance(model, (torch.nn.ModuleList, torch.nn.Sequential))

@@ -114,7 +114,7 @@ def collect_tensors(
     return tensors
 
 def find_images(inputs: object) -> torch.Tensor | None:
-    "Return the first tensor of a batch that holds images; None if there is none."
+    "Return the first tensor of a batch that holds images, or None."
     return next((t for t in collect_tensors(inputs).values() if t.ndim > 2 and len(t) and is_image(t[0])), None)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #bebcc763
@@ -130,7 +130,7 @@ def get_first_batch(
     learner: TrainerBase,
     dataset: DatasetOrName | None = None,  # an evaluation set; None: the training data
 ) -> Any:
-    "Return the first training batch, or the first evaluation batch of another set; None if there is none."
+    "Return the first training batch, or the first evaluation batch of another set; None without data."
     with preserve_generators():
         # a data set may count, or draw from its own generator
         before = capture_user_state(learner.run_state, find=code_holders)
@@ -189,7 +189,7 @@ def first_labels(labels: object, n: int, names: Sequence[str]) -> list:
 SOUND_KEYS = ("input_values", "audio", "waveform", "speech", "signal")
 
 def find_sounds(batch: object) -> torch.Tensor | None:
-    "Return a batch's audio as (examples, samples in time), first channel; None if there is none."
+    "Return a batch's audio as (examples, samples in time), first channel; None without audio."
     for name, t in collect_tensors(batch).items():
         long = t.is_floating_point() and t.ndim in (2, 3) and t.shape[-1] >= 400 and (t.ndim == 2 or t.shape[1] <= 8)
         if long and (name in SOUND_KEYS or t.ndim == 2 and t.shape[-1] >= 4000 or t.ndim == 3 and t.shape[1] <= 2):

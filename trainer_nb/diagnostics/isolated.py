@@ -106,7 +106,7 @@ def make_tool_interrupted(
 ) -> Paused:
     "Return the exception for an interrupted tool."
     install_excepthook()
-    return Paused(f"{verb} was given up. The run is as it was, {describe_position(run)}.")
+    return Paused(f"{verb} was cancelled. The run is unchanged, {describe_position(run)}.")
 
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #61bbc395
 class ConstantSchedule:

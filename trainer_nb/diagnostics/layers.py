@@ -447,7 +447,7 @@ class LayerReport(PanelDisplay):
     @property
     def unusual(self) -> list[str]: return describe_unusual(self.layers)
     def __getitem__(self, name: str) -> LayerStats:
-        "Return a layer by its name; raise KeyError if there is none."
+        "Return a layer by its name. Raise KeyError for an unknown name."
         found = {o.name: o for o in self.layers}
         if name not in found:
             raise KeyError(f"There is no layer {name!r}.{suggest_names(str(name), found)}")

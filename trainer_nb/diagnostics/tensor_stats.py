@@ -154,7 +154,7 @@ def saturated_fraction(t: torch.Tensor, module: nn.Module) -> torch.Tensor:
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #501d0add
 def first_tensor(out) -> torch.Tensor | None:
-    "Return the first floating-point tensor in a module's output; None if there is none."
+    "Return the first floating-point tensor in a module's output, or None."
     if isinstance(out, torch.Tensor): return out if out.is_floating_point() else None
     parts = out.values() if isinstance(out, dict) else out if isinstance(out, (tuple, list)) else ()
     return next((t for t in map(first_tensor, parts) if t is not None), None)

@@ -60,7 +60,7 @@ def own_names(learner: TrainerBase) -> set[str]:
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
 
 def find_attribute(cls, name: str):
-    "Return the class that defines an attribute, and the attribute's definition there; (None, None) if there is none."
+    "Return the class that defines an attribute, and the attribute's definition there; (None, None) for an undefined attribute."
     return next(((c, vars(c)[name]) for c in cls.__mro__ if name in vars(c)), (None, None))
 
 def public_methods(cls) -> list[str]:

@@ -86,7 +86,7 @@ def check_dataset(
     if hasattr(dataset, "__next__") and not isinstance(dataset, torch.utils.data.Dataset):
         raise TypeError(
             f"{name} is a {type(dataset).__name__}, which can be read only once: another epoch, or the same step after"
-            " an error, could not read it again. Give a list, or a data set whose __iter__ begins anew, for example"
+            " an error, could not read it again. Give a list, or a data set whose __iter__ starts from the beginning, for example"
             " datasets.IterableDataset.from_generator(function)."
         )
     if isinstance(dataset, (str, bytes, type)) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
@@ -217,7 +217,7 @@ def check_sampling_strategy(args: TrainingArguments) -> None:
 
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #a67d5377
 def make_train_loader(learner: TrainerBase) -> DataLoader:
-    "Return the loader of the training data; raise ValueError or TypeError if there is none, or if it is no data set."
+    "Return the loader of the training data. Raise ValueError without training data, TypeError if it is not a data set."
     dataset = learner.train_dataset
     args = learner.args
     if dataset is None:
@@ -245,7 +245,7 @@ def find_eval_dataset(
     learner: TrainerBase,
     dataset: Any,  # a data set, or the name of one; None: the learner's own
 ) -> Any:
-    "Return the data set to evaluate on; raise ValueError if there is none."
+    "Return the data set to evaluate on. Raise ValueError without one."
     if isinstance(dataset, str):
         sets = learner.eval_dataset if isinstance(learner.eval_dataset, dict) else {}
         if dataset not in sets:

@@ -139,7 +139,7 @@ def generate(
 DEFAULT_MAX_LENGTH = 20
 
 def padding_token(learner: TrainerBase) -> int:
-    "Return the padding token. Raise ValueError if there is none."
+    "Return the padding token. Raise ValueError without one."
     reader = learner.processing_class
     model = learner.model
     if hasattr(reader, "pad_token_id"):

@@ -92,16 +92,16 @@ def check_not_in_step(learner: TrainerBase, verb: str) -> None:
     run = learner.run_state
     if run.corrupted:
         raise InvalidOperation(
-            f"{verb} cannot go on: {run.corrupted}. learn.rewind(0) takes the last steps again from a snapshot, "
-            "learn.restore(...) goes back to one, learn.reset() to the beginning."
+            f"{verb} cannot continue: {run.corrupted}. learn.rewind(0) repeats the last steps from a snapshot, "
+            "learn.restore(...) returns to a snapshot, and learn.reset() to the beginning."
         )
     if run.phase == "debug":
         raise InvalidOperation(
-            f"{verb} has to wait: a debug step is open. Finish it with its update(), or give it up with its abort();"
-            " learn.debug_step() gives it up too, and begins anew."
+            f"{verb} was called while a debug step is open. Finish it with its update(), or discard it with its abort();"
+            " learn.debug_step() discards it too, and starts a new one."
         )
     if run.phase != "idle":
-        where = "from inside a step" if run.phase == "step" else "while the learner is at work"
+        where = "from inside a step" if run.phase == "step" else "while the learner is running"
         raise InvalidOperation(
             f"{verb} was called {where}; call it between two steps, or set control.should_training_stop to end the run"
             " from a callback."
@@ -115,7 +115,7 @@ def check_can_train(learner: TrainerBase, verb: str) -> None:
             f"{verb} was called under torch.inference_mode(), where nothing can be trained; call it outside."
         )
     if (owner := learner.run_state.owner) is not None:
-        raise InvalidOperation(f"{verb} was called while {owner[0]} is at work; call it when that has ended.")
+        raise InvalidOperation(f"{verb} was called while {owner[0]} is running; call it afterwards.")
 
 # %% ../../nbs/06_engine/22_loop.ipynb #61c57dc7
 def raise_save_error(run: RunState) -> None:
@@ -297,24 +297,24 @@ def handle_failure(learner: TrainerBase, error: BaseException) -> NoReturn:
     raise error
 
 def half_done(run: RunState, error: BaseException) -> str:
-    "Return a sentence about the callback that was interrupted after the update; return an empty string if there is none, or if it is called again with the step."
+    "Return a sentence about the callback that was interrupted after the update; return an empty string if no callback was interrupted, or if it is called again with the step."
     name = getattr(error, "callback", "")
     if not name or run.step_rolled_back or name.endswith(".on_prediction_step"):
         # an evaluation is repeated as a whole
         return ""
-    back = "learn.reset() begins anew"
+    back = "learn.reset() starts the run again"
     if run.state.global_step:
-        back = "learn.rewind(1) takes the step again from a snapshot"
-    return f"{name} was broken off and is not called again for this step, so its state may be half-updated ({back})"
+        back = "learn.rewind(1) repeats the step from a snapshot"
+    return f"{name} was interrupted and is not called again for this step, so its state may be half-updated ({back})"
 
 def describe_interruption(run: RunState) -> str:
     "Return a sentence about the work that was interrupted."
-    if run.optimizer is None or run.loader is None: return "The preparation was given up"
+    if run.optimizer is None or run.loader is None: return "The preparation was cancelled"
     if run.step_rolled_back and run.interrupts.in_vain:
-        return f"No batch came from the data workers for {AWAITED.PATIENCE:g} s, so the step under way was given up"
-    if run.step_rolled_back: return "The step under way was given up"
-    if not run.due: return "What was due after the step was cut short"
-    return "What was due after the step is not all done, and comes first when the run goes on"
+        return f"No batch came from the data workers for {AWAITED.PATIENCE:g} s, so the step in progress was cancelled"
+    if run.step_rolled_back: return "The step in progress was cancelled"
+    if not run.due: return "The work after the step was interrupted"
+    return "The work after the step is incomplete, and is completed first when the run continues"
 
 # %% ../../nbs/06_engine/22_loop.ipynb #63f91414
 def describe_position(run: RunState) -> str:
@@ -340,7 +340,7 @@ def pause_run(
     install_excepthook()
     if not run.paused: return Paused(f"{message}; the run was just finished.")
     reassurance = "Nothing is lost: " if nothing_lost else ""
-    return Paused(f"{message}. {reassurance}learn.train(), learn.run(...) or learn.step() goes on.")
+    return Paused(f"{message}. {reassurance}learn.train(), learn.run(...) or learn.step() continues.")
 
 def raise_if_interrupted(learner: TrainerBase) -> None:
     "Raise Paused if an interrupt was recorded."
@@ -457,8 +457,8 @@ def handle_end_of_data(run: RunState) -> None:
     if run.batches_in_epoch == 0:
         raise ValueError(
             "The training data gave no batches in this epoch. A data set that can be iterated only once (a generator,"
-            " an open file) is empty the second time; give one whose iteration begins anew, or one epoch's worth of"
-            " max_steps."
+            " an open file) is empty the second time; give one that can be iterated again, or set"
+            " max_steps to one epoch."
         )
     # the cursor moves to the next epoch
     run.control.should_epoch_stop = True
@@ -601,4 +601,4 @@ def describe_run(run: RunState) -> str:
     name = type(run.model).__name__ if run.model is not None else "no model yet"
     if run.corrupted: return f"{name}, corrupted: {run.corrupted}"
     if run.wrapped_model is None and run.state.global_step == 0: return f"{name}, not begun"
-    return f"{name}, {'finished' if run.finished else 'stands'} {describe_position(run)}"
+    return f"{name}, {'finished ' if run.finished else ''}{describe_position(run)}"

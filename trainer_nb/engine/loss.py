@@ -98,7 +98,7 @@ def extract_loss(
     outputs: Any,  # the model's output
     inputs: Iterable[str] = (),  # the names of its inputs, for the message
 ) -> torch.Tensor:
-    "Return the loss from a model's output; raise ValueError if there is none."
+    "Return the loss from a model's output. Raise ValueError if the output has no loss."
     if isinstance(outputs, Mapping):
         if outputs.get("loss") is not None: return outputs["loss"]
         given = f" from {', '.join(map(str, inputs))}" if inputs else ""

@@ -37,7 +37,7 @@ def classes_in(
     predicted, labels = _predictions_and_labels(eval_pred)
     if predicted.ndim == labels.ndim + 1: predicted = predicted.argmax(-1)
     if predicted.shape != labels.shape:
-        raise ValueError(f"{_describe_shapes(predicted, labels)}: there is no class for each label.")
+        raise ValueError(f"{_describe_shapes(predicted, labels)}: these shapes must be equal, apart from a last dimension of classes in the predictions.")
     if not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(
             f"The labels are {labels.dtype}, so they are no classes; trainer_nb.engine.metrics.regression is for"

@@ -77,7 +77,7 @@ __all__ = ['NO_MODEL_MESSAGE', 'require_optimizer', 'find_param_group', 'make_op
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
-    "Return the optimizer; raise ValueError if there is none."
+    "Return the optimizer. Raise ValueError before it is created."
     if optimizer is None:
         raise ValueError(
             "There is no optimizer here: it is made with the first step, or by learn.create_optimizer(), and after"
@@ -89,7 +89,7 @@ def find_param_group(
     learner: TrainerBase,
     param: torch.nn.Parameter | str,  # a parameter or its name
 ) -> dict[str, Any]:
-    "Return the optimizer's group with a parameter; raise ValueError if there is none."
+    "Return the optimizer's parameter group with a parameter. Raise ValueError if no group has it."
     p = dict(learner.model.named_parameters()).get(param) if isinstance(param, str) else param
     for group in require_optimizer(learner.optimizer).param_groups:
         if any(q is p for q in group["params"]): return group
@@ -195,7 +195,7 @@ def check_constructor_args(
         raise ValueError("Both loss_func and compute_loss_func were given; give the one or the other.")
     check_label_smoothing(args, loss_func, compute_loss_func)
     if not (isinstance(optimizers, tuple) and len(optimizers) == 2):
-        raise TypeError("optimizers is a pair (optimizer, lr_scheduler); None stands for one that is to be made.")
+        raise TypeError("optimizers must be a pair (optimizer, lr_scheduler); None in place of either creates it.")
     if optimizers[0] is not None and cls_and_kwargs is not None:
         raise ValueError("Both optimizers and optimizer_cls_and_kwargs were given; give the one or the other.")
     if model_init is not None and optimizers[0] is not None:
@@ -591,7 +591,7 @@ class TrainerBase:
         self,
         eval_dataset: Any = None,  # a data set, or the name of one; None: the learner's own
     ) -> DataLoader:
-        "Return the loader of the evaluation data; raise ValueError if there is none."
+        "Return the loader of the evaluation data. Raise ValueError without evaluation data."
         return self.get_test_dataloader(find_eval_dataset(self, eval_dataset))
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
@@ -703,7 +703,7 @@ class TrainerBase:
         self,
         param: torch.nn.Parameter | str | None = None,  # a parameter or its name; None: the parameters of every group
     ) -> Any:
-        "Return the optimizer's group with a parameter; raise ValueError if there is none."
+        "Return the optimizer's parameter group with a parameter. Raise ValueError if no group has it."
         if param is None: return [g["params"] for g in require_optimizer(self.optimizer).param_groups]
         return find_param_group(self, param)
 

@@ -57,8 +57,8 @@ def prepare_model(learner: TrainerBase):
         return apply_patches(learner)
     if isinstance(run.model, torch.jit.ScriptModule):
         raise TypeError(
-            "The model is scripted (torch.jit), so nobody can see what its forward takes; give the Learner the module"
-            " it was made from."
+            "The model is scripted (torch.jit), so the parameters of its forward() are unknown. Give the Learner the module"
+            " that was scripted."
         )
     if run.args.full_determinism:
         enable_determinism()
@@ -72,8 +72,8 @@ def prepare_model(learner: TrainerBase):
     )
     if lazy is not None:
         raise ValueError(
-            f"{lazy!r} of the model has no shape yet (a lazy layer); run one batch through the model before it is"
-            " trained."
+            f"{lazy!r} of the model has no shape yet (a lazy layer). Run one batch through the model before"
+            " training."
         )
     if run.device is None:
         run.device = Device(run.args)

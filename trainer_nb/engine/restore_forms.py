@@ -83,7 +83,7 @@ class Restore:
     def _optimizer(self, form, now): return put_optimizer(self, form, now)
     def _stateful(self, form, now):
         if not has_state_dict(now):
-            raise CannotCapture(f"had the state of a {form['class']}, and there is none to load it into")
+            raise CannotCapture(f"had the state of a {form['class']}, and has no such object now")
         now.load_state_dict(self.put(form["value"]))
         return now
     def _attributes(self, form, now): return put_object(self, form, now)
@@ -191,7 +191,7 @@ def put_generator(restore, form: dict, now):
 def put_module(restore, form: dict, module: torch.nn.Module):
     "Restore a module's tensors, modes and attributes. Raise CannotCapture if it does not match."
     if not isinstance(module, torch.nn.Module) or type(module).__name__ != form["class"]:
-        raise CannotCapture(f"was a {form['class']}, and there is none to load its weights into")
+        raise CannotCapture(f"was a {form['class']}, and is no such module now")
     modules = dict(module.named_modules())
     missing = form["parts"].keys() - modules.keys()
     if missing: raise CannotCapture(f"had a submodule {min(missing)!r}, and has none now")
@@ -214,7 +214,7 @@ def put_attributes(restore, owner, forms: dict):
 def put_object(restore, form: dict, now):
     "Restore the attributes of a dataclass or a namespace. Raise CannotCapture for another class."
     if type(now).__name__ != form["class"]:
-        raise CannotCapture(f"was a {form['class']}, and there is none here")
+        raise CannotCapture(f"was a {form['class']}, and is no such object now")
     put_attributes(restore, now, form["value"])
     for k in [k for k, v in vars(now).items() if k not in form["value"] and type(v) in PLAIN]:
         del vars(now)[k]
@@ -224,7 +224,7 @@ def put_object(restore, form: dict, now):
 def put_optimizer(restore, form: dict, optimizer: torch.optim.Optimizer):
     "Restore an optimizer's groups, state and attributes, in the same lists and dictionaries. Raise CannotCapture if it does not match."
     if type(optimizer).__name__ != form["class"]:
-        raise CannotCapture(f"was a {form['class']}, and there is none to load its state into")
+        raise CannotCapture(f"was a {form['class']}, and is no such optimizer now")
     params = [p for group in optimizer.param_groups for p in group["params"]]
     if len(params) != len(form["params"]):
         raise CannotCapture(f"had {len(form['params'])} parameters, and has {len(params)} now")

@@ -309,7 +309,7 @@ class UserBackup:
         new = [n for n in (*found, *own) if n not in self.slots and n not in self.changing]
         if new and not self.first:
             warn(
-                f"{new[0]!r} has begun to change before the update of a step; from now on it is put back too when a"
+                f"{new[0]!r} has begun to change before the update of a step; from now on it is restored too when a"
                 " step fails."
             )
         self.slots = self.slots | found
@@ -571,7 +571,7 @@ class AdaptiveBackup(BufferBackup):
 
     def _join(self, slots, why):
         if not slots: return
-        warn(f"{slots[0][1]!r} {why}; from now on it is put back too when a step fails.")
+        warn(f"{slots[0][1]!r} {why}; from now on it is restored too when a step fails.")
         gone = {_slot_key(s) for s in slots}
         self.unchanged = [(s, f) for s, f in self.unchanged if _slot_key(s) not in gone]
         self.slots += slots
@@ -613,7 +613,7 @@ def restore_scheduler_state(
         vars(part).update(before)
 
 def copy_optimizer_attributes(run: RunState) -> tuple | None:
-    "What the optimizer keeps besides groups and state, as it is now; None where its class is torch's."
+    "Copy the optimizer's attributes besides groups and state; return None for an optimizer of torch."
     if type(run.optimizer).__module__.startswith("torch.optim"): return None
     tensors: dict[str, torch.Tensor] = {}
     def put(name: str, t): return tensors.setdefault(name, t.detach().clone())
@@ -621,7 +621,7 @@ def copy_optimizer_attributes(run: RunState) -> tuple | None:
 
 # from copy_optimizer_attributes
 def restore_optimizer_attributes(run: RunState, held):
-    "The optimizer keeps that again; its groups and its state have to be put back afterwards."
+    "Restore the optimizer's attributes; the caller has to restore its groups and its state afterwards."
     if held is not None:
         run.lost = run.lost | restore_optimizer(run, *held)[0]
 

@@ -152,12 +152,12 @@ def _set_log_level(learner: TrainerBase, value):
 
 _EFFECT_NEXT_STEP = "from the next step on"
 _EFFECT_NEXT_TIME = "the next time it is due"
-_EFFECT_STEPS = "steps are counted anew from here"
+_EFFECT_STEPS = "steps are counted again from here"
 _EFFECT_LENGTH = "the run's length; the schedule is stretched to it"
-_EFFECT_DATA = "from the next sample on; the run's steps are counted anew"
+_EFFECT_DATA = "from the next sample on; the run's steps are counted again"
 
 SETTABLE = {  # name: (description of its effect, function that applies it)
-    "lr": ("the next step uses it, and the rest of the schedule is scaled to go on from there", _rate),
+    "lr": ("the next step uses it, and the rest of the schedule is scaled to continue from there", _rate),
     "learning_rate": ("the base of the schedule; the present rate follows", _set_learning_rate),
     "max_steps": (_EFFECT_LENGTH, _prolong),
     "num_train_epochs": (_EFFECT_LENGTH, _prolong),
@@ -266,8 +266,8 @@ def check_stream_change(learner: TrainerBase, changes):
     for name in ("dataloader_num_workers", *(["per_device_train_batch_size"] if workers else [])):
         if changes.get(name, getattr(learner.args, name)) != getattr(learner.args, name):
             raise ValueError(
-                f"{name} cannot be changed in the middle of an epoch of a stream that workers read: nobody would know"
-                " which samples are left. learn.run(epochs=1) goes to the epoch's end."
+                f"{name} cannot be changed in the middle of an epoch of a stream that workers read, since the"
+                " remaining samples would be unknown. Run learn.run(epochs=1) to the epoch's end first."
             )
 
 def check_length_order_change(learner: TrainerBase, changes):
@@ -484,10 +484,10 @@ class OomRecovery:
         try:
             change_settings(learner, {"per_device_train_batch_size": new, "gradient_accumulation_steps": times})
         except ValueError as refused:
-            error.add_note(f"(auto_find_batch_size=True could not go on with a smaller micro-batch: {refused})")
+            error.add_note(f"(auto_find_batch_size=True could not continue with a smaller micro-batch: {refused})")
             return False
         warn(
-            f"Memory ran out in step {learner.state.global_step + 1} with micro-batches of {size}; the run goes on with"
+            f"Memory ran out in step {learner.state.global_step + 1} with micro-batches of {size}; the run continues with"
             f" {times} of {new} for each step, the same {size * accumulation} samples."
         )
         return True

@@ -125,8 +125,8 @@ def check_data_length(run: RunState, snapshot: Snapshot):
     cursor = snapshot.values["cursor"]
     if then == now or None in (then, now) or not cursor.position or snapshot.values["finished"]: return
     raise ValueError(
-        f"The snapshot stands in the middle of an epoch, at sample {cursor.position} of an order of {then} samples, and"
-        f" the training data has {now} now; learn.train_dataset = ... puts the data back that it had."
+        f"The snapshot was taken in the middle of an epoch, at sample {cursor.position} of an order of {then} samples, and"
+        f" the training data has {now} now; restore the former data with learn.train_dataset = ...."
     )
 
 def check_snapshot(

@@ -409,7 +409,7 @@ def _restore_scheduler(run: RunState, snapshot: Snapshot):
     load_scheduler_state(run.lr_scheduler, saved, _same_groups(run, snapshot))
 
 def _same_groups(run: RunState, snapshot: Snapshot) -> list[int] | None:
-    "Return, for each group of the snapshot's optimizer, the index of the current group with its parameters; 0 if there is none."
+    "Return, for each group of the snapshot's optimizer, the index of the current group with its parameters, by default 0."
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None: return None
     names = _parameter_names(run, named_weights(run))

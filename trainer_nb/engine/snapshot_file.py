@@ -41,7 +41,7 @@ def _file_system(path: str) -> str:
 def _on_disk(folder: str) -> bool: return os.access(folder, os.W_OK) and _file_system(folder) not in ("tmpfs", "ramfs")
 
 def disk_folder() -> str | None:
-    "Return a folder for temporary files that is on a disk; None if there is none."
+    "Return a folder for temporary files that is on a disk, or None."
     return next((folder for folder in (tempfile.gettempdir(), "/var/tmp") if _on_disk(folder)), None)
 
 def disk_space() -> float:

@@ -145,7 +145,7 @@ class Capture:
             # a copy: strides may be negative
             t = torch.from_numpy(np.array(array))
         except TypeError:
-            raise CannotCapture(f"is an array of {array.dtype}") from None
+            raise CannotCapture(f"is an array of {array.dtype}, which torch.from_numpy does not support") from None
         return {"kind": "array", "value": self._tensor(t, path)}
 
     def forget(self, names: list):

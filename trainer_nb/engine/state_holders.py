@@ -109,7 +109,7 @@ def is_copied_kind(kinds: str, value) -> bool:
     return kinds == "library" and (type(value) in (int, float) or isinstance(value, torch.Tensor))
 
 def is_fetch_state(kinds: str, value) -> bool:
-    "Whether a value of a data set or a collator may change in a fetch: a number, a string, or a generator of its own."
+    "Return whether a value of a data set or a collator may change in a fetch: a number, a string, or its own generator."
     if not is_copied_kind(kinds, value): return False
     shared = value is torch.default_generator or value is random._inst or value is np.random.mtrand._rand
     return not shared and not isinstance(value, random.SystemRandom)

@@ -171,7 +171,7 @@ def last_row(run: RunState) -> int:
     return row
 
 def first_unlogged_row(run: RunState) -> int | None:
-    "Return the index of the first row that no log has covered; None if there is none."
+    "Return the index of the first row that no log has covered, or None."
     if run.state.global_step <= run.logged: return None
     steps = run.history.columns.step
     abandoned = run.history.columns.abandoned

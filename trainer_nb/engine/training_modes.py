@@ -152,7 +152,7 @@ def hold_eval_mode(
     without = [name for name in names if not any(id(p) in inside for _, p in groups[name])]
     if eval_mode and without:
         raise ValueError(
-            f"No module has only parameters of the layer group {without[0]!r}, so there is none to keep in evaluation"
-            " mode; leave eval_mode=True out, or let the module override train()."
+            f"No module has only parameters of the layer group {without[0]!r}, so none can be kept in evaluation"
+            " mode. Leave eval_mode=True out, or override train() in the module."
         )
     modes.held = held

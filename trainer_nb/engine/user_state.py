@@ -194,7 +194,7 @@ def restore_user_state(run: RunState,
             except CannotCapture as error:
                 problems[name] = str(error)
             except Exception as error:
-                problems[name] = f"could not be put back ({type(error).__name__}: {error})"
+                problems[name] = f"could not be restored ({type(error).__name__}: {error})"
     return problems
 
 def drop_new(
@@ -281,6 +281,6 @@ def report_lost(run: RunState, verb: str):
     each = "; ".join(f"{name} {why.rstrip('.')}" for name, why in [*lost.items()][:10])
     if len(lost) > 10: each += f"; and {len(lost) - 10} more"
     attribute = next(iter(lost)).rpartition(".")[2]
-    warn(f"{verb} has not brought back everything that user code keeps: {each}. Give such an object state_dict() and "
+    warn(f"{verb} has not restored all state of user code: {each}. Give such an object state_dict() and "
          "load_state_dict(), or, if it does not affect the run, list its name in the class: "
          f"not_state = ({attribute!r},).")

@@ -148,7 +148,7 @@ def restart_processes(
     return state is not None
 
 def find_replica_state(processes: ProcessGroup, learner: TrainerBase, ranks: list[int]) -> ReplicaState | None:
-    "Return the state of the first process that has one to continue from; None if there is none."
+    "Return the state of the first process that has one to continue from, or None."
     for rank in ranks:
         state = processes.call_out_of_band(rank, replica_state, history_counts(learner.history), timeout=60)
         if state is not None and not state.status.corrupted: return state
@@ -175,7 +175,7 @@ def position(snapshot: Snapshot) -> tuple:
     return snapshot.step, snapshot.values["cursor"]
 
 def find_buffered_snapshot(processes: ProcessGroup) -> Snapshot | None:
-    "Return the newest snapshot that the processes hold, gathered if it is sharded; None if there is none."
+    "Return the newest snapshot that the processes hold, gathered if it is sharded; None without a snapshot."
     ranks = range(processes.plan.num_processes)
     steps = {rank: kept for rank in ranks if (kept := processes.call_out_of_band(rank, buffered_steps))}
     if not steps: return None

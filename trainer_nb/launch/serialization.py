@@ -254,7 +254,7 @@ def find_unpicklable(
     return path, value, error
 
 def _find_failing_part(value: object, seen: set[int]) -> tuple[str, Any, Exception] | None:
-    "Return the first part that cannot be pickled, with its access path and its error; None if there is none."
+    "Return the first part that cannot be pickled, with its access path and its error; None if all parts can be pickled."
     for suffix, part in value_parts(value):
         if id(part) in seen: continue
         error = pickling_error(part)
@@ -314,7 +314,7 @@ def pack_values(
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #e53f2d21
 def _shared_path(data: bytes) -> str:
-    "Return the path of the file with tensors; empty if there is none."
+    "Return the path of the file with tensors, or an empty string."
     return bytes(data[:data.index(b"\0")]).decode()
 
 def unpack_values(

@@ -60,7 +60,7 @@ class LogTail:
                 self.waiting.append(line)
         except (KeyError, TypeError, AttributeError, OverflowError, RecursionError, UnicodeDecodeError, json.JSONDecodeError) as e:
             raise ValueError(
-                f"{self.path} is damaged {self.offset} bytes from its beginning ({type(e).__name__}: {e})."
+                f"{self.path} is damaged at byte {self.offset} ({type(e).__name__}: {e}). Restore the file, or truncate it there."
             ) from None
         self.offset += len(data)
 

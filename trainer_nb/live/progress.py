@@ -38,7 +38,7 @@ def newest_loss(
     history: History,
     start: int,  # the first row to consider
 ) -> float | torch.Tensor | None:
-    "Return the last loss of a history, as a number or as a tensor on its device; None if there is none."
+    "Return the last loss of a history, as a number or as a tensor on its device; None for an empty history."
     row = len(history) - 1
     return history.rows.peek("loss", row) if row >= start else None
 
@@ -46,7 +46,7 @@ def fetched_loss(
     history: History,
     start: int,  # the first row to consider
 ) -> float | None:
-    "Return the last loss that has been fetched; None if there is none."
+    "Return the last loss that has been fetched, or None."
     row = min(len(history), history.rows.fetched) - 1
     return history.rows.peek("loss", row) if row >= start else None
 

@@ -121,7 +121,7 @@ def progress_numbers(
     }
 
 def current_evaluation(run: RunState) -> tuple[int, int | None] | None:
-    "Return (batches done, all batches) of the evaluation in progress; None if there is none."
+    "Return (batches done, all batches) of the evaluation in progress; None between evaluations."
     callback = find_progress_callback(run)
     progress = callback.progress if callback is not None else None
     # close() of the display, in another thread, may remove the state meanwhile

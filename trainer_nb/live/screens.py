@@ -253,7 +253,7 @@ def in_kernel() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 def make_screen() -> Screen | None:
-    "Return the screen that fits the front end; None if there is none, or if the display is switched off."
+    "Return the screen that fits the front end; None for an unsupported front end, or if the display is switched off."
     if NO_DISPLAY.get(): return None
     if in_kernel(): return NotebookScreen()
     if sys.stderr is None: return None

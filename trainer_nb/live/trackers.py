@@ -112,7 +112,7 @@ class Tracker:
     def open(self, about: RunDescription): "Begin a run, or continue the run with this key."
     def log(self, logs: dict, step: int): "Log values, under the names that the run uses."
     def back(self, step: int): "Discard the values of later steps; the same steps will be logged again."
-    def close(self): "Close the tracker: the run is over, or leaves this process."
+    def close(self): "Close the tracker at the end of the run, or before the run moves to another process."
 
 class TensorBoard(Tracker):
     "Write event files with torch's SummaryWriter."
@@ -246,7 +246,7 @@ class MLflow(Tracker):
             self.log_settings(about.config)
 
     def find_run(self, about: RunDescription) -> str | None:
-        "Return the id of the run with this key; None if there is none."
+        "Return the id of the run with this key, or None."
         import mlflow
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME")
         if not experiment and about.args.project != "huggingface":

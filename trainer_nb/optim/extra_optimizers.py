@@ -114,7 +114,7 @@ def galore(args: TrainingArguments):
 def _apollo(optim):
     "Return a class that seeds each parameter at its first step, so that unfrozen parameters, which are added later, have a seed too."
     class APOLLOAdamW(import_library("apollo_torch", optim).APOLLOAdamW):
-        __doc__ = "APOLLO that knows parameters which come later."
+        __doc__ = "Implement APOLLO with support for parameters that are added later."
         def step(self, closure=None):
             for n, p in enumerate([p for g in self.param_groups for p in g["params"]], 1):
                 self.state[p].setdefault("seed", n)

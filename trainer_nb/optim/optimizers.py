@@ -128,7 +128,7 @@ def target_parameter_names(model: nn.Module,
     "Return the names of the weights with the optimizer's special rule. Raise ValueError if there are none."
     if chosen is None and optim != "muon":
         raise ValueError(
-            f"optim={optim!r} is for some linear layers, and has to be told which; give"
+            f"optim={optim!r} applies to some linear layers, and none are selected. Give"
             " optim_target_modules='all-linear', a list of parts of their names, or a pattern."
         )
     modules = (
@@ -439,7 +439,7 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer):
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #c4d1b002
 def kept_by_place(optimizer: torch.optim.Optimizer) -> str:
-    "The name of an attribute in which an optimizer keeps something by the place of the parameters in its groups; empty if there is none."
+    "Return the name of an attribute that an optimizer indexes by the positions of its parameters, or an empty string."
     params = [p for g in optimizer.param_groups for p in g["params"]]
     own = {id(p) for p in params}
     shapes = {p.shape for p in params if p.ndim}

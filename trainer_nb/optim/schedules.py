@@ -229,7 +229,7 @@ def check_schedule_numbers(
         )
     if "min_lr_rate" in given and (given["min_lr"] is None) == (given["min_lr_rate"] is None):
         raise ValueError(
-            f"The schedule {name!r} needs to know its smallest rate, once: give lr_scheduler_kwargs={{'min_lr': a"
+            f"The schedule {name!r} needs exactly one smallest rate. Give lr_scheduler_kwargs={{'min_lr': a"
             " rate} or {'min_lr_rate': a share of the learning rate}."
         )
     if name == "warmup_stable_decay":
@@ -434,8 +434,8 @@ def set_lr(scheduler: torch.optim.lr_scheduler.LRScheduler,                 # an
     "Set the rate of the next step, and scale the rest of the schedule accordingly. Raise ValueError where the schedule is at 0."
     now = [float(g["lr"]) for g in optimizer.param_groups]
     if not all(now):
-        raise ValueError("The schedule stands at a learning rate of 0 here (its end, or the beginning of a cycle), "
-                         "which cannot be scaled; set its base with set(learning_rate=...).")
+        raise ValueError("The schedule's learning rate is 0 at this step (its end, or the beginning of a cycle), "
+                         "and 0 cannot be scaled. Set its base with set(learning_rate=...).")
     rates = _group_lrs(optimizer, lr, now, "lr")
     scale_schedule(scheduler, optimizer, [r / o for r, o in zip(rates, now)])
     for group, rate in zip(optimizer.param_groups, rates):

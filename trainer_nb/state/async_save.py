@@ -385,15 +385,15 @@ def replace_existing(taken: Path, run_id) -> Path | None:
 def describe_save_failure(place, error: BaseException) -> str:
     "Return the cause of a failure, the newest complete checkpoint, and the remedy."
     whole = [f.path.name for f in list_checkpoints(place.parent) if not f.problem]
-    left = f"{whole[-1]} is the newest that is whole" if whole else "there is none yet"
+    left = f"{whole[-1]} is the newest complete checkpoint" if whole else "no checkpoint is complete yet"
     full = (
         "learn.set(save_total_limit=2) keeps fewer of them, "
         if getattr(error, "errno", 0) == errno.ENOSPC or "No space left" in str(error)
         else ""
     )
     return (
-        f"{place.name} could not be written to {place.parent} ({type(error).__name__}: {error}); {left}. The run is as"
-        " it was and goes on with the next verb; when the cause is gone, learn.save_checkpoint() writes this moment,"
+        f"{place.name} could not be written to {place.parent} ({type(error).__name__}: {error}); {left}. The run is"
+        " unchanged and can be continued; once the cause is removed, learn.save_checkpoint() writes this step,"
         f" {full}and learn.set(save_strategy='no') stops saving."
     )
 
@@ -403,14 +403,14 @@ def invalidate_future(
     run: RunState, best,
     after: int = -1,  # only those of later steps than this one
 ):
-    "Retire the checkpoints that do not lie in the run's past any more; what cannot be renamed is said."
+    "Rename the checkpoints that are no longer in the run's past; warn about those that cannot be renamed."
     # if it fails, the next verb says so
     get_saver(run).wait(run.interrupts)
     if run.args.output_dir is None or not is_checkpoint_writer(run): return
     try:
         invalidate_abandoned(run.args.output_dir, run.history, best, after)
     except OSError as error:
-        warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it by hand.")
+        warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it manually.")
 
 # %% ../../nbs/07_state/07_async_save.ipynb #a51eaab3
 def warn_lost_best(run: RunState):

@@ -50,7 +50,7 @@ def copy_history(history: History) -> History:
 
 # %% ../../nbs/07_state/14_branch.ipynb #c3fef5b9
 _TAKEN_OVER = (
-    "belongs to the optimizer and its schedule, which a branch takes over as they stand; make a new Learner with it"
+    "belongs to the optimizer and its schedule, which a branch copies unchanged; make a new Learner with it"
 )
 _MADE_ONCE = (
     "is what a Learner is made with; make a new one with it, and load a checkpoint or the snapshot's weights there"
@@ -109,7 +109,7 @@ def branch(learner: TrainerBase, changes: dict):
     args = resolve_args(run.args, {name: value for name, value in changes.items() if name not in SETTABLE})
     memo: dict[int, Any] = {}
     new = clone_learner(
-        learner, args, "branch() cannot copy an optimizer or a schedule that was given, only make it anew", memo=memo
+        learner, args, "branch() cannot copy an optimizer or a schedule that was given, only create one", memo=memo
     )
     new.run_state.history, new.run_state.initial_snapshot = copy_history(run.history), run.initial_snapshot
     if args.output_dir is not None:

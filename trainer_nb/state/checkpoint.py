@@ -124,7 +124,7 @@ def read_tensors(
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #a580ebdc
 class CheckpointContents(NamedTuple):
-    "The parts of a checkpoint."
+    "Hold the parts of a checkpoint."
     snapshot: Snapshot
     model: Any              # written by its own library
     live: Any               # as returned by `save_live_model`
@@ -263,7 +263,7 @@ def verify_resumable(folder: Path) -> dict:
     manifest = verify_checkpoint(folder)
     if manifest.get("only_model"):
         raise CorruptCheckpoint(
-            f"{folder} was written with save_only_model=True: it has the weights and nothing to go on with. "
+            f"{folder} was written with save_only_model=True: it has weights and no state to continue from. "
             "Load them into the model, and train() begins a new run from them."
         )
     return manifest

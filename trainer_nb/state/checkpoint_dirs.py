@@ -427,4 +427,4 @@ def rotate_checkpoints(
             # another process has deleted it
             pass
         except OSError as error:
-            warn(f"{path} is one checkpoint too many and cannot be deleted ({error}); delete it by hand.")
+            warn(f"{path} is one checkpoint too many and cannot be deleted ({error}); delete it manually.")

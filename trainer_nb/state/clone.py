@@ -96,7 +96,7 @@ def clone_learner(
     "Make a learner of the same class with the same data and a copied model; its run has not begun."
     if any(o is not None for o in learner.optimizers):
         raise InvalidOperation(
-            f"{why}: give the Learner optimizer_cls_and_kwargs=(class, options), or override create_optimizer."
+            f"{why}. Give the Learner optimizer_cls_and_kwargs=(class, options), or override create_optimizer."
         )
     run = learner.run_state
     new = object.__new__(type(learner))
@@ -204,7 +204,7 @@ def share_memory(tensors, memo):
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 def hang_hooks(tensor, new, memo):
-    "Copy the hooks and attributes of a tensor to its copy."
+    "Copy the hooks and attributes of `tensor` to `new`."
     for name in _HOOKS:
         hooks = getattr(tensor, name, None)
         if hooks and not getattr(new, name, None):

@@ -104,7 +104,7 @@ def decode_value(
     if kind == "dict": return {decode_value(k, tensors): decode_value(v, tensors) for k, v in value}
     if kind in _DECODERS: return _DECODERS[kind](decode_value(value, tensors))
     if kind not in ENCODED_CLASSES:
-        raise ValueError(f"There is no kind of value {kind!r}; a newer version of trainer_nb may know it.")
+        raise ValueError(f"There is no kind of value {kind!r}; it may need a newer version of trainer_nb.")
     return _decode_object(ENCODED_CLASSES[kind], decode_value(value, tensors))
 
 def _decode_object(cls, parts):

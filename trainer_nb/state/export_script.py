@@ -192,9 +192,9 @@ def manual_change_comment(draft: ScriptDraft, event: dict) -> str:
     kind, data, step = event["kind"], event["data"], event["step"]
     if kind == "by hand":
         change = " and ".join(_MANUAL_CHANGES.get(c, f"{c} was changed") for c in data["changed"])
-        draft.add_doubt(f"After step {step} {change} by hand, which the script does not do; "
+        draft.add_doubt(f"After step {step} {change} manually, which the script does not do; "
                         "use learn.set(...), learn.freeze(...) or a callback for it.")
-        return f"# Here {change} by hand. The change is not known, so it is missing here, and the weights will differ."
+        return f"# Here {change} manually. The change is unknown, so it is missing here, and the weights will differ."
     act = f"{kind} ({ACT_FORMATTERS[kind](data)})"
     draft.add_doubt(f"After step {step} there was {act}, and no cell shows with which object; type it in a cell of its own.")
     return f"# Here was {act}. It is missing here, and the weights may differ."
@@ -221,7 +221,7 @@ def part_code(
     comparable = node is not None and part not in ("callbacks", "optimizers") and not replaced
     if node is not None and comparable and not is_same_part(draft, part, node):
         draft.add_doubt(
-            f"{part} was replaced by hand after the learner was made, and the script begins with the present one; "
+            f"{part} was replaced after the learner was created, and the script begins with the present one; "
             "give it in the learner's call."
         )
         node = None
@@ -510,7 +510,7 @@ def check_script_path(path: str | Path) -> Path:
     "Return the path of the script; raise ValueError or FileExistsError if it is invalid or taken."
     path = Path(path).expanduser()
     if path.suffix != ".py" or not path.stem.isidentifier():
-        raise ValueError(f"{str(path)!r} is no name for a script; give one like 'train.py'.")
+        raise ValueError(f"{str(path)!r} is not a valid script name. Give an identifier with the suffix .py, for example 'train.py'.")
     is_export = path.exists() and _SIGNATURE_LINE in path.read_text("utf-8", "replace")
     taken = next((p for p in (path, files_folder(path)) if p.exists()), None)
     if taken is None or is_export: return path
@@ -573,8 +573,8 @@ def add_replay_doubts(draft: ScriptDraft, start: RunStart, path: Path):
             )
         if e["kind"] == "resume" and e["data"].get("anew") and not e["abandoned"]:
             draft.add_doubt(
-                "The run was resumed with ignore_data_skip=True, which began the data of an epoch anew; the script goes"
-                " through it once."
+                "The run was resumed with ignore_data_skip=True, which started the data of an epoch again; the script"
+                " reads it once."
             )
     if learner.model_init is not None: return
     if start.folder:
@@ -583,7 +583,7 @@ def add_replay_doubts(draft: ScriptDraft, start: RunStart, path: Path):
             " that the cells of this session made, which may be others. With model_init= they are the same."
         )
     if start.snapshot.values["extra"]:
-        draft.add_doubt("The model keeps an extra state (get_extra_state), which the script makes anew; keep it in buffers.")
+        draft.add_doubt("The model keeps an extra state (get_extra_state), which the script creates again; keep it in buffers.")
 
 def write_script(
     path: Path,

@@ -82,7 +82,7 @@ def warn_of_loss(optimizer: torch.optim.Optimizer):
     if not any(c.__module__.partition(".")[0] == "grokadamw" for c in type(optimizer).__mro__): return
     warn(
         "transformers' Trainer does not restore the state of GrokAdamW from any checkpoint: a run that it resumes from"
-        " this one goes on with an empty state. learn.load_checkpoint() restores all of it."
+        " this one continues with an empty state. learn.load_checkpoint() restores all of it."
     )
 
 def write_trainer_state(package: CheckpointContents, folder: Path):
@@ -188,7 +188,7 @@ def read_trainer_state(folder: Path) -> TrainerState:
     says = {k: v for k, v in written.items() if k in known and v is not None} if isinstance(written, dict) else {}
     if type(says.get("global_step")) is int and type(says.get("epoch", 0)) in (int, float):
         return TrainerState(**says)
-    raise CorruptCheckpoint(f"{path} was cut short, or is not the Trainer's.")
+    raise CorruptCheckpoint(f"{path} is truncated, or was not written by transformers' Trainer. Resume from an older checkpoint.")
 
 def position_after_batches(feed, epoch: int, batches: int) -> int:
     "Return the number of samples in the first micro-batches of an epoch, reading them if necessary."
@@ -205,7 +205,7 @@ def position_after_batches(feed, epoch: int, batches: int) -> int:
             window = feed.take(cursor, 1)
             if not window:
                 raise ValueError(
-                    f"the data ends in epoch {epoch} after {cursor.position} samples, and the Trainer stood behind that"
+                    f"the data ends in epoch {epoch} after {cursor.position} samples, and the Trainer was past that"
                 )
             cursor = window[0].after
     return cursor.position
@@ -230,7 +230,7 @@ def resume_position(
     here = epoch + behind / batches
     if state.epoch and abs(here - state.epoch) * batches > 0.5:
         raise ValueError(
-            f"after {step} steps the Trainer stood at epoch {state.epoch:.6g}, and with the data and settings here"
+            f"after {step} steps the Trainer was at epoch {state.epoch:.6g}, and with the data and settings here"
             f" {step} steps are epoch {here:.6g}; give the Learner the data, the per_device_train_batch_size"
             f" ({state.train_batch_size} then, {run.args.train_batch_size} now) and the gradient_accumulation_steps"
             " that the Trainer had"
@@ -288,7 +288,7 @@ def reconcile_state(
     here = {name: getattr(run.state, name) for name in (*length, "logging_steps", "eval_steps", "save_steps")}
     differ = [name for name in length if getattr(there, name) not in (0, None, here[name])]
     said = [
-        f"{name} is {getattr(there, name)} in trainer_state.json and {here[name]} by the settings here: the run goes on"
+        f"{name} is {getattr(there, name)} in trainer_state.json and {here[name]} by the settings here: the run continues"
         f" with {here[name]}"
         for name in differ
     ]
@@ -300,7 +300,7 @@ def read_torch_files(folder: Path) -> dict:
     for name in ("optimizer.pt", "scheduler.pt"):
         if not (folder / name).is_file():
             raise CorruptCheckpoint(
-                f"{folder} has no {name}, so there is nothing to go on with: it was written with save_only_model=True,"
+                f"{folder} has no {name}, so it has no state to continue from: it was written with save_only_model=True,"
                 " or by DeepSpeed or FSDP. Load the weights into the model, and train() begins a new run from them."
             )
     found = {
@@ -404,7 +404,7 @@ def describe_scaler_difference(run: RunState, file) -> list[str]:
     if file is not None and run.device.scaler is None:
         return ["the Trainer trained in fp16, with a scaler, and here nothing is scaled"]
     if file is None and run.device.scaler is not None:
-        return ["there is no scaler.pt: the scale of the gradients begins anew"]
+        return ["there is no scaler.pt: the scale of the gradients starts from its default"]
     return []
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #16bbf2d1

@@ -296,7 +296,7 @@ def describe_group_differences(run: RunState, mine, groups) -> list[str]:
             said.setdefault(
                 name,
                 f"{name} of the optimizer's groups is {there[name]} in optimizer.pt and {here[name]} by the settings"
-                f" here: the run goes on with {there[name]}, until learn.set(...) says otherwise",
+                f" here: the run continues with {there[name]}; change it with learn.set(...)",
             )
     for name, value in ((k, v) for there in groups for k, v in there.items()):
         if name in known or name in OPTIMIZER_FLAGS or value is None or value is False: continue

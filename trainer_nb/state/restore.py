@@ -46,7 +46,7 @@ def check_stream_position(learner: TrainerBase, snapshot: Snapshot):
         run.loader.check(snapshot.values["bookmark"])
 
 def get_named_snapshot(learner: TrainerBase, name: str) -> Snapshot:
-    "Return a snapshot by its name; raise KeyError if there is none."
+    "Return a snapshot by its name. Raise KeyError for an unknown name."
     if name in learner.snapshots: return learner.snapshots[name]
     names = ", ".join(map(repr, learner.snapshots)) or "none"
     raise KeyError(f"There is no snapshot {name!r}; there are: {names}.{suggest_names(name, learner.snapshots)}")
@@ -136,7 +136,7 @@ def restart_from_first_weights(learner: TrainerBase):
     if run.initial_snapshot is None:
         if not run.initial_snapshot_freed: return   # the run has not begun
         raise InvalidOperation(
-            "reset() cannot go back: free() has let go of the first weights. Make a new Learner, or load weights into"
+            "reset() cannot restore the first weights, since free() has released them. Make a new Learner, or load weights into"
             " learn.model."
         )
     restore_fields(run, run.initial_snapshot, ["model", "modes", "callbacks", "learner", *user_given_parts(learner)])

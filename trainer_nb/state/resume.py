@@ -74,7 +74,7 @@ def resolve_checkpoint(
     learner: TrainerBase,
     where,  # a folder, or True for the newest in output_dir
 ) -> Path:
-    "Return the folder to resume from; raise ValueError if there is none."
+    "Return the folder to resume from. Raise ValueError if no checkpoint is found."
     if where is True:
         shelf = learner.args.output_dir
         if shelf is None:
@@ -176,14 +176,14 @@ def check_train_data(learner: TrainerBase, snapshot: Snapshot) -> list[str]:
         differs = f"the training data had {then['length']} samples and has {now['length']} now"
         if cursor.position and not snapshot.values["finished"]:
             raise ValueError(
-                f"{differs}, and the run stands in the middle of an epoch, at sample {cursor.position} of an order that"
-                " cannot be made of it; give it the data that it had until the epoch ends"
+                f"{differs}, and the run is in the middle of an epoch, at sample {cursor.position} of an order that"
+                " does not fit it; give it the former data until the epoch ends"
             )
         return [f"{differs}: the next epochs are over those"]
     if None not in (then.get("fingerprint"), now["fingerprint"]) and then["fingerprint"] != now["fingerprint"]:
         return [
-            "the training data has as many samples as before and another fingerprint: the run goes on at the same"
-            " place, with what is there now"
+            "the training data has as many samples as before and another fingerprint: the run continues at the same"
+            " position, with the present data"
         ]
     return []
 
@@ -199,7 +199,7 @@ def describe_environment_change(
         for k, text in names.items()
         if then.get(k) not in (None, now[k])
     ]
-    return [f"{'; '.join(differ)}: the run goes on, and the last bits of its numbers may differ"] if differ else []
+    return [f"{'; '.join(differ)}: the run continues, and the last bits of its numbers may differ"] if differ else []
 
 # %% ../../nbs/07_state/09_resume.ipynb #62d4fab4
 def load_history(
@@ -249,14 +249,14 @@ class ResumeReport(NamedTuple):
     stands: str
 
     def __repr__(self):
-        return "\n".join([f"The run stands {self.stands}, from {self.folder}.", *(f"- {o}" for o in self.said)])
+        return "\n".join([f"The run is {self.stands}, from {self.folder}.", *(f"- {o}" for o in self.said)])
 
 def continue_stopped_run(run: RunState) -> list[str]:
     "Continue a run that a callback had stopped early, and return a sentence about it."
     if run.state.global_step >= run.state.max_steps or not (run.finished or run.control.should_training_stop):
         return []
     extend_run(run)
-    return [f"the run had been stopped at step {run.state.global_step} of {run.state.max_steps} and goes on"]
+    return [f"the run had been stopped at step {run.state.global_step} of {run.state.max_steps} and continues"]
 
 def load_checkpoint(
     learner: TrainerBase,
@@ -304,7 +304,7 @@ def restart_epoch_data(run: RunState, snapshot: Snapshot) -> list[str]:
         return []
     snapshot.values.update(cursor=Cursor(cursor.epoch), bookmark=None, batches_in_epoch=0, epoch_open=False)
     return [
-        f"the data of the epoch begins anew, and not at its sample {cursor.position}, because of ignore_data_skip=True"
+        f"the data of the epoch starts from the beginning instead of at sample {cursor.position}, because of ignore_data_skip=True"
     ]
 
 # %% ../../nbs/07_state/09_resume.ipynb #7ddeeafa

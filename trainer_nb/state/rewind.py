@@ -31,7 +31,7 @@ __all__ = ['find_base_snapshot', 'RewindReport', 'rewind', 'require_base_snapsho
 
 # %% ../../nbs/07_state/12_rewind.ipynb #5d63de90
 def find_base_snapshot(learner: TrainerBase, step: int) -> Snapshot | None:
-    "Return the newest snapshot from which a step can be reached; None if there is none."
+    "Return the newest snapshot from which a step can be reached, or None."
     run = learner.run_state
     every = [
         *get_rewind_buffer(run).kept,
@@ -120,7 +120,7 @@ def rewind(
 
 # %% ../../nbs/07_state/12_rewind.ipynb #f68c3bd8
 def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
-    "Return the snapshot from which to replay; raise ValueError with the reason if there is none."
+    "Return the snapshot from which to replay. Raise ValueError with the reason if no snapshot is suitable."
     if target < 0:
         raise ValueError(
             f"rewind({n}) would go back behind the beginning: the run has done {learner.state.global_step} steps."
@@ -134,22 +134,22 @@ def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
     def moved(e): return not ring.kept and e["kind"] in ("launch", "close")   # such an act has emptied the ring
     act = next((e for e in learner.run_state.history.events if not e["abandoned"] and (between(e) or moved(e))), None)
     if act is not None and act["step"] > target:
-        why = f"{act['kind']} at step {act['step']} has exchanged what those steps were taken with"
+        why = f"{act['kind']} at step {act['step']} has replaced a part of the run that those steps used"
     elif act is not None:
-        why = f"{act['kind']} at step {act['step']} stands in between, which a replay would leave out"
+        why = f"{act['kind']} at step {act['step']} lies in between, and a replay would leave it out"
     elif learner.run_state.args.rewind_every == 0:
         why = "rewind_every=0 keeps no snapshots to go back to"
     elif not ring.kept and not ring.slots(learner.run_state):
         why = too_large(learner.run_state)
     elif (act := since_first(learner.run_state, target)) is not None:
         why = (
-            f"{act['kind']} at step {act['step']} stands in between, and there is no snapshot of the steps after it,"
+            f"{act['kind']} at step {act['step']} lies in between, and no snapshot was taken after it,"
             " since by default snapshots take at most half a percent of the time; rewind_every=n takes one every n steps"
         )
     elif not ring.kept:
         why = (
-            f"this run begins at step {learner.state.global_step}, and knows of nothing before it; the learner that it"
-            " comes from may"
+            f"this run begins at step {learner.state.global_step}, and has no earlier steps; the learner that it"
+            " was branched from may have them"
         )
     else:
         why = f"the snapshots that are kept begin at step {ring.kept[0].step}; more rewind_memory keeps more of them"
@@ -178,7 +178,7 @@ def too_large(run: RunState) -> str:
     )
 
 def since_first(run: RunState, target):
-    "Return the last act up to a step, in a run that has its first weights; None if there is none."
+    "Return the last act up to a step, in a run that has its first weights; None without such an act."
     if run.initial_snapshot is None or run.initial_snapshot.values["run"] != run.history.run_id:
         return None
     return next(

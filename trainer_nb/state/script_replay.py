@@ -132,7 +132,7 @@ def learner_names(session: SessionCode) -> set[str]:
     return names
 
 def original_learner(learner: TrainerBase, names: Mapping[str, object]) -> TrainerBase:
-    "Return the first ancestor of a branch that still exists; the learner itself if there is none."
+    "Return the first ancestor of a branch that still exists, or the learner itself."
     ids = ancestor_run_ids(learner.history) - {learner.history.run_id}
     older = [v for v in names.values() if isinstance(v, TrainerBase) and v.history.run_id in ids]
     return min(older, key=lambda v: len(ancestor_run_ids(v.history)), default=learner)
@@ -373,7 +373,7 @@ class ScriptDraft:
         value.code = self.rename(value.code)
         if value.nbytes <= self.limit * 1e6: return value
         self.add_doubt(
-            f"`{name}` takes {value.nbytes / 1e6:.0f} MB, more than limit={self.limit:g}, so the script makes it anew"
+            f"`{name}` takes {value.nbytes / 1e6:.0f} MB, more than limit={self.limit:g}, so the script computes it again"
             " by its code; put that code into a function (a loader), or give export_script a larger limit."
         )
         return None
@@ -413,7 +413,7 @@ def object_code(
     value: object,
     problem: str,  # added if there is no code
 ) -> str:
-    "Return the name of a variable that holds an object, or an imported name; add a problem if there is none."
+    "Return the name of a variable that holds an object, or an imported name; record a problem if no name is found."
     name = variable_of(draft, value)
     if name is not None:
         draft.slice.require(name)
@@ -427,7 +427,7 @@ def object_code(
     return name
 
 def variable_of(draft: ScriptDraft, value: object) -> str | None:
-    "Return the name of a variable of the session that holds an object; None if there is none."
+    "Return the name of a variable of the session that holds an object, or None."
     names = (n for n, v in draft.session.names.items() if v is value and not n.startswith("_"))
     return next((n for n in names if draft.session.bindings(n)), None)
 
@@ -457,7 +457,7 @@ def given_parts(draft: ScriptDraft) -> tuple[dict[str, ast.expr], list[str]]:
             given[target.attr] = s.node.value
         else:
             draft.add_doubt(
-                f"`{s.text}` ({s.where}) changes the learner by hand, and is not in the script; give it in the call that"
+                f"`{s.text}` ({s.where}) changes the learner directly, and is not in the script; give it in the call that"
                 " makes the learner, or in a subclass."
             )
     return given, lines
@@ -712,7 +712,7 @@ def warn_rebound_names(draft: ScriptDraft):
             changed = without_learner(session.changing(name, max(draft.first, s.number), draft.last))
             if rebound and name in at_runtime:
                 draft.add_doubt(
-                    f"`{name}` was bound anew ({rebound[-1].where}) during the run; the script has its value of {s.where}."
+                    f"`{name}` was assigned again ({rebound[-1].where}) during the run; the script has its value of {s.where}."
                 )
             elif changed and not in_journal:
                 draft.add_doubt(

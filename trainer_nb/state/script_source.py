@@ -37,7 +37,7 @@ def import_line(
     value: object,
     name: str,  # the name to bind
 ) -> str | None:
-    "Return the line that imports a module, class or function; None if there is none."
+    "Return the line that imports a module, class or function; None if it cannot be imported."
     def alias(own: str) -> str: return "" if own == name else f" as {name}"
     if isinstance(value, types.ModuleType): return f"import {value.__name__}{alias(value.__name__)}"
     module = getattr(value, "__module__", None)

@@ -553,7 +553,7 @@ class BatchSizes(PanelDisplay):
     def settings(self) -> dict:
         "Return the proposal as settings; raise ValueError if nothing fits."
         if self.proposal is None:
-            raise ValueError("There is nothing to apply: no size that was tried fits. found.rows says why.")
+            raise ValueError("No size that was tried fits, so none can be applied. The reasons are in found.rows.")
         if self.evaluate: return {"per_device_eval_batch_size": self.proposal.micro_batch}
         return {
             "per_device_train_batch_size": self.proposal.micro_batch,
@@ -593,7 +593,7 @@ def describe_result(found) -> list:
     if not found.fitting:
         return [
             (
-                f"Nothing fits{where}: of {small.size} samples it is said that {small.why}."
+                f"Nothing fits{where}: {small.size} samples: {small.why}."
                 if small
                 else "Nothing was tried."
             )
@@ -841,10 +841,10 @@ def check_search_options(mode, start, most, memory, steps, evaluate, seconds: fl
         raise ValueError(f"mode is 'power' (sizes are doubled) or 'binary' (then the exact largest), not {mode!r}.")
     for name, value in {"start": start, "most": most, "steps": steps}.items():
         if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
-            raise ValueError(f"{name} is a whole number from 1 on, not {value!r}.")
+            raise ValueError(f"{name} must be a positive integer, got {value!r}.")
     for name, value in {"memory": memory, "seconds": seconds}.items():
         if value is not None and not value > 0:
-            raise ValueError(f"{name} is above 0, not {value!r}; memory is in GB.")
+            raise ValueError(f"{name} must be positive, got {value!r}; memory is in GB.")
     return SearchOptions(mode, int(start or 1), most and int(most), memory, int(steps), bool(evaluate), seconds)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #813e85b6

@@ -144,7 +144,7 @@ class ObjectiveReporter:
         self.trial.report(self.objective, step)
         if not self.trial.should_prune(): return
         import optuna
-        raise optuna.TrialPruned(f"given up at step {step}")
+        raise optuna.TrialPruned(f"pruned at step {step}")
 
 def run_trial(
     learner: TrainerBase,
