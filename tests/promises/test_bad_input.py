@@ -444,7 +444,7 @@ def test_more_mistakes():
     with torch.no_grad():
         with pytest.raises(ValueError, match="Gradients are switched off"): learn.step()
     lazy = Learner(torch.nn.LazyLinear(3), train_dataset=pairs, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, max_steps=2)
-    with pytest.raises(ValueError, match="run one batch through the model"): lazy.step()
+    with pytest.raises(ValueError, match="Run one batch through the model"): lazy.step()
     assert len(learn.step(__import__("numpy").int64(2))) == 2
 
 

@@ -150,7 +150,7 @@ def test_an_interrupt_ends_the_search_and_leaves_the_run():
     learn = learner(callbacks=[Press()])
     learn.step(1)
     weights = [p.clone() for p in learn.model.parameters()]
-    with pytest.raises(Paused, match="given up in trial 0"): learn.hyperparameter_search(rates, n_trials=3)
+    with pytest.raises(Paused, match="stopped in trial 0"): learn.hyperparameter_search(rates, n_trials=3)
     assert learn.state.global_step == 1 and all(torch.equal(a, b) for a, b in zip(weights, learn.model.parameters()))
     learn.train()
     assert learn.state.global_step == 4
