@@ -313,7 +313,7 @@ def test_a_script_stops_where_the_run_did(tmp_path):
             cell = kernel.wait(kernel.send(code.strip()))
             assert not cell.error, cell.error
     finally: kernel.close()
-    assert "Nothing was found that would keep it" in cell.text and cell.text.endswith(" 10)")
+    assert "No cause was found why its weights would differ" in cell.text and cell.text.endswith(" 10)")
     done = subprocess.run([sys.executable, str(tmp_path / "train.py"), "--output_dir", str(tmp_path / "again")], capture_output=True, text=True, timeout=200)
     assert "The weights are those of the run, byte for byte." in done.stdout, done.stderr
 

@@ -304,7 +304,7 @@ def test_a_group_without_a_module_of_its_own_is_refused():
             self.scale = nn.Parameter(torch.ones(1))
         def forward(self, x, labels=None): return super().forward(x * self.scale, labels)
     learn = learner(Direct())
-    with pytest.raises(ValueError, match="'Direct'.*leave eval_mode=True out"): learn.freeze("Direct", eval_mode=True)
+    with pytest.raises(ValueError, match="'Direct'.*Leave eval_mode=True out"): learn.freeze("Direct", eval_mode=True)
     assert learn.model.scale.requires_grad and len(learn.journal) == 0
 
 

@@ -458,7 +458,7 @@ def test_random_data(session):
 
 
 DOUBTFUL = {   # cells, and the words for it
-    "gradients": (["net = Net()", learner(), "learn.step(2); s = learn.debug_step()", "s.forward(); s.backward(); s.forward(); s.backward()\nnet.head.weight.grad.mul_(3)\ns.update()", "learn.step()"], "gradients were changed by hand"),
+    "gradients": (["net = Net()", learner(), "learn.step(2); s = learn.debug_step()", "s.forward(); s.backward(); s.forward(); s.backward()\nnet.head.weight.grad.mul_(3)\ns.update()", "learn.step()"], "gradients were changed manually"),
     "data in place": ([SMALL + "\ndata = Rows(x)", "net = Net()", learner("net, train_dataset=data, loss_func=nn.functional.mse_loss"), "learn.step(2)", "x.mul_(2)", "learn.step(2)"], r"`x` was changed \(cell"),
     "a plain attribute": (["class F(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.B = torch.randn(4, 4)\n        self.out = nn.Linear(4, 1)\n    def forward(self, x): return self.out(torch.sin(x @ self.B))",
                            "net = F()", learner(), "learn.step(2)"], "draws `self.B` at random"),

@@ -194,7 +194,7 @@ def test_data_in_batches_of_its_own():
 
 @pytest.mark.parametrize("wrong", [dict(mode="fast"), dict(start=0), dict(most=2.5), dict(memory=-1), dict(steps=0), dict(seconds=0)])
 def test_arguments_that_make_no_sense(wrong):
-    with pytest.raises(ValueError, match="is"): learner(Deadly()).batch_size_find(**wrong)
+    with pytest.raises(ValueError, match=next(iter(wrong))): learner(Deadly()).batch_size_find(**wrong)
 
 
 @pytest.mark.slow
