@@ -270,7 +270,7 @@ def describe_background(handle: BackgroundRun, run: RunState) -> str:
     if handle.error is not None:
         return f"{name}, failed {describe_position(run)} with {type(handle.error).__name__}: {handle.error}"
     if handle.training: return f"{name}, training {describe_position(run)}"
-    return f"{name}, {'finished ' if run.finished else ''}{describe_position(run)}"
+    return f"{name}, {'finished' if run.finished else 'paused'} {describe_position(run)}"
 
 # %% ../../nbs/10_live/05_background.ipynb #f06e63bd
 BACKGROUND_RUNS: weakref.WeakSet[BackgroundRun] = weakref.WeakSet()   # the handles of this process
