@@ -1,5 +1,5 @@
 "Callbacks that come with the package, callbacks that keep a state, levels of the log, and callbacks of transformers as they are."
-import logging, subprocess, sys, warnings
+import copy, logging, pickle, re, subprocess, sys, warnings
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from trainer_nb import (DefaultFlowCallback, EarlyStoppingCallback, ExportableSt
 from trainer_nb.core.callbacks import EVENTS
 from trainer_nb.core.callbacks import fire_event
 from callback_runs import Counts, make, net, points   # noqa: F401
+from toys import hard_learner
 
 transformers = pytest.importorskip("transformers")
 
@@ -427,3 +428,37 @@ def test_who_hears_of_an_evaluation_finds_the_model_without_dropout():
     learn = make(callbacks=[looks], max_steps=2)
     learn.train(), learn.predict(points(4))
     assert looks.modes == [False, False] and learn.model.training
+
+
+FLAGS = {"should_save_chekpoint": "should_save", "should_sav": "should_save", "should_log_": "should_log", "should_eval": "should_evaluate", "Should_Log": "should_log",
+         "should_train_stop": "should_training_stop", "should_stop_training": "should_training_stop", "should_stop": "should_epoch_stop = ... or control.should_training_stop"}
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_misspelt_request(name):
+    control = TrainerControl()
+    with pytest.raises(AttributeError, match=rf"^control\.{name} = \.\.\. would change nothing: TrainerControl has no '{name}'\. Did you mean control\.{re.escape(FLAGS[name])} = \.\.\.\?"):
+        setattr(control, name, True)
+    assert name not in vars(control)
+
+
+def test_a_misspelt_request_of_a_callback():
+    class Misspelt(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs): control.should_save_chekpoint = True
+    with pytest.raises(AttributeError, match=r"control\.should_save = \.\.\.") as raised: hard_learner(callbacks=[Misspelt()]).step()
+    assert raised.value.callback == "Misspelt.on_step_end"
+
+
+def test_other_attributes_of_the_control():
+    control = TrainerControl()
+    control.patience, control._should_sav, control.should_prune = 3, True, True
+    vars(control).update(should_sav=1)
+    control.should_sav = 2
+    for other in (copy.copy(control), copy.deepcopy(control), pickle.loads(pickle.dumps(control))): assert vars(other) == vars(control)
+    class Own(TrainerControl):
+        def new_step(self):
+            super().new_step()
+            self.should_stop = False
+    own = Own(should_save=True)
+    own.new_step()
+    assert not own.should_save and not own.should_stop
+    own.should_stop = True

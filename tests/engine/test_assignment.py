@@ -6,7 +6,7 @@ import torch
 
 from toys import Augmented, hard_learner
 from trainer_nb import Learner
-from trainer_nb.engine.assignment import one_edit
+from trainer_nb.core.errors import one_edit
 from trainer_nb.engine.settings import SETTABLE
 
 MISTAKES = {"lr": r"lr is a setting, and learn.set\(lr=...\) changes it", "learning_rate": r"learn.set\(learning_rate=...\)", "max_steps": r"learn.set\(max_steps=...\)",

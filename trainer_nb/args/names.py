@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from ..core.errors import suggest_names, warn
+from ..core.errors import check_attribute, is_misspelling, suggest_names, warn
 
 # %% auto #0
 __all__ = ['SUGGESTED_NAMES', 'RENAMED', 'REPLACED', 'RENAMED_VALUES', 'REMOVED', 'FIELD_ALIASES', 'check_names',
@@ -224,7 +224,7 @@ def with_name_checks(init: Callable[..., None]) -> Callable[..., None]:
     return checked_init
 
 class CheckedNames:
-    "Accept older names in the constructors of the derived classes, and reject unknown ones with a suggestion."
+    "Accept older names in the constructors of the derived dataclasses; reject unknown ones, and attributes that are misspelt fields."
 
     def __new__(cls, *args, **kwargs):
         for c in cls.__mro__:
@@ -232,3 +232,17 @@ class CheckedNames:
             if init is None or not issubclass(c, CheckedNames) or hasattr(init, "__wrapped__"): continue
             c.__init__ = with_name_checks(init)
         return super().__new__(cls)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        "Set an attribute; raise AttributeError for a new one that is probably a misspelt field."
+        if name not in getattr(type(self), "__dataclass_fields__", ()):
+            check_attribute(self, "args", name, self._meant_fields)
+        object.__setattr__(self, name, value)
+
+    @classmethod
+    def _meant_fields(cls, name: str) -> Collection[str]:
+        "Return the fields that are probably meant by an unknown name."
+        known = getattr(cls, "__dataclass_fields__", {})
+        if name in known: return ()
+        if SUGGESTED_NAMES.get(name) in known: return (SUGGESTED_NAMES[name],)
+        return [field for field in known if is_misspelling(name, field)]

@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self, TextIO, cast
 
 import torch
 
-from .errors import warn
+from .errors import check_attribute, is_misspelling, warn
 from .interrupts import InterruptGuard
 
 # %% auto #0
@@ -119,11 +119,29 @@ class TrainerControl(ExportableState):
 
     def new_step(self):
         "Reset the requests of the previous step."
-        self.should_save = False
-        self.should_evaluate = False
-        self.should_log = False
+        # at most steps none is set, and a comparison is faster than __setattr__
+        if self.should_save:
+            self.should_save = False
+        if self.should_evaluate:
+            self.should_evaluate = False
+        if self.should_log:
+            self.should_log = False
 
     def state(self) -> dict[str, Any]: return {"args": dataclasses.asdict(self), "attributes": {}}
+
+    def __setattr__(self, name: str, value: object) -> None:
+        "Set a request; raise AttributeError for a new name that is probably a misspelt request."
+        if name not in _REQUESTS:
+            check_attribute(self, "control", name, _meant_requests)
+        object.__setattr__(self, name, value)
+
+_REQUESTS = frozenset(f.name for f in dataclasses.fields(TrainerControl))
+
+def _meant_requests(name: str) -> list[str]:
+    "Return the requests that are probably meant: those with a similar name, or with more or fewer of the same words."
+    words = set(name.split("_"))
+    requests = {request: set(request.split("_")) for request in _REQUESTS}
+    return [r for r, own in requests.items() if is_misspelling(name, r, 0.8) or words >= own or own > words > {"should"}]
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #26b1d4f6
 class TrainerCallback:

@@ -11,15 +11,17 @@ import inspect
 import signal
 import sys
 import warnings
-from collections.abc import Iterable
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterable
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
 import torch
 
 # %% auto #0
-__all__ = ['suggest_names', 'InvalidOperation', 'warn', 'Interrupted', 'Paused', 'install_excepthook', 'release_traceback_memory',
-           'release_last_traceback', 'release_traceback_after_cell', 'is_out_of_memory', 'free_after_failure']
+__all__ = ['suggest_names', 'one_edit', 'is_misspelling', 'code_names', 'of_package', 'uses_name', 'misspelt_error',
+           'check_attribute', 'InvalidOperation', 'warn', 'Interrupted', 'Paused', 'install_excepthook',
+           'release_traceback_memory', 'release_last_traceback', 'release_traceback_after_cell', 'is_out_of_memory',
+           'free_after_failure']
 
 # %% ../../nbs/01_core/00_errors.ipynb #f515edba
 def suggest_names(
@@ -30,6 +32,81 @@ def suggest_names(
     "Return a sentence that suggests similar names, or an empty string."
     similar = difflib.get_close_matches(str(name), [str(o) for o in names], n=n, cutoff=0.6)
     return f" Did you mean {' or '.join(repr(o) for o in similar)}?" if similar else ""
+
+# %% ../../nbs/01_core/00_errors.ipynb #d8b3814f
+def one_edit(a: str, b: str) -> bool:
+    "Return True if one inserted, deleted or replaced letter, or a swap of two adjacent ones, turns a name into the other."
+    if abs(len(a) - len(b)) > 1 or a == b: return False
+    i = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+    swapped = a[i:i + 2] == b[i:i + 2][::-1] and a[i + 2:] == b[i + 2:]
+    return swapped or b[i:] == a[i + 1:] or a[i:] == b[i + 1:] or a[i + 1:] == b[i + 1:]
+
+def is_misspelling(
+    name: str,
+    known: str,  # a valid name, in lower case
+    ratio: float = 0.93,  # of the letters that both have in common, from which on longer names are similar
+) -> bool:
+    "Return True if a name is probably a misspelling of a valid one; False for the valid one itself."
+    if name == known: return False
+    lower = name.lower()
+    if lower == known or one_edit(lower, known): return True
+    return difflib.SequenceMatcher(None, lower, known).ratio() >= ratio
+
+# %% ../../nbs/01_core/00_errors.ipynb #5b891906
+def code_names(thing: Any, seen: set[int]) -> set[str]:
+    "Return the names in the code of a function, a property, a wrapped function, or functions nested in them."
+    if thing is None or id(thing) in seen: return set()
+    seen.add(id(thing))
+    if isinstance(thing, CodeType):
+        nested = (o for o in thing.co_consts if isinstance(o, CodeType))
+        return set(thing.co_names).union(*(code_names(o, seen) for o in nested))
+    held_by = ("__code__", "__func__", "__wrapped__", "fget", "fset", "fdel", "func", "method")
+    parts = [getattr(thing, name, None) for name in held_by]
+    for held in getattr(thing, "__closure__", None) or ():
+        try:
+            parts.append(held.cell_contents)
+        except ValueError:
+            # a variable without a value
+            continue
+    return set().union(*(code_names(part, seen) for part in parts if callable(part) or isinstance(part, CodeType)))
+
+def of_package(thing: object) -> bool: return str(getattr(thing, "__module__", "")).partition(".")[0] == "trainer_nb"
+
+def uses_name(owner: object, name: str) -> bool:
+    "Return True if user code in an object's classes, or on the object itself, uses a name or sets computed ones."
+    # user functions assigned to a class of the package
+    parts = [part for cls in type(owner).__mro__[:-1] for part in vars(cls).values()
+             if not of_package(cls) or (isinstance(part, FunctionType) and not of_package(part))]
+    # functions that replace methods
+    parts += [part for replaced, part in vars(owner).items() if callable(getattr(type(owner), replaced, None))]
+    seen: set[int] = set()
+    names: set[str] = set().union(*(code_names(part, seen) for part in parts if not isinstance(part, type)))
+    return not names.isdisjoint((name, "setattr", "__setattr__"))
+
+# %% ../../nbs/01_core/00_errors.ipynb #4138ae92
+def misspelt_error(
+    variable: str,  # usual name of the object: "args"
+    kind: str,  # description of the object: "TrainingArguments"
+    name: str,  # of the attribute
+    meant: Iterable[str],  # code that is probably meant
+) -> AttributeError:
+    "Return an error for the assignment to a misspelt attribute."
+    return AttributeError(
+        f"{variable}.{name} = ... would change nothing: {kind} has no {name!r}. Did you mean {' or '.join(meant)}? "
+        "An attribute of your own needs a name that is less like one of these."
+    )
+
+def check_attribute(
+    owner: object,  # object to which the attribute is assigned
+    variable: str,  # its usual name: "args"
+    name: str,  # of the attribute
+    similar: Callable[[str], Iterable[str]],  # returns the attributes of which a name is probably a misspelling
+) -> None:
+    "Raise AttributeError for a new attribute that is probably a misspelt one, unless it is private or used by a class of the user."
+    if name[:1] == "_" or name in vars(owner) or hasattr(type(owner), name): return
+    meant = sorted(similar(name))
+    if not meant or uses_name(owner, name): return
+    raise misspelt_error(variable, type(owner).__name__, name, [f"{variable}.{known} = ..." for known in meant])
 
 # %% ../../nbs/01_core/00_errors.ipynb #ec8d1025
 class InvalidOperation(RuntimeError):

@@ -5,56 +5,14 @@
 # %% ../../nbs/06_engine/24_assignment.ipynb #45c87c19
 from __future__ import annotations
 
-from types import CodeType, FunctionType
-
 from ..args.names import SUGGESTED_NAMES
 from ..args.training_args import TrainingArguments
+from ..core.errors import is_misspelling, misspelt_error, of_package, uses_name
 from .overrides import TrainerBase
 from .settings import SETTABLE
 
 # %% auto #0
-__all__ = ['SETTINGS', 'one_edit', 'code_names', 'of_package', 'own_names', 'find_attribute', 'public_methods', 'setting_hint',
-           'check_assignment']
-
-# %% ../../nbs/06_engine/24_assignment.ipynb #41379141
-def one_edit(a: str, b: str) -> bool:
-    "Return whether two names differ by one inserted, deleted or replaced letter, or by two adjacent letters that are swapped."
-    if abs(len(a) - len(b)) > 1 or a == b: return False
-    i = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
-    swapped = a[i:i + 2] == b[i:i + 2][::-1] and a[i + 2:] == b[i + 2:]
-    return swapped or b[i:] == a[i + 1:] or a[i:] == b[i + 1:] or a[i + 1:] == b[i + 1:]
-
-# %% ../../nbs/06_engine/24_assignment.ipynb #3f6ceff2
-def code_names(thing, seen: set) -> set[str]:
-    "Return the names in the code of a function, a property, a wrapped function, or functions nested in them."
-    if thing is None or id(thing) in seen: return set()
-    seen.add(id(thing))
-    if isinstance(thing, CodeType):
-        nested = (o for o in thing.co_consts if isinstance(o, CodeType))
-        return set(thing.co_names).union(*(code_names(o, seen) for o in nested))
-    parts = [
-        getattr(thing, name, None)
-        for name in ("__code__", "__func__", "__wrapped__", "fget", "fset", "fdel", "func", "method")
-    ]
-    for held in getattr(thing, "__closure__", None) or ():
-        try:
-            parts.append(held.cell_contents)
-        except ValueError:
-            # a variable without a value
-            continue
-    return set().union(*(code_names(part, seen) for part in parts if callable(part) or isinstance(part, CodeType)))
-
-def of_package(thing) -> bool: return str(getattr(thing, "__module__", "")).partition(".")[0] == "trainer_nb"
-
-def own_names(learner: TrainerBase) -> set[str]:
-    "Return the names that user code in a learner's classes, or on the learner itself, uses."
-    # user functions assigned to a class of the package
-    parts = [part for cls in type(learner).__mro__[:-1] for part in vars(cls).values()
-             if not of_package(cls) or (isinstance(part, FunctionType) and not of_package(part))]
-    # functions that replace methods
-    parts += [part for name, part in vars(learner).items() if callable(getattr(type(learner), name, None))]
-    seen: set[int] = set()
-    return set().union(*(code_names(part, seen) for part in parts if not isinstance(part, type)))
+__all__ = ['SETTINGS', 'find_attribute', 'public_methods', 'setting_hint', 'check_assignment']
 
 # %% ../../nbs/06_engine/24_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
@@ -78,6 +36,11 @@ def setting_hint(name: str) -> str:
     if name in SETTABLE: return f"learn.set({name}=...) changes it"
     return f"it is fixed when the learner is made, by Learner(..., {name}=...)"
 
+def _call_of(name: str) -> str:
+    "Return the call that changes a setting, or that of a method."
+    if name in SETTABLE: return f"learn.set({name}=...)"
+    return f"Learner(..., {name}=...)" if name in SETTINGS else f"learn.{name}(...)"
+
 def check_assignment(learner: TrainerBase, name: str, value):
     "Raise AttributeError for an assignment that would have no effect."
     if name[0] == "_": return
@@ -91,27 +54,11 @@ def check_assignment(learner: TrainerBase, name: str, value):
             f" learn.{name}(...)."
         )
     meant = name if name in SETTINGS else SUGGESTED_NAMES.get(name)
-    close = [
-        known
-        for known in (*SETTINGS, *public_methods(type(learner)))
-        if one_edit(name.lower(), known) or name.lower() == known
-    ]
+    close = {known for known in (*SETTINGS, *public_methods(type(learner))) if is_misspelling(name, known)}
     if meant not in SETTINGS and not close: return
-    own = own_names(learner)
-    if name in own or "setattr" in own or "__setattr__" in own: return
+    if uses_name(learner, name): return
     if meant in SETTINGS:
         raise AttributeError(
             f"learn.{name} = ... would change nothing: {meant} is a setting, and {setting_hint(meant)}."
         )
-    call = [
-        (
-            f"learn.set({known}=...)"
-            if known in SETTABLE
-            else f"Learner(..., {known}=...)" if known in SETTINGS else f"learn.{known}(...)"
-        )
-        for known in sorted(set(close))
-    ]
-    raise AttributeError(
-        f"learn.{name} = ... would change nothing: the learner has no {name!r}. Did you mean {' or '.join(call)}? "
-        "An attribute of your own needs a name that is less like one of these."
-    )
+    raise misspelt_error("learn", "the learner", name, map(_call_of, sorted(close)))
