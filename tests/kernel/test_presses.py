@@ -12,7 +12,7 @@ from torch import nn
 import trainer_nb.state.async_save
 from trainer_nb import Learner, Paused, differences
 from trainer_nb.core.errors import Interrupted
-from trainer_nb.core.interrupts import AWAITED, RUN_LOCK, Button, InterruptGuard, torn_by
+from trainer_nb.core.interrupts import BATCH_WAIT, RUN_LOCK, Button, InterruptGuard, classify_frame
 
 LIMIT = 20   # seconds that an answer may take
 
@@ -181,7 +181,7 @@ def test_pressed_while_a_checkpoint_is_waited_for(monkeypatch, tmp_path):
 
 def test_one_press_and_a_worker_that_never_answers(monkeypatch, tmp_path):
     "The step is given up when its batch has not come for a while; the worker is ended, and the run goes on."
-    monkeypatch.setattr(AWAITED, "PATIENCE", 1.0, raising=False)
+    monkeypatch.setattr(BATCH_WAIT, "TIMEOUT", 1.0)
     like, learn = make(), make(Rows(stuck=str(tmp_path/"stuck")), dataloader_num_workers=2)
     like.train()
     threading.Thread(target=lambda: (wait_for(tmp_path/"stuck"), time.sleep(0.3), os.kill(os.getpid(), signal.SIGINT))).start()
@@ -198,7 +198,7 @@ def wait_for(path):
 
 def test_one_press_and_workers_that_are_slow(monkeypatch):
     "As long as batches come, the first press lets the step finish."
-    monkeypatch.setattr(AWAITED, "PATIENCE", 0.6, raising=False)
+    monkeypatch.setattr(BATCH_WAIT, "TIMEOUT", 0.6)
     class Slow(Rows):
         def __getitem__(self, i): time.sleep(0.05); return super().__getitem__(i)
     learn = make(Slow(), dataloader_num_workers=1, gradient_accumulation_steps=6, num_train_epochs=1)
@@ -225,7 +225,7 @@ def test_two_presses_and_workers_that_hang(tmp_path):
 
 def test_what_would_be_torn():
     "Seen from a handler: the lock of a condition, the end of a `with`, the user's own code."
-    seen, before = [], signal.signal(signal.SIGINT, lambda number, frame: seen.append(torn_by(frame)))
+    seen, before = [], signal.signal(signal.SIGINT, lambda number, frame: seen.append(classify_frame(frame)))
     class Ends:
         def __exit__(self, *error): press()
         def __enter__(self): pass

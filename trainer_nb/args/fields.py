@@ -155,16 +155,7 @@ TARGETED_OPTIMIZERS = ("galore_adamw", "galore_adamw_8bit", "galore_adafactor", 
 METRIC_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
 LOG_LEVELS = ("detail", "debug", "info", "warning", "error", "critical", "passive")
 TRACKERS = (
-    "tensorboard",
-    "wandb",
-    "trackio",
-    "mlflow",
-    "comet_ml",
-    "clearml",
-    "dvclive",
-    "aim",
-    "swanlab",
-    "codecarbon",
+    "tensorboard", "wandb", "trackio", "mlflow", "comet_ml", "clearml", "dvclive", "aim", "swanlab", "codecarbon"
 )
 CHOICES: dict[str, tuple] = {
     **{name: tuple(member.value for member in enum) for name, enum in ENUM_FIELDS.items()},
@@ -237,15 +228,9 @@ class OptimizationArgs:
 class PrecisionArgs:
     bf16: bool = arg_field(False, "mixed precision with bfloat16")
     fp16: bool = arg_field(False, "mixed precision with float16 and a loss scaler")
-    bf16_full_eval: bool = arg_field(
-        False, "evaluate with the weights in bfloat16 and restore them afterwards"
-    )
-    fp16_full_eval: bool = arg_field(
-        False, "evaluate with the weights in float16 and restore them afterwards"
-    )
-    tf32: bool | None = arg_field(
-        None, "TF32 in matrix products of newer NVIDIA GPUs, on or off; None: unchanged"
-    )
+    bf16_full_eval: bool = arg_field(False, "evaluate with the weights in bfloat16 and restore them afterwards")
+    fp16_full_eval: bool = arg_field(False, "evaluate with the weights in float16 and restore them afterwards")
+    tf32: bool | None = arg_field(None, "TF32 in matrix products of newer NVIDIA GPUs, on or off; None: unchanged")
     full_determinism: bool = arg_field(False, "use deterministic kernels, even where they are slower")
     seed: int = arg_field(42, "seed of all random generators of the run")
     data_seed: int | None = arg_field(None, "seed of the order of the data; None: the same as seed")
@@ -279,9 +264,7 @@ class MemoryArgs:
     torch_compile_backend: str | None = arg_field(None, "backend of torch.compile; a name enables torch_compile")
     torch_compile_mode: str | None = arg_field(None, "mode of torch.compile; a name enables torch_compile")
     use_liger_kernel: bool = arg_field(False, "use Liger's fused kernels in transformers' models, on a GPU")
-    liger_kernel_config: dict[str, bool] | None = arg_field(
-        None, "which of its kernels to use; None: Liger's default"
-    )
+    liger_kernel_config: dict[str, bool] | None = arg_field(None, "which of its kernels to use; None: Liger's default")
     use_cache: bool = arg_field(False, "use the cache of keys and values in training")
     torch_empty_cache_steps: int | None = arg_field(
         None, "steps between two calls that release unused device memory; None: never"
@@ -416,9 +399,7 @@ class CheckpointingArgs:
     save_on_each_node: bool = arg_field(
         False, "every machine writes, not only the first; for machines without a shared disk"
     )
-    enable_jit_checkpoint: bool = arg_field(
-        False, "write a checkpoint when the process receives SIGTERM"
-    )
+    enable_jit_checkpoint: bool = arg_field(False, "write a checkpoint when the process receives SIGTERM")
     ignore_data_skip: bool = arg_field(False, "after resuming within an epoch, start its data from the beginning")
     restore_callback_states_from_checkpoint: bool = arg_field(
         False,
@@ -475,16 +456,6 @@ class ScriptArgs:
     local_rank: int = arg_field(-1, "for old launchers; now the rank is read from the environment")
 
 FIELD_GROUPS = (
-    DurationArgs,
-    OptimizationArgs,
-    PrecisionArgs,
-    MemoryArgs,
-    DistributedArgs,
-    LoggingArgs,
-    EvaluationArgs,
-    GenerationArgs,
-    CheckpointingArgs,
-    HubArgs,
-    DataArgs,
-    ScriptArgs,
+    DurationArgs, OptimizationArgs, PrecisionArgs, MemoryArgs, DistributedArgs, LoggingArgs, EvaluationArgs,
+    GenerationArgs, CheckpointingArgs, HubArgs, DataArgs, ScriptArgs
 )

@@ -60,17 +60,10 @@ class ArgumentSetters:
         if gradient_checkpointing is not None:
             activation_checkpointing = gradient_checkpointing
         return set_fields(
-            self,
-            do_train=True,
-            learning_rate=learning_rate,
-            per_device_train_batch_size=batch_size,
-            weight_decay=weight_decay,
-            num_train_epochs=num_epochs,
-            max_steps=max_steps,
-            gradient_accumulation_steps=gradient_accumulation_steps,
-            seed=seed,
-            activation_checkpointing=activation_checkpointing,
-            gradient_checkpointing=activation_checkpointing,
+            self, do_train=True, learning_rate=learning_rate, per_device_train_batch_size=batch_size,
+            weight_decay=weight_decay, num_train_epochs=num_epochs, max_steps=max_steps,
+            gradient_accumulation_steps=gradient_accumulation_steps, seed=seed,
+            activation_checkpointing=activation_checkpointing, gradient_checkpointing=activation_checkpointing
         )
 
     def set_optimizer(
@@ -85,14 +78,8 @@ class ArgumentSetters:
     ) -> Self:
         "Set the optimizer."
         return set_fields(
-            self,
-            optim=name,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            adam_beta1=beta1,
-            adam_beta2=beta2,
-            adam_epsilon=epsilon,
-            optim_args=args,
+            self, optim=name, learning_rate=learning_rate, weight_decay=weight_decay, adam_beta1=beta1,
+            adam_beta2=beta2, adam_epsilon=epsilon, optim_args=args
         )
 
     def set_lr_scheduler(
@@ -124,19 +111,11 @@ class ArgumentSetters:
     ) -> Self:
         "Set how data is loaded."
         return set_fields(
-            self,
-            per_device_train_batch_size=train_batch_size,
-            per_device_eval_batch_size=eval_batch_size,
-            dataloader_drop_last=drop_last,
-            dataloader_num_workers=num_workers,
-            dataloader_pin_memory=pin_memory,
-            dataloader_persistent_workers=persistent_workers,
-            dataloader_prefetch_factor=prefetch_factor,
-            dataloader_multiprocessing_context=multiprocessing_context,
-            dataloader_in_order=in_order,
-            auto_find_batch_size=auto_find_batch_size,
-            ignore_data_skip=ignore_data_skip,
-            data_seed=sampler_seed,
+            self, per_device_train_batch_size=train_batch_size, per_device_eval_batch_size=eval_batch_size,
+            dataloader_drop_last=drop_last, dataloader_num_workers=num_workers, dataloader_pin_memory=pin_memory,
+            dataloader_persistent_workers=persistent_workers, dataloader_prefetch_factor=prefetch_factor,
+            dataloader_multiprocessing_context=multiprocessing_context, dataloader_in_order=in_order,
+            auto_find_batch_size=auto_find_batch_size, ignore_data_skip=ignore_data_skip, data_seed=sampler_seed
         )
     def set_evaluate(
         self,
@@ -149,14 +128,9 @@ class ArgumentSetters:
     ) -> Self:
         "Set when and how to evaluate."
         return set_fields(
-            self,
-            eval_strategy=strategy,
-            do_eval=to_builtin(strategy) != "no",
-            eval_steps=steps,
-            per_device_eval_batch_size=batch_size,
-            eval_accumulation_steps=accumulation_steps,
-            eval_delay=delay or 0,
-            prediction_loss_only=loss_only,
+            self, eval_strategy=strategy, do_eval=to_builtin(strategy) != "no", eval_steps=steps,
+            per_device_eval_batch_size=batch_size, eval_accumulation_steps=accumulation_steps, eval_delay=delay or 0,
+            prediction_loss_only=loss_only
         )
 
     def set_testing(self, batch_size: int = 8, loss_only: bool = False) -> Self:
@@ -188,15 +162,9 @@ class ArgumentSetters:
     ) -> Self:
         "Set when and where to log."
         return set_fields(
-            self,
-            logging_strategy=strategy,
-            logging_steps=steps,
-            report_to=report_to,
-            log_level=level,
-            logging_first_step=first_step,
-            logging_nan_inf_filter=nan_inf_filter,
-            log_on_each_node=on_each_node,
-            log_level_replica=replica_level,
+            self, logging_strategy=strategy, logging_steps=steps, report_to=report_to, log_level=level,
+            logging_first_step=first_step, logging_nan_inf_filter=nan_inf_filter, log_on_each_node=on_each_node,
+            log_level_replica=replica_level
         )
 
     def set_push_to_hub(
@@ -210,12 +178,6 @@ class ArgumentSetters:
     ) -> Self:
         "Set how to push to the Hub; raise ValueError, since pushing is unsupported."
         return set_fields(
-            self,
-            push_to_hub=True,
-            hub_model_id=model_id,
-            hub_strategy=strategy,
-            hub_token=token,
-            hub_private_repo=private_repo,
-            hub_always_push=always_push,
-            hub_revision=revision,
+            self, push_to_hub=True, hub_model_id=model_id, hub_strategy=strategy, hub_token=token,
+            hub_private_repo=private_repo, hub_always_push=always_push, hub_revision=revision
         )

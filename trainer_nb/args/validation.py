@@ -13,13 +13,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from trainer_nb.args.fields import (
-    CHOICES,
-    METRIC_SCHEDULES,
-    TARGETED_OPTIMIZERS,
-    TRACKERS,
-    CheckpointingArgs,
-    field_default,
-    field_types,
+    CHOICES, METRIC_SCHEDULES, TARGETED_OPTIMIZERS, TRACKERS, CheckpointingArgs, field_default, field_types
 )
 from ..core.errors import suggest_names, warn
 
@@ -157,35 +151,17 @@ VALUE_BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {  # 
     "at least 1": (
         lambda x: x >= 1,
         (
-            "per_device_train_batch_size",
-            "per_device_eval_batch_size",
-            "save_total_limit",
-            "gradient_accumulation_steps",
-            "eval_accumulation_steps",
-            "dataloader_prefetch_factor",
-            "torch_empty_cache_steps",
-            "generation_max_length",
-            "generation_num_beams",
+            "per_device_train_batch_size", "per_device_eval_batch_size", "save_total_limit",
+            "gradient_accumulation_steps", "eval_accumulation_steps", "dataloader_prefetch_factor",
+            "torch_empty_cache_steps", "generation_max_length", "generation_num_beams"
         ),
     ),
     "0 or more": (
         lambda x: 0 <= x < math.inf,
         (
-            "learning_rate",
-            "weight_decay",
-            "warmup_steps",
-            "max_grad_norm",
-            "adam_epsilon",
-            "rewind_every",
-            "rewind_memory",
-            "eval_delay",
-            "logging_steps",
-            "eval_steps",
-            "save_steps",
-            "dataloader_num_workers",
-            "seed",
-            "data_seed",
-            "neftune_noise_alpha",
+            "learning_rate", "weight_decay", "warmup_steps", "max_grad_norm", "adam_epsilon", "rewind_every",
+            "rewind_memory", "eval_delay", "logging_steps", "eval_steps", "save_steps", "dataloader_num_workers",
+            "seed", "data_seed", "neftune_noise_alpha"
         ),
     ),
     "from 0 to below 1": (lambda x: 0 <= x < 1, ("label_smoothing_factor", "adam_beta1", "adam_beta2")),

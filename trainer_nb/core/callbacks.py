@@ -454,7 +454,7 @@ def close_callbacks(run: EventRun):
     "Make callbacks close the resources that they hold open; warn about those that fail."
     for callback in run.callbacks.callbacks:
         try:
-            getattr(callback, "put_down", lambda: None)()
+            getattr(callback, "close_resources", lambda: None)()
         except Exception as error:
             warn(f"{type(callback).__name__} could not close its resources ({type(error).__name__}: {error}).")
 

@@ -26,15 +26,8 @@ __all__ = ['COLUMN_TYPES', 'COLUMN_NAMES', 'DEFERRED', 'T', 'PACK_SIZE', 'Scalar
 # %% ../../nbs/01_core/04_columns.ipynb #8064edf7
 # type codes of `array`
 COLUMN_TYPES = dict(
-    step="q",
-    epoch="d",
-    loss="d",
-    learning_rate="d",
-    grad_norm="d",
-    samples="q",
-    seconds="d",
-    unknown="B",
-    abandoned="B",
+    step="q", epoch="d", loss="d", learning_rate="d", grad_norm="d", samples="q", seconds="d", unknown="B",
+    abandoned="B"
 )
 COLUMN_NAMES = tuple(o for o in COLUMN_TYPES if o != "unknown")
 # values that may be given as tensors; the index is their bit in `unknown`
@@ -376,9 +369,7 @@ def columns_to_lists(
     "Return columns as lists, with None for unknown values."
     lists = {name: column.tolist() for name, column in columns.items()}
     for bit, name in enumerate(DEFERRED):
-        lists[name] = [
-            None if unknown >> bit & 1 else value for value, unknown in zip(lists[name], columns["unknown"])
-        ]
+        lists[name] = [None if unknown >> bit & 1 else value for value, unknown in zip(lists[name], columns["unknown"])]
     del lists["unknown"]
     return lists
 

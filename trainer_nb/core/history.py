@@ -20,41 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 import numpy as np
 
 from trainer_nb.core.columns import (
-    COLUMN_NAMES,
-    PACK_SIZE,
-    Readings,
-    RowStore,
-    Scalar,
-    append_rows,
-    columns_to_lists,
-    copy_rows,
-    get_column,
-    last_row_of_step,
-    mark_abandoned,
-    mean_loss,
-    throughput,
+    COLUMN_NAMES, PACK_SIZE, Readings, RowStore, Scalar, append_rows, columns_to_lists, copy_rows, get_column,
+    last_row_of_step, mark_abandoned, mean_loss, throughput
 )
 from .errors import warn
 from trainer_nb.core.log_file import (
-    LOG_WRITER,
-    FileClaim,
-    LogFile,
-    decode_non_finite,
-    dump_line,
-    find_log,
-    log_path,
-    prepare_log_file,
-    read_log_lines,
-    to_plain_data,
-    validate_run_id,
+    LOG_WRITER, FileClaim, LogFile, decode_non_finite, dump_line, find_log, log_path, prepare_log_file, read_log_lines,
+    to_plain_data, validate_run_id
 )
-from trainer_nb.core.records import (
-    Evaluations,
-    Journal,
-    Record,
-    Records,
-    qualify_metric_names,
-)
+from .records import Evaluations, Journal, Record, Records, qualify_metric_names
 from ..display.tables import format_value, head_and_tail, to_frame
 
 if TYPE_CHECKING:
@@ -483,11 +457,8 @@ def count_logged(history: History, path: Path) -> dict[str, int]:
     if not is_continuation(history, old):
         raise ValueError("the file belongs to another run, or another process has continued this run")
     return dict(
-        rows=len(old),
-        events=len(old.events),
-        abandons=len(old.abandons),
-        tables=len(old.readings.tables),
-        readings=old.readings.count,
+        rows=len(old), events=len(old.events), abandons=len(old.abandons), tables=len(old.readings.tables),
+        readings=old.readings.count
     )
 
 # %% ../../nbs/01_core/08_history.ipynb #5e379974

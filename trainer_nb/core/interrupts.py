@@ -24,8 +24,9 @@ import torch
 from .errors import Interrupted
 
 # %% auto #0
-__all__ = ['Handler', 'AWAITED', 'RUN_LOCK', 'L', 'P', 'R', 'torn_by', 'Reminder', 'Awaited', 'InterruptGuard', 'Button',
-           'RunLock', 'exclusive', 'show_pending_messages', 'no_preemption', 'low_priority', 'Answered', 'answered']
+__all__ = ['Handler', 'BATCH_WAIT', 'RUN_LOCK', 'L', 'P', 'R', 'classify_frame', 'Reminder', 'BatchWait', 'InterruptGuard',
+           'Button', 'RunLock', 'exclusive', 'show_pending_messages', 'no_preemption', 'low_priority', 'IgnoreBriefly',
+           'ignore_until_cell_ends']
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #c51a8848
 def _in_main_thread() -> bool: return threading.current_thread() is threading.main_thread()
@@ -49,13 +50,10 @@ _METHODS = ("RunLock.", "InterruptGuard.", "Button.", "Reminder.", "_MultiProces
             "Popen.wait")
 # functions in which such code waits for an unbounded time
 _WAITS = frozenset((
-    ("threading", "wait"),
-    ("selectors", "select"),
-    ("multiprocessing.connection", "_recv"),
-    ("zmq.sugar.poll", "poll"),
+    ("threading", "wait"), ("selectors", "select"), ("multiprocessing.connection", "_recv"), ("zmq.sugar.poll", "poll")
 ))
 
-def torn_by(
+def classify_frame(
     frame: FrameType | None,  # the running frame; None: unknown
 ) -> str:
     "Classify an interrupt at a frame: '' if safe, 'wait' inside a wait, 'inside' if it would leave a lock behind."
@@ -91,7 +89,7 @@ class Reminder:
         # identifies the current thread; None: no interrupt is deferred
         self.token: object | None = None
         # True: repeat until the interrupt is handled; False: only when a wait exceeds its limit
-        self.soon = False
+        self.is_immediate = False
         self.sent = False
         # time of the first deferral, and the instruction at the last one
         self.since: float | None = None
@@ -99,7 +97,7 @@ class Reminder:
 
     def may_break(self, frame: FrameType | None) -> bool:
         "Return True if an interrupt may be raised at this frame now."
-        kind = torn_by(frame)
+        kind = classify_frame(frame)
         before = self.instruction
         self.instruction = None if frame is None else (id(frame), frame.f_lasti)
         if self.since is None:
@@ -114,7 +112,7 @@ class Reminder:
     ):
         "Start calling a handler repeatedly until `stop()`."
         token = self.token = object()
-        self.soon = ready is None
+        self.is_immediate = ready is None
         try:
             _thread.start_new_thread(self._remind, (handler, ready or (lambda: True), token))
         except RuntimeError:
@@ -136,12 +134,12 @@ class Reminder:
         "After the first interrupt, abandon the step if the wait for a batch exceeds its limit."
         if self.token is not None: return
         interrupted_at = time.monotonic()
-        def has_timed_out() -> bool:
-            if AWAITED.in_vain(interrupted_at):
-                interrupts.enough = 1
-                interrupts.in_vain = True
-            return interrupts.in_vain
-        self.begin(interrupts._press, has_timed_out)
+        def is_overdue() -> bool:
+            if BATCH_WAIT.has_timed_out(interrupted_at):
+                interrupts.presses_needed = 1
+                interrupts.timed_out = True
+            return interrupts.timed_out
+        self.begin(interrupts._press, is_overdue)
 
     def stop(self):
         "Stop calling the handler."
@@ -152,33 +150,33 @@ class Reminder:
             if acquired:
                 self.lock.release()
         self.sent = False
-        self.soon = False
+        self.is_immediate = False
         self.since = None
         self.instruction = None
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a07
-class Awaited:
+class BatchWait:
     "Record the wait of the main thread for another process."
-    PATIENCE = 10.0   # maximum wait for one batch after an interrupt, in seconds
+    TIMEOUT = 10.0   # maximum wait for one batch after an interrupt, in seconds
     since: float | None = None   # start of the wait; None: not waiting
 
-    def in_vain(
+    def has_timed_out(
         self,
         since: float,  # time of the interrupt
     ) -> bool:
         "Return True if the current wait has exceeded the limit since the interrupt."
-        return self.since is not None and time.monotonic() - max(self.since, since) > self.PATIENCE
+        return self.since is not None and time.monotonic() - max(self.since, since) > self.TIMEOUT
 
-AWAITED = Awaited()
+BATCH_WAIT = BatchWait()
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #b3350501
 class InterruptGuard:
     "Count interrupts, and raise them only where that is safe."
     def __init__(self) -> None:
         self.pressed = 0         # interrupts since the handler was installed
-        self.enough = 2          # number of them that raises
+        self.presses_needed = 2  # number of interrupts that raises
         self.abortable = False   # True: the running code may be interrupted
-        self.in_vain = False     # True: the step is abandoned because a data worker did not answer
+        self.timed_out = False   # True: the step is abandoned because a data worker did not answer
         self._depth = 0          # number of nested blocks
         self._before: Any = None   # previous handler, as signal.signal returns it
         self._pid = 0
@@ -189,9 +187,9 @@ class InterruptGuard:
         if not _in_main_thread(): return self
         if self._depth == 0:
             self.pressed = 0
-            self.enough = 2
+            self.presses_needed = 2
             self.abortable = False
-            self.in_vain = False
+            self.timed_out = False
             self._pid, self._grad = os.getpid(), torch.is_grad_enabled()
             if _sigint_is_handled():
                 self._before = _signal.signal(signal.SIGINT, self._press)
@@ -229,21 +227,21 @@ class InterruptGuard:
             self._reminder.sent = False
         else:
             self.pressed += 1
-        if self.pressed < self.enough:
+        if self.pressed < self.presses_needed:
             self._reminder.limit_wait(self)
         elif not self.abortable:
             pass
         elif self._reminder.may_break(frame):
             self.check()
-        elif not self._reminder.soon:
+        elif not self._reminder.is_immediate:
             self._reminder.begin(self._press)
 
     def check(self):
-        "Raise KeyboardInterrupt if the button was pressed `enough` times."
-        if self.pressed < self.enough: return
+        "Raise KeyboardInterrupt if the button was pressed `presses_needed` times."
+        if self.pressed < self.presses_needed: return
         self.abortable = False
         self._reminder.stop()
-        if self.enough > 1: raise KeyboardInterrupt("given up at the second interrupt")
+        if self.presses_needed > 1: raise KeyboardInterrupt("aborted at the second interrupt")
         raise KeyboardInterrupt
 
     def open(self):
@@ -262,7 +260,7 @@ class InterruptGuard:
 
     def raise_on_first_press(self):
         "Raise at the first interrupt."
-        self.enough = 1
+        self.presses_needed = 1
 
     def take_pressed(self) -> int:
         "Return the number of interrupts that the handler that replaces this one has to handle, and reset it."
@@ -274,7 +272,7 @@ class Button(InterruptGuard):
     def __enter__(self) -> Self:
         super().__enter__()
         if _in_main_thread() and self._depth == 1:
-            self.enough = 1
+            self.presses_needed = 1
             self.abortable = True
         return self
 
@@ -387,7 +385,7 @@ class RunLock:
                 self.depth -= 1
         finally:
             if last and kind is not None and issubclass(kind, KeyboardInterrupt):
-                answered()
+                ignore_until_cell_ends()
             self.button.__exit__(kind, *error)
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #dac30a15
@@ -445,7 +443,7 @@ def low_priority() -> Iterator[None]:
         RUN_LOCK.low_priority_threads.discard(me)
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a15
-class Answered:
+class IgnoreBriefly:
     "Ignore interrupts for `SECONDS` after a handled one, then restore the previous handler."
     SECONDS = 1.0
     def __init__(self, before: Handler):
@@ -457,7 +455,7 @@ class Answered:
         _signal.signal(signal.SIGINT, self.before)
         self.before(number, frame)
 
-def answered():
+def ignore_until_cell_ends():
     "In a kernel, ignore further interrupts until the cell has ended."
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if getattr(shell, "kernel", None) is None or not _in_main_thread(): return
@@ -469,4 +467,4 @@ def answered():
     shell.events.register("post_run_cell", after_cell)
     before = getattr(RUN_LOCK.button._before, "before", RUN_LOCK.button._before)
     if callable(before):
-        RUN_LOCK.button._before = Answered(before)
+        RUN_LOCK.button._before = IgnoreBriefly(before)

@@ -268,10 +268,7 @@ class LogFile:
         "Wait until all queued lines are written or have failed; return False on timeout."
         return LOG_WRITER.wait(timeout)
 
-    def write(
-        self,
-        items: list[LogItem],
-    ):
+    def write(self, items: list[LogItem]):
         "Append lines; called by the writer thread."
         if self.error: return
         try:

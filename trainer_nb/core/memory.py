@@ -241,8 +241,7 @@ def cgroup_memory_left() -> list[int]:
             # version 2 of control groups
             root, limit_file, use_file = "/sys/fs/cgroup", "memory.max", "memory.current"
         elif controllers == "memory":
-            root, limit_file, use_file = (
-                "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
+            root, limit_file, use_file = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
         else:
             continue
         # inside a container the path of the group may not exist below the root

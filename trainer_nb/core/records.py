@@ -75,16 +75,8 @@ class Record:
 
 # %% ../../nbs/01_core/07_records.ipynb #5a77a307
 RECORD_FIELDS = (
-    "step",
-    "epoch",
-    "loss",
-    "learning_rate",
-    "grad_norm",
-    "samples",
-    "seconds",
-    "samples_per_second",
-    "abandoned",
-    "metrics",
+    "step", "epoch", "loss", "learning_rate", "grad_norm", "samples", "seconds", "samples_per_second", "abandoned",
+    "metrics"
 )
 # suffixes of metrics that tables omit
 TIMING_SUFFIXES = ("_runtime", "_per_second")

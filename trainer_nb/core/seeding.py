@@ -56,10 +56,8 @@ def seed_all(
 def generator_states() -> tuple:
     "Return the states of the generators of torch, numpy and Python."
     return (
-        torch.get_rng_state(),
-        torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
-        np.random.get_state(),
-        random.getstate(),
+        torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+        np.random.get_state(), random.getstate()
     )
 
 def set_generator_states(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,12 +17,13 @@ import torch
 from ..core.errors import warn
 
 # %% auto #0
-__all__ = ['PACKAGE_LOGGER', 'require_pt_tensors', 'default_data_collator', 'ragged_error', 'DefaultDataCollator', 'pad_features',
-           'DataCollatorWithPadding', 'kept_columns', 'log_dropped_columns', 'RemoveColumns', 'infer_batch_size',
-           'map_tensors', 'shallow_copy_batch', 'is_identical', 'to_device']
+__all__ = ['PACKAGE_LOGGER', 'require_pt_tensors', 'default_data_collator', 'ragged_error', 'DefaultDataCollator', 'Tokenizer',
+           'pad_features', 'PaddingCollator', 'pad_batch', 'DataCollatorWithPadding', 'kept_columns',
+           'log_dropped_columns', 'RemoveColumns', 'infer_batch_size', 'map_tensors', 'shallow_copy_batch',
+           'is_identical', 'to_device']
 
 # %% ../../nbs/03_data/00_collate.ipynb #9bc54807
-def _label_tensor(values):
+def _label_tensor(values: list):
     "Return the labels of a batch as one tensor; integers stay integers."
     first = values[0]
     if isinstance(first, torch.Tensor): return torch.stack(values)
@@ -31,7 +33,7 @@ def _label_tensor(values):
         deepest = deepest[0]
     return torch.tensor(values, dtype=torch.long if isinstance(deepest, (int, np.integer)) else torch.float)
 
-def _column_tensor(values):
+def _column_tensor(values: list):
     "Return the values of one key as one tensor."
     first = values[0]
     if isinstance(first, torch.Tensor): return torch.stack(values)
@@ -39,11 +41,11 @@ def _column_tensor(values):
     return torch.tensor(values)
 
 # %% ../../nbs/03_data/00_collate.ipynb #141114a0
-def require_pt_tensors(return_tensors):
+def require_pt_tensors(return_tensors: str):
     "Raise ValueError unless `return_tensors` is 'pt'."
     if return_tensors != "pt":
         raise ValueError(
-            f"return_tensors={return_tensors!r}: a model of torch is fed with torch's tensors; leave it out."
+            f"return_tensors={return_tensors!r} is unsupported: a batch consists of torch tensors. Leave it out, or give 'pt'."
         )
 
 def default_data_collator(
@@ -66,10 +68,13 @@ def default_data_collator(
     return batch
 
 # %% ../../nbs/03_data/00_collate.ipynb #e3793bb9
-# the key, its values in this batch, the error raised by stacking them
-def ragged_error(key, values, error: BaseException):
+def ragged_error(
+    key: object,
+    values: list,  # its values in this batch
+    error: BaseException | None,  # raised by stacking them
+) -> ValueError:
     "Return a ValueError that explains why a key could not be stacked, and what to do."
-    def size(v):
+    def size(v: Any) -> tuple | int | None:
         shape = getattr(v, "shape", None)
         return tuple(shape) if shape is not None else len(v) if hasattr(v, "__len__") else None
     sizes = sorted({str(size(v)) for v in values})
@@ -84,7 +89,7 @@ def ragged_error(key, values, error: BaseException):
         " pad them."
     )
 
-def _default_collate(features):
+def _default_collate(features: list):
     "Stack examples by PyTorch's default rule; raise ValueError for examples of different lengths."
     try:
         return torch.utils.data.default_collate(features)
@@ -100,54 +105,74 @@ def _default_collate(features):
 class DefaultDataCollator:
     "Stack examples into a batch."
     return_tensors: str = "pt"   # the only supported value
-    def __call__(self, features, return_tensors=None):
+    def __call__(self, features: list, return_tensors: str | None = None):
         return default_data_collator(features, return_tensors or self.return_tensors)
 
 # %% ../../nbs/03_data/00_collate.ipynb #0d666982
+class Tokenizer(Protocol):
+    "Describe an object that pads; the other attributes of a tokenizer are optional."
+    def pad(self, features: list, **options: Any) -> Any: ...
+
 def pad_features(
-    tokenizer, features,
-    **how,  # padding=, max_length=, pad_to_multiple_of=; None is omitted
-):
+    tokenizer: Tokenizer,
+    features: list,
+    **how: bool | str | int | None,  # padding=, max_length=, pad_to_multiple_of=; None is omitted
+) -> Any:
     "Pad features with a tokenizer and return tensors."
     # transformers: the warnings that were issued already
-    told = getattr(tokenizer, "deprecation_warnings", {})
-    before = dict(told)
+    issued = getattr(tokenizer, "deprecation_warnings", {})
+    before = dict(issued)
     advice = "Asking-to-pad-a-fast-tokenizer"
-    told[advice] = True
+    issued[advice] = True
     try:
         return tokenizer.pad(features, return_tensors="pt", **{k: v for k, v in how.items() if v is not None})
     finally:
-        told[advice] = before.get(advice, False)
+        issued[advice] = before.get(advice, False)
+
+class PaddingCollator(Protocol):
+    "Describe the fields that collators with padding have in common."
+    tokenizer: Tokenizer
+    padding: bool | str
+    max_length: int | None
+    pad_to_multiple_of: int | None
+    return_tensors: str
+
+def pad_batch(
+    collator: PaddingCollator,
+    features: list,
+    return_tensors: str | None = None,  # overrides the collator's
+) -> Any:
+    "Pad features as a collator's fields determine; raise ValueError for other tensors than torch's."
+    require_pt_tensors(return_tensors or collator.return_tensors)
+    length, multiple = collator.max_length, collator.pad_to_multiple_of
+    return pad_features(
+        collator.tokenizer, features, padding=collator.padding, max_length=length, pad_to_multiple_of=multiple
+    )
 
 # %% ../../nbs/03_data/00_collate.ipynb #ca11d8a1
 @dataclass
 class DataCollatorWithPadding:
     "Pad the examples of a batch with a tokenizer."
-    # has pad(features, return_tensors=, padding=), and max_length=, pad_to_multiple_of= if they are used
-    tokenizer: object
+    tokenizer: Tokenizer                    # pad() takes max_length= and pad_to_multiple_of= if they are used
     padding: bool | str = True              # True: pad to the longest example; "max_length": pad to max_length
     max_length: int | None = None
     pad_to_multiple_of: int | None = None
     return_tensors: str = "pt"
 
-    def __call__(self, features):
+    def __call__(self, features: list):
         "Return a padded batch; `label` and `label_ids` become `labels`."
-        require_pt_tensors(self.return_tensors)
-        batch = pad_features(
-            self.tokenizer,
-            features,
-            padding=self.padding,
-            max_length=self.max_length,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-        )
+        batch = pad_batch(self, features)
         for name in ("label", "label_ids"):
             if name in batch:
                 batch["labels"] = batch.pop(name)
         return batch
 
 # %% ../../nbs/03_data/00_collate.ipynb #e5da879e
-# columns of the data set; names of the model's arguments
-def kept_columns(columns, allowed, model_name: str = "the model"):
+def kept_columns(
+    columns: Iterable[str],  # of the data set
+    allowed: Collection[str],  # names of the model's arguments
+    model_name: str = "the model",
+) -> list[str]:
     "Return the columns that a model takes; raise ValueError if there are none."
     kept = [c for c in columns if c in allowed]
     if kept: return kept
@@ -161,17 +186,18 @@ def kept_columns(columns, allowed, model_name: str = "the model"):
 PACKAGE_LOGGER = logging.getLogger("trainer_nb")
 
 def log_dropped_columns(
-    columns, kept, arguments, model_name: str = "the model",
+    columns: Iterable[str],  # of the data set
+    kept: Collection[str],
+    arguments: Iterable[str],  # of the model
+    model_name: str = "the model",
     which: str = "data",  # name of the data set, for the message
 ):
     "Log the removed columns, and warn about one that may be misspelt."
     dropped = [str(c) for c in columns if c not in kept]
     if dropped:
         PACKAGE_LOGGER.info(
-            "The %s set has columns that %s's forward does not take, and they are left out: %s.",
-            which,
-            model_name,
-            ", ".join(dropped),
+            "The %s set has columns that %s's forward does not take, and they are left out: %s.", which, model_name,
+            ", ".join(dropped)
         )
     for c in dropped:
         meant = difflib.get_close_matches(c, sorted(set(arguments) - set(kept)), n=1, cutoff=0.82)
@@ -184,27 +210,31 @@ def log_dropped_columns(
 # %% ../../nbs/03_data/00_collate.ipynb #53dcd0bf
 class RemoveColumns:
     "Wrap a collator so that it receives only the columns that a model takes."
-    def __init__(self, collate, allowed, model_name: str = "the model", which: str = "data"):
-        self.collate, self.allowed, self.model_name, self.which, self.told = (
-            collate,
-            frozenset(allowed),
-            model_name,
-            which,
-            False,
-        )
-    def __call__(self, features):
+    def __init__(
+        self,
+        collate: Callable[[list], Any],
+        allowed: Iterable[str],  # names of the columns
+        model_name: str = "the model",
+        which: str = "data",  # name of the data set, for the message
+    ):
+        self.collate = collate
+        self.allowed = frozenset(allowed)
+        self.model_name = model_name
+        self.which = which
+        self.logged = False
+    def __call__(self, features: list):
         first = features[0]
         if isinstance(first, Mapping) and not self.allowed.issuperset(first):
             kept = kept_columns(first, self.allowed, self.model_name)
-            if not self.told:
-                self.told = True
+            if not self.logged:
+                self.logged = True
                 log_dropped_columns(first, kept, self.allowed, self.model_name, self.which)
             features = [{k: f[k] for k in kept} for f in features]
         return self.collate(features)
 
 # %% ../../nbs/03_data/00_collate.ipynb #7569ff80
 def infer_batch_size(
-    batch,  # a tensor, or a nested dict, list or tuple of tensors
+    batch: Any,  # a tensor, or a nested dict, list or tuple of tensors
 ) -> int | None:
     "Return the number of samples: the first dimension of the first tensor; None without a tensor."
     if isinstance(batch, (torch.Tensor, np.ndarray)): return batch.shape[0] if batch.ndim else None
@@ -215,8 +245,8 @@ def infer_batch_size(
 
 # %% ../../nbs/03_data/00_collate.ipynb #1ab22cd4
 def map_tensors(
-    batch,
-    change,  # a function of one tensor
+    batch: Any,
+    change: Callable[[torch.Tensor], Any],  # a function of one tensor
 ):
     "Return the batch in new containers, with `change` applied to each tensor."
     if isinstance(batch, torch.Tensor): return change(batch)
@@ -228,12 +258,12 @@ def map_tensors(
     if isinstance(batch, (list, tuple)): return type(batch)(map_tensors(v, change) for v in batch)
     return batch
 
-def shallow_copy_batch(batch):
+def shallow_copy_batch(batch: Any):
     "Return new containers with the same tensors."
     return map_tensors(batch, lambda t: t)
 
 # %% ../../nbs/03_data/00_collate.ipynb #0d1222e8
-def is_identical(a, b) -> bool:
+def is_identical(a: object, b: object) -> bool:
     "Return True if two values are identical, including types, dtypes and nan."
     if type(a) is not type(b): return False
     if isinstance(a, torch.Tensor):
@@ -249,14 +279,17 @@ def is_identical(a, b) -> bool:
     return bool(a == b or (a != a and b != b))
 
 # %% ../../nbs/03_data/00_collate.ipynb #1afe1a7e
-# a torch.device; pin: copy to a GPU through page-locked memory
-def to_device(batch, device, pin: bool = False):
+def to_device(
+    batch: Any,
+    device: torch.device,
+    pin: bool = False,  # copy to a GPU through page-locked memory
+) -> Any:
     "Return the batch on a device, without a copy if it is there already; copy asynchronously from pinned memory."
     if isinstance(batch, dict) and all(isinstance(t, torch.Tensor) and t.device == device for t in batch.values()):
         return batch
     return map_tensors(batch, lambda t: t if t.device == device else _copy_to_device(t, device, pin))
 
-def _copy_to_device(t, device, pin):
+def _copy_to_device(t: torch.Tensor, device: torch.device, pin: bool):
     "Return a tensor on another device."
     if t.device.type != "cpu" or device.type != "cuda" or t.layout is not torch.strided:
         return t.to(device)

@@ -5,6 +5,7 @@
 # %% ../../nbs/03_data/04_loader.ipynb #8d1ff821
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ __all__ = ['OpaqueSource', 'MicroBatch', 'make_source', 'ResumableLoader']
 # %% ../../nbs/03_data/04_loader.ipynb #ed108232
 class OpaqueSource(BatchSource):
     "Read any iterable of batches."
-    def __init__(self, loader, seed: int, share: RankShard = UNSHARDED):
+    def __init__(self, loader: Iterable[Any], seed: int, share: RankShard = UNSHARDED):
         self.loader = loader
         self.seed = seed
         self.share = share
@@ -32,13 +33,13 @@ class OpaqueSource(BatchSource):
         except TypeError:
             self.batches = None
 
-    def open(self, cursor: Cursor, bookmark=None):
+    def open(self, cursor: Cursor, bookmark: dict | None = None):
         "Return an iterator of (batch, samples) from a cursor on."
         set_epoch(cursor.epoch, self.loader, getattr(self.loader, "dataset", None))
         read = self._read(cursor.epoch)
         return skip_samples(read if self.share.together == 1 else self._mine(read), cursor.position)
 
-    def _mine(self, batches):
+    def _mine(self, batches: Iterator[tuple[Any, int]]):
         rank = self.share.rank
         of = self.share.together
         while group := list(islice(batches, of)):
@@ -47,13 +48,14 @@ class OpaqueSource(BatchSource):
             self.weight = self.share.weight(own[1] if own else 0, samples)
             yield (own or group[0])[0], samples
 
-    def _read(self, epoch):
+    def _read(self, epoch: int):
         seed_all(mix_seed(self.seed, SEED_ORDER, epoch))
-        self.running, k = iter(self.loader), 0
-        WORKER_WATCH.over(self)
+        self.running = iter(self.loader)
+        WORKER_WATCH.watch(self)
         batches = raise_worker_deaths(
             self.running, isinstance(self.loader, DataLoader) and not isinstance(self.loader.dataset, IterableDataset)
         )
+        k = 0
         while True:
             # the same for all processes: each reads all batches
             seed_all(mix_seed(self.seed, SEED_FETCH, epoch, k, 0))
@@ -81,7 +83,7 @@ class MicroBatch(NamedTuple):
     weight: float = 1.0            # weight of its mean if several processes share the samples; 0: filler only
 
 # %% ../../nbs/03_data/04_loader.ipynb #f4595529
-def make_source(loader, seed: int, share: RankShard = UNSHARDED):
+def make_source(loader: Iterable[Any], seed: int, share: RankShard = UNSHARDED):
     "Return the source for a loader."
     if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
         return OpaqueSource(loader, seed, share)
@@ -95,8 +97,9 @@ def make_source(loader, seed: int, share: RankShard = UNSHARDED):
 # %% ../../nbs/03_data/04_loader.ipynb #64335001
 class ResumableLoader:
     "Read micro-batches of the training data from any cursor on."
-    def __init__(self, loader, seed: int, share: RankShard = UNSHARDED):
-        self.loader, self.source = loader, make_source(loader, seed, share)
+    def __init__(self, loader: Iterable[Any], seed: int, share: RankShard = UNSHARDED):
+        self.loader = loader
+        self.source = make_source(loader, seed, share)
         self._iterator = None
         self._place = None
         self._peeked = []
@@ -107,7 +110,9 @@ class ResumableLoader:
         return self.source.batches
 
     def take(
-        self, cursor: Cursor, n: int,
+        self,
+        cursor: Cursor,
+        n: int,
         bookmark: dict | None = None,  # bookmark of the cursor, if any
     ) -> list[MicroBatch]:
         "Return up to `n` micro-batches from `cursor` on; fewer, or none, at the end of the epoch."
@@ -124,7 +129,7 @@ class ResumableLoader:
         self._place = cursor
         return window
 
-    def _seek(self, cursor: Cursor, bookmark):
+    def _seek(self, cursor: Cursor, bookmark: dict | None):
         if self._place != cursor or self.source.moved():
             self.close(workers=False)
             self._iterator = self.source.open(cursor, bookmark)
@@ -159,12 +164,12 @@ class ResumableLoader:
         self._place = cursor
         return step is None
 
-    # True at the end of the epoch; None: unknown until it is read
     def is_at_known_end(self, cursor: Cursor) -> bool | None:
+        "Return True at the end of the epoch; None: unknown until it is read."
         return self.source.at_end(cursor)
-    # remaining batches of the epoch; None: unknown
     def batches_left(self, cursor: Cursor) -> int | None:
+        "Return the number of remaining batches of the epoch; None: unknown."
         return self.source.batches_left(cursor)
-    # raise ValueError if a bookmark does not fit this data
     def check(self, bookmark: dict | None):
+        "Raise ValueError if a bookmark does not fit this data."
         self.source.check(bookmark)

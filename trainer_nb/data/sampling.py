@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import Sampler
@@ -100,7 +100,11 @@ class Cursor(NamedTuple):
 # %% ../../nbs/03_data/01_sampling.ipynb #1e06acd5
 class EpochSampler(Sampler):
     "Sample a shuffled order that depends only on the seed and the epoch."
-    def __init__(self, n: int, seed: int): self.n, self.seed, self.epoch = n, seed, 0
+    def __init__(self, n: int, seed: int):
+        self.n = n
+        self.seed = seed
+        self.epoch = 0
+
     def __len__(self): return self.n
     def __iter__(self): return iter(self.order(self.epoch).tolist())
     def set_epoch(self, epoch: int):
@@ -112,7 +116,7 @@ class EpochSampler(Sampler):
 
 # %% ../../nbs/03_data/01_sampling.ipynb #393a7bea
 def sample_lengths(
-    dataset,
+    dataset: Any,
     column: str = "length",  # name of the column of lengths
     inputs: str = "input_ids",  # name of the column to measure instead
 ) -> list[int]:
@@ -130,18 +134,21 @@ def sample_lengths(
             return [len(dataset[i][inputs]) for i in range(len(dataset))]
     there = f"it has {', '.join(map(repr, names or has))}" if names or has else f"a sample is a {type(first).__name__}"
     wanted = f"{column!r}" if column != "length" else f"{column!r} or {inputs!r}"
-    raise ValueError(f"An order that goes by lengths needs a column {wanted} in the training data, and {there}; "
-                     "give length_column_name= the name of a column that holds the lengths.")
+    raise ValueError(f"Sampling by length needs a column {wanted} in the training data, and {there}. "
+                     "Give length_column_name= the name of a column that holds the lengths.")
 
 # %% ../../nbs/03_data/01_sampling.ipynb #76569c94
 class LengthGroupedSampler(EpochSampler):
     "Sample a shuffled order in which samples of similar length are close to each other."
     def __init__(
-        self, lengths, seed: int,
+        self,
+        lengths: Sequence[int] | torch.Tensor,
+        seed: int,
         size: int,  # samples of one process in an optimizer step
     ):
         super().__init__(len(lengths), seed)
-        self.lengths, self.size = torch.as_tensor(lengths), size
+        self.lengths = torch.as_tensor(lengths)
+        self.size = size
 
     def order(self, epoch: int) -> torch.Tensor:
         "Return the indices of an epoch in order, shape (n,)."
@@ -153,25 +160,25 @@ class LengthGroupedSampler(EpochSampler):
         return torch.cat(pieces)
 
 # %% ../../nbs/03_data/01_sampling.ipynb #2c8f8bf4
-# cost of n samples padded to the longest
 def batch_cost(n: int, longest: int) -> float:
+    "Return the relative cost of n samples that are padded to the longest."
     return n * longest + 0.001 * n * longest * longest
 
 def group_costs(
-    counts,  # number of samples of each group, in consecutive order
-    lengths,  # descending
+    counts: list[int],  # number of samples of each group, in consecutive order
+    lengths: Sequence[int],  # descending
 ) -> list:
     "Return the cost of each group."
     return [batch_cost(n, lengths[end - n]) if n else 0.0 for n, end in zip(counts, accumulate(counts))]
 
 # %% ../../nbs/03_data/01_sampling.ipynb #0a409a4f
-def concurrent_groups(costs, group: int, together: int) -> set:
+def concurrent_groups(costs: Sequence[float], group: int, together: int) -> set:
     "Return the groups that run concurrently with a group: the nearest in cost."
     ranked = sorted(range(len(costs)), key=lambda g: -costs[g])
     place = ranked.index(group) // together * together
     return set(ranked[place:place + together])
 
-def fill_groups(counts, lengths, group: int, members: set, fixed: set):
+def fill_groups(counts: list[int], lengths: Sequence[int], group: int, members: set, fixed: set):
     "Move samples from the cheapest other groups to the members of a group, up to its cost."
     limit = group_costs(counts, lengths)[group]
     for m in members - fixed - {group}:
@@ -182,11 +189,12 @@ def fill_groups(counts, lengths, group: int, members: set, fixed: set):
             counts[min(givers, key=costs.__getitem__)] -= 1
             counts[m] += 1
 
-def balance_groups(lengths,         # lengths of the samples, in descending order
-             groups: int,
-             together: int,   # number of groups that run concurrently
-             rounds: int = 0  # minimum number of learner to try
-            ) -> list:
+def balance_groups(
+    lengths: Sequence[int],  # of the samples, in descending order
+    groups: int,
+    together: int,  # number of groups that run concurrently
+    rounds: int = 0,  # minimum of the maximum number of moves of a sample
+) -> list[int]:
     "Return the number of samples of each group."
     counts = [len(lengths) // groups + (g < len(lengths) % groups) for g in range(groups)]
     best = list(counts)
@@ -217,7 +225,7 @@ def balance_groups(lengths,         # lengths of the samples, in descending orde
 class _BalancedPlan:
     "Plan the micro-batches of an epoch from any position on; the interface is that of the plans in `data.sources`."
     # as in BalancedBatchSampler
-    def __init__(self, order: list, lengths, size: int, window: int, drop_last: bool, share: RankShard):
+    def __init__(self, order: list, lengths: Sequence[int], size: int, window: int, drop_last: bool, share: RankShard):
         self.order = order
         self.lengths = lengths
         self.window = window
@@ -226,7 +234,7 @@ class _BalancedPlan:
         self.size = size * window * share.together
         self.samples = len(order) - (len(order) % self.size if drop_last else 0)
 
-    def iterate_from(self, position):
+    def iterate_from(self, position: int) -> Iterator[RankBatch]:
         for start in range(position, self.samples, self.size):
             groups = self.groups(self.order[start:min(start + self.size, self.samples)])
             n = self.share.together
@@ -247,25 +255,33 @@ class _BalancedPlan:
         ends = list(accumulate(counts))
         return [step[ends[g] - counts[g]:ends[g]] for g in sorted(range(many), key=lambda g: -costs[g])]
 
-    def left(self, position):
+    def left(self, position: int) -> int:
         whole, rest = divmod(max(self.samples - position, 0), self.size)
         return whole * self.window + -(-min(rest, self.window * self.share.together) // self.share.together)
 
 # %% ../../nbs/03_data/01_sampling.ipynb #e0d7af53
 class BalancedBatchSampler(Sampler):
     "Sample batches of similar cost."
-    def __init__(self, lengths, seed: int,
-                 size: int,     # samples of one process in a micro-batch, on average
-                 window: int,   # micro-batches in a step
-                 drop_last: bool = False):
-        self.lengths, self.size, self.window, self.drop_last = list(lengths), size, window, drop_last
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        seed: int,
+        size: int,  # samples of one process in a micro-batch, on average
+        window: int,  # micro-batches in a step
+        drop_last: bool = False,
+    ):
+        self.lengths = list(lengths)
+        self.size = size
+        self.window = window
+        self.drop_last = drop_last
         self.shuffled = EpochSampler(len(self.lengths), seed)
 
     def set_epoch(self, epoch: int): self.shuffled.set_epoch(epoch)
     def plan(
-        self, epoch: int,
+        self,
+        epoch: int,
         share: RankShard = UNSHARDED,  # the part of this process
-    ):
+    ) -> _BalancedPlan:
         "Return the plan of the micro-batches of an epoch."
         return _BalancedPlan(
             self.shuffled.order(epoch).tolist(), self.lengths, self.size, self.window, self.drop_last, share

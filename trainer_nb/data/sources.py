@@ -15,25 +15,27 @@ import time
 import types
 import weakref
 from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from ..core.interrupts import AWAITED, InterruptGuard
+from ..core.interrupts import BATCH_WAIT, InterruptGuard
 from ..core.seeding import SEED_FETCH, SEED_ORDER, mix_seed, preserve_generators, seed_all
 from .collate import RemoveColumns
-from .sampling import UNSHARDED, Cursor, EpochSampler, RankShard, split_evenly, take_own_batch
+from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, split_evenly, take_own_batch
 
 # %% auto #0
-__all__ = ['WORKER_WATCH', 'BatchRequest', 'ended_early', 'batch_of', 'SeededDataset', 'block_sigint', 'exit_with_parent',
-           'WorkerInit', 'check_importable', 'WorkerDeathWatch', 'check_complete', 'out_of_fetch',
-           'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource', 'set_epoch', 'with_seeded_generators',
-           'SeededCollate', 'batch_requests', 'MapSource']
+__all__ = ['WORKER_WATCH', 'RequestedBatch', 'BatchRequest', 'ended_early', 'batch_of', 'SeededDataset', 'block_sigint',
+           'exit_with_parent', 'WorkerInit', 'check_importable', 'WorkerDeathWatch', 'check_complete', 'out_of_fetch',
+           'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource', 'BatchPlan', 'set_epoch',
+           'with_seeded_generators', 'SeededCollate', 'batch_requests', 'MapSource']
 
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f25
 class BatchRequest(NamedTuple):
@@ -50,7 +52,7 @@ def ended_early(
         "next(iterator, default), or a try around next(iterator), keeps it inside."
     )
 
-def batch_of(dataset, collate, request):
+def batch_of(dataset: Any, collate: Callable[[list], Any], request: BatchRequest):
     "Fetch the samples of a request and collate them in this process; raise RuntimeError if the collator raises StopIteration."
     try:
         return collate(dataset.__getitems__(request))
@@ -59,7 +61,7 @@ def batch_of(dataset, collate, request):
 
 class SeededDataset(torch.utils.data.Dataset):
     "Wrap a map-style data set and seed the generators before each batch."
-    def __init__(self, dataset): self.dataset = dataset
+    def __init__(self, dataset: Any): self.dataset = dataset
     def __getitems__(self, request: BatchRequest):
         seed_all(request.seed)
         many = getattr(self.dataset, "__getitems__", None)
@@ -95,31 +97,29 @@ def exit_with_parent(parent: int):
 
 class WorkerInit:
     "Initialize a data worker: ignore interrupts, watch the parent, then run the user's own initialization."
-    def __init__(self, then=None): self.then = then
-    def __call__(self, worker_id):
+    def __init__(self, then: Callable[[int], object] | None = None): self.then = then
+    def __call__(self, worker_id: int):
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         if (parent := multiprocessing.parent_process()) is not None:
             # started by a fork server, which ends with the parent
             served = os.getppid() != parent.pid and parent.is_alive()
-            threading.Thread(
-                target=exit_with_parent, args=(os.getppid() if served else parent.pid,), daemon=True
-            ).start()
+            watched = os.getppid() if served else parent.pid
+            threading.Thread(target=exit_with_parent, args=(watched,), daemon=True).start()
         if self.then is not None:
             self.then(worker_id)
 
 # %% ../../nbs/03_data/02_sources.ipynb #88d4965d
 def check_importable(
-    context,  # multiprocessing context; None: the system's default
-    *things,  # objects that are sent to workers
+    context: multiprocessing.context.BaseContext | None,  # multiprocessing context; None: the system's default
+    *things: object,  # objects that are sent to workers
 ):
     "Raise ValueError for objects defined in a cell if the workers are spawned and cannot import them."
-    how = (
-        multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-        if context is None
-        else context.get_start_method()
-    )
-    if how == "fork" or hasattr(sys.modules["__main__"], "__file__"): return
+    if context is None:
+        method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    else:
+        method = context.get_start_method()
+    if method == "fork" or hasattr(sys.modules["__main__"], "__file__"): return
     for thing in things:
         while thing is not None:
             kind = thing if isinstance(thing, types.FunctionType) else type(thing)
@@ -128,19 +128,21 @@ def check_importable(
                     f"{kind.__qualname__} was made in a cell, and data workers that are spawned cannot import it; put"
                     " it into a file and import it, or give dataloader_multiprocessing_context='fork'."
                 )
-            thing = next(
-                (v for v in map(getattr(thing, "__dict__", {}).get, ("dataset", "source", "collate")) if v is not None),
-                None,
-            )
+            parts = map(getattr(thing, "__dict__", {}).get, ("dataset", "source", "collate"))
+            thing = next((part for part in parts if part is not None), None)
 
 # %% ../../nbs/03_data/02_sources.ipynb #4959fa78
 class WorkerDeathWatch:
     "Raise the death of a data worker when a batch is awaited, and not at any point of the main process as torch does."
-    def __init__(self): self.torch, self.waiting, self.death, self.holders = None, None, "", weakref.WeakSet()
+    def __init__(self):
+        self.torch: Any = None   # torch's handler of SIGCHLD
+        self.waiting: int | None = None   # id of the thread that awaits a batch
+        self.death = ""   # message about a worker that died while no batch was awaited
+        self.holders: weakref.WeakSet = weakref.WeakSet()
 
-    def over(
+    def watch(
         self,
-        holder,  # has `running`, an iterator with workers, or None
+        holder: object,  # has `running`, an iterator with workers, or None
     ):
         "Watch workers that have just been started."
         self.holders.add(holder)
@@ -152,7 +154,7 @@ class WorkerDeathWatch:
             self.torch = found
             signal.signal(signal.SIGCHLD, self)
 
-    def __call__(self, signum, frame):
+    def __call__(self, signum: int, frame: types.FrameType | None):
         try:
             self.torch(signum, frame)
         except RuntimeError as error:
@@ -163,7 +165,8 @@ class WorkerDeathWatch:
     @contextmanager
     def raising_deaths(self):
         "Raise a worker's death during the block, including one that was recorded before."
-        self.waiting, AWAITED.since = threading.get_ident(), time.monotonic()
+        self.waiting = threading.get_ident()
+        BATCH_WAIT.since = time.monotonic()
         try:
             if self.death: raise RuntimeError(self.death)
             yield
@@ -175,20 +178,18 @@ class WorkerDeathWatch:
             ) from error
         finally:
             self.waiting = None
-            AWAITED.since = None
+            BATCH_WAIT.since = None
             self.death = ""
 
 WORKER_WATCH = WorkerDeathWatch()
 
 # %% ../../nbs/03_data/02_sources.ipynb #a9d920a7
 def check_complete(
-    missing,  # requests without a batch
+    missing: Collection[object],  # requests without a batch
 ):
     "Raise RuntimeError if batches are missing when the workers have ended."
     if missing:
-        raise RuntimeError(
-            f"The data workers have ended, and {len(missing)} batches that they were asked for are missing."
-        )
+        raise RuntimeError(f"The data workers ended before they returned {len(missing)} of the requested batches.")
 
 class _PresetBatchSampler:
     "Batch sampler that yields the requests assigned last."
@@ -203,8 +204,8 @@ def out_of_fetch(error: BaseException) -> bool:
     return trace is not None
 
 def raise_worker_deaths(
-    batches,  # an iterator of a DataLoader
-    indexed: bool = False,  # indexed: over a map-style data set, whose end is known
+    batches: Iterator[Any],  # an iterator of a DataLoader
+    indexed: bool = False,  # over a map-style data set, whose end is known
 ):
     "Yield the batches; raise the death of a worker, and RuntimeError for a StopIteration that is not the end of the data."
     while True:
@@ -222,7 +223,7 @@ def raise_worker_deaths(
 
 # %% ../../nbs/03_data/02_sources.ipynb #5d0c1b02
 def shut_down(
-    batches,  # an iterator of a DataLoader with workers
+    batches: _MultiProcessingDataLoaderIter,  # an iterator of a DataLoader with workers
     grace: float = 2.0,  # seconds to wait before each escalation
 ):
     "End the workers of an iterator within a few seconds, even if they hang."
@@ -264,22 +265,16 @@ def _signal_end(event: threading.Event, queues: list):
 class DataWorkers:
     "Run data workers with the settings of a loader over another data set."
     def __init__(
-        self, loader, dataset, collate,
-        **how,  # batch_sampler=, or batch_size=None
+        self, loader: DataLoader, dataset: torch.utils.data.Dataset, collate: Callable[[list], Any],
+        **how: Any,  # batch_sampler=, or batch_size=None
     ):
         self.running = self._farewell = None
         check_importable(loader.multiprocessing_context, dataset, collate)
         self.loader = DataLoader(
-            dataset,
-            collate_fn=collate,
-            num_workers=loader.num_workers,
-            pin_memory=loader.pin_memory,
-            timeout=loader.timeout,
-            worker_init_fn=WorkerInit(loader.worker_init_fn),
-            prefetch_factor=loader.prefetch_factor,
-            multiprocessing_context=loader.multiprocessing_context,
-            persistent_workers=loader.persistent_workers,
-            **how,
+            dataset, collate_fn=collate, num_workers=loader.num_workers, pin_memory=loader.pin_memory,
+            timeout=loader.timeout, worker_init_fn=WorkerInit(loader.worker_init_fn),
+            prefetch_factor=loader.prefetch_factor, multiprocessing_context=loader.multiprocessing_context,
+            persistent_workers=loader.persistent_workers, **how
         )
 
     def begin(self):
@@ -288,11 +283,10 @@ class DataWorkers:
             self.close()
         with block_sigint(), WORKER_WATCH.raising_deaths():
             self.running = iter(self.loader)
-        WORKER_WATCH.over(self)
+        WORKER_WATCH.watch(self)
         if self._farewell is None:
-            self._farewell = weakref.finalize(
-                self, _signal_end, self.running._workers_done_event, self.running._index_queues
-            )
+            running = self.running
+            self._farewell = weakref.finalize(self, _signal_end, running._workers_done_event, running._index_queues)
             self._farewell.atexit = False
         return raise_worker_deaths(self.running)
 
@@ -310,40 +304,44 @@ class DataWorkers:
 class BatchSource:
     "Base class of sources of micro-batches. Subclasses add open(cursor, bookmark), batches_left(cursor), close(), and `batches` of an epoch, or None."
     bookmark = None   # plain values that, besides the cursor, open the source after the last batch
-    weight = 1.0      # weight of the last batch if several processes share the data: see sampling.Share
-    # True if the epoch ends at a cursor; None: unknown until it is read
+    weight = 1.0      # weight of the last batch if several processes share the data: see sampling.RankShard
     def at_end(self, cursor: Cursor) -> bool | None:
+        "Return True if the epoch ends at a cursor; None: unknown until it is read."
         return None
-    def check(self, bookmark): pass                        # raise ValueError if a bookmark does not fit this source
-    # True if other code has moved the data that the open iterator reads
+    def check(self, bookmark: dict | None):
+        "Raise ValueError if a bookmark does not fit this source."
     def moved(self) -> bool:
+        "Return True if other code has moved the data that the open iterator reads."
         return False
 
 # %% ../../nbs/03_data/02_sources.ipynb #876ff313
+class BatchPlan(Protocol):
+    "Describe the batches of an epoch."
+    samples: int   # of the epoch
+    def iterate_from(self, position: int) -> Iterator[RankBatch]: ...
+    def left(self, position: int) -> int: ...   # number of batches after a position
+
 class _SlicedPlan:
     "Cut an order (a tensor or a range) into batches; `size` is that of one process."
-    def __init__(self, order, size, drop_last, share: RankShard):
+    def __init__(self, order: Sequence[int] | torch.Tensor, size: int, drop_last: bool, share: RankShard):
         self.order = order
         self.size = size * share.together
         self.share = share
         self.samples = len(order) - (len(order) % self.size if drop_last else 0)
-    def iterate_from(self, position):
+    def iterate_from(self, position: int):
         for start in range(position, self.samples, self.size):
             part = self.order[start:min(start + self.size, self.samples)]
-            yield split_evenly(
-                self.share,
-                part if isinstance(part, list) else part.tolist() if isinstance(part, torch.Tensor) else list(part),
-            )
-    def left(self, position): return -(-(self.samples - position) // self.size)
+            yield split_evenly(self.share, part.tolist() if isinstance(part, torch.Tensor) else list(part))
+    def left(self, position: int): return -(-(self.samples - position) // self.size)
 
 class _ListedPlan:
     "Group the batches of a sampler, one for each process."
-    def __init__(self, batches, share: RankShard = UNSHARDED, drop_last: bool = False):
+    def __init__(self, batches: list[list[int]], share: RankShard = UNSHARDED, drop_last: bool = False):
         n = share.together
         self.share = share
         self.groups = [batches[i:i + n] for i in range(0, len(batches) - (len(batches) % n if drop_last else 0), n)]
         self.samples = sum(len(b) for group in self.groups for b in group)
-    def iterate_from(self, position):
+    def iterate_from(self, position: int):
         behind = 0
         for group in self.groups:
             whole = [i for b in group for i in b]
@@ -352,10 +350,10 @@ class _ListedPlan:
             complete = len(left) == len(whole) and len(group) == self.share.together
             if behind > position:
                 yield take_own_batch(self.share, group) if complete else split_evenly(self.share, left)
-    def left(self, position): return sum(1 for _ in self.iterate_from(position))
+    def left(self, position: int): return sum(1 for _ in self.iterate_from(position))
 
 # %% ../../nbs/03_data/02_sources.ipynb #c341ecf1
-def _reseed(sampler, seed: int):
+def _reseed(sampler: object, seed: int):
     "Seed the generators held by a sampler or collator and by samplers within it."
     for part in (sampler, getattr(sampler, "sampler", None), getattr(sampler, "batch_sampler", None)):
         for own in getattr(part, "__dict__", {}).values():
@@ -368,13 +366,13 @@ def _reseed(sampler, seed: int):
             elif isinstance(own, np.random.Generator):
                 own.bit_generator.state = type(own.bit_generator)(seed).state
 
-def set_epoch(epoch, *parts):
+def set_epoch(epoch: int, *parts: object):
     "Call `set_epoch` on all objects that define it."
     for part in parts:
         if hasattr(part, "set_epoch"):
             part.set_epoch(epoch)
 
-def _epoch_order(sampler, epoch):
+def _epoch_order(sampler: SequentialSampler | EpochSampler, epoch: int):
     "Return the order of an epoch: a range for sequential data; a list if it is short, since lists are sliced faster."
     if type(sampler) is SequentialSampler:
         # otherwise an EpochSampler or a subclass
@@ -385,24 +383,27 @@ def _epoch_order(sampler, epoch):
 # %% ../../nbs/03_data/02_sources.ipynb #a6cd28ec
 _GENERATOR_TYPES = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
 
-def with_seeded_generators(collate):
+def with_seeded_generators(collate: Callable[[list], Any]):
     "Return a collator whose own generators are seeded for each batch."
     inner = collate
     while isinstance(inner, RemoveColumns):
         inner = inner.collate
-    plain = isinstance(inner, (types.FunctionType, types.BuiltinFunctionType)) or type(inner).__module__.startswith(
-        "trainer_nb."
-    )
-    return collate if plain else SeededCollate(collate, inner)
+    is_function = isinstance(inner, (types.FunctionType, types.BuiltinFunctionType))
+    if is_function or type(inner).__module__.startswith("trainer_nb."): return collate
+    return SeededCollate(collate, inner)
 
 class SeededCollate:
     "Wrap a collator of another library or the user, and seed its generators for each batch."
-    # inner: object that may hold generators
-    def __init__(self, collate, inner):
+    def __init__(
+        self,
+        collate: Callable[[list], Any],
+        inner: object,  # may hold generators
+    ):
         self.collate = collate
         self.inner = inner
-    def __call__(self, features):
-        inner, seed = self.inner, getattr(self.inner, "seed", None)
+    def __call__(self, features: list):
+        inner = self.inner
+        seed = getattr(inner, "seed", None)
         if seed is not None and getattr(inner, "generator", self) is None and hasattr(inner, "create_rng"):
             # transformers' collator, before its first batch
             inner.create_rng()
@@ -411,7 +412,9 @@ class SeededCollate:
         return self.collate(features)
 
 # %% ../../nbs/03_data/02_sources.ipynb #195abad8
-def batch_requests(plan, cursor: Cursor, seed: int, share: RankShard):
+RequestedBatch = tuple[BatchRequest | None, int, float]   # request, samples of all processes, weight
+
+def batch_requests(plan: BatchPlan, cursor: Cursor, seed: int, share: RankShard) -> Iterator[RequestedBatch]:
     "Yield (request, samples, weight) from a cursor on; the request is None if the batch belongs to another process. Not a method of the source, to avoid a reference cycle through the workers."
     position = cursor.position
     for k, part in enumerate(plan.iterate_from(position)):
@@ -422,31 +425,33 @@ def batch_requests(plan, cursor: Cursor, seed: int, share: RankShard):
 # %% ../../nbs/03_data/02_sources.ipynb #eb3ad7ad
 class MapSource(BatchSource):
     "Read a map-style data set from any position on, without reading the data before it."
-    def __init__(self, loader, seed: int, share: RankShard = UNSHARDED):
+    def __init__(self, loader: DataLoader, seed: int, share: RankShard = UNSHARDED):
         self.loader = loader
         self.seed = seed
         self.share = share
-        self.dataset, self._epoch, self._workers = SeededDataset(loader.dataset), None, None
+        self.dataset = SeededDataset(loader.dataset)
+        self._epoch: int | None = None   # of the last plan
+        self._workers: DataWorkers | None = None
         self.drop_last = getattr(loader.batch_sampler, "drop_last", False)
         n = self.plan(0).left(0) * share.together if hasattr(loader.batch_sampler, "plan") else len(loader)
         self.batches = n // share.together if self.drop_last else -(-n // share.together)
         self.collate = with_seeded_generators(loader.collate_fn)
 
-    def plan(self, epoch):
+    def plan(self, epoch: int):
         "Return the plan of the batches of an epoch."
         if epoch != self._epoch:
-            self._epoch, self._plan = epoch, self._make_plan(epoch)
+            self._plan = self._make_plan(epoch)
+            self._epoch = epoch
         return self._plan
 
-    def _make_plan(self, epoch):
+    def _make_plan(self, epoch: int):
         batches = self.loader.batch_sampler
         sampler = self.loader.sampler
         set_epoch(epoch, sampler, batches)
         if hasattr(batches, "plan"): return batches.plan(epoch, self.share)
-        by_epoch = (
-            type(sampler) is SequentialSampler or getattr(type(sampler), "__iter__", None) is EpochSampler.__iter__
-        )
-        if type(batches) is BatchSampler and by_epoch:
+        in_order = type(sampler) is SequentialSampler
+        by_epoch = getattr(type(sampler), "__iter__", None) is EpochSampler.__iter__
+        if type(batches) is BatchSampler and (in_order or by_epoch):
             return _SlicedPlan(_epoch_order(sampler, epoch), batches.batch_size, self.drop_last, self.share)
         # a plan is also computed outside of steps
         with preserve_generators():
@@ -454,35 +459,35 @@ class MapSource(BatchSource):
             _reseed(batches, mix_seed(self.seed, SEED_ORDER, epoch))
             return _ListedPlan([list(b) for b in batches], self.share, self.drop_last)
 
-    def open(self, cursor: Cursor, bookmark=None):
+    def open(self, cursor: Cursor, bookmark: dict | None = None):
         "Return an iterator of (batch, samples) from a cursor on; after each, `weight` is that of the batch. A batch of another process is None."
         asked = batch_requests(self.plan(cursor.epoch), cursor, self.seed, self.share)
         return self._load_with_workers(asked) if self.loader.num_workers else self._load_in_process(asked)
 
-    def _load_in_process(self, asked):
+    def _load_in_process(self, asked: Iterable[RequestedBatch]):
         for request, samples, self.weight in asked:
             yield None if request is None else batch_of(self.dataset, self.collate, request), samples
 
-    def _load_with_workers(self, asked):
-        # for each request: True if it is its own, samples, weight
-        told = deque()
-        def counted():
+    def _load_with_workers(self, asked: Iterable[RequestedBatch]):
+        # for each request: True if it belongs to this process, samples, weight
+        announced = deque()
+        def counted() -> Iterator[BatchRequest]:
             for request, *about in asked:
-                told.append((request is not None, *about))
+                announced.append((request is not None, *about))
                 if request is not None:
                     yield request
         if self._workers is None:
             self._workers = DataWorkers(self.loader, self.dataset, self.collate, batch_sampler=_PresetBatchSampler())
         self._workers.loader.batch_sampler.requests = counted()
-        return self._in_order(self._workers.begin(), told)
+        return self._in_order(self._workers.begin(), announced)
 
-    def _in_order(self, batches, told):
+    def _in_order(self, batches: Iterator[Any], announced: deque[tuple]):
         # batches of other processes may follow its own last one
         for batch in chain(batches, [_PresetBatchSampler]):
-            while told and not told[0][0]:
-                yield None, told.popleft()[1]
-            if batch is _PresetBatchSampler: return check_complete(told)
-            _, samples, self.weight = told.popleft()
+            while announced and not announced[0][0]:
+                yield None, announced.popleft()[1]
+            if batch is _PresetBatchSampler: return check_complete(announced)
+            _, samples, self.weight = announced.popleft()
             yield batch, samples
 
     def close(self):

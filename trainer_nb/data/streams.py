@@ -10,10 +10,11 @@ import inspect
 import sys
 import time
 import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from ..core.seeding import SEED_FETCH, generator_states, mix_seed, seed_all, set_generator_states
 from .collate import infer_batch_size, is_identical
@@ -30,7 +31,7 @@ __all__ = ['MIN_DATASETS_VERSION', 'is_stateful', 'copy_state', 'DatasetStates',
 # sentinel for the end of an iterator
 _END = object()
 
-def is_stateful(dataset) -> bool:
+def is_stateful(dataset: Any) -> bool:
     "Return True if a data set has state_dict() and load_state_dict(state) with these signatures."
     try:
         inspect.signature(dataset.state_dict).bind()
@@ -42,7 +43,7 @@ def is_stateful(dataset) -> bool:
 # %% ../../nbs/03_data/03_streams.ipynb #e7792a0e
 _PLAIN_TYPES = frozenset((int, float, str, bool, bytes, type(None)))
 
-def copy_state(state):
+def copy_state(state: Any):
     "Return a deep copy, with a fast path for plain values."
     if type(state) is dict:
         return {k: v if type(v) in _PLAIN_TYPES else copy_state(v) for k, v in state.items()}
@@ -52,10 +53,10 @@ def copy_state(state):
 # %% ../../nbs/03_data/03_streams.ipynb #1b6b381f
 class DatasetStates:
     "Take the states of a data set, and continue from one."
-    cheap_seconds = 1e-4
-    share = 0.1   # seconds up to which a state is taken every time; share of the time for expensive states
+    cheap_seconds = 1e-4   # a state that takes no longer is taken every time
+    share = 0.1            # of the time, for states that take longer
 
-    def __init__(self, dataset):
+    def __init__(self, dataset: Any):
         self.dataset = dataset
         self.forget()
 
@@ -86,7 +87,7 @@ class DatasetStates:
         except Exception:
             return None
 
-    def load(self, state): self.dataset.load_state_dict(copy_state(state))
+    def load(self, state: Any): self.dataset.load_state_dict(copy_state(state))
 
     def moved(self) -> bool:
         "Return True if other code has moved the data set."
@@ -100,7 +101,7 @@ class DatasetStates:
 
     def after(
         self,
-        mark,  # a Mark as a dict
+        mark: dict[str, Any],  # a StreamMark as a dict
     ):
         "Yield the examples after a mark; add a note to an error raised on the way there."
         self.forget()
@@ -118,21 +119,21 @@ class DatasetStates:
         yield first
         yield from examples
 
-    def anew(self, epoch): return restart_stream(self, epoch)   # the examples of an epoch from its beginning
+    def anew(self, epoch: int) -> Iterator[Any]:
+        "Return the examples of an epoch from its beginning."
+        return restart_stream(self, epoch)
 
 # %% ../../nbs/03_data/03_streams.ipynb #0376e894
 class StartStates:
     "Record how a data set starts its epochs in this process."
-    # states: initially; after the first example, by epoch
     def __init__(self):
-        self.before = None
-        self.after = {}
-        self.sticky = False
+        self.before: Any = None   # initial state
+        self.after: dict[int, Any] = {}   # states after the first example, by epoch
+        self.sticky = False   # True: iterating continues where the last iteration ended
 
-# from a data set to its Beginnings
-_START_STATES = weakref.WeakKeyDictionary()
+_START_STATES: weakref.WeakKeyDictionary[Any, StartStates] = weakref.WeakKeyDictionary()   # by data set
 
-def start_states(dataset) -> StartStates:
+def start_states(dataset: Any) -> StartStates:
     "Return the record of a data set."
     try:
         # of the data set itself, not of a wrapper
@@ -141,7 +142,7 @@ def start_states(dataset) -> StartStates:
         # the object does not support weak references
         return StartStates()
 
-def restart_stream(states, epoch):
+def restart_stream(states: DatasetStates, epoch: int):
     "Yield the examples of an epoch from its beginning, resetting a data set that would continue where it was left."
     states.forget()
     known = start_states(states.dataset)
@@ -174,28 +175,20 @@ class InexactState(Exception):
 # the version of datasets that was tested
 MIN_DATASETS_VERSION = (5, 2)
 _EXACT_ITERABLES = (
-    "ArrowExamplesIterable",
-    "RebatchedArrowExamplesIterable",
-    "SelectColumnsIterable",
-    "StepExamplesIterable",
-    "SkipExamplesIterable",
-    "TakeExamplesIterable",
-    "RepeatExamplesIterable",
-    "FormattedExamplesIterable",
-    "MappedExamplesIterable",
-    "FilteredExamplesIterable",
-    "VerticallyConcatenatedMultiSourcesExamplesIterable",
-    "HorizontallyConcatenatedMultiSourcesExamplesIterable",
+    "ArrowExamplesIterable", "RebatchedArrowExamplesIterable", "SelectColumnsIterable", "StepExamplesIterable",
+    "SkipExamplesIterable", "TakeExamplesIterable", "RepeatExamplesIterable", "FormattedExamplesIterable",
+    "MappedExamplesIterable", "FilteredExamplesIterable", "VerticallyConcatenatedMultiSourcesExamplesIterable",
+    "HorizontallyConcatenatedMultiSourcesExamplesIterable"
 )
 _REREADING_ITERABLES = ("ExamplesIterable", "InterleavedShardsExamplesIterable",
                "CyclingMultiSourcesExamplesIterable", "RandomlyCyclingMultiSourcesExamplesIterable")
 
-# the nodes that a node reads from
-def child_iterables(node):
+def child_iterables(node: Any) -> list:
+    "Return the nodes that a node reads from."
     return [node.ex_iterable] if hasattr(node, "ex_iterable") else list(getattr(node, "ex_iterables", ()))
 
 def rereads_on_resume(
-    node,  # a node of a datasets.IterableDataset
+    node: Any,  # a node of a datasets.IterableDataset
 ) -> bool | None:
     "Return True if a node or one below it restores a state by reading again; None if it does not restore it exactly."
     name = type(node).__name__
@@ -210,7 +203,7 @@ def rereads_on_resume(
     return None if None in below else again or any(below)
 
 # %% ../../nbs/03_data/03_streams.ipynb #4aa70fcb
-def copy_iterable(node):
+def copy_iterable(node: Any):
     "Return copies of a node and of all nodes below it."
     new = copy.copy(node)
     if hasattr(new, "ex_iterable"):
@@ -220,8 +213,8 @@ def copy_iterable(node):
     return new
 
 def is_hf_iterable(
-    dataset,
-    version=(),  # (major, minor), the minimum
+    dataset: Any,
+    version: tuple[int, ...] = (),  # (major, minor), the minimum
 ) -> bool:
     "Return True for a datasets.IterableDataset, of at least the given version of the library."
     datasets = sys.modules.get("datasets")
@@ -232,7 +225,7 @@ def is_hf_iterable(
         return False
 
 def copy_dataset(
-    dataset,  # a datasets.IterableDataset
+    dataset: Any,  # a datasets.IterableDataset
 ):
     "Return a copy of the data set with a position and an epoch of its own."
     new = object.__new__(type(dataset))
@@ -241,7 +234,7 @@ def copy_dataset(
     )
     return new
 
-def isolate_dataset(dataset):
+def isolate_dataset(dataset: Any):
     "Return a copy of the data set that no other code reads if that is possible, otherwise the data set itself."
     try:
         return copy_dataset(dataset) if is_hf_iterable(dataset, MIN_DATASETS_VERSION) else dataset
@@ -253,8 +246,9 @@ def isolate_dataset(dataset):
 class HFDatasetStates(DatasetStates):
     "Take the states of a datasets.IterableDataset."
     def __init__(
-        self, dataset,
-        again,  # result of rereads_on_resume
+        self,
+        dataset: Any,
+        again: bool,  # result of rereads_on_resume
     ):
         super().__init__(copy_dataset(dataset))
         # starting position set by the user
@@ -262,11 +256,11 @@ class HFDatasetStates(DatasetStates):
         self.start = dataset._starting_state_dict
 
     def now(self): return self.dataset.state_dict()             # state_dict() returns a copy
-    def load(self, state): self.dataset.load_state_dict(state)  # load_state_dict() copies what it changes
+    def load(self, state: Any): self.dataset.load_state_dict(state)  # load_state_dict() copies what it changes
     def moved(self) -> bool: return False                       # no other code has this copy
 
-    def after(self, mark):
-        "Yield the examples after a mark; raise Doubt before the first one if the state may not lead there."
+    def after(self, mark: dict[str, Any]):
+        "Yield the examples after a mark; raise InexactState before the first one if the state may not lead there."
         generators = generator_states()
         examples = super().after(mark)
         try:
@@ -280,13 +274,13 @@ class HFDatasetStates(DatasetStates):
         yield first
         yield from examples
 
-    def anew(self, epoch):
+    def anew(self, epoch: int):
         self.forget()
         self.load(self.start)
         return iter(self.dataset)
 
 # %% ../../nbs/03_data/03_streams.ipynb #d1caee92
-def dataset_states(dataset) -> DatasetStates | None:
+def dataset_states(dataset: Any) -> DatasetStates | None:
     "Return the states of a data set, or None if it has none or they are not exact."
     if not is_stateful(dataset): return None
     if not is_hf_iterable(dataset):
@@ -300,11 +294,8 @@ def dataset_states(dataset) -> DatasetStates | None:
             # there may be no state before the first example
             pass
         return states
-    if (
-        not is_hf_iterable(dataset, MIN_DATASETS_VERSION)
-        or type(dataset) is not sys.modules["datasets"].IterableDataset
-    ):
-        return None
+    if not is_hf_iterable(dataset, MIN_DATASETS_VERSION): return None
+    if type(dataset) is not sys.modules["datasets"].IterableDataset: return None
     try:
         again = rereads_on_resume(dataset._ex_iterable)
         return None if again is None else HFDatasetStates(dataset, again)
@@ -326,20 +317,27 @@ class StreamMark:
 class SeededStream(IterableDataset):
     "Cut an iterable data set into batches of examples, each with seeded generators and a mark."
     def __init__(
-        self, dataset, states, size, drop_last, seed: int,
-        together=1,  # number of batches read at once, one per process
+        self,
+        dataset: Any,
+        states: DatasetStates | None,
+        size: int | None,  # examples of a batch of one process; None: the stream yields ready batches
+        drop_last: bool,
+        seed: int,
+        together: int = 1,  # number of batches read at once, one per process
     ):
         self.dataset = dataset
         self.states = states
         self.size = size
         self.drop_last = drop_last
         self.seed = seed
-        self.together, self.each = together, (size or 1) * together
-        # start: position of the run when reading from the beginning; a batch ends there
+        self.together = together
+        self.each = (size or 1) * together
         self.epoch = 0
+        # position of the run when reading from the beginning; a batch ends there
         self.start = 0
-        # marks of all readers as dicts, or None; the worker that yielded the last batch
-        self.marks = None
+        # of all readers, as dicts; None: no batch was yielded yet
+        self.marks: list[dict[str, Any] | None] | None = None
+        # the worker that yielded the last batch
         self.last = -1
         # number of examples per read up to the position of the run
         self.then = self.each
@@ -368,12 +366,12 @@ class SeededStream(IterableDataset):
                 # size None: the stream yields ready batches, and these are some of them
                 yield group, self.mark(worker, behind, ended)
 
-    def examples(self, mark):
+    def examples(self, mark: dict[str, Any] | None):
         "Return an iterator of the examples after a mark; without one, of all examples of the epoch."
         if self.states is None: return iter(self.dataset)
         return self.states.after(mark) if mark else self.states.anew(self.epoch)
 
-    def mark(self, worker, given, ended):
+    def mark(self, worker: int, given: int, ended: bool):
         "Return the mark of a batch."
         if self.states is None: return None
         state, at = self.states.take(given)
@@ -382,9 +380,11 @@ class SeededStream(IterableDataset):
 # %% ../../nbs/03_data/03_streams.ipynb #32050f03
 class CountingCollate:
     "Collate the part of this process; return it with the number of examples of all processes, its weight and the mark."
-    def __init__(self, collate, size, share: RankShard = UNSHARDED):
-        self.collate, self.size, self.share = collate, size, share
-    def __call__(self, given):
+    def __init__(self, collate: Callable[[list], Any], size: int | None, share: RankShard = UNSHARDED):
+        self.collate = collate
+        self.size = size
+        self.share = share
+    def __call__(self, given: tuple[list, StreamMark | None] | None):
         if given is None: return None
         group, mark = given
         try:
@@ -394,12 +394,12 @@ class CountingCollate:
         except StopIteration as error:
             raise ended_early(f"the data_collator raised it{self._place(mark)}") from error
 
-    def _place(self, mark) -> str:
+    def _place(self, mark: StreamMark | None) -> str:
         info = get_worker_info()
         upto = "" if mark is None else f" at sample {mark.given} of this reader"
         return upto + ("" if info is None else f" in data worker {info.id}")
 
-    def _ready(self, batches):
+    def _ready(self, batches: list):
         sizes = [infer_batch_size(b) or 1 for b in batches]
         mine = self.share.rank if self.share.together > 1 else 0
         own = sizes[mine] if mine < len(batches) else 0
@@ -407,7 +407,7 @@ class CountingCollate:
 
 # %% ../../nbs/03_data/03_streams.ipynb #73dd44bb
 def skip_samples(
-    batches,  # an iterator of (batch, samples)
+    batches: Iterator[tuple[Any, int]],  # an iterator of (batch, samples)
     samples: int,  # number of samples to skip
 ):
     "Read up to a position, with a progress bar if it takes longer than a second; raise ValueError if no batch ends there."
@@ -433,8 +433,9 @@ def skip_samples(
 
 # %% ../../nbs/03_data/03_streams.ipynb #c47fca89
 def update_marks(
-    marks,  # marks of all readers as dicts; None: no batch was yielded yet
-    mark, workers,
+    marks: list[dict[str, Any] | None] | None,  # marks of all readers as dicts; None: no batch was yielded yet
+    mark: StreamMark,
+    workers: int,
 ) -> list:
     "Return the marks with that of one reader updated."
     marks = list(marks or [None] * max(workers, 1))
@@ -443,13 +444,13 @@ def update_marks(
     return marks
 
 # %% ../../nbs/03_data/03_streams.ipynb #b5bb7ff5
-# dicts with num_workers and infer_batch_size
-def check_same_readers(then, now):
+def check_same_readers(
+    then: dict[str, Any],  # num_workers and batch_size of a bookmark
+    now: dict[str, Any],  # those of the loader
+):
     "Raise ValueError if the number of workers, or with workers the batch size, has changed: the remaining samples would be unknown."
-    name = next(
-        (n for n in ("num_workers", *(["batch_size"] if now["num_workers"] else [])) if then.get(n, now[n]) != now[n]),
-        None,
-    )
+    names = ("num_workers", "batch_size") if now["num_workers"] else ("num_workers",)
+    name = next((n for n in names if then.get(n, now[n]) != now[n]), None)
     if name is None: return
     raise ValueError(
         f"This place is in the middle of an epoch of a stream that was loaded with {name}={then[name]}, and here it is"
@@ -460,7 +461,7 @@ def check_same_readers(then, now):
 # %% ../../nbs/03_data/03_streams.ipynb #d3d1c5b5
 class StreamSource(BatchSource):
     "Read an iterable data set from a position on, by states or by reading up to it."
-    def __init__(self, loader, seed: int, share: RankShard = UNSHARDED):
+    def __init__(self, loader: DataLoader, seed: int, share: RankShard = UNSHARDED):
         self.loader = loader
         self.share = share
         self._workers = None
@@ -473,7 +474,7 @@ class StreamSource(BatchSource):
         read = isolate_dataset(loader.dataset) if self.states is None else self.states.dataset
         self.dataset = SeededStream(read, self.states, loader.batch_size, loader.drop_last, seed, share.together)
 
-    def open(self, cursor: Cursor, bookmark=None):
+    def open(self, cursor: Cursor, bookmark: dict[str, Any] | None = None):
         "Return an iterator of (batch, samples) from a cursor on; after each, `bookmark` is that of its end."
         if bookmark and bookmark.get("place", list(cursor)) != list(cursor):
             # the bookmark belongs to another position
@@ -485,17 +486,14 @@ class StreamSource(BatchSource):
         self.dataset.epoch = cursor.epoch
         for dataset in {id(d): d for d in (self.loader.dataset, self.dataset.dataset)}.values():
             set_epoch(cursor.epoch, dataset)
-        return (
-            self._from_marks(cursor, bookmark)
-            if self.states and bookmark and "marks" in bookmark
-            else self._from_beginning(cursor)
-        )
+        if self.states and bookmark and "marks" in bookmark: return self._from_marks(cursor, bookmark)
+        return self._from_beginning(cursor)
 
     def _from_beginning(self, cursor: Cursor):
         self.dataset.start = cursor.position
         return skip_samples(self._read(Cursor(cursor.epoch)), cursor.position)
 
-    def _from_marks(self, cursor: Cursor, bookmark):
+    def _from_marks(self, cursor: Cursor, bookmark: dict[str, Any]):
         position = cursor.position
         try:
             for batch, samples in self._read(cursor, bookmark):
@@ -506,14 +504,14 @@ class StreamSource(BatchSource):
             self.close()
         yield from self._from_beginning(Cursor(cursor.epoch, position))
 
-    def _read(self, cursor: Cursor, bookmark=None):
+    def _read(self, cursor: Cursor, bookmark: dict[str, Any] | None = None):
         stream = self.dataset
         workers = self.loader.num_workers
         size = self.size
         position = cursor.position
-        marks, last, stream.then = (
-            (bookmark["marks"], bookmark["last"], bookmark["batch_size"]) if bookmark else (None, -1, size)
-        )
+        marks = bookmark["marks"] if bookmark else None
+        last = bookmark["last"] if bookmark else -1
+        stream.then = bookmark["batch_size"] if bookmark else size
         stream.marks = marks
         stream.last = last if workers else -1
         counted = CountingCollate(with_seeded_generators(self.loader.collate_fn), size, self.share)
@@ -538,7 +536,7 @@ class StreamSource(BatchSource):
         self._workers = None
 
     def moved(self) -> bool: return self.states is not None and not self.loader.num_workers and self.states.moved()
-    def check(self, bookmark):
+    def check(self, bookmark: dict[str, Any] | None):
         check_same_readers(bookmark or {}, {"num_workers": self.loader.num_workers, "batch_size": self.size})
     def batches_left(self, cursor: Cursor):
         return self.batches and max(self.batches - -(-cursor.position // (self.size or 1)), 0)

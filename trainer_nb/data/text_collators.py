@@ -5,13 +5,16 @@
 # %% ../../nbs/03_data/05_text_collators.ipynb #5fe5ba24
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from ..core.seeding import mix_seed
-from .collate import pad_features, ragged_error, require_pt_tensors
+from trainer_nb.data.collate import (
+    PaddingCollator, Tokenizer, pad_batch, pad_features, ragged_error, require_pt_tensors
+)
 
 # %% auto #0
 __all__ = ['round_up', 'pad_rows', 'padding_side', 'find_special_tokens', 'mask_token_id', 'mask_tokens', 'word_ids',
@@ -24,10 +27,10 @@ __all__ = ['round_up', 'pad_rows', 'padding_side', 'find_special_tokens', 'mask_
 def round_up(n: int, multiple: int | None) -> int: return n if not multiple else -(-n // multiple) * multiple
 
 def pad_rows(
-    rows,  # lists, arrays or tensors of numbers
-    value, side: str = "right",
-    length=None,  # None: length of the longest row
-    multiple=None,
+    rows: Sequence[Any],  # lists, arrays or tensors of numbers
+    value: int, side: str = "right",
+    length: int | None = None,  # None: length of the longest row
+    multiple: int | None = None,
 ):
     "Pad rows of different lengths with a value on one side; return an int64 tensor."
     rows = [torch.as_tensor(r, dtype=torch.long) for r in rows]
@@ -37,12 +40,12 @@ def pad_rows(
         (new[:len(row)] if side == "right" else new[len(new) - len(row):]).copy_(row)
     return out
 
-def padding_side(tokenizer) -> str: return getattr(tokenizer, "padding_side", "right")
+def padding_side(tokenizer: Tokenizer) -> str: return getattr(tokenizer, "padding_side", "right")
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #381c80f4
 def find_special_tokens(
-    tokenizer,
-    ids,  # shape (batch, length)
+    tokenizer: Tokenizer,
+    ids: torch.Tensor,  # shape (batch, length)
 ):
     "Return a bool tensor that is True at special tokens."
     ask = getattr(tokenizer, "get_special_tokens_mask", None)
@@ -51,7 +54,7 @@ def find_special_tokens(
     special = {*(getattr(tokenizer, "all_special_ids", None) or ()), getattr(tokenizer, "pad_token_id", None)} - {None}
     return torch.isin(ids, torch.tensor(sorted(special), dtype=torch.long))
 
-def mask_token_id(tokenizer) -> int | None:
+def mask_token_id(tokenizer: Tokenizer) -> int | None:
     "Return the id of the mask token, or None."
     found = getattr(tokenizer, "mask_token_id", None)
     token = getattr(tokenizer, "mask_token", None)
@@ -59,14 +62,14 @@ def mask_token_id(tokenizer) -> int | None:
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #019bf3b8
 def mask_tokens(
-    ids,
-    chosen,  # bool tensor
+    ids: torch.Tensor,
+    chosen: torch.Tensor,  # bool tensor
     mask: int,
     words: int,  # size of the vocabulary
-    replace: float, other: float, generator=None,
+    replace: float, other: float, generator: torch.Generator | None = None,
 ):
     "Return the batch with some of the chosen tokens masked and some replaced by random tokens."
-    def drawn(p): return torch.bernoulli(torch.full(ids.shape, p), generator=generator).bool()
+    def drawn(p: float): return torch.bernoulli(torch.full(ids.shape, p), generator=generator).bool()
     covered = drawn(replace) & chosen
     ids = torch.where(covered, mask, ids)
     if replace == 1 or other == 0: return ids
@@ -75,8 +78,8 @@ def mask_tokens(
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #591ab894
 def word_ids(
-    offsets,  # (batch, length, 2), start and end of each token in the text
-    special,  # bool tensor
+    offsets: torch.Tensor,  # (batch, length, 2), start and end of each token in the text
+    special: torch.Tensor,  # bool tensor
 ):
     "Return the index of each token's word (-1: none), and True at the first token of a word."
     starts = offsets[..., 0]
@@ -86,13 +89,13 @@ def word_ids(
     first = ~special & ((starts != before) | after_special)
     return first.cumsum(1).masked_fill(special, -1), first
 
-def expand_to_words(numbers, chosen):
+def expand_to_words(numbers: torch.Tensor, chosen: torch.Tensor):
     "Extend the chosen tokens to all tokens of their words."
     same = (numbers[:, :, None] == numbers[:, None, :]) & (numbers >= 0)[:, :, None]
     return (same & chosen[:, None, :]).any(2)
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #bd151868
-def pad_texts(tokenizer, features, multiple):
+def pad_texts(tokenizer: Tokenizer, features: list, multiple: int | None):
     "Return a padded batch, its special tokens and its token offsets; None for those that the examples lack."
     if not isinstance(features[0], Mapping):
         return {"input_ids": pad_token_lists(tokenizer, features, multiple)}, None, None
@@ -107,7 +110,7 @@ def pad_texts(tokenizer, features, multiple):
         offsets = pad_rows(offsets, 0, padding_side(tokenizer), batch["input_ids"].shape[1])
     return batch, special if special is None else torch.as_tensor(special).bool(), offsets
 
-def pad_token_lists(tokenizer, rows, multiple):
+def pad_token_lists(tokenizer: Tokenizer, rows: Sequence[Any], multiple: int | None):
     "Return lists of tokens as one tensor; raise ValueError if they need padding and the tokenizer has no padding token."
     lengths = {len(r) for r in rows}
     pad = getattr(tokenizer, "pad_token_id", None)
@@ -119,11 +122,11 @@ def pad_token_lists(tokenizer, rows, multiple):
     return pad_rows(rows, pad or 0, padding_side(tokenizer), multiple=multiple)
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #aeb1c734
-def check_masking(collator):
+def check_masking(collator: DataCollatorForLanguageModeling):
     "Raise ValueError for a tokenizer without a mask token and for invalid probabilities."
     if mask_token_id(collator.tokenizer) is None:
         raise ValueError(
-            "The tokenizer has no mask token to hide others with; give mlm=False for a causal language model."
+            "The tokenizer has no mask token, which mlm=True needs. Give mlm=False for a causal language model."
         )
     replace = collator.mask_replace_prob
     other = collator.random_replace_prob
@@ -149,7 +152,7 @@ def check_masking(collator):
 @dataclass
 class DataCollatorForLanguageModeling:
     "Pad texts and add the labels of a masked or causal language model."
-    tokenizer: object
+    tokenizer: Tokenizer
     mlm: bool = True                     # mask tokens; False: the labels are the inputs
     whole_word_mask: bool = False        # mask whole words; requires offset_mapping in the examples
     mlm_probability: float | None = 0.15 # probability that a token is chosen
@@ -163,14 +166,14 @@ class DataCollatorForLanguageModeling:
     def __post_init__(self):
         require_pt_tensors(self.return_tensors)
         if not self.mlm and self.whole_word_mask:
-            raise ValueError("whole_word_mask=True hides words, which is for mlm=True.")
+            raise ValueError("whole_word_mask=True masks words, but mlm=False masks nothing. Give mlm=True, or leave whole_word_mask out.")
         if self.mlm:
             check_masking(self)
         if self.whole_word_mask:
             self.mask_replace_prob = 1.0
             self.random_replace_prob = 0.0
 
-    def __call__(self, features, return_tensors=None):
+    def __call__(self, features: list, return_tensors: str | None = None):
         "Return a padded batch with labels."
         require_pt_tensors(return_tensors or self.return_tensors)
         batch, special, offsets = pad_texts(self.tokenizer, features, self.pad_to_multiple_of)
@@ -182,21 +185,19 @@ class DataCollatorForLanguageModeling:
             batch["labels"] = ids.clone() if pad is None else ids.masked_fill(ids == pad, -100)
         return batch
 
-    def _mask(self, ids, special, offsets):
+    def _mask(self, ids: torch.Tensor, special: torch.Tensor | None, offsets: torch.Tensor | None):
         "Return the masked inputs and the labels; raise ValueError if whole words are masked without offsets."
         special = find_special_tokens(self.tokenizer, ids) if special is None else special
-        own = (
-            None
-            if self.seed is None
-            else torch.Generator().manual_seed(mix_seed(self.seed, int(torch.randint(1 << 62, ()))))
-        )
+        own = None
+        if self.seed is not None:
+            own = torch.Generator().manual_seed(mix_seed(self.seed, int(torch.randint(1 << 62, ()))))
         kept = special
         numbers = None
         if self.whole_word_mask:
             if offsets is None:
                 raise ValueError(
-                    "whole_word_mask=True has to see where words begin; tokenize with return_offsets_mapping=True, and"
-                    " keep the column offset_mapping."
+                    "whole_word_mask=True needs the positions of the words in the text. Tokenize with"
+                    " return_offsets_mapping=True, and keep the column offset_mapping."
                 )
             numbers, first = word_ids(offsets, special)
             kept = ~first
@@ -204,15 +205,8 @@ class DataCollatorForLanguageModeling:
             torch.full(ids.shape, float(self.mlm_probability)).masked_fill_(kept, 0.0), generator=own
         ).bool()
         if numbers is not None: chosen = expand_to_words(numbers, chosen)
-        inputs = mask_tokens(
-            ids,
-            chosen,
-            mask_token_id(self.tokenizer),
-            len(self.tokenizer),
-            self.mask_replace_prob,
-            self.random_replace_prob,
-            own,
-        )
+        mask, words = mask_token_id(self.tokenizer), len(self.tokenizer)
+        inputs = mask_tokens(ids, chosen, mask, words, self.mask_replace_prob, self.random_replace_prob, own)
         return inputs, ids.masked_fill(~chosen, -100)
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #50ac2756
@@ -223,8 +217,8 @@ class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #bfa956ce
 def pop_labels(
-    features,
-    *names,  # possible names of the labels; the first that exists is used
+    features: list,
+    *names: str,  # possible names of the labels; the first that exists is used
 ):
     "Return the examples without their labels, and the labels or None."
     name = next((n for n in names if n in features[0]), None)
@@ -232,32 +226,22 @@ def pop_labels(
     labels = None if name is None else [f[name] for f in features]
     return rest, None if labels is None or all(o is None for o in labels) else labels
 
-def pad_texts_and_pop_labels(collator, features, return_tensors) -> tuple:
+def pad_texts_and_pop_labels(collator: PaddingCollator, features: list, return_tensors: str | None) -> tuple:
     "Return a padded batch of texts, and their unpadded labels or None."
-    require_pt_tensors(return_tensors or collator.return_tensors)
     features, labels = pop_labels(features, "label", "labels")
-    return (
-        pad_features(
-            collator.tokenizer,
-            features,
-            padding=collator.padding,
-            max_length=collator.max_length,
-            pad_to_multiple_of=collator.pad_to_multiple_of,
-        ),
-        labels,
-    )
+    return pad_batch(collator, features, return_tensors), labels
 
 @dataclass
 class DataCollatorForTokenClassification:
     "Pad texts and the labels of their tokens."
-    tokenizer: object
+    tokenizer: Tokenizer
     padding: bool | str = True           # True: pad to the longest example; "max_length": pad to max_length
     max_length: int | None = None
     pad_to_multiple_of: int | None = None
     label_pad_token_id: int = -100
     return_tensors: str = "pt"
 
-    def __call__(self, features, return_tensors=None):
+    def __call__(self, features: list, return_tensors: str | None = None):
         "Return a padded batch; `label` becomes `labels`."
         batch, labels = pad_texts_and_pop_labels(self, features, return_tensors)
         if labels is not None:
@@ -270,7 +254,7 @@ class DataCollatorForTokenClassification:
 @dataclass
 class DataCollatorForSeq2Seq:
     "Pad source texts and target texts."
-    tokenizer: object
+    tokenizer: Tokenizer
     # if it has prepare_decoder_input_ids_from_labels, that method makes decoder_input_ids
     model: object = None
     # True: pad to the longest example; "max_length": pad to max_length; False: do not pad
@@ -280,7 +264,7 @@ class DataCollatorForSeq2Seq:
     label_pad_token_id: int = -100
     return_tensors: str = "pt"
 
-    def __call__(self, features, return_tensors=None):
+    def __call__(self, features: list, return_tensors: str | None = None):
         "Return a padded batch; `label` becomes `labels`."
         batch, labels = pad_texts_and_pop_labels(self, features, return_tensors)
         if labels is None: return batch
@@ -290,7 +274,7 @@ class DataCollatorForSeq2Seq:
             batch["decoder_input_ids"] = prepare(labels=batch["labels"])
         return batch
 
-    def _labels(self, labels):
+    def _labels(self, labels: list):
         "Return the labels as one tensor; raise ValueError if their lengths differ and padding is off."
         how = getattr(self.padding, "value", self.padding)
         if how in (False, "do_not_pad"):
@@ -303,26 +287,19 @@ class DataCollatorForSeq2Seq:
 @dataclass
 class DataCollatorForMultipleChoice:
     "Pad examples that have several texts each."
-    tokenizer: object
+    tokenizer: Tokenizer
     padding: bool | str = True
     max_length: int | None = None
     pad_to_multiple_of: int | None = None
     return_tensors: str = "pt"
 
-    def __call__(self, features, return_tensors=None):
+    def __call__(self, features: list, return_tensors: str | None = None):
         "Return a batch of shape (examples, choices, length)."
-        require_pt_tensors(return_tensors or self.return_tensors)
         features, labels = pop_labels(features, "label", "labels")
         choices = len(features[0]["input_ids"])
         flat = [{k: v[i] for k, v in f.items()} for f in features for i in range(choices)]
-        batch = pad_features(
-            self.tokenizer,
-            flat,
-            padding=self.padding,
-            max_length=self.max_length,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-        )
-        batch = {k: v.view(len(features), choices, -1) for k, v in batch.items()}
+        padded = pad_batch(self, flat, return_tensors)
+        batch = {k: v.view(len(features), choices, -1) for k, v in padded.items()}
         return batch if labels is None else batch | {"labels": torch.tensor(labels)}
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #ec77a24c
@@ -336,7 +313,7 @@ class DataCollatorWithFlattening:
     return_seq_idx: bool = field(default=False, kw_only=True)            # index of each token's text
     position_ids_start: int = field(default=0, kw_only=True)             # the first position; 2 for models like RoBERTa
 
-    def __call__(self, features, return_tensors=None, separator_id=None):
+    def __call__(self, features: list, return_tensors: str | None = None, separator_id: int | None = None):
         "Return a batch of one row."
         require_pt_tensors(return_tensors or self.return_tensors)
         first = self.separator_id if separator_id is None else separator_id

@@ -14,24 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trainer_nb.display.panels import (
-    Heatmap,
-    Histogram,
-    LineSeries,
-    Marker,
-    Panel,
-    downsample,
-    format_tick,
-    panel_height,
-    panel_to_text,
+    Heatmap, Histogram, LineSeries, Marker, Panel, downsample, format_tick, panel_height, panel_to_text
 )
 from trainer_nb.display.svg import (
-    GRID_COLOR,
-    TEXT_COLOR,
-    VIRIDIS,
-    color_values,
-    reduce_columns,
-    render_svg,
-    series_color,
+    GRID_COLOR, TEXT_COLOR, VIRIDIS, color_values, reduce_columns, render_svg, series_color
 )
 from .tables import escape_html
 
@@ -137,25 +123,17 @@ def add_axes(figure: Figure, panel: Panel, row: int, col: int):
         "exponentformat": "e",
     }
     figure.update_xaxes(
-        common,
-        type="log" if panel.xlog else "linear",
-        showgrid=False,
-        title={"text": panel.x, "standoff": 6, "font": {"size": 11}},
-        row=row, col=col,
+        common, type="log" if panel.xlog else "linear", showgrid=False,
+        title={"text": panel.x, "standoff": 6, "font": {"size": 11}}, row=row, col=col
     )
     figure.update_yaxes(
-        common,
-        type="log" if panel.ylog else "linear",
-        title={"text": panel.y, "font": {"size": 11}},
-        row=row, col=col,
+        common, type="log" if panel.ylog else "linear", title={"text": panel.y, "font": {"size": 11}}, row=row, col=col
     )
     if panel.of(Heatmap):
         figure.update_yaxes(type="category", autorange="reversed", row=row, col=col)
     elif panel.rows:
         n = len(panel.rows)
-        figure.update_yaxes(
-            range=[n - 0.5, -0.5], tickvals=list(range(n)), ticktext=panel.rows, row=row, col=col
-        )
+        figure.update_yaxes(range=[n - 0.5, -0.5], tickvals=list(range(n)), ticktext=panel.rows, row=row, col=col)
 
 def add_texts(figure: Figure, panel: Panel, row: int, col: int):
     "Add the title above a panel and the note below it."
@@ -254,14 +232,10 @@ def plotly_figure(
         add_texts(figure, panel, row, col)
         add_markers(figure, panel, row, col)
     return figure.update_layout(
-        template="none",
-        height=panel_height(panels, FIGURE_PANEL_HEIGHT) * rows + 60,
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"color": TEXT_COLOR, "size": 11},
-        margin={"l": 50, "r": 30, "t": 60, "b": 45},
-        hovermode="closest",
-        legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "yref": "container"},
+        template="none", height=panel_height(panels, FIGURE_PANEL_HEIGHT) * rows + 60, paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)", font={"color": TEXT_COLOR, "size": 11},
+        margin={"l": 50, "r": 30, "t": 60, "b": 45}, hovermode="closest",
+        legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "yref": "container"}
     )
 
 # %% ../../nbs/00_display/03_charts.ipynb #c1027a17

@@ -9,22 +9,15 @@ import math
 import struct
 import zlib
 from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from trainer_nb.display.panels import (
-    Heatmap,
-    Histogram,
-    LineSeries,
-    Marker,
-    Panel,
-    axis_range,
-    downsample,
-    format_tick,
-    linear_ticks,
-    log_ticks,
-    nan_mean,
-    panel_height,
+    Heatmap, Histogram, LineSeries, Marker, Panel, axis_range, downsample, format_tick, linear_ticks, log_ticks,
+    nan_mean, panel_height
 )
 from .tables import escape_html
 
@@ -39,13 +32,16 @@ __all__ = ['CORRECT_RGB', 'INCORRECT_RGB', 'PALETTE', 'TEXT_COLOR', 'GRID_COLOR'
 # %% ../../nbs/00_display/02_svg.ipynb #92fe9ef6
 class HtmlDisplay:
     "Hold HTML for a notebook and text for everywhere else."
-    def __init__(self, html: str, text: str): self.html, self.text = html, text
+    def __init__(self, html: str, text: str):
+        self.html = html
+        self.text = text
+
     def _repr_html_(self): return self.html
     def __repr__(self): return self.text
 
 # %% ../../nbs/00_display/02_svg.ipynb #f82d4423
 def to_numpy(
-    value,  # a tensor on any device, an array, a PIL image, a list
+    value: Any,  # a tensor on any device, an array, a PIL image, a list
 ) -> np.ndarray:
     "Return the values as a numpy array; bfloat16, which numpy lacks, as float32."
     if hasattr(value, "detach"):
@@ -53,7 +49,7 @@ def to_numpy(
         value = value.float() if value.is_floating_point() else value
     return np.asarray(value)
 
-def _channels_last(a):
+def _channels_last(a: np.ndarray):
     "Return the array as (height, width) or (height, width, 3); raise ValueError for other shapes."
     if a.ndim == 3 and a.shape[0] in (1, 3): a = a.transpose(1, 2, 0)
     if a.ndim == 3 and a.shape[2] == 1: a = a[:, :, 0]
@@ -66,7 +62,7 @@ def _channels_last(a):
 
 # %% ../../nbs/00_display/02_svg.ipynb #5c41db74
 def to_uint8_image(
-    array,  # one image: CHW, HWC or HW, of any dtype and range
+    array: Any,  # one image: CHW, HWC or HW, of any dtype and range
 ) -> np.ndarray:
     "Return the image as uint8 of shape (height, width) or (height, width, 3)."
     a = _channels_last(to_numpy(array))
@@ -84,16 +80,16 @@ def to_uint8_image(
 
 # %% ../../nbs/00_display/02_svg.ipynb #830c12bc
 def encode_png(
-    array,  # uint8 of shape (height, width) for grey, (height, width, 3) for RGB, (height, width, 4) for RGBA
+    array: Any,  # uint8 of shape (height, width) for grey, (height, width, 3) for RGB, (height, width, 4) for RGBA
 ) -> bytes:
     "Encode an image as PNG; raise ValueError for another dtype or shape."
     a = np.ascontiguousarray(array)
     if a.dtype != np.uint8 or a.size == 0 or not (a.ndim == 2 or a.ndim == 3 and a.shape[2] in (3, 4)):
         raise ValueError(
-            "png() takes uint8 of shape (height, width), (height, width, 3) or, with opacity, (height, width, 4), not"
-            f" {a.dtype} of shape {a.shape}; to_image(array) makes that of most arrays."
+            f"encode_png() got {a.dtype} of shape {a.shape}; expected uint8 of shape (height, width), (height, width, 3)"
+            " or, with opacity, (height, width, 4). to_uint8_image(array) converts most arrays."
         )
-    def chunk(name: str, data):
+    def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
     # width, height, bit depth, colour type
     head = struct.pack(
@@ -109,7 +105,7 @@ def encode_png(
     )
 
 # %% ../../nbs/00_display/02_svg.ipynb #71de135d
-def _resize_to_limit(a, limit):
+def _resize_to_limit(a: np.ndarray, limit: int):
     "Average blocks of pixels, or repeat pixels, until the longer side is close to `limit` and not above it."
     side = max(a.shape[:2])
     if side * 2 <= limit: return a.repeat(limit // side, 0).repeat(limit // side, 1)
@@ -120,7 +116,7 @@ def _resize_to_limit(a, limit):
     return np.rint(a[:h * k, :w * k].reshape(h, k, w, k, -1).mean((1, 3))).astype(np.uint8).reshape(h, w, *a.shape[2:])
 
 def image_tag(
-    array,  # one image as `to_uint8_image` takes it
+    array: Any,  # one image as `to_uint8_image` takes it
     size: int = 64,  # length of its longer side in pixels
 ) -> str:
     "Return an image as an <img> tag with embedded data."
@@ -135,11 +131,12 @@ _CELL_STYLE = (
     "display:inline-block;vertical-align:top;text-align:center;font-size:12px;line-height:1.35;margin:0 6px 10px 0"
 )
 
-def image_grid(images,          # any number of images, each as `to_uint8_image` takes it
-         captions=None,   # one text per image; may contain line breaks
-         columns: int = 8,
-         size: int = 64   # length of the longer side of each image in pixels
-        ) -> str:
+def image_grid(
+    images: Iterable[Any],  # each as `to_uint8_image` takes it
+    captions: Iterable[object] | None = None,  # one text per image; may contain line breaks
+    columns: int = 8,
+    size: int = 64,  # length of the longer side of each image in pixels
+) -> str:
     "Return images side by side with captions; raise ValueError if their numbers differ."
     images = list(images)
     captions = [""] * len(images) if captions is None else [str(o) for o in captions]
@@ -151,14 +148,17 @@ def image_grid(images,          # any number of images, each as `to_uint8_image`
     return f'<div style="max-width:{columns * (size + 10)}px">{cells}</div>'
 
 # %% ../../nbs/00_display/02_svg.ipynb #f726e7fc
-# values in order of time, one channel; size in pixels
-def waveform_svg(signal, width: int = 220, height: int = 48) -> str:
+def waveform_svg(
+    signal: Any,  # values in order of time, one channel
+    width: int = 220,  # in pixels
+    height: int = 48,  # in pixels
+) -> str:
     "Return a signal as an <svg> element."
     a = to_numpy(signal).astype(np.float64).reshape(-1)
     a = np.nan_to_num(a, posinf=0.0, neginf=0.0)
     parts = np.array_split(a, min(width, len(a))) if len(a) else []
     reach = max((float(np.abs(a).max()) if len(a) else 0.0), 1e-12)
-    def at(value): return f"{height / 2 * (1 - value / reach):.1f}"
+    def at(value: float): return f"{height / 2 * (1 - value / reach):.1f}"
     lines = " ".join(f"M{x} {at(p.max())}V{at(p.min())}" for x, p in enumerate(parts))
     return (
         f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}"><path d="M0 {height / 2}H{width}"'
@@ -169,12 +169,12 @@ def waveform_svg(signal, width: int = 220, height: int = 48) -> str:
 CORRECT_RGB = "0,114,178"
 INCORRECT_RGB = "230,120,0"   # red, green, blue
 
-def _cell_background(value, total, colour):
+def _cell_background(value: float, total: float, colour: str):
     "Return the CSS background of a cell."
     strength = 0.62 * math.sqrt(min(max(value / total, 0.0), 1.0)) if total > 0 else 0.0
     return f"background:rgba({colour},{strength:.3f});" if strength else ""
 
-def _matrix_cell(value, total, row, column, colour):
+def _matrix_cell(value: float, total: float, row: str, column: str, colour: str):
     "Return one cell of the matrix; zero is a faint dot."
     note = f'{row} → {column}: {escape_html(value)}'
     style = "text-align:center;border:0;padding:4px 7px;min-width:22px"
@@ -183,9 +183,9 @@ def _matrix_cell(value, total, row, column, colour):
 
 # %% ../../nbs/00_display/02_svg.ipynb #55cc9261
 def matrix_table(
-    matrix,  # (rows, columns) of numbers; for a confusion matrix, row = actual and column = predicted
-    row_labels,
-    column_labels,
+    matrix: Any,  # (rows, columns) of numbers; for a confusion matrix, row = actual and column = predicted
+    row_labels: Sequence[object],
+    column_labels: Sequence[object],
     rows: str = "actual",
     columns: str = "predicted",  # titles of the rows and of the columns
 ) -> str:
@@ -224,68 +224,61 @@ PALETTE = ("#2f7fc1", "#e07b00", "#8f3ff5", "#b8256f", "#8a5a33", "#c9a66b")
 # colours of text and of grid lines
 TEXT_COLOR = "#7d7d7d"
 GRID_COLOR = "#7d7d7d"
-VIRIDIS = np.array(
-    [
-        (68, 1, 84),
-        (71, 45, 123),
-        (59, 82, 139),
-        (44, 114, 142),
-        (33, 144, 140),
-        (39, 173, 129),
-        (92, 200, 99),
-        (170, 220, 50),
-        (253, 231, 37),
-    ],
-    float,
-)
+VIRIDIS = np.array([
+    (68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (33, 144, 140), (39, 173, 129), (92, 200, 99),
+    (170, 220, 50), (253, 231, 37)], float)
 
-# colour of an element as a hex string
 def series_color(color: int | None) -> str:
+    "Return the colour of an element as a hex string."
     return TEXT_COLOR if color is None else PALETTE[color % len(PALETTE)]
 
-# values of any shape, from low to high; nan is unknown
-def apply_colormap(values, low: float, high: float) -> np.ndarray:
-    "Map values to viridis: uint8 of shape (*values.shape, 4) as RGBA. Unknown values are transparent."
+def apply_colormap(
+    values: ArrayLike,  # of any shape; nan is unknown
+    low: float,
+    high: float,
+) -> np.ndarray:
+    "Map values from low to high to viridis: uint8 of shape (*values.shape, 4) as RGBA. Unknown values are transparent."
     unknown = np.isnan(np.asarray(values, float))
-    share = np.clip((np.nan_to_num(np.asarray(values, float), nan=low) - low) / ((high - low) or 1), 0, 1) * (
-        len(VIRIDIS) - 1
-    )
-    at = np.minimum(share.astype(int), len(VIRIDIS) - 2)
-    rest = (share - at)[..., None]
+    share = np.clip((np.nan_to_num(np.asarray(values, float), nan=low) - low) / ((high - low) or 1), 0, 1)
+    place = share * (len(VIRIDIS) - 1)
+    at = np.minimum(place.astype(int), len(VIRIDIS) - 2)
+    rest = (place - at)[..., None]
     colors = np.rint(VIRIDIS[at] * (1 - rest) + VIRIDIS[at + 1] * rest)
     return np.concatenate([colors, np.where(unknown, 0, 255)[..., None]], -1).astype(np.uint8)
 
 # %% ../../nbs/00_display/02_svg.ipynb #03b977bb
 class AxisScale:
     "Map values from low to high linearly, or logarithmically, to coordinates from a to b."
-    def __init__(self, low, high, a, b, log: bool = False):
+    def __init__(self, low: float, high: float, a: float, b: float, log: bool = False):
         self.log = log
         self.a = a
         self.b = b
         self.low, self.high = (math.log10(low), math.log10(high)) if log else (low, high)
         self.ticks = log_ticks(low, high) if log else linear_ticks(low, high)
 
-    def __call__(self, values) -> np.ndarray:
+    def __call__(self, values: ArrayLike) -> np.ndarray:
         v = np.asarray(values, float)
         with np.errstate(all="ignore"):
             v = np.where(v > 0, np.log10(np.where(v > 0, v, 1)), np.nan) if self.log else v
         return self.a + (v - self.low) / ((self.high - self.low) or 1) * (self.b - self.a)
 
 # %% ../../nbs/00_display/02_svg.ipynb #e44523a5
-def svg_element(name: str, inside=None, **given) -> str:
+def svg_element(name: str, inside: str | None = None, **given: object) -> str:
     "Return an XML element; underscores in attribute names become hyphens."
-    said = "".join(f' {k.replace("_", "-")}="{v}"' for k, v in given.items())
-    return f"<{name}{said}/>" if inside is None else f"<{name}{said}>{inside}</{name}>"
+    attributes = "".join(f' {k.replace("_", "-")}="{v}"' for k, v in given.items())
+    return f"<{name}{attributes}/>" if inside is None else f"<{name}{attributes}>{inside}</{name}>"
 
-def svg_text(x, y, said, anchor: str = "start", size=11, color=TEXT_COLOR, **given) -> str:
+def svg_text(
+    x: float, y: float, text: object, anchor: str = "start", size: float = 11, color: str = TEXT_COLOR, **given: object
+) -> str:
     "Return a <text> element."
     return svg_element(
-        "text", escape_html(said), x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor, font_size=size, fill=color, **given
+        "text", escape_html(text), x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor, font_size=size, fill=color, **given
     )
 
 def polyline_segments(
-    px,  # coordinates
-    py,  # nan is a gap
+    px: np.ndarray,  # coordinates
+    py: np.ndarray,  # nan is a gap
 ) -> list[str]:
     "Return the unbroken parts of a line as SVG point lists."
     there = np.isfinite(px) & np.isfinite(py)
@@ -315,12 +308,8 @@ def draw_line(line: LineSeries, x: AxisScale, y: AxisScale) -> str:
         )
     return "".join(
         svg_element(
-            "polyline",
-            points=p,
-            fill="none",
-            stroke=series_color(line.color),
-            stroke_linejoin="round",
-            **LINE_STYLES[line.style],
+            "polyline", points=p, fill="none", stroke=series_color(line.color), stroke_linejoin="round",
+            **LINE_STYLES[line.style]
         )
         for p in polyline_segments(px, py)
     )
@@ -332,12 +321,8 @@ def draw_histogram(bars: Histogram, x: AxisScale, y: AxisScale) -> str:
     floor = y([0.0])[0]
     path = " ".join(f"{a:.1f},{t:.1f} {b:.1f},{t:.1f}" for a, b, t in zip(edges, edges[1:], tops))
     return svg_element(
-        "polygon",
-        points=f"{edges[0]:.1f},{floor:.1f} {path} {edges[-1]:.1f},{floor:.1f}",
-        fill=series_color(bars.color),
-        fill_opacity=0.35,
-        stroke=series_color(bars.color),
-        stroke_width=1,
+        "polygon", points=f"{edges[0]:.1f},{floor:.1f} {path} {edges[-1]:.1f},{floor:.1f}",
+        fill=series_color(bars.color), fill_opacity=0.35, stroke=series_color(bars.color), stroke_width=1
     )
 
 def draw_marker(
@@ -348,19 +333,13 @@ def draw_marker(
     px = float(x([mark.x])[0])
     color = series_color(mark.color)
     right = px > (x.a + x.b) / 2
+    anchor = "end" if right else "start"
     if mark.y is None:
         line = svg_element("line", x1=f"{px:.1f}", x2=f"{px:.1f}", y1=y.a, y2=y.b, stroke=color, stroke_dasharray="2 3")
-        return line + svg_text(
-            px - 4 if right else px + 4,
-            min(y.a, y.b) + 11 + 13 * row,
-            mark.word,
-            "end" if right else "start",
-            10.5,
-            color,
-        )
+        return line + svg_text(px - 4 if right else px + 4, min(y.a, y.b) + 11 + 13 * row, mark.word, anchor, 10.5, color)
     py = float(y([mark.y])[0])
-    return (svg_element("circle", cx=f"{px:.1f}", cy=f"{py:.1f}", r=4, fill="none", stroke=color, stroke_width=2)
-            + svg_text(px - 7 if right else px + 7, py - 6, mark.word, "end" if right else "start", 10.5, color))
+    circle = svg_element("circle", cx=f"{px:.1f}", cy=f"{py:.1f}", r=4, fill="none", stroke=color, stroke_width=2)
+    return circle + svg_text(px - 7 if right else px + 7, py - 6, mark.word, anchor, 10.5, color)
 
 # %% ../../nbs/00_display/02_svg.ipynb #cbd4835e
 # maximum number of columns of a heat map; of characters of a row name
@@ -382,124 +361,89 @@ def color_values(heat: Heatmap) -> tuple[np.ndarray, float, float]:
     low, high = axis_range([values], heat.log) if heat.span is None else heat.span
     if not heat.log: return values, low, high
     with np.errstate(all="ignore"):
-        return (
-            np.where(values > 0, np.log10(np.where(values > 0, values, 1)), np.nan),
-            math.log10(low),
-            math.log10(high),
-        )
+        logarithms = np.where(values > 0, np.log10(np.where(values > 0, values, 1)), np.nan)
+    return logarithms, math.log10(low), math.log10(high)
 
-# uint8 of shape (rows, columns, 4)
-def svg_image(colors, x, y, width, height) -> str:
+def svg_image(
+    colors: np.ndarray,  # uint8 of shape (rows, columns, 4)
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+) -> str:
     "Return pixels as an <image> element."
     data = b64encode(encode_png(colors)).decode()
     return svg_element(
-        "image",
-        href=f"data:image/png;base64,{data}",
-        x=f"{x:.1f}",
-        y=f"{y:.1f}",
-        width=f"{width:.1f}",
-        height=f"{height:.1f}",
-        preserveAspectRatio="none",
-        style="image-rendering:pixelated",
+        "image", href=f"data:image/png;base64,{data}", x=f"{x:.1f}", y=f"{y:.1f}", width=f"{width:.1f}",
+        height=f"{height:.1f}", preserveAspectRatio="none", style="image-rendering:pixelated"
     )
 
-def draw_row_labels(names, left, top, bottom) -> str:
+def draw_row_labels(names: Sequence[str], left: float, top: float, bottom: float) -> str:
     "Draw names beside rows of equal height; only every n-th name if space is short."
     size = (bottom - top) / max(len(names), 1)
     every = max(1, math.ceil(11 / size))
     return "".join(
         svg_text(
-            left - 6,
-            top + (i + 0.5) * size + 3.5,
-            name if len(name) <= MAX_LABEL_CHARS else "…" + name[1 - MAX_LABEL_CHARS :],
-            "end",
-            10,
+            left - 6, top + (i + 0.5) * size + 3.5,
+            name if len(name) <= MAX_LABEL_CHARS else "…" + name[1 - MAX_LABEL_CHARS :], "end", 10
         )
         for i, name in enumerate(names)
         if i % every == 0
     )
 
 # %% ../../nbs/00_display/02_svg.ipynb #a8f51dca
-def draw_heatmap(heat: Heatmap, left, top, right, bottom) -> str:
+def draw_heatmap(heat: Heatmap, left: float, top: float, right: float, bottom: float) -> str:
     "Draw a heat map with a colour bar on its right."
     heat = reduce_columns(heat)
     values, low, high = color_values(heat)
+    bar = apply_colormap(np.linspace(1, 0, 64)[:, None], 0, 1)
     out = [
         svg_image(apply_colormap(values, low, high), left, top, right - left, bottom - top),
         draw_row_labels(heat.rows, left, top, bottom),
+        svg_image(bar, right + 8, top, 8, bottom - top),
     ]
-    out.append(svg_image(apply_colormap(np.linspace(1, 0, 64)[:, None], 0, 1), right + 8, top, 8, bottom - top))
-    ends = [10 ** o if heat.log else o for o in (high, low)]
-    return "".join(
-        [
-            *out,
-            *(
-                svg_text(right + 19, at, format_tick(float(f"{end:.2g}")), size=10)
-                for at, end in zip((top + 9, bottom), ends)
-            ),
-        ]
-    )
+    for at, end in ((top + 9, high), (bottom, low)):
+        out.append(svg_text(right + 19, at, format_tick(float(f"{10 ** end if heat.log else end:.2g}")), size=10))
+    return "".join(out)
 
 # %% ../../nbs/00_display/02_svg.ipynb #7017581f
 # size of a panel in pixels
 PANEL_WIDTH = 430
 PANEL_HEIGHT = 250
 
-def panel_scales(panel: Panel, left, top, right, bottom) -> tuple[AxisScale, AxisScale]:
+def panel_scales(panel: Panel, left: float, top: float, right: float, bottom: float) -> tuple[AxisScale, AxisScale]:
     "Return the x and y scales of a panel."
     lines, bars, heats, marks = (panel.of(kind) for kind in (LineSeries, Histogram, Heatmap, Marker))
     xs = [*(o.x for o in (*lines, *heats)), *(o.edges for o in bars)] or [[m.x] for m in marks]
     ys = [*(o.y for o in lines), *(o.counts for o in bars), *([[0.0]] if bars and not panel.ylog else [])]
-    if panel.rows:
-        return AxisScale(*axis_range(xs, panel.xlog), left + 8, right, panel.xlog), AxisScale(
-            -0.5, len(panel.rows) - 0.5, top, bottom
-        )
+    x = AxisScale(*axis_range(xs, panel.xlog), left + 8 if panel.rows else left, right, panel.xlog)
+    if panel.rows: return x, AxisScale(-0.5, len(panel.rows) - 0.5, top, bottom)
     low, high = axis_range(ys, panel.ylog)
     air = 0 if panel.ylog or bars else (high - low) * 0.04
-    return AxisScale(*axis_range(xs, panel.xlog), left, right, panel.xlog), AxisScale(
-        low - air, high + air, bottom, top, panel.ylog
-    )
+    return x, AxisScale(low - air, high + air, bottom, top, panel.ylog)
 
-def draw_axes(panel, x: AxisScale, y: AxisScale, top, bottom) -> str:
+def draw_axes(panel: Panel, x: AxisScale, y: AxisScale, top: float, bottom: float) -> str:
     "Draw ticks, grid lines, axis labels and the note."
     out = [draw_row_labels(panel.rows, x.a - 8, top, bottom)]
-    for at in y(range(len(panel.rows))):
-        out.append(
-            svg_element(
-                "line", x1=x.a - 8, x2=x.b, y1=f"{at:.1f}", y2=f"{at:.1f}", stroke=GRID_COLOR, stroke_opacity=0.15
-            )
-        )
+    def grid_line(start: float, at: float, opacity: float) -> str:
+        height = f"{at:.1f}"
+        return svg_element("line", x1=start, x2=x.b, y1=height, y2=height, stroke=GRID_COLOR, stroke_opacity=opacity)
+    out += [grid_line(x.a - 8, at, 0.15) for at in y(range(len(panel.rows)))]
     for at, value in zip([] if panel.rows or panel.of(Heatmap) else y(y.ticks), y.ticks):
-        out += [
-            svg_element("line", x1=x.a, x2=x.b, y1=f"{at:.1f}", y2=f"{at:.1f}", stroke=GRID_COLOR, stroke_opacity=0.22),
-            svg_text(x.a - 6, at + 3.5, format_tick(value), "end", 10.5),
-        ]
+        out += [grid_line(x.a, at, 0.22), svg_text(x.a - 6, at + 3.5, format_tick(value), "end", 10.5)]
     out += [svg_text(at, bottom + 15, format_tick(value), "middle", 10.5) for at, value in zip(x(x.ticks), x.ticks)]
-    return "".join(
-        [
-            *out,
-            svg_text(x.b, bottom + 29, panel.x, "end", 10.5),
-            svg_text(x.a, bottom + 29, panel.note, size=10.5, font_weight="600"),
-            svg_text(x.a - 6, top - 8, panel.y, "end", 10.5),
-        ]
-    )
+    out.append(svg_text(x.b, bottom + 29, panel.x, "end", 10.5))
+    out.append(svg_text(x.a, bottom + 29, panel.note, size=10.5, font_weight="600"))
+    out.append(svg_text(x.a - 6, top - 8, panel.y, "end", 10.5))
+    return "".join(out)
 
-def draw_legend(panel, right) -> str:
+def draw_legend(panel: Panel, right: float) -> str:
     "Draw the names of the elements in their colours, right-aligned."
     out = []
     at = right
     for o in reversed(panel.named() if len(panel.named()) > 1 else []):
-        out.append(
-            svg_text(
-                at,
-                17,
-                o.name,
-                "end",
-                11,
-                series_color(o.color),
-                **(dict(fill_opacity=0.65) if getattr(o, "style", "") in ("faint", "dashed") else {}),
-            )
-        )
+        faint = dict(fill_opacity=0.65) if getattr(o, "style", "") in ("faint", "dashed") else {}
+        out.append(svg_text(at, 17, o.name, "end", 11, series_color(o.color), **faint))
         at -= 6.2 * len(o.name) + 12
     return "".join(out)
 
@@ -513,9 +457,8 @@ def draw_panel(panel: Panel, left_at: float = 0, top_at: float = 0, height: floa
     bottom = height - 34
     x, y = panel_scales(panel, left, top, right, bottom)
     things = [draw_heatmap(heat, left, top, right, bottom) for heat in heats]
-    things += [draw_histogram(o, x, y) for o in panel.of(Histogram)] + [
-        draw_line(o, x, y) for o in panel.of(LineSeries)
-    ]
+    things += [draw_histogram(o, x, y) for o in panel.of(Histogram)]
+    things += [draw_line(o, x, y) for o in panel.of(LineSeries)]
     things += [draw_marker(o, x, y, i % 4) for i, o in enumerate(panel.of(Marker))]
     head = svg_text(0, 17, panel.title, size=13, font_weight="600") + draw_legend(panel, right)
     return svg_element(
@@ -535,12 +478,6 @@ def render_svg(panels: list, columns: int = 2) -> str:
     width = columns * (PANEL_WIDTH + 20) - 20
     height = max(rows, 1) * (tall + 8)
     return svg_element(
-        "svg",
-        inside,
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {width} {height}",
-        width=width,
-        height=height,
-        style="max-width:100%;height:auto",
-        font_family="system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif",
+        "svg", inside, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height}", width=width, height=height,
+        style="max-width:100%;height:auto", font_family="system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif"
     )

@@ -28,7 +28,7 @@ from trainer_nb.core.errors import (
     warn,
 )
 from ..core.records import Record
-from ..core.interrupts import AWAITED, RUN_LOCK, InterruptGuard
+from ..core.interrupts import BATCH_WAIT, RUN_LOCK, InterruptGuard
 from ..core.seeding import preserve_generators
 from ..device.sharding import require_several_processes, to_local
 from .overrides import TrainerBase
@@ -310,8 +310,8 @@ def half_done(run: RunState, error: BaseException) -> str:
 def describe_interruption(run: RunState) -> str:
     "Return a sentence about the work that was interrupted."
     if run.optimizer is None or run.loader is None: return "The preparation was cancelled"
-    if run.step_rolled_back and run.interrupts.in_vain:
-        return f"No batch came from the data workers for {AWAITED.PATIENCE:g} s, so the step in progress was cancelled"
+    if run.step_rolled_back and run.interrupts.timed_out:
+        return f"No batch came from the data workers for {BATCH_WAIT.TIMEOUT:g} s, so the step in progress was cancelled"
     if run.step_rolled_back: return "The step in progress was cancelled"
     if not run.due: return "The work after the step was interrupted"
     return "The work after the step is incomplete, and is completed first when the run continues"

@@ -252,7 +252,7 @@ class ProcessGroup:
                 # processes that compute without waiting for the failed one end the command
                 self.interrupt(set(call.ranks) - set(call.outcomes))
             if failed_at is not None and now - failed_at > self.grace_seconds(): break
-            if interrupted_at is None and num_pressed >= interrupts.enough:
+            if interrupted_at is None and num_pressed >= interrupts.presses_needed:
                 interrupted_at = now
                 num_pressed_then = num_pressed
                 self.interrupt(call.ranks)

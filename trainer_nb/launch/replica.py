@@ -212,7 +212,7 @@ class Replica:
     def interrupt(self, *signal_and_frame):
         "Interrupt, as by the last press of the interrupt button; the handler of a signal."
         interrupts = self.learner.run_state.interrupts
-        interrupts.pressed = max(interrupts.pressed, interrupts.enough)
+        interrupts.pressed = max(interrupts.pressed, interrupts.presses_needed)
         if interrupts.abortable:
             interrupts.check()
 

@@ -110,8 +110,8 @@ class ReportCallback(TrainerCallback):
         except Exception as error:
             self.switch_off(error, opened[1])
 
-    # the callback handler calls this when the callback leaves the run
-    put_down = close
+    # called by core.callbacks.close_callbacks; put_down is its earlier name
+    close_resources = put_down = close
 
     def switch_off(self, error: Exception, run_id: str):
         "Switch the tracker off for this run, with one warning."

@@ -9,8 +9,11 @@ import functools
 import importlib
 import logging
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.optim.optimizer import ParamsT
 
 from ..args.training_args import TrainingArguments
 
@@ -33,12 +36,14 @@ PIP_NAMES = {
     "torchdistx.optimizers": "git+https://github.com/pytorch/torchdistx",
 }
 
-# the name in the settings
-def import_library(module: str,  # one of PIP
-            optim: str):
+def import_library(
+    module: str,  # one of PIP_NAMES
+    optim: str,  # name in the settings
+) -> Any:
     "Import and return a module. Raise ImportError with the line that installs it."
     root = logging.getLogger()
-    before = (logging.getLogger().level, list(logging.getLogger().handlers))
+    level = root.level
+    handlers = list(root.handlers)
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -47,18 +52,18 @@ def import_library(module: str,  # one of PIP
             f" {PIP_NAMES[module]}`."
         ) from error
     finally:
-        root.setLevel(before[0])
-        root.handlers[:] = before[1]
+        root.setLevel(level)
+        root.handlers[:] = handlers
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #1a53b0f8
 def adam_betas(args: TrainingArguments) -> tuple: return args.adam_beta1, args.adam_beta2
 
-# keyword arguments of Adam and its variants
 def adam_kwargs(args: TrainingArguments) -> dict:
+    "Return keyword arguments of Adam and its variants."
     return dict(betas=adam_betas(args), eps=args.adam_epsilon)
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #1e35762d
-def _bnb(args: TrainingArguments, cls, **more):
+def _bnb(args: TrainingArguments, cls, **more: Any):
     "Return an optimizer class of bitsandbytes and its keyword arguments, with the bits from its name."
     paged = {} if cls == "RMSprop" else {"is_paged": args.optim.startswith("paged_")}
     return getattr(import_library("bitsandbytes", args.optim).optim, cls), dict(
@@ -111,11 +116,11 @@ def galore(args: TrainingArguments):
     }.get(kind, {})
 
 @functools.cache
-def _apollo(optim):
+def _apollo(optim: str):
     "Return a class that seeds each parameter at its first step, so that unfrozen parameters, which are added later, have a seed too."
     class APOLLOAdamW(import_library("apollo_torch", optim).APOLLOAdamW):
         __doc__ = "Implement APOLLO with support for parameters that are added later."
-        def step(self, closure=None):
+        def step(self, closure: Callable[[], float] | None = None):
             for n, p in enumerate([p for g in self.param_groups for p in g["params"]], 1):
                 self.state[p].setdefault("seed", n)
             return super().step(closure)
@@ -142,8 +147,8 @@ def schedule_free(args: TrainingArguments):
     if kind == "radam": return cls, more
     if 0 < args.warmup_steps < 1:
         raise ValueError(
-            f"warmup_steps={args.warmup_steps!r} is a ratio, and optim={args.optim!r} has a warm-up of its own that"
-            " wants a number of steps."
+            f"warmup_steps={args.warmup_steps!r} is a ratio, and the warm-up of optim={args.optim!r} needs a number of"
+            " steps. Give warmup_steps=100, for example."
         )
     return cls, {**more, "warmup_steps": int(args.warmup_steps)}
 
@@ -167,7 +172,7 @@ def _grokadamw():
     "Return the class, with its state in the usual place."
     class GrokAdamW(import_library("grokadamw", "grokadamw").GrokAdamW):
         __doc__ = "GrokAdamW whose state is in `state`."
-        def step(self, closure=None):
+        def step(self, closure: Callable[[], float] | None = None):
             for group in self.param_groups:
                 group["state"] = self.state
             try:
@@ -205,7 +210,7 @@ def factored_rsqrt(
     return of_rows * columns.unsqueeze(-2).rsqrt()
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #588b49a6
-def _init_state(grad, beta1) -> dict:
+def _init_state(grad: torch.Tensor, beta1: float | None) -> dict:
     "Return the state of a parameter before its first update."
     state = {"step": 0}
     if beta1 is not None:
@@ -220,9 +225,10 @@ def _init_state(grad, beta1) -> dict:
     return state
 
 def _precondition(
-    grad, state,
-    keep,  # weight of the old squares
-    floor,  # added to each square
+    grad: torch.Tensor,
+    state: dict[str, Any],
+    keep: float,  # weight of the old squares
+    floor: float,  # added to each square
 ):
     "Return the gradient divided by the root of its running mean square; update the state."
     squares = grad**2 + floor
@@ -232,8 +238,8 @@ def _precondition(
     return factored_rsqrt(state["exp_avg_sq_row"], state["exp_avg_sq_col"]).mul_(grad)
 
 def _decay(
-    weights,
-    share,  # a number, or a one-element tensor
+    weights: torch.Tensor,
+    share: float | torch.Tensor,  # a number, or a one-element tensor
 ):
     "Reduce weights by a fraction, in place."
     return weights.mul_(1 - share) if isinstance(share, torch.Tensor) else weights.add_(weights, alpha=-share)
@@ -244,30 +250,23 @@ class Adafactor(torch.optim.Optimizer):
     # Options of transformers' class with a fixed value here. Its update reads them from the groups of a checkpoint.
     FIXED = {"relative_step": False, "warmup_init": False}
 
-    # whether the learning rate is relative to the weights' size
-    def __init__(self, params, lr: float = 1e-3,
-                 eps: tuple = (1e-30, 1e-3),      # added to each square; minimum size of weights for scale_parameter
-                 clip_threshold: float = 1.0,     # maximum root mean square of an update, before the learning rate
-                 decay_rate: float = -0.8,        # exponent of the decay of the squares' weight
-                 beta1: float | None = None,      # a number: a running mean of the updates too
-                 weight_decay: float = 0.0,
-                 scale_parameter: bool = False):
-        super().__init__(
-            params,
-            dict(
-                lr=lr,
-                eps=eps,
-                clip_threshold=clip_threshold,
-                decay_rate=decay_rate,
-                beta1=beta1,
-                weight_decay=weight_decay,
-                scale_parameter=scale_parameter,
-                **self.FIXED
-            ),
-        )
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        eps: tuple = (1e-30, 1e-3),  # added to each square; minimum size of weights for scale_parameter
+        clip_threshold: float = 1.0,  # maximum root mean square of an update, before the learning rate
+        decay_rate: float = -0.8,  # exponent of the decay of the squares' weight
+        beta1: float | None = None,  # a number: a running mean of the updates too
+        weight_decay: float = 0.0,
+        scale_parameter: bool = False,  # True: the learning rate is relative to the weights' size
+    ):
+        defaults = dict(lr=lr, eps=eps, clip_threshold=clip_threshold, decay_rate=decay_rate, beta1=beta1)
+        defaults |= dict(weight_decay=weight_decay, scale_parameter=scale_parameter, **self.FIXED)
+        super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Callable[[], float] | None = None):
         "Update every parameter that has a gradient."
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
@@ -276,7 +275,7 @@ class Adafactor(torch.optim.Optimizer):
                     self._update(p, group)
         return loss
 
-    def _update(self, p, group):
+    def _update(self, p: torch.Tensor, group: dict[str, Any]):
         if p.grad.layout is not torch.strided:
             raise RuntimeError(
                 "Adafactor takes no sparse gradients; use optim='sgd', or sparse=False in the Embedding."
@@ -302,12 +301,18 @@ class Adafactor(torch.optim.Optimizer):
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #0dd757db
 class Muon(torch.optim.Optimizer):
     "Combine Muon, for groups with `muon=True`, and AdamW, for all others."
-    # of AdamW
-    def __init__(self, params, lr: float = 1e-3, weight_decay: float = 0.0,
-                 momentum: float = 0.95, nesterov: bool = True,
-                 ns_steps: int = 5,                        # number of iterations towards the orthogonal matrix
-                 adjust_lr_fn: str = "match_rms_adamw",    # or "original"
-                 betas: tuple = (0.9, 0.999), eps: float = 1e-8):
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        weight_decay: float = 0.0,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_steps: int = 5,  # number of iterations towards the orthogonal matrix
+        adjust_lr_fn: str = "match_rms_adamw",  # or "original"
+        betas: tuple = (0.9, 0.999),  # of AdamW
+        eps: float = 1e-8,  # of AdamW
+    ):
         one = [torch.zeros(1, 1)]
         both = dict(lr=lr, weight_decay=weight_decay)
         muon = torch.optim.Muon(
@@ -329,7 +334,7 @@ class Muon(torch.optim.Optimizer):
         super().add_param_group({**part.defaults, **group, "params": flat})
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Callable[[], float] | None = None):
         "Update every parameter that has a gradient."
         loss = None if closure is None else torch.enable_grad()(closure)()
         for kind, part in self.parts.items():

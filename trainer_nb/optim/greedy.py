@@ -5,15 +5,13 @@
 # %% ../../nbs/05_optim/02_greedy.ipynb #c2f0fd3f
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 # %% auto #0
 __all__ = ['GreedyLRState', 'GreedyLR']
 
 # %% ../../nbs/05_optim/02_greedy.ipynb #94f880e0
-def _per_group(value, optimizer: torch.optim.Optimizer, name: str) -> list:
+def _per_group(value: float | list[float] | tuple[float, ...], optimizer: torch.optim.Optimizer, name: str) -> list:
     "Return one number per group. Raise ValueError for a list of another length."
     n = len(optimizer.param_groups)
     if not isinstance(value, (list, tuple)): return [value] * n
@@ -52,13 +50,12 @@ class GreedyLRState:
         self.warmup = warmup
         self.eps = eps
         self.smooth = smooth
-        self.window_size, self.reset_start, self.reset_start_original, self.last_epoch = (
-            window_size,
-            reset_start,
-            reset_start,
-            0,
-        )
-        self.min_lrs, self.max_lrs = _per_group(min_lr, optimizer, "min_lr"), _per_group(max_lr, optimizer, "max_lr")
+        self.window_size = window_size
+        self.reset_start = reset_start
+        self.reset_start_original = reset_start
+        self.last_epoch = 0
+        self.min_lrs = _per_group(min_lr, optimizer, "min_lr")
+        self.max_lrs = _per_group(max_lr, optimizer, "max_lr")
         self._init_lrs = self.get_rates()
         self._last_lr = self.get_rates()
         self.begin()
@@ -86,20 +83,19 @@ class GreedyLRState:
     def is_better(self, value: float) -> bool:
         "Return whether a metric improves on the best so far by more than the threshold."
         sign = 1 if self.mode == "max" else -1
-        wanted = (
-            self.best * (1.0 + sign * self.threshold)
-            if self.threshold_mode == "rel"
-            else self.best + sign * self.threshold
-        )
-        return value > wanted if sign > 0 else value < wanted
+        if self.threshold_mode == "rel":
+            limit = self.best * (1.0 + sign * self.threshold)
+        else:
+            limit = self.best + sign * self.threshold
+        return value > limit if sign > 0 else value < limit
 
 # %% ../../nbs/05_optim/02_greedy.ipynb #856728a2
 class GreedyLR(GreedyLRState):
     "Raise or lower the learning rate according to a metric."
     def step(
         self,
-        metrics: dict[str, Any],  # one number
-        epoch=None,  # its index, None: the next
+        metrics: float,
+        epoch: int | None = None,  # its index; None: the next
     ):
         "Process the metric of an evaluation."
         value = self.smoothed(float(metrics)) if self.smooth else float(metrics)
@@ -128,10 +124,10 @@ class GreedyLR(GreedyLRState):
 
     def _put(
         self,
-        wanted: list,  # a rate per group
+        rates: list,  # one per group
         least: float = -1,  # changes up to this are skipped
     ):
-        for group, rate in zip(self.optimizer.param_groups, wanted):
+        for group, rate in zip(self.optimizer.param_groups, rates):
             if abs(rate - float(group["lr"])) <= least: continue
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(rate)

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import re
 from collections import deque
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,12 +20,7 @@ from ..args.training_args import TrainingArguments
 from ..core.errors import suggest_names, warn
 from ..device.sharding import is_dtensor, to_local
 from trainer_nb.optim.extra_optimizers import (
-    LIBRARY_OPTIMIZERS,
-    Adafactor,
-    Muon,
-    adam_kwargs,
-    isolate_bnb_manager,
-    target_options,
+    LIBRARY_OPTIMIZERS, Adafactor, Muon, adam_kwargs, isolate_bnb_manager, target_options
 )
 
 # %% auto #0
@@ -55,7 +51,7 @@ def _group_by_child(model: torch.nn.Module) -> list:
     return list(found.items())
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #f7b46390
-def _group_by_prefix(model: torch.nn.Module, groups) -> list:
+def _group_by_prefix(model: torch.nn.Module, groups: list) -> list:
     "Return groups by the longest matching prefix."
     groups = [[g] if isinstance(g, str) else list(g) for g in groups]
     rest = []
@@ -67,7 +63,7 @@ def _group_by_prefix(model: torch.nn.Module, groups) -> list:
     return [("rest", rest), *found] if rest else found
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #b983c6f9
-def _check_groups(model: torch.nn.Module, groups, found):
+def _check_groups(model: torch.nn.Module, groups: list, found: list[tuple[str, list]]):
     "Raise ValueError for a prefix that no parameter has, or a group without parameters."
     known = set()
     for name, _ in model.named_parameters(remove_duplicate=False):
@@ -86,25 +82,25 @@ def _check_groups(model: torch.nn.Module, groups, found):
             )
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #88ef41ba
-# name of the group, and its (name, parameter) pairs
-def layer_groups(model: nn.Module,
-                 groups: list | None = None  # prefixes of parameter names, a string or a list of them per group
-                ) -> list[tuple[str, list[tuple[str, nn.Parameter]]]]:
+def layer_groups(
+    model: nn.Module,
+    groups: list | None = None,  # prefixes of parameter names, a string or a list of them per group
+) -> list[tuple[str, list[tuple[str, nn.Parameter]]]]:  # name of the group, and its (name, parameter) pairs
     "Return the model's parameters in named groups from input to output, including frozen ones."
     return _group_by_child(model) if groups is None else _group_by_prefix(model, groups)
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #0b1cc89d
 def _is_targeted(
     name: str,  # of a module
-    chosen,  # as in optim_target_modules
+    chosen: str | list[str],  # as in optim_target_modules
 ) -> bool:
     "Return whether a module is selected."
     if isinstance(chosen, str):
         return chosen.replace("_", "-") == "all-linear" or re.fullmatch(chosen, name) is not None
     return any(o in name or re.fullmatch(o, name) for o in chosen)
 
-# in the order of the model
 def _linear_names(model: torch.nn.Module) -> list[str]:
+    "Return the names of the linear layers in the order of the model."
     return [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #e7e0da8a
@@ -120,20 +116,21 @@ def _hidden_linear_names(model: torch.nn.Module) -> list[str]:
     hidden = [n for n in linear if model.get_submodule(n) is not last]
     return hidden[:-1] if last is None and len(hidden) > 1 else hidden
 
-# names of weights, as in `named_parameters`
-def target_parameter_names(model: nn.Module,
-                 chosen: str | list[str] | None,  # optim_target_modules
-                 optim: str                       # for the message
-                ) -> set[str]:
+def target_parameter_names(
+    model: nn.Module,
+    chosen: str | list[str] | None,  # optim_target_modules
+    optim: str,  # for the message
+) -> set[str]:  # as in `named_parameters`
     "Return the names of the weights with the optimizer's special rule. Raise ValueError if there are none."
     if chosen is None and optim != "muon":
         raise ValueError(
             f"optim={optim!r} applies to some linear layers, and none are selected. Give"
             " optim_target_modules='all-linear', a list of parts of their names, or a pattern."
         )
-    modules = (
-        _hidden_linear_names(model) if chosen is None else [n for n in _linear_names(model) if _is_targeted(n, chosen)]
-    )
+    if chosen is None:
+        modules = _hidden_linear_names(model)
+    else:
+        modules = [n for n in _linear_names(model) if _is_targeted(n, chosen)]
     tied = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     found = {id(w) for n in modules if id(w := model.get_submodule(n).weight) not in tied or chosen is not None}
     if not found:
@@ -145,13 +142,12 @@ def target_parameter_names(model: nn.Module,
     return {n for n, p in model.named_parameters() if id(p) in found}
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #039bfa26
-# 'params', 'weight_decay'; with a list of rates also 'lr' and the indices
 def parameter_groups(
     model: nn.Module,
     args: TrainingArguments,  # weight_decay, learning_rate, layer_groups, optim_target_modules
     decay: set[str] | None = None,  # names of the parameters with weight decay; None: `decay_parameter_names`
     targeted: dict | None = None,  # options of the groups of targeted weights; None: there are none
-) -> list[dict]:
+) -> list[dict]:  # 'params', 'weight_decay'; with a list of rates also 'lr' and the indices
     "Return the parameter groups for an optimizer. Raise ValueError if all parameters are frozen."
     several = isinstance(args.learning_rate, list)
     layers = layer_groups(model, args.layer_groups) if several else [("all", list(model.named_parameters()))]
@@ -164,12 +160,8 @@ def parameter_groups(
     targets = set() if targeted is None else target_parameter_names(model, args.optim_target_modules, args.optim)
     for i, (_, params) in enumerate(layers):
         for target, decays in ((False, True), (False, False), (True, True), (True, False)):
-            group = dict(
-                params=[
-                    p for n, p in params if p.requires_grad and (n in decay) == decays and (n in targets) == target
-                ],
-                weight_decay=args.weight_decay if decays else 0.0,
-            )
+            own = [p for n, p in params if p.requires_grad and (n in decay) == decays and (n in targets) == target]
+            group = dict(params=own, weight_decay=args.weight_decay if decays else 0.0)
             if several:
                 group.update(lr=args.learning_rate[i], layer_group=i, layer_groups=len(layers))
             if target:
@@ -181,7 +173,7 @@ def parameter_groups(
     return groups
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #a51efc55
-def _check_lr_count(rates, names):
+def _check_lr_count(rates: list[float], names: list[str]):
     "Raise ValueError for a list of rates without exactly one per layer group."
     if len(rates) == len(names): return
     raise ValueError(f"learning_rate has {len(rates)} values, but there are {len(names)} layer groups: "
@@ -195,10 +187,8 @@ def _default_lr(args: TrainingArguments) -> float:
 # %% ../../nbs/05_optim/01_optimizers.ipynb #33711f09
 _TORCH_OPTIMIZERS = {
     "adamw_torch": lambda args: (torch.optim.AdamW, adam_kwargs(args)),  # torch chooses the implementation
-    "adamw_torch_fused": lambda args: (
-        torch.optim.AdamW,
-        {**adam_kwargs(args), "fused": True},
-    ),  # one kernel per group of tensors
+    # one kernel per group of tensors
+    "adamw_torch_fused": lambda args: (torch.optim.AdamW, {**adam_kwargs(args), "fused": True}),
     "sgd": lambda args: (torch.optim.SGD, {}),
     "adagrad": lambda args: (torch.optim.Adagrad, {}),
     "rmsprop": lambda args: (torch.optim.RMSprop, {}),  # without options; momentum and others come from optim_args
@@ -208,13 +198,14 @@ _TORCH_OPTIMIZERS = {
 OPTIMIZERS = {name: {**_TORCH_OPTIMIZERS, **LIBRARY_OPTIMIZERS}[name] for name in OPTIMIZER_NAMES}
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #45ea07ba
-def _literal(node):
+def _literal(node: ast.expr):
     "Return the value of one keyword: a Python literal, true and false in any case, or a word."
     if not isinstance(node, ast.Name): return ast.literal_eval(node)
     return {"true": True, "false": False, "none": None}.get(node.id.lower(), node.id)
 
-def parse_optim_args(text: str | dict | None  # "a=1,b=(0.9, 0.95)", or a dictionary
-                    ) -> dict:
+def parse_optim_args(
+    text: str | dict | None,  # "a=1,b=(0.9, 0.95)", or a dictionary
+) -> dict[str, Any]:
     "Return the options in `optim_args`, with their types. Raise ValueError if they cannot be parsed."
     if not text or isinstance(text, dict): return dict(text or {})
     try:
@@ -237,7 +228,7 @@ def _convert_options(
     single = {int(k[4:]): found.pop(k) for k in list(found) if default and re.fullmatch(rf"beta[1-{len(default)}]", k)}
     return {**found, "betas": tuple(single.get(i + 1, b) for i, b in enumerate(default))} if single else found
 
-def _check_options(extra, known, name: str):
+def _check_options(extra: dict[str, Any], known: set[str], name: str):
     "Raise TypeError for an option that would have no effect, or that the optimizer does not have."
     for key in extra:
         if key in ("lr", "weight_decay"):
@@ -247,9 +238,7 @@ def _check_options(extra, known, name: str):
             raise TypeError(f"optim_args has {key!r}, which {name} does not take.{suggest_names(key, known)}")
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #3a681924
-def optimizer_class(
-    args: TrainingArguments,  # the class, and its keyword arguments
-) -> tuple[type, dict]:
+def optimizer_class(args: TrainingArguments) -> tuple[type, dict]:  # the class, and its keyword arguments
     "Return the optimizer class that `args` names. Raise ValueError for an unknown name, ImportError without its library, TypeError for an unknown option."
     if args.optim not in OPTIMIZERS:
         raise ValueError(f"There is no optimizer {args.optim!r}.{suggest_names(args.optim, OPTIMIZERS)}")
@@ -258,16 +247,15 @@ def optimizer_class(
     extra = _convert_options(parse_optim_args(args.optim_args), kwargs.get("betas"))
     known = set(inspect.signature(cls).parameters) - {"params"}
     _check_options(extra, known | set(of_groups) - {"muon"}, cls.__name__)
-    return cls, {
-        "lr": _default_lr(args),
-        **kwargs,
-        **{k: v for k, v in extra.items() if k in known and k not in of_groups},
-    }
+    own = {k: v for k, v in extra.items() if k in known and k not in of_groups}
+    return cls, {"lr": _default_lr(args), **kwargs, **own}
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #29b6f9b4
-def optimizer_groups(model: nn.Module, args: TrainingArguments,
-                     decay: set | None = None  # names of the parameters with weight decay; None: by the rule
-                    ) -> list[dict]:
+def optimizer_groups(
+    model: nn.Module,
+    args: TrainingArguments,
+    decay: set | None = None,  # names of the parameters with weight decay; None: by the rule
+) -> list[dict]:
     "Return the parameter groups for the optimizer that `args` names."
     options = target_options(args)
     if options is None: return parameter_groups(model, args, decay)
@@ -277,29 +265,25 @@ def optimizer_groups(model: nn.Module, args: TrainingArguments,
 # %% ../../nbs/05_optim/01_optimizers.ipynb #9a9e6f2d
 def warn_unused_adam_args(
     args: TrainingArguments,
-    kwargs,  # the optimizer's keyword arguments
+    kwargs: dict[str, Any],  # the optimizer's keyword arguments
 ):
     "Warn about arguments of Adam that have no effect."
     read = {**kwargs, **(target_options(args) or {})}
     keys = {"adam_beta1": "betas", "adam_beta2": "betas", "adam_epsilon": "eps"}
-    unread = [
-        n
-        for n, key in keys.items()
-        if key not in read and getattr(args, n) != field_default(args.__dataclass_fields__[n])
-    ]
+    changed = [n for n in keys if getattr(args, n) != field_default(args.__dataclass_fields__[n])]
+    unread = [n for n in changed if keys[n] not in read]
     if unread:
         warn(f"{', '.join(unread)} has no effect: optim={args.optim!r} does not read it.")
 
 def warn_ignored_args(
     args: TrainingArguments,
-    kwargs,  # those of the user's optimizer class
+    kwargs: dict[str, Any],  # those of the user's optimizer class
 ):
     "Warn about settings that have no effect with a user-defined optimizer class, and about a weight_decay in its keyword arguments that has none."
     own = {"lr": "learning_rate", "eps": "adam_epsilon"}
-    said = {"learning_rate", "optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"} - {
-        own[k] for k in kwargs if k in own and kwargs[k] == getattr(args, own[k])
-    }
-    idle = [n for n in args.changed() if n in said and not isinstance(getattr(args, n), list)]
+    repeated = {own[k] for k in kwargs if k in own and kwargs[k] == getattr(args, own[k])}
+    unread = {"learning_rate", "optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"} - repeated
+    idle = [n for n in args.changed() if n in unread and not isinstance(getattr(args, n), list)]
     if idle:
         warn(f"optimizer_cls_and_kwargs was given, so {', '.join(idle)} has no effect; put it among its keywords.")
     if "params" not in kwargs and kwargs.get("weight_decay", args.weight_decay) != args.weight_decay:
@@ -317,15 +301,17 @@ def create_optimizer(
 ) -> torch.optim.Optimizer:
     "Create the optimizer for the model's trainable parameters."
     cls, kwargs = cls_and_kwargs or optimizer_class(args)
-    warn_unused_adam_args(args, kwargs) if cls_and_kwargs is None else warn_ignored_args(args, kwargs)
+    if cls_and_kwargs is None:
+        warn_unused_adam_args(args, kwargs)
+    else:
+        warn_ignored_args(args, kwargs)
     if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
         return cls()(model, **kwargs)
     if "params" in kwargs: return cls(**kwargs)
     if kwargs.get("fused") and any(p.is_complex() for p in model.parameters()):
         kwargs = {**kwargs, "fused": None}
-    optimizer = cls(
-        parameter_groups(model, args, decay) if cls_and_kwargs else optimizer_groups(model, args, decay), **kwargs
-    )
+    make_groups = parameter_groups if cls_and_kwargs else optimizer_groups
+    optimizer = cls(make_groups(model, args, decay), **kwargs)
     isolate_bnb_manager(optimizer, model)
     return optimizer
 
@@ -335,13 +321,13 @@ PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 TENSOR_SUBCLASS_MODULES = ("torchao.",)
 STATE_OBJECT_MODULES = ("galore_torch.", "apollo_torch.")   # the same for objects
 
-def needs_flattening(v) -> bool:
+def needs_flattening(v: object) -> bool:
     "Return whether a value of an optimizer's state has to be taken apart."
     if isinstance(v, torch.Tensor): return type(v) not in PLAIN_TENSORS and not is_dtensor(v)
     return type(v).__module__.startswith(STATE_OBJECT_MODULES)
 
 def flatten_state_value(
-    t,  # a tensor or an object; raises TypeError for an unknown class
+    t: object,  # a tensor or an object; raises TypeError for an unknown class
 ) -> tuple:
     "Return plain tensors by suffix, and the recipe to reassemble the value: None for a plain tensor."
     if not isinstance(t, torch.Tensor): return _flatten_object(t)
@@ -360,14 +346,14 @@ def flatten_state_value(
     }
     return {f".{n}": getattr(t, n) for n in names}, recipe
 
-def _plain_sizes(value):
+def _plain_sizes(value: object):
     "Convert sizes to plain tuples."
     if isinstance(value, torch.Size): return tuple(value)
     if isinstance(value, (list, tuple)): return type(value)(map(_plain_sizes, value))
     return value
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #7283e520
-def _flatten_object(o) -> tuple:
+def _flatten_object(o: object) -> tuple:
     "Return an object's tensors by attribute (and index, for lists), and a recipe with all other attributes."
     tensors = {}
     plain = {}
@@ -398,7 +384,7 @@ def unflatten_state_value(
     "Reassemble a tensor or an object. Raise ValueError for a class of another library."
     known = STATE_OBJECT_MODULES if "plain" in recipe else TENSOR_SUBCLASS_MODULES
     if not recipe["module"].startswith(known):
-        raise ValueError(f"{recipe['module']} is no library whose tensors are made again.")
+        raise ValueError(f"{recipe['module']} is not a library whose tensors can be reassembled.")
     cls = getattr(importlib.import_module(recipe["module"]), recipe["class"])
     if "plain" not in recipe:
         return cls.__tensor_unflatten__(parts, recipe["context"], torch.Size(recipe["shape"]), recipe["stride"])
@@ -408,7 +394,7 @@ def unflatten_state_value(
     return o
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #912a4734
-def _is_serializable(v) -> bool:
+def _is_serializable(v: object) -> bool:
     "Return whether a value can be copied and serialized."
     if isinstance(v, torch.Tensor) or needs_flattening(v):
         flatten_state_value(to_local(v))
@@ -444,7 +430,7 @@ def kept_by_place(optimizer: torch.optim.Optimizer) -> str:
     own = {id(p) for p in params}
     shapes = {p.shape for p in params if p.ndim}
 
-    def by_place(v, depth=0) -> bool:
+    def by_place(v: object, depth: int = 0) -> bool:
         if isinstance(v, torch.Tensor): return depth > 0 and v.shape in shapes and id(v) not in own
         if isinstance(v, list) and len(v) == len(params) > 1 and all(isinstance(o, (int, float, dict)) for o in v):
             return True
@@ -461,9 +447,12 @@ def kept_by_place(optimizer: torch.optim.Optimizer) -> str:
             return name
     return ""
 
-# what cannot be done; what to do
-def refuse_regrouping(optimizer: torch.optim.Optimizer, what: str, instead: str):
-    "Refuse, with a ValueError, to change the groups of an optimizer that keeps something by the place of the parameters in them."
+def refuse_regrouping(
+    optimizer: torch.optim.Optimizer,
+    what: str,  # description of what cannot be done
+    instead: str,  # what to do instead
+):
+    "Raise ValueError for an optimizer that indexes an attribute by the positions of its parameters."
     if not (name := kept_by_place(optimizer)): return
     raise ValueError(
         f"{what}: it would change the groups of parameters, and {type(optimizer).__name__} keeps {name!r} by the place"

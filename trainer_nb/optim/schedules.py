@@ -8,11 +8,12 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+from collections.abc import Collection, Iterator
 from functools import partial
-from typing import Protocol, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 import torch
-from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from ..args.fields import SCHEDULE_NAMES
 from ..args.training_args import TrainingArguments
@@ -65,7 +66,7 @@ def cosine_with_restarts(step: int, *, num_warmup_steps: int, num_training_steps
     progress = (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
     return 0.0 if progress >= 1 else max(0.0, 0.5 * (1.0 + math.cos(math.pi * ((float(num_cycles) * progress) % 1.0))))
 
-def _scale_above_min(factor, lr_init, min_lr, min_lr_rate) -> float:
+def _scale_above_min(factor: float, lr_init: float, min_lr: float | None, min_lr_rate: float | None) -> float:
     "Map a factor between 0 and 1 to the range between the minimum fraction and 1."
     least = min_lr / lr_init if min_lr_rate is None else min_lr_rate
     return max(0, factor * (1 - least) + least)
@@ -146,24 +147,12 @@ def warmup_stable_decay(
     return max(0.0, factor * (1.0 - min_lr_ratio) + min_lr_ratio)
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #ea1b244d
-SCHEDULES = {
-    f.__name__: f
-    for f in (
-        linear,
-        cosine,
-        cosine_with_restarts,
-        cosine_with_min_lr,
-        cosine_warmup_with_min_lr,
-        constant,
-        constant_with_warmup,
-        polynomial,
-        inverse_sqrt,
-        warmup_stable_decay,
-    )
-}
+SCHEDULES = {f.__name__: f for f in (
+    linear, cosine, cosine_with_restarts, cosine_with_min_lr, cosine_warmup_with_min_lr, constant, constant_with_warmup,
+    polynomial, inverse_sqrt, warmup_stable_decay)}
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #a69c4d16
-def _check_kwargs(kwargs, known, name: str):
+def _check_kwargs(kwargs: dict[str, Any], known: Collection[str], name: str):
     "Raise TypeError for a keyword that the schedule `name` does not accept."
     for key in kwargs:
         if key in known: continue
@@ -198,7 +187,7 @@ def base_lrs(optimizer: torch.optim.Optimizer) -> list[float]:
     "Return the base rate of each group, which corresponds to a factor of 1."
     return [g[base_lr_key(g) or "lr"] for g in optimizer.param_groups]
 
-def base_lr_key(group) -> str | None:
+def base_lr_key(group: dict[str, Any]) -> str | None:
     "Return the key of a group's base rate. Some optimizers have a `max_lr` of their own; one cycle also sets `min_lr`."
     return "max_lr" if "max_lr" in group and "min_lr" in group else "initial_lr" if "initial_lr" in group else None
 
@@ -217,7 +206,7 @@ def _lr_lambdas(args: TrainingArguments, n: int, rates: list) -> list:
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #591221e3
 def check_schedule_numbers(
-    function,  # a partial over one of SCHEDULES
+    function: partial,  # a partial over one of SCHEDULES
 ):
     "Raise ValueError for numbers that are invalid for a schedule."
     given = {**(function.func.__kwdefaults__ or {}), **function.keywords}
@@ -230,7 +219,7 @@ def check_schedule_numbers(
     if "min_lr_rate" in given and (given["min_lr"] is None) == (given["min_lr_rate"] is None):
         raise ValueError(
             f"The schedule {name!r} needs exactly one smallest rate. Give lr_scheduler_kwargs={{'min_lr': a"
-            " rate} or {'min_lr_rate': a share of the learning rate}."
+            " rate} or {'min_lr_rate': a fraction of the learning rate}."
         )
     if name == "warmup_stable_decay":
         if given["num_decay_steps"] is None:
@@ -253,7 +242,7 @@ class MetricDrivenScheduler(Protocol):
     def step(self, metrics: float) -> None:
         "Adapt the rates after an evaluation."
 
-def is_metric_driven(scheduler: torch.optim.lr_scheduler.LRScheduler) -> TypeGuard[MetricDrivenScheduler]:
+def is_metric_driven(scheduler: LRScheduler) -> TypeGuard[MetricDrivenScheduler]:
     "Return whether a schedule is stepped with the metric of an evaluation; includes transformers' own GreedyLR."
     return isinstance(scheduler, ReduceLROnPlateau) or type(scheduler).__name__ == "GreedyLR"
 
@@ -271,7 +260,7 @@ def create_metric_scheduler(optimizer: torch.optim.Optimizer, args: TrainingArgu
         )
     return scheduler
 
-def _set_initial_lr(optimizer: torch.optim.Optimizer, rates):
+def _set_initial_lr(optimizer: torch.optim.Optimizer, rates: list):
     "Store the base rate in each group."
     for group, rate in zip(optimizer.param_groups, rates):
         # the current rate is changed in place
@@ -281,10 +270,11 @@ def _set_initial_lr(optimizer: torch.optim.Optimizer, rates):
             group.pop(key, None)
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #3df5ca04
-def create_scheduler(optimizer: torch.optim.Optimizer,
-                     args: TrainingArguments,  # lr_scheduler_type, lr_scheduler_kwargs, warmup_steps
-                     num_training_steps: int   # total number of optimizer steps
-                    ) -> torch.optim.lr_scheduler.LRScheduler:
+def create_scheduler(
+    optimizer: torch.optim.Optimizer,
+    args: TrainingArguments,  # lr_scheduler_type, lr_scheduler_kwargs, warmup_steps
+    num_training_steps: int,  # total number of optimizer steps
+) -> LRScheduler:
     "Return the schedule that `args` names. Raise ValueError for an unknown name, TypeError for an unknown keyword."
     name = args.lr_scheduler_type
     n = max(1, num_training_steps)
@@ -298,7 +288,7 @@ def create_scheduler(optimizer: torch.optim.Optimizer,
     return LambdaLR(optimizer, functions)
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #07bbed97
-def is_builtin_schedule(scheduler: torch.optim.lr_scheduler.LRScheduler) -> bool:
+def is_builtin_schedule(scheduler: LRScheduler) -> bool:
     "Return whether this is a `LambdaLR` over functions of this module."
     functions = getattr(scheduler, "lr_lambdas", None) or [None]
     return all(isinstance(f, partial) and f.func in SCHEDULES.values() for f in functions)
@@ -310,22 +300,21 @@ PLAIN_TYPES = (bool, int, float, str, type(None))
 # suffixes of the names of lists with an entry per group, in torch and by convention
 _PER_GROUP = ("lrs", "lambdas", "momentums", "_last_lr")
 
-def group_lists(attributes: dict,  # of a schedule, or its state
-                n: int             # number of groups of the optimizer
-               ) -> list[str]:
+def group_lists(
+    attributes: dict,  # of a schedule, or its state
+    n: int,  # number of groups of the optimizer
+) -> list[str]:
     "Return the names of the lists with an entry per group."
     return [k for k, v in attributes.items() if k.endswith(_PER_GROUP) and isinstance(v, list) and len(v) == n]
 
-def schedule_parts(
-    scheduler: torch.optim.lr_scheduler.LRScheduler,  # None if there is none
-):
+def schedule_parts(scheduler: LRScheduler | None) -> Iterator[LRScheduler]:
     "Yield a schedule and the schedules inside it."
     if scheduler is None: return
     yield scheduler
     for part in getattr(scheduler, "_schedulers", ()):
         yield from schedule_parts(part)
 
-def _keep_plain(value):
+def _keep_plain(value: object):
     "Return the plain part of a value, and whether the value can be kept."
     value = to_builtin(value)
     if isinstance(value, dict):
@@ -337,9 +326,9 @@ def _keep_plain(value):
         return [v for v, _ in kept], all(ok for _, ok in kept)
     return value, isinstance(value, PLAIN_TYPES)
 
-# plain values, lists and dictionaries of them; a new object
-def scheduler_state(scheduler: torch.optim.lr_scheduler.LRScheduler  # any of torch's
-                   ) -> dict:
+def scheduler_state(
+    scheduler: LRScheduler,  # any of torch's
+) -> dict:  # plain values, lists and dictionaries of them; a new object
     "Return the state that restores a schedule to this position; without the rates in the optimizer's groups."
     state = scheduler.state_dict()
     if is_builtin_schedule(scheduler):
@@ -347,17 +336,16 @@ def scheduler_state(scheduler: torch.optim.lr_scheduler.LRScheduler  # any of to
     return _keep_plain(state)[0]
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #3496fcce
-def match_lr_type(old, rate):
+def match_lr_type(old: float | torch.Tensor, rate: float):
     "Return the rate as a number, or as a tensor if the old one is a tensor (required by optimizers that were created with one)."
     return torch.full_like(old, rate) if isinstance(old, torch.Tensor) else rate
 
 
 def load_scheduler_state(
-    scheduler: torch.optim.lr_scheduler.LRScheduler,  # created in the same way as the one with this state
+    scheduler: LRScheduler,  # created in the same way as the one with this state
     state: dict,  # from `scheduler_state`; not modified
-    groups: (
-        list[int] | None
-    ) = None,  # for each group of the state, the index of the corresponding current group; None: the same index
+    # for each group of the state, the index of the corresponding current group; None: the same index
+    groups: list[int] | None = None,
 ):
     "Restore a schedule from `scheduler_state`; the optimizer's state has to be restored as well."
     state = copy.deepcopy(state)
@@ -365,7 +353,7 @@ def load_scheduler_state(
     scheduler.load_state_dict(state)
 
 
-def _adapt(scheduler: torch.optim.lr_scheduler.LRScheduler, state, groups):
+def _adapt(scheduler: LRScheduler, state: dict[str, Any], groups: list[int] | None):
     "Give a schedule the functions of the state's groups, and convert the state to the types of the schedule's rates."
     functions = state.get("lr_lambdas")
     own = getattr(scheduler, "lr_lambdas", None)
@@ -392,10 +380,11 @@ def _adapt(scheduler: torch.optim.lr_scheduler.LRScheduler, state, groups):
 GROUP_LR_KEYS = ("lr", "initial_lr", "max_lr", "min_lr", "base_lr")
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #7c0b38ad
-def scale_schedule(scheduler: torch.optim.lr_scheduler.LRScheduler,                     # any of torch's, or None
-                   optimizer: torch.optim.Optimizer,
-                   factors: float | list[float]   # one for all groups of the optimizer, or one per group
-                  ):
+def scale_schedule(
+    scheduler: LRScheduler | None,  # any of torch's
+    optimizer: torch.optim.Optimizer,
+    factors: float | list[float],  # one for all groups of the optimizer, or one per group
+):
     "Multiply all later learning rates of the schedule by a factor, including the current one."
     groups = optimizer.param_groups
     factors = list(factors) if isinstance(factors, (list, tuple)) else [factors] * len(groups)
@@ -410,7 +399,7 @@ def scale_schedule(scheduler: torch.optim.lr_scheduler.LRScheduler,             
             part.eta_min *= factors[0]
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #ca5bfc0a
-def _group_lrs(optimizer: torch.optim.Optimizer, lr, now: list, what: str) -> list:
+def _group_lrs(optimizer: torch.optim.Optimizer, lr: float | list[float], now: list, what: str) -> list:
     "Return the requested rate for each group of the optimizer, from one number or a list; a number keeps the ratios of `now`. Raise ValueError for invalid rates."
     groups = optimizer.param_groups
     layered = all("layer_group" in g for g in groups)
@@ -427,10 +416,11 @@ def _group_lrs(optimizer: torch.optim.Optimizer, lr, now: list, what: str) -> li
     return [lr[g["layer_group"] if layered else i] for i, g in enumerate(groups)]
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #d660eca6
-def set_lr(scheduler: torch.optim.lr_scheduler.LRScheduler,                 # any of torch's, or None
-           optimizer: torch.optim.Optimizer,
-           lr: float | list[float]    # for the next step; a list: one per layer group (or group of the optimizer)
-          ):
+def set_lr(
+    scheduler: LRScheduler | None,  # any of torch's
+    optimizer: torch.optim.Optimizer,
+    lr: float | list[float],  # for the next step; a list: one per layer group (or group of the optimizer)
+):
     "Set the rate of the next step, and scale the rest of the schedule accordingly. Raise ValueError where the schedule is at 0."
     now = [float(g["lr"]) for g in optimizer.param_groups]
     if not all(now):
@@ -445,7 +435,7 @@ def set_lr(scheduler: torch.optim.lr_scheduler.LRScheduler,                 # an
             part._last_lr = list(rates)
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #b118841a
-def _recompute_lr(scheduler: torch.optim.lr_scheduler.LRScheduler):
+def _recompute_lr(scheduler: LRScheduler):
     "Recompute the rates at the current position, for schedules that compute them from the base."
     count = scheduler._step_count
     # 1 would make torch check for an optimizer step in between
@@ -454,29 +444,27 @@ def _recompute_lr(scheduler: torch.optim.lr_scheduler.LRScheduler):
     scheduler.step()
     scheduler._step_count = count
 
-def _with_numbers(function, **numbers):
+def _with_numbers(function: partial, **numbers: float):
     "Return the same schedule function with other values for those of its numbers."
-    return partial(
-        function.func, **{**function.keywords, **{k: v for k, v in numbers.items() if k in function.keywords}}
-    )
+    changed = {k: v for k, v in numbers.items() if k in function.keywords}
+    return partial(function.func, **{**function.keywords, **changed})
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #96d58f8d
-def set_base_lr(scheduler: torch.optim.lr_scheduler.LRScheduler,               # any of torch's, or None
-                optimizer: torch.optim.Optimizer,
-                lr: float | list[float], # the rate for a factor of 1; a list as in `set_lr`
-                what: str = "learning_rate"     # name of the argument, for errors
-               ):
+def set_base_lr(
+    scheduler: LRScheduler | None,  # any of torch's
+    optimizer: torch.optim.Optimizer,
+    lr: float | list[float],  # the rate for a factor of 1; a list as in `set_lr`
+    what: str = "learning_rate",  # name of the argument, for errors
+):
     "Set the base of a schedule and update the current rate; groups keep their ratios unless a list is given. Raise ValueError if a base rate is 0."
     base = [float(r) for r in base_lrs(optimizer)]
     if not all(base):
         raise ValueError("A group of parameters has a learning rate of 0, which cannot be scaled; "
                          "leave such a group out with learn.freeze().")
     rates = _group_lrs(optimizer, lr, base, what)
-    functions = (
-        [_with_numbers(f, lr_init=r) for f, r in zip(scheduler.lr_lambdas, rates)]
-        if is_builtin_schedule(scheduler)
-        else []
-    )
+    functions = []
+    if is_builtin_schedule(scheduler):
+        functions = [_with_numbers(f, lr_init=r) for f, r in zip(scheduler.lr_lambdas, rates)]
     for f in functions:
         check_schedule_numbers(f)
     scale_schedule(scheduler, optimizer, [r / b for r, b in zip(rates, base)])
@@ -484,14 +472,15 @@ def set_base_lr(scheduler: torch.optim.lr_scheduler.LRScheduler,               #
         if key := base_lr_key(group):
             group[key] = match_lr_type(group[key], rate)
     if functions:
-        scheduler.lr_lambdas, scheduler.base_lrs = functions, list(rates)
+        scheduler.lr_lambdas = functions
+        scheduler.base_lrs = list(rates)
     if functions or isinstance(scheduler, OneCycle):
         _recompute_lr(scheduler)
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #b65a314c
 def add_scheduled_group(
     optimizer: torch.optim.Optimizer,
-    scheduler: torch.optim.lr_scheduler.LRScheduler,  # scheduler: any of torch's, or None
+    scheduler: LRScheduler | None,  # any of torch's
     fresh: dict,  # the new group: 'params', and different options; 'lr' is a base rate
     like: int = 0,  # index of the group that it is modeled on
     without: tuple = (),  # options that are not copied
@@ -500,16 +489,10 @@ def add_scheduled_group(
     model = optimizer.param_groups[like]
     base = float(model.get("initial_lr", model["lr"]))
     ratio = float(fresh.get("lr", base)) / base if base else 1.0
-    kept = {
-        k: v * ratio if k in GROUP_LR_KEYS and v is not None else v
-        for k, v in model.items()
-        if k not in ("params", *without)
-    }
-    lists = [
-        (part, name)
-        for part in schedule_parts(scheduler)
-        for name in group_lists(vars(part), len(optimizer.param_groups))
-    ]
+    kept = {k: v for k, v in model.items() if k not in ("params", *without)}
+    kept |= {k: kept[k] * ratio for k in GROUP_LR_KEYS if kept.get(k) is not None}
+    n = len(optimizer.param_groups)
+    lists = [(part, name) for part in schedule_parts(scheduler) for name in group_lists(vars(part), n)]
     optimizer.add_param_group({**kept, **{k: v for k, v in fresh.items() if k != "lr"}})
     for part, name in lists:
         values = getattr(part, name)
@@ -517,13 +500,12 @@ def add_scheduled_group(
         setattr(part, name, [*values, values[like] * ratio if is_rate else values[like]])
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #8b499f9f
-# the scheduler to use from now on
 def stretch_schedule(
-    scheduler: torch.optim.lr_scheduler.LRScheduler,  # from `create_scheduler`; another one is not changed
+    scheduler: LRScheduler,  # from `create_scheduler`; another one is not changed
     optimizer: torch.optim.Optimizer,
     args: TrainingArguments,  # warmup_steps, and for one_cycle lr_scheduler_kwargs
     num_training_steps: int,  # the new total number of steps
-):
+) -> LRScheduler:  # to use from now on
     "Change the length of a schedule at the same position; the current rate becomes that of the new schedule."
     n = max(1, num_training_steps)
     if is_builtin_schedule(scheduler):
