@@ -21,16 +21,18 @@ from .engine.assignment import check_assignment
 from .engine.generate import generating
 from trainer_nb.engine.loop import (
     TrainOutput,
+    advance,
     apply_change,
     check_between_steps,
     check_can_train,
+    check_can_train_or_corrupted,
     check_not_in_step,
     describe_run,
+    guarded,
     iterate_steps,
     make_stop_condition,
     make_train_output,
     raise_if_interrupted,
-    run_until,
     validate_step_count,
 )
 from .engine.overrides import TrainerBase
@@ -45,8 +47,8 @@ from .trainer_compat import TrainerCompatMixin, check_overrides
 
 # %% auto #0
 __all__ = ['TrainingMixin', 'check_train_args', 'check_not_finished', 'run_and_collect', 'run_to_end', 'run_with_progress',
-           'LiveMixin', 'ChangeMixin', 'LaunchMixin', 'EvaluationMixin', 'DiagnosticsMixin', 'TuningMixin',
-           'RecordingMixin', 'Learner']
+           'LiveMixin', 'ChangeMixin', 'check_can_free', 'LaunchMixin', 'check_can_launch', 'EvaluationMixin',
+           'DiagnosticsMixin', 'TuningMixin', 'RecordingMixin', 'Learner']
 
 # %% ../nbs/learner.ipynb #f8dc33d2
 class TrainingMixin(TrainerBase):
@@ -81,8 +83,7 @@ class TrainingMixin(TrainerBase):
         from trainer_nb.state.async_save import wait_for_save
         run = self.run_state
         check_train_args(run, trial, ignore_keys_for_eval)
-        with run.interrupts:
-            check_can_train(self, "train()")
+        with guarded(self, "train()", check_can_train):
             under_way = run.state.global_step and not run.finished and not run.corrupted
             resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
             if resume and not (resume_from_checkpoint is True and under_way):
@@ -111,7 +112,6 @@ class TrainingMixin(TrainerBase):
     def debug_step(self):
         "Return one step to be run by hand: .forward() .backward() .grads() .update() or .abort(). Raise `InvalidOperation` on a finished run."
         from trainer_nb.diagnostics.debug_step import DebugStep
-        release_last_traceback()
         return DebugStep(self)
 
 # %% ../nbs/learner.ipynb #f2c23904
@@ -143,8 +143,8 @@ def run_and_collect(
     until: Callable[[Record], object] | None = None,
 ) -> Records:
     "Advance the run until a condition holds, and return the records of these steps."
-    check_not_finished(learn, verb)
-    start = run_with_progress(learn, verb, make_stop_condition(learn.run_state, steps, epochs, until), steps)
+    with guarded(learn, verb, check_not_finished) as run:
+        start = run_with_progress(learn, verb, make_stop_condition(run, steps, epochs, until), steps)
     return learn.history[start:]
 
 def run_to_end(
@@ -165,15 +165,14 @@ def run_with_progress(
     until: Callable[[Record], bool] | None = None,
     n: int | None = None,  # steps to take, None if unknown
 ) -> int:
-    "Advance the run with a progress display, and return the index of the first new row. The verb has checked that it can train."
+    "Advance the run with a progress display, in a guarded verb; return the index of the first new row."
     run = learn.run_state
     if run.device is None or run.device.world.is_main_process:
         run.saver.sweep(run.args.output_dir)
-    with run.interrupts:
-        with make_progress(run, n and run.state.global_step + n) as progress:
-            start = run_until(learn, verb, until, progress.tick)
-        raise_if_interrupted(learn)
-        return start
+    with make_progress(run, n and run.state.global_step + n) as progress:
+        start = advance(learn, verb, until, progress.tick)
+    raise_if_interrupted(learn)
+    return start
 
 # %% ../nbs/learner.ipynb #5d377b22
 class LiveMixin(TrainerBase):
@@ -254,10 +253,8 @@ class ChangeMixin(TrainerBase):
     def free(self):
         "Release all memory: end the run and keep the model, on the CPU."
         from trainer_nb.state.restore import free_run
-        if not self.run_state.corrupted:
-            check_not_in_step(self, "free()")
-        self.pause()
-        with self.run_state.interrupts:
+        with guarded(self, "free()", check_can_free):
+            self.pause()
             free_run(self)
 
     @exclusive
@@ -266,11 +263,9 @@ class ChangeMixin(TrainerBase):
         name: str | None = None,  # if given, the snapshot is also kept in learn.snapshots under this name
     ) -> Snapshot:
         "Copy the run's state to the host and return it. Raise `InvalidOperation` in the middle of a step and in callbacks."
-        check_not_in_step(self, "snapshot()")
-        release_last_traceback()
-        with self.run_state.interrupts:
+        with guarded(self, "snapshot()") as run:
             prepare(self)
-            taken = capture_snapshot(self.run_state)
+            taken = capture_snapshot(run)
         if name is not None:
             self.snapshots[name] = taken
         return taken
@@ -288,7 +283,7 @@ class ChangeMixin(TrainerBase):
         "Go back n steps, exactly, and return (step, replayed, seconds, different). Raise ValueError if no snapshot reaches back so far, or if the run was changed by hand in between."
         from trainer_nb.state.rewind import rewind
         if not (self.run_state.corrupted and n == 0): n = validate_step_count(n)
-        with no_preemption():
+        with no_preemption(), guarded(self, "rewind()", check_can_train_or_corrupted):
             return rewind(self, n, lambda _, verb, until: run_with_progress(self, verb, until))
 
     @exclusive
@@ -299,9 +294,7 @@ class ChangeMixin(TrainerBase):
         """Return a second learner that continues from here, with the same data order and random numbers, its own copy of the weights, and these changes.
         Raise `InvalidOperation` in the middle of a step or with an optimizer that was passed in, and TypeError or ValueError for changes that cannot be made."""
         from trainer_nb.state.branch import branch
-        check_not_in_step(self, "branch()")
-        release_last_traceback()
-        with self.run_state.interrupts:
+        with guarded(self, "branch()"):
             new = branch(self, changes)
         if new.args.enable_jit_checkpoint:
             new._listen()
@@ -312,6 +305,11 @@ class ChangeMixin(TrainerBase):
         "Start a new run from the first weights, with the present settings. Raise `InvalidOperation` after free()."
         from trainer_nb.state.restore import restart_from_first_weights
         apply_change(self, "reset()", lambda: restart_from_first_weights(self))
+
+def check_can_free(learn: TrainerBase, verb: str) -> None:
+    "Raise InvalidOperation in the middle of a step; a corrupted run can be freed too."
+    if not learn.run_state.corrupted:
+        check_not_in_step(learn, verb)
 
 # %% ../nbs/learner.ipynb #ceec98eb
 class LaunchMixin(TrainerBase):
@@ -337,17 +335,7 @@ class LaunchMixin(TrainerBase):
             join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, output)
             return self.train() if train else LaunchContext(self, None)
         self.pause()
-        check_can_train(self, "launch()")
-        if self.args.enable_jit_checkpoint:
-            raise InvalidOperation(
-                "launch() cannot be used with enable_jit_checkpoint=True: the signal reaches this process, and the run"
-                " would be in others. A script started with torchrun or `accelerate launch` can; each of its processes"
-                " receives the signal itself."
-            )
-        if self.run_state.remote_run is not None:
-            self.run_state.remote_run.refuse("launch()")
-        release_last_traceback()
-        with self.run_state.interrupts:
+        with guarded(self, "launch()", check_can_launch):
             remote = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, output)
         if not train: return LaunchContext(self, remote)
         try:
@@ -360,13 +348,7 @@ class LaunchMixin(TrainerBase):
         "Bring the run back from the processes that have it; a no-op if it is here."
         from trainer_nb.launch.launch import close_remote_run
         # a corrupted run is brought back as well, as it is
-        corrupted = self.run_state.corrupted
-        self.run_state.corrupted = ""
-        try:
-            check_can_train(self, "close()")
-        finally:
-            self.run_state.corrupted = corrupted
-        with self.run_state.interrupts:
+        with guarded(self, "close()", check_can_train_or_corrupted):
             close_remote_run(self)
 
     @exclusive
@@ -391,6 +373,18 @@ class LaunchMixin(TrainerBase):
         remote = self.run_state.remote_run
         return None if remote is None else remote.process_table()
 
+def check_can_launch(learn: TrainerBase, verb: str) -> None:
+    "Raise InvalidOperation if the run cannot be moved to other processes now."
+    check_can_train(learn, verb)
+    if learn.args.enable_jit_checkpoint:
+        raise InvalidOperation(
+            "launch() cannot be used with enable_jit_checkpoint=True: the signal reaches this process, and the run"
+            " would be in others. A script started with torchrun or `accelerate launch` can; each of its processes"
+            " receives the signal itself."
+        )
+    if learn.run_state.remote_run is not None:
+        learn.run_state.remote_run.refuse(verb)
+
 # %% ../nbs/learner.ipynb #08343d37
 class EvaluationMixin(TrainerBase):
     "Define the verbs that evaluate a run, and show samples."
@@ -404,14 +398,14 @@ class EvaluationMixin(TrainerBase):
     ) -> dict:
         "Evaluate and return loss and metrics by name; runtimes are in seconds. Raise ValueError without an evaluation set."
         from trainer_nb.engine.evaluate import evaluate_datasets, evaluate_dataset
-        check_between_steps(self, "evaluate()")
         own = eval_dataset is None
         datasets = self.eval_dataset if own else eval_dataset
         if isinstance(datasets, dict):
+            check_between_steps(self, "evaluate()")
             return evaluate_datasets(
                 datasets, own, lambda d, p: self.evaluate(d, ignore_keys, p, **gen_kwargs), metric_key_prefix
             )
-        with self.run_state.interrupts, generating(self, "evaluate()", gen_kwargs):
+        with guarded(self, "evaluate()", check_between_steps), generating(self, "evaluate()", gen_kwargs):
             metrics = evaluate_dataset(self, eval_dataset, ignore_keys, metric_key_prefix)
             run_tasks_now(
                 self,
@@ -428,8 +422,7 @@ class EvaluationMixin(TrainerBase):
     ):
         "Return PredictionOutput(predictions, label_ids, metrics) for a data set: numpy arrays with one row per sample."
         from trainer_nb.engine.evaluate import predict_dataset
-        check_between_steps(self, "predict()")
-        with self.run_state.interrupts, generating(self, "predict()", gen_kwargs):
+        with guarded(self, "predict()", check_between_steps), generating(self, "predict()", gen_kwargs):
             out = predict_dataset(self, test_dataset, ignore_keys, metric_key_prefix)
             run_tasks_now(self, Task("event", "on_predict", {"metrics": out.metrics}))
             return out
@@ -489,7 +482,6 @@ class DiagnosticsMixin(TrainerBase):
     def inspect(self, batch=None):
         "Measure every layer at one step: gradients, weights, outputs, the change by the update, and conspicuous values. Leave no trace."
         from trainer_nb.diagnostics.layers import inspect_layers
-        release_last_traceback()
         return inspect_layers(self, batch)
 
     @exclusive
@@ -654,9 +646,7 @@ class RecordingMixin(TrainerBase):
         """Write a script that trains this model again, including the changes made by hand; run in a new process, it ends in the same weights.
         Raise `InvalidOperation`, and write nothing, if a part cannot be found; the result's `doubts` list the parts that may not be exact."""
         from trainer_nb.state.export_script import export_script
-        check_not_in_step(self, "export_script()")
-        release_last_traceback()
-        with self.run_state.interrupts:
+        with guarded(self, "export_script()"):
             return export_script(self, path, limit)
 
     @exclusive
