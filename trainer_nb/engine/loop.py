@@ -97,8 +97,8 @@ def check_not_in_step(learner: TrainerBase, verb: str) -> None:
         )
     if run.phase == "debug":
         raise InvalidOperation(
-            f"{verb} was called while a debug step is open. Finish it with its update(), or discard it with its abort();"
-            " learn.debug_step() discards it too, and starts a new one."
+            f"{verb} was called while a debug step is open. Finish it with its update(), or discard it with its"
+            " abort(); learn.debug_step() discards it too, and starts a new one."
         )
     if run.phase != "idle":
         where = "from inside a step" if run.phase == "step" else "while the learner is running"
@@ -128,7 +128,8 @@ def guarded(
     verb: str,  # its name, for messages; it holds the run lock
     check: Callable[[TrainerBase, str], None] = check_not_in_step,  # raises an error if the verb is not valid now
 ) -> Iterator[RunState]:
-    "Guard a verb: check once that it is valid now, and defer interrupts inside the block. The loop handles them at the next boundary; at the end of the block the others are raised."
+    """Guard a verb: check once that it is valid now, and defer interrupts inside the block.
+    The loop handles them at the next boundary; at the end of the block the others are raised."""
     check(learner, verb)
     run = learner.run_state
     with run.interrupts:
@@ -374,7 +375,8 @@ def should_pause(learner: TrainerBase) -> bool:
 
 # %% ../../nbs/06_engine/22_loop.ipynb #0f8dab5d
 def apply_change(learner: TrainerBase, verb: str, change: Callable[[], Any]) -> Any:
-    "Apply a change now, or at the boundary if a callback requests it; return the result of `change`, None if it is postponed."
+    """Apply a change now, or at the boundary if a callback requests it; return
+    the result of `change`, None if it is postponed."""
     run = learner.run_state
     if run.phase in ("after", "look"):
         run.deferred_changes.append(as_callback(run, change))
@@ -387,7 +389,8 @@ def apply_change(learner: TrainerBase, verb: str, change: Callable[[], Any]) -> 
             run.editable_state = capture_editable_state(run)
 
 def check_can_change(learner: TrainerBase, verb: str) -> None:
-    "Raise InvalidOperation as check_not_in_step does, unless the verb replaces a corrupted state; raise SaveFailed if a checkpoint could not be written."
+    """Raise InvalidOperation as check_not_in_step does, unless the verb replaces a corrupted state; raise SaveFailed
+    if a checkpoint could not be written."""
     run = learner.run_state
     if not (run.corrupted and verb in ("restore()", "reset()", "load_checkpoint()")):
         check_not_in_step(learner, verb)
@@ -491,7 +494,8 @@ def run_until(
     after_step: Callable[[Record], object] | None = None,  # called with every record
     may_continue: Callable[[], bool] | None = None,  # called after other threads had the lock
 ) -> int:
-    "Train as a verb of its own until a condition holds, the run is finished or paused; return the index of the first row."
+    """Train as a verb of its own until a condition holds, the run is finished
+    or paused; return the index of the first row."""
     with RUN_LOCK, guarded(learner, verb, check_can_train):
         return advance(learner, verb, until, after_step, may_continue)
 
@@ -605,7 +609,8 @@ def make_stop_condition(
     epochs: float | None = None,
     until: Callable[[Record], object] | None = None,  # all three as in learn.run(...)
 ) -> StopCondition | None:
-    "Return the stopping condition for these arguments; None if all are None. Raise TypeError or ValueError for invalid ones."
+    """Return the stopping condition for these arguments; None if all are None.
+    Raise TypeError or ValueError for invalid ones."""
     if steps is None and epochs is None and until is None: return None
     if until is not None and not callable(until):
         raise TypeError(
