@@ -571,7 +571,7 @@ class TuningMixin(TrainerBase):
                 end: float = 10,                    # the last learning rate
                 num_steps: int = 100,
                 mode: str = "exp",                  # or "linear"
-                stop_factor: float | None = 4.0,    # stop when the mean loss exceeds this multiple of the lowest; None: never
+                stop_factor: float | None = 4.0,    # stop at this multiple of the lowest mean loss; None: only if it is not finite
                 suggest=("valley", "slide", "minimum", "steep")   # names, or functions of (rates, losses)
                ):
         """Try increasing learning rates without leaving a trace; return the
