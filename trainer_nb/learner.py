@@ -21,16 +21,18 @@ from .engine.assignment import check_assignment
 from .engine.generate import generating
 from trainer_nb.engine.loop import (
     TrainOutput,
+    advance,
     apply_change,
     check_between_steps,
     check_can_train,
+    check_can_train_or_corrupted,
     check_not_in_step,
     describe_run,
+    guarded,
     iterate_steps,
     make_stop_condition,
     make_train_output,
     raise_if_interrupted,
-    run_until,
     validate_step_count,
 )
 from .engine.overrides import TrainerBase
@@ -45,8 +47,8 @@ from .trainer_compat import TrainerCompatMixin, check_overrides
 
 # %% auto #0
 __all__ = ['TrainingMixin', 'check_train_args', 'check_not_finished', 'run_and_collect', 'run_to_end', 'run_with_progress',
-           'LiveMixin', 'ChangeMixin', 'LaunchMixin', 'EvaluationMixin', 'DiagnosticsMixin', 'TuningMixin',
-           'RecordingMixin', 'Learner']
+           'LiveMixin', 'ChangeMixin', 'check_can_free', 'LaunchMixin', 'check_can_launch', 'EvaluationMixin',
+           'DiagnosticsMixin', 'TuningMixin', 'RecordingMixin', 'Learner']
 
 # %% ../nbs/learner.ipynb #f8dc33d2
 class TrainingMixin(TrainerBase):
@@ -62,27 +64,26 @@ class TrainingMixin(TrainerBase):
     def run(
         self,
         steps: int | None = None,  # number of optimizer steps
-        epochs: (
-            float | None
-        ) = None,  # or train to the end of this many epochs, including their evaluations; may be a fraction
+        epochs: float | None = None,  # or train to the end of this many epochs; may be a fraction
         until=None,  # or train until this function of the last record returns true
     ) -> Records:
-        "Train until the first of these conditions holds, by default to the end; return the records. Raise `InvalidOperation` on a finished run."
+        """Train until the first of these conditions holds, by default to the end; return the records.
+        Raise `InvalidOperation` on a finished run."""
         return run_and_collect(self, "run()", None if steps is None else validate_step_count(steps), epochs, until)
 
     @exclusive
     def train(
         self,
-        resume_from_checkpoint=None,  # a checkpoint's folder; True: the newest in output_dir, unless this run has already begun
+        resume_from_checkpoint=None,  # a checkpoint's folder; True: the newest in output_dir, unless this run has begun
         trial=None,  # must be None: hyperparameter_search() trains its trials itself
-        ignore_keys_for_eval=None,  # keys of the model's output that are not predictions, in the evaluations of this call
+        ignore_keys_for_eval=None,  # keys of the model's output that are not predictions, in evaluations
     ) -> TrainOutput:
-        "Train to the end, continuing a run that has begun; on a finished run, start a new one from the present weights."
+        """Train to the end, continuing a run that has begun; on a finished run,
+        start a new one from the present weights."""
         from trainer_nb.state.async_save import wait_for_save
         run = self.run_state
         check_train_args(run, trial, ignore_keys_for_eval)
-        with run.interrupts:
-            check_can_train(self, "train()")
+        with guarded(self, "train()", check_can_train):
             under_way = run.state.global_step and not run.finished and not run.corrupted
             resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
             if resume and not (resume_from_checkpoint is True and under_way):
@@ -103,20 +104,22 @@ class TrainingMixin(TrainerBase):
 
     @exclusive
     def steps(self):
-        "Yield a record after each step: for rec in learn.steps(): ... Leaving the loop loses nothing. Raise `InvalidOperation` on a finished run."
+        """Yield a record after each step: for rec in learn.steps(): ... Leaving the loop loses nothing.
+        Raise `InvalidOperation` on a finished run."""
         check_not_finished(self, "steps()")
         return iterate_steps(self)
 
     @exclusive
     def debug_step(self):
-        "Return one step to be run by hand: .forward() .backward() .grads() .update() or .abort(). Raise `InvalidOperation` on a finished run."
+        """Return one step to be run by hand: .forward() .backward() .grads() .update() or .abort().
+        Raise `InvalidOperation` on a finished run."""
         from trainer_nb.diagnostics.debug_step import DebugStep
-        release_last_traceback()
         return DebugStep(self)
 
 # %% ../nbs/learner.ipynb #f2c23904
 def check_train_args(run: RunState, trial: Any, ignored: Sequence[str] | None) -> None:
-    "Raise ValueError for arguments of train() that only the Trainer's internal calls use, or that would not reach the run."
+    """Raise ValueError for arguments of train() that only the Trainer's internal
+    calls use, or that would not reach the run."""
     if trial is not None:
         raise ValueError("train() takes no trial: hyperparameter_search() makes a learner for each, and trains it.")
     if ignored is not None and run.remote_run is not None:
@@ -143,8 +146,8 @@ def run_and_collect(
     until: Callable[[Record], object] | None = None,
 ) -> Records:
     "Advance the run until a condition holds, and return the records of these steps."
-    check_not_finished(learn, verb)
-    start = run_with_progress(learn, verb, make_stop_condition(learn.run_state, steps, epochs, until), steps)
+    with guarded(learn, verb, check_not_finished) as run:
+        start = run_with_progress(learn, verb, make_stop_condition(run, steps, epochs, until), steps)
     return learn.history[start:]
 
 def run_to_end(
@@ -165,15 +168,14 @@ def run_with_progress(
     until: Callable[[Record], bool] | None = None,
     n: int | None = None,  # steps to take, None if unknown
 ) -> int:
-    "Advance the run with a progress display, and return the index of the first new row. The verb has checked that it can train."
+    "Advance the run with a progress display, in a guarded verb; return the index of the first new row."
     run = learn.run_state
     if run.device is None or run.device.world.is_main_process:
         run.saver.sweep(run.args.output_dir)
-    with run.interrupts:
-        with make_progress(run, n and run.state.global_step + n) as progress:
-            start = run_until(learn, verb, until, progress.tick)
-        raise_if_interrupted(learn)
-        return start
+    with make_progress(run, n and run.state.global_step + n) as progress:
+        start = advance(learn, verb, until, progress.tick)
+    raise_if_interrupted(learn)
+    return start
 
 # %% ../nbs/learner.ipynb #5d377b22
 class LiveMixin(TrainerBase):
@@ -184,8 +186,11 @@ class LiveMixin(TrainerBase):
               epochs: float | None = None,  # or to the end of this many epochs
               until=None                    # or until this function of the last record returns true
              ):
-        """Train in the background until the first of these conditions holds, by default to the end; return a handle that pauses, resumes, steps, stops and waits. Raise `InvalidOperation` on a finished run.
-        The thread seeds and uses the global generators: draw random numbers in cells within `with run.paused():`, or from a separate generator."""
+        """Train in the background until the first of these conditions holds, by default to the end; return a handle
+        that pauses, resumes, steps, stops and waits.
+        Raise `InvalidOperation` on a finished run.
+        The thread seeds and uses the global generators: draw random numbers in cells within `with run.paused():`, or
+        from a separate generator."""
         from trainer_nb.live.background import start_background
         from trainer_nb.live.dashboard import show_compact
         check_not_finished(self, "start()")
@@ -219,18 +224,24 @@ class LiveMixin(TrainerBase):
         self,
         also=(),  # other learners, histories, or paths of logs, drawn in the same charts
     ):
-        "Return a live view with controls, usable in any cell before, during and after training; outside a notebook, a summary as text. Raise TypeError for an object that is not a run."
+        """Return a live view with controls, usable in any cell before, during and after training; outside a
+        notebook, a summary as text.
+        Raise TypeError for an object that is not a run."""
         from trainer_nb.live.dashboard import make_dashboard
         return make_dashboard(self, also)
 
 # %% ../nbs/learner.ipynb #6f601550
 class ChangeMixin(TrainerBase):
     "Define the verbs that change a run, or move it in time."
-    # settings that can be changed during a run; learn.set() lists them
     @exclusive
-    def set(self, **changes):
-        """Change settings from the next step on, all or none: learn.set(lr=1e-4). Without arguments, return a table of the settings that can be changed.
-        Raise TypeError for an unknown name, and ValueError for a setting that cannot be changed in a run, or not to this value."""
+    def set(
+        self,
+        **changes,  # settings that can be changed during a run
+    ):
+        """Change settings from the next step on, all or none: learn.set(lr=1e-4).
+        Without arguments, return a table of the settings that can be changed.
+        Raise TypeError for an unknown name, and ValueError for a setting that
+        cannot be changed in a run, or not to this value."""
         from trainer_nb.engine.settings import change_settings, list_settable
         return apply_change(self, "set()", lambda: change_settings(self, changes)) if changes else list_settable(self)
 
@@ -243,9 +254,12 @@ class ChangeMixin(TrainerBase):
         from trainer_nb.diagnostics.layers import set_trainable
         apply_change(self, "freeze()", lambda: set_trainable(self, groups, False, eval_mode))
 
-    # as in freeze
     @exclusive
-    def unfreeze(self, *groups, eval_mode: bool = False):
+    def unfreeze(
+        self,
+        *groups,  # as in freeze
+        eval_mode: bool = False,
+    ):
         "Make layer groups trainable again, by default all, and use them in training mode unless eval_mode=True."
         from trainer_nb.diagnostics.layers import set_trainable
         apply_change(self, "unfreeze()", lambda: set_trainable(self, groups, True, eval_mode))
@@ -254,10 +268,8 @@ class ChangeMixin(TrainerBase):
     def free(self):
         "Release all memory: end the run and keep the model, on the CPU."
         from trainer_nb.state.restore import free_run
-        if not self.run_state.corrupted:
-            check_not_in_step(self, "free()")
-        self.pause()
-        with self.run_state.interrupts:
+        with guarded(self, "free()", check_can_free):
+            self.pause()
             free_run(self)
 
     @exclusive
@@ -265,30 +277,35 @@ class ChangeMixin(TrainerBase):
         self,
         name: str | None = None,  # if given, the snapshot is also kept in learn.snapshots under this name
     ) -> Snapshot:
-        "Copy the run's state to the host and return it. Raise `InvalidOperation` in the middle of a step and in callbacks."
-        check_not_in_step(self, "snapshot()")
-        release_last_traceback()
-        with self.run_state.interrupts:
+        """Copy the run's state to the host and return it.
+        Raise `InvalidOperation` in the middle of a step and in callbacks."""
+        with guarded(self, "snapshot()") as run:
             prepare(self)
-            taken = capture_snapshot(self.run_state)
+            taken = capture_snapshot(run)
         if name is not None:
             self.snapshots[name] = taken
         return taken
 
-    # a Snapshot, or a name in learn.snapshots; KeyError for an unknown name
     @exclusive
-    def restore(self, snapshot: Snapshot):
-        "Go back to a snapshot, so that the run continues from there as it did then. Raise ValueError, and change nothing, if it does not fit this learner."
+    def restore(
+        self,
+        snapshot: Snapshot,  # or a name in learn.snapshots; KeyError for an unknown one
+    ):
+        """Go back to a snapshot, so that the run continues from there as it did then.
+        Raise ValueError, and change nothing, if it does not fit this learner."""
         from trainer_nb.state.restore import restore_run
         apply_change(self, "restore()", lambda: restore_run(self, snapshot))
 
-    # optimizer steps, at least 1; 0: repeat the present step, after an optimizer has corrupted it
     @exclusive
-    def rewind(self, n: int = 1):
-        "Go back n steps, exactly, and return (step, replayed, seconds, different). Raise ValueError if no snapshot reaches back so far, or if the run was changed by hand in between."
+    def rewind(
+        self,
+        n: int = 1,  # optimizer steps, at least 1; 0: repeat the present step, after an optimizer has corrupted it
+    ):
+        """Go back n steps, exactly, and return (step, replayed, seconds, different).
+        Raise ValueError if no snapshot reaches back so far, or if the run was changed by hand in between."""
         from trainer_nb.state.rewind import rewind
         if not (self.run_state.corrupted and n == 0): n = validate_step_count(n)
-        with no_preemption():
+        with no_preemption(), guarded(self, "rewind()", check_can_train_or_corrupted):
             return rewind(self, n, lambda _, verb, until: run_with_progress(self, verb, until))
 
     @exclusive
@@ -296,12 +313,12 @@ class ChangeMixin(TrainerBase):
         self,
         **changes,  # settings, from those that a Learner takes
     ):
-        """Return a second learner that continues from here, with the same data order and random numbers, its own copy of the weights, and these changes.
-        Raise `InvalidOperation` in the middle of a step or with an optimizer that was passed in, and TypeError or ValueError for changes that cannot be made."""
+        """Return a second learner that continues from here, with the same data order and random numbers, its own
+        copy of the weights, and these changes.
+        Raise `InvalidOperation` in the middle of a step or with an optimizer that was passed in, and TypeError or
+        ValueError for changes that cannot be made."""
         from trainer_nb.state.branch import branch
-        check_not_in_step(self, "branch()")
-        release_last_traceback()
-        with self.run_state.interrupts:
+        with guarded(self, "branch()"):
             new = branch(self, changes)
         if new.args.enable_jit_checkpoint:
             new._listen()
@@ -313,6 +330,11 @@ class ChangeMixin(TrainerBase):
         from trainer_nb.state.restore import restart_from_first_weights
         apply_change(self, "reset()", lambda: restart_from_first_weights(self))
 
+def check_can_free(learn: TrainerBase, verb: str) -> None:
+    "Raise InvalidOperation in the middle of a step; a corrupted run can be freed too."
+    if not learn.run_state.corrupted:
+        check_not_in_step(learn, verb)
+
 # %% ../nbs/learner.ipynb #ceec98eb
 class LaunchMixin(TrainerBase):
     "Define the verbs for several processes."
@@ -321,14 +343,15 @@ class LaunchMixin(TrainerBase):
         self,
         num_processes: int | None = None,  # default: one process per GPU; required on a CPU
         train: bool = False,  # train to the end, bring the run back, and return the result of train()
-        keep_global_batch: bool = False,  # divide gradient accumulation, or the micro-batch, so that the global batch size stays the same
+        keep_global_batch: bool = False,  # divide accumulation or the micro-batch to keep the global batch size
         max_restarts: int = 0,  # how many times the run is resumed automatically after a process has died
         start: str | None = None,  # "fork" or "spawn"; None: fork where that is safe
         threads: int | None = None,  # torch threads per process; None: the processors divided among the processes
         output: str = "first",  # ranks whose output is shown: "first", "all", or a list of ranks
-        **other,  # hear, an older name of output
+        **other,  # `hear`, an older name of `output`
     ):
-        "Move the run to n processes, where the same verbs continue it until close(). Raise ValueError for objects that cannot be sent there, and `InvalidOperation` in the middle of a step."
+        """Move the run to n processes, where the same verbs continue it until close().
+        Raise ValueError for objects that cannot be sent there, and `InvalidOperation` in the middle of a step."""
         from trainer_nb.launch.launch import LaunchContext, join_launched_run, launch, resolve_other_args
         from trainer_nb.device.collectives import world_size
         output = resolve_other_args(other, output)
@@ -337,17 +360,7 @@ class LaunchMixin(TrainerBase):
             join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, output)
             return self.train() if train else LaunchContext(self, None)
         self.pause()
-        check_can_train(self, "launch()")
-        if self.args.enable_jit_checkpoint:
-            raise InvalidOperation(
-                "launch() cannot be used with enable_jit_checkpoint=True: the signal reaches this process, and the run"
-                " would be in others. A script started with torchrun or `accelerate launch` can; each of its processes"
-                " receives the signal itself."
-            )
-        if self.run_state.remote_run is not None:
-            self.run_state.remote_run.refuse("launch()")
-        release_last_traceback()
-        with self.run_state.interrupts:
+        with guarded(self, "launch()", check_can_launch):
             remote = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, output)
         if not train: return LaunchContext(self, remote)
         try:
@@ -360,13 +373,7 @@ class LaunchMixin(TrainerBase):
         "Bring the run back from the processes that have it; a no-op if it is here."
         from trainer_nb.launch.launch import close_remote_run
         # a corrupted run is brought back as well, as it is
-        corrupted = self.run_state.corrupted
-        self.run_state.corrupted = ""
-        try:
-            check_can_train(self, "close()")
-        finally:
-            self.run_state.corrupted = corrupted
-        with self.run_state.interrupts:
+        with guarded(self, "close()", check_can_train_or_corrupted):
             close_remote_run(self)
 
     @exclusive
@@ -374,7 +381,9 @@ class LaunchMixin(TrainerBase):
         self,
         function,  # a function of a learner
     ) -> list:
-        "Call a function with the learner of each process and return the results by rank; without other processes, call it here. Re-raise its errors here."
+        """Call a function with the learner of each process and return the results by
+        rank; without other processes, call it here.
+        Re-raise its errors here."""
         if not callable(function):
             raise TypeError(f"run_on_all() takes a function of the learner, not {function!r}.")
         remote = self.run_state.remote_run
@@ -387,9 +396,22 @@ class LaunchMixin(TrainerBase):
 
     @property
     def processes(self):
-        "Return the processes that have the run, how their time is spent, and which is the slowest; None if the run is here."
+        """Return the processes that have the run, how their time is spent, and
+        which is the slowest; None if the run is here."""
         remote = self.run_state.remote_run
         return None if remote is None else remote.process_table()
+
+def check_can_launch(learn: TrainerBase, verb: str) -> None:
+    "Raise InvalidOperation if the run cannot be moved to other processes now."
+    check_can_train(learn, verb)
+    if learn.args.enable_jit_checkpoint:
+        raise InvalidOperation(
+            "launch() cannot be used with enable_jit_checkpoint=True: the signal reaches this process, and the run"
+            " would be in others. A script started with torchrun or `accelerate launch` can; each of its processes"
+            " receives the signal itself."
+        )
+    if learn.run_state.remote_run is not None:
+        learn.run_state.remote_run.refuse(verb)
 
 # %% ../nbs/learner.ipynb #08343d37
 class EvaluationMixin(TrainerBase):
@@ -402,16 +424,17 @@ class EvaluationMixin(TrainerBase):
         metric_key_prefix: str = "eval",
         **gen_kwargs,  # arguments of the model's generate, with predict_with_generate: max_length=, num_beams=
     ) -> dict:
-        "Evaluate and return loss and metrics by name; runtimes are in seconds. Raise ValueError without an evaluation set."
+        """Evaluate and return loss and metrics by name; runtimes are in seconds.
+        Raise ValueError without an evaluation set."""
         from trainer_nb.engine.evaluate import evaluate_datasets, evaluate_dataset
-        check_between_steps(self, "evaluate()")
         own = eval_dataset is None
         datasets = self.eval_dataset if own else eval_dataset
         if isinstance(datasets, dict):
+            check_between_steps(self, "evaluate()")
             return evaluate_datasets(
                 datasets, own, lambda d, p: self.evaluate(d, ignore_keys, p, **gen_kwargs), metric_key_prefix
             )
-        with self.run_state.interrupts, generating(self, "evaluate()", gen_kwargs):
+        with guarded(self, "evaluate()", check_between_steps), generating(self, "evaluate()", gen_kwargs):
             metrics = evaluate_dataset(self, eval_dataset, ignore_keys, metric_key_prefix)
             run_tasks_now(
                 self,
@@ -428,8 +451,7 @@ class EvaluationMixin(TrainerBase):
     ):
         "Return PredictionOutput(predictions, label_ids, metrics) for a data set: numpy arrays with one row per sample."
         from trainer_nb.engine.evaluate import predict_dataset
-        check_between_steps(self, "predict()")
-        with self.run_state.interrupts, generating(self, "predict()", gen_kwargs):
+        with guarded(self, "predict()", check_between_steps), generating(self, "predict()", gen_kwargs):
             out = predict_dataset(self, test_dataset, ignore_keys, metric_key_prefix)
             run_tasks_now(self, Task("event", "on_predict", {"metrics": out.metrics}))
             return out
@@ -454,17 +476,23 @@ class EvaluationMixin(TrainerBase):
         check_between_steps(self, "summary()")
         return summarize_model(self)
 
-    # a function of (batch, n) that returns HTML, or an object with a rich display
     @exclusive
-    def show_batch(self, n: int = 9, dataset=None, show=None):
-        "Show the first `n` samples of the training data, or of another data set, as the model receives them: images, text, sound, or a table."
+    def show_batch(
+        self,
+        n: int = 9,
+        dataset=None,  # None: the training data
+        show=None,  # a function of (batch, n) that returns HTML, or an object with a rich display
+    ):
+        """Show the first `n` samples of the training data, or of another data set, as the model receives them:
+        images, text, sound, or a table."""
         from trainer_nb.diagnostics.interpret import show_batch
         check_between_steps(self, "show_batch()")
         return show_batch(self, n, dataset, show)
 
     @exclusive
     def top_losses(self, k: int = 9, dataset=None):
-        "Show the `k` samples of the evaluation set, or of another one, with the largest loss. Raise ValueError without labels."
+        """Show the `k` samples of the evaluation set, or of another one, with the largest loss.
+        Raise ValueError without labels."""
         from trainer_nb.diagnostics.interpret import top_losses
         check_between_steps(self, "top_losses()")
         return top_losses(self, k, dataset)
@@ -478,27 +506,33 @@ class EvaluationMixin(TrainerBase):
 
     @exclusive
     def most_confused(self, min_count: int = 1, dataset=None) -> list:
-        "Return the most frequent mistakes on the evaluation set, or on another one, with at least `min_count` samples: (actual, predicted, count)."
+        """Return the most frequent mistakes on the evaluation set, or on another one, with at least `min_count`
+        samples: (actual, predicted, count)."""
         return self.confusion(dataset).most_confused(min_count)
 
 # %% ../nbs/learner.ipynb #0805551b
 class DiagnosticsMixin(TrainerBase):
     "Define the verbs that look inside the model, and plot the history."
-    # a batch as the model receives it; None: those of the next step, or of the open debug step
     @exclusive
-    def inspect(self, batch=None):
-        "Measure every layer at one step: gradients, weights, outputs, the change by the update, and conspicuous values. Leave no trace."
+    def inspect(
+        self,
+        batch=None,  # as the model receives it; None: those of the next step, or of the open debug step
+    ):
+        """Measure every layer at one step: gradients, weights, outputs, the
+        change by the update, and conspicuous values.
+        Leave no trace."""
         from trainer_nb.diagnostics.layers import inspect_layers
-        release_last_traceback()
         return inspect_layers(self, batch)
 
     @exclusive
     def watch(self,
               every: int = 10,   # steps between two measurements
-              what=("output", "gradient", "update", "histogram"),   # these, "weight", and functions of (module, inputs, output) or (parameter, gradient)
+              # these, "weight", and functions of (module, inputs, output) or (parameter, gradient)
+              what=("output", "gradient", "update", "histogram"),
               layers=None        # names, prefixes of names, or patterns with *; None: all
              ):
-        "Measure layers while training, from the next step on; learn.watched shows the result. Raise ValueError for layers or quantities that cannot be watched."
+        """Measure layers while training, from the next step on; learn.watched shows the result.
+        Raise ValueError for layers or quantities that cannot be watched."""
         from trainer_nb.diagnostics.watch import watch
         check_between_steps(self, "watch()")
         return watch(self, every, what, layers)
@@ -511,7 +545,8 @@ class DiagnosticsMixin(TrainerBase):
 
     @property
     def watched(self):
-        "Return the layer measurements so far: displays itself, .frame() gives a table, .histograms() the distributions of the outputs."
+        """Return the layer measurements so far: displays itself, .frame() gives a table, .histograms() the
+        distributions of the outputs."""
         from trainer_nb.diagnostics.watch import WatchReport
         return WatchReport(self.history)
 
@@ -520,8 +555,10 @@ class DiagnosticsMixin(TrainerBase):
         *what,  # names of columns, metrics, or watched quantities
         also=(), x: str = "step", smooth: float = 0.9, log=(),
     ):
-        """Plot the history; without names, the most informative columns. `also`: other learners, histories, or paths of logs, drawn in the same charts; x: "step", "epoch" or "time";
-        smooth: weight of the running mean; log: names whose axis is logarithmic. Raise ValueError for an unknown name."""
+        """Plot the history; without names, the most informative columns.
+        `also`: other learners, histories, or paths of logs, drawn in the same charts; x: "step", "epoch" or "time";
+        smooth: weight of the running mean; log: names whose axis is logarithmic. Raise ValueError for an unknown name.
+        """
         from trainer_nb.live.curves import plot_histories
         return plot_histories([self, *(also if isinstance(also, (list, tuple)) else [also])], what, x, smooth, log)
 
@@ -530,44 +567,51 @@ class TuningMixin(TrainerBase):
     "Define the verbs that try settings out."
     @exclusive
     def lr_find(self,
-                start: float = 1e-7,                # the first learning rate, of the first parameter group; the other groups keep their ratios
+                start: float = 1e-7,                # the first learning rate, of the first group; the others keep their ratios
                 end: float = 10,                    # the last learning rate
                 num_steps: int = 100,
                 mode: str = "exp",                  # or "linear"
-                stop_factor: float | None = 4.0,    # stop when the mean loss exceeds this multiple of the lowest; None: only when it is not finite
+                stop_factor: float | None = 4.0,    # stop at this multiple of the lowest mean loss; None: only if it is not finite
                 suggest=("valley", "slide", "minimum", "steep")   # names, or functions of (rates, losses)
                ):
-        "Try increasing learning rates without leaving a trace; return the losses, and the rates that the rules suggest. Raise `InvalidOperation` in the middle of a step."
+        """Try increasing learning rates without leaving a trace; return the
+        losses, and the rates that the rules suggest.
+        Raise `InvalidOperation` in the middle of a step."""
         from trainer_nb.tune.lr_finder import lr_find
-        return lr_find(self, start, end, num_steps, mode, stop_factor, suggest, lambda n: search_progress(self.run_state, n))
+        def progress(n: int): return search_progress(self.run_state, n)
+        return lr_find(self, start, end, num_steps, mode, stop_factor, suggest, progress)
 
-    # arguments of Optuna's create_study and optimize
     @exclusive
     def hyperparameter_search(self,
-                              hp_space=None,              # trial -> dict of settings; None: learning rate, epochs, seed and micro-batch size
-                              compute_objective=None,     # metrics of an evaluation -> number, or a list of numbers; None: the loss, or the sum of the metrics
+                              hp_space=None,              # trial -> dict of settings; None: a default space
+                              compute_objective=None,     # metrics -> number, or a list of them; None: the loss, or the sum of the metrics
                               n_trials: int = 20,
                               direction: str = "minimize",       # or "maximize"; a list for several objectives
                               backend=None,               # "optuna", the only backend
                               hp_name=None,               # trial -> name of its folder; None: run-<number>
-                              **kwargs):
-        """Train with the settings that Optuna proposes, each trial from the first weights, without leaving a trace; return the best trial, or a list if direction is a list.
+                              **kwargs):                  # arguments of Optuna's create_study and optimize
+        """Train with the settings that Optuna proposes, each trial from the first weights, without leaving a trace;
+        return the best trial, or a list if direction is a list.
         Raise ValueError or `InvalidOperation` for a run that cannot be searched."""
         from trainer_nb.tune.search import search_hyperparameters
-        return search_hyperparameters(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs)
+        return search_hyperparameters(
+            self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs
+        )
 
-    # time limit: no size is tried that would finish later
     @exclusive
     def batch_size_find(self,
-                        mode: str = "power",            # "power": sizes are doubled; "binary": then the exact largest size that fits
+                        mode: str = "power",            # "power": sizes are doubled; "binary": then the exact largest size
                         start: int | None = None,       # the first size; None: 1
                         most: int | None = None,        # the largest size to try; None: the number of samples
                         memory: float | None = None,    # GB that training may use; None: the free memory
                         steps: int = 3,                 # steps that are timed at each size, after a first one
                         evaluate: bool = False,         # measure evaluations instead of training
-                        seconds: float = 300):
-        """Measure time and memory by micro-batch size, and return them with the fastest size that keeps the global batch; its apply() sets it. The run stays unchanged.
-        Raise ValueError or TypeError if sizes cannot be tried: objects that cannot be sent to another process, or data that is already batched."""
+                        seconds: float = 300):          # time limit: no size is tried that would finish later
+        """Measure time and memory by micro-batch size, and return them with the fastest size that keeps the global
+        batch; its apply() sets it.
+        The run stays unchanged.
+        Raise ValueError or TypeError if sizes cannot be tried: objects that cannot be sent to another process, or
+        data that is already batched."""
         from trainer_nb.tune.batch_size import batch_size_find
         return batch_size_find(self, mode, start, most, memory, steps, evaluate, seconds)
 
@@ -578,7 +622,7 @@ class RecordingMixin(TrainerBase):
     def save_model(
         self,
         output_dir: str | Path | None = None,  # None: the learner's output_dir, ValueError if that is None too
-        _internal_call: bool = False,  # _internal_call: ignored, for compatibility with the Trainer
+        _internal_call: bool = False,  # ignored, for compatibility with the Trainer
     ):
         "Write the model's weights as safetensors, or with its own save_pretrained; return the folder."
         from trainer_nb.engine.evaluate import averaged_weights
@@ -602,23 +646,29 @@ class RecordingMixin(TrainerBase):
         sharded = {"world": device.world} if device is not None and device.sharded_model is not None else {}
         save_model(self.model, output_dir, get_processor(self), state_dict, **sharded)
 
-    # a folder for this checkpoint; None: checkpoint-<step> in the learner's output_dir
     @exclusive
-    def save_checkpoint(self, output_dir: str | Path | None = None):
-        "Write a checkpoint of the run and return its folder; from a callback, write it at the step boundary. Raise ValueError without a folder, and SaveFailed if it cannot be written."
+    def save_checkpoint(
+        self,
+        output_dir: str | Path | None = None,  # of this checkpoint; None: checkpoint-<step> in the learner's output_dir
+    ):
+        """Write a checkpoint of the run and return its folder; from a callback, write it at the step boundary.
+        Raise ValueError without a folder, and SaveFailed if it cannot be written."""
         from trainer_nb.state.async_save import save_checkpoint_sync
         return apply_change(self, "save_checkpoint()", lambda: save_checkpoint_sync(self, output_dir))
 
-    # a checkpoint's folder, also one of the Trainer's; True: the newest in output_dir
     @exclusive
-    def load_checkpoint(self, folder: str | Path = True):
-        "Resume from a checkpoint, with a warning for each difference. Raise ValueError, and change nothing, if the run cannot resume from it here."
+    def load_checkpoint(
+        self,
+        folder: str | Path = True,  # of a checkpoint, also one of the Trainer's; True: the newest in output_dir
+    ):
+        """Resume from a checkpoint, with a warning for each difference.
+        Raise ValueError, and change nothing, if the run cannot resume from it here."""
         from trainer_nb.state.resume import load_checkpoint
         return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder))
 
-    # the arguments are ignored, for compatibility with the Trainer
     def _save_checkpoint(self, model: torch.nn.Module | None = None, trial=None, metrics: dict[str, Any] | None = None):
-        "Save a checkpoint; the loop calls this when one is due."
+        """Save a checkpoint; the loop calls this when one is due.
+        The arguments are ignored, as overrides of the Trainer's method expect them."""
         from trainer_nb.state.async_save import save_checkpoint_async
         save_checkpoint_async(self)
 
@@ -651,19 +701,20 @@ class RecordingMixin(TrainerBase):
         path: str | Path,  # of the script, for example train.py
         limit: float = 100,  # MB of data that may be written beside it
     ):
-        """Write a script that trains this model again, including the changes made by hand; run in a new process, it ends in the same weights.
-        Raise `InvalidOperation`, and write nothing, if a part cannot be found; the result's `doubts` list the parts that may not be exact."""
+        """Write a script that trains this model again, including the changes made by hand; run in a new process, it
+        ends in the same weights.
+        Raise `InvalidOperation`, and write nothing, if a part cannot be found; the
+        result's `doubts` list the parts that may not be exact."""
         from trainer_nb.state.export_script import export_script
-        check_not_in_step(self, "export_script()")
-        release_last_traceback()
-        with self.run_state.interrupts:
+        with guarded(self, "export_script()"):
             return export_script(self, path, limit)
 
     @exclusive
     def add_callback(self, callback: TrainerCallback):
         "Add a callback or a callback class, at any time. Raise TypeError for any other object."
         self.run_state.callbacks.add_callback(callback)
-        record_act(self.run_state, "add_callback", callback=(callback if isinstance(callback, type) else type(callback)).__name__)
+        kind = callback if isinstance(callback, type) else type(callback)
+        record_act(self.run_state, "add_callback", callback=kind.__name__)
 
     @exclusive
     def pop_callback(self, callback: TrainerCallback):
@@ -744,7 +795,6 @@ class Learner(
     "Train a PyTorch model step by step. The constructor is cheap: nothing is prepared before the first step."
     snapshots = None   # restore.Snapshots, by name
 
-    # fields of TrainingArguments
     def __init__(
         self,
         model: torch.nn.Module | None = None,  # a torch.nn.Module
@@ -762,10 +812,9 @@ class Learner(
         preprocess_logits_for_metrics=None,  # (logits, labels) -> the values to keep of the logits
         *,
         loss_func=None,  # (output, labels) -> loss, for a model that returns none
-        metrics: (
-            dict[str, Any] | None
-        ) = None,  # {name: an object with update, compute and reset, or a function (predictions, labels) -> number}
-        **settings: Unpack[TrainingArgumentsKwargs],
+        # {name: an object with update, compute and reset, or a function (predictions, labels) -> number}
+        metrics: dict[str, Any] | None = None,
+        **settings: Unpack[TrainingArgumentsKwargs],  # fields of TrainingArguments
     ):
         release_last_traceback()
         from trainer_nb.engine.settings import OomRecovery
@@ -806,7 +855,9 @@ class Learner(
         run_tasks_now(self, Task("event", "on_init_end"))
 
     def __setattr__(self, name: str, value):
-        "Set an attribute. Raise AttributeError for the name of a setting or a method, and for a name that differs from one by one letter."
+        """Set an attribute.
+        Raise AttributeError for the name of a setting or a method, and for a
+        name that differs from one by one letter."""
         if name not in self.__dict__:
             check_assignment(self, name, value)
         # super() would search all base classes, which takes longer than everything else here

@@ -21,7 +21,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import torch
 
-from .errors import Interrupted
+from .errors import Interrupted, release_last_traceback
 
 # %% auto #0
 __all__ = ['Handler', 'BATCH_WAIT', 'RUN_LOCK', 'L', 'P', 'R', 'classify_frame', 'Reminder', 'BatchWait', 'InterruptGuard',
@@ -399,7 +399,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
-    "Decorate a method so that it holds the run lock of the process while it runs."
+    "Decorate a method so that it holds the run lock of the process; a call from a cell first frees the memory of the last error."
     @functools.wraps(method)
     def locked(self: L, /, *args: P.args, **kwargs: P.kwargs) -> R:
         with RUN_LOCK:
@@ -408,6 +408,7 @@ def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L,
             if run is not None:
                 run.verb_called = True
                 if RUN_LOCK.depth == 1:
+                    release_last_traceback()
                     show_pending_messages(run.pending_messages)
                 if run.remote_run is not None and run.remote_run.handles_verb(method.__name__):
                     return run.remote_run.do(self, method.__name__, args, kwargs)

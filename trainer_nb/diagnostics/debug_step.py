@@ -22,6 +22,7 @@ from trainer_nb.engine.loop import (
     capture_editable_state,
     check_can_train,
     enter_training,
+    guarded,
     handle_end_of_data,
     handle_failure,
     record_manual_changes,
@@ -31,12 +32,13 @@ from trainer_nb.engine.loop import (
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState
-from ..engine.step import Step
+from ..engine.step import Step, commit_step, rollback_step
 from ..engine.tasks import record_step
 
 # %% auto #0
-__all__ = ['Result', 'Gradients', 'is_training_step_overridden', 'next_phase', 'StepView', 'DebugStep', 'check_open', 'run_phase',
-           'capture_editable_tensors', 'record_touched', 'begin_debug_step', 'run_backward', 'close_debug_step']
+__all__ = ['Result', 'Gradients', 'is_training_step_overridden', 'next_phase', 'StepView', 'DebugStep', 'check_can_debug',
+           'check_open', 'run_phase', 'capture_editable_tensors', 'record_touched', 'begin_debug_step', 'run_backward',
+           'close_debug_step']
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #0232479d
 class Gradients(Table):
@@ -107,7 +109,7 @@ class StepView:
         return f"DebugStep(step {self._learner.state.global_step + 1}, micro-batch {self._number} of {self.substeps})"
 
     @property
-    def _number(self) -> int: return min(self._step.done + 1, self.substeps)
+    def _number(self) -> int: return min(self._step.num_done + 1, self.substeps)
     def _check(self, phase: str | None = None) -> TrainerBase: return check_open(self, phase)
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #f0c2e999
@@ -117,13 +119,7 @@ class DebugStep(StepView):
         run = learner.run_state
         if run.debug_step is not None:
             run.debug_step.abort()
-        check_can_train(learner, "debug_step()")
-        if run.finished:
-            raise InvalidOperation(
-                f"debug_step() has nothing to do: the run is finished after step {learner.state.global_step}. "
-                "learn.set(max_steps=...) prolongs it."
-            )
-        with run.interrupts:
+        with guarded(learner, "debug_step()", check_can_debug):
             record_manual_changes(run)
             try:
                 prepare(learner)
@@ -170,7 +166,7 @@ class DebugStep(StepView):
     def update(self):
         "Update the weights, run the tasks of the step, and return its record."
         learner = self._check("update")
-        run_phase(self, self._step.commit, last=True)
+        run_phase(self, lambda: commit_step(self._step), last=True)
         record = learner.run_state.history[-1]
         with learner.run_state.interrupts, preserve_generators(), learner.run_state.device.activated():
             try:
@@ -186,13 +182,22 @@ class DebugStep(StepView):
         "Abort the step; the run is restored to its state before it."
         if self._learner is None: return
         with self._learner.run_state.interrupts:
-            self._step.rollback()
+            rollback_step(self._step)
             close_debug_step(self, "given up")
 
     def __enter__(self) -> DebugStep: return self
     def __exit__(self, *error: object): self.abort()
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #beb15f05
+def check_can_debug(learner: TrainerBase, verb: str) -> None:
+    "Raise InvalidOperation as check_can_train does, and for a finished run."
+    check_can_train(learner, verb)
+    if learner.run_state.finished:
+        raise InvalidOperation(
+            f"{verb} has nothing to do: the run is finished after step {learner.state.global_step}. "
+            "learn.set(max_steps=...) prolongs it."
+        )
+
 def check_open(
     debug: StepView,
     move: str | None,  # name of a phase; None: only inspection
@@ -245,7 +250,7 @@ def run_phase(
         except BaseException as error:
             run.interrupts.abortable = False
             if not last and debug._learner is not None and run.phase == "step":
-                debug._step.rollback()
+                rollback_step(debug._step)
                 close_debug_step(debug, "given up because of an error")
             handle_failure(learner, error)
         finally:

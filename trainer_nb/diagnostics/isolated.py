@@ -13,12 +13,12 @@ from dataclasses import MISSING, fields
 import torch
 
 from ..core.callbacks import CallbackHandler
-from ..core.errors import Paused, free_after_failure, install_excepthook, release_last_traceback
+from ..core.errors import Paused, free_after_failure, install_excepthook
 from ..core.history import History
 from ..core.seeding import preserve_generators
 from ..data.collate import map_tensors
 from ..device.sharding import require_several_processes
-from ..engine.loop import capture_editable_state, check_can_train, describe_position, record_manual_changes
+from ..engine.loop import capture_editable_state, check_can_train, describe_position, guarded, record_manual_changes
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
 from ..engine.rollback import weight_versions
@@ -61,10 +61,7 @@ def isolated_training(
     verb: str,  # its name, for messages
 ):
     "Allow training within the block and restore the run afterwards; raise InvalidOperation within a step or verb."
-    check_can_train(learner, verb)
-    release_last_traceback()
-    run = learner.run_state
-    with run.interrupts, preserve_generators():
+    with guarded(learner, verb, check_can_train) as run, preserve_generators():
         record_manual_changes(run)
         prepare(learner)
         require_several_processes(run.args, run.device.world.size, verb)

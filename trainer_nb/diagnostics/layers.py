@@ -549,7 +549,7 @@ def describe_clipping(run: RunState, norm: float | torch.Tensor) -> list[str]:
 def inspect_open_step(learner: TrainerBase, debug: DebugStep) -> LayerReport:
     "Measure the layers at the open debug step."
     run = learner.run_state
-    k = max(debug._step.done - 1, 0)
+    k = max(debug._step.num_done - 1, 0)
     words = (
         []
         if any(p.grad is not None for p in run.params)

@@ -23,7 +23,6 @@ from trainer_nb.core.errors import (
     Paused,
     free_after_failure,
     install_excepthook,
-    release_last_traceback,
     release_traceback_after_cell,
     warn,
 )
@@ -45,14 +44,15 @@ from trainer_nb.engine.tasks import (
 )
 
 # %% auto #0
-__all__ = ['yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_step', 'check_can_train', 'raise_save_error',
-           'training_session', 'claim_run', 'start_running', 'record_plan', 'fetch_rows', 'capture_editable_state',
-           'enter_training', 'param_norms', 'have_norms_changed', 'record_manual_changes', 'fire_event_between_steps',
-           'handle_failure', 'half_done', 'describe_interruption', 'describe_position', 'pause_run',
-           'raise_if_interrupted', 'should_pause', 'apply_change', 'check_between_steps', 'ensure_prepared',
-           'open_epoch', 'run_all_pending', 'before_step', 'train_one_step', 'handle_end_of_data', 'run_until',
-           'run_slice', 'iterate_steps', 'validate_step_count', 'StepLimit', 'StopCondition', 'lookahead_limit',
-           'make_stop_condition', 'TrainOutput', 'make_train_output', 'describe_run']
+__all__ = ['yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_step', 'check_can_train',
+           'check_can_train_or_corrupted', 'guarded', 'raise_save_error', 'training_session', 'claim_run',
+           'start_running', 'record_plan', 'fetch_rows', 'capture_editable_state', 'enter_training', 'param_norms',
+           'have_norms_changed', 'record_manual_changes', 'fire_event_between_steps', 'handle_failure',
+           'describe_interrupted_callback', 'describe_interruption', 'describe_position', 'mark_paused', 'raise_paused',
+           'raise_if_interrupted', 'should_pause', 'apply_change', 'check_can_change', 'check_between_steps',
+           'ensure_prepared', 'open_epoch', 'run_all_pending', 'before_step', 'train_one_step', 'handle_end_of_data',
+           'run_until', 'advance', 'run_slice', 'iterate_steps', 'validate_step_count', 'StepLimit', 'StopCondition',
+           'lookahead_limit', 'make_stop_condition', 'TrainOutput', 'make_train_output', 'describe_run']
 
 # %% ../../nbs/06_engine/22_loop.ipynb #439f6e9f
 def yield_run_lock(run: RunState) -> None:
@@ -78,8 +78,8 @@ def wait_for_debug_step(run: RunState) -> None:
 
 @contextmanager
 def pausable(run: RunState) -> Iterator[None]:
-    "Honor `pause_requested` at the next boundary inside the block; outside of it, the flag has no effect."
-    # the flag of a verb that has released the lock
+    "Make a request to pause effective inside the block, at the next boundary; drop a request from before it."
+    # a verb that has yielded the lock to this one may have been asked to pause meanwhile: that request is kept
     run.pause_requested = run.pause_requested and run.yield_depth > 0
     try:
         yield
@@ -97,8 +97,8 @@ def check_not_in_step(learner: TrainerBase, verb: str) -> None:
         )
     if run.phase == "debug":
         raise InvalidOperation(
-            f"{verb} was called while a debug step is open. Finish it with its update(), or discard it with its abort();"
-            " learn.debug_step() discards it too, and starts a new one."
+            f"{verb} was called while a debug step is open. Finish it with its update(), or discard it with its"
+            " abort(); learn.debug_step() discards it too, and starts a new one."
         )
     if run.phase != "idle":
         where = "from inside a step" if run.phase == "step" else "while the learner is running"
@@ -117,6 +117,24 @@ def check_can_train(learner: TrainerBase, verb: str) -> None:
     if (owner := learner.run_state.owner) is not None:
         raise InvalidOperation(f"{verb} was called while {owner[0]} is running; call it afterwards.")
 
+def check_can_train_or_corrupted(learner: TrainerBase, verb: str) -> None:
+    "Raise InvalidOperation as check_can_train does, but not for a corrupted run: the verb replaces its state."
+    if not learner.run_state.corrupted:
+        check_can_train(learner, verb)
+
+@contextmanager
+def guarded(
+    learner: TrainerBase,
+    verb: str,  # its name, for messages; it holds the run lock
+    check: Callable[[TrainerBase, str], None] = check_not_in_step,  # raises an error if the verb is not valid now
+) -> Iterator[RunState]:
+    """Guard a verb: check once that it is valid now, and defer interrupts inside the block.
+    The loop handles them at the next boundary; at the end of the block the others are raised."""
+    check(learner, verb)
+    run = learner.run_state
+    with run.interrupts:
+        yield run
+
 # %% ../../nbs/06_engine/22_loop.ipynb #61c57dc7
 def raise_save_error(run: RunState) -> None:
     "Raise SaveFailed if a checkpoint could not be written."
@@ -127,14 +145,13 @@ def raise_save_error(run: RunState) -> None:
 @contextmanager
 def training_session(
     learner: TrainerBase,
-    verb: str,  # its name, for messages
+    verb: str,  # its name, for messages; the caller has guarded it
     rows: bool = True,  # call fetch_rows at the end
 ) -> Iterator[RunState]:
-    "Guard a verb that trains, which holds the lock: own the run, prepare it, handle interrupts and errors."
+    "Open the run for training inside the block: own it, prepare it, record manual changes, and handle errors."
     run = learner.run_state
     # the random generators of the cells are restored at the end
-    with run.interrupts, claim_run(learner, verb), preserve_generators():
-        release_last_traceback()
+    with claim_run(run, verb), preserve_generators():
         try:
             raise_save_error(run)
             record_manual_changes(run)
@@ -162,10 +179,8 @@ def training_session(
         raise_if_interrupted(learner)
 
 @contextmanager
-def claim_run(learner: TrainerBase, verb: str) -> Iterator[None]:
-    "Make the verb the owner of the run inside the block; raise InvalidOperation if another verb owns it."
-    check_can_train(learner, verb)
-    run = learner.run_state
+def claim_run(run: RunState, verb: str) -> Iterator[None]:
+    "Make the verb the owner of the run inside the block."
     run.owner = verb, threading.get_ident()
     run.step_rolled_back = False
     try:
@@ -291,17 +306,16 @@ def handle_failure(learner: TrainerBase, error: BaseException) -> NoReturn:
     run.history.note("exception", run.state.global_step, type=type(error).__name__, message=str(error))
     free_after_failure(error)
     if isinstance(error, KeyboardInterrupt):
-        lost = half_done(run, error)
+        lost = describe_interrupted_callback(run, error)
         message = f"{lost or describe_interruption(run)}; paused {describe_position(run)}"
-        raise pause_run(learner, message, nothing_lost=not lost) from None
+        raise_paused(learner, message, nothing_lost=not lost)
     raise error
 
-def half_done(run: RunState, error: BaseException) -> str:
-    "Return a sentence about the callback that was interrupted after the update; return an empty string if no callback was interrupted, or if it is called again with the step."
+def describe_interrupted_callback(run: RunState, error: BaseException) -> str:
+    "Return a sentence about the callback that the error has interrupted; '' if none, or if it will be called again."
     name = getattr(error, "callback", "")
-    if not name or run.step_rolled_back or name.endswith(".on_prediction_step"):
-        # an evaluation is repeated as a whole
-        return ""
+    # a step that was rolled back is repeated with its callbacks, and an evaluation as a whole
+    if not name or run.step_rolled_back or name.endswith(".on_prediction_step"): return ""
     back = "learn.reset() starts the run again"
     if run.state.global_step:
         back = "learn.rewind(1) repeats the step from a snapshot"
@@ -323,59 +337,67 @@ def describe_position(run: RunState) -> str:
     if not s.global_step: return "before the first step"
     return f"after step {s.global_step} of {s.max_steps} (epoch {s.epoch:.2f})"
 
-def pause_run(
+def mark_paused(learner: TrainerBase) -> None:
+    "Mark the run as paused, record it in the history, and fire `on_pause`; a finished run is not paused."
+    run = learner.run_state
+    run.paused = not run.finished
+    if not run.paused: return
+    if run.remote_run is not None:
+        run.remote_run.pause(learner)
+    else:
+        run.history.note("pause", run.state.global_step)
+        fire_event_between_steps(learner, "on_pause")
+
+def raise_paused(
     learner: TrainerBase,
     message: str,
     nothing_lost: bool = True,  # no interrupted work is left undone
-) -> Paused:
-    "Mark the run as paused; return the exception to raise."
-    run = learner.run_state
-    run.paused = not run.finished
-    if run.paused and run.remote_run is not None:
-        run.remote_run.pause(learner)
-    elif run.paused:
-        run.history.note("pause", run.state.global_step)
-        fire_event_between_steps(learner, "on_pause")
+) -> NoReturn:
+    "Mark the run as paused and raise Paused, which also stops the rest of the cell."
+    mark_paused(learner)
     release_traceback_after_cell()
     install_excepthook()
-    if not run.paused: return Paused(f"{message}; the run was just finished.")
+    if not learner.run_state.paused: raise Paused(f"{message}; the run was just finished.") from None
     reassurance = "Nothing is lost: " if nothing_lost else ""
-    return Paused(f"{message}. {reassurance}learn.train(), learn.run(...) or learn.step() continues.")
+    raise Paused(f"{message}. {reassurance}learn.train(), learn.run(...) or learn.step() continues.") from None
 
 def raise_if_interrupted(learner: TrainerBase) -> None:
     "Raise Paused if an interrupt was recorded."
     if learner.run_state.interrupts.pressed:
-        raise pause_run(learner, f"Paused {describe_position(learner.run_state)}")
+        raise_paused(learner, f"Paused {describe_position(learner.run_state)}")
 
 def should_pause(learner: TrainerBase) -> bool:
     "Return whether a pause was requested; raise Paused after an interrupt."
-    run = learner.run_state
     raise_if_interrupted(learner)
-    if not run.pause_requested: return False
-    pause_run(learner, "")
+    if not learner.run_state.pause_requested: return False
+    mark_paused(learner)
     return True
 
 # %% ../../nbs/06_engine/22_loop.ipynb #0f8dab5d
 def apply_change(learner: TrainerBase, verb: str, change: Callable[[], Any]) -> Any:
-    "Apply a change now, or at the boundary if a callback requests it; return the result of `change`, None if it is postponed."
+    """Apply a change now, or at the boundary if a callback requests it; return
+    the result of `change`, None if it is postponed."""
     run = learner.run_state
     if run.phase in ("after", "look"):
         run.deferred_changes.append(as_callback(run, change))
         return None
-    if not (run.corrupted and verb in ("restore()", "reset()", "load_checkpoint()")):
-        check_not_in_step(learner, verb)
-    release_last_traceback()
-    raise_save_error(run)
-    with run.interrupts:   # not interruptible
+    with guarded(learner, verb, check_can_change):
         record_manual_changes(run)
         try:
             return change()
         finally:
             run.editable_state = capture_editable_state(run)
 
+def check_can_change(learner: TrainerBase, verb: str) -> None:
+    """Raise InvalidOperation as check_not_in_step does, unless the verb replaces a corrupted state; raise SaveFailed
+    if a checkpoint could not be written."""
+    run = learner.run_state
+    if not (run.corrupted and verb in ("restore()", "reset()", "load_checkpoint()")):
+        check_not_in_step(learner, verb)
+    raise_save_error(run)
+
 def check_between_steps(learner: TrainerBase, verb: str) -> None:
-    "Raise InvalidOperation if a step is in progress; free the memory that the last error held."
-    release_last_traceback()
+    "Raise InvalidOperation if a step is in progress, and SaveFailed if a checkpoint could not be written."
     if learner.run_state.phase in ("step", "debug"):
         check_not_in_step(learner, verb)
     if learner.run_state.phase == "idle":
@@ -466,34 +488,50 @@ def handle_end_of_data(run: RunState) -> None:
 
 # %% ../../nbs/06_engine/22_loop.ipynb #7ef8eb31
 def run_until(
-    learner: TrainerBase, verb: str,
+    learner: TrainerBase,
+    verb: str,  # its name, for messages
     until: Callable[[Record], bool] | None = None,  # takes the last record, returns True to stop
-    each: Callable[[Record], object] | None = None,  # called with every record
-    may: Callable[[], bool] | None = None,  # whether to continue, called after other threads had the lock
+    after_step: Callable[[Record], object] | None = None,  # called with every record
+    may_continue: Callable[[], bool] | None = None,  # called after other threads had the lock
 ) -> int:
-    "Advance until a condition holds, the run is finished or paused; return the index of the first row."
-    start = len(learner.run_state.history)
-    with RUN_LOCK, pausable(learner.run_state):
-        while run_slice(learner, verb, until, each):
-            yield_run_lock(learner.run_state)
-            if may is not None and not may():
-                pause_run(learner, "")
+    """Train as a verb of its own until a condition holds, the run is finished
+    or paused; return the index of the first row."""
+    with RUN_LOCK, guarded(learner, verb, check_can_train):
+        return advance(learner, verb, until, after_step, may_continue)
+
+def advance(
+    learner: TrainerBase,
+    verb: str,
+    until: Callable[[Record], bool] | None = None,
+    after_step: Callable[[Record], object] | None = None,
+    may_continue: Callable[[], bool] | None = None,  # all as in run_until
+) -> int:
+    "Train in a guarded verb, as run_until."
+    run = learner.run_state
+    start = len(run.history)
+    with pausable(run):
+        while run_slice(learner, verb, until, after_step):
+            yield_run_lock(run)
+            if may_continue is not None and not may_continue():
+                mark_paused(learner)
                 break
+            # the other thread may have left the run in a state in which it cannot train
+            check_can_train(learner, verb)
     return start
 
 def run_slice(
     learner: TrainerBase,
     verb: str,
     until: Callable[[Record], bool] | None = None,
-    each: Callable[[Record], object] | None = None,
+    after_step: Callable[[Record], object] | None = None,
 ) -> bool:
     "Advance within one session; return True if it ended only because another thread waits for the lock."
     remote_run = learner.run_state.remote_run
-    if remote_run is not None: return remote_run.run_slice(learner, verb, until, each)
+    if remote_run is not None: return remote_run.run_slice(learner, verb, until, after_step)
     with training_session(learner, verb):
         while (record := train_one_step(learner)) is not None:
-            if each is not None:
-                each(record)
+            if after_step is not None:
+                after_step(record)
             # `until` may request a pause, so it is called first
             is_end = until is not None and until(record)
             if should_pause(learner) or is_end: return False
@@ -506,13 +544,15 @@ def iterate_steps(learner: TrainerBase) -> Iterator[Record]:
     try:
         while not stop:
             run = learner.run_state
-            if run.remote_run is not None:
-                record, stop = run.remote_run.one_step(learner)
-            else:
-                # rows are not fetched at each step: that would synchronize
-                with RUN_LOCK, pausable(run), training_session(learner, "steps()", rows=False):
-                    record = train_one_step(learner)
-                    stop = record is not None and should_pause(learner)
+            # the verb has returned: each step guards itself
+            with RUN_LOCK, guarded(learner, "steps()", check_can_train), pausable(run):
+                if run.remote_run is not None:
+                    record, stop = run.remote_run.one_step(learner)
+                else:
+                    # rows are not fetched at each step: that would synchronize
+                    with training_session(learner, "steps()", rows=False):
+                        record = train_one_step(learner)
+                        stop = record is not None and should_pause(learner)
             if record is None: return
             yield record
     finally:
@@ -569,7 +609,8 @@ def make_stop_condition(
     epochs: float | None = None,
     until: Callable[[Record], object] | None = None,  # all three as in learn.run(...)
 ) -> StopCondition | None:
-    "Return the stopping condition for these arguments; None if all are None. Raise TypeError or ValueError for invalid ones."
+    """Return the stopping condition for these arguments; None if all are None.
+    Raise TypeError or ValueError for invalid ones."""
     if steps is None and epochs is None and until is None: return None
     if until is not None and not callable(until):
         raise TypeError(

@@ -99,7 +99,7 @@ class RemoteRunPart(Protocol):
     def run_slice(
         self, learner: TrainerBase, verb: str,
         until: Callable[[Record], bool] | None = None,
-        each: Callable[[Record], object] | None = None,
+        after_step: Callable[[Record], object] | None = None,
     ) -> bool:
         "Advance as `loop.run_slice`."
     def one_step(self, learner: TrainerBase) -> tuple[Record | None, bool]:

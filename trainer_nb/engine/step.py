@@ -40,11 +40,11 @@ from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import is_metric_driven
 
 # %% auto #0
-__all__ = ['StepResult', 'Step', 'take_micro_batch', 'sample_weights', 'check_step_loss', 'sync_processes',
-           'should_sync_gradients', 'training_step_of', 'count_step_items', 'get_offered_batches', 'finalize_gradients',
-           'clip_gradients', 'clip_dense_gradients', 'sparse_rows_param', 'commit_step', 'optimizer_step', 'count_step',
-           'rollback_step', 'warn_weights_changed', 'FirstStepBackup', 'capture_first_groups', 'handle_failed_update',
-           'restore_before_first_step', 'take_step']
+__all__ = ['StepResult', 'Step', 'sample_weights', 'check_step_loss', 'sync_processes', 'should_sync_gradients',
+           'training_step_of', 'count_step_items', 'get_offered_batches', 'finalize_gradients', 'clip_gradients',
+           'clip_dense_gradients', 'sparse_rows_param', 'commit_step', 'optimizer_step', 'complete_step',
+           'rollback_step', 'warn_weights_changed', 'FirstStepBackup', 'back_up_before_first_step',
+           'handle_failed_update', 'restore_before_first_step', 'take_step']
 
 # %% ../../nbs/06_engine/20_step.ipynb #e2fb8b87
 class StepResult(NamedTuple):
@@ -66,7 +66,7 @@ class Step:
         self.committed = committed
         self.training_step = training_step_of(learner)
         # results so far: number of micro-batches, their FLOPs, loss and norm; the last two on the device
-        self.done = 0
+        self.num_done = 0
         self.flops = 0.0
         self.loss: Any = None
         self.norm: Any = None
@@ -120,24 +120,31 @@ class Step:
 
     def more(self) -> bool:
         "Return whether micro-batches are left."
-        return self.done < len(self.run.window or ())
+        return self.num_done < len(self.run.window or ())
 
     def substep(self) -> None:
-        "Run forward and backward of the next micro-batch."
-        self.add(take_micro_batch(self))
+        "Run forward and backward of the next micro-batch, and count it."
+        run = self.run
+        # an override may omit the mode switch with which the method of the base class begins
+        if type(self.learner).training_step is not TrainerBase.training_step:
+            run.modes.enter(run.wrapped_model, run.model)
+        with run.device.sync_context(should_sync_gradients(self), not self.num_done):
+            loss = self.training_step(run.wrapped_model, self.batch(), self.items)
+        self.add(loss)
 
     def batch(self) -> Any:
         "Return the next micro-batch; seed the random generators for it."
         run = self.run
         assert run.window is not None
-        micro_batch = run.window[self.done]
-        seed = mix_seed(run.args.seed, SEED_FORWARD, run.state.global_step, self.done)
+        micro_batch = run.window[self.num_done]
+        seed = mix_seed(run.args.seed, SEED_FORWARD, run.state.global_step, self.num_done)
         seed_all(seed if run.device.world.is_main_process else mix_seed(seed, run.device.world.rank))
-        vars(self.learner).update(current_weight=micro_batch.weight, current_micro_batch=self.done)
+        vars(self.learner).update(current_weight=micro_batch.weight, current_micro_batch=self.num_done)
         if micro_batch.weight:
             self.flops += float(self.learner.floating_point_ops(micro_batch.batch))
         # map_tensors makes new containers: user code often calls pop() on a batch
-        return map_tensors(micro_batch.batch if self.batches is None else self.batches[self.done], self._track_version)
+        batch = micro_batch.batch if self.batches is None else self.batches[self.num_done]
+        return map_tensors(batch, self._track_version)
 
     def _track_version(self, t: torch.Tensor) -> torch.Tensor:
         if not t.is_inference():
@@ -151,7 +158,7 @@ class Step:
         "Count a micro-batch whose backward pass is done; accumulate its loss."
         loss = check_step_loss(loss)
         self.loss = loss if self.loss is None else self.loss + loss
-        self.done += 1
+        self.num_done += 1
         if self.more():
             fire_event(self.learner, "on_substep_end")
 
@@ -161,24 +168,7 @@ class Step:
             self.loss = sync_processes(self.run, self.loss)
         self.norm = finalize_gradients(self.learner)
 
-    def commit(self) -> StepResult:
-        "Update the weights and count the step; return its results."
-        return commit_step(self)
-
-    def rollback(self) -> None:
-        "Restore the run's state before the step."
-        rollback_step(self)
-
 # %% ../../nbs/06_engine/20_step.ipynb #b403149b
-def take_micro_batch(step: Step) -> float | torch.Tensor:
-    "Run forward and backward of the next micro-batch; return what training_step returns."
-    run = step.run
-    # an override may omit the mode switch with which the method of the base class begins
-    if type(step.learner).training_step is not TrainerBase.training_step:
-        run.modes.enter(run.wrapped_model, run.model)
-    with run.device.sync_context(should_sync_gradients(step), not step.done):
-        return step.training_step(run.wrapped_model, step.batch(), step.items)
-
 def sample_weights(run: RunState) -> list[tuple[torch.nn.Parameter, int]]:
     "Return the trainable weights with their versions; record a sample of their values."
     weights = [p for p in run.params if p.requires_grad]
@@ -221,7 +211,7 @@ def sync_processes(
 
 def should_sync_gradients(step: Step) -> bool:
     "Return whether gradients are averaged with this micro-batch: the last one, unless the settings request each."
-    return step.done + 1 == len(step.run.window or ()) or syncs_each_batch(step.run.args)
+    return step.num_done + 1 == len(step.run.window or ()) or syncs_each_batch(step.run.args)
 
 # %% ../../nbs/06_engine/20_step.ipynb #165d6934
 def training_step_of(learner: TrainerBase) -> Callable[..., Any]:
@@ -241,7 +231,8 @@ def count_step_items(learner: TrainerBase, window: Sequence[MicroBatch]) -> torc
 def get_offered_batches(
     learner: TrainerBase, window: Sequence[MicroBatch]
 ) -> tuple[list[Any] | None, torch.Tensor | None]:
-    "Return the micro-batches from an override of get_batch_samples (None: unchanged) and the number of labels in all processes."
+    """Return the micro-batches from an override of get_batch_samples (None:
+    unchanged) and the number of labels in all processes."""
     if type(learner).get_batch_samples is TrainerBase.get_batch_samples:
         return None, count_step_items(learner, window)
     run = learner.run_state
@@ -290,7 +281,8 @@ def clip_dense_gradients(
     return torch.nn.utils.get_total_norm(cast(list[torch.Tensor], [p.grad for p in params]))
 
 def sparse_rows_param(p: torch.Tensor) -> torch.Tensor:
-    "Return a stand-in whose gradient shares memory with the values of a sparse gradient; return p itself if its gradient is dense."
+    """Return a stand-in whose gradient shares memory with the values of a sparse
+    gradient; return p itself if its gradient is dense."""
     assert p.grad is not None
     if p.grad.layout is not torch.sparse_coo: return p
     p.grad = p.grad.coalesce()
@@ -303,44 +295,45 @@ def commit_step(step: Step) -> StepResult:
     "Update the weights and count the step; return its results."
     run = step.run
     run.interrupts.abortable = False
-    first = capture_first_groups(run)
+    backup = back_up_before_first_step(run)
     try:
         skipped = optimizer_step(run)
     except BaseException as error:
-        handle_failed_update(step, error, first)
+        handle_failed_update(step, error, backup)
         raise
     rate = run.optimizer.param_groups[0]["lr"]
     if isinstance(rate, torch.Tensor):
         # the schedule changes it in place
         rate = rate.clone()
-    late = fire_event_safely(step.learner, "on_optimizer_step")
-    # The update and the schedule's step belong together: weights of this step with the previous rate would be an invalid state.
+    # an error from here on is raised at the end, when the step has been counted
+    deferred_error = fire_event_safely(step.learner, "on_optimizer_step")
+    # except in the schedule: weights of this step with the previous rate would be an invalid state
     try:
         if not skipped and not is_metric_driven(run.lr_scheduler):
             run.lr_scheduler.step()
     except BaseException as error:
         handle_failed_update(
-            step, error, first, "the schedule failed after the update", "the weights may be ahead of the schedule"
+            step, error, backup, "the schedule failed after the update", "the weights may be ahead of the schedule"
         )
         raise
-    # from here on the step counts: an error is raised at the end
     try:
         run.backups[0].drop_unchanged()
         if not run.state.global_step:
             check_optimizer_state(run.optimizer)
     except BaseException as error:
-        late = late or error
+        deferred_error = deferred_error or error
     add_tokens(run, step.tokens)
     run.flops += step.flops
-    result = StepResult(rate, count_step(run), step.loss, step.norm)
+    result = StepResult(rate, complete_step(run), step.loss, step.norm)
     if step.committed is not None:
         step.committed(step.learner, result)
-    if late is not None: raise late
+    if deferred_error is not None: raise deferred_error
     return result
 
 # %% ../../nbs/06_engine/20_step.ipynb #96a02c9f
 def optimizer_step(run: RunState) -> bool:
-    "Update the weights; return True if the scaler is known to have skipped the update after an overflow (a fused optimizer does not report it)."
+    """Update the weights; return True if the scaler is known to have skipped the update after an overflow (a fused
+    optimizer does not report it)."""
     for copying in run.pending_copies:
         # snapshots that are still being copied from the GPU
         copying.wait_before_update()
@@ -356,8 +349,8 @@ def optimizer_step(run: RunState) -> bool:
     scaler.update()
     return not on_device and scaler.get_scale() < before
 
-def count_step(run: RunState) -> int:
-    "Count the step and advance the data cursor; return its number of samples."
+def complete_step(run: RunState) -> int:
+    "Count the step, advance the position in the data, and clear the gradients; return the number of samples."
     window = run.window or []
     for p in run.params:
         p.grad = None
@@ -420,14 +413,15 @@ def warn_weights_changed(step: Step) -> None:
 
 # %% ../../nbs/06_engine/20_step.ipynb #4a71bedb
 class FirstStepBackup(NamedTuple):
-    "Hold what the first update changes, except for the weights, which are in the initial snapshot."
+    "Hold the state that the first update changes, except for the weights, which are in the initial snapshot."
     groups: list[dict[str, Any]]                  # copies of the optimizer's options
     state: dict[torch.Tensor, dict[str, Any]]     # of the optimizer, without tensors
     schedule: list
     attributes: tuple | None                      # as copy_optimizer_attributes returned them
 
-def capture_first_groups(run: RunState) -> FirstStepBackup | None:
-    "Back up optimizer and schedule before the first update; None if the weights are no longer those of the initial snapshot."
+def back_up_before_first_step(run: RunState) -> FirstStepBackup | None:
+    """Back up optimizer and schedule before the first update; None if the weights
+    are no longer those of the initial snapshot."""
     initial = run.initial_snapshot
     if run.state.global_step or initial is None: return None
     state = {p: dict(s) for p, s in run.optimizer.state.items()}
@@ -444,32 +438,34 @@ def capture_first_groups(run: RunState) -> FirstStepBackup | None:
 def handle_failed_update(
     step: Step,
     error: BaseException,
-    first: FirstStepBackup | None,
-    what: str = "the optimizer failed in the middle of its update",
-    follows: str = "some weights may be new and others old",
+    backup: FirstStepBackup | None,
+    cause: str = "the optimizer failed in the middle of its update",
+    consequence: str = "some weights may be new and others old",
 ) -> None:
     "Roll back after a failed update or schedule step if a backup exists; otherwise mark the run as corrupted."
     run = step.run
     if run.args.rollback == "full": return rollback_step(step)
-    if first is not None: return restore_before_first_step(step, first)
+    if backup is not None: return restore_before_first_step(step, backup)
     for p in run.params:
         p.grad = None
     run.phase = "idle"
-    run.corrupted = f"{what} after step {run.state.global_step} ({type(error).__name__}: {error}), so {follows}"
-    error.add_note(f"({what}: {follows}. learn.rewind(0) takes the last steps again "
-                   "from a snapshot, learn.restore(...) goes back to one, learn.reset() to the beginning.)")
+    run.corrupted = f"{cause} after step {run.state.global_step} ({type(error).__name__}: {error}), so {consequence}"
+    error.add_note(
+        f"({cause}: {consequence}. learn.rewind(0) repeats the last steps from a snapshot, learn.restore(...)"
+        " returns to a snapshot, and learn.reset() to the beginning.)"
+    )
 
-def restore_before_first_step(step: Step, first: FirstStepBackup) -> None:
+def restore_before_first_step(step: Step, backup: FirstStepBackup) -> None:
     "Restore the run's state before its first step."
     run = step.run
     # no warning: the weights are restored below
     step.weight_versions = []
-    restore_optimizer_attributes(run, first.attributes)
+    restore_optimizer_attributes(run, backup.attributes)
     rollback_step(step)
     run.optimizer.state.clear()
-    run.optimizer.state.update(first.state)
-    restore_param_groups(run.optimizer, first.groups)
-    restore_scheduler_state(first.schedule)
+    run.optimizer.state.update(backup.state)
+    restore_param_groups(run.optimizer, backup.groups)
+    restore_scheduler_state(backup.schedule)
     initial = run.initial_snapshot
     assert initial is not None
     with torch.no_grad():
@@ -503,6 +499,6 @@ def take_step(
         run.interrupts.abortable = False
     except BaseException:
         run.interrupts.abortable = False
-        step.rollback()
+        rollback_step(step)
         raise
-    return step.commit()
+    return commit_step(step)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..core.callbacks import TrainerCallback, close_callbacks
-from ..core.errors import InvalidOperation, release_last_traceback, warn
+from ..core.errors import InvalidOperation, warn
 from ..core.records import Record
 from ..core.interrupts import RUN_LOCK, InterruptGuard
 from ..diagnostics.watch import unwatch, watch
@@ -27,9 +27,8 @@ from trainer_nb.engine.loop import (
     claim_run,
     describe_position,
     lookahead_limit,
-    pausable,
-    pause_run,
     raise_if_interrupted,
+    raise_paused,
     should_pause,
 )
 from ..engine.overrides import TrainerBase, drop_loader
@@ -174,7 +173,7 @@ def run_remote_slice(
     "Advance the run without yielding the run lock; return True if it stopped only because another thread waits for the lock, or to evaluate a condition."
     run = learner.run_state
     remote.settings.check(learner.args)
-    with run.interrupts, claim_run(learner, verb):
+    with claim_run(run, verb):
         while True:
             limit = lookahead_limit(run, until)
             feed = RecordFeed(run, until, on_record)
@@ -191,7 +190,7 @@ def run_remote_slice(
                 # aborted there, because the button was pressed here, or by the user's code
                 feed.update()
                 if not run.interrupts.pressed:
-                    raise pause_run(learner, f"Interrupted {error}; paused {describe_position(run)}") from None
+                    raise_paused(learner, f"Interrupted {error}; paused {describe_position(run)}")
             except ProcessDied as death:
                 feed.update()
                 if not remote.should_restart(learner, death): raise
@@ -401,20 +400,19 @@ class RemoteRun:
         learner: TrainerBase,
         verb: str,
         until: Callable[[Record], Any] | None = None,
-        each: Callable[[Record], Any] | None = None,
+        after_step: Callable[[Record], Any] | None = None,
     ) -> bool:
         "Advance the run as `run_remote_slice` does."
-        return run_remote_slice(self, learner, verb, until, each)
+        return run_remote_slice(self, learner, verb, until, after_step)
 
     def one_step(self, learner: TrainerBase) -> tuple[Record | None, bool]:
         "Take one step of learn.steps(); return its record, None if the run is over, and whether a pause was requested."
         run = learner.run_state
         num_rows = len(learner.history)
         if run.finished: return None, True
-        with RUN_LOCK, pausable(run):
-            self.run_slice(learner, "steps()", StopCondition(run, StepLimit(run.state.global_step + 1)))
-            record = Record(run.history, num_rows) if len(run.history) > num_rows else None
-            return record, run.paused
+        self.run_slice(learner, "steps()", StopCondition(run, StepLimit(run.state.global_step + 1)))
+        record = Record(run.history, num_rows) if len(run.history) > num_rows else None
+        return record, run.paused
 
     def pause(self, learner: TrainerBase):
         "Record the pause in the processes."
@@ -436,7 +434,6 @@ class RemoteRun:
             self.refuse(f"{name}(), {UNSUPPORTED_VERBS[name]},")
         if not (run.corrupted and name in VERBS_WHEN_CORRUPTED):
             check_not_in_step(learner, f"{name.lstrip('_')}()")
-        release_last_traceback()
         self.settings.check(learner.args)
         if name == "pop_callback": return pop_remote_callback(self, learner, *args, **kwargs)
         if name in ("save_model", "save_checkpoint"):

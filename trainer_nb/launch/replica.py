@@ -21,7 +21,7 @@ from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState, clos
 from ..core.errors import Interrupted
 from ..core.history import History, Place, unsent_lines
 from ..core.log_file import LogFile, dump_line
-from ..engine.loop import StepLimit, pause_run, run_until
+from ..engine.loop import StepLimit, mark_paused, run_until
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState
@@ -339,7 +339,7 @@ def pop_callback_at(
 def pause_replica(replica: Replica) -> ReplicaResult:
     "Mark the run as paused at a boundary."
     try:
-        pause_run(replica.learner, "")
+        mark_paused(replica.learner)
     except Interrupted:
         pass
     return make_result(replica)

@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 
-from ..core.errors import Interrupted, InvalidOperation, install_excepthook, release_traceback_memory, warn
+from ..core.errors import Interrupted, InvalidOperation, install_excepthook, release_last_traceback, release_traceback_memory, warn
 from ..core.interrupts import RUN_LOCK, Button, low_priority
 from trainer_nb.engine.loop import (
     TrainOutput,
     check_can_train,
     check_not_in_step,
+    describe_interrupted_callback,
     describe_position,
-    half_done,
     lookahead_limit,
     make_stop_condition,
     make_train_output,
@@ -344,7 +344,8 @@ def train_in_background(handle: BackgroundRun, learner: TrainerBase):
         with RUN_LOCK:
             wait_for_debug_step(run)
             if budget.is_pending():
-                run_until(learner, "start()", until, progress.tick, may=budget.is_pending)
+                release_last_traceback()
+                run_until(learner, "start()", until, progress.tick, budget.is_pending)
     if run.finished:
         wait_for_save(run)
 
@@ -355,7 +356,7 @@ def record_failure(handle: BackgroundRun, error: BaseException):
     run = handle.learner.run_state
     name = type(error).__name__
     message = f"The background run failed {describe_position(run)} with {name}: {str(error).removesuffix('.')}."
-    partial = half_done(run, error)
+    partial = describe_interrupted_callback(run, error)
     print(message, file=sys.stderr, flush=True)
     def warn_once():
         if handle.error is not error: return

@@ -15,7 +15,7 @@ import numpy as np
 from ..core.errors import Paused, warn
 from ..core.history import History
 from ..display.tables import format_duration
-from ..engine.loop import capture_editable_state, check_can_train, run_until
+from ..engine.loop import capture_editable_state, run_until
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare, redistribute_data
 from ..engine.run_state import RunState
@@ -75,10 +75,8 @@ def rewind(
     n: int,  # number of steps
     advance=run_until,  # has the signature of loop.run_until
 ) -> RewindReport:
-    "Go back n steps; raise ValueError if no snapshot reaches that far, InvalidOperation during another verb."
+    "Go back n steps in a guarded verb; raise ValueError if no snapshot reaches that far."
     run = learner.run_state
-    if not run.corrupted:
-        check_can_train(learner, "rewind()")
     target = run.state.global_step - n
     start = time.perf_counter()
     prepare(learner)
@@ -199,12 +197,13 @@ def announce_replay(run: RunState, base, target):
 
 def restore_own_past(run: RunState, base):
     "Restore a snapshot of the run's own past, and drop later ones from the ring."
-    with run.interrupts:
-        check_data_length(run, base)
-        restore_whole(run, base)
-        base.release()
-        ring = get_rewind_buffer(run)
-        ring.account.open()
-        ring.kept = deque(s for s in ring.kept if s.step <= base.step)
-        ring.wait, ring.seen = ring.every, len(run.history.events)
-        run.paused, run.editable_state = False, capture_editable_state(run)
+    check_data_length(run, base)
+    restore_whole(run, base)
+    base.release()
+    ring = get_rewind_buffer(run)
+    ring.account.open()
+    ring.kept = deque(s for s in ring.kept if s.step <= base.step)
+    ring.wait = ring.every
+    ring.seen = len(run.history.events)
+    run.paused = False
+    run.editable_state = capture_editable_state(run)
