@@ -97,7 +97,12 @@ def make_source(loader: Iterable[Any], seed: int, share: RankShard = UNSHARDED):
 # %% ../../nbs/03_data/04_loader.ipynb #64335001
 class ResumableLoader:
     "Read micro-batches of the training data from any cursor on."
-    def __init__(self, loader: Iterable[Any], seed: int, share: RankShard = UNSHARDED):
+    def __init__(
+        self,
+        loader: Any,  # a DataLoader, or any other iterable of batches
+        seed: int,
+        share: RankShard = UNSHARDED,
+    ):
         self.loader = loader
         self.source = make_source(loader, seed, share)
         self._iterator = None

@@ -307,7 +307,7 @@ def group_lists(
     "Return the names of the lists with an entry per group."
     return [k for k, v in attributes.items() if k.endswith(_PER_GROUP) and isinstance(v, list) and len(v) == n]
 
-def schedule_parts(scheduler: LRScheduler | None) -> Iterator[LRScheduler]:
+def schedule_parts(scheduler: LRScheduler | None) -> Iterator[Any]:  # each class has attributes of its own
     "Yield a schedule and the schedules inside it."
     if scheduler is None: return
     yield scheduler
