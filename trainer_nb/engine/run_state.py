@@ -108,8 +108,8 @@ class RemoteRunPart(Protocol):
         "Record a pause."
     def refuse(self, what: str) -> None:
         "Raise InvalidOperation for an operation that needs the run in this process."
-    def warn_stale_model(self, module: str) -> None:
-        "Warn if user code of a module reads the model, which is not current in this process."
+    def warn_stale_model(self) -> None:
+        "Warn once that the weights in this process are outdated."
     def home(self, learner: TrainerBase) -> None:
         "Bring the run back into this process."
     def words(self) -> str:
