@@ -11,6 +11,7 @@ from dataclasses import fields
 
 import torch
 
+from ..args.names import REMOVED, RENAMED, REPLACED
 from ..args.training_args import PROCESS_FIELDS, TrainingArguments, without_subclass_fields
 from ..core.callbacks import TrainerCallback
 from ..device.model_patches import PATCH_ARGS
@@ -81,16 +82,21 @@ def _check_args(run: RunState, snapshot: Snapshot):
                 f" {name}={then!r}."
             )
 
+def _with_present_names(settings: dict) -> dict:
+    "Return settings without older names; their values are under the present names."
+    names = {*RENAMED, *REPLACED, *REMOVED} - {*TrainingArguments.__dataclass_fields__}
+    older = {k: v for k, v in settings.items() if k in names}
+    translated = {RENAMED[k]: v for k, v in older.items() if k in RENAMED and v is not None}
+    for name in older.keys() & REPLACED.keys():
+        translated |= REPLACED[name](older[name])
+    return translated | {k: v for k, v in settings.items() if k not in older}
+
 def _restore_args(run: RunState, snapshot: Snapshot):
     "Restore the settings; discard the loader if its settings have changed."
     before = dict(vars(run.args))
-    vars(run.args).update(
-        {
-            k: copy.deepcopy(v)
-            for k, v in snapshot.values["args"].items()
-            if k not in PROCESS_FIELDS and k not in run.global_settings
-        }
-    )
+    settings = _with_present_names(snapshot.values["args"])
+    kept = {*PROCESS_FIELDS, *run.global_settings}
+    vars(run.args).update({k: copy.deepcopy(v) for k, v in settings.items() if k not in kept})
     if any(vars(run.args).get(k) != before.get(k) for k in PATCH_ARGS):
         # the model patches are applied again
         run.discard("wrapped_model")
