@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
     from trainer_nb.engine.rollback import AdaptiveBackup, FetchBackup, FullBackup
     from trainer_nb.engine.settings import OomRecovery
-    from trainer_nb.engine.frozen_weights import FrozenWeightCache
-    from trainer_nb.engine.snapshot_tensors import Snapshot
+    from trainer_nb.engine.snapshot_tensors import FrozenWeightCache, Snapshot
 
 # %% auto #0
 __all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',

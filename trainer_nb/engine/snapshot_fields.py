@@ -16,10 +16,15 @@ from ..args.training_args import PROCESS_FIELDS, TrainingArguments, without_subc
 from ..core.callbacks import TrainerCallback
 from ..device.model_patches import PATCH_ARGS
 from ..device.sharding import copy_into, is_dtensor, is_sharded, replicate_like, shard_like
-from .frozen_weights import FrozenWeightCache, has_adapters, is_shared, list_merged_adapters
+from trainer_nb.engine.snapshot_tensors import (
+    FrozenWeightCache,
+    Snapshot,
+    has_adapters,
+    is_shared,
+    list_merged_adapters,
+)
 from .loss import describe_output
 from .run_state import RunState, Task
-from .snapshot_tensors import Snapshot
 from .state_holders import code_holders
 from .training_modes import restore_modes
 from trainer_nb.engine.user_state import (

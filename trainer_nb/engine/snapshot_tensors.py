@@ -5,7 +5,9 @@
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #36655ffe
 from __future__ import annotations
 
+import hashlib
 import mmap
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,75 @@ import torch
 
 from ..device.accelerator import AsyncHostCopy, copy_in_stream_order
 from ..device.sharding import is_sharded, to_local
-from .frozen_weights import is_shared
 from .snapshot_file import SMALLEST, SnapshotFile
 from ..optim.optimizers import PLAIN_TENSORS
 
 # %% auto #0
-__all__ = ['Snapshot', 'allocate_host_copy', 'HostCopies']
+__all__ = ['has_adapters', 'list_merged_adapters', 'is_shared', 'mark_shared', 'tensor_digest', 'FrozenWeightCache', 'Snapshot',
+           'allocate_host_copy', 'HostCopies']
+
+# %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #c0e2516f
+def has_adapters(model: torch.nn.Module) -> bool:
+    "Return whether adapters are trained beside a base model."
+    return hasattr(model, "peft_config") and (
+        hasattr(model, "get_base_model") or getattr(model, "_hf_peft_config_loaded", False)
+    )
+
+def list_merged_adapters(
+    each,  # pairs of a name and a module
+) -> tuple:
+    "Return the names of the adapters that are merged into the base weights."
+    return tuple(tuple(vars(m)["merged_adapters"]) for _, m in each if vars(m).get("merged_adapters"))
+
+# %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #218b8594
+# id of a tensor -> [weak reference, digest]: the tensors that snapshots share
+_SHARED_TENSORS: dict[int, list] = {}
+
+def is_shared(t) -> bool:
+    "Return whether snapshots share this tensor, so that its memory must not be reused."
+    return id(t) in _SHARED_TENSORS and _SHARED_TENSORS[id(t)][0]() is t
+
+def mark_shared(t):
+    "Mark a tensor as shared by several snapshots; return it."
+    _SHARED_TENSORS[id(t)] = [weakref.ref(t, lambda _, key=id(t): _SHARED_TENSORS.pop(key, None)), None]
+    return t
+
+def tensor_digest(t) -> str:
+    "Return the SHA-256 of a tensor's bytes; compute it once for a shared tensor."
+    entry: list[Any] = _SHARED_TENSORS[id(t)] if is_shared(t) else [None, None]
+    if entry[1] is None:
+        plain = t.detach().cpu().contiguous().reshape(-1)
+        entry[1] = hashlib.sha256(plain.view(torch.uint8).numpy() if plain.numel() else b"").hexdigest()
+    return entry[1]
+
+# %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #30cddb8c
+def _weight_stamp(p, added) -> tuple: return p.data_ptr(), p._version, p.device, added
+
+class FrozenWeightCache:
+    "Hold the shared copies on the host."
+    def __init__(self): self.copies = {}   # name -> (stamp, copy)
+
+    def copy(
+        self, name: str,
+        p,  # the weight
+        added=(),  # as returned by `list_merged_adapters`
+    ):
+        "Return a copy that all snapshots share; make a new one if the weight has changed."
+        stamp, old = self.copies.get(name, (None, None))
+        now = _weight_stamp(p, added)
+        if old is None or not self._same(p, old, stamp == now):
+            old = mark_shared(p.detach().to("cpu", copy=True))
+        self.copies[name] = now, old
+        return old
+
+    def _same(self, p, old, same_stamp) -> bool:
+        if p.dtype != old.dtype or p.shape != old.shape: return False
+        return same_stamp if p.is_cuda else torch.equal(p.detach(), old)
+
+    def is_current(self, name: str, p, copy, added=()) -> bool:
+        "Return whether a weight already has the values of this copy, so that it need not be restored."
+        stamp, old = self.copies.get(name, (None, None))
+        return old is copy and self._same(p, old, stamp == _weight_stamp(p, added))
 
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #79dd5a32
 class Snapshot:
