@@ -381,7 +381,7 @@ def build_model(learner: TrainerBase) -> None:
     run.model = model
 
 def local_model(learner: TrainerBase) -> torch.nn.Module:
-    "Return the model of this process, which is outdated while other processes have the run; create it by model_init if necessary."
+    "Return the model of this process, outdated while others have the run; create it by model_init if necessary."
     if learner.run_state.model is None:
         build_model(learner)
     return learner.run_state.model
