@@ -751,7 +751,7 @@ class RecordingMixin(TrainerBase):
 
     def metrics_format(self, metrics: dict) -> dict:
         "Format metrics for people: times, sizes, four decimal places."
-        from trainer_nb.engine.eval_reports import metrics_format
+        from trainer_nb.engine.eval_outputs import metrics_format
         return metrics_format(metrics)
 
     def log_metrics(
@@ -760,7 +760,7 @@ class RecordingMixin(TrainerBase):
         metrics: dict,
     ):
         "Print metrics, on the main process."
-        from trainer_nb.engine.eval_reports import metrics_table
+        from trainer_nb.engine.eval_outputs import metrics_table
         if self.is_world_process_zero():
             print(metrics_table(split, metrics))
 
@@ -769,13 +769,13 @@ class RecordingMixin(TrainerBase):
         combined: bool = True,  # also into all_results.json
     ):
         "Write metrics to <split>_results.json in output_dir, on the main process. Raise ValueError without a folder."
-        from trainer_nb.engine.eval_reports import require_output_dir, save_metrics
+        from trainer_nb.engine.eval_outputs import require_output_dir, save_metrics
         if self.is_world_process_zero():
             save_metrics(require_output_dir(self.args, "save_metrics()"), split, metrics, combined)
 
     def save_state(self):
         "Write the state to trainer_state.json in output_dir, on the main process. Raise ValueError without a folder."
-        from trainer_nb.engine.eval_reports import require_output_dir
+        from trainer_nb.engine.eval_outputs import require_output_dir
         if self.is_world_process_zero():
             self.state.save_to_json(require_output_dir(self.args, "save_state()") / "trainer_state.json")
 

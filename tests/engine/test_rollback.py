@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from trainer_nb import Learner, differences
-from trainer_nb.engine import rollback as shadows_
+from trainer_nb.engine import rollback
 from trainer_nb.engine.rollback import AdaptiveBackup, _fingerprint, _differs
 from toys import Boom
 
@@ -30,7 +30,7 @@ def test_a_fingerprint_is_of_values_and_their_places(monkeypatch, kind, change):
     "In one part and in several; the same values give the same one."
     t = (torch.arange(3000) * 37 % 101 + 1).to(kind)
     for part in (1 << 20, 1024, 1000):
-        monkeypatch.setattr(shadows_, "FINGERPRINT_CHUNK", part)
+        monkeypatch.setattr(rollback, "FINGERPRINT_CHUNK", part)
         assert not _differs(_fingerprint(t), _fingerprint(t.clone()))
         assert _differs(_fingerprint(t), _fingerprint(CHANGES[change](t)))
 
@@ -118,22 +118,22 @@ def test_a_weight_that_is_frozen_again_by_hand():
     "What it learnt in between is no change of the forward pass."
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     model[0].requires_grad_(False)
-    shadows = AdaptiveBackup(model)
-    shadows.keep(); shadows.drop_unchanged()
+    backup = AdaptiveBackup(model)
+    backup.keep(); backup.drop_unchanged()
     model[0].requires_grad_(True)
     with torch.no_grad(): model[0].weight += 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        shadows.look()
+        backup.detect_changes()
         model[0].requires_grad_(False)
-        shadows.look()
+        backup.detect_changes()
     with torch.no_grad(): model[0].weight += 1
-    with pytest.warns(UserWarning, match="'weight' has begun to change"): shadows.look()
+    with pytest.warns(UserWarning, match="'weight' has begun to change"): backup.detect_changes()
 
 
 def test_a_step_costs_no_look(monkeypatch):
     "What is new is looked for when the run logs, not in between."
     learn = learner(lambda net: None)
     learn.step(2)
-    monkeypatch.setattr(shadows_, "_buffer_slots", lambda model: pytest.fail("the buffers were listed"))
+    monkeypatch.setattr(rollback, "_buffer_slots", lambda model: pytest.fail("the buffers were listed"))
     learn.step()

@@ -239,7 +239,10 @@ def test_every_other_verb(tmp_path, like):
         for refused in (learn.branch, learn.debug_step, learn.batch_size_find, lambda: learn.launch(2)):
             with pytest.raises(InvalidOperation, match="2 processes have the run"): refused()
         with pytest.raises(InvalidOperation, match="Replacing learn.train_dataset"): learn.train_dataset = rows(48)
-        with pytest.warns(UserWarning, match="weights of the launch"): learn.model
+        assert learn.get_num_trainable_parameters() > 0
+        # once, at the line that reads it: no verb above has read the model as the user does
+        with pytest.warns(UserWarning, match="weights of the launch") as warned: learn.model
+        assert [w.filename for w in warned] == [__file__]
         learn.train()
     same(like, learn)
     assert {"launch", "checkpoint", "close"} <= {e["act"] for e in learn.journal}

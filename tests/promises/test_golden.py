@@ -114,6 +114,15 @@ def test_old_names_in_files_cause_no_warning(case, tmp_path):
 
 
 @each_case
+def test_older_names_in_files_follow_the_present_ones(case, tmp_path):
+    "An older name reads the present setting, also after a checkpoint that has the older name has been loaded."
+    learn = resumed(case, tmp_path)
+    assert not vars(learn.args).keys() & RENAMED_FIELDS.keys()
+    learn.args.rewind_every, learn.args.rewind_memory, learn.args.rollback = 7, 0.25, "full"
+    assert (learn.args.ring_every, learn.args.ring_memory, learn.args.transaction) == (7, 0.25, "copy")
+
+
+@each_case
 def test_a_log_is_read(case, tmp_path):
     "The view of a run that trains elsewhere, and the curves, know its steps."
     shutil.copytree(GOLDEN/case, tmp_path/case)

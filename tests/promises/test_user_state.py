@@ -6,6 +6,7 @@ import pytest, torch
 
 from trainer_nb import Learner, TrainerCallback, differences
 from trainer_nb.engine.snapshot import capture_snapshot
+from trainer_nb.engine.snapshot_tensors import has_same_bytes
 from trainer_nb.engine.state_holders import LEARNER
 from trainer_nb.engine.user_state import capture_user_state, changed_user_state, restore_user_state
 
@@ -120,6 +121,85 @@ def test_averaged_weights_count_as_memory():
         learn.step(1)
         sizes.append(learn.snapshot().nbytes)
     assert sizes[1] - sizes[0] >= sum(p.nbytes for p in plain.model.parameters())
+
+
+class Distilled(Learner):
+    "A learner with a teacher."
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.teacher = torch.nn.Linear(128, 128).requires_grad_(False)
+
+class Reference(TrainerCallback):
+    "A callback with a frozen model, of which step 3 changes one number through .data."
+    def __init__(self): self.model = torch.nn.Linear(128, 128).requires_grad_(False)
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 3: self.model.weight.data[5, 7] += 1
+
+
+def distilled(**settings): return learner(cls=Distilled, callbacks=[Reference], **settings)
+
+
+def reference(learn): return next(c for c in learn.callback_handler.callbacks if isinstance(c, Reference)).model.weight
+
+
+HELD = ("user/Distilled.teacher.weight", "user/Reference.model.weight")
+
+
+def test_snapshots_share_frozen_models_of_user_code():
+    "One copy, and not counted as memory of its own; a model that has changed gets another one."
+    learn = distilled()
+    learn.step(1)
+    one = learn.snapshot()
+    learn.step(1)
+    two = learn.snapshot()
+    assert all(one.tensors[n] is two.tensors[n] is learn.run_state.initial_snapshot.tensors[n] for n in HELD)
+    assert one.nbytes == two.nbytes < sum(one.tensors[n].nbytes for n in HELD)
+    learn.step(1)
+    three = learn.snapshot()
+    assert [one.tensors[n] is three.tensors[n] for n in HELD] == [True, False]
+    learn.teacher.weight.data[0, 0] = 0.0
+    zero = learn.snapshot()
+    learn.teacher.weight.data[0, 0] = -0.0   # equal, with other bytes
+    minus = learn.snapshot()
+    assert not zero.tensors[HELD[0]].view(torch.int32)[0, 0] and minus.tensors[HELD[0]].view(torch.int32)[0, 0]
+
+
+def test_a_frozen_model_that_changes_is_restored_exactly():
+    "In the middle of a run, in both directions, and through the snapshots of a rewind and their spare memory."
+    learn = distilled(rewind_every=1)
+    learn.step(2)
+    taken = {2: learn.snapshot()}
+    values = {2: (learn.teacher.weight.clone(), reference(learn).clone())}
+    for step in (3, 4, 5):
+        if step == 4:
+            with torch.no_grad(): learn.teacher.weight.mul_(2)
+        learn.step(1)
+        taken[step] = learn.snapshot()
+        values[step] = learn.teacher.weight.clone(), reference(learn).clone()
+    assert not torch.equal(values[2][1], values[3][1]) and not torch.equal(values[3][0], values[4][0])
+    for step in (2, 5, 3, 4, 2, 4):
+        learn.restore(taken[step])
+        assert torch.equal(learn.teacher.weight, values[step][0]) and torch.equal(reference(learn), values[step][1])
+        assert differences(learn.snapshot(), taken[step]) == []
+    learn.restore(taken[2])
+    learn.step(3)
+    assert not learn.rewind(3).different and torch.equal(reference(learn), values[2][1])
+    learn.step(2)
+    assert torch.equal(reference(learn), values[3][1])
+    assert all(torch.equal(taken[step].tensors[HELD[1]], values[step][1]) for step in taken)
+
+
+VIEWS = {"strided": lambda t: t[::2], "expanded": lambda t: t[:1].expand(5000), "conjugate": lambda t: torch.complex(t, t).conj(),
+         "negative": lambda t: torch.complex(t, t).conj().imag, "odd": lambda t: t[1:].to(torch.uint8), "flags": lambda t: t > 0,
+         "nan": lambda t: t / t, "empty": lambda t: t[:0], "offset": lambda t: t[1:5000]}
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_bytes_of_any_tensor_are_compared(view):
+    t = view(torch.arange(5001.0))
+    assert has_same_bytes(t, t.clone()) and has_same_bytes(t.clone(), t) and not has_same_bytes(t, t.to(torch.complex128))
+    other = t.clone()
+    if len(t): other[-1] = 0 if t[-1] else 1
+    assert has_same_bytes(t, other) == (not len(t))
 
 
 def test_generators_that_data_workers_advance_are_reported():

@@ -68,7 +68,7 @@ def isolated_training(
         taken = capture_snapshot(run, kept=SHARED_FIELDS)
         first = weight_versions(run) == run.initial_weight_versions
         window = run.window
-        shadows = run.backups
+        backups = run.backups
         learner.run_state = scratch_run(run)
         try:
             run.interrupts.raise_on_first_press()
@@ -93,7 +93,7 @@ def isolated_training(
             # no callback was called
             run.lost |= {n: why for n, why in lost.items() if n.startswith(f"{type(learner).__name__}.")}
             report_lost(run, verb)
-            run.window, run.backups, run.editable_state = window, shadows, capture_editable_state(run)
+            run.window, run.backups, run.editable_state = window, backups, capture_editable_state(run)
             if first:
                 run.initial_weight_versions = weight_versions(run)
 

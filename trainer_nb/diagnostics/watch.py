@@ -32,7 +32,7 @@ from trainer_nb.diagnostics.tensor_stats import (
 from ..display.charts import Chart, PanelDisplay
 from ..display.panels import Heatmap, Panel, format_tick, nan_mean
 from ..display.tables import to_frame
-from ..engine.overrides import TrainerBase
+from ..engine.overrides import TrainerBase, local_model
 
 # %% auto #0
 __all__ = ['WATCH_COLUMNS', 'DEFAULT_QUANTITIES', 'Quantities', 'DEFAULT_PANELS', 'SHARE_TITLES', 'split_quantities',
@@ -335,7 +335,7 @@ def watch(
     layers: str | Iterable[str] | None = None,  # as for select_layers
 ) -> Watch:
     "Measure layers every few steps, replacing an earlier watch; raise ValueError for invalid arguments."
-    new = Watch(learner.model, every, what, layers)
+    new = Watch(local_model(learner), every, what, layers)
     unwatch(learner)
     # not recorded as an act, since it does not affect the run
     learner.run_state.callbacks.add_callback(new)

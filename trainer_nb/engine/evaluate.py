@@ -78,7 +78,7 @@ def cast_inputs(
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #cf8e39df
 class OptimizerWithModes(Protocol):
-    "An optimizer with separate training and evaluation weights."
+    "Define the interface of an optimizer with separate training and evaluation weights."
     param_groups: list[dict[str, Any]]
     def train(self) -> None:
         "Switch to the training weights."
@@ -122,10 +122,10 @@ def evaluation_mode(
             interrupts.raise_on_first_press()
         prepare_model(learner)
         before = run.phase
-        shadows = BufferBackup(run_modules(run))
+        backup = BufferBackup(run_modules(run))
         generators = generator_states()
         weights: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
-        shadows.keep()
+        backup.keep()
         with preserve_training_modes(run_modules(run)):
             try:
                 if before == "idle":
@@ -150,7 +150,7 @@ def evaluation_mode(
             finally:
                 interrupts.abortable = False
                 try:
-                    shadows.put_back()
+                    backup.put_back()
                 finally:
                     run.device.reshard()
                     set_generator_states(generators)
@@ -185,8 +185,8 @@ class EvalBatches:
         finally:
             self.feed.close()
 
-    # whether the current batch is the last one; this may read another one
     def at_end(self) -> bool:
+        "Return whether the current batch is the last one; may read another one."
         return self.feed.at_end(self.cursor)
 
 def eval_batches(learner: TrainerBase, dataloader, share: RankShard = UNSHARDED):
@@ -277,7 +277,8 @@ def warn_large_predictions(
     n: int,  # number of samples in the batch that was kept
 ):
     "Warn, after the first batch, if the predictions of the whole data set will not fit into memory."
-    found.estimated, samples = True, count_samples(found.loader)
+    samples = count_samples(found.loader)
+    found.estimated = True
     kept = tensor_bytes([found.predictions.parts, found.labels.parts, found.inputs.parts]) * (samples or 0) / n
     held = found.learner.run_state.device
     there = (
@@ -310,7 +311,9 @@ def evaluation_loop(
     run = learner.run_state
     args = learner.args
     only_loss = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
-    run.eval_dataloader, found, dtype = dataloader, None, full_eval_dtype(args)
+    found = None
+    dtype = full_eval_dtype(args)
+    run.eval_dataloader = dataloader
     try:
         with evaluation_mode(learner, dtype):
             model = unwrap(run.wrapped_model)

@@ -143,10 +143,10 @@ def padding_token(learner: TrainerBase) -> int:
     reader = learner.processing_class
     model = learner.model
     if hasattr(reader, "pad_token_id"):
-        said = [reader.pad_token_id, getattr(reader, "eos_token_id", None)]
+        candidates = [reader.pad_token_id, getattr(reader, "eos_token_id", None)]
     else:
-        said = [getattr(getattr(model, n, None), "pad_token_id", None) for n in ("config", "generation_config")]
-    found = next((token for token in said if token is not None), None)
+        candidates = [getattr(getattr(model, n, None), "pad_token_id", None) for n in ("config", "generation_config")]
+    found = next((token for token in candidates if token is not None), None)
     if found is not None: return found
     raise ValueError(
         "Generated tokens of different lengths are filled up with a padding token, and the model has none: "

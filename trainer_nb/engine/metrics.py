@@ -116,7 +116,7 @@ def entities(
             ([names[p] for p in ps[ls != -100]], [names[i] for i in ls[ls != -100]])
             for ps, ls in zip(predicted, labels)
         ]
-        said, right = [list(o) for o in zip(*pairs)]
-        asked = {"precision": precision_score, "recall": recall_score, "f1": f1_score, "accuracy": accuracy_score}
-        return {name: float(score(right, said)) for name, score in asked.items()}
+        predicted_names, label_names = [list(o) for o in zip(*pairs)]
+        functions = {"precision": precision_score, "recall": recall_score, "f1": f1_score, "accuracy": accuracy_score}
+        return {name: float(score(label_names, predicted_names)) for name, score in functions.items()}
     return found

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -73,7 +72,8 @@ __all__ = ['NO_MODEL_MESSAGE', 'require_optimizer', 'find_param_group', 'make_op
            'check_constructor_args', 'check_model_storage', 'check_label_smoothing', 'check_arg_types',
            'check_batch_eval_metrics', 'check_not_remote', 'UserPart', 'resolve_processing_class',
            'check_run_not_begun', 'check_replaceable', 'replace_part', 'replace_train_dataset', 'replace_optimizer',
-           'replace_scheduler', 'replace_model', 'drop_loader', 'trial_parameter', 'build_model', 'TrainerBase']
+           'replace_scheduler', 'replace_model', 'drop_loader', 'trial_parameter', 'build_model', 'local_model',
+           'TrainerBase']
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -90,7 +90,7 @@ def find_param_group(
     param: torch.nn.Parameter | str,  # a parameter or its name
 ) -> dict[str, Any]:
     "Return the optimizer's parameter group with a parameter. Raise ValueError if no group has it."
-    p = dict(learner.model.named_parameters()).get(param) if isinstance(param, str) else param
+    p = dict(local_model(learner).named_parameters()).get(param) if isinstance(param, str) else param
     for group in require_optimizer(learner.optimizer).param_groups:
         if any(q is p for q in group["params"]): return group
     raise ValueError(
@@ -379,6 +379,12 @@ def build_model(learner: TrainerBase) -> None:
     put_on(model, run.args.generation_config)
     run.modes.see(model)
     run.model = model
+
+def local_model(learner: TrainerBase) -> torch.nn.Module:
+    "Return the model of this process, outdated while others have the run; create it by model_init if necessary."
+    if learner.run_state.model is None:
+        build_model(learner)
+    return learner.run_state.model
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #e57182c2
 class TrainerBase:
@@ -697,7 +703,7 @@ class TrainerBase:
 
     def get_num_trainable_parameters(self) -> int:
         "Return the number of trainable elements in the model's parameters."
-        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        return sum(p.numel() for p in local_model(self).parameters() if p.requires_grad)
 
     def get_optimizer_group(
         self,
@@ -805,11 +811,9 @@ class TrainerBase:
 
     @property
     def model(self) -> torch.nn.Module:
-        if self.run_state.model is None:
-            build_model(self)
         if self.run_state.remote_run is not None:
-            self.run_state.remote_run.warn_stale_model(sys._getframe(1).f_globals.get("__name__", ""))
-        return self.run_state.model
+            self.run_state.remote_run.warn_stale_model()
+        return local_model(self)
     @model.setter
     def model(self, model: torch.nn.Module) -> None:
         replace_part(self, "model", lambda: replace_model(self, model))
@@ -839,7 +843,7 @@ class TrainerBase:
     @property
     def model_facts(self) -> ModelFacts:
         if self._model_facts is None:
-            self._model_facts = inspect_model(self.model, self.args.label_names)
+            self._model_facts = inspect_model(local_model(self), self.args.label_names)
         return self._model_facts
 
     @property

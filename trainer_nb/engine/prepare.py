@@ -23,7 +23,7 @@ from .overrides import TrainerBase
 from .rollback import weight_versions
 from .run_state import RunState, Task, run_modules
 from .snapshot import capture_snapshot, environment_info, num_train_samples
-from .snapshot_fields import has_own_memory
+from .restore_forms import has_own_memory
 from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space
 from .snapshot_tensors import Snapshot
 from ..optim.schedules import stretch_schedule
@@ -111,7 +111,8 @@ def run_parameters(run: RunState) -> list:
 def join_process_group(run: RunState):
     "Join the processes of a run: share its id, mark the main process."
     world = run.device.world
-    run.state.is_world_process_zero, run.state.is_local_process_zero = world.is_main_process, world.local_rank == 0
+    run.state.is_world_process_zero = world.is_main_process
+    run.state.is_local_process_zero = world.local_rank == 0
     if not run.state.global_step:
         run.history.run_id = world.broadcast_object(run.history.run_id)
 
@@ -213,7 +214,8 @@ def check_optimizer(
 
 def prepare_optimizer(learner: TrainerBase):
     "Create optimizer and schedule, unless the user has passed them."
-    run, (optimizer, scheduler) = learner.run_state, learner.optimizers
+    run = learner.run_state
+    optimizer, scheduler = learner.optimizers
     before = run.optimizer, run.lr_scheduler
     if None not in before: return
     try:
@@ -291,7 +293,10 @@ def redistribute_data(
 # %% ../../nbs/06_engine/19_prepare.ipynb #f53d4c35
 def compute_run_length(run: RunState):
     "Set the run's number of steps and epochs; raise ValueError if they cannot be determined."
-    args, state, feed, window = run.args, run.state, run.loader, run.args.gradient_accumulation_steps
+    args = run.args
+    state = run.state
+    feed = run.loader
+    window = run.args.gradient_accumulation_steps
     per_epoch = None if not feed.batches else max(math.ceil(feed.batches / window), 1)
     left = feed.batches_left(run.cursor) if feed.batches else None
     if feed.batches and left is None:
@@ -324,7 +329,8 @@ def compute_run_length(run: RunState):
 # %% ../../nbs/06_engine/19_prepare.ipynb #2da3e7bc
 def recompute_run_length(run: RunState):
     "Measure a run that may have begun and stretch its schedule. Raise ValueError if it would already have ended."
-    state, before = run.state, run.state.max_steps
+    state = run.state
+    before = run.state.max_steps
     compute_run_length(run)
     if state.max_steps < state.global_step:
         raise ValueError(

@@ -19,8 +19,8 @@ from .state_forms import FACTORY_TYPES, MAPPING_TYPES, copy_plain, run_tensors
 from .state_holders import PLAIN, CannotCapture, has_state_dict
 
 # %% auto #0
-__all__ = ['Restore', 'put_tensor', 'put_plain', 'put_container', 'put_generator', 'put_module', 'put_attributes', 'put_object',
-           'put_optimizer']
+__all__ = ['Restore', 'has_own_memory', 'put_tensor', 'put_plain', 'put_container', 'put_generator', 'put_module',
+           'put_attributes', 'put_object', 'put_optimizer']
 
 # %% ../../nbs/06_engine/11_restore_forms.ipynb #242b4b7b
 class Restore:
@@ -58,7 +58,7 @@ class Restore:
     def _tensor(self, form, now):
         value = self.tensors[form["name"]]
         if isinstance(now, torch.Tensor) and isinstance(now, torch.nn.Parameter) == form["parameter"]:
-            fits = is_dtensor(now) or _alike(now, value) and str(now.device) == form["device"] and _own_memory(now)
+            fits = is_dtensor(now) or _alike(now, value) and str(now.device) == form["device"] and has_own_memory(now)
             if fits and (now.is_leaf or not form["requires_grad"]):
                 return self._with_grad(put_tensor(now, value, form["requires_grad"]), form)
         made = value.to(_device(form["device"]), copy=True)
@@ -95,7 +95,10 @@ def _device(name: str) -> torch.device:
     there = device.type == "cpu" or device.type == "cuda" and torch.cuda.is_available()
     return device if there else torch.device("cpu")
 
-def _own_memory(t) -> bool: return all(stride or size < 2 for stride, size in zip(t.stride(), t.shape))   # not expanded
+def has_own_memory(t: torch.Tensor) -> bool:
+    "Return whether each element of a tensor has its own memory, unlike in an expanded one."
+    return all(stride or size < 2 for stride, size in zip(t.stride(), t.shape))
+
 def _alike(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
 
 def put_tensor(

@@ -20,9 +20,8 @@ from ..core.errors import warn
 from ..data.collate import is_identical
 from ..device.collectives import World
 from ..device.sharding import is_dtensor, to_local
-from .restore_forms import Restore
+from .restore_forms import Restore, has_own_memory
 from .run_state import RunState, run_modules
-from .snapshot_fields import has_own_memory
 from .state_forms import Capture, tensors_in
 from .state_holders import PLAIN, CannotCapture, NotState, code_holders, fetch_holders, is_fetch_state
 from .user_state import UserState, capture_optimizer, capture_user_state, restore_optimizer, restore_user_state
@@ -30,15 +29,16 @@ from ..optim.optimizers import flatten_state_value
 from ..optim.schedules import schedule_parts
 
 # %% auto #0
-__all__ = ['WIDTH', 'TABLE', 'MAX_SAMPLED_WEIGHTS', 'LOOKING', 'ALWAYS', 'SMALL_BYTES', 'FINGERPRINT_CHUNK', 'sample_places',
-           'WeightSample', 'content_of', 'changed_attributes', 'UserBackup', 'FetchBackup', 'BufferBackup',
-           'AdaptiveBackup', 'weight_versions', 'copy_param_groups', 'restore_param_groups', 'copy_scheduler_state',
-           'restore_scheduler_state', 'copy_optimizer_attributes', 'restore_optimizer_attributes', 'FullBackup']
+__all__ = ['SAMPLE_WIDTH', 'TABLE_ROWS', 'MAX_SAMPLED_WEIGHTS', 'OBSERVATION_SHARE', 'ALWAYS_OBSERVED_LOGS', 'SMALL_BYTES',
+           'FINGERPRINT_CHUNK', 'sample_places', 'WeightSample', 'content_of', 'changed_attributes', 'UserBackup',
+           'FetchBackup', 'BufferBackup', 'AdaptiveBackup', 'weight_versions', 'copy_param_groups',
+           'restore_param_groups', 'copy_scheduler_state', 'restore_scheduler_state', 'copy_optimizer_attributes',
+           'restore_optimizer_attributes', 'FullBackup']
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #bd2e45c2
-WIDTH = 16        # numbers at each position
+SAMPLE_WIDTH = 16        # numbers at each position
 # number of rows from which a weight counts as an embedding, if the rows are short
-TABLE = 1024
+TABLE_ROWS = 1024
 # maximum number of positions on a GPU, where each takes a microsecond of host time
 MAX_SAMPLED_WEIGHTS = 128
 
@@ -46,13 +46,13 @@ def sample_places(p: torch.Tensor) -> list[tuple[int, int]]:
     "Return the positions to sample in a weight: the index of the first number of each, and how many numbers."
     n = p.numel()
     if not n: return []
-    if p.ndim != 2 or p.shape[0] < TABLE or p.shape[0] < 8 * p.shape[1]:
-        return [(max(n // 2 - WIDTH // 2, 0), min(WIDTH, n))]
+    if p.ndim != 2 or p.shape[0] < TABLE_ROWS or p.shape[0] < 8 * p.shape[1]:
+        return [(max(n // 2 - SAMPLE_WIDTH // 2, 0), min(SAMPLE_WIDTH, n))]
     rows = p.shape[0]
     row = n // p.shape[0]
     spread = (rows * i // 53 for i in range(1, 53))
     chosen = sorted({*range(4), *range(100, 104), *range(rows - 4, rows), *spread})
-    return [(r * row, min(WIDTH, row)) for r in chosen]
+    return [(r * row, min(SAMPLE_WIDTH, row)) for r in chosen]
 
 class _Moved(Exception):
     "Signal that a weight's memory has moved."
@@ -64,7 +64,10 @@ class WeightSample:
 
     def _plan(self, weights: list):
         "Select the positions."
-        self.weights, self.host, self.others, self.copies = list(weights), [], [], []
+        self.weights = list(weights)
+        self.host = []
+        self.others = []
+        self.copies = []
         for i, p in enumerate(weights):
             simple = (
                 p.device.type == "cpu"
@@ -211,8 +214,8 @@ def content_of(run: RunState, value, name: str) -> Callable[[], Any]:
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #6cdcf11e
 # fraction of the training time; number of logs after which the next step is observed regardless of the time
-LOOKING = 0.005
-ALWAYS = 3
+OBSERVATION_SHARE = 0.005
+ALWAYS_OBSERVED_LOGS = 3
 
 _Getter = Callable[[], Any]
 _Setter = Callable[[Any], Any]
@@ -260,7 +263,7 @@ class UserBackup:
         # weak, because the run holds its backups: a learner that is deleted is freed at once, without the garbage collector
         self._run = weakref.ref(run)
         # spent: seconds of observation
-        self.looking = True
+        self.observing = True
         self.first = True
         self.spent = 0.0
         self.logs = 0
@@ -285,7 +288,7 @@ class UserBackup:
         self.kept = []
         self.own = {}
         self.state = None
-        if self.looking:
+        if self.observing:
             start = time.perf_counter()
             self.state = capture_user_state(self.run, find=code_holders)
             self.own = {n: (get, put, copy.deepcopy(get())) for n, (get, put) in _own_states(self.run).items()}
@@ -302,7 +305,7 @@ class UserBackup:
 
     def before_update(self):
         "Compare the attributes in an observed step; add those that have started to change."
-        if not self.looking or self.state is None: return
+        if not self.observing or self.state is None: return
         start = time.perf_counter()
         found = {name: (owner, key) for name, owner, key in changed_attributes(self.run, self.state)}
         own = {n: (get, put) for n, (get, put, then) in self.own.items() if not is_identical(then, get())}
@@ -314,14 +317,14 @@ class UserBackup:
             )
         self.slots = self.slots | found
         self.changing = self.changing | own
-        self.looking = self.first = False
+        self.observing = self.first = False
         self.spent += time.perf_counter() - start
 
-    def look(self):
+    def observe_next_step(self):
         "Observe the next step, unless observation has taken too much time."
         self.logs += 1
-        if self.logs <= ALWAYS or self.spent < LOOKING * self.run.seconds:
-            self.looking = True
+        if self.logs <= ALWAYS_OBSERVED_LOGS or self.spent < OBSERVATION_SHARE * self.run.seconds:
+            self.observing = True
 
     def put_back(self):
         "Restore the attributes from the beginning of the step; delete attributes that the step has created."
@@ -337,7 +340,7 @@ class UserBackup:
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #c4d1a002
 def _state_of(v):
-    "The state of a generator; other values stand for themselves."
+    "Return the state of a generator; return any other value itself."
     if isinstance(v, torch.Generator): return v.get_state()
     if isinstance(v, random.Random): return v.getstate()
     if isinstance(v, np.random.RandomState): return v.get_state(legacy=False)
@@ -358,19 +361,20 @@ def _set_state(g, state):
 _DATA = frozenset({torch.Tensor, np.ndarray, list, tuple, dict})
 
 class FetchBackup:
-    "Copies of the generators and numbers of the training data, taken before each fetch."
+    "Back up the generators and numbers of the training data before each fetch."
     def __init__(self): self.of, self.holders = None, []
 
     def keep(self, run: RunState) -> list:
-        "Return copies of them."
+        "Return the present values, for `put_back`."
         learner = run.learner() if run.learner is not None else None
         of = run.loader, getattr(learner, "train_dataset", None), getattr(learner, "data_collator", None)
         if self.of is None or any(a is not b for a, b in zip(of, self.of)):
-            self.of, self.holders = of, fetch_holders(run)
+            self.holders = fetch_holders(run)
+            self.of = of
         return [(h, {k: (v, _state_of(v)) for k, v in self._values(h).items()}) for h in self.holders]
 
     def _values(self, holder) -> dict:
-        # this runs before each fetch: the data itself is passed over without a call
+        # called before each fetch: the data itself is skipped by its type, without a call
         return {
             k: v
             for k, v in vars(holder.owner).items()
@@ -381,7 +385,7 @@ class FetchBackup:
         self,
         kept: list,  # as keep returned it
     ) -> bool:
-        "Put back what has changed since; whether that was anything."
+        "Restore the values that have changed since; return whether there were any."
         changed = False
         for holder, then in kept:
             now = self._values(holder)
@@ -392,7 +396,8 @@ class FetchBackup:
                 if k in now and now[k] is v and is_identical(_state_of(v), state): continue
                 if state is not v:
                     _set_state(v, state)
-                attributes[k], changed = v, True
+                attributes[k] = v
+                changed = True
             changed = changed or len(now) > len(then)
         return changed
 
@@ -476,33 +481,33 @@ class AdaptiveBackup(BufferBackup):
     "Detect which slots need a copy, and back up only those."
     def __init__(
         self, model: torch.nn.Module,
-        user=None,  # a UserBackup for state outside of the model
+        user_state=None,  # a UserBackup for state outside of the model
     ):
         # constant: slots with their fingerprints
         self.model = model
-        self.looked = False
+        self.observed = False
         self.unchanged: list[tuple[_Slot, torch.Tensor]] = []
-        self.user = user
+        self.user_state = user_state
         super().__init__(model)
         self.slots += _frozen_slots(model)
         # slots of the buffers that change in any process
         self.common_buffers: list[_Slot] | None = None
         # of the weights, which are not copied
-        self.sample = WeightSample()
+        self.weight_sample = WeightSample()
 
     def keep(self):
         "Copy the slots that change; copy all of them until the first step has been observed."
         super().keep()
-        if not self.looked:
+        if not self.observed:
             self.unchanged = self._watched(self.slots)
-        if self.user is not None:
-            self.user.keep()
+        if self.user_state is not None:
+            self.user_state.keep()
 
     def put_back(self):
         "Restore the slots and the attributes of user code."
         super().put_back()
-        if self.user is not None:
-            self.user.put_back()
+        if self.user_state is not None:
+            self.user_state.put_back()
 
     def _watched(self, slots):
         "Return the slots that rarely change, large and frozen ones, with their fingerprints."
@@ -515,50 +520,41 @@ class AdaptiveBackup(BufferBackup):
         ]
 
     def _copy(self, t):
-        return t.detach().to("cpu", copy=True) if not self.looked and t.nbytes > SMALL_BYTES else super()._copy(t)
+        return t.detach().to("cpu", copy=True) if not self.observed and t.nbytes > SMALL_BYTES else super()._copy(t)
 
     def drop_unchanged(self):
         "Drop the slots that the first step could have changed but did not."
-        if self.looked: return
-        self.looked = True
+        if self.observed: return
+        self.observed = True
         self.copies = []
         self.kept = []
         self.unchanged = [(s, f) for s, f in self.unchanged if not self._moved(s, f)]
         still = {_slot_key(s) for s, _ in self.unchanged}
         self.slots = [s for s in _buffer_slots(self.model) + _frozen_slots(self.model) if _slot_key(s) not in still]
 
-    def shared(
+    def shared_buffers(
         self,
         world: World,  # a collectives.World
     ) -> list:
         "Return the buffers to synchronize between processes: all until the first step has been observed, then those that change in any process."
-        if self.common_buffers is None:
-            every = _buffer_slots(self.model)
-            mine = {_slot_key(s) for s in self.slots}
-            if self.looked:
-                self.common_buffers = [
-                    every[i]
-                    for i in sorted(
-                        {
-                            i
-                            for said in world.all_gather_object(
-                                [i for i, s in enumerate(every) if _slot_key(s) in mine]
-                            )
-                            for i in said
-                        }
-                    )
-                ]
-        held = [held.get(name) for held, name in (every if self.common_buffers is None else self.common_buffers)]
+        slots = self.common_buffers
+        if slots is None:
+            slots = _buffer_slots(self.model)
+            if self.observed:
+                own = {_slot_key(s) for s in self.slots}
+                indices = world.all_gather_object([i for i, s in enumerate(slots) if _slot_key(s) in own])
+                slots = self.common_buffers = [slots[i] for i in sorted(set().union(*indices))]
+        held = [held.get(name) for held, name in slots]
         return [t for t in held if t is not None and not t.requires_grad and has_own_memory(t)]
 
     def _moved(self, slot, fingerprint):
         now = slot[0].get(slot[1])
         return now is not None and not _is_trained(slot) and _differs(fingerprint, _fingerprint(now))
 
-    def look(self):
+    def detect_changes(self):
         "Add slots that have started to change, or that are new, with a warning."
-        if self.user is not None:
-            self.user.look()
+        if self.user_state is not None:
+            self.user_state.observe_next_step()
         # unfrozen manually
         self.unchanged = [(s, f) for s, f in self.unchanged if not _is_trained(s)]
         self._join([s for s, f in self.unchanged if self._moved(s, f)], "has begun to change in the forward pass")
@@ -572,8 +568,8 @@ class AdaptiveBackup(BufferBackup):
     def _join(self, slots, why):
         if not slots: return
         warn(f"{slots[0][1]!r} {why}; from now on it is restored too when a step fails.")
-        gone = {_slot_key(s) for s in slots}
-        self.unchanged = [(s, f) for s, f in self.unchanged if _slot_key(s) not in gone]
+        joined = {_slot_key(s) for s in slots}
+        self.unchanged = [(s, f) for s, f in self.unchanged if _slot_key(s) not in joined]
         self.slots += slots
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #c27e461e
@@ -647,12 +643,14 @@ class FullBackup:
             p: {k: v if isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in s.items()}
             for p, s in optimizer.state.items()
         }
-        self.groups, self.schedule = copy_param_groups(optimizer), copy_scheduler_state(self.run.lr_scheduler)
+        self.groups = copy_param_groups(optimizer)
+        self.schedule = copy_scheduler_state(self.run.lr_scheduler)
         self.attributes = copy_optimizer_attributes(self.run)
         held = [v for o in (*self.state.values(), *self.groups) for v in o.values() if isinstance(v, torch.Tensor)]
         now = [*self.run.params, *(part for v in held for part in ([v] if is_dtensor(v) else _plain_tensors(v)))]
         if [id(t) for t in now] != [id(t) for t in self.tensors]:
-            self.tensors, self.copies = now, [to_local(t).detach().clone() for t in now]
+            self.copies = [to_local(t).detach().clone() for t in now]
+            self.tensors = now
         else:
             with torch.no_grad():
                 torch._foreach_copy_(self.copies, [to_local(t).detach() for t in now])

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
     from trainer_nb.engine.rollback import AdaptiveBackup, FetchBackup, FullBackup
     from trainer_nb.engine.settings import OomRecovery
-    from trainer_nb.engine.frozen_weights import FrozenWeightCache
-    from trainer_nb.engine.snapshot_tensors import Snapshot
+    from trainer_nb.engine.snapshot_tensors import EarlierCopies, FrozenWeightCache, Snapshot
 
 # %% auto #0
 __all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
@@ -108,8 +107,8 @@ class RemoteRunPart(Protocol):
         "Record a pause."
     def refuse(self, what: str) -> None:
         "Raise InvalidOperation for an operation that needs the run in this process."
-    def warn_stale_model(self, module: str) -> None:
-        "Warn if user code of a module reads the model, which is not current in this process."
+    def warn_stale_model(self) -> None:
+        "Warn once that the weights in this process are outdated."
     def home(self, learner: TrainerBase) -> None:
         "Bring the run back into this process."
     def words(self) -> str:
@@ -135,12 +134,12 @@ class RewindBufferPart(Protocol):
         "Remove all snapshots."
 
 class DebugStepPart(Protocol):
-    "One step that is run by hand (`diagnostics.debug_step`)."
+    "Run one step manually, part by part (`diagnostics.debug_step`)."
     def abort(self) -> None:
         "Roll the step back."
 
 class BackgroundRunPart(Protocol):
-    "The handle of a run that trains in a thread (`live.background`)."
+    "Control a run that trains in a thread (`live.background`)."
     def request_pause(self) -> None:
         "Request a pause at the next step boundary; return at once."
 
@@ -228,6 +227,7 @@ class RunState(TransientState):
     initial_snapshot_freed: bool = rebuilt_field(False)            # free() has released it
     initial_weight_versions: list[int] = rebuilt_field(list)       # rollback.weight_versions() when it was taken
     frozen_weights: FrozenWeightCache | None = rebuilt_field()     # copies that snapshots share
+    earlier_copies: EarlierCopies | None = rebuilt_field()         # copies in snapshots, to share unchanged ones
     # what a rollback restores: the state that forward passes change; with rollback="full" all weights too
     backups: tuple[AdaptiveBackup] | tuple[AdaptiveBackup, FullBackup] = rebuilt_field()
     fetch_backup: FetchBackup = rebuilt_field()                    # state of the data that a rollback restores

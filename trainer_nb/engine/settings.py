@@ -65,7 +65,8 @@ def _set_weight_decay(learner: TrainerBase, value):
                 "weight_decay cannot be changed",
                 "Make the Learner with a weight_decay above 0, which can be changed",
             )
-        group["params"], group["weight_decay"] = mine, value
+        group["params"] = mine
+        group["weight_decay"] = value
         if rest:
             add_scheduled_group(learner.optimizer, learner.lr_scheduler, {"params": rest, "weight_decay": 0.0}, like=i)
 
@@ -414,10 +415,11 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     # keep NumPy scalars out of the optimizer
     changes = {name: to_builtin(value) for name, value in changes.items()}
     check_settable(learner, changes)
-    asked, (changes, undivided) = changes, divide_changes(learner, changes)
+    given = changes
+    changes, undivided = divide_changes(learner, changes)
     if "lr" in changes and "learning_rate" in changes:
         raise ValueError(
-            "lr and learning_rate say different things; set the one (the next step's rate) or the other (the schedule's"
+            "lr and learning_rate are different settings; set the one (the next step's rate) or the other (the schedule's"
             " base)."
         )
     new = resolve_args(learner.args, {k: v for k, v in changes.items() if k != "lr"})
@@ -425,7 +427,7 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     if "lr" in changes:
         prepare(learner)
     made = ChangesTable(
-        {"name": n, "before": current_value(learner, n), "after": None, "effect": effect_of(learner, n)} for n in asked
+        {"name": n, "before": current_value(learner, n), "after": None, "effect": effect_of(learner, n)} for n in given
     )
     put_back = _make_undo(learner)
     metric = best_metric_args(learner.args)
@@ -445,7 +447,7 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     for c in made:
         c["after"] = current_value(learner, c["name"])
     # as requested: a list of rates is more than its first value
-    record_act(learner.run_state, "set", **asked)
+    record_act(learner.run_state, "set", **given)
     return made
 
 # %% ../../nbs/06_engine/23_settings.ipynb #2210e378

@@ -20,7 +20,7 @@ from ..device.collectives import World
 from ..device.sharding import concat_shards, gather_full_per_machine
 from .run_state import RunState
 from .snapshot_fields import FIELD_KEEPERS, VALUE_FIELDS, ModuleWalk
-from .snapshot_tensors import HostCopies, Snapshot
+from .snapshot_tensors import EarlierCopies, HostCopies, Snapshot
 
 # %% auto #0
 __all__ = ['PROCESS_STATE_FIELDS', 'environment_info', 'num_train_samples', 'capture_snapshot', 'gather_snapshot',
@@ -34,15 +34,10 @@ _PLAIN_TYPES = (bool, int, float, str, type(None), Cursor)   # immutable types
 def environment_info(run: RunState) -> dict:
     "Return the environment of a run: in another one its results may differ in the last bits."
     device = run.device.device.type if run.device is not None else "none"
-    return _ENVIRONMENT | {
-        "threads": torch.get_num_threads(),
-        "device": device,
-        "processes": (
-            run.device.world.size
-            if run.device is not None and not run.device.world.is_single_process
-            else run.num_processes
-        ),
-    }
+    processes = run.num_processes
+    if run.device is not None and not run.device.world.is_single_process:
+        processes = run.device.world.size
+    return _ENVIRONMENT | {"threads": torch.get_num_threads(), "device": device, "processes": processes}
 
 def _copy_value(value):
     "Copy a value. The rows of the log are only ever appended: the list is copied, its rows are not."
@@ -74,7 +69,9 @@ def capture_snapshot(
     beside: bool = False,  # whether training continues: a GPU may copy asynchronously until the next update
 ) -> Snapshot:
     "Return the run as a value. Call it between two steps."
-    tensors = HostCopies(spare, ModuleWalk(run), beside, folder)
+    if run.earlier_copies is None:
+        run.earlier_copies = EarlierCopies()
+    tensors = HostCopies(spare, ModuleWalk(run), beside, folder, run.earlier_copies)
     values = {
         "made_with": environment_info(run),
         "run": run.history.run_id,
@@ -84,7 +81,8 @@ def capture_snapshot(
     }
     for name in kept:
         FIELD_KEEPERS[name].keep(run, tensors, values)
-    copying, values["shapes"] = tensors.fill(), tensors.shapes
+    copying = tensors.fill()
+    values["shapes"] = tensors.shapes
     values.update((name, _copy_value(getattr(run, name))) for name in VALUE_FIELDS)
     if copying is not None:
         if beside:
@@ -181,7 +179,7 @@ def restore_whole(run: RunState, snapshot: Snapshot):
 def undo_restore(
     run: RunState,
     before: Snapshot,  # the run's state before
-    torn: str,  # the field of that name
+    corrupted: str,  # the field of that name
 ):
     "Restore every part that can be restored, and ignore errors of the others."
     for keeper in FIELD_KEEPERS.values():
@@ -195,7 +193,7 @@ def undo_restore(
         setattr(run, name, _copy_value(before.values[name]))
     vars(run.state).update(place)
     run.window = None
-    run.corrupted = torn
+    run.corrupted = corrupted
     run.discard("backups")
 
 # %% ../../nbs/06_engine/17_snapshot.ipynb #43f67564

@@ -11,14 +11,21 @@ from dataclasses import fields
 
 import torch
 
+from ..args.names import REMOVED, RENAMED, REPLACED
 from ..args.training_args import PROCESS_FIELDS, TrainingArguments, without_subclass_fields
 from ..core.callbacks import TrainerCallback
 from ..device.model_patches import PATCH_ARGS
 from ..device.sharding import copy_into, is_dtensor, is_sharded, replicate_like, shard_like
-from .frozen_weights import FrozenWeightCache, has_adapters, is_shared, list_merged_adapters
+from trainer_nb.engine.snapshot_tensors import (
+    FrozenWeightCache,
+    Snapshot,
+    has_adapters,
+    is_shared,
+    list_merged_adapters,
+)
 from .loss import describe_output
+from .restore_forms import has_own_memory
 from .run_state import RunState, Task
-from .snapshot_tensors import Snapshot
 from .state_holders import code_holders
 from .training_modes import restore_modes
 from trainer_nb.engine.user_state import (
@@ -32,7 +39,7 @@ from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flatten
 from ..optim.schedules import load_scheduler_state, scheduler_state, stretch_schedule
 
 # %% auto #0
-__all__ = ['FIELD_KEEPERS', 'VALUE_FIELDS', 'FieldKeeper', 'ModuleWalk', 'named_weights', 'frozen_base_weights', 'has_own_memory']
+__all__ = ['FIELD_KEEPERS', 'VALUE_FIELDS', 'FieldKeeper', 'ModuleWalk', 'named_weights', 'frozen_base_weights']
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #c73fb4ee
 class FieldKeeper:
@@ -44,27 +51,11 @@ class FieldKeeper:
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #7b13f89c
 # settings that cannot be restored
-_CONSTRUCTION_ARGS = (
-    "optim",
-    "optim_args",
-    "optim_target_modules",
-    "lr_scheduler_type",
-    "lr_scheduler_kwargs",
-    "bf16",
-    "fp16",
-    "full_determinism",
-)
+_CONSTRUCTION_ARGS = """optim optim_args optim_target_modules lr_scheduler_type lr_scheduler_kwargs bf16 fp16
+    full_determinism""".split()
 # prefixes of the settings that affect the loader
-_DATA_ARG_PREFIXES = (
-    "dataloader",
-    "per_device",
-    "train_",
-    "seed",
-    "data_seed",
-    "gradient_accumulation",
-    "length_column",
-    "accelerator_config",
-)
+_DATA_ARG_PREFIXES = tuple("""dataloader per_device train_ seed data_seed gradient_accumulation length_column
+    accelerator_config""".split())
 
 def _capture_args(run: RunState, tensors, values):
     values["args"] = {
@@ -81,16 +72,21 @@ def _check_args(run: RunState, snapshot: Snapshot):
                 f" {name}={then!r}."
             )
 
+def _with_present_names(settings: dict) -> dict:
+    "Return settings without older names; their values are under the present names."
+    names = {*RENAMED, *REPLACED, *REMOVED} - {*TrainingArguments.__dataclass_fields__}
+    older = {k: v for k, v in settings.items() if k in names}
+    translated = {RENAMED[k]: v for k, v in older.items() if k in RENAMED and v is not None}
+    for name in older.keys() & REPLACED.keys():
+        translated |= REPLACED[name](older[name])
+    return translated | {k: v for k, v in settings.items() if k not in older}
+
 def _restore_args(run: RunState, snapshot: Snapshot):
     "Restore the settings; discard the loader if its settings have changed."
     before = dict(vars(run.args))
-    vars(run.args).update(
-        {
-            k: copy.deepcopy(v)
-            for k, v in snapshot.values["args"].items()
-            if k not in PROCESS_FIELDS and k not in run.global_settings
-        }
-    )
+    settings = _with_present_names(snapshot.values["args"])
+    kept = {*PROCESS_FIELDS, *run.global_settings}
+    vars(run.args).update({k: copy.deepcopy(v) for k, v in settings.items() if k not in kept})
     if any(vars(run.args).get(k) != before.get(k) for k in PATCH_ARGS):
         # the model patches are applied again
         run.discard("wrapped_model")
@@ -101,9 +97,9 @@ def _restore_args(run: RunState, snapshot: Snapshot):
         run.discard("loader")
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #874ff43c
-# each with the prefix of its names
 def _named_parts(run: RunState):
-    return [(part, m) for part, m in (("", run.model), ("(loss).", run.loss_module)) if m is not None]
+    "Return the model and the loss module, each with the prefix of its names."
+    return [(prefix, m) for prefix, m in (("", run.model), ("(loss).", run.loss_module)) if m is not None]
 
 class ModuleWalk:
     "Collect a run's modules, parameters and buffers with their names in one pass; tensors that are tied within a part, once."
@@ -177,16 +173,14 @@ def _capture_model(run: RunState, tensors, values):
             assert run.frozen_weights is not None
             tensors[n] = run.frozen_weights.copy(n, t, added)
         else:
-            tensors.put(n, t, not t.requires_grad or id(t) in limited)
+            frozen = isinstance(t, torch.nn.Parameter) and not t.requires_grad
+            tensors.put(n, t, not t.requires_grad or id(t) in limited, shares=frozen)
     values["empty"] = _empty_buffers(walk.each)
     values["trainable"] = [n for n, p in walk.weights if p.requires_grad]
     values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra_state_modules(walk.each).items()}
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #382fbe98
 def _same_layout(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
-# not expanded: each element has its own memory
-def has_own_memory(t) -> bool:
-    return all(stride or size < 2 for stride, size in zip(t.stride(), t.shape))
 
 def _restore_buffers(run: RunState, there, empty):
     "Replace buffers that cannot take their former values in place."
@@ -206,8 +200,8 @@ def _check_model(run: RunState, snapshot: Snapshot):
     here = dict(walk.named())
     if snapshot.shapes and not any(map(is_sharded, here.values())):
         raise ValueError(
-            "The snapshot holds one process's part of a run in shards (fsdp); take one with learn.snapshot() where all"
-            " are asked."
+            "The snapshot holds one process's part of a run in shards (fsdp); take one with learn.snapshot(), called"
+            " in all processes."
         )
     wrong = {*here, *_empty_buffers(walk.each)} ^ {*there, *snapshot.values["empty"]} or {
         n for n in here if n[0] == "w" and here[n].shape != snapshot.shape_of(n)
@@ -436,18 +430,16 @@ def _restore_modes(run: RunState, snapshot: Snapshot):
     if saved is None: return
     off = set(saved["evaluation"])
     restore_modes([(m, n not in off) for n, m in ModuleWalk(run).each])
-    run.modes.held, run.modes.lasting = tuple(saved["held"]), None
+    run.modes.held = tuple(saved["held"])
+    run.modes.lasting = None
     run.modes.seen = None if seen is None else frozenset(seen)
 
 def _capture_callbacks(run: RunState, tensors, values):
+    def has_state(c): return callable(getattr(c, "state", None)) and not hasattr(c, "state_dict")
     def state(c):
-        return (
-            c.state_dict()
-            if hasattr(c, "state_dict")
-            else c.state()["attributes"] if callable(getattr(c, "state", None)) else None
-        )
-    def made(c):
-        return c.state().get("args") if callable(getattr(c, "state", None)) and not hasattr(c, "state_dict") else None
+        if hasattr(c, "state_dict"): return c.state_dict()
+        return c.state()["attributes"] if has_state(c) else None
+    def made(c): return c.state().get("args") if has_state(c) else None
     values["callbacks"] = [
         (type(c).__name__, copy.deepcopy(state(c)), copy.deepcopy(made(c))) for c in run.callbacks.callbacks
     ]
@@ -489,7 +481,7 @@ def _restore_tasks(run: RunState, snapshot: Snapshot):
 def _capture_user_state(run: RunState, tensors, values):
     def put(name: str, t):
         # user code may change it at any time
-        tensors.put(name, t, changes=True)
+        tensors.put(name, t, changes=True, shares=True)
         return t
     state = capture_user_state(run, put, find=code_holders)
     values["user"] = {"holders": state.holders, "left_out": state.left_out, "of": run.identity}
@@ -521,4 +513,4 @@ FIELD_KEEPERS = {
 _FIELD_KINDS = {f.name: f.metadata["kind"] for f in fields(RunState)}
 VALUE_FIELDS = [n for n, kind in _FIELD_KINDS.items() if kind == "value"]
 if set(FIELD_KEEPERS) != {n for n, kind in _FIELD_KINDS.items() if kind == "kept"}:
-    raise TypeError("A kept field of Run has no keeper in trainer_nb.engine.snapshot.")
+    raise TypeError("A kept field of RunState has no keeper in trainer_nb.engine.snapshot_fields.")

@@ -5,7 +5,9 @@
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #36655ffe
 from __future__ import annotations
 
+import hashlib
 import mmap
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,107 @@ import torch
 
 from ..device.accelerator import AsyncHostCopy, copy_in_stream_order
 from ..device.sharding import is_sharded, to_local
-from .frozen_weights import is_shared
 from .snapshot_file import SMALLEST, SnapshotFile
 from ..optim.optimizers import PLAIN_TENSORS
 
 # %% auto #0
-__all__ = ['Snapshot', 'allocate_host_copy', 'HostCopies']
+__all__ = ['has_adapters', 'list_merged_adapters', 'is_shared', 'mark_shared', 'tensor_digest', 'has_same_bytes',
+           'FrozenWeightCache', 'EarlierCopies', 'Snapshot', 'allocate_host_copy', 'HostCopies']
+
+# %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #c0e2516f
+def has_adapters(model: torch.nn.Module) -> bool:
+    "Return whether adapters are trained beside a base model."
+    return hasattr(model, "peft_config") and (
+        hasattr(model, "get_base_model") or getattr(model, "_hf_peft_config_loaded", False)
+    )
+
+def list_merged_adapters(
+    each,  # pairs of a name and a module
+) -> tuple:
+    "Return the names of the adapters that are merged into the base weights."
+    return tuple(tuple(vars(m)["merged_adapters"]) for _, m in each if vars(m).get("merged_adapters"))
+
+# %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #218b8594
+# id of a tensor -> [weak reference, digest]: the tensors that snapshots share
+_SHARED_TENSORS: dict[int, list] = {}
+
+def is_shared(t) -> bool:
+    "Return whether snapshots share this tensor, so that its memory must not be reused."
+    return id(t) in _SHARED_TENSORS and _SHARED_TENSORS[id(t)][0]() is t
+
+def mark_shared(t):
+    "Mark a tensor as shared by several snapshots; return it."
+    _SHARED_TENSORS[id(t)] = [weakref.ref(t, lambda _, key=id(t): _SHARED_TENSORS.pop(key, None)), None]
+    return t
+
+def tensor_digest(t) -> str:
+    "Return the SHA-256 of a tensor's bytes; compute it once for a shared tensor."
+    entry: list[Any] = _SHARED_TENSORS[id(t)] if is_shared(t) else [None, None]
+    if entry[1] is None:
+        plain = t.detach().cpu().contiguous().reshape(-1)
+        entry[1] = hashlib.sha256(plain.view(torch.uint8).numpy() if plain.numel() else b"").hexdigest()
+    return entry[1]
+
+# %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #30cddb8c
+def has_same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    "Return whether two tensors have the same dtype, shape and bytes."
+    if a.dtype != b.dtype or a.shape != b.shape: return False
+    flat = [t.detach().resolve_conj().resolve_neg().reshape(-1).contiguous() for t in (a, b)]
+    # eight bytes at a time are several times as fast as single ones
+    aligned = all(t.nbytes % 8 == 0 and t.storage_offset() * t.itemsize % 8 == 0 for t in flat)
+    kind = torch.int64 if aligned else torch.uint8
+    return torch.equal(flat[0].view(kind), flat[1].view(kind))
+
+def _weight_stamp(p, added) -> tuple: return p.data_ptr(), p._version, p.device, added
+
+class FrozenWeightCache:
+    "Hold the shared copies on the host."
+    def __init__(self): self.copies = {}   # name -> (stamp, copy)
+
+    def copy(
+        self, name: str,
+        p,  # the weight
+        added=(),  # as returned by `list_merged_adapters`
+    ):
+        "Return a copy that all snapshots share; make a new one if the weight has changed."
+        stamp, old = self.copies.get(name, (None, None))
+        now = _weight_stamp(p, added)
+        if old is None or not self._same(p, old, stamp == now):
+            old = mark_shared(p.detach().to("cpu", copy=True))
+        self.copies[name] = now, old
+        return old
+
+    def _same(self, p, old, same_stamp) -> bool:
+        if p.dtype != old.dtype or p.shape != old.shape: return False
+        return same_stamp if p.is_cuda else has_same_bytes(p, old)
+
+    def is_current(self, name: str, p, copy, added=()) -> bool:
+        "Return whether a weight already has the values of this copy, so that it need not be restored."
+        stamp, old = self.copies.get(name, (None, None))
+        return old is copy and self._same(p, old, stamp == _weight_stamp(p, added))
+
+# %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #15c0de02
+class EarlierCopies:
+    "Find a tensor's copy in an earlier snapshot of the run, if the tensor has not changed since."
+    def __init__(self) -> None:
+        # name -> (address and version of the tensor, weak reference to its copy)
+        self._copies: dict[str, tuple[tuple, weakref.ref[torch.Tensor]]] = {}
+
+    def add(self, name: str, t: torch.Tensor, copy: torch.Tensor) -> None:
+        "Remember the copy of a tensor; a snapshot keeps it alive."
+        self._copies[name] = (t.data_ptr(), t._version), weakref.ref(copy)
+
+    def find(self, name: str, t: torch.Tensor) -> torch.Tensor | None:
+        "Return the copy, marked as shared, if it has the bytes of the tensor; otherwise None."
+        stamp, reference = self._copies.get(name, (None, None))
+        copy = reference() if reference is not None else None
+        if copy is None or stamp != (t.data_ptr(), t._version) or not has_same_bytes(copy, t): return None
+        return copy if is_shared(copy) else mark_shared(copy)
+
+    def has_shared(self, name: str, t: torch.Tensor) -> bool:
+        "Return whether snapshots share a copy of this tensor, which had the same address and version."
+        stamp, reference = self._copies.get(name, (None, None))
+        return reference is not None and is_shared(reference()) and stamp == (t.data_ptr(), t._version)
 
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #79dd5a32
 class Snapshot:
@@ -45,9 +142,9 @@ class Snapshot:
         self._pending_copies = None
         return self._tensors
 
-    # full shapes by name, where the tensors are shards
     @property
     def shapes(self) -> dict:
+        "Return the full shapes of the tensors that are shards, by name."
         return self.values.get("shapes") or {}
     def shape_of(self, name: str): return torch.Size(self.shapes.get(name) or self._tensors[name].shape)
 
@@ -61,9 +158,9 @@ class Snapshot:
         "Return the size of the tensors in bytes, without those that snapshots share."
         return sum(t.nbytes for t in self._tensors.values() if not is_shared(t))
 
-    # bytes in memory, approximately
     @property
     def in_memory(self) -> int:
+        "Return the approximate number of bytes in memory."
         return self.nbytes - (0 if self.file is None else self.file.size)
 
     def release(self):
@@ -115,8 +212,10 @@ class HostCopies(dict):
         walk=None,  # the run's, for all keepers
         among_steps: bool = False,  # as in allocate_host_copy
         folder: str | Path | None = None,  # for a file with the larger tensors
+        earlier: EarlierCopies | None = None,  # the run's, to share tensors that have not changed
     ):
         self.spare = dict(spare)
+        self.earlier = earlier
         self.walk = walk
         self.among_steps = among_steps
         # (copy, tensor, whether a forward pass may change it), to be copied by `fill`
@@ -131,6 +230,7 @@ class HostCopies(dict):
     def put(
         self, name: str, t,
         changes: bool = False,  # whether a forward pass may change it
+        shares: bool = False,  # use the copy of an earlier snapshot if the tensor has not changed since
     ):
         "Register a tensor for `fill` to copy. Raise TypeError for a tensor subclass with additional state."
         if is_sharded(t):
@@ -141,6 +241,11 @@ class HostCopies(dict):
         if t.layout is not torch.strided:
             self[name] = t.detach().to("cpu", copy=True)
             return
+        earlier = self.earlier if shares and t.is_cpu and t.nbytes >= SMALLEST else None
+        unchanged = earlier.find(name, t) if earlier is not None else None
+        if unchanged is not None:
+            self[name] = unchanged
+            return
         if self.folder is not None and t.nbytes >= SMALLEST:
             # keeps the order of the names
             self[name] = None
@@ -150,6 +255,8 @@ class HostCopies(dict):
         if old is None or old.dtype != t.dtype or old.shape != t.shape or is_shared(old):
             old = allocate_host_copy(t, self.among_steps)
         self[name] = old
+        if earlier is not None:
+            earlier.add(name, t, old)
         self.later.append((old, t, changes))
 
     # returns asynchronous copies from a GPU, if there are any

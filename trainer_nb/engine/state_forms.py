@@ -100,7 +100,9 @@ def run_objects(run: RunState) -> set:
 class Capture:
     "Capture the attributes of holders in one pass; copy each object once, however many attributes refer to it."
     def __init__(self, run: RunState):
-        self.run, self.own, self.optimizer = run, run_objects(run), run.optimizer
+        self.run = run
+        self.own = run_objects(run)
+        self.optimizer = run.optimizer
         self.tensors: dict[str, torch.Tensor] = {}   # to be copied, by name
         # of tensors that are copied already or belong to the run, by identity
         self.names: dict[Any, str] | None = None

@@ -198,7 +198,7 @@ def optimizer_holders(run: RunState) -> list[Holder]:
     return [*_of_optimizer(run.optimizer)]
 
 def fetch_holders(run: RunState) -> list[Holder]:
-    "The training data and the collator, where they go back by themselves: samples are fetched in this process, in any order."
+    "Return the data and the collator as holders, if samples are fetched in this process, in any order."
     learner = run.learner() if run.learner is not None else None
     if (
         learner is None

@@ -172,7 +172,7 @@ class Step:
 def sample_weights(run: RunState) -> list[tuple[torch.nn.Parameter, int]]:
     "Return the trainable weights with their versions; record a sample of their values."
     weights = [p for p in run.params if p.requires_grad]
-    run.backups[0].sample.take(weights)
+    run.backups[0].weight_sample.take(weights)
     return [(p, p._version) for p in weights]
 
 def check_step_loss(
@@ -206,7 +206,7 @@ def sync_processes(
         for i in unused_by_all():
             run.params[i].grad = None
     if run.args.ddp_broadcast_buffers is not False:
-        world.broadcast_tensors(run.backups[0].shared(world))
+        world.broadcast_tensors(run.backups[0].shared_buffers(world))
     return mean
 
 def should_sync_gradients(step: Step) -> bool:
@@ -259,7 +259,7 @@ def finalize_gradients(learner: TrainerBase) -> torch.Tensor:
     else:
         norm = clip_gradients(params, run.args.max_grad_norm)
     fire_event(learner, "on_pre_optimizer_step")
-    run.backups[0].user.before_update()
+    run.backups[0].user_state.before_update()
     return norm
 
 def clip_gradients(
@@ -397,7 +397,7 @@ def warn_weights_changed(step: Step) -> None:
     backup = step.run.backups[0]
     backed_up = {id(t) for t in backup.kept}
     with_new_version = [p for p, version in step.weight_versions if p._version != version and id(p) not in backed_up]
-    sampled = [step.weight_versions[i][0] for i in backup.sample.changed()]
+    sampled = [step.weight_versions[i][0] for i in backup.weight_sample.changed()]
     written = [p for p in sampled if id(p) not in backed_up]
     if written:
         # a replay does not repeat this change

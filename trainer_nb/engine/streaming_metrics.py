@@ -19,8 +19,8 @@ __all__ = ['CHECKED_BATCHES', 'TOLERANCE', 'is_stateful_metric', 'check_metrics'
            'syncs_itself', 'OrderedBatches', 'annotate_errors', 'StreamingMetrics', 'flatten_metric']
 
 # %% ../../nbs/06_engine/04_streaming_metrics.ipynb #038c85a7
-# an object with state, not a function of a batch
 def is_stateful_metric(metric) -> bool:
+    "Return whether a metric is an object with state, not a function of a batch."
     return all(callable(getattr(metric, n, None)) for n in ("update", "compute", "reset"))
 
 def check_metrics(
@@ -117,7 +117,7 @@ class MeanMetric:
         parts = [
             BatchValue(p.number, *(o.cpu() if isinstance(o, torch.Tensor) else o for o in p[1:])) for p in self.parts
         ]
-        parts = sorted((p for said in world.gather_object(parts) or [] for p in said), key=lambda p: p.number)
+        parts = sorted((p for found in world.gather_object(parts) or [] for p in found), key=lambda p: p.number)
         return (sum(p.total for p in parts) / sum(p.count for p in parts)).item() if parts else None
 
     def reset(self): self.parts, self.off = [], []
@@ -152,9 +152,10 @@ class OrderedBatches:
             held = [(k, map_tensors(thing, torch.Tensor.cpu)) for k, thing in held]
         rounds = self.world.gather_object(held)
         def do():
-            things = sorted((pair for said in rounds for pair in said), key=lambda pair: pair[0])
+            things = sorted((pair for found in rounds for pair in found), key=lambda pair: pair[0])
             for i, (_, thing) in enumerate(things):
-                self.begun, self.result = True, self.act(thing, last and i == len(things) - 1)
+                self.result = self.act(thing, last and i == len(things) - 1)
+                self.begun = True
         self.world.run_on_main(do, to_send=lambda _: None)
 
 # %% ../../nbs/06_engine/04_streaming_metrics.ipynb #6903f028

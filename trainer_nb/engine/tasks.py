@@ -154,7 +154,7 @@ def do_log(learner: TrainerBase, task: Task) -> None:
         task.data = {"logs": logs | token_speed_metrics(run)}
         run.logged = run.state.global_step
         if run.backups is not None:
-            run.backups[0].look()
+            run.backups[0].detect_changes()
     # The Trainer passes the time at which training began to an override.
     try:
         learner.log(*positional_args(learner.log, dict(task.data["logs"]), time.time() - run.seconds))

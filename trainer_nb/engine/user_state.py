@@ -113,7 +113,7 @@ class UserState:
 
     @property
     def nbytes(self) -> int: return sum(map(local_nbytes, self.tensors.values()))
-    def __iter__(self): return (f"{h}.{k}" for h, said in self.holders.items() for k in said["items"])
+    def __iter__(self): return (f"{h}.{k}" for h, saved in self.holders.items() for k in saved["items"])
     def __repr__(self): return f"UserState({', '.join(self) or 'empty'}; {self.nbytes / 1e6:.4g} MB)"
 
 def _clone(name: str, t): return t.detach().clone()
@@ -141,11 +141,13 @@ def capture_user_state(run: RunState,
 
 # %% ../../nbs/06_engine/12_user_state.ipynb #1312f794
 def user_state_bytes(run: RunState) -> int:
-    "Return the size in bytes of the tensors in a copy."
+    "Return the size in bytes of the tensors in a copy, without those that snapshots share."
     capture = Capture(run)
     for holder in user_state_holders(run):
         capture_attributes(capture, holder, limit_of(run, holder.owner) if holder.kinds == "all" else None)
-    return sum(map(local_nbytes, capture.tensors.values()))
+    earlier = run.earlier_copies
+    own = [t for n, t in capture.tensors.items() if earlier is None or not earlier.has_shared(n, t)]
+    return sum(map(local_nbytes, own))
 
 # %% ../../nbs/06_engine/12_user_state.ipynb #10d713f7
 def _reads_elsewhere(run: RunState) -> str:
@@ -214,7 +216,8 @@ def drop_new(
     return lost if holder.reports else {}
 
 # %% ../../nbs/06_engine/12_user_state.ipynb #cecb8950
-def _forms(state) -> dict: return {f"{h}.{k}": f for h, said in state.holders.items() for k, f in said["items"].items()}
+def _forms(state) -> dict:
+    return {f"{h}.{k}": f for h, saved in state.holders.items() for k, f in saved["items"].items()}
 
 def changed_user_state(run: RunState, state: UserState) -> list[str]:
     "Return the names of attributes that differ byte for byte from the copy, or were added or removed since."
@@ -275,7 +278,8 @@ def load_additional_entries(optimizer: torch.optim.Optimizer, entries: dict):
 # %% ../../nbs/06_engine/12_user_state.ipynb #6c4ac24e
 def report_lost(run: RunState, verb: str):
     "Warn about the attributes that were not restored with the run, each once."
-    lost, run.lost = {n: why for n, why in run.lost.items() if n not in run.reported}, {}
+    lost = {n: why for n, why in run.lost.items() if n not in run.reported}
+    run.lost = {}
     if not lost: return
     run.reported |= lost.keys()
     each = "; ".join(f"{name} {why.rstrip('.')}" for name, why in [*lost.items()][:10])

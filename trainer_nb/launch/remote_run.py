@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -494,17 +493,13 @@ class RemoteRun:
             f"{operation} has to wait: {self.num_processes} processes have the run. learn.close() brings it back."
         )
 
-    def warn_stale_model(
-        self,
-        reader: str,  # the name of the module that reads the weights
-    ):
-        "Warn the user once that the weights here are outdated."
-        if reader.startswith("trainer_nb.") or self.is_stale_model_reported: return
+    def warn_stale_model(self):
+        "Warn once that the weights in this process are outdated."
+        if self.is_stale_model_reported: return
         self.is_stale_model_reported = True
-        warnings.warn(
+        warn(
             "learn.model has the weights of the launch: the present ones are on the processes. learn.close() brings"
-            " them back; learn.run_on_all(lambda learn: ...) calls a function there.",
-            stacklevel=4,
+            " them back; learn.run_on_all(lambda learn: ...) calls a function there."
         )
 
     # ---- ending

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..core.history import HISTORIES, History
 from ..display.tables import format_value
-from ..engine.overrides import TrainerBase
+from ..engine.overrides import TrainerBase, local_model
 from .curves import BlockSeries, abandoned_blocks
 from trainer_nb.live.run_view import (
     error_notices,
@@ -189,7 +189,7 @@ class LearnerSource:
     def __init__(self, learner: TrainerBase):
         self.learner = weakref.ref(learner)
         self.history = learner.run_state.history
-        self.label = type(learner.model).__name__
+        self.label = type(local_model(learner)).__name__
         # the memory in use as text, and the time from which it is measured again
         self.memory: str | None = None
         self.memory_due = 0.0
@@ -200,7 +200,7 @@ class LearnerSource:
         learner = self.learner()
         if learner is not None and not self.is_freed(learner):
             self.history = learner.run_state.history
-            self.label = self.history.name or learner.args.run_name or type(learner.model).__name__
+            self.label = self.history.name or learner.args.run_name or type(local_model(learner)).__name__
         fetch_quietly(self.history)
         if learner is None or time.monotonic() < self.memory_due: return
         self.memory_due = time.monotonic() + 1.0

@@ -16,10 +16,9 @@ import torch
 
 from ..core.log_file import to_plain_data
 from ..data.collate import is_identical
-from ..engine.frozen_weights import has_adapters, is_shared, tensor_digest
+from ..engine.snapshot_tensors import Snapshot, has_adapters, is_shared, tensor_digest
 from ..engine.run_state import RunState
 from ..engine.snapshot_fields import ModuleWalk
-from ..engine.snapshot_tensors import Snapshot
 from .checkpoint_dirs import CorruptCheckpoint, read_manifest, verify_checkpoint, write_manifest
 from .encoding import decode_value, encode_value
 from trainer_nb.state.model_files import (

@@ -14,11 +14,10 @@ import torch
 
 from ..device.collectives import SINGLE_PROCESS, World
 from ..device.sharding import gather_full, is_sharded, to_local
-from ..engine.frozen_weights import has_adapters, list_merged_adapters, tensor_digest
+from ..engine.snapshot_tensors import Snapshot, has_adapters, list_merged_adapters, tensor_digest
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.snapshot_fields import ModuleWalk, frozen_base_weights
-from ..engine.snapshot_tensors import Snapshot
 from .checkpoint_dirs import CorruptCheckpoint
 
 # %% auto #0

@@ -13,14 +13,13 @@ from typing import cast
 from ..core.errors import warn
 from ..core.history import History, is_ancestor
 from ..device.sharding import local_nbytes
-from ..engine.frozen_weights import has_adapters
+from ..engine.snapshot_tensors import Snapshot, has_adapters
 from ..engine.overrides import TrainerBase
 from ..engine.rollback import weight_versions
 from ..engine.run_state import RunState
 from ..engine.snapshot import capture_snapshot
 from ..engine.snapshot_file import MEMORY_SHARE, disk_folder, disk_space
 from ..core.memory import peak_memory
-from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import user_state_bytes
 
 # %% auto #0
