@@ -27,7 +27,7 @@ def code():
 
 
 class Reader:
-    "Somebody who follows the tutorial."
+    "Run the cells of the tutorial as a reader does."
     def __init__(self, lab, cells):
         self.cells, self.page = cells, lab.notebook(cells, "live.ipynb", width=WIDTH, height=2400)
 

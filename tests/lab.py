@@ -139,7 +139,7 @@ class Page:
             self.tab.locator(".lm-Menu-itemLabel:text-is('Save Notebook')").click()
         eventually(lambda: path.stat().st_mtime_ns != before, "saving")
         self.tab.wait_for_timeout(200)
-        return nbformat.read(path, 4)
+        return eventually(lambda: nbformat.read(path, 4), "a whole notebook")     # the server may be writing it still
 
     def reload(self):
         "Save, and load the page anew."

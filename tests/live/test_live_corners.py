@@ -1,5 +1,6 @@
 "Corners of runs in the background and of their views: waiting for oneself, steps that are none, races, logs that are exchanged, and stills of very much."
 import threading, time
+from types import SimpleNamespace
 
 import pytest
 
@@ -226,3 +227,16 @@ def test_a_still_of_many_branches_is_small():
     view = learn.dashboard()
     made = still_bundle(view.view_model, "7")
     assert len(view.view_model.curves) == 31 and sum(map(len, made.values())) < 200_000
+
+
+def test_an_answer_comes_behind_the_state_that_it_is_about():
+    "A page removes the answer to a command when the state changes, so what a long rewind has answered would be gone at once."
+    learn = make()
+    learn.run(steps=3)
+    view, sent = learn.dashboard(), []
+    view.connection.widget = SimpleNamespace(send=lambda content, buffers: sent.append(content), close=lambda: None)
+    view.execute("1", "rewind", {"n": 1})
+    end = time.monotonic() + 30
+    while time.monotonic() < end and (not sent or sent[-1]["kind"] != "done"): time.sleep(0.01)
+    assert [o["kind"] for o in sent] == ["received", "news", "done"]
+    assert sent[1]["status"]["step"] == 2 and sent[1]["status"]["words"].startswith("paused after step 2") and sent[2]["text"].startswith("rewound")

@@ -151,6 +151,15 @@ def test_settings_send_one_command_each(live):
     assert live.orders() == [("set", o) for o in [{"max_steps": 200}, {"eval_strategy": "steps"}, {"bf16": True}, {"run_name": "two"}, {"lr": 3e-4}]]
 
 
+def test_a_setting_is_called_in_messages_as_on_the_page(live):
+    live.field("Learning rate").fill("abc")
+    live.field("Learning rate").press("Enter")
+    assert live.orders() == [] and live.text(".tnb-notice-text") == 'Learning rate takes a number, not "abc"'
+    live.field("Learning rate").fill("2e-4")
+    live.field("Learning rate").press("Enter")
+    assert live.orders() == [("set", {"lr": 2e-4})] and live.text(".tnb-notice-text").startswith("Learning rate: sent")
+
+
 def test_the_slider_applies_when_it_is_let_go(live):
     box = live.tab.locator(".tnb-rate .tnb-slider").bounding_box()
     x, y, mouse = box["x"], box["y"] + box["height"] / 2, live.tab.mouse

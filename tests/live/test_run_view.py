@@ -118,6 +118,11 @@ def test_a_branch_is_drawn_beside_by_itself():
     branch.step(3)
     content, _ = view.view_model.message()
     assert content["kind"] == "all" and [o["run"] for o in content["runs"]] == [learn.history.run_id, branch.history.run_id]
+    assert content["runs"][1]["label"] == f"branch {branch.history.run_id[:6]}"
+    branch.history.name = "slower"           # with the log, which is opened at the branch's first step
+    branch.step()
+    content, _ = view.view_model.message()
+    assert [(o["run"], o["label"]) for o in content["changed_runs"]] == [(branch.history.run_id, "slower")]
 
 
 def test_a_learner_that_begins_anew_is_told_anew():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trainer_nb.display.panels import (
-    Heatmap, Histogram, LineSeries, Marker, Panel, downsample, format_tick, panel_height, panel_to_text
+    Heatmap,
+    Histogram,
+    LineSeries,
+    Marker,
+    Panel,
+    downsample,
+    format_tick,
+    panel_height,
+    panel_to_text,
 )
 from trainer_nb.display.svg import (
-    GRID_COLOR, TEXT_COLOR, VIRIDIS, color_values, reduce_columns, render_svg, series_color
+    GRID_COLOR,
+    TEXT_COLOR,
+    VIRIDIS,
+    color_values,
+    reduce_columns,
+    render_svg,
+    series_color,
 )
 from .tables import escape_html
 
@@ -25,10 +40,10 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 # %% auto #0
-__all__ = ['LINE_OPACITY', 'GRID_RGBA', 'TRACE_BUILDERS', 'FIGURE_PANEL_HEIGHT', 'COLUMN_GAP', 'WIDE_COLUMN_GAP', 'ROW_GAP',
+__all__ = ['LINE_OPACITY', 'GRID_RGBA', 'FIGURE_PANEL_HEIGHT', 'COLUMN_GAP', 'WIDE_COLUMN_GAP', 'ROW_GAP', 'TRACE_BUILDERS',
            'PLOTLY_MIME', 'SVG_MIME', 'round_values', 'exact_x_values', 'line_trace', 'histogram_trace',
-           'heatmap_trace', 'add_axes', 'add_texts', 'add_markers', 'add_traces', 'plotly_figure', 'PanelDisplay',
-           'Chart']
+           'heatmap_trace', 'axes_layout', 'text_annotations', 'marker_line', 'marker_annotations', 'subplot_grid',
+           'panel_grid', 'panel_traces', 'plotly_spec', 'plotly_figure', 'PanelDisplay', 'Chart']
 
 # %% ../../nbs/00_display/03_charts.ipynb #d2bbaae7
 def round_values(values: ArrayLike) -> list[float | None]:
@@ -111,8 +126,8 @@ def heatmap_trace(heat: Heatmap) -> dict[str, Any]:
 # %% ../../nbs/00_display/03_charts.ipynb #d34d0020
 GRID_RGBA = "rgba(125,125,125,.22)"
 
-def add_axes(figure: Figure, panel: Panel, row: int, col: int):
-    "Set the scales, labels and colours of the axes of a panel."
+def axes_layout(panel: Panel) -> tuple[dict[str, Any], dict[str, Any]]:
+    "Return the scales, labels and colours of the horizontal and of the vertical axis of a panel."
     common = {
         "zeroline": False,
         "ticks": "",
@@ -122,84 +137,64 @@ def add_axes(figure: Figure, panel: Panel, row: int, col: int):
         "gridcolor": GRID_RGBA,
         "exponentformat": "e",
     }
-    figure.update_xaxes(
-        common, type="log" if panel.xlog else "linear", showgrid=False,
-        title={"text": panel.x, "standoff": 6, "font": {"size": 11}}, row=row, col=col
-    )
-    figure.update_yaxes(
-        common, type="log" if panel.ylog else "linear", title={"text": panel.y, "font": {"size": 11}}, row=row, col=col
-    )
+    across = common | {
+        "type": "log" if panel.xlog else "linear",
+        "showgrid": False,
+        "title": {"text": panel.x, "standoff": 6, "font": {"size": 11}},
+    }
+    up = common | {"type": "log" if panel.ylog else "linear", "title": {"text": panel.y, "font": {"size": 11}}}
     if panel.of(Heatmap):
-        figure.update_yaxes(type="category", autorange="reversed", row=row, col=col)
+        up |= {"type": "category", "autorange": "reversed"}
     elif panel.rows:
-        n = len(panel.rows)
-        figure.update_yaxes(range=[n - 0.5, -0.5], tickvals=list(range(n)), ticktext=panel.rows, row=row, col=col)
+        count = len(panel.rows)
+        up |= {"range": [count - 0.5, -0.5], "tickvals": list(range(count)), "ticktext": panel.rows}
+    return across, up
 
-def add_texts(figure: Figure, panel: Panel, row: int, col: int):
-    "Add the title above a panel and the note below it."
-    corner = {"xref": "x domain", "yref": "y domain", "x": 0, "xanchor": "left", "showarrow": False}
-    figure.add_annotation(
-        corner, text=f"<b>{panel.title}</b>", y=1, yanchor="bottom", yshift=8, font={"size": 13}, row=row, col=col
-    )
-    if panel.note:
-        figure.add_annotation(
-            corner, text=f"<b>{panel.note}</b>", y=0, yanchor="top", yshift=-24, font={"size": 11}, row=row, col=col
-        )
+def text_annotations(panel: Panel, n: str) -> list[dict[str, Any]]:
+    "Return the title above a panel and the note below it as annotations."
+    corner = {"xref": f"x{n} domain", "yref": f"y{n} domain", "x": 0, "xanchor": "left", "showarrow": False}
+    title = {"text": f"<b>{panel.title}</b>", "y": 1, "yanchor": "bottom", "yshift": 8, "font": {"size": 13}}
+    if not panel.note: return [corner | title]
+    note = {"text": f"<b>{panel.note}</b>", "y": 0, "yanchor": "top", "yshift": -24, "font": {"size": 11}}
+    return [corner | title, corner | note]
 
-def add_markers(figure: Figure, panel: Panel, row: int, col: int):
-    "Add the moments of a panel as labelled vertical lines, and its labelled points as arrows."
+def marker_line(mark: Marker, n: str) -> dict[str, Any]:
+    "Return a moment of a panel as a vertical line."
+    return {
+        "type": "line",
+        "xref": f"x{n}",
+        "yref": f"y{n} domain",
+        "x0": mark.x,
+        "x1": mark.x,
+        "y0": 0,
+        "y1": 1,
+        "line": {"dash": "dot", "width": 1, "color": series_color(mark.color)},
+    }
+
+def marker_annotations(panel: Panel, n: str) -> list[dict[str, Any]]:
+    "Return the labels of a panel's moments, and its labelled points as arrows, as annotations."
+    # on a logarithmic axis plotly takes logarithms for annotations, values for lines
+    def position(value: float, is_log: bool) -> float: return math.log10(value) if is_log and value > 0 else value
+    annotations = []
     for i, mark in enumerate(panel.of(Marker)):
         color = series_color(mark.color)
         label = {
             "text": mark.word,
-            # on a logarithmic axis plotly takes logarithms for annotations, values for lines
-            "x": math.log10(mark.x) if panel.xlog and mark.x > 0 else mark.x,
+            "xref": f"x{n}",
+            "x": position(mark.x, panel.xlog),
             "font": {"size": 11, "color": color},
         }
         if mark.y is None:
-            figure.add_vline(
-                mark.x, line={"dash": "dot", "width": 1, "color": color}, exclude_empty_subplots=False, row=row, col=col
-            )
+            label |= {"yref": f"y{n} domain", "xanchor": "left", "yanchor": "top", "showarrow": False}
             # on four levels, so that the labels of neighbours do not overlap
-            figure.add_annotation(
-                label,
-                yref="y domain", y=1 - 0.07 * (i % 4), xanchor="left", yanchor="top", showarrow=False,
-                row=row, col=col,
-            )
+            annotations.append(label | {"y": 1 - 0.07 * (i % 4)})
         else:
-            figure.add_annotation(
-                label,
-                y=math.log10(mark.y) if panel.ylog and mark.y > 0 else mark.y,
-                showarrow=True, arrowhead=2, arrowwidth=1, arrowcolor=color, ax=24, ay=-24 - 14 * (i % 3),
-                row=row, col=col,
-            )
+            arrow = {"showarrow": True, "arrowhead": 2, "arrowwidth": 1, "arrowcolor": color}
+            place = {"yref": f"y{n}", "y": position(mark.y, panel.ylog), "ax": 24, "ay": -24 - 14 * (i % 3)}
+            annotations.append(label | arrow | place)
+    return annotations
 
 # %% ../../nbs/00_display/03_charts.ipynb #3c0c0181
-TRACE_BUILDERS = {LineSeries: line_trace, Histogram: histogram_trace, Heatmap: heatmap_trace}
-
-def add_traces(
-    figure: Figure,
-    panel: Panel,
-    row: int,
-    col: int,
-    listed: set[str],  # names in the legend; extended
-):
-    "Add the drawn elements of a panel."
-    has_legend = len(panel.named()) > 1
-    cell = figure.get_subplot(row, col)
-    for element in panel.things:
-        if type(element) not in TRACE_BUILDERS: continue
-        trace = TRACE_BUILDERS[type(element)](element)
-        if isinstance(element, Heatmap):
-            bottom, top = cell.yaxis.domain
-            trace["colorbar"] |= {"x": cell.xaxis.domain[1], "xpad": 4, "y": (bottom + top) / 2, "len": top - bottom}
-        else:
-            show = has_legend and bool(element.name) and element.name not in listed
-            trace |= {"showlegend": show, "legendgroup": element.name}
-            if show:
-                listed.add(element.name)
-        figure.add_trace(trace, row=row, col=col)
-
 # height of a row of panels in pixels
 FIGURE_PANEL_HEIGHT = 290
 # space between two columns as a share of the width, without and with row names or a colour bar; between rows, of the height
@@ -207,36 +202,94 @@ COLUMN_GAP = 0.1
 WIDE_COLUMN_GAP = 0.2
 ROW_GAP = 0.26
 
-def plotly_figure(
-    panels: Sequence[Panel],
-    columns: int = 2,  # maximum number of panels side by side
+@cache
+def subplot_grid(
+    count: int,  # of panels
+    columns: int,
+    is_wide: bool,  # leave space for row names or a colour bar
 ) -> Figure:
-    "Return a plotly figure with a cell for each panel."
+    "Return an empty figure with a cell for each panel; to be copied, not modified."
     from plotly.subplots import make_subplots
-    columns = max(1, min(columns, len(panels)))
-    rows = max(1, math.ceil(len(panels) / columns))
-    is_wide = any(panel.rows or panel.of(Heatmap) for panel in panels)
-    cells = [(i // columns + 1, i % columns + 1) for i in range(len(panels))]
-    figure = make_subplots(
+    rows = max(1, math.ceil(count / columns))
+    grid = make_subplots(
         rows,
         columns,
         horizontal_spacing=WIDE_COLUMN_GAP if is_wide else COLUMN_GAP,
         vertical_spacing=ROW_GAP / rows,
         # None: no axes in a cell without a panel
-        specs=[[{} if r * columns + c < max(1, len(panels)) else None for c in range(columns)] for r in range(rows)],
+        specs=[[{} if r * columns + c < max(1, count) else None for c in range(columns)] for r in range(rows)],
     )
+    return grid.update_layout(template="none")
+
+def panel_grid(panels: Sequence[Panel], columns: int) -> Figure:
+    "Return the grid for some panels, with at most `columns` side by side."
+    is_wide = any(panel.rows or panel.of(Heatmap) for panel in panels)
+    return subplot_grid(len(panels), max(1, min(columns, len(panels))), is_wide)
+
+TRACE_BUILDERS = {LineSeries: line_trace, Histogram: histogram_trace, Heatmap: heatmap_trace}
+
+def panel_traces(
+    panel: Panel,
+    n: str,
+    across: list[float],  # from left to right, as shares of the figure's width
+    up: list[float],  # from bottom to top
+    listed: set[str],  # names in the legend; extended
+) -> list[dict[str, Any]]:
+    "Return the drawn elements of a panel as traces."
+    has_legend = len(panel.named()) > 1
+    traces = []
+    for element in panel.things:
+        if type(element) not in TRACE_BUILDERS: continue
+        trace = TRACE_BUILDERS[type(element)](element) | {"xaxis": f"x{n}", "yaxis": f"y{n}"}
+        if isinstance(element, Heatmap):
+            trace["colorbar"] |= {"x": across[1], "xpad": 4, "y": sum(up) / 2, "len": up[1] - up[0]}
+        else:
+            show = has_legend and bool(element.name) and element.name not in listed
+            trace |= {"showlegend": show, "legendgroup": element.name}
+            if show:
+                listed.add(element.name)
+        traces.append(trace)
+    return traces
+
+def plotly_spec(
+    panels: Sequence[Panel],
+    columns: int = 2,  # maximum number of panels side by side
+) -> dict[str, Any]:
+    "Return a plotly figure with a cell for each panel, as a dict with `data` and `layout`."
+    layout = panel_grid(panels, columns).to_plotly_json()["layout"]
+    rows = max(1, math.ceil(len(panels) / max(1, columns)))
+    layout |= {
+        "height": panel_height(panels, FIGURE_PANEL_HEIGHT) * rows + 60,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": TEXT_COLOR, "size": 11},
+        "margin": {"l": 50, "r": 30, "t": 60, "b": 45},
+        "hovermode": "closest",
+        "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "yref": "container"},
+        "annotations": [],
+        "shapes": [],
+    }
+    data = []
     listed: set[str] = set()
-    for panel, (row, col) in zip(panels, cells):
-        add_traces(figure, panel, row, col, listed)
-        add_axes(figure, panel, row, col)
-        add_texts(figure, panel, row, col)
-        add_markers(figure, panel, row, col)
-    return figure.update_layout(
-        template="none", height=panel_height(panels, FIGURE_PANEL_HEIGHT) * rows + 60, paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)", font={"color": TEXT_COLOR, "size": 11},
-        margin={"l": 50, "r": 30, "t": 60, "b": 45}, hovermode="closest",
-        legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "yref": "container"}
-    )
+    for i, panel in enumerate(panels):
+        n = str(i + 1) if i else ""
+        across = layout[f"xaxis{n}"]
+        up = layout[f"yaxis{n}"]
+        data += panel_traces(panel, n, across["domain"], up["domain"], listed)
+        for axis, settings in zip((across, up), axes_layout(panel)):
+            axis |= settings
+        layout["annotations"] += [*text_annotations(panel, n), *marker_annotations(panel, n)]
+        layout["shapes"] += [marker_line(mark, n) for mark in panel.of(Marker) if mark.y is None]
+    return {"data": data, "layout": layout}
+
+def plotly_figure(
+    panels: Sequence[Panel],
+    columns: int = 2,  # maximum number of panels side by side
+) -> Figure:
+    "Return a plotly figure with a cell for each panel, which `add_trace` finds by `row` and `col`."
+    from plotly.graph_objects import Figure
+    spec = plotly_spec(panels, columns)
+    return Figure(panel_grid(panels, columns)).add_traces(spec["data"]).update_layout(spec["layout"])
 
 # %% ../../nbs/00_display/03_charts.ipynb #c1027a17
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
@@ -286,7 +339,7 @@ class PanelDisplay:
     def bundle(self) -> dict[str, Any]:
         "Return all representations of the panels by MIME type."
         return {
-            PLOTLY_MIME: self.figure().to_plotly_json(),
+            PLOTLY_MIME: plotly_spec(self.panels(), self.columns),
             SVG_MIME: self.svg(),
             "text/plain": "\n".join(self.panel_lines()),
         }

@@ -77,10 +77,7 @@ class HistoryMirror(LogTail):
         with self._lock:
             if self.is_stopped: return
             try:
-                for line in lines:
-                    self.one(line.encode())
-                while self.waiting and self.ready(self.waiting[0]):
-                    self.happened(self.waiting.pop(0))
+                self.add_lines(line.encode() for line in lines)
                 send_to_log(self.history)
             except Exception as error:
                 self.error = self.error or error
@@ -89,7 +86,7 @@ class HistoryMirror(LogTail):
         "Stop mirroring; missing lines are fetched separately."
         with self._lock:
             self.is_stopped = True
-            self.waiting = []
+            self.pending = []
 
 # %% ../../nbs/11_launch/08_process_group.ipynb #9133e6e8
 class ProcessTable(Table):

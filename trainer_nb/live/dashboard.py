@@ -5,6 +5,7 @@
 # %% ../../nbs/10_live/12_dashboard.ipynb #807d33e4
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import secrets
 import sys
@@ -111,9 +112,12 @@ class WidgetConnection:
         self.pages: set[str] = set()
         # True if another page has connected: another browser, or the same page reloaded
         self.is_page_new = False
+        # of the cell that shows the widget
+        self.context = contextvars.copy_context()
 
     def open(self):
-        "Create the widget."
+        "Create the widget, for the running cell."
+        self.context = contextvars.copy_context()
         if self.widget is None:
             self.widget = widget_class()()
             self.widget.on_msg(self.receive)
@@ -122,7 +126,10 @@ class WidgetConnection:
         "Send a message; a no-op without a widget."
         if self.widget is None: return
         # copies: a message that is sent later must have the present values
-        self.widget.send(content, [array.tobytes() for array in arrays or []])
+        buffers = [array.tobytes() for array in arrays or []]
+        # in the context of the cell: ipykernel passes a page's messages to the subshell of the request during which the
+        # last message was sent to it; a thread without a context uses the last request, whose subshell may be deleted
+        self.context.copy().run(self.widget.send, content, buffers)
 
     def receive(self, widget: Any, content: dict, buffers: list):
         "Process a message of a page."
@@ -196,7 +203,7 @@ class Dashboard:
         # identifies the view; the page hides the static view of the same number
         self.number = secrets.token_hex(4)
         self.connection = WidgetConnection(self.send_all, self.execute)
-        self.commands = None if learner is None else CommandHandler(learner, self.connection.send)
+        self.commands = None if learner is None else CommandHandler(learner, self.answer)
         self.still = StillOutput(self.make_still)
         self.failures = 0
         self.created_at = time.monotonic()
@@ -222,6 +229,15 @@ class Dashboard:
     def execute(self, id: str, verb: str, options: dict):
         if self.commands is not None:
             self.commands.execute(id, verb, options)
+
+    def answer(self, content: dict):
+        "Send the answer to a command; first the state that the command has caused."
+        # a page removes the answer when the state changes after it
+        if content["kind"] != "received":
+            # a failure may be a race with the training thread; the next refresh tries again
+            with contextlib.suppress(Exception):
+                self.send_changes()
+        self.connection.send(content)
 
     def send_all(self): self.send_changes(full=True)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,11 +26,18 @@ __all__ = ['SILENCE_SECONDS', 'EMPTY_HISTORY', 'LogTail', 'LoggedStatus', 'final
 # %% ../../nbs/10_live/13_follow.ipynb #fd3c39ac
 class LogTail:
     "Read a log as it grows."
-    def __init__(self, path: Path):
+    def __init__(self, path: Path | None):
         self.path = path
+        self.reset()
+
+    def reset(self):
+        "Begin a log anew."
+        # bytes that have been read
         self.offset = 0
-        self.history = None
-        self.waiting = []
+        self.history: History | None = None
+        # events that precede rows or events to which they refer
+        self.pending: list[dict] = []
+        # the first line, which identifies the file
         self.head = b""
 
     def read(self) -> bool:
@@ -37,18 +45,22 @@ class LogTail:
         with open(self.path, "rb") as f:
             if os.fstat(f.fileno()).st_size < self.offset or f.read(len(self.head)) != self.head:
                 # the file has been replaced by another
-                self.__init__(self.path)
+                self.reset()
             f.seek(self.offset)
             data = f.read()
         data = data[:data.rfind(b"\n") + 1]
-        for line in data.splitlines(keepends=True):
-            self.one(line)
-        while self.waiting and self.ready(self.waiting[0]):
-            self.happened(self.waiting.pop(0))
+        self.add_lines(data.splitlines(keepends=True))
         return bool(data)
 
-    def one(self, data: bytes):
-        "Process one line."
+    def add_lines(self, lines: Iterable[bytes]):
+        "Process complete lines, and the events that have become complete. Raise ValueError for a damaged line."
+        for line in lines:
+            self.add_line(line)
+        while self.pending and self.is_complete(self.pending[0]):
+            self.apply_event(self.pending.pop(0))
+
+    def add_line(self, data: bytes):
+        "Process one line, or keep an event for later."
         try:
             line = json.loads(data, parse_constant=reject_constant)
             if self.history is None:
@@ -57,19 +69,19 @@ class LogTail:
             elif line["kind"] in ("rows", "table", "reading"):
                 apply_log_line(self.history, line)
             else:
-                self.waiting.append(line)
+                self.pending.append(line)
         except (KeyError, TypeError, AttributeError, OverflowError, RecursionError, UnicodeDecodeError, json.JSONDecodeError) as e:
             raise ValueError(
                 f"{self.path} is damaged at byte {self.offset} ({type(e).__name__}: {e}). Restore the file, or truncate it there."
             ) from None
         self.offset += len(data)
 
-    # all rows and events that it refers to have been read
-    def ready(self, line: dict) -> bool:
+    def is_complete(self, line: dict) -> bool:
+        "Return True if all rows and events to which an event refers have been read."
         return line["rows"] <= len(self.history) and line.get("events", 0) <= len(self.history.events)
 
-    def happened(self, line: dict):
-        "Process an event, or a step back."
+    def apply_event(self, line: dict):
+        "Add an event to the history, or mark the rows that a step back has abandoned."
         apply_log_line(self.history, line)
         if line["kind"] == "abandon":
             update_abandoned(self.history)

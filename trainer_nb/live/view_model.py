@@ -134,7 +134,10 @@ class ViewModel:
             source.refresh()
         known = {source.history.run_id for source in self.sources}
         self.sources += branch_sources(self.main.history, known)
-        if [curve.history for curve in self.curves] == [source.history for source in self.sources]: return False
+        if [curve.history for curve in self.curves] == [source.history for source in self.sources]:
+            for curve, source in zip(self.curves, self.sources):
+                curve.label = source.label
+            return False
         self.curves = [RunCurve(source.label, source.history) for source in self.sources]
         return True
 
@@ -235,9 +238,16 @@ def fetch_quietly(history: History):
 
 class HistorySource:
     "Provide a run that is drawn in the same charts as another."
-    def __init__(self, history: History, label: str):
+    def __init__(
+        self,
+        history: History,
+        label: str | None = None,  # default: the name of the run, which a branch has from its first step on
+    ):
         self.history = history
-        self.label = label
+        self.given_label = label
+
+    @property
+    def label(self) -> str: return self.given_label or self.history.name or f"branch {self.history.run_id[:6]}"
 
     def refresh(self): fetch_quietly(self.history)
 
@@ -249,5 +259,5 @@ def branch_sources(
     branches = [h for h in list(HISTORIES) if h.parent == history.run_id and h.run_id not in known and len(h)]
     # a run that was read from a log has the same id
     unique = {h.run_id: h for h in branches}.values()
-    return [HistorySource(h, h.name or f"branch {h.run_id[:6]}") for h in sorted(unique, key=lambda h: h.started)]
+    return [HistorySource(h) for h in sorted(unique, key=lambda h: h.started)]
 

@@ -118,7 +118,7 @@ class Choice extends Setting {
 class Rate extends Setting {
   constructor(view, given) {
     super(view, given, "tnb-rate");
-    setText(this.label, this.title = "Learning rate");
+    setText(this.label, this.name = this.title = "Learning rate");
     this.slider = make("input", "tnb-slider", null, { type: "range", step: "0.02", "aria-label": "learning rate, on a scale of powers of ten" });
     this.slider.addEventListener("pointerdown", () => { this.held = true; });
     this.slider.addEventListener("input", () => this.slide());
@@ -172,7 +172,7 @@ class Settings {
     this.more.addEventListener("click", () => this.open(this.panel.hidden));
     this.bar.append(this.more);
     this.panel = make("div", "tnb-settings", null, { id: `tnb-${view.id}-settings`, role: "group", "aria-label": "settings" });
-    this.hint = make("p", "tnb-settings-hint", "A value is applied with Enter, from the next step on; Escape takes it back.");
+    this.hint = make("p", "tnb-settings-hint", "Enter applies a value from the next step on; Escape restores the present one.");
     this.panel.append(this.hint);
     this.panel.hidden = true;
   }
@@ -195,7 +195,7 @@ class Settings {
   }
 
   add(setting, place) {
-    this.held.set(setting.name, setting);
+    this.held.set(setting.given.name, setting);
     place(setting.box);
   }
 
