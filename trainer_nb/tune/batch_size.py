@@ -145,20 +145,21 @@ class BatchTrial(TrainerCallback):
         return statistics.median(times)
 
     def __call__(self, size: int, accumulation: int = 1) -> dict[str, Any]:
-        "Try a size and return its seconds and bytes, or why it failed and whether it failed for lack of memory."
+        "Try a size and return its seconds, None if it failed, its peak memory in bytes, and why it failed."
         self.gauge.reset()
-        result: dict[str, Any] = {"seconds": None, "why": "", "memory": True}
+        seconds = None
+        why = ""
         try:
-            result["seconds"] = self.seconds(size, accumulation)
+            seconds = self.seconds(size, accumulation)
         except Exception as error:
-            result["why"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]
-            result["memory"] = is_out_of_memory(error)
+            text = str(error).splitlines()[0] if str(error) else ""
+            why = "memory ran out" if is_out_of_memory(error) else f"{type(error).__name__}: {text}"[:300]
             free_after_failure(error)
             release_traceback_memory(error)
-        result["bytes"] = self.gauge.peak()
+        peak = self.gauge.peak()
         self.learner.run_state.window = None
         self.gauge.reset()
-        return result
+        return {"seconds": seconds, "bytes": peak, "why": why}
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #62f0398a
 # attributes of a learner that the other process does not need
@@ -322,7 +323,7 @@ class TrialProcess:
             return result
         except (BrokenPipeError, EOFError):
             why = f"it was not done after {timeout:.0f} s" if late.is_set() else self._describe_exit()
-            return {"seconds": None, "bytes": None, "why": why, "memory": not late.is_set()}
+            return {"seconds": None, "bytes": None, "why": why}
         finally:
             timer.cancel()
             timer.join()
@@ -577,9 +578,7 @@ class SizeSearch:
         accumulation = self.accumulation(size)
         result = self.measure(size, accumulation, timeout=left + 30)
         self.costs[size] = time.perf_counter() - start
-        if result["seconds"] is None:
-            out_of_memory = result["memory"] and "process" not in result["why"]
-            return SizeResult(size, False, None, None, "memory ran out" if out_of_memory else result["why"])
+        if result["seconds"] is None: return SizeResult(size, False, why=result["why"])
         memory = result["bytes"] / 1e6
         if self.limit and result["bytes"] > self.limit:
             return SizeResult(size, False, None, memory, f"it took {memory:.0f} MB")
