@@ -324,7 +324,7 @@ def test_what_of_ones_own():
 def test_refusals_of_watching():
     learn = hard_learner(**LONG)
     with pytest.raises(ValueError, match="There is no layer 'iner'.*inner"): learn.watch(layers="iner")
-    with pytest.raises(ValueError, match="number of steps"): learn.watch(every=0)
+    with pytest.raises(ValueError, match="every must be a positive integer, got 0"): learn.watch(every=0)
     with pytest.raises(ValueError, match="'outputs' cannot be watched.*output"): learn.watch(what="outputs")
     with pytest.raises(KeyError, match="'dead' was not watched"): learn.watched.values("dead")
     assert "Nothing has been watched yet" in repr(learn.watched)
@@ -487,6 +487,6 @@ def test_more_words():
     learn.step(2)
     for wrong, error, words in [(lambda: learn.plot(learn), TypeError, "other runs are given as plot"), (lambda: learn.plot("loss", log="los"), ValueError, "not among the names to draw"),
                                 (lambda: learn.plot(smooth=5), ValueError, "at least 0 and below 1"), (lambda: learn.show_batch(show=5), TypeError, "function of"),
-                                (lambda: learn.top_losses(-1, Augmented(9)), ValueError, "from 0 on"),
+                                (lambda: learn.top_losses(-1, Augmented(9)), ValueError, "k must be a non-negative integer, got -1"),
                                 (lambda: learn.batch_size_find(evaluate=True), ValueError, "nothing to evaluate on")]:
         with pytest.raises(error, match=words): wrong()

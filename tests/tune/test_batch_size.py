@@ -192,9 +192,13 @@ def test_data_in_batches_of_its_own():
         learner(Deadly(), type("L", (Learner,), {"get_train_dataloader": lambda self: [{"x": torch.zeros(2, 4)}] * 9})).batch_size_find()
 
 
-@pytest.mark.parametrize("wrong", [dict(mode="fast"), dict(start=0), dict(most=2.5), dict(memory=-1), dict(steps=0), dict(seconds=0)])
-def test_arguments_that_make_no_sense(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))): learner(Deadly()).batch_size_find(**wrong)
+@pytest.mark.parametrize("wrong, message", [
+    (dict(mode="fast"), r"mode is 'power' \(sizes are doubled\) or 'binary' \(then the exact largest\), not 'fast'\."),
+    (dict(start=0), r"start must be a positive integer, got 0\."), (dict(most=2.5), r"most must be a positive integer, got 2\.5\."),
+    (dict(steps=0), r"steps must be a positive integer, got 0\."), (dict(memory=-1), r"memory \(in GB\) must be positive, got -1\."),
+    (dict(seconds=0), r"seconds must be positive, got 0\.")])
+def test_arguments_that_make_no_sense(wrong, message):
+    with pytest.raises(ValueError, match=f"^{message}$"): learner(Deadly()).batch_size_find(**wrong)
 
 
 @pytest.mark.slow

@@ -213,8 +213,9 @@ def test_stops_when_the_loss_diverges():
     assert endless.stopped and len(endless.losses) == 30 and math.isnan(endless.losses[-1]) and np.isfinite(endless.losses[:-1]).all()
 
 
-@pytest.mark.parametrize("wrong, said", [(dict(start=0), "above 0"), (dict(start=1, end=0.1), "go up"), (dict(num_steps=3), "from 10 on"), (dict(num_steps=20.5), "whole number"),
-                                         (dict(mode="log"), "'exp', 'linear'"), (dict(stop_factor=0.5), "above 1"), (dict(suggest="best"), "valley, slide, minimum, steep")])
+@pytest.mark.parametrize("wrong, said", [(dict(start=0), "0 < start < end; got start=0, end=10"), (dict(start=1, end=0.1), "0 < start < end; got start=1, end=0.1"),
+                                         (dict(num_steps=3), "num_steps must be an integer of at least 10, got 3"), (dict(num_steps=20.5), "integer of at least 10, got 20.5"),
+                                         (dict(mode="log"), "mode must be one of 'exp', 'linear'; got 'log'"), (dict(stop_factor=0.5), "above 1"), (dict(suggest="best"), "valley, slide, minimum, steep")])
 def test_what_makes_no_search_is_refused(wrong, said):
     with pytest.raises(ValueError, match=said): hard_learner().lr_find(**wrong)
 

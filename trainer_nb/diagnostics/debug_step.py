@@ -18,16 +18,8 @@ from ..core.seeding import generator_states, preserve_generators, set_generator_
 from ..device.sharding import full_tensor, require_several_processes
 from ..display.tables import Table
 from trainer_nb.engine.loop import (
-    before_step,
-    capture_editable_state,
-    check_can_train,
-    enter_training,
-    guarded,
-    handle_end_of_data,
-    handle_failure,
-    record_manual_changes,
-    run_all_pending,
-    start_running,
+    before_step, capture_editable_state, check_can_train, enter_training, guarded, handle_end_of_data, handle_failure,
+    record_manual_changes, run_all_pending, start_running,
 )
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
@@ -36,85 +28,55 @@ from ..engine.step import Step, commit_step, rollback_step
 from ..engine.tasks import record_step
 
 # %% auto #0
-__all__ = ['Result', 'Gradients', 'is_training_step_overridden', 'next_phase', 'StepView', 'DebugStep', 'check_can_debug',
-           'check_open', 'run_phase', 'capture_editable_tensors', 'record_touched', 'begin_debug_step', 'run_backward',
+__all__ = ['Result', 'Gradients', 'is_training_step_overridden', 'next_phase', 'DebugStep', 'check_can_debug', 'check_open',
+           'run_phase', 'capture_editable_tensors', 'record_touched', 'begin_debug_step', 'run_backward',
            'close_debug_step']
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #0232479d
 class Gradients(Table):
-    "Table of a step's gradients: a dict for each parameter, None where there is no gradient."
+    "Show the gradients of parameters: a dict for each, with None where there is no gradient."
     @classmethod
-    def of(cls, model: torch.nn.Module):
-        "Measure the present gradients of a model's parameters."
+    def of(cls, model: torch.nn.Module) -> Gradients:
+        "Measure the present gradients of a model's parameters, in float32."
         rows = cls()
         for name, p in model.named_parameters():
-            row = {
-                "name": name,
-                "shape": tuple(p.shape),
-                "grad_norm": None,
-                "grad_mean": None,
-                "grad_max": None,
-                "weight_norm": full_tensor(p.detach()).norm().item(),
-                "ratio": None,
-            }
+            weight_norm = full_tensor(p.detach()).norm().item()
+            row = {"name": name, "shape": tuple(p.shape), "grad_norm": None, "grad_mean": None, "grad_max": None}
+            row |= {"weight_norm": weight_norm, "ratio": None}
             if p.grad is not None:
                 g = full_tensor(p.grad.detach()).float()
                 row |= {"grad_norm": g.norm().item(), "grad_mean": g.mean().item(), "grad_max": g.abs().max().item()}
-                row["ratio"] = row["grad_norm"] / row["weight_norm"] if row["weight_norm"] else math.nan
+                row["ratio"] = row["grad_norm"] / weight_norm if weight_norm else math.nan
             rows.append(row)
         return rows
 
     @property
     def norm(self) -> float:
-        "Return the norm of all gradients together."
+        "Return the L2 norm of all gradients together."
         return math.sqrt(sum(r["grad_norm"] ** 2 for r in self if r["grad_norm"] is not None))
 
     def missing(self) -> list[str]:
         "Return the names of the parameters without a gradient."
         return [r["name"] for r in self if r["grad_norm"] is None]
+
     def _cells(self, row: dict) -> dict: return {k.replace("_", " "): v for k, v in row.items()}
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #9fba6c8e
 def is_training_step_overridden(learner: TrainerBase) -> bool:
-    "Check whether forward and backward form a single phase, in an overridden training_step."
+    "Check whether a subclass overrides training_step, so that forward and backward are one phase."
     return type(learner).training_step is not TrainerBase.training_step
 
 def next_phase(
     step: Step,
     loss: torch.Tensor | None,  # result of forward that backward has not used yet
 ) -> str:
-    "Return the name of the next phase."
+    "Return the name of the next phase: forward, backward or update."
     if not step.more(): return "update"
     return "backward" if loss is not None or is_training_step_overridden(step.learner) else "forward"
 
-# %% ../../nbs/08_diagnostics/00_debug_step.ipynb #85b200c3
-class StepView:
-    "Read-only view of a step that is taken by hand."
-    def grads(self) -> Gradients:
-        "Return the present gradients as a table of numbers."
-        return Gradients.of(self._check().model)
-
-    @property
-    def substeps(self) -> int:
-        "Return the number of micro-batches of this step; 0 when it is over."
-        return len(self._learner.run_state.window) if self._learner is not None and self._learner.run_state.window else 0
-
-    @property
-    def batch(self):
-        "Return the micro-batch that the next forward will use."
-        return self._check().run_state.window[self._number - 1].batch
-
-    def __repr__(self):
-        if self._learner is None: return f"DebugStep({self.outcome})"
-        return f"DebugStep(step {self._learner.state.global_step + 1}, micro-batch {self._number} of {self.substeps})"
-
-    @property
-    def _number(self) -> int: return min(self._step.num_done + 1, self.substeps)
-    def _check(self, phase: str | None = None) -> TrainerBase: return check_open(self, phase)
-
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #f0c2e999
-class DebugStep(StepView):
-    "Optimizer step taken by hand: forward, backward, grads, update or abort."
+class DebugStep:
+    "Take one optimizer step phase by phase: forward and backward for each micro-batch, then update or abort."
     def __init__(self, learner: TrainerBase):
         run = learner.run_state
         if run.debug_step is not None:
@@ -126,13 +88,14 @@ class DebugStep(StepView):
                 require_several_processes(run.args, run.device.world.size, "debug_step()")
             except BaseException as error:
                 handle_failure(learner, error)
+        # None: the step is over, as `outcome` describes
         self._learner: TrainerBase | None = learner
         self._step: Step | None = Step(learner, record_step)
         self._loss: torch.Tensor | None = None   # with its graph, between forward and backward
-        self.loss = None
+        self.loss: float | torch.Tensor | None = None   # of the micro-batches so far, after a backward
         self.outcome = ""
-        # generator states after the last phase
-        self._generators = None
+        self._generators = None   # their states after the last phase
+        self._touched: dict[str, list] | None = None   # versions of weights and gradients after the last backward
         try:
             begun = run_phase(self, lambda: begin_debug_step(self))
         except BaseException:
@@ -142,30 +105,29 @@ class DebugStep(StepView):
             raise
         if not begun:
             raise InvalidOperation(
-                "debug_step() has nothing to do: what was still due has finished the run after step"
-                f" {run.state.global_step}."
+                f"debug_step() has nothing to do: the pending tasks finished the run after step {run.state.global_step}."
             )
 
     @exclusive
-    def forward(self):
-        "Return the loss of the next micro-batch, as the step counts it, as a detached tensor."
-        learner = self._check("forward")
+    def forward(self) -> torch.Tensor:
+        "Return the loss of the next micro-batch, its share of the step's loss, as a detached scalar tensor."
+        learner = check_open(self, "forward")
         model, step = learner.run_state.wrapped_model, self._step
         self._loss = run_phase(self, lambda: learner.forward_move(model, step.batch(), step.items))
         return self._loss.detach()
 
     @exclusive
-    def backward(self):
-        "Run backward of the micro-batch; after the last one the gradients are complete and clipped."
-        self._check("backward")
+    def backward(self) -> DebugStep:
+        "Run backward of the micro-batch and return this step; after the last one the gradients are clipped."
+        check_open(self, "backward")
         run_phase(self, lambda: run_backward(self))
         self.loss = resolve_deferred(self._step.loss)
         return self
 
     @exclusive
     def update(self):
-        "Update the weights, run the tasks of the step, and return its record."
-        learner = self._check("update")
+        "Update the weights, run the tasks of the step, such as logging, and return its record of the history."
+        learner = check_open(self, "update")
         run_phase(self, lambda: commit_step(self._step), last=True)
         record = learner.run_state.history[-1]
         with learner.run_state.interrupts, preserve_generators(), learner.run_state.device.activated():
@@ -179,11 +141,35 @@ class DebugStep(StepView):
 
     @exclusive
     def abort(self):
-        "Abort the step; the run is restored to its state before it."
+        "Abort the step and restore the run to its state before it; a no-op on a step that is over."
         if self._learner is None: return
         with self._learner.run_state.interrupts:
             rollback_step(self._step)
-            close_debug_step(self, "given up")
+            close_debug_step(self, "aborted")
+
+    def grads(self) -> Gradients:
+        "Return the present gradients as a table of numbers; raise InvalidOperation if the step is over."
+        return Gradients.of(check_open(self).model)
+
+    @property
+    def substeps(self) -> int:
+        "Return the number of micro-batches of this step; 0 if it is over."
+        window = None if self._learner is None else self._learner.run_state.window
+        return len(window or ())
+
+    @property
+    def number(self) -> int:
+        "Return the number of the present micro-batch, from 1 on."
+        return min(self._step.num_done + 1, self.substeps)
+
+    @property
+    def batch(self):
+        "Return the micro-batch that the next forward will use; raise InvalidOperation if the step is over."
+        return check_open(self).run_state.window[self.number - 1].batch
+
+    def __repr__(self):
+        if self._learner is None: return f"DebugStep({self.outcome})"
+        return f"DebugStep(step {self._learner.state.global_step + 1}, micro-batch {self.number} of {self.substeps})"
 
     def __enter__(self) -> DebugStep: return self
     def __exit__(self, *error: object): self.abort()
@@ -199,21 +185,23 @@ def check_can_debug(learner: TrainerBase, verb: str) -> None:
         )
 
 def check_open(
-    debug: StepView,
-    move: str | None,  # name of a phase; None: only inspection
+    debug: DebugStep,
+    phase: str | None = None,  # None: only inspection
 ) -> TrainerBase:
     "Return the learner of an open step; raise InvalidOperation if it is over or another phase is next."
     if debug._learner is None:
-        raise InvalidOperation(f"{move or 'This'}{'()' if move else ''} comes too late: this step was {debug.outcome}. "
-                      "learn.debug_step() begins the next one.")
-    wanted = next_phase(debug._step, debug._loss)
-    if move == "forward" and is_training_step_overridden(debug._learner):
+        raise InvalidOperation(
+            f"This step was {debug.outcome}{f', so {phase}() is too late' if phase else ''}. learn.debug_step() begins the"
+            " next one."
+        )
+    expected = next_phase(debug._step, debug._loss)
+    if phase == "forward" and is_training_step_overridden(debug._learner):
         raise InvalidOperation(
             "training_step is overridden, so forward and backward are one phase here; call backward()."
         )
-    if move not in (None, wanted):
+    if phase not in (None, expected):
         raise InvalidOperation(
-            f"{move}() is not the next phase of this step; {wanted}() is (micro-batch {debug._number} of"
+            f"{phase}() is not the next phase of this step; {expected}() is (micro-batch {debug.number} of"
             f" {debug.substeps})."
         )
     return debug._learner
@@ -226,10 +214,10 @@ def run_phase(
     phase: Callable[[], Result],
     last: bool = False,  # the step is over afterwards in any case
 ) -> Result:
-    "Run a phase; if it raises an error, abort the step."
+    "Run a phase and return its result; if it raises an error, abort the step."
     learner = debug._learner
-    run = debug._learner.run_state
-    before = debug._learner.state.global_step
+    run = learner.run_state
+    before = run.state.global_step
     with run.interrupts, preserve_generators(), run.device.activated():
         try:
             run.phase = "step"
@@ -251,26 +239,26 @@ def run_phase(
             run.interrupts.abortable = False
             if not last and debug._learner is not None and run.phase == "step":
                 rollback_step(debug._step)
-                close_debug_step(debug, "given up because of an error")
+                close_debug_step(debug, "aborted because of an error")
             handle_failure(learner, error)
         finally:
             run.interrupts.abortable = False
             run.modes.see(run.model)
             if last:
                 updated = run.state.global_step > before
-                close_debug_step(debug, "updated" if updated else "given up because the optimizer failed")
+                close_debug_step(debug, "updated" if updated else "aborted because the optimizer failed")
                 run.phase = "idle"
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #67c44ea6
 def capture_editable_tensors(run: RunState) -> dict[str, list]:
-    "Return the versions of weights and gradients, by which changes by hand are detected."
+    "Return the versions of weights and gradients, from which changes by hand are detected."
     return {
         "weights": [p._version for p in run.params],
         "gradients": [None if p.grad is None else (id(p.grad), p.grad._version) for p in run.params],
     }
 
 def record_touched(debug: DebugStep):
-    "Record in the history which values were changed by hand since the last backward."
+    "Record in the history whether weights or gradients were changed by hand since the last backward."
     run = debug._learner.run_state
     changed = [name for name, value in capture_editable_tensors(run).items() if debug._touched[name] != value]
     if changed:
@@ -311,7 +299,7 @@ def close_debug_step(
     debug: DebugStep,
     outcome: str,  # for the messages of later calls
 ):
-    "Mark the step as over and drop its references."
+    "Mark the step as over and free its micro-batches and graph."
     run = debug._learner.run_state
     run.debug_step = None
     run.editable_state = capture_editable_state(run)

@@ -220,7 +220,7 @@ def example_rows(
 ShowFunction = Callable[[Any, int], Any]
 
 class BatchPreview(HtmlDisplay):
-    "Picture of a batch; the batch itself is in `batch`."
+    "Show a batch as a picture; the batch itself is in `batch`."
     def __init__(
         self,
         batch: Any,
@@ -244,12 +244,8 @@ class BatchPreview(HtmlDisplay):
         elif words:
             shown = html_table([{"text": w} | ({"label": label} if known else {}) for w, label in zip(words, known or words)])
         elif sounds is not None:
-            shown = html_table(
-                [
-                    {"sound": HtmlDisplay(waveform_svg(s), "")} | ({"label": label} if known else {})
-                    for s, label in zip(sounds[:n], known or sounds[:n])
-                ]
-            )
+            waves = [{"sound": HtmlDisplay(waveform_svg(s), "")} for s in sounds[:n]]
+            shown = html_table([row | {"label": label} for row, label in zip(waves, known)] if known else waves)
         elif table:
             shown = html_table(table)
         else:
@@ -292,6 +288,7 @@ def iterate_predictions(learner: TrainerBase, loader: Iterable) -> Iterator[tupl
         batch = learner._prepare_inputs(batch)
         with left_there(learner, NO_GENERATION):
             _, predicted, labels = learner.prediction_step(unwrap(run.wrapped_model), shallow_copy_batch(batch), False)
+        # the first of several outputs, or of several labels
         predicted, labels = (o[0] if isinstance(o, (tuple, list)) and o else o for o in (predicted, labels))
         yield batch, n, predicted, labels
         fire_event(learner, "on_prediction_step")
@@ -346,7 +343,7 @@ def single_example_loss(
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #903e2846
 class TopLoss(NamedTuple):
-    "Example with a large loss."
+    "Hold an example with a large loss."
     index: int                 # index in the data set; with a shuffled loader, in the order of the loader
     loss: float
     predicted: Any             # a class or a number, by name if there is one; None otherwise
@@ -437,7 +434,7 @@ def find_worst(learner: TrainerBase, loader: Iterable, k: int, by_formula: bool)
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #262de6ed
 class TopLosses(Table):
-    "Table of the worst examples, worst first: pictures for images, text for tokens, else numbers."
+    "Show the worst examples, worst first: pictures for images, text for tokens, else numbers."
     @property
     def indexes(self) -> list[int]: return [example.index for example in self]
 
@@ -467,13 +464,13 @@ def top_losses(
 ) -> TopLosses:
     "Return the examples with the largest losses."
     if isinstance(k, bool) or not isinstance(k, int) or k < 0:
-        raise ValueError(f"k is a number of examples from 0 on, not {k!r}.")
+        raise ValueError(f"k must be a non-negative integer, got {k!r}.")
     loader, dataset = get_eval_loader(learner, dataset, "top_losses()")
     with evaluation_mode(learner):
         found = find_worst(learner, loader, k, by_formula=True)
-        if found is None or not all(
-            _formula_matches(learner, learner._prepare_inputs(o.inputs), o.loss) for o in found
-        ):
+        exact = found is not None and all(
+            _formula_matches(learner, learner._prepare_inputs(o.inputs), o.loss) for o in found)
+        if not exact:
             found = find_worst(learner, loader, k, by_formula=False)
     names = class_names(learner, dataset)
     reader = learner.processing_class
@@ -482,7 +479,7 @@ def top_losses(
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #cf885917
 class Confusion:
-    "Confusion matrix of a classifier."
+    "Show the confusion matrix of a classifier."
     def __init__(
         self,
         counts: ArrayLike,  # (classes, classes), a row per actual class
@@ -573,7 +570,7 @@ def _check_classification(learner: TrainerBase, predicted: Any, labels: Any):
             "top_losses() and evaluate() work for any loss."
         )
     if predicted.shape[-1] > MAX_CLASSES:
-        raise ValueError(f"A confusion matrix of {predicted.shape[-1]} classes is not one to look at; "
+        raise ValueError(f"The model has {predicted.shape[-1]} classes; a confusion matrix shows at most {MAX_CLASSES}. "
                          "top_losses() shows single examples.")
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #75dba4c8

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
 
@@ -27,13 +28,13 @@ from ..engine.snapshot import capture_snapshot, restore_fields
 from ..engine.user_state import report_lost
 
 # %% auto #0
-__all__ = ['SHARED_FIELDS', 'scratch_run', 'isolated_training', 'make_tool_interrupted', 'ConstantSchedule']
+__all__ = ['SHARED_FIELDS', 'scratch_run', 'cancellable', 'isolated_training', 'ConstantSchedule']
 
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #7b60566a
 # kept fields that a tool works with and that are restored
 SHARED_FIELDS = ("model", "modes", "lr_scheduler", "optimizer", "device", "learner")
 
-def scratch_run(run: RunState):
+def scratch_run(run: RunState) -> RunState:
     "Return a copy of a run for training; it shares the model, the optimizer and the device."
     scratch = copy.copy(run)
     for f in fields(run):
@@ -41,27 +42,46 @@ def scratch_run(run: RunState):
             setattr(scratch, f.name, copy.deepcopy(getattr(run, f.name)))
         elif f.metadata["kind"] == "of_step":
             setattr(scratch, f.name, f.default if f.default_factory is MISSING else f.default_factory())
-    scratch.history, scratch.callbacks, scratch.due, scratch.deferred_changes = (
-        History(),
-        CallbackHandler([]),
-        deque(),
-        [],
-    )
-    scratch.args, scratch.rewind_buffer, scratch.saver = copy.copy(run.args), None, None
-    # a model may write to its input
-    scratch.window = (
-        None if run.window is None else [f._replace(batch=map_tensors(f.batch, torch.clone)) for f in run.window]
-    )
+    scratch.history = History()
+    scratch.callbacks = CallbackHandler([])
+    scratch.due = deque()
+    scratch.deferred_changes = []
+    scratch.args = copy.copy(run.args)
+    scratch.rewind_buffer = None
+    scratch.saver = None
+    if run.window is not None:
+        # a model may write to its input
+        scratch.window = [f._replace(batch=map_tensors(f.batch, torch.clone)) for f in run.window]
     return scratch
 
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #36fe260e
 @contextmanager
+def cancellable(
+    learner: TrainerBase,
+    verb: str,  # its name, for messages
+) -> Iterator[RunState]:
+    "End the block at the first interrupt, and preserve random numbers; raise InvalidOperation within a step or verb."
+    with guarded(learner, verb, check_can_train) as run, preserve_generators():
+        run.interrupts.raise_on_first_press()
+        try:
+            yield run
+        except KeyboardInterrupt:
+            install_excepthook()
+            raise Paused(f"{verb} was cancelled. The run is unchanged, {describe_position(run)}.") from None
+        except BaseException as error:
+            free_after_failure(error)
+            raise
+        finally:
+            run.interrupts.abortable = False
+
+# %% ../../nbs/08_diagnostics/01_isolated.ipynb #36fe260f
+@contextmanager
 def isolated_training(
     learner: TrainerBase,
     verb: str,  # its name, for messages
-):
+) -> Iterator[RunState]:
     "Allow training within the block and restore the run afterwards; raise InvalidOperation within a step or verb."
-    with guarded(learner, verb, check_can_train) as run, preserve_generators():
+    with cancellable(learner, verb) as run:
         record_manual_changes(run)
         prepare(learner)
         require_several_processes(run.args, run.device.world.size, verb)
@@ -71,16 +91,16 @@ def isolated_training(
         backups = run.backups
         learner.run_state = scratch_run(run)
         try:
-            run.interrupts.raise_on_first_press()
             with run.device.activated():
                 yield learner.run_state
         except KeyboardInterrupt:
-            raise make_tool_interrupted(run, verb) from None
+            raise
         except BaseException as error:
             error.add_note(
                 f"(in {verb}, which trains a copy of the run: steps in the message are the copy's. The run is as it"
                 f" was, {describe_position(run)}.)"
             )
+            # the run is restored with the memory of the failed step
             free_after_failure(error)
             raise
         finally:
@@ -93,21 +113,15 @@ def isolated_training(
             # no callback was called
             run.lost |= {n: why for n, why in lost.items() if n.startswith(f"{type(learner).__name__}.")}
             report_lost(run, verb)
-            run.window, run.backups, run.editable_state = window, backups, capture_editable_state(run)
+            run.window = window
+            run.backups = backups
+            run.editable_state = capture_editable_state(run)
             if first:
                 run.initial_weight_versions = weight_versions(run)
 
-def make_tool_interrupted(
-    run: RunState,  # the user's run, not the copy
-    verb: str,
-) -> Paused:
-    "Return the exception for an interrupted tool."
-    install_excepthook()
-    return Paused(f"{verb} was cancelled. The run is unchanged, {describe_position(run)}.")
-
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #61bbc395
 class ConstantSchedule:
-    "Schedule that leaves the learning rates unchanged."
+    "Leave the learning rates unchanged, in place of a schedule."
     def __init__(self, optimizer: torch.optim.Optimizer): self.optimizer = optimizer
     def step(self, *ignored): pass
     def get_last_lr(self) -> list: return [g["lr"] for g in self.optimizer.param_groups]

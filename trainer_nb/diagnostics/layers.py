@@ -25,17 +25,8 @@ from .debug_step import DebugStep, capture_editable_tensors
 from .interpret import get_first_batch
 from .isolated import isolated_training
 from trainer_nb.diagnostics.tensor_stats import (
-    BINS,
-    Moments,
-    NoiseScale,
-    combine_moments,
-    compute_histogram,
-    compute_moments,
-    dead_fraction,
-    first_tensor,
-    measure_noise_scale,
-    rebin_shares,
-    saturated_fraction,
+    BINS, Moments, NoiseScale, combine_moments, compute_histogram, compute_moments, dead_fraction, first_tensor,
+    measure_noise_scale, rebin_shares, saturated_fraction,
 )
 from ..display.charts import PanelDisplay
 from ..display.panels import Heatmap, LineSeries, Marker, Panel
@@ -64,10 +55,7 @@ __all__ = ['CHANNEL_LAYERS', 'OUTLIER_RATIO', 'DEAD_WARNING', 'MAX_TABLE_ROWS', 
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #cdaab5b8
 CHANNEL_LAYERS = (
-    nn.modules.conv._ConvNd,
-    nn.modules.batchnorm._BatchNorm,
-    nn.GroupNorm,
-    nn.modules.instancenorm._InstanceNorm,
+    nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm,
 )
 
 def named_layers(model: torch.nn.Module) -> dict[str, nn.Module]:
@@ -123,15 +111,10 @@ def measure_outputs(
             h.remove()
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #8e9928b6
-def copy_optimizer(optimizer: torch.optim.Optimizer):
-    "Copy an optimizer in its present state, with its own parameters, without hooks and schedules."
-    held = [
-        t
-        for g in optimizer.param_groups
-        for p in g["params"]
-        for t in (p, *optimizer.state.get(p, {}).values())
-        if is_dtensor(t)
-    ]
+def copy_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    "Return a copy of an optimizer in its present state, with its own parameters, without hooks and schedules."
+    params = [p for g in optimizer.param_groups for p in g["params"]]
+    held = [t for p in params for t in (p, *optimizer.state.get(p, {}).values()) if is_dtensor(t)]
     # torch's optimizers copy only their groups and state
     twin = copy.deepcopy(optimizer, {id(t): t.detach().clone() for t in held})
     for name, value in vars(optimizer).items():
@@ -145,12 +128,8 @@ def update_norms(
     "Return the norm of the next update of each parameter by its id(), on its device."
     twin = copy_optimizer(optimizer)
     moved = {}
-    pairs = [
-        (p, q)
-        for g, h in zip(optimizer.param_groups, twin.param_groups)
-        for p, q in zip(g["params"], h["params"])
-        if p.grad is not None
-    ]
+    groups = zip(optimizer.param_groups, twin.param_groups)
+    pairs = [(p, q) for g, h in groups for p, q in zip(g["params"], h["params"]) if p.grad is not None]
     for p, q in pairs:
         q.grad = p.grad.clone()
     twin.step()
@@ -160,61 +139,47 @@ def update_norms(
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #f61a01c4
 class LayerStats(NamedTuple):
-    "Statistics of a layer, or of several as one."
+    "Hold the statistics of a layer, or of several as one."
     name: str
     kind: str
-    weight: Moments = Moments()       # of its own parameters
-    grad: Moments = Moments()         # of their gradients, as used by the update
-    update: float = math.nan    # norm of the update
+    weight: Moments = Moments()    # of its own parameters
+    grad: Moments = Moments()      # of their gradients, as used by the update
+    update: float = math.nan       # norm of the update
     output: Moments = Moments()
-    dead: float = math.nan      # share of dead units
-    saturated: float = math.nan # share of saturated outputs
-    without: tuple = ()         # trainable parameters without a gradient
-    shapes: dict = {}           # histograms by kind: shares of the bins, and the reach of the bins
+    dead: float = math.nan         # share of dead units
+    saturated: float = math.nan    # share of saturated outputs
+    without: tuple = ()            # trainable parameters without a gradient
+    shapes: dict = {}              # histograms by kind: shares of the bins, and the reach of the bins
 
-    # ratio of the update to the weight
     @property
     def ratio(self) -> float:
+        "Return the norm of the update divided by that of the weight; nan without a weight."
         return self.update / self.weight.norm if self.weight.norm else math.nan
 
     def row(self) -> dict:
         "Return the numbers by name."
-        sums = {
-            f"{what} {name}": getattr(s, name)
-            for what, s in (("weight", self.weight), ("gradient", self.grad), ("output", self.output))
-            for name in ("norm", "mean", "spread")
-            if s.n
-        }
-        return (
-            {"layer": self.name, "kind": self.kind, "parameters": int(self.weight.n)}
-            | sums
-            | {
-                "update/weight": self.ratio,
-                "dead": self.dead,
-                "saturated": self.saturated,
-                "without gradient": len(self.without),
-            }
-        )
+        row = {"layer": self.name, "kind": self.kind, "parameters": int(self.weight.n)}
+        for what, s in (("weight", self.weight), ("gradient", self.grad), ("output", self.output)):
+            if s.n: row |= {f"{what} {name}": getattr(s, name) for name in ("norm", "mean", "spread")}
+        row |= {"update/weight": self.ratio, "dead": self.dead, "saturated": self.saturated}
+        return row | {"without gradient": len(self.without)}
 
 def mean_of_known(values: Iterable[float]) -> float:
     "Return the mean of the values that are not nan."
-    known = [v for v in values if v == v]
+    known = [v for v in values if not math.isnan(v)]
     return sum(known) / len(known) if known else math.nan
 
 def merge_layers(name: str, layers: list) -> LayerStats:
     "Combine several layers to one."
     if len(layers) == 1: return layers[0]._replace(name=name)
-    moved = [o.update for o in layers if o.update == o.update]
+    moved = [o.update for o in layers if not math.isnan(o.update)]
     return LayerStats(
-        name,
-        f"{len(layers)} layers",
-        combine_moments([o.weight for o in layers]),
-        combine_moments([o.grad for o in layers]),
-        math.sqrt(sum(m * m for m in moved)) if moved else math.nan,
-        combine_moments([o.output for o in layers]),
-        mean_of_known(o.dead for o in layers),
-        mean_of_known(o.saturated for o in layers),
-        tuple(n for o in layers for n in o.without),
+        name, f"{len(layers)} layers",
+        weight=combine_moments([o.weight for o in layers]), grad=combine_moments([o.grad for o in layers]),
+        update=math.sqrt(sum(m * m for m in moved)) if moved else math.nan,
+        output=combine_moments([o.output for o in layers]),
+        dead=mean_of_known(o.dead for o in layers), saturated=mean_of_known(o.saturated for o in layers),
+        without=tuple(n for o in layers for n in o.without),
     )
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #7f4d7c50
@@ -255,15 +220,14 @@ def make_layer_stats(
     shapes = {what: numbers[largest, what][6:] for what in ("weight", "gradient") if (largest, what) in numbers}
     moved = [v[0] for v in of("update")]
     without = tuple(n for n, p in own if p.requires_grad and (n, "gradient") not in numbers)
+    if out is not None: shapes["output"] = out[8:]
+    outputs = {} if out is None else {"output": Moments(*out[:6]), "dead": out[6], "saturated": out[7]}
     return LayerStats(
-        name,
-        type(module).__name__,
-        combine_moments([Moments(*v[:6]) for v in of("weight")]),
-        combine_moments([Moments(*v[:6]) for v in of("gradient")]),
-        math.sqrt(sum(m * m for m in moved)) if moved else math.nan,
-        without=without,
-        **({} if out is None else dict(output=Moments(*out[:6]), dead=out[6], saturated=out[7])),
-        shapes=shapes | ({} if out is None else {"output": out[8:]})
+        name, type(module).__name__,
+        weight=combine_moments([Moments(*v[:6]) for v in of("weight")]),
+        grad=combine_moments([Moments(*v[:6]) for v in of("gradient")]),
+        update=math.sqrt(sum(m * m for m in moved)) if moved else math.nan,
+        without=without, shapes=shapes, **outputs,
     )
 
 def measure_layers(
@@ -282,60 +246,37 @@ def measure_layers(
     return [make_layer_stats(name, m, own[name], numbers, numbers.get((name, "output"))) for name, m in layers.items()]
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #6689a87c
-# factor of the median; share of dead units or saturated outputs
-OUTLIER_RATIO = 10
-DEAD_WARNING = 0.4
+OUTLIER_RATIO = 10   # multiple of the median
+DEAD_WARNING = 0.4   # share of dead units, or of saturated outputs
 
 def describe_unusual(layers: list[LayerStats]) -> list[str]:
     "Return sentences about unusual layers, the most severe first."
-    found = [
-        (grade / 10, i, f"{o.name}: its {what} is not finite")
-        for i, o in enumerate(layers)
-        for grade, what, s in ((0, "weight", o.weight), (1, "output", o.output), (2, "gradient", o.grad))
-        if s.n and not math.isfinite(s.norm)
-    ]
+    found: list[tuple[float, float, str]] = []   # grade, order within the grade, sentence
+    for i, o in enumerate(layers):
+        for grade, what, s in ((0, "weight", o.weight), (0.1, "output", o.output), (0.2, "gradient", o.grad)):
+            if s.n and not math.isfinite(s.norm): found.append((grade, i, f"{o.name}: its {what} is not finite"))
     found += [(1, 0, f"{n} got no gradient") for o in layers for n in o.without]
-    ratios = [o.ratio for o in layers if math.isfinite(o.ratio) and o.ratio > 0 and "Norm" not in o.kind]
-    middle = float(np.median(ratios)) if ratios else 0.0
     # the few weights of a norm, all near 1, hardly move
-    for o in (o for o in layers if middle and "Norm" not in o.kind):
+    moving = [o for o in layers if "Norm" not in o.kind]
+    ratios = [o.ratio for o in moving if math.isfinite(o.ratio) and o.ratio > 0]
+    middle = float(np.median(ratios)) if ratios else 0.0
+    for o in moving if middle else []:
         times = o.ratio / middle
+        ratio = f"{o.name}: update ratio {format_value(o.ratio)}, "
         if times >= OUTLIER_RATIO:
-            found.append(
-                (
-                    2,
-                    -times,
-                    (
-                        f"{o.name}: update ratio {format_value(o.ratio)}, {format_value(float(f'{times:.2g}'))} times"
-                        " the median"
-                    ),
-                )
-            )
+            found.append((2, -times, f"{ratio}{format_value(float(f'{times:.2g}'))} times the median"))
         elif 0 <= times <= 1 / OUTLIER_RATIO:
-            found.append(
-                (
-                    4,
-                    times,
-                    f"{o.name}: update ratio {format_value(o.ratio)}, "
-                    + (f"1/{1 / times:.2g} of the median" if times else "it does not move"),
-                )
-            )
-    # all tokens of a batch may be of one type
-    found += [
-        (3, -o.dead, f"{o.name}: {o.dead:.0%} of its units are dead")
-        for o in layers
-        if o.dead >= DEAD_WARNING and o.kind != "Embedding"
-    ]
-    found += [
-        (3, -o.saturated, f"{o.name}: {o.saturated:.0%} of its outputs are saturated")
-        for o in layers
-        if o.saturated >= DEAD_WARNING
-    ]
-    return [said for _, _, said in sorted(found)]
+            found.append((4, times, ratio + (f"1/{1 / times:.2g} of the median" if times else "it does not move")))
+    for o in layers:
+        # all tokens of a batch may be of one type
+        if o.dead >= DEAD_WARNING and o.kind != "Embedding":
+            found.append((3, -o.dead, f"{o.name}: {o.dead:.0%} of its units are dead"))
+        if o.saturated >= DEAD_WARNING:
+            found.append((3, -o.saturated, f"{o.name}: {o.saturated:.0%} of its outputs are saturated"))
+    return [sentence for _, _, sentence in sorted(found)]
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #a50696d2
-# number of rows that fit a page
-MAX_TABLE_ROWS = 40
+MAX_TABLE_ROWS = 40   # that fit a page
 
 def group_by_prefix(names: list[str], depth: int) -> dict:
     "Group names by their first `depth` parts; return the indices by prefix."
@@ -353,50 +294,34 @@ def group_names(names: list[str], most: int = MAX_TABLE_ROWS) -> dict:
 
 def fold_layers(layers: list[LayerStats], most: int = MAX_TABLE_ROWS) -> list[LayerStats]:
     "Combine layers by name prefixes until there are at most `most`."
-    return [
-        merge_layers(name, [layers[i] for i in places])
-        for name, places in group_names([o.name for o in layers], most).items()
-    ]
+    groups = group_names([o.name for o in layers], most)
+    return [merge_layers(name, [layers[i] for i in places]) for name, places in groups.items()]
 
 def layer_row(o: LayerStats) -> dict:
     "Return the row of a layer as displayed."
     def share(x: float) -> str | None: return None if math.isnan(x) else f"{x:.0%}"
     def number(x: float) -> float | None: return None if math.isnan(x) else x
     return {
-        "layer": o.name,
-        "kind": o.kind,
-        "parameters": f"{int(o.weight.n):,}" if o.weight.n else None,
+        "layer": o.name, "kind": o.kind, "parameters": f"{int(o.weight.n):,}" if o.weight.n else None,
         "weight": number(o.weight.norm) if o.weight.n else None,
-        "gradient": number(o.grad.norm) if o.grad.n else None,
-        "update/weight": number(o.ratio),
-        "output mean": number(o.output.mean),
-        "output spread": number(o.output.spread),
-        "dead": share(o.dead),
-        "saturated": share(o.saturated),
-    }
+        "gradient": number(o.grad.norm) if o.grad.n else None, "update/weight": number(o.ratio),
+        "output mean": number(o.output.mean), "output spread": number(o.output.spread),
+        "dead": share(o.dead), "saturated": share(o.saturated)}
 
 def foldable_table(layers: list[LayerStats], depth: int = 1) -> str:
     "Return the table as HTML with expandable groups."
     if len(layers) <= MAX_TABLE_ROWS or depth > 8: return html_table([layer_row(o) for o in layers])
-    groups = {
-        name: [layers[i] for i in places] for name, places in group_by_prefix([o.name for o in layers], depth).items()
-    }
+    groups = group_by_prefix([o.name for o in layers], depth)
     if len(groups) == 1: return foldable_table(layers, depth + 1)
     def head(o: LayerStats) -> str:
-        return " &nbsp; ".join(
-            escape_html(f"{k} {format_value(v)}" if k not in ("layer", "kind") else v)
-            for k, v in layer_row(o).items()
-            if v is not None
-        )
-    return "".join(
-        (
-            f"<details><summary>{head(merge_layers(name, group))}</summary><div"
-            f" style='margin-left:1.2em'>{foldable_table(group, depth + 1)}</div></details>"
-            if len(group) > 1
-            else f"<div>{head(group[0])}</div>"
-        )
-        for name, group in groups.items()
-    )
+        known = [(k, v) for k, v in layer_row(o).items() if v is not None]
+        words = [v if k in ("layer", "kind") else f"{k} {format_value(v)}" for k, v in known]
+        return " &nbsp; ".join(map(escape_html, words))
+    def fold(name: str, group: list[LayerStats]) -> str:
+        if len(group) == 1: return f"<div>{head(group[0])}</div>"
+        inner = f"<div style='margin-left:1.2em'>{foldable_table(group, depth + 1)}</div>"
+        return f"<details><summary>{head(merge_layers(name, group))}</summary>{inner}</details>"
+    return "".join(fold(name, [layers[i] for i in places]) for name, places in groups.items())
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #8b028ffe
 def layer_points_panel(
@@ -431,7 +356,7 @@ def output_spread_panel(layers: Iterable[LayerStats]) -> Panel:
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #b8948267
 class LayerReport(PanelDisplay):
-    "Statistics of each layer at one step."
+    "Show the statistics of each layer at one step."
     def __init__(
         self,
         layers: list[LayerStats],
@@ -445,30 +370,31 @@ class LayerReport(PanelDisplay):
         self.words = [*words, *([repr(noise)] if noise is not None else [])]
 
     @property
-    def unusual(self) -> list[str]: return describe_unusual(self.layers)
+    def unusual(self) -> list[str]:
+        "Return sentences about unusual layers, the most severe first."
+        return describe_unusual(self.layers)
+
     def __getitem__(self, name: str) -> LayerStats:
         "Return a layer by its name. Raise KeyError for an unknown name."
         found = {o.name: o for o in self.layers}
         if name not in found:
             raise KeyError(f"There is no layer {name!r}.{suggest_names(str(name), found)}")
         return found[name]
+
     def missing(self) -> list[str]:
         "Return the names of the trainable parameters without a gradient."
         return [n for o in self.layers for n in o.without]
+
     def frame(self):
         "Return a pandas DataFrame with a row for each layer."
         return to_frame([o.row() for o in self.layers])
 
     def said(self) -> list[str]:
         unusual = self.unusual
-        head = "What stands out:" if unusual else "Nothing stands out."
+        head = f"Step {self.step}, {len(self.layers)} layers."
+        if not unusual: return [f"{head} Nothing stands out.", *self.words]
         more = [f"... and {len(unusual) - 8} more in .unusual"] if len(unusual) > 8 else []
-        return [
-            f"Step {self.step}, {len(self.layers)} layers. {head}",
-            *(f"• {o}" for o in unusual[:8]),
-            *more,
-            *self.words,
-        ]
+        return [f"{head} What stands out:", *(f"• {o}" for o in unusual[:8]), *more, *self.words]
 
     def panels(self):
         rows = fold_layers(self.layers)
@@ -515,8 +441,8 @@ def inspect_next_step(
         run.interrupts.check()
         if not step.begin():
             raise InvalidOperation(
-                "inspect() has no batch to look at: the data of the epoch is at its end. learn.step() begins the next"
-                " one, and inspect(batch) takes yours."
+                "inspect() has no batch: the epoch has no more data. learn.step() begins the next epoch, and"
+                " inspect(batch) measures a batch of your own."
             )
         with measure_outputs(named_layers(run.model)) as outputs:
             step.substep()
@@ -571,7 +497,8 @@ def inspect_open_step(learner: TrainerBase, debug: DebugStep) -> LayerReport:
             # an optimizer with its own references has moved the weights
             copies.put_back()
         # restoring does not count as a change by hand
-        if (then := getattr(debug, "_touched", None)) is not None:
+        then = debug._touched
+        if then is not None:
             debug._touched = {
                 name: now if then[name] == before[name] else then[name]
                 for name, now in capture_editable_tensors(run).items()
@@ -675,8 +602,7 @@ def check_known(optimizer: torch.optim.Optimizer, params: Iterable[nn.Parameter]
     known = {id(p) for g in optimizer.param_groups for p in g["params"]}
     if all(id(p) in known for p in params): return
     refuse_regrouping(
-        optimizer,
-        "These layers cannot be unfrozen",
+        optimizer, "These layers cannot be unfrozen",
         "Take the first step before you freeze them, or make a new Learner",
     )
 
@@ -696,11 +622,11 @@ def add_missing_parameters(learner: TrainerBase):
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #3da79999
 class GroupedInt(int):
-    "Integer that is displayed with thousands separators."
+    "Display an integer with thousands separators."
     def __str__(self): return f"{int(self):,}"
 
 class ModelSummary(Table):
-    "Table of a model's layers: layer, kind, output, parameters, trainable, group, lr."
+    "Show a model's layers: layer, kind, output, parameters, trainable, group, lr."
     title = ""   # text below the table
     def __repr__(self): return f"{super().__repr__()}\n{self.title}"
     def _repr_html_(self): return f"{super()._repr_html_()}<p>{escape_html(self.title)}</p>"

@@ -51,7 +51,7 @@ def compute_moments(
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #31deaa72
 class Moments(NamedTuple):
-    "Statistics of a tensor, or of several."
+    "Hold the statistics of a tensor, or of several."
     n: float = 0.0
     mean: float = math.nan
     variance: float = math.nan   # mean squared deviation from the mean
@@ -161,7 +161,7 @@ def first_tensor(out) -> torch.Tensor | None:
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #0929a15f
 class NoiseScale(NamedTuple):
-    "Gradient noise scale, estimated from one step."
+    "Hold the gradient noise scale, estimated from one step."
     scale: float   # in samples; inf if the noise dominates
     batch: int     # number of samples used for the estimate
     part: int      # number of samples in each part

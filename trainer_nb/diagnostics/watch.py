@@ -21,13 +21,7 @@ from ..core.history import History
 from ..device.sharding import full_tensor
 from .layers import CHANNEL_LAYERS, group_names, named_layers, own_parameters
 from trainer_nb.diagnostics.tensor_stats import (
-    BINS,
-    compute_histogram,
-    compute_moments,
-    dead_fraction,
-    first_tensor,
-    rebin_shares,
-    saturated_fraction,
+    BINS, compute_histogram, compute_moments, dead_fraction, first_tensor, rebin_shares, saturated_fraction,
 )
 from ..display.charts import Chart, PanelDisplay
 from ..display.panels import Heatmap, Panel, format_tick, nan_mean
@@ -48,7 +42,7 @@ WATCH_COLUMNS = {
     "gradient": ("gradient norm", "gradient mean", "gradient spread"),
     "update": ("update norm", "update/weight"),
 }
-DEFAULT_QUANTITIES = ("output", "gradient", "update", "histogram")   # default
+DEFAULT_QUANTITIES = ("output", "gradient", "update", "histogram")
 
 def split_quantities(
     what: Iterable[str | Callable],  # names, and functions
@@ -111,7 +105,7 @@ def layer_moments(
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #322596c3
 class LayerSampler:
-    "Measurements of some layers at one step."
+    "Measure some layers at one step."
     def __init__(
         self,
         layers: Mapping[str, torch.nn.Module],  # by name
@@ -129,7 +123,7 @@ class LayerSampler:
         self.found = {}
         self.before = None
 
-    def listen(
+    def add_hooks(
         self,
         active: Callable[[], bool],  # whether the model is training now
     ):
@@ -150,10 +144,7 @@ class LayerSampler:
         self.hooks = []
 
     def of_output(
-        self,
-        module: torch.nn.Module,
-        inputs: tuple,
-        out: object,
+        self, module: torch.nn.Module, inputs: tuple, out: object
     ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
         "Return the numbers and the histogram of a module's output; None without one."
         t = first_tensor(out)
@@ -209,7 +200,7 @@ def to_scalar_tensor(
     "Return a user function's result as a tensor on the device; raise ValueError if it is not one number."
     if isinstance(value, torch.Tensor) and value.numel() != 1:
         raise ValueError(
-            f"{name} has to return one number, and it returned a tensor of shape {tuple(value.shape)}; learn.unwatch()"
+            f"{name} has to return one number, but returned a tensor of shape {tuple(value.shape)}; learn.unwatch()"
             " ends the watch."
         )
     if not isinstance(value, torch.Tensor): return torch.full((), float(value), device=device)
@@ -255,7 +246,7 @@ def output_histograms(sampled: LayerSampler) -> tuple[list, torch.Tensor | None]
 Quantities = str | Callable | Iterable[str | Callable]
 
 class Watch(TrainerCallback):
-    "Callback that measures layers every few steps."
+    "Measure layers every few steps, as a callback."
     def __init__(
         self,
         model: torch.nn.Module,
@@ -264,7 +255,7 @@ class Watch(TrainerCallback):
         layers: str | Iterable[str] | None = None,  # as for select_layers
     ):
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ValueError(f"every is a number of steps from 1 on, not {every!r}.")
+            raise ValueError(f"every must be a positive integer, got {every!r}.")
         what = (what,) if isinstance(what, str) or callable(what) else tuple(what)
         if not what:
             raise ValueError("what=() would watch nothing; leave what out, or call learn.unwatch().")
@@ -280,7 +271,7 @@ class Watch(TrainerCallback):
         if state.global_step % self.every: return
         self.sampled = LayerSampler(self.layers, *self.quantities)
         run = learner.run_state
-        self.sampled.listen(lambda: run.phase in ("step", "debug"))
+        self.sampled.add_hooks(lambda: run.phase in ("step", "debug"))
 
     def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         if self.sampled is not None:
@@ -348,7 +339,7 @@ def unwatch(learner: TrainerBase):
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #c3955c3b
 class WatchTable(NamedTuple):
-    "Measurements of some layers at some steps."
+    "Hold the measurements of some layers at some steps."
     kind: str            # "watch" for numbers, or "histogram"
     layers: list[str]    # names
     columns: list[str]   # names of the numbers; empty for histograms
@@ -401,13 +392,15 @@ SHARE_TITLES = {"dead": "dead units", "saturated": "saturated outputs"}
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #769b51f5
 class WatchReport(PanelDisplay):
-    "Measurements of layers per step; a value that later training does not change."
+    "Show the measurements of layers per step; later training does not change them."
     def __init__(self, history: History):
         self.tables = read_watch_tables(history)
         self._names = watched_names(history)
 
-    # of the numbers
-    def names(self) -> list[str]: return list(self._names)
+    def names(self) -> list[str]:
+        "Return the names of the measured numbers."
+        return list(self._names)
+
     def of_kind(self, kind: str) -> list[WatchTable]: return [o for o in self.tables if o.kind == kind]
 
     def values(self, column: str) -> tuple[np.ndarray, list[str], np.ndarray]:
@@ -452,10 +445,8 @@ def heatmap_panel(watched: WatchReport, column: str) -> Panel | None:
     rows = np.stack([nan_mean(numbers[:, [known[k] for k in places]], 1) for places in groups.values()])
     log = column not in SHARE_TITLES and (np.nan_to_num(rows, nan=1.0) > 0).any()
     # a fixed range, so that a small share looks small
-    return Panel(
-        SHARE_TITLES.get(column, column),
-        [Heatmap(steps, list(groups), rows, log, span=(0.0, 1.0) if column in SHARE_TITLES else None)],
-    )
+    span = (0.0, 1.0) if column in SHARE_TITLES else None
+    return Panel(SHARE_TITLES.get(column, column), [Heatmap(steps, list(groups), rows, log, span=span)])
 
 def histogram_series(watched: WatchReport, layer: str) -> tuple[list[int], np.ndarray]:
     "Return a layer's steps and histograms (steps, BINS + 1); raise KeyError if there are none."

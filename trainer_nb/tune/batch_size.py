@@ -5,11 +5,10 @@
 # %% ../../nbs/09_tune/01_batch_size.ipynb #81e2bd21
 from __future__ import annotations
 
-import io
+import copyreg
 import json
 import os
 import pickle
-import queue
 import signal
 import statistics
 import subprocess
@@ -18,10 +17,10 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,37 +28,22 @@ from torch.utils.data import DataLoader
 
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
-from trainer_nb.core.errors import (
-    InvalidOperation,
-    free_after_failure,
-    is_out_of_memory,
-    release_last_traceback,
-    release_traceback_memory,
-)
+from ..core.errors import InvalidOperation, free_after_failure, is_out_of_memory, release_traceback_memory
 from ..core.interrupts import InterruptGuard
-from trainer_nb.core.memory import (
-    DeviceMemoryGauge,
-    HostMemoryGauge,
-    MemoryGauge,
-    free_host_memory,
-    host_memory,
-    read_proc_status,
-    trim_memory,
-)
-from ..core.seeding import preserve_generators
+from ..core.memory import DeviceMemoryGauge, HostMemoryGauge, MemoryGauge, free_host_memory, trim_memory
+from ..core.memory import host_memory, read_proc_status
 from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch, ResumableLoader
 from ..data.sampling import Cursor
 from ..device.accelerator import unwrap
 from ..device.sharding import require_several_processes, require_unsharded
 from ..diagnostics.interpret import get_eval_loader
-from ..diagnostics.isolated import ConstantSchedule, isolated_training, make_tool_interrupted
+from ..diagnostics.isolated import ConstantSchedule, cancellable, isolated_training
 from ..display.charts import PanelDisplay
 from ..display.panels import LineSeries, Marker, Panel
 from ..display.tables import format_duration, format_value, text_table, to_frame
 from ..engine.dataloaders import is_iterable_only
 from ..engine.evaluate import evaluation_mode
-from ..engine.loop import check_can_train
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare_model, prepare_optimizer
 from ..engine.run_state import RunState
@@ -67,255 +51,195 @@ from ..engine.step import take_step
 
 # %% auto #0
 __all__ = ['MAX_SAMPLES', 'MAX_SAMPLE_BYTES', 'MIN_SECONDS', 'MAX_REPEATS', 'NOT_SENT', 'MEMORY_SLACK', 'SERVE_CODE',
-           'SAFETY_FACTOR', 'MEMORY_MARGIN', 'sample_nbytes', 'own_storage', 'heaviest_samples', 'StepTimer',
-           'time_step', 'time_forward', 'BatchTrial', 'LearnerPayload', 'NullLoader', 'receive_learner', 'limit_memory',
-           'prefer_oom_kill', 'warm_up', 'serve_trials', 'TrialProcess', 'enqueue_lines', 'SizeResult', 'Proposal',
-           'propose_size', 'no_learner', 'BatchSizes', 'describe_result', 'describe_speedup', 'describe_evaluation',
-           'describe_training', 'result_panels', 'SizeSearch', 'search_sizes', 'usable_host_memory', 'reading_only',
-           'get_measurable_loader', 'SearchOptions', 'check_search_options', 'batch_size_find', 'prepare_search',
-           'close_after', 'make_process_trial', 'device_trial', 'make_device_trial', 'current_proposal',
-           'run_size_search', 'largest_divisor', 'check_failure_cause']
+           'SAFETY_FACTOR', 'MEMORY_MARGIN', 'sample_nbytes', 'heaviest_samples', 'BatchTrial', 'LearnerPayload',
+           'NullLoader', 'receive_learner', 'limit_memory', 'prefer_oom_kill', 'warm_up', 'serve_trials',
+           'TrialProcess', 'SizeResult', 'Proposal', 'propose_size', 'no_learner', 'BatchSizes', 'extrapolate',
+           'SizeSearch', 'search_sizes', 'usable_host_memory', 'make_process_trial', 'make_device_trial',
+           'check_search_options', 'get_measurable_loader', 'batch_size_find', 'check_failure_cause']
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #97c44693
-# maximum number of samples that are read; bytes after which no more are read
-MAX_SAMPLES = 256
-MAX_SAMPLE_BYTES = 64 << 20
+MAX_SAMPLES = 256             # maximum number of samples that are read
+MAX_SAMPLE_BYTES = 64 << 20   # bytes after which no more are read
 
-def sample_nbytes(
-    sample,  # a tensor, or a structure of tensors, numbers and strings
-) -> int:
-    "Return the approximate size of a sample, in bytes."
+def sample_nbytes(sample: object) -> int:
+    "Return the approximate size of a sample, a tensor or a structure of tensors, numbers and strings, in bytes."
     if isinstance(sample, (torch.Tensor, np.ndarray)): return sample.nbytes
     if isinstance(sample, Mapping): return sum(map(sample_nbytes, sample.values()))
     if isinstance(sample, (list, tuple)): return sum(map(sample_nbytes, sample))
     return len(sample) if isinstance(sample, (str, bytes)) else 8
 
-def own_storage(t) -> torch.Tensor:
-    "Return a tensor with memory of its own; a view would be sent with all of its storage."
-    return t if t.layout is not torch.strided or t.untyped_storage().nbytes() == t.nbytes else t.clone()
-
-def heaviest_samples(
-    loader,  # a DataLoader
-    seed: int, epoch: int = 0,
-) -> list:
-    "Return some samples of a loader's data, the largest first."
+def heaviest_samples(loader: DataLoader, seed: int, epoch: int = 0) -> list:
+    "Return samples from the start of an epoch, the largest first."
     order = {} if is_iterable_only(loader.dataset) else {"sampler": loader.sampler}
-    feed = ResumableLoader(DataLoader(loader.dataset, batch_size=16, collate_fn=list, **order), seed)
+    samples: list = []
+    nbytes = 0
     cursor = Cursor(epoch)
-    found = []
-    heavy = 0
-    try:
-        while len(found) < MAX_SAMPLES and heavy < MAX_SAMPLE_BYTES and (window := feed.take(cursor, 1)):
+    in_sixteens = DataLoader(loader.dataset, batch_size=16, collate_fn=list, **order)
+    with closing(ResumableLoader(in_sixteens, seed)) as resumable:
+        while len(samples) < MAX_SAMPLES and nbytes < MAX_SAMPLE_BYTES and (window := resumable.take(cursor, 1)):
             cursor = window[0].after
-            found += [map_tensors(o, own_storage) for o in window[0].batch]
-            heavy += sum(map(sample_nbytes, window[0].batch))
-    finally:
-        feed.close()
-    return sorted(found, key=sample_nbytes, reverse=True)
+            # a view would be sent with all of its storage
+            samples += [map_tensors(sample, torch.clone) for sample in window[0].batch]
+            nbytes += sum(map(sample_nbytes, window[0].batch))
+    return sorted(samples, key=sample_nbytes, reverse=True)
 
-# %% ../../nbs/09_tune/01_batch_size.ipynb #752e3231
-class StepTimer(TrainerCallback):
-    "Callback that records the start of a step and the end of its first micro-batch."
-    def __init__(self, device): self.device, self.begun, self.first = device, 0.0, 0.0
+# %% ../../nbs/09_tune/01_batch_size.ipynb #5fcd3c03
+MIN_SECONDS = 0.2   # minimum duration of the timed steps of a size
+MAX_REPEATS = 50    # maximum number of them
+
+@dataclass(eq=False)
+class BatchTrial(TrainerCallback):
+    "Measure steps, or evaluations, of a learner with batches of any size. The learner is changed."
+    learner: TrainerBase
+    samples: list
+    collate: Callable[[list], Any]
+    gauge: MemoryGauge
+    steps: int = 3           # minimum number of timed steps
+    evaluate: bool = False   # measure evaluation batches
+
+    def __post_init__(self):
+        run = self.learner.run_state
+        run.callbacks = CallbackHandler([self])
+        run.lr_scheduler = ConstantSchedule(run.optimizer)
+
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
-        self.begun = self.first = self.now()
+        self.start = self.first_end = self.now()
+
     def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
-        self.first = self.now()
+        self.first_end = self.now()
 
     def now(self) -> float:
         "Return the time in seconds after synchronizing the device."
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        device = self.learner.run_state.device.device
+        if device.type == "cuda": torch.cuda.synchronize(device)
         return time.perf_counter()
 
-def time_step(
-    learner: TrainerBase, batch,
-    accumulation: int,  # number of micro-batches per step
-    watch,
-) -> float:
-    "Take a step and return the estimated seconds of one with `accumulation` micro-batches."
-    run = learner.run_state
-    run.corrupted, run.window = "", [MicroBatch(batch, infer_batch_size(batch) or 1, run.cursor)] * min(accumulation, 2)
-    take_step(learner)
-    end = watch.now()
-    return (accumulation - 1) * (watch.first - watch.begun) + end - watch.first
+    def time_step(self, batch: object, accumulation: int) -> float:
+        "Take a step and return the estimated seconds of one with `accumulation` micro-batches."
+        run = self.learner.run_state
+        run.corrupted = ""
+        run.window = [MicroBatch(batch, infer_batch_size(batch) or 1, run.cursor)] * min(accumulation, 2)
+        take_step(self.learner)
+        return (accumulation - 1) * (self.first_end - self.start) + self.now() - self.first_end
 
-def time_forward(learner: TrainerBase, batch, watch) -> float:
-    "Run one evaluation batch and return its seconds."
-    with evaluation_mode(learner) as run:
-        begun = watch.now()
-        _, predicted, labels = learner.prediction_step(
-            unwrap(run.wrapped_model), batch, learner.args.prediction_loss_only
-        )
-        if predicted is not None and learner.preprocess_logits_for_metrics is not None:
-            learner.preprocess_logits_for_metrics(predicted, labels)
-        return watch.now() - begun
-
-# %% ../../nbs/09_tune/01_batch_size.ipynb #5fcd3c03
-# minimum seconds of the timed steps of a size; maximum number of steps
-MIN_SECONDS = 0.2
-MAX_REPEATS = 50
-
-class BatchTrial:
-    "Learner that can be trained, with the samples for batches of any size."
-    def __init__(self, learner: TrainerBase, samples: list, collate, gauge: MemoryGauge, steps: int = 3, evaluate: bool = False):
-        self.learner = learner
-        self.samples = samples
-        self.collate = collate
-        self.gauge = gauge
-        self.steps = steps
-        self.evaluate = evaluate
-        run = learner.run_state
-        self.watch = StepTimer(run.device.device)
-        run.callbacks = CallbackHandler([self.watch])
-        run.lr_scheduler = ConstantSchedule(run.optimizer)
+    def time_forward(self, batch: object) -> float:
+        "Run one evaluation batch and return its seconds."
+        learner = self.learner
+        with evaluation_mode(learner) as run:
+            start = self.now()
+            model = unwrap(run.wrapped_model)
+            _, predicted, labels = learner.prediction_step(model, batch, learner.args.prediction_loss_only)
+            if predicted is not None and learner.preprocess_logits_for_metrics is not None:
+                learner.preprocess_logits_for_metrics(predicted, labels)
+            return self.now() - start
 
     def seconds(self, size: int, accumulation: int) -> float:
         "Return the median seconds of one step, or of one evaluation batch."
         batch = self.collate([self.samples[i % len(self.samples)] for i in range(size)])
-        taken = []
-        def once():
-            return (
-                time_forward(self.learner, batch, self.watch)
-                if self.evaluate
-                else time_step(self.learner, batch, accumulation, self.watch)
-            )
-        once()
-        while len(taken) < self.steps or sum(taken) < MIN_SECONDS and len(taken) < MAX_REPEATS:
-            taken.append(once())
-        return statistics.median(taken)
+        def measure() -> float:
+            return self.time_forward(batch) if self.evaluate else self.time_step(batch, accumulation)
+        measure()
+        times: list[float] = []
+        while len(times) < self.steps or (sum(times) < MIN_SECONDS and len(times) < MAX_REPEATS):
+            times.append(measure())
+        return statistics.median(times)
 
-    def __call__(self, size: int, accumulation: int = 1) -> dict:
-        "Try a size and return its seconds and bytes, or the reason for its failure."
+    def __call__(self, size: int, accumulation: int = 1) -> dict[str, Any]:
+        "Try a size and return its seconds, None if it failed, its peak memory in bytes, and why it failed."
         self.gauge.reset()
+        seconds = None
+        why = ""
         try:
             seconds = self.seconds(size, accumulation)
-            why = ""
-            memory = True
         except Exception as error:
-            seconds = None
-            why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]
-            memory = is_out_of_memory(error)
+            text = str(error).splitlines()[0] if str(error) else ""
+            why = "memory ran out" if is_out_of_memory(error) else f"{type(error).__name__}: {text}"[:300]
             free_after_failure(error)
             release_traceback_memory(error)
         peak = self.gauge.peak()
         self.learner.run_state.window = None
         self.gauge.reset()
-        # memory: whether a failure was due to memory
-        return {"seconds": seconds, "bytes": peak, "why": why, "memory": memory}
+        return {"seconds": seconds, "bytes": peak, "why": why}
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #62f0398a
-# attributes of a learner that are not sent, with their values in the other process
-NOT_SENT = {
-    "run_state": None,
-    "snapshots": None,
-    "_train_dataset": None,
-    "eval_dataset": None,
-    "compute_metrics": None,
-    "metrics": None,
-    "model_init": None,
-    "_model_facts": None,
-    "_loss_takes_items": None,
-}
+# attributes of a learner that the other process does not need
+NOT_SENT = dict.fromkeys((
+    "run_state", "snapshots", "_train_dataset", "eval_dataset", "compute_metrics", "metrics", "model_init",
+    "_model_facts", "_loss_takes_items"))
 
 class LearnerPayload:
-    "Parts of a learner, to be sent through a pipe."
+    "Hold the parts of a learner that another process needs."
     def __init__(
-        self, learner: TrainerBase, samples: list, collate,
-        **how,  # arguments of Trial, and the memory limit
+        self,
+        learner: TrainerBase,
+        samples: list,
+        collate: Callable[[list], Any],
+        **how,  # the other arguments of BatchTrial, and the memory limit
     ):
         run = learner.run_state
-        own = {k: v for k, v in vars(learner).items() if k not in NOT_SENT}
-        state = replace(
-            run.state,
-            log_history=[],
-            stateful_callbacks={},
-            max_steps=run.state.max_steps or max(run.args.max_steps, 1000),
-        )
-        how |= {"threads": torch.get_num_threads(), "dtype": torch.get_default_dtype()}
+        max_steps = run.state.max_steps or max(run.args.max_steps, 1000)
+        state = replace(run.state, log_history=[], stateful_callbacks={}, max_steps=max_steps)
         self.learner = learner
         self.parts = {
-            "learner's class": type(learner),
-            "model": run.model,
-            "data collator": collate,
-            "samples": samples,
-            "attributes": own,
-            "settings": run.args,
-            "state": state,
-            "how": how,
-        }
+            "learner's class": learner, "model": run.model, "data collator": collate, "samples": samples,
+            "state": state, "settings": run.args, "how": how,
+            "threads": torch.get_num_threads(), "dtype": torch.get_default_dtype()}
+        self.attributes = {name: value for name, value in vars(learner).items() if name not in NOT_SENT}
 
-    def to(self, file):
+    def to(self, file: IO[bytes]):
         "Write the parts to a file; raise ValueError if one cannot be pickled."
-        try:
-            self._write(file, self.parts)
-            file.flush()
-        except (BrokenPipeError, KeyboardInterrupt):
-            raise
-        except Exception as error:
-            raise ValueError(
-                f"batch_size_find() measures in a process of its own, and {self.culprit() or 'the learner'} cannot be"
-                f" sent there ({type(error).__name__}: {error}). Let it open or make what it holds when it is first"
-                " used, or leave that out with a __getstate__ of its class."
-            ) from None
-
-    def _write(self, file, thing):
         import cloudpickle
-        pickler = cloudpickle.Pickler(file)
-        pickler.persistent_id = lambda o: "learner" if o is self.learner else None
-        pickler.dump(thing)
-
-    def culprit(self) -> str:
-        "Return the name of the part that cannot be pickled."
-        attributes = {f"the learner's {k!r}": v for k, v in self.parts["attributes"].items()}
-        parts = {f"the {k}": v for k, v in self.parts.items() if k != "attributes"}
-        for name, part in (parts | attributes).items():
-            try:
-                self._write(io.BytesIO(), part)
-            except Exception:
-                return name
-        return ""
+        class Pickler(cloudpickle.Pickler):
+            def reducer_override(self, obj: object):
+                # also where a function refers to it
+                if obj is self.learner: return copyreg.__newobj__, (type(obj),)
+                return super().reducer_override(obj)
+        pickler = Pickler(file)
+        pickler.learner = self.learner
+        for label, parts in (("the {}", self.parts), ("the learner's {!r}", self.attributes)):
+            for name, part in parts.items():
+                try:
+                    pickler.dump((name, part))
+                except BrokenPipeError:
+                    raise
+                except Exception as error:
+                    raise ValueError(
+                        f"batch_size_find() measures in a process of its own, and {label.format(name)} cannot be sent"
+                        f" there ({type(error).__name__}: {error}). Create the object when it is first used, or leave"
+                        " it out with a __getstate__ of its class."
+                    ) from None
+            pickler.dump(None)
+        file.flush()
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #b3db5c79
 class NullLoader:
-    "Placeholder for a loader if micro-batches are given directly."
+    "Stand in for a loader where micro-batches are given directly."
     batches = loader = None
 
-def receive_learner(file) -> tuple:
-    "Build a learner from the parts that were sent; return it and the parts."
-    learner = object.__new__(TrainerBase)
+def receive_learner(file: IO[bytes]) -> tuple[TrainerBase, dict[str, Any]]:
+    "Return a learner that was sent, and its parts."
     unpickler = pickle.Unpickler(file)
-    unpickler.persistent_load = lambda name: learner
-    parts = unpickler.load()
-    # its methods may refer to the learner, which must exist first
-    learner.__class__ = parts["learner's class"]
-    vars(learner).update(NOT_SENT | parts["attributes"])
-    torch.set_num_threads(parts["how"].pop("threads"))
-    torch.set_default_dtype(parts["how"].pop("dtype"))
-    parts["settings"].use_cpu = True
+    parts = dict(iter(unpickler.load, None))
+    attributes = dict(iter(unpickler.load, None))
+    torch.set_num_threads(parts["threads"])
+    torch.set_default_dtype(parts["dtype"])
+    args = parts["settings"]
+    args.use_cpu = True
+    learner = parts["learner's class"]
+    vars(learner).update(NOT_SENT | attributes)
     learner.run_state = RunState(
-        args=parts["settings"],
-        given_settings=parts["settings"].to_dict(),
-        model=parts["model"],
-        state=parts["state"],
-        loader=NullLoader(),
-    )
+        args=args, given_settings=args.to_dict(), model=parts["model"], state=parts["state"], loader=NullLoader())
     return learner, parts
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #07b9d921
-# in bytes: memory is allocated in larger pieces than are used
-MEMORY_SLACK = 64 << 20
+MEMORY_SLACK = 64 << 20   # in bytes: memory is allocated in larger pieces than are used
 
-def limit_memory(
-    gauge,
-    limit: float,  # in bytes, as the gauge counts
-):
-    "Limit the memory of this process; a no-op where that is unsupported."
+def limit_memory(gauge: HostMemoryGauge, limit: float):
+    "Limit the memory of this process to a number of bytes as the gauge counts; a no-op where that is unsupported."
     try:
         import resource
-        left, (_, hard) = max(limit - max(host_memory() - gauge.base, 0), 0), resource.getrlimit(
-            resource.RLIMIT_DATA
-        )
+        left = max(limit - max(host_memory() - gauge.base, 0), 0)
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (int(read_proc_status("VmData") + 1.05 * left + MEMORY_SLACK), hard))
     except (ImportError, OSError, ValueError):
         pass
@@ -323,8 +247,8 @@ def limit_memory(
 def prefer_oom_kill():
     "Make this process the first to be killed without memory, and end it with its parent."
     try:
-        with open("/proc/self/oom_score_adj", "w") as f:
-            f.write("1000")
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
     except OSError:
         pass
     parent = os.getppid()
@@ -343,113 +267,99 @@ def warm_up():
     trim_memory()
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #48ccc3a8
+SERVE_CODE = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from trainer_nb.tune.batch_size import serve_trials;"
+    " serve_trials()")
+
 def serve_trials():
-    "Run the measuring process: read sizes, write results."
-    told = sys.stdin.buffer
-    answers = os.fdopen(os.dup(1), "w")
-    # printed output is not part of the answers
+    "Run the measuring process: read a learner, then sizes, and write results."
+    results = os.fdopen(os.dup(1), "w")
+    # printed output is not a result
     os.dup2(2, 1)
-    def answer(**said): print(json.dumps(said), file=answers, flush=True)
+    def send(**result): print(json.dumps(result), file=results, flush=True)
     prefer_oom_kill()
     warm_up()
     gauge = HostMemoryGauge()
     try:
-        learner, parts = receive_learner(told)
+        learner, parts = receive_learner(sys.stdin.buffer)
+        how = parts["how"]
+        limit = how.pop("limit")
         prepare_model(learner)
-        if not parts["how"]["evaluate"]:
-            prepare_optimizer(learner)
-        limit = parts["how"].pop("limit")
-        trial = BatchTrial(learner, parts.pop("samples"), parts.pop("data collator"), gauge, **parts.pop("how"))
+        if not how["evaluate"]: prepare_optimizer(learner)
+        trial = BatchTrial(learner, parts["samples"], parts["data collator"], gauge, **how)
     except BaseException as error:
-        return answer(failed=f"{type(error).__name__}: {error}")
-    answer(ready=True)
+        return send(failed=f"{type(error).__name__}: {error}")
+    send(failed="")
     with learner.run_state.device.activated():
-        for line in told:
+        for line in sys.stdin.buffer:
             limit_memory(gauge, limit)
-            answer(**trial(*json.loads(line)), again=gauge.can_reset)
-
-# %% ../../nbs/09_tune/01_batch_size.ipynb #08ceaec1
-SERVE_CODE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from trainer_nb.tune.batch_size import serve_trials;"
-    " serve_trials()"
-)
+            send(**trial(*json.loads(line)), again=gauge.can_reset)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #6cce3e10
+@dataclass
 class TrialProcess:
-    "Process in which sizes are tried; close it after use."
-    def __init__(
-        self, sending: LearnerPayload,
-        interrupts: InterruptGuard,  # of the run, entered
-    ):
-        self.payload = sending
-        self.interrupts = interrupts
-        self.process = None
+    "Try sizes in another process, which is started when it is needed; close it after use."
+    payload: LearnerPayload
+    interrupts: InterruptGuard   # of the run, entered
+    process: subprocess.Popen | None = None
 
-    def __call__(self, size: int, accumulation: int = 1, timeout: float = 600) -> dict:
-        "Return the result of `Trial`; also if the process dies or exceeds the timeout."
-        end = time.monotonic() + timeout
-        if self.process is None:
-            self._start()
+    def __call__(self, size: int, accumulation: int = 1, timeout: float = 600) -> dict[str, Any]:
+        "Return the result of a BatchTrial, also if the process dies or exceeds the timeout, in seconds."
+        if self.process is None: self._start()
+        late = threading.Event()
+        def stop(process: subprocess.Popen):
+            late.set()
+            process.kill()
+        timer = threading.Timer(timeout, stop, [self.process])
+        timer.start()
+        reusable = False
         try:
             with self.interrupts.opened():
-                said = self._asked([size, accumulation], end)
+                if self.is_starting: self._send_learner()
+                self.process.stdin.write(json.dumps([size, accumulation]).encode() + b"\n")
+                self.process.stdin.flush()
+                result = self._read()
+            reusable = result.pop("again")
+            return result
         except (BrokenPipeError, EOFError):
-            return {"seconds": None, "bytes": None, "why": self._describe_exit(), "memory": True}
-        except queue.Empty:
-            said = {
-                "seconds": None,
-                "bytes": None,
-                "why": f"it was not done after {timeout:.0f} s",
-                "memory": False,
-                "again": False,
-            }
-        except BaseException:
-            self.close()
-            raise
-        if not said.pop("again"):
-            self.close()
-        return said
+            why = f"it was not done after {timeout:.0f} s" if late.is_set() else self._describe_exit()
+            return {"seconds": None, "bytes": None, "why": why}
+        finally:
+            timer.cancel()
+            timer.join()
+            if late.is_set() or not reusable: self.close()
 
     def _start(self):
-        self.errors, self.answers, self.is_starting = tempfile.TemporaryFile(), queue.Queue(), True
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVE_CODE, json.dumps(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            start_new_session=True,
-        )
-        self.reader = threading.Thread(target=enqueue_lines, args=(self.process.stdout, self.answers), daemon=True)
-        self.reader.start()
+        "Start the process; it receives the learner with the first size."
+        self.errors = tempfile.TemporaryFile()
+        self.is_starting = True
+        command = [sys.executable, "-c", SERVE_CODE, json.dumps(sys.path)]
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors)
+        self.process = subprocess.Popen(command, **pipes, start_new_session=True)
 
-    def _asked(self, question, end) -> dict:
-        if self.is_starting:
-            self.payload.to(self.process.stdin)
-            if "failed" in (said := self._answer(end)):
-                raise RuntimeError(
-                    "batch_size_find() measures in a process of its own, and the learner could not be made there"
-                    f" ({said['failed']})."
-                )
-            self.is_starting = False
-        self.process.stdin.write(json.dumps(question).encode() + b"\n")
-        self.process.stdin.flush()
-        return self._answer(end)
+    def _send_learner(self):
+        "Send the learner; raise RuntimeError if it cannot be made in the process."
+        self.payload.to(self.process.stdin)
+        if failed := self._read()["failed"]:
+            raise RuntimeError(
+                "batch_size_find() measures in a process of its own, and the learner could not be made there"
+                f" ({failed}).")
+        self.is_starting = False
 
-    def _answer(self, end) -> dict:
-        line = self.answers.get(timeout=max(end - time.monotonic(), 0.01))
-        if not line: raise EOFError
+    def _read(self) -> dict[str, Any]:
+        "Return the next message; raise EOFError if the process has ended."
+        line = self.process.stdout.readline()
+        if not line.endswith(b"\n"): raise EOFError
         return json.loads(line)
 
     def _describe_exit(self) -> str:
         "Return how the process ended; raise RuntimeError if it ended before any size was tried."
         code = self.process.wait()
+        how = f"its process was ended by {signal.Signals(-code).name}" if code < 0 else f"its process ended with {code}"
+        if not self.is_starting: return how
         self.errors.seek(0)
         last = self.errors.read().decode(errors="replace").strip().splitlines()[-1:]
-        self.close()
-        how = f"its process was ended by {signal.Signals(-code).name}" if code < 0 else f"its process ended with {code}"
-        if self.is_starting:
-            raise RuntimeError(f"batch_size_find() could not begin: {how}{', saying: ' + last[0] if last else ''}.")
-        return how
+        raise RuntimeError(f"batch_size_find() could not begin: {how}{': ' + last[0] if last else ''}.")
 
     def close(self):
         "End the process."
@@ -458,7 +368,6 @@ class TrialProcess:
         if process is None: return
         process.kill()
         process.wait()
-        self.reader.join()
         for file in (process.stdin, process.stdout, self.errors):
             try:
                 file.close()
@@ -466,16 +375,9 @@ class TrialProcess:
                 # there was unwritten data
                 pass
 
-# %% ../../nbs/09_tune/01_batch_size.ipynb #90f2259e
-def enqueue_lines(file, into: queue.Queue):
-    "Put the lines of a file into a queue, and an empty one at the end."
-    for line in file:
-        into.put(line)
-    into.put(b"")
-
 # %% ../../nbs/09_tune/01_batch_size.ipynb #1089325c
 class SizeResult(NamedTuple):
-    "Size that was tried."
+    "Hold the measurements of a size."
     size: int
     fits: bool
     samples_per_second: float | None = None   # in steps of the whole global batch
@@ -483,7 +385,7 @@ class SizeResult(NamedTuple):
     why: str = ""                             # reason why it does not fit
 
 class Proposal(NamedTuple):
-    "Micro-batch and accumulation of a step."
+    "Hold the micro-batch and the accumulation of a step."
     micro_batch: int
     accumulation: int
 
@@ -495,287 +397,222 @@ class Proposal(NamedTuple):
     def __str__(self): return f"{self.micro_batch} × {self.accumulation}"
 
 def propose_size(
-    rows: list,
+    rows: Iterable[SizeResult],
     total: int,  # the global batch
 ) -> Proposal | None:
     "Return the fastest micro-batch with the global batch nearest to `total`; None if none fits."
-    fitting = [o for o in rows if o.fits]
-    if not fitting: return None
-    def with_size(o): return Proposal(o.size, max(round(total / o.size), 1))
-    nearest = min(abs(with_size(o).global_batch - total) for o in fitting)
-    return with_size(
-        max(
-            (o for o in fitting if abs(with_size(o).global_batch - total) == nearest),
-            key=lambda o: o.samples_per_second,
-        )
-    )
-
-# %% ../../nbs/09_tune/01_batch_size.ipynb #71ee47ad
-def no_learner(): return None   # replaces the reference to a learner in a copy
+    def with_size(row: SizeResult) -> Proposal: return Proposal(row.size, max(round(total / row.size), 1))
+    def preference(row: SizeResult) -> tuple: return -abs(with_size(row).global_batch - total), row.samples_per_second
+    best = max((row for row in rows if row.fits), key=preference, default=None)
+    return None if best is None else with_size(best)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #79316a4c
+def no_learner() -> None:
+    "Replace the reference to a learner."
+
 class BatchSizes(PanelDisplay):
-    "Result of a search: the sizes that were tried, and the proposal."
+    "Show the result of a search: the sizes that were tried, and the proposal."
     def __init__(
-        self, learn, rows: list, present: Proposal,
+        self,
+        learner: TrainerBase,
+        rows: Iterable[SizeResult],
+        present: Proposal,
         limit: float | None,  # in MB
-        evaluate: bool = False, notes=(),
+        evaluate: bool = False,
+        notes: Iterable[str] = (),
     ):
-        self._learner, self.rows, self.present, self.limit, self.evaluate = (
-            weakref.ref(learn),
-            sorted(rows),
-            present,
-            limit,
-            evaluate,
-        )
-        self.fitting, self.notes = [o for o in self.rows if o.fits], list(notes)
+        self._learner = weakref.ref(learner)
+        self.rows = sorted(rows)
+        self.present = present
+        self.limit = limit
+        self.evaluate = evaluate
+        self.notes = list(notes)
+        self.fitting = [row for row in self.rows if row.fits]
 
     @property
     def largest(self) -> int | None:
         "Return the largest size that fits; None if none does."
-        return max((o.size for o in self.fitting), default=None)
+        return max((row.size for row in self.fitting), default=None)
 
     @property
     def fastest(self) -> int | None:
         "Return the size with the most samples per second; None if none fits."
-        return max(self.fitting, key=lambda o: o.samples_per_second).size if self.fitting else None
+        return max(self.fitting, key=lambda row: row.samples_per_second).size if self.fitting else None
 
     @property
     def proposal(self) -> Proposal | None:
         "Return the sizes that apply() sets; None if none fits."
-        return (
-            (self.fastest and Proposal(self.fastest, 1))
-            if self.evaluate
-            else propose_size(self.rows, self.present.global_batch)
-        )
+        if self.evaluate and self.fitting: return Proposal(self.fastest, 1)
+        return propose_size(self.rows, self.present.global_batch)
 
     @property
-    def settings(self) -> dict:
+    def settings(self) -> dict[str, int]:
         "Return the proposal as settings; raise ValueError if nothing fits."
         if self.proposal is None:
             raise ValueError("No size that was tried fits, so none can be applied. The reasons are in found.rows.")
         if self.evaluate: return {"per_device_eval_batch_size": self.proposal.micro_batch}
-        return {
-            "per_device_train_batch_size": self.proposal.micro_batch,
-            "gradient_accumulation_steps": self.proposal.accumulation,
-        }
+        size, accumulation = self.proposal
+        return {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulation}
 
     def apply(self):
         "Set the proposal from the next step on and return the changes; raise InvalidOperation without the learner."
-        learn = self._learner()
-        if learn is None:
-            typed = ", ".join(f"{k}={v}" for k, v in self.settings.items())
-            raise InvalidOperation(
-                "The learner that was measured is gone, perhaps because its cell was run again; type"
-                f" learn.set({typed})."
-            )
-        return learn.set(**self.settings)
+        learner = self._learner()
+        if learner is not None: return learner.set(**self.settings)
+        typed = ", ".join(f"{k}={v}" for k, v in self.settings.items())
+        raise InvalidOperation(
+            f"The learner that was measured is gone, perhaps because its cell was run again; type learn.set({typed}).")
 
-    def __getstate__(self): return vars(self) | {"_learner": no_learner}   # a copy, or one from a file, has no learner
-
-    def speed_of(self, size) -> float | None:
-        "Return the samples per second at a size; None if it was not tried or does not fit."
-        return next((o.samples_per_second for o in self.fitting if o.size == size), None)
+    def __getstate__(self): return vars(self) | {"_learner": no_learner}
 
     def frame(self):
         "Return a pandas DataFrame with a row for each size."
-        return to_frame([o._asdict() for o in self.rows])
+        return to_frame([row._asdict() for row in self.rows])
 
-    def __repr__(self): return "\n".join([*self.said(), text_table([o._asdict() for o in self.rows])])
-    def said(self) -> list: return [*describe_result(self), *self.notes]
-    def panels(self) -> list: return result_panels(self) if self.fitting else []
+    def __repr__(self): return "\n".join([*self.said(), text_table([row._asdict() for row in self.rows])])
 
-# %% ../../nbs/09_tune/01_batch_size.ipynb #78648b5e
-def describe_result(found) -> list:
-    "Return the result in sentences."
-    where = "" if found.limit is None else f" into {format_value(float(found.limit))} MB"
-    small = min(found.rows, default=None)
-    if not found.fitting:
-        return [
-            (
-                f"Nothing fits{where}: {small.size} samples: {small.why}."
-                if small
-                else "Nothing was tried."
-            )
-        ]
-    beyond = next((o for o in found.rows if o.size > found.largest), None)
-    kind = "batch of an evaluation" if found.evaluate else "micro-batch"
-    first = (
-        f"The largest {kind} that fits{where} is {found.largest}"
-        if beyond
-        else f"Every {kind} up to {found.largest} fits{where}"
-    )
-    first += f"; the fastest is {found.fastest}, with {format_value(found.speed_of(found.fastest))} samples a second."
-    out = [first] + ([f"{beyond.size} does not fit: {beyond.why}."] if beyond else [])
-    return out + ([describe_evaluation(found)] if found.evaluate else describe_training(found))
+    def _speed(self, size: int) -> float | None:
+        return next((row.samples_per_second for row in self.fitting if row.size == size), None)
 
-def describe_speedup(found) -> str:
-    "Return how much faster the proposal is than the present size."
-    now = found.speed_of(found.present.micro_batch)
-    then = found.speed_of(found.proposal.micro_batch)
-    return f", {then / now:.2g} times as fast" if now else ""
+    def said(self) -> list[str]:
+        "Return the result in sentences."
+        within = "" if self.limit is None else f" into {format_value(float(self.limit))} MB"
+        if not self.rows: return ["Nothing was tried.", *self.notes]
+        smallest = self.rows[0]
+        if not self.fitting: return [f"Nothing fits{within}: {smallest.size} samples: {smallest.why}.", *self.notes]
+        kind = "batch of an evaluation" if self.evaluate else "micro-batch"
+        speed = f"the fastest is {self.fastest}, with {format_value(self._speed(self.fastest))} samples a second."
+        larger = [row for row in self.rows if row.size > self.largest]
+        if not larger: return [f"Every {kind} up to {self.largest} fits{within}; {speed}", self._advice(), *self.notes]
+        first = f"The largest {kind} that fits{within} is {self.largest}; {speed}"
+        return [first, f"{larger[0].size} does not fit: {larger[0].why}.", self._advice(), *self.notes]
 
-def describe_evaluation(found) -> str:
-    "Return a sentence with the proposal for evaluations."
-    if found.proposal.micro_batch == found.present.micro_batch:
-        return f"The present {found.present.micro_batch} is the fastest already."
-    return (
-        f"Proposed: {found.proposal.micro_batch} in place of {found.present.micro_batch}{describe_speedup(found)};"
-        " found.apply() sets it."
-    )
+    def _advice(self) -> str:
+        "Return a sentence with the proposal."
+        new = self.proposal
+        old = self.present
+        now = self._speed(old.micro_batch)
+        speedup = f", {self._speed(new.micro_batch) / now:.2g} times as fast" if now else ""
+        if self.evaluate:
+            if new.micro_batch == old.micro_batch: return f"The present {old.micro_batch} is the fastest already."
+            return f"Proposed: {new.micro_batch} in place of {old.micro_batch}{speedup}; found.apply() sets it."
+        if new == old:
+            total = old.global_batch
+            return f"The present {old} is the fastest already of those that keep the global batch of {total}."
+        if new.global_batch == old.global_batch:
+            kept = f"The global batch stays {old.global_batch}; found.apply() sets it."
+            return f"Proposed: {new} in place of {old}{speedup}. {kept}"
+        return (
+            f"No size that fits divides the global batch of {old.global_batch} ({old}). The nearest is {new}, a global"
+            f" batch of {new.global_batch}, which changes the training. found.apply() sets it.")
 
-def describe_training(found) -> list:
-    "Return sentences with the proposal for training."
-    new = found.proposal
-    old = found.present
-    if new == old:
-        return [f"The present {old} is the fastest already of those that keep the global batch of {old.global_batch}."]
-    if new.global_batch == old.global_batch:
-        return [
-            f"Proposed: {new} in place of {old}{describe_speedup(found)}. The global batch stays {old.global_batch};"
-            " found.apply() sets it."
-        ]
-    return [
-        f"No size that fits divides the global batch of {old.global_batch} ({old}). The nearest is {new}, a global"
-        f" batch of {new.global_batch}: what is learned changes with it. found.apply() sets it."
-    ]
-
-# %% ../../nbs/09_tune/01_batch_size.ipynb #12e25982
-def result_panels(found) -> list:
-    "Return panels of throughput and memory against size."
-    sizes = [o.size for o in found.fitting]
-    new = found.proposal.micro_batch
-    speeds = [o.samples_per_second for o in found.fitting]
-    known = [o for o in found.rows if o.memory is not None]
-    speed = Panel(
-        "Samples a second",
-        [
-            LineSeries(sizes, speeds, color=0),
-            LineSeries(sizes, speeds, color=0, style="points"),
-            Marker(new, f"proposed: {new}", found.speed_of(new), 1),
-        ],
-        x="batch size",
-        xlog=True,
-    )
-    if not known: return [speed]
-    def line(rows, *look): return LineSeries([o.size for o in rows], [o.memory for o in rows], *look)
-    good = [o for o in known if o.fits]
-    over = [o for o in known if not o.fits]
-    memory = Panel(
-        "Memory in MB", [line(good, "needed", 0), line(good, "", 0, "points")], x="batch size", xlog=True, ylog=True
-    )
-    if over:
-        memory.things.append(line(over, "does not fit", 7, "points"))
-    if found.limit:
-        memory.things.append(LineSeries([known[0].size, known[-1].size], [found.limit] * 2, "limit", 7, "dashed"))
-    memory.things.append(Marker(found.largest, f"largest: {found.largest}", None, None))
-    return [speed, memory]
-
-# %% ../../nbs/09_tune/01_batch_size.ipynb #d6489ad9
-# predictions above this multiple of the limit are skipped
-SAFETY_FACTOR = 1.25
+    def panels(self) -> list[Panel]:
+        "Return panels of throughput and memory against size."
+        if not self.fitting: return []
+        new = self.proposal.micro_batch
+        def series(rows: list[SizeResult], column: str, *look) -> LineSeries:
+            return LineSeries([row.size for row in rows], [getattr(row, column) for row in rows], *look)
+        speeds = [series(self.fitting, "samples_per_second", "", 0, style) for style in ("line", "points")]
+        marker = Marker(new, f"proposed: {new}", self._speed(new), 1)
+        panels = [Panel("Samples a second", [*speeds, marker], x="batch size", xlog=True)]
+        known = [row for row in self.rows if row.memory is not None]
+        if not known: return panels
+        good = [row for row in known if row.fits]
+        over = [row for row in known if not row.fits]
+        lines = [series(good, "memory", "needed", 0), series(good, "memory", "", 0, "points")]
+        if over: lines.append(series(over, "memory", "does not fit", 7, "points"))
+        if self.limit: lines.append(LineSeries([known[0].size, known[-1].size], [self.limit] * 2, "limit", 7, "dashed"))
+        lines.append(Marker(self.largest, f"largest: {self.largest}"))
+        return [*panels, Panel("Memory in MB", lines, x="batch size", xlog=True, ylog=True)]
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #1da48f30
+SAFETY_FACTOR = 1.25   # a size whose predicted memory exceeds this multiple of the limit is skipped
+
+def extrapolate(
+    known: Mapping[int, float],  # values by size
+    size: int,
+    least: int = 1,  # number of smaller sizes that are necessary
+) -> float | None:
+    "Extrapolate linearly from the last two smaller sizes, or in proportion to one; None if too few are known."
+    last = sorted(k for k in known if k < size)[-2:]
+    if len(last) < least: return None
+    if len(last) == 1: return known[last[0]] * size / last[0]
+    slope = max(known[last[1]] - known[last[0]], 0) / (last[1] - last[0])
+    return known[last[1]] + slope * (size - last[1])
+
+@dataclass
 class SizeSearch:
-    "State of a search: sizes with their results, and predictions for the next ones."
-    def __init__(
-        self, ask,
-        accumulation,  # function of a size
-        top=None,  # maximum size
-        limit=None,  # in bytes
-        seconds: float = 300.0,
-    ):
-        self.ask = ask
-        self.accumulation = accumulation
-        self.top = top
-        self.limit = limit
-        self.rows, self.costs, self.begun, self.seconds, self.notes, self.over = (
-            {},
-            {},
-            time.perf_counter(),
-            seconds,
-            [],
-            False,
-        )
+    "Try sizes and keep their results; predict the next ones from them."
+    measure: Callable[..., dict]         # called with a size, its accumulation, and a timeout in seconds
+    accumulation: Callable[[int], int]   # from a size
+    top: int | None = None               # maximum size
+    limit: float | None = None           # in bytes
+    seconds: float = 300.0
+    rows: dict[int, SizeResult] = field(default_factory=dict)
+    costs: dict[int, float] = field(default_factory=dict)   # seconds by size
+    notes: list[str] = field(default_factory=list)
+    out_of_time: bool = False
+
+    def __post_init__(self): self.end = time.perf_counter() + self.seconds
 
     def fits(self, size: int) -> bool:
-        "Try a size, unless it has been tried or is predicted to fail."
+        "Try a size, unless it has been tried or is predicted to fail, and return whether it fits."
         if size in self.rows: return self.rows[size].fits
-        left = self.seconds - (time.perf_counter() - self.begun)
-        costs = self.extrapolate(self.costs, size, 1)
-        if self.over or left <= 0 or (costs or 0) > left:
-            if not self.over:
-                self.notes.append(
-                    f"{size} and what would have come after it was not tried: {format_duration(self.seconds)} would"
-                    " have passed; seconds= gives it more time."
-                )
-            self.over = True
+        if self.out_of_time: return False
+        left = self.end - time.perf_counter()
+        if left <= (extrapolate(self.costs, size) or 0):
+            self.out_of_time = True
+            self.notes.append(
+                f"{size} and what would have come after it was not tried: {format_duration(self.seconds)} would have"
+                " passed; seconds= gives it more time.")
             return False
-        memory = self.extrapolate({o.size: o.memory * 1e6 for o in self.rows.values() if o.fits}, size, 2)
-        if self.limit and memory and memory > SAFETY_FACTOR * self.limit:
-            why = f"going by the smaller sizes it would take about {memory / 1e6:.0f} MB, so it was not tried"
-            self.rows[size] = SizeResult(size, False, None, memory / 1e6, why)
+        memory = extrapolate({row.size: row.memory for row in self.rows.values() if row.fits}, size, 2)
+        if self.limit and memory and memory * 1e6 > SAFETY_FACTOR * self.limit:
+            why = f"going by the smaller sizes it would take about {memory:.0f} MB, so it was not tried"
+            self.rows[size] = SizeResult(size, False, None, memory, why)
         else:
-            self.rows[size] = self._tried(size, left)
+            self.rows[size] = self._try(size, left)
         return self.rows[size].fits
 
-    def extrapolate(self, known: dict, size: int, least: int) -> float | None:
-        "Extrapolate linearly from the last two values; None if fewer than `least` are known."
-        last = sorted(k for k in known if k < size)[-2:]
-        if len(last) < max(least, 1): return None
-        if len(last) == 1: return known[last[0]] * size / last[0]
-        return known[last[1]] + max(known[last[1]] - known[last[0]], 0) / (last[1] - last[0]) * (size - last[1])
-
-    def _tried(self, size, left) -> SizeResult:
+    def _try(self, size: int, left: float) -> SizeResult:
         start = time.perf_counter()
-        many = self.accumulation(size)
-        said = self.ask(size, many, timeout=left + 30)
+        accumulation = self.accumulation(size)
+        result = self.measure(size, accumulation, timeout=left + 30)
         self.costs[size] = time.perf_counter() - start
-        memory = said["bytes"] and said["bytes"] / 1e6
-        if said["seconds"] is None:
-            return SizeResult(
-                size,
-                False,
-                None,
-                None,
-                "memory ran out" if said["memory"] and "process" not in said["why"] else said["why"],
-            )
-        if self.limit and said["bytes"] > self.limit:
+        if result["seconds"] is None: return SizeResult(size, False, why=result["why"])
+        memory = result["bytes"] / 1e6
+        if self.limit and result["bytes"] > self.limit:
             return SizeResult(size, False, None, memory, f"it took {memory:.0f} MB")
-        return SizeResult(size, True, size * many / max(said["seconds"], 1e-9), memory)
+        return SizeResult(size, True, size * accumulation / max(result["seconds"], 1e-9), memory)
 
-    def largest(self) -> int | None: return max((o.size for o in self.rows.values() if o.fits), default=None)
+    def largest(self) -> int | None:
+        "Return the largest size that fits; None if none does."
+        return max((row.size for row in self.rows.values() if row.fits), default=None)
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #4262acf5
 def search_sizes(search: SizeSearch, start: int, exact: bool):
     "Try doubled sizes; if `exact`, then bisect between the last that fits and the first that does not."
-    size = min(start, search.top or start)
-    while not search.fits(size) and size > 1 and not search.over:
+    top = search.top or sys.maxsize
+    size = min(start, top)
+    while not search.fits(size) and size > 1:
         size //= 2
-    if search.largest() is None and size == 1 and not search.over and search.top != 1:
-        search.fits(size := 2)
-    if search.largest() is None: return
-    size = search.largest()
-    while size < (search.top or 2 * size) and search.fits(further := min(2 * size, search.top or 2 * size)):
-        size = further
-    if not exact: return
+    if search.largest() is None and top > 1: search.fits(2)
     low = search.largest()
-    high = min(
-        (o.size for o in search.rows.values() if o.size > low), default=search.top + 1 if search.top else 2 * low
-    )
-    while high - low > 1 and not search.over:
+    if low is None: return
+    while low < top and search.fits(min(2 * low, top)):
+        low = min(2 * low, top)
+    if not exact: return
+    high = min((size for size in search.rows if size > low), default=top + 1 if search.top else 2 * low)
+    while high - low > 1 and not search.out_of_time:
         middle = (low + high) // 2
         if search.fits(middle):
             low = middle
         else:
             high = middle
-    if high - low > 1:
-        search.notes.append(f"The largest that fits lies between {low} and {high}.")
-
-# %% ../../nbs/09_tune/01_batch_size.ipynb #e78b4034
-MEMORY_MARGIN = 0.9   # share of the free memory
+    if high - low > 1: search.notes.append(f"The largest that fits lies between {low} and {high}.")
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #6ec94c97
+MEMORY_MARGIN = 0.9   # share of the free memory
+
 def usable_host_memory() -> int:
     "Return the bytes of host memory that a trial may take; raise ValueError if they are unknown."
     free = free_host_memory()
@@ -784,181 +621,109 @@ def usable_host_memory() -> int:
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     except (AttributeError, OSError, ValueError):
-        raise ValueError(
-            "How much memory is free cannot be seen here; say how much may be used, in GB: batch_size_find(memory=8)."
-        ) from None
+        message = "The free memory of this system is unknown; give a limit in GB: batch_size_find(memory=8)."
+        raise ValueError(message) from None
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #5b4e57f1
 @contextmanager
-def reading_only(learner: TrainerBase, verb: str):
-    "Read samples within the block without training; an interrupt ends it."
-    check_can_train(learner, verb)
-    release_last_traceback()
-    run = learner.run_state
-    with run.interrupts, preserve_generators():
-        run.interrupts.raise_on_first_press()
-        try:
-            yield run
-        except KeyboardInterrupt:
-            raise make_tool_interrupted(run, verb) from None
-        except BaseException as error:
-            free_after_failure(error)
-            raise
-        finally:
-            run.interrupts.abortable = False
+def make_process_trial(
+    learner: TrainerBase, samples: list, collate: Callable[[list], Any], limit: float | None, **how
+) -> Iterator[Callable[..., dict]]:
+    "Yield a function that tries a size in another process, for a CPU."
+    # computed from the data, which is not sent, and kept by the learner
+    learner.learns_itself
+    with cancellable(learner, "batch_size_find()") as run:
+        payload = LearnerPayload(learner, samples, collate, limit=limit, **how)
+        with closing(TrialProcess(payload, run.interrupts)) as trial:
+            yield trial
+
+@contextmanager
+def make_device_trial(
+    learner: TrainerBase, samples: list, collate: Callable[[list], Any], limit: float | None, **how
+) -> Iterator[Callable[..., dict]]:
+    "Yield a function that tries a size on this process's GPU."
+    with isolated_training(learner, "batch_size_find()") as run:
+        trial = BatchTrial(learner, samples, collate, DeviceMemoryGauge(run.device.device), **how)
+        def measure(size: int, accumulation: int, timeout: float) -> dict:
+            run.interrupts.check()
+            return trial(size, accumulation)
+        yield measure
+
+# %% ../../nbs/09_tune/01_batch_size.ipynb #5b62a430
+def check_search_options(mode: str, counts: Mapping[str, int | None], amounts: Mapping[str, float | None]):
+    "Raise ValueError for an argument that is invalid."
+    if mode not in ("power", "binary"):
+        raise ValueError(f"mode is 'power' (sizes are doubled) or 'binary' (then the exact largest), not {mode!r}.")
+    for name, value in counts.items():
+        if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
+            raise ValueError(f"{name} must be a positive integer, got {value!r}.")
+    for name, value in amounts.items():
+        if value is not None and not value > 0: raise ValueError(f"{name} must be positive, got {value!r}.")
 
 def get_measurable_loader(learner: TrainerBase, evaluate: bool) -> DataLoader:
     "Return the loader; raise TypeError if its batches cannot be resized, ValueError without data."
-    first = (
-        next(iter(learner.eval_dataset)) if isinstance(learner.eval_dataset, dict) and learner.eval_dataset else None
-    )
-    if evaluate and learner.eval_dataset is None:
-        raise ValueError(
-            "batch_size_find(evaluate=True) has nothing to evaluate on; give the Learner an eval_dataset=."
-        )
+    data = learner.eval_dataset
+    if evaluate and data is None:
+        raise ValueError("There is nothing to evaluate on; give the Learner an eval_dataset=.")
+    first = next(iter(data)) if isinstance(data, dict) and data else None
     loader = get_eval_loader(learner, first, "batch_size_find()")[0] if evaluate else learner.get_train_dataloader()
-    if not isinstance(loader, DataLoader) or loader.batch_size is None:
-        raise TypeError(
-            "batch_size_find() makes batches of any size from samples, and this data comes in batches of its own; "
-            "give the Learner the data set itself."
-        )
-    return loader
-
-# %% ../../nbs/09_tune/01_batch_size.ipynb #5b62a430
-class SearchOptions(NamedTuple):
-    "Arguments of a search."
-    mode: str              # "power": sizes are doubled; "binary": then the exact largest
-    start: int             # the first size
-    most: int | None       # maximum size
-    memory: float | None   # memory limit in GB; None: the free memory, on a GPU all of it
-    steps: int             # minimum number of timed steps at each size
-    evaluate: bool         # for evaluations instead of training
-    seconds: float         # time after which no further size is tried
-
-def check_search_options(mode, start, most, memory, steps, evaluate, seconds: float) -> SearchOptions:
-    "Return the checked arguments; raise ValueError for an invalid one."
-    if mode not in ("power", "binary"):
-        raise ValueError(f"mode is 'power' (sizes are doubled) or 'binary' (then the exact largest), not {mode!r}.")
-    for name, value in {"start": start, "most": most, "steps": steps}.items():
-        if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
-            raise ValueError(f"{name} must be a positive integer, got {value!r}.")
-    for name, value in {"memory": memory, "seconds": seconds}.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"{name} must be positive, got {value!r}; memory is in GB.")
-    return SearchOptions(mode, int(start or 1), most and int(most), memory, int(steps), bool(evaluate), seconds)
+    if isinstance(loader, DataLoader) and loader.batch_size is not None: return loader
+    raise TypeError(
+        "batch_size_find() makes batches of any size from samples, and this data comes in batches of its own; give the"
+        " Learner the data set itself.")
 
 # %% ../../nbs/09_tune/01_batch_size.ipynb #813e85b6
 def batch_size_find(
     learner: TrainerBase,
-    mode: str = "power",
-    start=None,
-    most=None,
-    memory=None,
-    steps=3,
-    evaluate: bool = False,
-    seconds: float = 300,
+    mode: str = "power",  # sizes are doubled; "binary": then the exact largest is searched
+    start: int | None = None,  # the first size; None: 1
+    most: int | None = None,  # maximum size
+    memory: float | None = None,  # limit in GB; None: the free memory, on a GPU all of it
+    steps: int = 3,  # minimum number of timed steps at each size
+    evaluate: bool = False,  # measure evaluations instead of training
+    seconds: float = 300,  # time after which no further size is tried
 ) -> BatchSizes:
     "Measure batch sizes; raise ValueError or TypeError for invalid input, RuntimeError if no step works."
-    wanted = check_search_options(mode, start, most, memory, steps, evaluate, seconds)
-    with reading_only(learner, "batch_size_find()") as run:
+    check_search_options(
+        mode, {"start": start, "most": most, "steps": steps}, {"memory (in GB)": memory, "seconds": seconds})
+    with cancellable(learner, "batch_size_find()") as run:
         prepare_model(learner)
         require_unsharded(run, "batch_size_find()", "measures in one process")
         require_several_processes(run.args, 1, "batch_size_find()")
-        on_host = run.device.device.type == "cpu"
-        if on_host: return run_size_search(learner, wanted, *make_process_trial(learner, wanted))
-    return run_size_search(learner, wanted, *make_device_trial(learner, wanted))
-
-
-def prepare_search(learner: TrainerBase, wanted) -> tuple:
-    "Return the loader and the samples."
-    with learner.run_state.interrupts.opened():
-        loader = get_measurable_loader(learner, wanted.evaluate)
-        samples = heaviest_samples(loader, learner.args.order_seed, learner.run_state.cursor.epoch)
+        with run.interrupts.opened():
+            loader = get_measurable_loader(learner, evaluate)
+            samples = heaviest_samples(loader, learner.args.order_seed, run.cursor.epoch)
     if not samples: raise ValueError("There is nothing to measure with: the data has no samples.")
-    return loader, samples
-
-# %% ../../nbs/09_tune/01_batch_size.ipynb #363933c7
-@contextmanager
-def close_after(ask):
-    "Close the measuring process after the block."
-    try:
-        yield ask
-    finally:
-        ask.close()
-
-def make_process_trial(learner: TrainerBase, wanted) -> tuple:
-    "Return loader, samples, limit in bytes, and a context that yields the function to try a size, on a CPU."
-    loader, samples = prepare_search(learner, wanted)
-    limit = wanted.memory * 1e9 if wanted.memory else usable_host_memory()
-    # computed here, since it needs the data, which is not sent
-    learner.learns_itself
-    sending = LearnerPayload(
-        learner, samples, loader.collate_fn, steps=wanted.steps, evaluate=wanted.evaluate, limit=limit
-    )
-    return loader, samples, limit, close_after(TrialProcess(sending, learner.run_state.interrupts))
-
-@contextmanager
-def device_trial(learner: TrainerBase, wanted, samples, loader):
-    "Yield a function that tries a size on this process's GPU."
-    with isolated_training(learner, "batch_size_find()") as run:
-        trial = BatchTrial(
-            learner, samples, loader.collate_fn, DeviceMemoryGauge(run.device.device), wanted.steps, wanted.evaluate
-        )
-        def ask(size, accumulation, timeout):
-            run.interrupts.check()
-            return trial(size, accumulation)
-        yield ask
-
-def make_device_trial(learner: TrainerBase, wanted) -> tuple:
-    "Return loader, samples, limit in bytes, and a context that yields the function to try a size, on a GPU."
-    with reading_only(learner, "batch_size_find()"):
-        loader, samples = prepare_search(learner, wanted)
-    return loader, samples, wanted.memory and wanted.memory * 1e9, device_trial(learner, wanted, samples, loader)
-
-# %% ../../nbs/09_tune/01_batch_size.ipynb #3d0f3607
-def current_proposal(learner: TrainerBase, loader, evaluate) -> Proposal:
-    return Proposal(loader.batch_size, 1 if evaluate else learner.args.gradient_accumulation_steps)
-
-def run_size_search(learner: TrainerBase, wanted, loader, samples, limit, trying) -> BatchSizes:
-    "Search with the function that a context yields, and return the result."
-    present = current_proposal(learner, loader, wanted.evaluate)
-    evaluate = wanted.evaluate
+    on_host = run.device.device.type == "cpu"
+    limit = memory * 1e9 if memory else usable_host_memory() if on_host else None
+    present = Proposal(loader.batch_size, 1 if evaluate else learner.args.gradient_accumulation_steps)
     length = None if is_iterable_only(loader.dataset) else len(loader.dataset)
-    top = min((o for o in (wanted.most, length) if o is not None), default=None)
-    with trying as ask:
-        search = SizeSearch(
-            ask, lambda size: 1 if evaluate else max(round(present.global_batch / size), 1), top, limit, wanted.seconds
-        )
-        search_sizes(search, wanted.start, wanted.mode == "binary")
+    top = min((int(n) for n in (most, length) if n is not None), default=None)
+    def accumulation(size: int) -> int: return 1 if evaluate else max(round(present.global_batch / size), 1)
+    make_trial = make_process_trial if on_host else make_device_trial
+    with make_trial(learner, samples, loader.collate_fn, limit, steps=int(steps), evaluate=bool(evaluate)) as measure:
+        search = SizeSearch(measure, accumulation, top, limit, seconds)
+        search_sizes(search, int(start or 1), mode == "binary")
         largest = search.largest()
         if largest is None:
             check_failure_cause(search)
-        for size in (
-            ()
-            if largest is None
-            else (present.micro_batch, *(() if evaluate else [largest_divisor(present.global_batch, largest)]))
-        ):
-            if size <= largest:
-                search.fits(size)
+        else:
+            total = present.global_batch
+            divisor = next(n for n in range(min(largest, total), 0, -1) if total % n == 0)
+            for size in (present.micro_batch, present.micro_batch if evaluate else divisor):
+                if size <= largest: search.fits(size)
     if largest is not None and largest == top:
-        search.notes.append(
-            f"Larger ones than {top} were not tried:"
-            f" {f'most={top}' if top == wanted.most else f'the data has {length} samples'}."
-        )
-    if len({sample_nbytes(o) for o in samples}) > 1:
+        reason = f"most={top}" if top == most else f"the data has {length} samples"
+        search.notes.append(f"Larger ones than {top} were not tried: {reason}.")
+    if len({sample_nbytes(sample) for sample in samples}) > 1:
         search.notes.append(f"The samples differ in size; measured was with the largest of {len(samples)}.")
-    total = limit or (torch.cuda.mem_get_info()[1] if torch.cuda.is_initialized() else 0)
-    return BatchSizes(learner, list(search.rows.values()), present, total / 1e6 or None, evaluate, search.notes)
+    capacity = limit or (torch.cuda.mem_get_info()[1] if torch.cuda.is_initialized() else 0)
+    return BatchSizes(learner, search.rows.values(), present, capacity / 1e6 or None, evaluate, search.notes)
 
-# the largest divisor up to `most`
-def largest_divisor(total: int, most: int) -> int:
-    return next(n for n in range(min(most, total), 0, -1) if total % n == 0)
-
-def check_failure_cause(search):
+def check_failure_cause(search: SizeSearch):
     "Raise RuntimeError if no size failed for lack of memory, so that the cause is another one."
-    why = [o.why for o in search.rows.values()]
-    if why and not any("memory" in o or "process" in o or "MB" in o for o in why):
-        raise RuntimeError(
-            f"batch_size_find() could not take a single step, with {' or '.join(str(o) for o in search.rows)} samples:"
-            f" {why[-1]}. learn.step() shows where that comes from."
-        )
+    reasons = [row.why for row in search.rows.values()]
+    if not reasons or any(word in why for why in reasons for word in ("memory", "process", "MB")): return
+    raise RuntimeError(
+        f"batch_size_find() could not take a single step, with {' or '.join(map(str, search.rows))} samples:"
+        f" {reasons[-1]}. learn.step() shows where that comes from.")

@@ -140,7 +140,7 @@ MIN_RELATIVE_FALL = 1e-3
 CONFIDENCE = 3
 
 class LossFall(NamedTuple):
-    "Fall of a running mean, compared with chance."
+    "Describe the fall of a running mean, compared with chance."
     before: float   # value before the fall
     lowest: float
     chance: float   # a fall of at most this size is due to chance
@@ -161,7 +161,7 @@ def measure_fall(
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #20d701fb
 class CurveAssessment(NamedTuple):
-    "Assessment of a curve."
+    "Hold the assessment of a curve."
     answer: bool    # whether the rules are applied
     words: str      # the problem and its remedy in a sentence; empty for a sound curve
     note: str = ""  # short form for the plot
@@ -278,9 +278,8 @@ def assess_curve(
         )
     by_batch = loss_noise(losses)
     fall = measure_fall(read, part.start, first, by_batch)
-    early = first - fall.before > max(
-        CONFIDENCE * by_batch, 0.1 * (first - fall.lowest), MIN_RELATIVE_FALL * abs(first)
-    )
+    considerable = max(CONFIDENCE * by_batch, 0.1 * (first - fall.lowest), MIN_RELATIVE_FALL * abs(first))
+    early = first - fall.before > considerable
     if fall.before - fall.lowest <= fall.chance:
         return assess_no_fall(
             read[0] > first + 2 * by_batch, early, stopped, read.max() - read[0] > fall.chance, start, end, num_steps
@@ -298,11 +297,11 @@ MODES = ("exp", "linear")
 
 def trial_rates(start: float, end: float, num_steps: int, mode: str) -> np.ndarray:
     "Return the rates to try; raise ValueError for an invalid range, number of steps or mode."
-    if mode not in MODES: raise ValueError(f"mode={mode!r} is none of {', '.join(map(repr, MODES))}.")
+    if mode not in MODES: raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}; got {mode!r}.")
     if not 0 < start < end < math.inf:
-        raise ValueError(f"The rates go up from start to end, both above 0: start={start!r}, end={end!r} do not.")
+        raise ValueError(f"The range must satisfy 0 < start < end; got start={start!r}, end={end!r}.")
     if isinstance(num_steps, bool) or num_steps != int(num_steps) or num_steps < 10:
-        raise ValueError(f"num_steps={num_steps!r} makes no curve; give a whole number from 10 on.")
+        raise ValueError(f"num_steps must be an integer of at least 10, got {num_steps!r}.")
     share = np.linspace(0, 1, int(num_steps))
     return start * (end / start) ** share if mode == "exp" else start + (end - start) * share
 
@@ -334,7 +333,7 @@ def step_across_epochs(learner: TrainerBase) -> StepResult:
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #950796c1
 class DivergenceDetector:
-    "Detector of divergence in a sequence of losses."
+    "Detect divergence in a sequence of losses."
     def __init__(
         self,
         factor: float | None,  # multiple of the lowest mean loss; None: only a loss that is not finite
@@ -405,13 +404,13 @@ def run_lr_search(
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #0224d188
 class SearchProgress(Protocol):
-    "Context manager that shows the progress of a search."
+    "Describe a context manager that shows the progress of a search."
     def tick(self): ...
     def __enter__(self) -> SearchProgress: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None): ...
 
 class NoProgress:
-    "Progress display that shows nothing."
+    "Show no progress."
     def __init__(self, total: int): self.total = total
     def tick(self) -> None: "Count one step."
     def __enter__(self) -> NoProgress: return self
@@ -459,7 +458,7 @@ def curve_panel(found: LRFindResult) -> Panel:
 
 # %% ../../nbs/09_tune/00_lr_finder.ipynb #ad486ceb
 class LRFindResult(PanelDisplay):
-    "Result of a search: the curve and the suggestions, None where there is no answer."
+    "Show the result of a search: the curve and the suggestions, None where there is no answer."
     columns = 1
     def __init__(
         self,
@@ -486,21 +485,15 @@ class LRFindResult(PanelDisplay):
             name: rule(self.rates[part], self.smoothed[part]) if self.answer else None for name, rule in rules.items()
         }
 
+    # None: no answer, or the rule was not requested
     @property
-    def valley(self) -> float | None:
-        return self.suggestions.get("valley")
-
+    def valley(self) -> float | None: return self.suggestions.get("valley")
     @property
-    def slide(self) -> float | None:
-        return self.suggestions.get("slide")
-
+    def slide(self) -> float | None: return self.suggestions.get("slide")
     @property
-    def minimum(self) -> float | None:
-        return self.suggestions.get("minimum")
-
+    def minimum(self) -> float | None: return self.suggestions.get("minimum")
     @property
-    def steep(self) -> float | None:
-        return self.suggestions.get("steep")
+    def steep(self) -> float | None: return self.suggestions.get("steep")
 
     def frame(self):
         "Return a pandas DataFrame with a row for each step."

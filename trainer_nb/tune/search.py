@@ -35,7 +35,7 @@ __all__ = ['Objective', 'BestRun', 'default_hp_space', 'default_compute_objectiv
 Objective = Callable[[dict[str, Any]], float | list[float]]
 
 class BestRun(NamedTuple):
-    "Best trial of a search."
+    "Hold the best trial of a search."
     run_id: str                      # number of the trial; its folder is run-<number>
     objective: float | list[float]   # a list if there are several objectives
     hyperparameters: dict[str, Any]
@@ -120,7 +120,7 @@ def make_trial_learner(learner: TrainerBase, trial: Trial, args: TrainingArgumen
 
 # %% ../../nbs/09_tune/02_search.ipynb #3742a1f1
 class ObjectiveReporter:
-    "Reporter of a trial's evaluations; raises Optuna's TrialPruned if the trial is to be pruned."
+    "Report a trial's evaluations to Optuna; raise TrialPruned if the trial is to be pruned."
     def __init__(
         self,
         trial: Trial,
