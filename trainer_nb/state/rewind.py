@@ -206,7 +206,5 @@ def restore_own_past(run: RunState, base):
         ring = get_rewind_buffer(run)
         ring.account.open()
         ring.kept = deque(s for s in ring.kept if s.step <= base.step)
-        ring.wait = ring.every
-        ring.seen = len(run.history.events)
-        run.paused = False
-        run.editable_state = capture_editable_state(run)
+        ring.wait, ring.seen = ring.every, len(run.history.events)
+        run.paused, run.editable_state = False, capture_editable_state(run)
