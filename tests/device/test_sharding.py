@@ -8,6 +8,7 @@ from sharded import Block, Net, counted, make, rows, same
 from trainer_nb import Learner, TrainerCallback, TrainingArguments
 from trainer_nb.state import resume
 from trainer_nb.core.errors import InvalidOperation
+from trainer_nb.args import parallel
 from trainer_nb.args.parallel import ShardingConfig, resolve_sharding
 from trainer_nb.device.sharding import to_local
 from trainer_nb.device.collectives import SINGLE_PROCESS, World
@@ -76,6 +77,17 @@ def test_one_process_is_told_what_to_type(monkeypatch):
         with monkeypatch.context() as m:
             m.setenv(name, value)
             with pytest.raises(ValueError, match=words): make(fsdp=None).step()
+
+
+def test_a_session_does_not_read_the_configuration_again(monkeypatch):
+    "It is read when the settings are checked and when the device is made; without fsdp=True in one process, its keys are unused."
+    learn = make(fsdp_config={"auto_wrap_policy": "NO_WRAP"})
+    learn.args.fsdp = None
+    learn.step(1)
+    def read(config): raise AssertionError("read again")
+    monkeypatch.setattr(parallel, "read_fsdp_config", read)
+    assert learn.step(1)[0].step == 2
+    with pytest.raises(AssertionError, match="read again"): resolve_sharding(True)
 
 
 def test_a_model_that_cannot_be_divided():

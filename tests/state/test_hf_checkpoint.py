@@ -306,7 +306,7 @@ def test_back_and_forth(tmp_path):
     assert same(other, like)
     found = {f.step: f for f in list_checkpoints(tmp_path / "run")}
     assert sorted(found) == [*range(1, 10)] and all(not f.problem for f in found.values())
-    assert found[4].says and not found[5].says, "the Trainer's are told by what it left in them"
+    assert found[4].manifest and not found[5].manifest, "the Trainer's are told by what it left in them"
     assert same(resumed(ours(tmp_path / "run", net(), points(50), save_strategy="no", **given), tmp_path / "run" / "checkpoint-5"), like)
     assert same(resumed(ours(tmp_path / "run", net(), points(50), save_strategy="no", **given), True), like)
 

@@ -80,12 +80,7 @@ class ModelPatch:
 # %% ../../nbs/04_device/02_model_patches.ipynb #1b6226e9
 class GlobalPatch:
     "Set a process-wide value while the patch is applied; restore it afterwards."
-    def __init__(
-        self,
-        get: Callable[[], Any],
-        set: Callable[[Any], Any],
-        value: Any,
-    ):
+    def __init__(self, get: Callable[[], Any], set: Callable[[Any], Any], value: Any):
         self._get = get
         self._set = set
         self._value = value
@@ -101,19 +96,9 @@ class GlobalPatch:
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #1715dd9a
 # the settings that patch a model
-PATCH_ARGS = (
-    "activation_checkpointing",
-    "activation_checkpointing_kwargs",
-    "use_cache",
-    "neftune_noise_alpha",
-    "torch_compile",
-    "torch_compile_backend",
-    "torch_compile_mode",
-    "tf32",
-    "use_liger_kernel",
-    "liger_kernel_config",
-    "debug",
-)
+PATCH_ARGS = ("activation_checkpointing", "activation_checkpointing_kwargs", "use_cache", "neftune_noise_alpha",
+              "torch_compile", "torch_compile_backend", "torch_compile_mode", "tf32", "use_liger_kernel",
+              "liger_kernel_config", "debug")
 
 class PatchSet:
     "Hold a learner's patches, which are applied inside `activated`."
@@ -197,11 +182,8 @@ def _is_block(m: torch.nn.Module) -> bool:
 
 def find_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
     "Return the blocks in the outermost lists of layers, or an empty list if the model has no such list."
-    inner = (
-        [b for b in model.children() if _is_block(b)]
-        if isinstance(model, (torch.nn.ModuleList, torch.nn.Sequential))
-        else []
-    )
+    is_list = isinstance(model, (torch.nn.ModuleList, torch.nn.Sequential))
+    inner = [b for b in model.children() if _is_block(b)] if is_list else []
     return inner if len(inner) > 1 else [b for m in model.children() for b in find_blocks(m)]
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #e252d02c
@@ -226,16 +208,12 @@ def checkpoint_blocks(
     "Compute every n-th block of a plain module twice. Raise ValueError if it has no blocks."
     found = find_blocks(model)
     if not found:
-        raise ValueError(
-            f"activation_checkpointing=True finds no layers in {type(model).__name__}: it has no method"
-            " activation_checkpointing_enable, and no nn.ModuleList or nn.Sequential of blocks that have layers"
-            " inside. Put its layers into one, or call torch.utils.checkpoint in its forward."
-        )
+        raise ValueError(f"activation_checkpointing=True finds no layers in {type(model).__name__}: it has no method "
+                         "activation_checkpointing_enable, and no nn.ModuleList or nn.Sequential of blocks that have "
+                         "layers inside. Put its layers into one, or call torch.utils.checkpoint in its forward.")
     if how["use_reentrant"]:
-        raise ValueError(
-            "use_reentrant=True is for models that have a method activation_checkpointing_enable; for plain modules"
-            " leave it out."
-        )
+        raise ValueError("use_reentrant=True is for models that have a method activation_checkpointing_enable; for "
+                         "plain modules leave it out.")
     for b in found[::every]:
         b.forward = checkpointed_forward(b, how)
 
@@ -258,9 +236,8 @@ def checkpoint_by_method(
     room = _accepted_names(getattr(model, method))
     if room is not None:
         for name in further.keys() - room:
-            raise ValueError(
-                f"{type(model).__name__}.{method} takes no {name}; leave it out of activation_checkpointing_kwargs."
-            )
+            raise ValueError(f"{type(model).__name__}.{method} takes no {name}; leave it out of "
+                             "activation_checkpointing_kwargs.")
         kwargs = {k: v for k, v in kwargs.items() if k in room}
     getattr(model, method)(**kwargs)
 
@@ -278,10 +255,8 @@ def enable_activation_checkpointing(model: torch.nn.Module, args: TrainingArgume
     if method is not None:
         checkpoint_by_method(model, method, how, further)
     elif further.get("offload"):
-        raise ValueError(
-            "offload=True is for models that have a method activation_checkpointing_enable; for plain modules leave it"
-            " out."
-        )
+        raise ValueError("offload=True is for models that have a method activation_checkpointing_enable; for plain "
+                         "modules leave it out.")
     else:
         checkpoint_blocks(model, how, every)
 
@@ -289,10 +264,8 @@ def activation_checkpointing_patch(model: torch.nn.Module, args: TrainingArgumen
     "Return the patch; None if activation checkpointing is off."
     if not args.activation_checkpointing: return None
     if args.use_cache:
-        warn(
-            "use_cache=True has no effect with activation_checkpointing=True: layers that are computed twice keep no"
-            " cache."
-        )
+        warn("use_cache=True has no effect with activation_checkpointing=True: layers that are computed twice keep no "
+             "cache.")
     return ModelPatch(model, lambda: enable_activation_checkpointing(model, args))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #da45313c
@@ -314,23 +287,16 @@ def should_compile(args: TrainingArguments) -> bool:
 
 def check_compile_backend(name: str, device: torch.device):
     "Raise ValueError for an unknown backend, or if its compiler is missing."
-    if (
-        name == "inductor"
-        and device.type == "cpu"
-        and not any(map(shutil.which, [*os.environ.get("CXX", "").split()[:1], "g++", "c++", "clang++"]))
-    ):
-        raise ValueError(
-            "torch_compile=True uses the backend 'inductor', which needs a C++ compiler on a CPU, and none was found;"
-            " install one (apt-get install g++), or give torch_compile_backend='aot_eager', which compiles nothing down"
-            " to the machine."
-        )
+    compilers = [*os.environ.get("CXX", "").split()[:1], "g++", "c++", "clang++"]
+    if name == "inductor" and device.type == "cpu" and not any(map(shutil.which, compilers)):
+        raise ValueError("torch_compile=True uses the backend 'inductor', which needs a C++ compiler on a CPU, and "
+                         "none was found; install one (apt-get install g++), or give "
+                         "torch_compile_backend='aot_eager', which compiles nothing down to the machine.")
     if name in ("inductor", "eager", "aot_eager"): return
     known = torch._dynamo.list_backends(exclude_tags=())
     if name not in known:
-        raise ValueError(
-            f"torch_compile_backend={name!r} is not a backend of torch.compile here; there are"
-            f" {', '.join(known)}.{suggest_names(name, known)}"
-        )
+        raise ValueError(f"torch_compile_backend={name!r} is not a backend of torch.compile here; there are "
+                         f"{', '.join(known)}.{suggest_names(name, known)}")
 
 def compile_patches(model: torch.nn.Module, args: TrainingArguments, device: torch.device) -> list[Patch]:
     "Return the patches; an empty list if compilation is off."
@@ -340,13 +306,10 @@ def compile_patches(model: torch.nn.Module, args: TrainingArguments, device: tor
     # a function outside of torch: torch does not compile functions of its own modules
     def call(*given, **kwargs):
         return model._call_impl(*given, **kwargs)
-    compiled = torch.compile(
-        call, backend=backend, **({"mode": args.torch_compile_mode} if args.torch_compile_mode else {})
-    )
+    compiled = torch.compile(call, backend=backend, mode=args.torch_compile_mode or None)
     config = torch._dynamo.config
-    hook_guards = GlobalPatch(
-        lambda: config.skip_nnmodule_hook_guards, lambda v: setattr(config, "skip_nnmodule_hook_guards", v), False
-    )
+    def skip_hook_guards(value: bool): config.skip_nnmodule_hook_guards = value
+    hook_guards = GlobalPatch(lambda: config.skip_nnmodule_hook_guards, skip_hook_guards, False)
     return [hook_guards, ModelPatch(model, lambda: vars(model).update(_compiled_call_impl=compiled))]
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #1e258c4b
@@ -358,10 +321,8 @@ def tf32_patch(args: TrainingArguments, device: torch.device) -> GlobalPatch | N
     if args.tf32 is None: return None
     if not supports_tf32(device):
         if args.tf32:
-            raise ValueError(
-                f"tf32=True needs an NVIDIA GPU of the Ampere generation or newer, and training is on {device.type};"
-                " leave it out."
-            )
+            raise ValueError(f"tf32=True needs an NVIDIA GPU of the Ampere generation or newer, and training is on "
+                             f"{device.type}; leave it out.")
         return None
     def put(value): torch.backends.fp32_precision = value
     return GlobalPatch(lambda: torch.backends.fp32_precision, put, "tf32" if args.tf32 else "ieee")
@@ -379,9 +340,8 @@ def liger_patch(model: torch.nn.Module, args: TrainingArguments, device: torch.d
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     library = sys.modules.get("transformers")
     if library is None or not isinstance(base, library.PreTrainedModel):
-        raise ValueError(
-            f"use_liger_kernel=True is for models of transformers, and {type(base).__name__} is none; leave it out."
-        )
+        raise ValueError(f"use_liger_kernel=True is for models of transformers, and {type(base).__name__} is none; "
+                         "leave it out.")
     return ModelPatch(base, lambda: _apply_liger_kernel_to_instance(model=base, **(args.liger_kernel_config or {})))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #a8d8fff0
@@ -401,10 +361,8 @@ def neftune_patch(model: torch.nn.Module, args: TrainingArguments) -> ModelPatch
     except (AttributeError, NotImplementedError):
         embeddings = None
     if not isinstance(embeddings, torch.nn.Module):
-        raise ValueError(
-            f"neftune_noise_alpha adds noise to the input's embeddings, and {type(model).__name__} does not say which"
-            " these are; give it a method get_input_embeddings() that returns the layer."
-        )
+        raise ValueError(f"neftune_noise_alpha adds noise to the input's embeddings, and {type(model).__name__} has "
+                         "no method for them; give it a method get_input_embeddings() that returns the layer.")
     return ModelPatch(embeddings, lambda: embeddings.register_forward_hook(neftune_hook(args)))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #da375cbe
@@ -431,11 +389,8 @@ class LayerCall:
     ):
         self.name = name or "(the model)"
         self.kind = type(module).__name__
-        found = [
-            *((n, p) for n, p in module.named_parameters(recurse=False)),
-            *iter_named_tensors("input", given),
-            *iter_named_tensors("output", output),
-        ]
+        found = [*module.named_parameters(recurse=False), *iter_named_tensors("input", given),
+                 *iter_named_tensors("output", output)]
         found = [(label, t) for label, t in found if t.numel()]
         self.labels = [label for label, _ in found]
         with torch.no_grad():
@@ -448,12 +403,8 @@ class LayerCall:
         return next((label for label, (_, most) in zip(self.labels, self.ranges) if not abs(most) < float("inf")), None)
 
     def __str__(self):
-        return "\n".join(
-            [
-                f"{'':17} {self.name} {self.kind}",
-                *(f"{least:8.2e} {most:8.2e} {label}" for label, (least, most) in zip(self.labels, self.ranges)),
-            ]
-        )
+        rows = [f"{least:8.2e} {most:8.2e} {label}" for label, (least, most) in zip(self.labels, self.ranges)]
+        return "\n".join([f"{'':17} {self.name} {self.kind}", *rows])
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #c00069e4
 class NotFinite(ValueError):
@@ -461,10 +412,8 @@ class NotFinite(ValueError):
     def __init__(self, message: str, frames: list[LayerCall]):
         super().__init__(message)
         self.frames = frames
-        self.add_note(
-            f"(the last {len(frames)} layers, each with the smallest and the largest magnitude)\n"
-            + "\n".join(map(str, frames))
-        )
+        head = f"(the last {len(frames)} layers, each with the smallest and the largest magnitude)"
+        self.add_note("\n".join([head, *map(str, frames)]))
 
 class OverflowDetector:
     "Check the calls of all layers with hooks."
@@ -488,34 +437,23 @@ class OverflowDetector:
         if wrong is None: return
         frames = list(self.frames)
         self.frames.clear()
-        which = f"the {wrong} of" if wrong.startswith(("input", "output")) else f"{wrong!r}, a weight of"
-        undo = (
-            "the step is taken back"
-            if wrong.startswith(("input", "output"))
-            else "learn.rewind(n) or learn.restore(...) goes back to better ones"
-        )
-        raise NotFinite(
-            f"{which[0].upper()}{which[1:]} {frame.name!r} ({frame.kind}) is not finite, {self.where()}; {undo}.",
-            frames,
-        )
+        if wrong.startswith(("input", "output")):
+            which = f"The {wrong} of"
+            undo = "the step is taken back"
+        else:
+            which = f"{wrong!r}, a weight of"
+            undo = "learn.rewind(n) or learn.restore(...) goes back to better ones"
+        raise NotFinite(f"{which} {frame.name!r} ({frame.kind}) is not finite, {self.where()}; {undo}.", frames)
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #85610892
-def overflow_patch(
-    learner,  # a learner
-) -> ModelPatch | None:
+def overflow_patch(learner) -> ModelPatch | None:
     "Return the patch; None if overflow detection is off."
     if "underflow_overflow" not in (learner.args.debug or ""): return None
-    def where():
-        within = (
-            f", micro-batch {learner.current_micro_batch + 1} of {learner.current_gradient_accumulation_steps}"
-            if learner.current_gradient_accumulation_steps > 1
-            else ""
-        )
-        return (
-            f"in step {learner.state.global_step + 1}{within}"
-            if learner.run_state.phase in ("step", "debug")
-            else f"in an evaluation after step {learner.state.global_step}"
-        )
+    def where() -> str:
+        step = learner.state.global_step
+        if learner.run_state.phase not in ("step", "debug"): return f"in an evaluation after step {step}"
+        n = learner.current_gradient_accumulation_steps
+        return f"in step {step + 1}" + (f", micro-batch {learner.current_micro_batch + 1} of {n}" if n > 1 else "")
     return ModelPatch(learner.model, lambda: OverflowDetector(learner.model, where))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #a3d4a09d
@@ -525,24 +463,15 @@ def make_patches(learner) -> list:
     model = learner.run_state.model
     device = learner.run_state.device.device
     if args.debug and should_compile(args):
-        raise ValueError(
-            "debug='underflow_overflow' checks every layer, and torch_compile=True compiles all of them into one; leave"
-            " torch_compile out to find the overflow."
-        )
-    made = (
-        tf32_patch(args, device),
-        liger_patch(model, args, device),
-        activation_checkpointing_patch(model, args),
-        neftune_patch(model, args),
-        use_cache_patch(model, args),
-        overflow_patch(learner),
-        *compile_patches(model, args, device),
-    )
+        raise ValueError("debug='underflow_overflow' checks every layer, and torch_compile=True compiles all of them "
+                         "into one; leave torch_compile out to find the overflow.")
+    made = (tf32_patch(args, device), liger_patch(model, args, device), activation_checkpointing_patch(model, args),
+            neftune_patch(model, args), use_cache_patch(model, args), overflow_patch(learner),
+            *compile_patches(model, args, device))
     return [f for f in made if f is not None]
 
 def apply_patches(learner):
     "Update the patches of the learner's device for the current settings."
     run = learner.run_state
-    run.device.patches.set(
-        (id(run.model), *(repr(getattr(run.args, name)) for name in PATCH_ARGS)), lambda: make_patches(learner)
-    )
+    key = (id(run.model), *(repr(getattr(run.args, name)) for name in PATCH_ARGS))
+    run.device.patches.set(key, lambda: make_patches(learner))

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from ..args.training_args import TrainingArguments
-from ..args.parallel import ShardingConfig, resolve_sharding
+from ..args.parallel import ShardingConfig, is_fsdp_enabled
 from ..core.errors import InvalidOperation
 from .collectives import World
 
@@ -203,7 +203,7 @@ def require_several_processes(
     verb: str,  # for the message
 ):
     "Raise ValueError if fsdp is set and there is only one process."
-    if num_processes > 1 or resolve_sharding(args.fsdp, args.fsdp_config) is None: return
+    if num_processes > 1 or not is_fsdp_enabled(args.fsdp): return
     raise ValueError(
         f"{verb} has one process, and fsdp={args.fsdp!r} shards the model among several: learn.launch(num_processes=2)"
         " starts them here, torchrun or accelerate launch starts a script in them; learn.args.fsdp = None trains in"
@@ -223,10 +223,7 @@ def require_unsharded(
         )
 
 # %% ../../nbs/04_device/01_sharding.ipynb #407d35ee
-def wrapped_layers(
-    model: torch.nn.Module,
-    config: ShardingConfig,
-) -> list[torch.nn.Module]:
+def wrapped_layers(model: torch.nn.Module, config: ShardingConfig) -> list[torch.nn.Module]:
     "Return the layers that are wrapped separately, inner ones first, without the root. Raise ValueError for a class that does not occur."
     layers = [m for m in model.modules() if m is not model][::-1]
     if config.policy == "NO_WRAP": return []

@@ -261,13 +261,11 @@ def check_folder_free(place: Path, run_id):
 def is_own_checkpoint(place: Path, run_id) -> bool:
     "Check whether a folder is a checkpoint of this run without additional files."
     try:
-        says = verify_checkpoint(place, every_byte=False)
+        manifest = verify_checkpoint(place, every_byte=False)
     except CorruptCheckpoint:
         return False
-    return says.get("run") == run_id and {p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file()} == {
-        *says["files"],
-        MANIFEST_NAME,
-    }
+    files = {p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file()}
+    return manifest.get("run") == run_id and files == {*manifest["files"], MANIFEST_NAME}
 
 def save_checkpoint_sync(
     learner: TrainerBase,
@@ -398,13 +396,13 @@ def describe_save_failure(place, error: BaseException) -> str:
     )
 
 # %% ../../nbs/07_state/07_async_save.ipynb #78dfdb15
-# best: the path of the checkpoint that was the best before the run went back
 def invalidate_future(
-    run: RunState, best,
+    run: RunState,
+    best,  # path of the checkpoint that was the best before the run went back
     after: int = -1,  # only those of later steps than this one
 ):
     "Rename the checkpoints that are no longer in the run's past; warn about those that cannot be renamed."
-    # if it fails, the next verb says so
+    # if it fails, the next verb raises the error
     get_saver(run).wait(run.interrupts)
     if run.args.output_dir is None or not is_checkpoint_writer(run): return
     try:

@@ -60,9 +60,11 @@ def save_live_model(model: torch.nn.Module):
     return folder
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #be057bff
-# key -> (file, key); names: key in the file -> key, if they differ
-def find_tensors_in_files(folder: Path, weights: dict, names=None) -> dict:
-    "Return which of these tensors the files of a folder hold."
+def find_tensors_in_files(
+    folder: Path, weights: dict,
+    names=None,  # key in the file -> key of the weights, if they differ
+) -> dict:
+    "Return (file, key) of those of these tensors that the files of a folder hold, by key."
     names = names or {k: k for k in weights}
     from safetensors import safe_open
     found: dict[str, tuple[str, str]] = {}
@@ -76,9 +78,8 @@ def find_tensors_in_files(folder: Path, weights: dict, names=None) -> dict:
     return found
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #c66a7dd3
-# name -> (file, name[, "complex"])
 def write_tensors(tensors: dict, path: Path) -> dict:
-    "Write tensors to one file and return the location of each."
+    'Write tensors to one file; return (file, name) of each by name, with "complex" for one written as real pairs.'
     from safetensors.torch import save_file
     if not tensors: return {}
     pairs = {n for n, t in tensors.items() if t.dtype == torch.complex128}
@@ -129,17 +130,16 @@ class CheckpointContents(NamedTuple):
     live: Any               # as returned by `save_live_model`
     entries: dict           # as returned by `state_dict_entries`
     processing_class: Any   # for example a tokenizer; written too
-    says: dict              # for the manifest: step, run, ...
+    manifest: dict          # step, run, ...
     about: dict             # further values for resuming; `state` if it differs from the snapshot's
     adapted: dict           # for a model with adapters: key in PEFT's file -> key of the state_dict
     base: frozenset         # snapshot names of the adapters' base, of which only the digests are written
 
 
-def collect_checkpoint(
-    run: RunState, snapshot: Snapshot, processing_class=None, says=None, about=None
-) -> CheckpointContents:
+def collect_checkpoint(run: RunState, snapshot: Snapshot, processing_class=None, manifest=None,
+                       about=None) -> CheckpointContents:
     "Collect the parts of a checkpoint, so that the run can continue while they are written."
-    says = {
+    manifest = {
         "format": "trainer_nb",
         "schema": CHECKPOINT_SCHEMA,
         "step": snapshot.step,
@@ -147,23 +147,11 @@ def collect_checkpoint(
         "parent": run.history.parent,
         "place": list(snapshot.values["place"]),
         "written": time.time(),
-    } | (says or {})
-    adapted = (
-        adapter_state_keys(run.model, "default")
-        if has_adapters(run.model) and "default" in adapter_names(run.model)
-        else {}
-    )
-    return CheckpointContents(
-        snapshot,
-        run.model,
-        save_live_model(run.model),
-        state_dict_entries(run),
-        processing_class,
-        says,
-        about or {},
-        adapted,
-        frozen_base_names(run),
-    )
+    } | (manifest or {})
+    has_default = has_adapters(run.model) and "default" in adapter_names(run.model)
+    adapted = adapter_state_keys(run.model, "default") if has_default else {}
+    return CheckpointContents(snapshot, run.model, save_live_model(run.model), state_dict_entries(run),
+                              processing_class, manifest, about or {}, adapted, frozen_base_names(run))
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #deeebe68
 CHECKPOINT_SCHEMA = 1
@@ -182,17 +170,15 @@ def write_values(
     )
     return {name: encode_value(value, tensors, name) for name, value in values.items()}
 
-# an empty folder
 def write_checkpoint(package: CheckpointContents, folder: Path):
-    "Write a checkpoint, its manifest last."
+    "Write a checkpoint to an empty folder, its manifest last."
     found = write_model(package, folder)
-    if not package.says.get("only_model"):
+    if not package.manifest.get("only_model"):
         write_run_state(package, folder, found)
-    write_manifest(folder, package.says)
+    write_manifest(folder, package.manifest)
 
-# key of the state_dict -> (file, key), for the tensors found in the files
 def write_model(package: CheckpointContents, folder: Path) -> dict:
-    "Write the weights, and the processing class if there is one."
+    "Write the weights and the processing class; return (file, key) of the weights by key of the state_dict."
     given = package.snapshot.tensors
     weights = {}
     for key, entry in package.entries.items():
@@ -203,7 +189,7 @@ def write_model(package: CheckpointContents, folder: Path) -> dict:
         shutil.copytree(package.live.name, folder, dirs_exist_ok=True)
     if hasattr(package.processing_class, "save_pretrained"):
         package.processing_class.save_pretrained(folder)
-    return {} if package.says.get("only_model") else find_tensors_in_files(folder, weights, package.adapted)
+    return {} if package.manifest.get("only_model") else find_tensors_in_files(folder, weights, package.adapted)
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #ee4883fc
 def locate_written_tensors(

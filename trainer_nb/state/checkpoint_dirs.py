@@ -55,7 +55,7 @@ def _manifest_digest(manifest: dict) -> str:
 
 def write_manifest(
     folder: Path,
-    says: dict,  # additional entries of the manifest, plain values
+    entries: dict,  # additional entries of the manifest, plain values
 ):
     "Write the manifest of a directory and flush the directory to disk."
     inside = sorted(folder.rglob("*"))
@@ -64,7 +64,7 @@ def write_manifest(
         for p in inside
         if p.is_file()
     }
-    manifest = says | {"files": files}
+    manifest = entries | {"files": files}
     (folder / MANIFEST_NAME).write_text(json.dumps(manifest | {"seal": _manifest_digest(manifest)}, indent=1), "utf-8")
     for path in (*inside, folder / MANIFEST_NAME, folder):
         fsync_path(path)
@@ -149,8 +149,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_release_after_fork)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #721f49e4
-# the temporary name of a directory that is being written
 def temporary_path(place: Path, writer: str) -> Path:
+    "Return a temporary name for a directory that a run, named by its id, is writing."
     return place.with_name(f"{place.name}.tmp-{writer}.{secrets.token_hex(4)}")
 
 def move_aside(folder: Path, writer: str) -> Path:
@@ -177,11 +177,12 @@ def temporary_folder(place: Path, writer: str):
             return
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #b0f90517
-# called with the path if it exists; renames it, and returns the new path if it is to be deleted, else None
 @contextmanager
-def atomic_directory(place: Path,        # the final path of the directory
-                  writer: str,        # the id of the run; its abandoned directories are cleaned up first
-                  make_room=None):
+def atomic_directory(
+    place: Path,     # the final path of the directory
+    writer: str,     # the id of the run; its abandoned directories are cleaned up first
+    make_room=None,  # called with the path if that exists, to rename it; returns the new path to delete that, else None
+):
     "Yield a directory to fill, then rename it to `place`; raise FileExistsError if that exists."
     if place.exists() and make_room is None: raise FileExistsError(f"{place} is there already.")
     clean_leftovers(place.parent, writer)
@@ -291,22 +292,24 @@ class CheckpointInfo(NamedTuple):
     "A checkpoint in a folder."
     step: int
     path: Path
-    says: dict     # the manifest; empty for a checkpoint of the Trainer
+    manifest: dict     # empty for a checkpoint of the Trainer
     problem: str   # the problem; "" if it is complete
 
     @property
     def written(self) -> float:
         "Return the time of writing, in seconds since 1970."
-        return self.says.get("written") or (self.path / "trainer_state.json").stat().st_mtime
+        return self.manifest.get("written") or (self.path / "trainer_state.json").stat().st_mtime
 
-# written by the Trainer, perhaps over one of this package
 def has_training_args(path: Path) -> bool:
+    "Check whether the Trainer has written a checkpoint, perhaps over one of this package."
     return (path / "training_args.bin").is_file()
-# the Trainer's layout
+
 def is_trainer_checkpoint(path: Path) -> bool:
+    "Check whether a checkpoint has the Trainer's layout."
     return (path / "trainer_state.json").is_file() and (has_training_args(path) or not (path / "run.json").is_file())
-# written by this package
+
 def has_manifest(path: Path) -> bool:
+    "Check whether this package has written a checkpoint, and the Trainer has not written over it."
     return (path / MANIFEST_NAME).is_file() and not has_training_args(path)
 
 def inspect_checkpoint(path: Path, step: int) -> CheckpointInfo:
@@ -337,7 +340,7 @@ def list_checkpoints(folder: str | Path) -> list[CheckpointInfo]:
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #a30a84bb
 def read_adjacent_log(found: CheckpointInfo) -> History | None:
     "Return the history in the log of a checkpoint's run; None if it is missing or unreadable."
-    path = log_path(found.path.parent, found.says["run"])
+    path = log_path(found.path.parent, found.manifest["run"])
     try:
         return read_history(path) if path.is_file() else None
     except ValueError:
@@ -345,21 +348,20 @@ def read_adjacent_log(found: CheckpointInfo) -> History | None:
 
 def is_in_history(found: CheckpointInfo, history: History | None) -> bool:
     "Check whether a checkpoint lies in the past of its run; without a history of that run, return True."
-    return (
-        history is None or history.run_id != found.says.get("run") or is_ancestor(history, Place(*found.says["place"]))
-    )
+    if history is None or history.run_id != found.manifest.get("run"): return True
+    return is_ancestor(history, Place(*found.manifest["place"]))
 
 def find_latest_checkpoint(folder: str | Path) -> CheckpointInfo | None:
     "Return the checkpoint from which to resume, or None; warn about each incomplete one that is skipped."
     every = list_checkpoints(folder)
-    whole = [f for f in every if not f.problem and not f.says.get("only_model")]
+    whole = [f for f in every if not f.problem and not f.manifest.get("only_model")]
     for f in every:
         if f.problem:
             warn(f"A checkpoint is passed over: {f.problem}")
     if not whole: return None
     last = max(whole, key=lambda f: f.written)
-    same = [f for f in whole if f.says.get("run") == last.says.get("run")]
-    if not last.says: return max(same, key=lambda f: f.step)
+    same = [f for f in whole if f.manifest.get("run") == last.manifest.get("run")]
+    if not last.manifest: return max(same, key=lambda f: f.step)
     history = read_adjacent_log(last)
     return max((f for f in same if is_in_history(f, history)), key=lambda f: f.step, default=None)
 
@@ -383,7 +385,7 @@ def invalidate_abandoned(
     after: int = -1,
 ) -> list[Path]:
     "Retire the checkpoints of a run that do not lie in its past any more, those of later steps than `after`."
-    mine = [f for f in list_checkpoints(folder) if not f.problem and f.says.get("run") == history.run_id]
+    mine = [f for f in list_checkpoints(folder) if not f.problem and f.manifest.get("run") == history.run_id]
     return [
         invalidate(f.path, best is not None and f.path == Path(best))
         for f in mine
@@ -397,7 +399,7 @@ def checkpoints_to_delete(
     protected: Sequence[str | Path] = (),  # checkpoints that are never deleted, such as the best one
 ) -> list[Path]:
     "Return the checkpoints that exceed the limit, in the order of deletion."
-    mine = [f.path for f in list_checkpoints(folder) if not f.problem and f.says.get("run") == run_id]
+    mine = [f.path for f in list_checkpoints(folder) if not f.problem and f.manifest.get("run") == run_id]
     retired = [
         p
         for p in sorted(Path(folder).glob("retired-checkpoint-*"), key=lambda p: p.stat().st_mtime)

@@ -29,8 +29,8 @@ def data_fingerprint(dataset) -> str | None:
         return None
     return seen.hexdigest()[:16]
 
-# indices of a sample of n entries
 def sample_indices(n: int) -> list[int]:
+    "Return the indices of a sample of n entries: the first and the last 8, and some in between."
     return sorted({*range(min(8, n)), *range(0, n, max(1, n // 16)), *range(max(n - 8, 0), n)})
 
 def update_hash(seen, thing):

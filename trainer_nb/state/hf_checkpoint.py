@@ -161,7 +161,7 @@ def write_trainer_checkpoint(
     found = write_model(package, folder)
     values = package.snapshot.values
     write_trainer_state(package, folder)
-    if not package.says.get("only_model"):
+    if not package.manifest.get("only_model"):
         groups = values["optimizer"]["groups"]
         schedule = values["lr_scheduler"]
         two = (
@@ -174,7 +174,7 @@ def write_trainer_checkpoint(
             groups, schedule = regroup(groups, schedule, two, numbers)
         write_torch_files(package, folder, groups, schedule)
         write_extra_state(package, folder, found, groups)
-    write_manifest(folder, package.says)
+    write_manifest(folder, package.manifest)
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #684edfe6
 def read_trainer_state(folder: Path) -> TrainerState:
@@ -185,9 +185,9 @@ def read_trainer_state(folder: Path) -> TrainerState:
     except ValueError:
         written = None
     known = {f.name for f in fields(TrainerState)}
-    says = {k: v for k, v in written.items() if k in known and v is not None} if isinstance(written, dict) else {}
-    if type(says.get("global_step")) is int and type(says.get("epoch", 0)) in (int, float):
-        return TrainerState(**says)
+    given = {k: v for k, v in written.items() if k in known and v is not None} if isinstance(written, dict) else {}
+    if type(given.get("global_step")) is int and type(given.get("epoch", 0)) in (int, float):
+        return TrainerState(**given)
     raise CorruptCheckpoint(f"{path} is truncated, or was not written by transformers' Trainer. Resume from an older checkpoint.")
 
 def position_after_batches(feed, epoch: int, batches: int) -> int:

@@ -116,9 +116,8 @@ def tried(
     except Exception:
         return None
 
-# arguments: as for tried
 def expected_state_keys(optimizer: torch.optim.Optimizer, group, like) -> dict | None:
-    "Return the state keys per parameter, with the dtype of tensors of its shape; None if the step fails."
+    "Return the keys of a parameter's state after a trial step, with the dtype of tensors of its shape; None if it fails."
     trial = tried(optimizer, group, like)
     if trial is None: return None
     p, state, _ = trial
@@ -306,9 +305,8 @@ def describe_group_differences(run: RunState, mine, groups) -> list[str]:
     return list(said.values())
 
 # %% ../../nbs/07_state/04_hf_optimizer.ipynb #415d0492
-# both: as a schedule's `state_dict`
 def convert_scheduler_state(run: RunState, template: dict, schedule: dict) -> tuple[dict, list]:
-    "Return the schedule's state for this run and warnings; raise ValueError if its type differs."
+    "Return the `state_dict` of a schedule for this run, and warnings; raise ValueError if its type differs."
     n = len(run.optimizer.param_groups)
     lists = group_lists(run.lr_scheduler.state_dict(), n)
     missing = [k for k in run.lr_scheduler.state_dict() if k not in schedule and k[0] != "_"] + [

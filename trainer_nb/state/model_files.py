@@ -104,15 +104,13 @@ def adapter_names(model: torch.nn.Module) -> list[str]:
     "Return the names of a model's adapters; the model must have some."
     return list(cast(AdapterModel, model).peft_config)
 
-# an adapter's name; the model's state_dict
 def _adapter_entries(model: torch.nn.Module, name: str, state) -> dict:
-    "Return an adapter's entries by their names in its file."
+    "Return the entries of a model's state_dict for an adapter, by their names in its file."
     from peft import get_peft_model_state_dict
     return get_peft_model_state_dict(model, state_dict=dict(state), adapter_name=name, save_embedding_layers=False)
 
-# name in the file -> key of the model's state_dict
 def adapter_state_keys(model: torch.nn.Module, name: str) -> dict:
-    "Return the entries of a model's state that an adapter's file holds, except computed ones."
+    "Return the keys of a model's state_dict in an adapter's file by their names there, except computed ones."
     state = model.state_dict(keep_vars=True)
     keys = {id(t): k for k, t in state.items() if isinstance(t, torch.Tensor)}
     return {k: keys[id(t)] for k, t in _adapter_entries(model, name, state).items() if id(t) in keys}
@@ -171,9 +169,8 @@ def _read_adapter_file(folder: Path) -> dict:
     raise CorruptCheckpoint(f"{folder} holds no adapter: there is no adapter_model.safetensors in it.")
 
 # %% ../../nbs/07_state/02_model_files.ipynb #5378edb2
-# both by their names in a file
 def check_adapter(folder: str | Path, weights: dict, own: dict):
-    "Raise ValueError if a file's adapter differs from the model's in its names or shapes."
+    "Raise ValueError if a file's adapter differs from the model's in its names in the file or in its shapes."
     strange = sorted(set(weights) ^ set(own))
     if strange: raise ValueError(f"{folder} holds another adapter: {strange[0]!r} is not in both.")
     for k, t in weights.items():
@@ -183,10 +180,9 @@ def check_adapter(folder: str | Path, weights: dict, own: dict):
                 " here."
             )
 
-# key of the model's state_dict -> tensor
 @torch.no_grad()
 def read_adapters(model: torch.nn.Module, folder: str | Path) -> dict:
-    "Return the adapter weights in a folder without changing the model; raise ValueError on a mismatch."
+    "Return the adapter weights in a folder by key of the model's state_dict; raise ValueError on a mismatch."
     from peft import set_peft_model_state_dict
     read = {}
     prefix = "" if hasattr(model, "get_base_model") else "base_model.model."
@@ -258,9 +254,8 @@ def _find_pickled_weights(folder: Path) -> list:
     )
 
 # %% ../../nbs/07_state/02_model_files.ipynb #16f69ec6
-# key of the model's state_dict -> tensor
 def read_weights_for_model(model: torch.nn.Module, folder: str | Path) -> dict:
-    "Return the weights in a folder under the model's names; raise ValueError if the model differs."
+    "Return the weights in a folder by key of the model's state_dict; raise ValueError if the model differs."
     if has_adapters(model): return read_adapters(model, folder)
     weights = read_weights(folder)
     own = {k: t for k, t in model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}

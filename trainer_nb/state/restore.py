@@ -114,7 +114,8 @@ def reset_run_state(run: RunState):
             setattr(run, f.name, f.default if f.default_factory is MISSING else f.default_factory())
     vars(run.state).update(place)
     run.start_clock()
-    run.history, run.due = History(parent=run.history.run_id), deque()
+    run.history = History(parent=run.history.run_id)
+    run.due = deque()
     run.discard("optimizer", "lr_scheduler", "loader", "backups", "editable_state")
     if run.rewind_buffer is not None:
         run.rewind_buffer.clear()

@@ -60,15 +60,12 @@ __all__ = ['describe_unusable_checkpoints', 'resolve_checkpoint', 'is_checkpoint
 # %% ../../nbs/07_state/09_resume.ipynb #59e5811a
 def describe_unusable_checkpoints(shelf) -> str:
     "Return a text about checkpoints that cannot be resumed from; empty if there are none."
-    there = [f.path.name for f in list_checkpoints(shelf) if f.says.get("only_model")]
+    there = [f.path.name for f in list_checkpoints(shelf) if f.manifest.get("only_model")]
     left = sorted(p.name for p in Path(shelf).glob("retired-*"))
     if there: return f" ({there[-1]} holds the weights alone, because of save_only_model=True)"
-    return (
-        f" ({left[-1]} is of a future that was left behind; resume_from_checkpoint={str(Path(shelf, left[-1]))!r} takes"
-        " it all the same)"
-        if left
-        else ""
-    )
+    if not left: return ""
+    return (f" ({left[-1]} is of a future that was left behind; resume_from_checkpoint={str(Path(shelf, left[-1]))!r} "
+            "takes it all the same)")
 
 def resolve_checkpoint(
     learner: TrainerBase,
@@ -84,16 +81,12 @@ def resolve_checkpoint(
         clean_leftovers(Path(shelf))
         found = find_latest_checkpoint(shelf)
         if found is None:
-            raise ValueError(
-                f"There is no checkpoint in {shelf} to resume from{describe_unusable_checkpoints(shelf)}; without"
-                " resume_from_checkpoint a new run begins."
-            )
+            problem = f"There is no checkpoint in {shelf} to resume from{describe_unusable_checkpoints(shelf)}"
+            raise ValueError(f"{problem}; without resume_from_checkpoint a new run begins.")
         return found.path
     if not isinstance(where, (str, os.PathLike)) or where == "":
-        raise ValueError(
-            "A run is resumed from a folder, for example 'out/checkpoint-20', or with True from the newest one in"
-            f" output_dir; not from {where!r}."
-        )
+        raise ValueError("A run is resumed from a folder, for example 'out/checkpoint-20', or with True from the "
+                         f"newest one in output_dir; not from {where!r}.")
     folder = Path(where).expanduser().absolute()
     wait_for_other_savers(learner.run_state, folder.parent)
     if not folder.exists():
@@ -102,8 +95,8 @@ def resolve_checkpoint(
         raise ValueError(no_checkpoint_message(where, folder, learner.args.output_dir))
     return folder
 
-# save_state() writes a trainer_state.json to the folder that contains the checkpoints
 def is_checkpoint(folder: Path) -> bool:
+    "Check whether a folder is a checkpoint rather than a folder of them, which may have a trainer_state.json as well."
     return (folder / MANIFEST_NAME).is_file() or not list_checkpoints(folder)
 
 def no_checkpoint_message(
@@ -112,28 +105,19 @@ def no_checkpoint_message(
 ) -> str:
     "Return an error message about a missing checkpoint that names the existing ones."
     if where in ("True", "true"):
-        return (
-            f"There is no folder {folder} to resume from; if the newest checkpoint is meant, give True without the"
-            " quotes."
-        )
-    said = (
-        f"There is no folder {folder} to resume from"
-        if not folder.exists()
-        else (
-            f"{folder} is a file; a run is resumed from the folder of a checkpoint"
-            if folder.is_file()
-            else f"{folder} is no checkpoint but a folder of them"
-        )
-    )
+        return (f"There is no folder {folder} to resume from; if the newest checkpoint is meant, give True without the "
+                "quotes.")
+    if not folder.exists():
+        problem = f"There is no folder {folder} to resume from"
+    elif folder.is_file():
+        problem = f"{folder} is a file; a run is resumed from the folder of a checkpoint"
+    else:
+        problem = f"{folder} is no checkpoint but a folder of them"
     for shelf in (folder, folder.parent, output_dir):
-        there = (
-            [f.path.name for f in list_checkpoints(shelf) if not f.problem]
-            if shelf is not None and Path(shelf).is_dir()
-            else []
-        )
-        if there:
-            return f"{said}; in {shelf} there {'is' if len(there) == 1 else 'are'} {', '.join(there)}."
-    return f"{said}."
+        if shelf is None or not Path(shelf).is_dir(): continue
+        there = [f.path.name for f in list_checkpoints(shelf) if not f.problem]
+        if there: return f"{problem}; in {shelf} there {'is' if len(there) == 1 else 'are'} {', '.join(there)}."
+    return f"{problem}."
 
 # %% ../../nbs/07_state/09_resume.ipynb #c78b88a8
 def edited_settings(
@@ -163,8 +147,8 @@ def effective_settings(snapshot: Snapshot, now: dict) -> dict:
     }
 
 # %% ../../nbs/07_state/09_resume.ipynb #edb36a76
-# values in a checkpoint besides the run
 def checkpoint_info(snapshot: Snapshot) -> dict:
+    "Return the values in a checkpoint besides the run."
     return snapshot.values.get("about", {})
 
 def check_train_data(learner: TrainerBase, snapshot: Snapshot) -> list[str]:
@@ -175,10 +159,8 @@ def check_train_data(learner: TrainerBase, snapshot: Snapshot) -> list[str]:
     if then.get("length") != now["length"] and then:
         differs = f"the training data had {then['length']} samples and has {now['length']} now"
         if cursor.position and not snapshot.values["finished"]:
-            raise ValueError(
-                f"{differs}, and the run is in the middle of an epoch, at sample {cursor.position} of an order that"
-                " does not fit it; give it the former data until the epoch ends"
-            )
+            raise ValueError(f"{differs}, and the run is in the middle of an epoch, at sample {cursor.position} of an "
+                             "order that does not fit it; give it the former data until the epoch ends")
         return [f"{differs}: the next epochs are over those"]
     if None not in (then.get("fingerprint"), now["fingerprint"]) and then["fingerprint"] != now["fingerprint"]:
         return [
@@ -303,9 +285,8 @@ def restart_epoch_data(run: RunState, snapshot: Snapshot) -> list[str]:
     if not run.args.ignore_data_skip or not cursor.position or snapshot.values["finished"] or over:
         return []
     snapshot.values.update(cursor=Cursor(cursor.epoch), bookmark=None, batches_in_epoch=0, epoch_open=False)
-    return [
-        f"the data of the epoch starts from the beginning instead of at sample {cursor.position}, because of ignore_data_skip=True"
-    ]
+    return [f"the data of the epoch starts from the beginning instead of at sample {cursor.position}, because of "
+            "ignore_data_skip=True"]
 
 # %% ../../nbs/07_state/09_resume.ipynb #7ddeeafa
 def read_snapshot(learner: TrainerBase, folder: Path) -> Snapshot:
@@ -370,7 +351,8 @@ def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, e
         run.rewind_buffer.clear()
     if run.saver is not None:
         get_saver(run).after_restore(run, best)
-    run.paused, run.editable_state = False, capture_editable_state(run)
+    run.paused = False
+    run.editable_state = capture_editable_state(run)
 
 # %% ../../nbs/07_state/09_resume.ipynb #60451859
 def load_best_weights(learner: TrainerBase):
@@ -381,11 +363,8 @@ def load_best_weights(learner: TrainerBase):
     try:
         if path is None: raise ValueError("no evaluation has given one")
         prepare_model(learner)
-        path = (
-            load_best_everywhere
-            if run.device.sharded_model is not None or len(best_fields(learner)) > 1
-            else load_best_on_main
-        )(learner, Path(path))
+        everywhere = run.device.sharded_model is not None or len(best_fields(learner)) > 1
+        path = load_best_everywhere(learner, Path(path)) if everywhere else load_best_on_main(learner, Path(path))
     except (OSError, ValueError, MainProcessFailed) as error:
         warn(f"The best model could not be loaded ({error}), so the model has the weights of the last step.")
     else:
@@ -422,13 +401,13 @@ def find_best_folder(run: RunState, path: Path) -> Path:
     every = [path, *path.parent.glob(f"retired*{path.name}*")]
     def is_it(p):
         if is_trainer_checkpoint(p) and not has_manifest(p): return True
-        return (says := read_manifest(p)).get("run") in ids and says.get("step") == run.state.best_global_step
+        return (manifest := read_manifest(p)).get("run") in ids and manifest.get("step") == run.state.best_global_step
     mine = [p for p in every if p.is_dir() and is_it(p)]
     if not mine: raise ValueError(f"{path} is not there any more, or is another run's")
     return mine[0]
 
-# the average of an optimizer with two modes is in its state
 def best_fields(learner: TrainerBase) -> tuple:
+    "Return the fields of a snapshot with the best weights; the average of an optimizer with two modes is in its state."
     return ("model", "optimizer") if hasattr(learner.optimizer, "train") else ("model",)
 
 def read_best_weights(learner: TrainerBase, folder: Path) -> tuple:
@@ -453,7 +432,8 @@ def assign_weights(
     if learner.run_state.device.sharded_model is None:
         learner.model.load_state_dict(tensors, strict=False)
     else:
-        [copy_into(own[k], t) for k, t in tensors.items()]
+        for k, t in tensors.items():
+            copy_into(own[k], t)
     for group in learner.optimizer.param_groups if values and len(best_fields(learner)) > 1 else ():
         # the weights are the average
         group["train_mode"] = False

@@ -9,6 +9,7 @@ import ast
 import builtins
 import dis
 import inspect
+import itertools
 import linecache
 import math
 import re
@@ -25,27 +26,22 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 # %% auto #0
-__all__ = ['import_line', 'StoredValue', 'map_leaves', 'leaf_nbytes', 'copy_leaf', 'store_value', 'write_stored_values',
-           'statement_names', 'executed_nodes', 'executed_calls', 'root_names', 'called_name', 'names_changed_by_call',
-           'assigned_targets', 'names_changed_in', 'Statement', 'typed_text', 'indent_statement', 'nested_code',
+__all__ = ['import_line', 'StoredValue', 'map_leaves', 'store_value', 'write_stored_values', 'statement_names', 'executed_nodes',
+           'executed_calls', 'root_names', 'called_name', 'names_changed_by_call', 'assigned_targets',
+           'names_changed_in', 'Statement', 'is_code_of', 'typed_text', 'indent_statement', 'nested_code',
            'split_statements', 'ExecutedText', 'get_shell', 'user_namespace', 'current_position', 'failure_line',
-           'executed_texts', 'SessionCode', 'function_nodes', 'ProgramSlice', 'pruned_import', 'import_lines',
-           'module_level_numbers']
+           'executed_texts', 'SessionCode', 'function_nodes', 'ProgramSlice', 'import_lines', 'module_level_numbers']
 
 # %% ../../nbs/07_state/15_script_source.ipynb #d50976c1
-def import_line(
-    value: object,
-    name: str,  # the name to bind
-) -> str | None:
-    "Return the line that imports a module, class or function; None if it cannot be imported."
+def import_line(value: object, name: str) -> str | None:
+    "Return the line that imports a module, class or function by a name; None if it cannot be imported."
     def alias(own: str) -> str: return "" if own == name else f" as {name}"
     if isinstance(value, types.ModuleType): return f"import {value.__name__}{alias(value.__name__)}"
     module = getattr(value, "__module__", None)
     own = getattr(value, "__qualname__", None)
     if not isinstance(module, str) or module in ("__main__", "builtins") or not own or not own.isidentifier():
         return None
-    parts = module.split(".")
-    paths = [".".join(parts[:i + 1]) for i in range(len(parts))]
+    paths = itertools.accumulate(module.split("."), "{}.{}".format)
     path = next((p for p in paths if getattr(sys.modules.get(p), own, None) is value), None)
     return f"from {path} import {own}{alias(own)}" if path else None
 
@@ -77,52 +73,38 @@ def map_leaves(
     if tensor or array or isinstance(value, np.generic) or kind in _SCALARS: return apply(value)
     raise TypeError(f"a value of type {kind.__name__} cannot be stored")
 
-def leaf_nbytes(leaf) -> int:
-    "Return the approximate size of a tensor, an array or a scalar."
-    return len(leaf) if isinstance(leaf, (str, bytes)) else getattr(leaf, "nbytes", 8)
-
-def copy_leaf(leaf):
-    "Return a copy on the CPU, without the rest of the storage of which a tensor is a view."
-    return leaf.cpu().clone() if isinstance(leaf, torch.Tensor) else leaf
-
 # %% ../../nbs/07_state/15_script_source.ipynb #01175ebc
-def store_value(
-    value: Any,
-    name: str,
-) -> StoredValue | None:
+def store_value(value: Any, name: str) -> StoredValue | None:
     "Store a value; return None for a scalar or an unsupported type, which code must make."
+    cls = type(value)
     datasets = sys.modules.get("datasets")
     # a custom transform would be code
-    if datasets is not None and type(value) is datasets.Dataset and value.format["type"] != "custom":
-        return StoredValue(
-            name,
-            f'load_from_disk(str(FILES / "{name}"))',
-            nbytes=int(value.data.nbytes * len(value) / max(value.data.num_rows, 1)),
-            write=lambda path: value.save_to_disk(str(path)),
-            imports="from datasets import load_from_disk",
-        )
-    cls = type(value)
+    if datasets is not None and cls is datasets.Dataset and value.format["type"] != "custom":
+        code = f'load_from_disk(str(FILES / "{name}"))'
+        nbytes = int(value.data.nbytes * len(value) / max(value.data.num_rows, 1))
+        def write(path: Path): value.save_to_disk(str(path))
+        return StoredValue(name, code, nbytes=nbytes, write=write, imports="from datasets import load_from_disk")
     line = import_line(cls, cls.__name__)
     if line is not None and hasattr(value, "save_pretrained") and hasattr(cls, "from_pretrained"):
         code = f'{cls.__name__}.from_pretrained(FILES / "{name}")'
         return StoredValue(name, code, write=value.save_pretrained, imports=line)
+    if isinstance(value, (*_SCALARS, np.generic)): return None
     sizes = []
     def measure(leaf):
-        sizes.append(leaf_nbytes(leaf))
+        sizes.append(len(leaf) if isinstance(leaf, (str, bytes)) else getattr(leaf, "nbytes", 8))
         return leaf
     try:
         map_leaves(value, measure)
     except TypeError:
         return None
-    return None if isinstance(value, (*_SCALARS, np.generic)) else StoredValue(name, f'stored["{name}"]', value, sum(sizes))
+    return StoredValue(name, f'stored["{name}"]', value, sum(sizes))
 
-def write_stored_values(
-    values: list[StoredValue],
-    folder: Path,  # created if necessary
-):
-    "Write the files of several values."
+def write_stored_values(values: list[StoredValue], folder: Path):
+    "Write the files of several values to a folder, which is created if necessary."
     folder.mkdir(parents=True, exist_ok=True)
-    data = {v.name: map_leaves(v.value, copy_leaf) for v in values if v.write is None}
+    # without the rest of the storage of which a tensor is a view
+    def copy(leaf): return leaf.cpu().clone() if isinstance(leaf, torch.Tensor) else leaf
+    data = {v.name: map_leaves(v.value, copy) for v in values if v.write is None}
     if data: torch.save(data, folder / "data.pt")
     for v in values:
         if v.write is not None: v.write(folder / v.name)
@@ -208,12 +190,7 @@ def names_changed_by_call(
 
 def assigned_targets(node: ast.AST) -> list[ast.expr]:
     "Return the targets to which a node assigns, without tuples around them."
-    if isinstance(node, (ast.Assign, ast.Delete)):
-        targets = node.targets
-    elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For)):
-        targets = [node.target]
-    else:
-        targets = []
+    targets = getattr(node, "targets", None) or ([node.target] if hasattr(node, "target") else [])
     return [inner for t in targets for inner in (t.elts if isinstance(t, (ast.Tuple, ast.List)) else [t])]
 
 def names_changed_in(nodes: Iterable[ast.AST]) -> set[str]:
@@ -272,23 +249,28 @@ class Statement:
         return self.node.value if isinstance(self.node, ast.Assign) and len(self.node.targets) == 1 else None
 
     @property
+    def call(self) -> ast.Call | None:
+        "Return the call of which the statement consists; None for other statements."
+        return self.node.value if isinstance(self.node, ast.Expr) and isinstance(self.node.value, ast.Call) else None
+
+    @property
     def always_binds(self) -> bool: return isinstance(self.node, (ast.Assign, ast.AnnAssign)) or self.defines or self.imports
 
     def __repr__(self) -> str: return f"{self.where}: {self.text.splitlines()[0]}"
 
-def typed_text(
-    lines: list[str],  # of the cell
-    node: ast.stmt,
-) -> str:
-    "Return the text of a statement as typed, with the comments above it."
+def is_code_of(text: str, node: ast.stmt) -> bool:
+    "Check whether a text is the code of a single statement."
+    try:
+        return ast.dump(ast.parse(text)) == ast.dump(ast.Module([node], []))
+    except SyntaxError:
+        return False
+
+def typed_text(lines: list[str], node: ast.stmt) -> str:
+    "Return the text of a statement as typed in the lines of a cell, with the comments above it."
     def text_from(line: int) -> str: return textwrap.dedent("\n".join(lines[line:node.end_lineno])).rstrip().rstrip(";")
     first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) - 1
-    try:
-        alone = ast.dump(ast.parse(text_from(first))) == ast.dump(ast.Module([node], []))
-    except SyntaxError:
-        alone = False
     # other statements are on the same line
-    if not alone: return ast.unparse(node)
+    if not is_code_of(text_from(first), node): return ast.unparse(node)
     while first and re.match(r"\s*#(?!\s*\|)", lines[first - 1]):
         first -= 1
     return text_from(first)
@@ -296,7 +278,7 @@ def typed_text(
 def indent_statement(s: Statement) -> str:
     "Return a statement's text, indented for the body of a function; multi-line strings stay the same."
     indented = textwrap.indent(s.text, "    ")
-    same = ast.dump(ast.parse(f"if 1:\n{indented}").body[0]) == ast.dump(ast.If(ast.Constant(1), [s.node], []))
+    same = is_code_of(f"if 1:\n{indented}", ast.If(ast.Constant(1), [s.node], []))
     return indented if same else textwrap.indent(ast.unparse(s.node), "    ")
 
 # %% ../../nbs/07_state/15_script_source.ipynb #a9f1412a
@@ -398,29 +380,28 @@ class SessionCode:
         self.statements: list[Statement] = []
         self._bindings: dict[str, list[Statement]] = {}
         self._changed: dict[int, set[str]] = {}
-        # numbers of the statements that define a method that changes its object, by its name
-        self._mutating_methods: dict[str, list[int]] = {}
+        # names of methods of the session's classes that change their objects
+        self._mutating_methods: set[str] = set()
         for where, text, last_line in texts:
             self.statements += split_statements(text, where, last_line, len(self.statements))
         for s in self.statements:
             for name in s.binds:
                 self._bindings.setdefault(name, []).append(s)
             for m in function_nodes(s.node) if isinstance(s.node, ast.ClassDef) else ():
-                if m.args.args and m.args.args[0].arg in names_changed_in(m.body):
-                    self._mutating_methods.setdefault(m.name, []).append(s.number)
+                if m.args.args and m.args.args[0].arg in names_changed_in(m.body): self._mutating_methods.add(m.name)
 
-    def bindings(
-        self,
-        name: str,
-        before: float = math.inf,  # number of a statement
-    ) -> list[Statement]:
-        "Return the last statement that certainly bound a name and later candidates; empty if none."
+    def bindings(self, name: str, before: float = math.inf) -> list[Statement]:
+        "Return the last statement that certainly bound a name before a statement, and later candidates; empty if none."
         candidates: list[Statement] = []
         for s in reversed(self._bindings.get(name, [])):
             if s.number >= before: continue
             candidates.append(s)
             if s.always_binds: break
         return candidates[::-1]
+
+    def last_binding(self, name: str, before: float = math.inf) -> Statement | None:
+        "Return the last statement that may have bound a name before a statement; None if there is none."
+        return next((s for s in reversed(self._bindings.get(name, ())) if s.number < before), None)
 
     def changing(self, name: str, after: float, until: float) -> list[Statement]:
         "Return the statements in a range that change the object of a name."
@@ -433,8 +414,8 @@ class SessionCode:
         for call in executed_calls(s.node):
             changed |= self._changed_by(call, s.number)
         for name in list(changed):
-            bound = self.bindings(name, s.number)
-            value = bound[-1].value if bound else None
+            bound = self.last_binding(name, s.number)
+            value = None if bound is None else bound.value
             if isinstance(value, (ast.Attribute, ast.Subscript, ast.Name)): changed |= root_names(value)
         return changed
 
@@ -442,13 +423,11 @@ class SessionCode:
         "Return the names that a call of a function or method of the session changes."
         name = called_name(call.func)
         if isinstance(call.func, ast.Attribute):
-            mutating = any(number < before for number in self._mutating_methods.get(name, ()))
-            return root_names(call.func.value) if mutating else set()
-        bound = self.bindings(name, before)
-        function = bound[-1].node if bound else None
-        if not isinstance(function, ast.FunctionDef): return set()
-        inner = names_changed_in(function.body)
-        return root_names(a for p, a in zip(function.args.args, call.args) if p.arg in inner)
+            return root_names(call.func.value) if name in self._mutating_methods else set()
+        bound = self.last_binding(name, before)
+        if bound is None or not isinstance(bound.node, ast.FunctionDef): return set()
+        inner = names_changed_in(bound.node.body)
+        return root_names(a for p, a in zip(bound.node.args.args, call.args) if p.arg in inner)
 
 def function_nodes(node: ast.AST) -> list[ast.FunctionDef]:
     "Return the methods of a class, or the function itself."
@@ -521,12 +500,10 @@ class ProgramSlice:
         if hasattr(builtins, name) or name in ("__file__", "__name__", "display") or name not in self.session.names: return
         value = self.session.names[name]
         # a star import may have bound it
-        for s in reversed(self.session.statements):
-            if not isinstance(s.node, ast.ImportFrom) or s.node.names[0].name != "*": continue
-            if getattr(sys.modules.get(s.node.module or ""), name, self) is value:
-                self.statements[s.number] = s
-                return
-        line = import_line(value, name)
+        imports = (s.node for s in reversed(self.session.statements) if isinstance(s.node, ast.ImportFrom))
+        modules = (node.module for node in imports if node.names[0].name == "*" and node.module)
+        module = next((m for m in modules if getattr(sys.modules.get(m), name, self) is value), None)
+        line = f"from {module} import {name}" if module else import_line(value, name)
         if line is None and type(value) in (bool, int, float, str, type(None)): line = f"{name} = {value!r}"
         if line is None:
             self.problems.append(f"no cell binds `{name}`; make it in a cell")
@@ -534,23 +511,19 @@ class ProgramSlice:
             self.lines[name] = line
 
 # %% ../../nbs/07_state/15_script_source.ipynb #4bdeb640
-def pruned_import(s: Statement, required: Collection[str]) -> set[str]:
-    "Return the lines of an import statement, restricted to the required names."
-    if not isinstance(s.node, (ast.Import, ast.ImportFrom)): return set()
-    if s.node.names[0].name == "*" or getattr(s.node, "module", None) == "__future__": return {s.text}
-    kept = [a for a in s.node.names if (a.asname or a.name.split(".")[0]) in required]
-    if isinstance(s.node, ast.Import): return {ast.unparse(ast.Import([a])) for a in kept}
-    return {ast.unparse(ast.ImportFrom(s.node.module, kept, s.node.level))} if kept else set()
-
-def import_lines(
-    part: ProgramSlice,
-    more: Iterable[str] = (),  # lines
-) -> list[str]:
-    "Return all imports of a slice: `__future__` first, then modules, then names."
+def import_lines(part: ProgramSlice, more: Iterable[str] = ()) -> list[str]:
+    "Return the imports of a slice with the required names, and more lines: `__future__`, then modules, then names."
     lines = {*more, *(line for line in part.lines.values() if line.startswith(("import ", "from ")))}
     for s in part.session.statements:
-        future = isinstance(s.node, ast.ImportFrom) and s.node.module == "__future__"
-        if future or s.number in part.statements: lines |= pruned_import(s, part.required.get(s.number, ()))
+        if not isinstance(s.node, (ast.Import, ast.ImportFrom)): continue
+        required = part.required.get(s.number, ())
+        kept = [a for a in s.node.names if (a.asname or a.name.split(".")[0]) in required]
+        if isinstance(s.node, ast.Import):
+            lines |= {ast.unparse(ast.Import([a])) for a in kept}
+        elif s.node.module == "__future__":
+            lines.add(s.text)
+        elif kept:
+            lines.add(ast.unparse(ast.ImportFrom(s.node.module, kept, s.node.level)))
     return sorted(lines, key=lambda line: ("__future__" not in line, line.startswith("from"), line))
 
 def module_level_numbers(part: ProgramSlice) -> set[int]:
@@ -561,8 +534,7 @@ def module_level_numbers(part: ProgramSlice) -> set[int]:
     size = -1
     while len(level) > size:
         size = len(level)
-        for s in code:
-            if not s.defines and not names & (s.binds | part.required[s.number]): continue
+        for s in (s for s in code if s.defines or names & (s.binds | part.required[s.number])):
             level.add(s.number)
             names |= s.reads
     return level

@@ -43,20 +43,25 @@ def resend_sigterm(seconds: float = 0.1):
 class SigtermCheckpointCallback(TrainerCallback):
     "Callback that writes a checkpoint on SIGTERM and then ends the process."
     order = 95
-    def __init__(self): self.wanted, self.written, self.previous_handler, self.learn = False, False, None, lambda: None
+
+    def __init__(self):
+        self.wanted = False
+        self.written = False
+        self.previous_handler = None
+        # a weak reference, once there is a learner
+        self.learn = lambda: None
+
     def __deepcopy__(self, memo): return SigtermCheckpointCallback()   # for a branch, which installs its own handler
 
     def listen(self, learn):
         "Install the handler for SIGTERM."
         if threading.current_thread() is not threading.main_thread():
-            return warn(
-                "enable_jit_checkpoint has no effect for a Learner that is made outside of the main thread: Python"
-                " hears signals there only."
-            )
+            return warn("enable_jit_checkpoint has no effect for a Learner that is made outside of the main thread: "
+                        "Python handles signals there only.")
         self.learn = weakref.ref(learn)
-        self.previous_handler = signal.signal(signal.SIGTERM, self.heard)
+        self.previous_handler = signal.signal(signal.SIGTERM, self.handle)
 
-    def heard(self, *signal_and_frame):
+    def handle(self, *signal_and_frame):
         "Handle SIGTERM."
         learn = self.learn()
         run = learn.run_state if learn is not None else None
@@ -69,23 +74,18 @@ class SigtermCheckpointCallback(TrainerCallback):
         self.wanted = True
         if run.owner is None: return self.write(learn)
         if run.device is None or run.device.world.is_single_process:
-            self.ask(learn)
+            self.write_after_step(learn)
 
-    def on_step_end(
-        self,
-        args: EventArgs,
-        state: TrainerState,
-        control: TrainerControl,
-        learner: TrainerBase | None = None,
-        **kwargs,
-    ):
+    def on_step_end(self, args: EventArgs, state: TrainerState, control: TrainerControl,
+                    learner: TrainerBase | None = None, **kwargs):
+        "Write the checkpoint if a process of the run has received the signal."
         if learner is None: return
         world = learner.run_state.device.world
         if not world.is_single_process and any(world.all_gather_object(self.wanted)):
-            self.ask(learner)
+            self.write_after_step(learner)
 
-    # run at the boundary
-    def ask(self, learn):
+    def write_after_step(self, learn):
+        "Write the checkpoint at the boundary of the step."
         learn.run_state.deferred_changes.append(as_callback(learn.run_state, lambda: self.write(learn)))
 
     def write(self, learn):
@@ -93,8 +93,9 @@ class SigtermCheckpointCallback(TrainerCallback):
         try:
             save_checkpoint_sync(learn)
         except SaveFailed as error:
-            warn(f"SIGTERM came, and no checkpoint could be written: {error}")
-        self.written, learn.run_state.pause_requested = True, True
+            warn(f"SIGTERM was received, and no checkpoint could be written: {error}")
+        self.written = True
+        learn.run_state.pause_requested = True
         if threading.current_thread() is threading.main_thread():
             run_default_sigterm(self.previous_handler)
         else:
