@@ -42,9 +42,9 @@ from ..state.async_save import wait_for_save
 
 # %% auto #0
 __all__ = ['BACKGROUND_RUNS', 'bind_context', 'StepBudget', 'require_learner', 'is_debug_step_open', 'check_can_wait',
-           'BackgroundRun', 'describe_background', 'request_steps', 'nothing_to_do_message', 'clear_error',
-           'run_background_thread', 'make_until', 'train_in_background', 'record_failure', 'register_exit_pause',
-           'reset_after_fork', 'pause_all_runs', 'start_background', 'get_handle', 'stop_run']
+           'BackgroundRun', 'current_error', 'describe_background', 'request_steps', 'nothing_to_do_message',
+           'clear_error', 'run_background_thread', 'make_until', 'train_in_background', 'record_failure',
+           'register_exit_pause', 'reset_after_fork', 'pause_all_runs', 'start_background', 'get_handle', 'stop_run']
 
 # %% ../../nbs/10_live/05_background.ipynb #350fe97c
 def bind_context(function: Callable[[], object]) -> Callable[[], object]:
@@ -158,8 +158,9 @@ class BackgroundRun:
         # the body of the thread, with the context of the cell that has started the run
         self._bound_work: Callable[[], object] | None = None
         self._screen: Screen | None = None
-        # the error that has stopped the run
+        # the error that has stopped the run, and the step after which it did
         self.error: BaseException | None = None
+        self.error_step = 0
         # the view that shows the handle in a notebook
         self.view: Any = None
 
@@ -264,11 +265,16 @@ class BackgroundRun:
         )
 
 # %% ../../nbs/10_live/05_background.ipynb #bf5b8289
+def current_error(run: RunState) -> BaseException | None:
+    "Return the error that stopped the background run; None if the run has left that step since, for example in a cell."
+    handle = run.background_run
+    return handle.error if handle is not None and handle.error_step == run.state.global_step else None
+
 def describe_background(handle: BackgroundRun, run: RunState) -> str:
     "Return the status of a background run as text."
     name = type(run.model).__name__ if run.model is not None else "no model yet"
-    if handle.error is not None:
-        return f"{name}, failed {describe_position(run)} with {type(handle.error).__name__}: {handle.error}"
+    error = current_error(run)
+    if error is not None: return f"{name}, failed {describe_position(run)} with {type(error).__name__}: {error}"
     if handle.training: return f"{name}, training {describe_position(run)}"
     return f"{name}, {'finished' if run.finished else 'paused'} {describe_position(run)}"
 
@@ -352,8 +358,9 @@ def train_in_background(handle: BackgroundRun, learner: TrainerBase):
 # %% ../../nbs/10_live/05_background.ipynb #0213e629
 def record_failure(handle: BackgroundRun, error: BaseException):
     "Keep the error that stopped the run, and report it."
-    handle.error = error
     run = handle.learner.run_state
+    handle.error = error
+    handle.error_step = run.state.global_step
     name = type(error).__name__
     message = f"The background run failed {describe_position(run)} with {name}: {str(error).removesuffix('.')}."
     partial = describe_interrupted_callback(run, error)

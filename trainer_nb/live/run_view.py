@@ -28,6 +28,7 @@ from ..engine.loop import describe_position
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, current_value, effect_of
+from .background import current_error
 from .curves import numeric_metric_names
 from .health import assess_health
 from .progress import find_progress_callback
@@ -58,8 +59,8 @@ def display_status(run: RunState) -> DisplayStatus:
         return DisplayStatus("training", f"training in a cell: {owner[0]}", "cell")
     if owner is not None or (background is not None and background.training):
         return DisplayStatus("training", "training in the background", "background")
-    if background is not None and background.error is not None:
-        error = background.error
+    error = current_error(run)
+    if error is not None:
         words = f"failed {describe_position(run)} with {type(error).__name__}: {format_value(str(error), 200)}"
         return DisplayStatus("failed", words)
     if run.finished: return DisplayStatus("finished", f"finished {describe_position(run)}")
