@@ -39,8 +39,8 @@ from ..core.memory import read_proc_status
 __all__ = ['FLUSH_INTERVAL', 'LogForwarder', 'RunStatus', 'capture_status', 'SpeedReporter', 'process_memory', 'RunTransfer',
            'Replica', 'restore_replica', 'make_replica', 'ReplicaResult', 'make_result', 'prepare_replica',
            'run_until_limit', 'run_verb', 'pop_callback_at', 'pause_replica', 'run_function', 'process_location',
-           'ping', 'confirm_flush', 'interrupt_replica', 'ReplicaState', 'history_counts', 'replica_state',
-           'shard_state', 'buffered_steps', 'buffered_snapshot', 'final_state']
+           'ping', 'confirm_flush', 'interrupt_replica', 'count_steps', 'has_completed', 'ReplicaState',
+           'history_counts', 'replica_state', 'shard_state', 'buffered_steps', 'buffered_snapshot', 'final_state']
 
 # %% ../../nbs/11_launch/07_replica.ipynb #bf9cc303
 # seconds between two checks for new rows, for the log
@@ -377,6 +377,19 @@ def confirm_flush(
 def interrupt_replica(replica: Replica):
     "Interrupt this process while it is busy: a step under way is rolled back, if possible."
     signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+def count_steps(replica: Replica) -> int:
+    "Return the number of steps that this process has completed."
+    return replica.learner.run_state.state.global_step
+
+def has_completed(
+    replica: Replica,
+    step: int | None,  # None: unknown
+) -> bool:
+    "Return True if this process has completed a step and the work after it, or if the step is unknown."
+    run = replica.learner.run_state
+    if step is None or run.state.global_step > step: return True
+    return run.state.global_step == step and run.phase != "after"
 
 # %% ../../nbs/11_launch/07_replica.ipynb #a9d12f52
 class ReplicaState(NamedTuple):
