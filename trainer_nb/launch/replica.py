@@ -338,6 +338,7 @@ def pop_callback_at(
 
 def pause_replica(replica: Replica) -> ReplicaResult:
     "Mark the run as paused at a boundary."
+    replica.clear_interrupts()
     try:
         mark_paused(replica.learner)
     except Interrupted:
