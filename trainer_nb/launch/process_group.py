@@ -245,7 +245,7 @@ class ProcessGroup:
         on_wait: Callable[[], None] = lambda: None,  # called twenty times a second
         num_handled: int = 0,  # presses of the button that were already handled
     ) -> bool:
-        "Wait until all processes are done, or one has failed and the others are blocked. Return False if the button was pressed, and they had to be abandoned."
+        "Wait until all processes are done, or one has failed and the others are blocked. Return False if they were abandoned."
         failed_at = None
         failed_step: int | None = None
         # processes to interrupt because another has failed, and those that have come as far as that one
@@ -404,11 +404,7 @@ def raise_if_message(message: str):
     "Raise `InvalidOperation` with a message, if it is not empty."
     if message: raise InvalidOperation(message)
 
-def apply_status(
-    learner: TrainerBase,
-    status: RunStatus,
-    settings: SettingsMirror,
-):
+def apply_status(learner: TrainerBase, status: RunStatus, settings: SettingsMirror):
     "Make the status of the processes that of the kernel's learner."
     run = learner.run_state
     if message := settings.revert(learner.args):

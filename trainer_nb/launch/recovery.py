@@ -206,8 +206,9 @@ def find_last_known_state(
     candidates = [*learner.snapshots.values(), buffered, base]
     usable = [s for s in candidates if s is not None and s.values["run"] == run_id]
     best = max(usable, key=lambda s: s.step, default=base)
-    checkpoint = learner.args.output_dir and find_latest_checkpoint(learner.args.output_dir)
-    if checkpoint and checkpoint.says.get("run") == run_id:
+    folder = learner.args.output_dir
+    checkpoint = find_latest_checkpoint(folder) if folder else None
+    if checkpoint is not None and checkpoint.says.get("run") == run_id:
         if best is None or checkpoint.says.get("step", 0) > best.step:
             best = add_base_weights(learner.run_state, read_checkpoint(checkpoint.path))
     return RunTransfer(best, remote.base.run.initial_snapshot)

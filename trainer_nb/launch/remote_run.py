@@ -79,7 +79,10 @@ READ_ONLY_VERBS = frozenset(
     "evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split()
 )
 REMOTE_VERBS = READ_ONLY_VERBS | frozenset(
-    """set freeze unfreeze rewind reset watch unwatch save_model save_checkpoint load_checkpoint log add_callback pop_callback snapshot restore _begin_again _end_here""".split()
+    (
+        "set freeze unfreeze rewind reset watch unwatch save_model save_checkpoint load_checkpoint log add_callback"
+        " pop_callback snapshot restore _begin_again _end_here"
+    ).split()
 )
 # and restore(), of a snapshot of an earlier run
 LOCAL_VERBS = ("load_checkpoint", "reset", "_begin_again")
@@ -220,9 +223,10 @@ def describe_cancelled_work(
 ) -> str:
     "Describe in a clause what an interrupt has cancelled; return '' if nothing was cancelled."
     if run.interrupts.pressed < run.interrupts.enough: return f"Interrupted {error}"
-    if run.remote_run is not remote: return "The work in progress was cancelled, and the run is back in this process"
-    if remote.processes.pool is not pool: return "The work in progress was cancelled, and the processes were started again"
-    return ""
+    if run.remote_run is not remote: effect = "the run is back in this process"
+    elif remote.processes.pool is not pool: effect = "the processes were started again"
+    else: return ""
+    return f"The work in progress was cancelled, and {effect}"
 
 # %% ../../nbs/11_launch/10_remote_run.ipynb #9ad47a4a
 def release_local_run(learner: TrainerBase):
@@ -514,9 +518,10 @@ class RemoteRun:
         record_act(learner.run_state, "launch", num_processes=self.num_processes, **extra)
 
     def refuse(self, operation: str):
-        "Raise `InvalidOperation`: an operation is not possible while the processes have the run."
+        "Raise `InvalidOperation` for an operation that is not possible while the processes have the run."
         raise InvalidOperation(
-            f"{operation} has to wait: {self.num_processes} processes have the run. learn.close() brings it back."
+            f"{operation} is not possible while {self.num_processes} processes have the run. learn.close() brings it"
+            " back."
         )
 
     def warn_stale_model(

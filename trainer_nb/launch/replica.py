@@ -307,12 +307,7 @@ def run_until_limit(
         wait_for_save(learner.run_state)
     return make_result(replica)
 
-def run_verb(
-    replica: Replica,
-    name: str,
-    args: tuple,
-    kwargs: dict[str, Any],
-) -> ReplicaResult:
+def run_verb(replica: Replica, name: str, args: tuple, kwargs: dict[str, Any]) -> ReplicaResult:
     "Execute a verb of the learner."
     replica.clear_interrupts()
     value = getattr(replica.learner, name)(*args, **kwargs)
@@ -455,5 +450,5 @@ def final_state(replica: Replica) -> RunTransfer | None:
         return RunTransfer(capture_snapshot(run), run.initial_snapshot) if replica.is_reporting else None
     # collective operations: all processes take part
     snapshot = gather_snapshot(capture_snapshot(run), run.device.world)
-    initial = run.initial_snapshot and gather_snapshot(run.initial_snapshot, run.device.world)
+    initial = None if run.initial_snapshot is None else gather_snapshot(run.initial_snapshot, run.device.world)
     return RunTransfer(snapshot, initial) if replica.is_reporting else None
