@@ -28,7 +28,7 @@ class Kernel:
         self.manager, self.cells = KernelManager(kernel_name="python3"), {}
         self.manager.start_kernel(cwd=str(folder), env=ENV)
         self.client = self.manager.client()
-        self.client.start_channels()
+        self.client.start_channels(hb=False)   # a heartbeat opens another socket whenever a busy kernel is late
         self.client.wait_for_ready(timeout=60)
         self.pid = self.manager.provisioner.pid
 

@@ -67,7 +67,9 @@ class Lab:
             urllib.request.urlopen(request)
 
     def close(self):
-        for page in self.pages: page.close()
+        for page in self.pages:
+            page.close()
+            if page.client is not None: page.client.stop_channels()   # its heartbeat would open another socket every second
         self.server.terminate()
         self.server.wait(20)
         shutil.rmtree(self.root, ignore_errors=True)

@@ -5,7 +5,7 @@ import pytest, torch
 from torch.utils.data import DataLoader, Dataset
 from torch.nn.functional import cross_entropy
 
-from trainer_nb import Learner, TrainerCallback
+from trainer_nb import Learner, Paused, TrainerCallback
 from trainer_nb.state import resume
 from trainer_nb.launch.process_group import ProcessGroup
 from trainer_nb.live.run_view import view_status
@@ -176,6 +176,49 @@ def test_the_button_ends_a_start_at_once():
 
 # ---- the button, while processes do not come out of what they do
 
+STARTED_AGAIN = "The work in progress was cancelled, and the processes were started again; paused"
+
+class Stays(TrainerCallback):
+    "Stays in an event after five steps, once: interruptible, or not."
+    def __init__(self, event, stay): self.event, self.stay, self.left = event, stay, 1
+    def wait(self, event, state):
+        if event == self.event and state.global_step == 5 and self.left:
+            self.left = 0
+            self.stay(self)
+    def on_step_begin(self, args, state, control, **kwargs): self.wait("on_step_begin", state)
+    def on_step_end(self, args, state, control, **kwargs): self.wait("on_step_end", state)
+
+
+@pytest.mark.parametrize("event, said", [("on_step_begin", "The step in progress was cancelled; paused after step 5 of 18 .epoch 0.83.. Nothing is lost: "),
+                                         ("on_step_end", "Stays.on_step_end was interrupted and is not called again for this step.*; paused after step 5 of 18 .epoch 0.83.. learn.train")])
+def test_the_second_press_says_what_it_has_cancelled(event, said, like):
+    "In the words of one process: all have stopped alike, and none is started again."
+    alone, learn = (make(callbacks=[Stays(event, lambda callback: time.sleep(600))]) for _ in range(2))
+    press(1.0, 0.1)
+    with pytest.raises(Paused, match="^" + said.replace("18 .epoch 0.83", "36 .epoch 0.42")): alone.train()
+    with learn.launch(2):
+        learn.step(4)
+        before = pids(learn)
+        press(1.0, 0.1)
+        with pytest.raises(Paused, match="^" + said): learn.train()
+        assert pids(learn) == before and learn.run_state.paused and learn.run_on_all(lambda learn: learn.run_state.paused) == [True, True]
+        learn.train()
+        learn.pop_callback(Stays)
+    same(like, learn)
+
+
+def test_a_message_of_lost_steps_promises_nothing(hasty, like):
+    "No process comes out of a step, and the last that they have kept is of an earlier one."
+    learn = make(callbacks=[Stays("on_step_begin", caught)])
+    with learn.launch(2):
+        learn.step(5)
+        press(0.3, 0.1, 1.2)
+        with pytest.raises(Paused, match=f"^{STARTED_AGAIN} after step 4 of 18 .epoch 0.67.. learn.train"), pytest.warns(UserWarning, match="after step 4, the run continues from its last known state"):
+            learn.train()
+        learn.pop_callback(Stays)
+        learn.train()
+    same(like, learn)
+
 
 
 class Naps(Dataset):
@@ -210,7 +253,7 @@ def test_pressed_twice_while_one_loads_for_ever(hasty, tmp_path, like):
         learn.step(4)
         nap.touch()
         press(0.5, 0.1)
-        with pytest.raises(KeyboardInterrupt, match="after step 4 of 18"): learn.train()
+        with pytest.raises(Paused, match=f"^{STARTED_AGAIN} after step 4 of 18 .epoch 0.67.. Nothing is lost: "): learn.train()
         nap.unlink()
         assert learn.processes is not None and acts(learn) == ["launch", "restart"]
         learn.train()
@@ -226,7 +269,7 @@ def test_a_process_that_stands_still_is_left_by_the_button(hasty, like):
         os.kill(victims[1], signal.SIGSTOP)
         learn.run_state.remote_run.processes.reports.speeds.clear()   # the first steps were slow
         press(0.3, 0.1)
-        with pytest.raises(KeyboardInterrupt, match="after step 5 of 18"): learn.train()
+        with pytest.raises(Paused, match=f"^{STARTED_AGAIN} after step 5 of 18 .epoch 0.83.. Nothing is lost: "): learn.train()
         assert all(map(is_gone, victims)) and learn.processes is not None and len(learn.history) == 5
         learn.train()
     same(like, learn)
@@ -330,8 +373,9 @@ def test_a_restart_from_an_older_state_is_said(tmp_path, monkeypatch):
         monkeypatch.setattr(ProcessGroup, "call_out_of_band", lambda *args, **kwargs: None)   # nobody can say anything
         with pytest.raises(OSError, match="no such picture") as raised: learn.step(2)
         assert "after step 0, the run continues from its last known state" in raised.value.__notes__[-1] and learn.state.global_step == 0
-    for what in (None, *(Failed(0, kind, "", "") for kind in INTERRUPT_KINDS)):
-        with pytest.warns(UserWarning, match="after step 3, the run continues from its last known state"): assert type(make_recovered_error(what, 3)) is KeyboardInterrupt
+    for what, is_requested in ((None, True), *((Failed(0, kind, "", ""), is_requested) for kind in INTERRUPT_KINDS for is_requested in (False, True))):
+        with pytest.warns(UserWarning, match="after step 3, the run continues from its last known state"): error = make_recovered_error(what, 3, is_requested)
+        assert type(error) is KeyboardInterrupt and str(error) == ("" if is_requested else "in the process of rank 0")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert type(make_recovered_error(None, None)) is KeyboardInterrupt
@@ -369,21 +413,35 @@ def test_a_torn_run_comes_home_as_it_is():
     assert learn.step(1)[0].step == 1
 
 
-def test_a_process_whose_optimizer_has_failed_half_way_gives_no_state():
-    "The run continues from another process's state, or from the last snapshot that all have, and the error says which."
+class AfterFive(TrainerCallback):
+    "Writes a file when the first process has taken five steps; it may stay there until it is interrupted."
+    def __init__(self, path, stays): self.path, self.stays = str(path), stays
+    def on_step_end(self, args, state, control, **kwargs):
+        if os.environ.get("RANK") != "0" or state.global_step != 5 or os.path.exists(self.path): return
+        open(self.path, "w").close()
+        if self.stays: time.sleep(600)
+
+
+@pytest.mark.parametrize("stays, step", [(False, 4), (True, 5)])
+def test_a_process_whose_optimizer_has_failed_half_way_gives_no_state(stays, step, tmp_path):
+    "The run continues from the other process's state, if it can be interrupted; if it is blocked in the exchange, from the last snapshot that all have. The error says which."
+    path = tmp_path/"begun"
     class There(HalfWay):
-        left = 6
+        left = 5
         def step(self, *args):
-            if os.environ.get("RANK") == "1": return super().step(*args)
-            return torch.optim.AdamW.step(self, *args)
-    learn, other = make(rewind_every=1), make()
+            if os.environ.get("RANK") != "1": return torch.optim.AdamW.step(self, *args)
+            try: return super().step(*args)
+            except KeyError:
+                end = time.monotonic() + 60
+                while not path.exists() and time.monotonic() < end: time.sleep(0.01)
+                time.sleep(0.5)   # until the first process is in the exchange
+                raise
+    learn, other = make(rewind_every=1, callbacks=[AfterFive(path, stays)]), make()
     learn.optimizer_cls_and_kwargs, other.optimizer_cls_and_kwargs = (There, {"lr": 1e-2}), (torch.optim.AdamW, {"lr": 1e-2})
     for o in (learn, other): o.launch(2)
     with pytest.raises(KeyError, match="half-way") as raised: learn.train()
-    # the other process is usually blocked in the exchange of the next step and cannot answer
-    step = learn.state.global_step
-    said = f"after step {step}, the run continues from its last known state" if step == 5 else f"with the state after step {step}."
-    assert said in raised.value.__notes__[-1] and step in (5, 6)
+    said = f"with the state after step {step}." if stays else f"after step {step}, the run continues from its last known state"
+    assert said in raised.value.__notes__[-1] and learn.state.global_step == step
     other.step(step)
     for o in (learn, other): o.close()
     assert all(torch.equal(a, b) for a, b in zip(learn.model.state_dict().values(), other.model.state_dict().values(), strict=True)) and not learn.run_state.corrupted
@@ -536,7 +594,7 @@ def test_what_is_set_here_does_not_reach_them(tmp_path, monkeypatch):
         learn.step(1)
         before = learn.eval_dataset
         for name in parts:
-            with pytest.raises(InvalidOperation, match=f"learn.{name} has to wait: 2 processes"): setattr(learn, name, None)
+            with pytest.raises(InvalidOperation, match=f"^Replacing learn.{name} is not possible while 2 processes have the run. learn.close.. brings it back.$"): setattr(learn, name, None)
         assert learn.eval_dataset is before is not None
         for verb in (learn.step, learn.evaluate, lambda: learn.run_on_all(lambda learn: 1)):
             learn.args.max_grad_norm = 0.1

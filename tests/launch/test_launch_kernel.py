@@ -83,7 +83,7 @@ def test_pressed_twice(kernel):
     "The step under way is given up, on all; the run is as it was before it."
     kernel.run("learn = make(nap={'train': 4}); learn.launch(2)")
     cell = kernel.pressed("learn.train()", times=2)
-    assert paused(cell, "") and cell.seconds < 12
+    assert paused(cell, "The step in progress was cancelled; paused before the first step. Nothing is lost: ") and cell.seconds < 12
     assert kernel.run("steps(), learn.state.global_step, len(learn.history)") == "([0, 0], 0, 0)"
     kernel.run("learn.run_on_all(lambda learn: learn.model.nap.clear()); learn.train(); learn.close()")
     assert kernel.run("check(learn, like)") == "the same"

@@ -37,6 +37,31 @@ def test_a_keyboard_interrupt_of_the_users_code_pauses_the_run(at, like):
     assert learn.history.column("loss").tolist() == like.history.column("loss").tolist()
 
 
+class Behind(TrainerCallback):
+    "The second process waits for half a second: in the middle of the fifth step, or after it."
+    order = -100
+    def __init__(self, where): self.where = where
+    def wait(self, where, state, step):
+        if (where, step) == (self.where, state.global_step) and os.environ.get("RANK") == "1": time.sleep(0.5)
+    def on_pre_optimizer_step(self, args, state, control, **kwargs): self.wait("within", state, 4)
+    def on_step_end(self, args, state, control, **kwargs): self.wait("after", state, 5)
+
+
+@pytest.mark.parametrize("where", ["within", "after"])
+@pytest.mark.parametrize("at", [("begin", 5), ("end", 5)])
+def test_a_process_that_fails_later_than_another_is_not_interrupted_before(at, where, like):
+    "All fail alike after the fifth step, and none is started again, although one is behind the other."
+    class Now(Enough): pass
+    Now.at = at
+    learn = make(callbacks=[Behind(where), Now()])
+    with learn.launch(2):
+        before = pids(learn)
+        with pytest.raises(KeyboardInterrupt, match="Interrupted in the process of rank [01]; paused after step 5 of 18"): learn.train()
+        assert learn.state.global_step == 5 and acts(learn) == ["launch"] and pids(learn) == before
+        learn.train()
+    assert learn.history.column("loss").tolist() == like.history.column("loss").tolist()
+
+
 def test_a_keyboard_interrupt_on_one_process_pauses_the_run(hasty, like):
     "The other waits for it in the middle of its step; so both are begun anew, and stand where they stood."
     class Now(Enough): ranks = "1"

@@ -114,9 +114,9 @@ class WorkerGroup:
         self.handles: dict[int, WorkerHandle] = {}
         # by rank, in the order in which the ends were detected
         self.ends: dict[int, Died] = {}
-        # those that nobody requested
+        # those that were not requested
         self.deaths: dict[int, Died] = {}
-        # True: workers end because they are told to
+        # True: workers end on request
         self.is_closing = False
         self._lock = threading.RLock()
         self._stop = threading.Event()

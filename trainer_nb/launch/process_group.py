@@ -28,7 +28,15 @@ from ..engine.overrides import TrainerBase
 from ..engine.settings import SETTABLE
 from ..engine.snapshot import PROCESS_STATE_FIELDS
 from .pool_messages import PendingCall
-from .replica import RunStatus, confirm_flush, interrupt_replica, make_replica, ping
+from trainer_nb.launch.replica import (
+    RunStatus,
+    confirm_flush,
+    count_steps,
+    has_completed,
+    interrupt_replica,
+    make_replica,
+    ping,
+)
 from .stop_barrier import StopBarrier
 from .worker import find_root_failure
 from .worker_pool import WorkerPool
@@ -234,8 +242,12 @@ class ProcessGroup:
         on_wait: Callable[[], None] = lambda: None,  # called twenty times a second
         num_handled: int = 0,  # presses of the button that were already handled
     ) -> bool:
-        "Wait until all processes are done, or one has failed and the others are blocked. Return False if the button was pressed, and they had to be abandoned."
+        "Wait until all processes are done, or one has failed and the others are blocked. Return False if they were abandoned."
         failed_at = None
+        failed_step: int | None = None
+        # processes to interrupt because another has failed, and those that have come as far as that one
+        remaining: set[int] = set()
+        arrived: set[int] = set()
         interrupted_at = None
         # presses when the processes were interrupted
         num_pressed_then = 0
@@ -244,10 +256,17 @@ class ProcessGroup:
             on_wait()
             now = time.monotonic()
             num_pressed = interrupts.pressed - num_handled
-            if failed_at is None and find_root_failure(dict(call.outcomes)) is not None:
+            if failed_at is None and (cause := find_root_failure(dict(call.outcomes))) is not None:
                 failed_at = now
-                # processes that compute without waiting for the failed one end the command
-                self.interrupt(set(call.ranks) - set(call.outcomes))
+                failed_step = self.call_out_of_band(cause.rank, count_steps)
+                remaining = set(call.ranks)
+            # processes that compute without waiting for the failed one end the command; one that has just arrived
+            # may be about to fail in the same way
+            remaining -= set(call.outcomes)
+            late = arrived & remaining
+            self.interrupt(late)
+            remaining -= late
+            arrived = self.find_completed(remaining, failed_step)
             if failed_at is not None and now - failed_at > self.grace_seconds(): break
             if interrupted_at is None and num_pressed >= interrupts.presses_needed:
                 interrupted_at = now
@@ -270,6 +289,14 @@ class ProcessGroup:
         "Interrupt processes while they are busy."
         for rank in ranks:
             self.call_out_of_band(rank, interrupt_replica)
+
+    def find_completed(
+        self,
+        ranks: Iterable[int],
+        step: int | None,  # None: unknown
+    ) -> set[int]:
+        "Return the processes that have completed a step and the work after it."
+        return {rank for rank in ranks if self.call_out_of_band(rank, has_completed, step)}
 
     def kill_unreachable(self, call: PendingCall) -> bool:
         "End processes that do not answer out-of-band calls, and return True if there were any."
@@ -374,11 +401,7 @@ def raise_if_message(message: str):
     "Raise `InvalidOperation` with a message, if it is not empty."
     if message: raise InvalidOperation(message)
 
-def apply_status(
-    learner: TrainerBase,
-    status: RunStatus,
-    settings: SettingsMirror,
-):
+def apply_status(learner: TrainerBase, status: RunStatus, settings: SettingsMirror):
     "Make the status of the processes that of the kernel's learner."
     run = learner.run_state
     if message := settings.revert(learner.args):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, NoReturn, Protocol
 
-from ..core.errors import warn
+from ..core.errors import Paused, warn
 from ..core.history import Place
 from ..engine.overrides import TrainerBase
 from ..engine.snapshot_tensors import Snapshot
@@ -78,7 +78,11 @@ def recover_run(
             f"The process of rank {cause.rank} {cause.how} after step {step}{state}",
             ", and the processes are running again: call learn.train(), learn.run(...) or learn.step() to continue.",
         )
-    error = make_recovered_error(cause, None if is_current else step)
+    interrupts = learner.run_state.interrupts
+    is_requested = interrupts.pressed >= interrupts.enough
+    # the processes' own message gives what was cancelled
+    if is_undisturbed and is_requested and cause.kind == "Paused": raise Paused(cause.message)
+    error = make_recovered_error(cause, None if is_current else step, is_requested)
     if is_current and not is_undisturbed:
         # the traceback of the failed process may still describe that process's own state
         error.add_note(f"All processes were started again, with the state after step {step}.")
@@ -87,10 +91,11 @@ def recover_run(
 def make_recovered_error(
     cause: Failed | None,  # None: the button was pressed
     older_step: int | None,  # the present step of the run, if it is at an earlier one than before
+    is_requested: bool = False,  # the button was pressed, which has interrupted the processes
 ) -> BaseException:
     "Return the exception to raise if no process has died."
     is_interrupt = cause is None or cause.kind in INTERRUPT_KINDS
-    if cause is None: error = KeyboardInterrupt()
+    if cause is None or (is_interrupt and is_requested): error = KeyboardInterrupt()
     elif is_interrupt: error = KeyboardInterrupt(f"in the process of rank {cause.rank}")
     else: error = cause.error
     if older_step is None: return error
@@ -201,8 +206,9 @@ def find_last_known_state(
     candidates = [*learner.snapshots.values(), buffered, base]
     usable = [s for s in candidates if s is not None and s.values["run"] == run_id]
     best = max(usable, key=lambda s: s.step, default=base)
-    checkpoint = learner.args.output_dir and find_latest_checkpoint(learner.args.output_dir)
-    if checkpoint and checkpoint.manifest.get("run") == run_id:
+    folder = learner.args.output_dir
+    checkpoint = find_latest_checkpoint(folder) if folder else None
+    if checkpoint is not None and checkpoint.manifest.get("run") == run_id:
         if best is None or checkpoint.manifest.get("step", 0) > best.step:
             best = add_base_weights(learner.run_state, read_checkpoint(checkpoint.path))
     return RunTransfer(best, remote.base.run.initial_snapshot)

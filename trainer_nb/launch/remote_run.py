@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..core.callbacks import TrainerCallback, close_callbacks
-from ..core.errors import InvalidOperation, warn
+from ..core.errors import InvalidOperation, Paused, install_excepthook, release_traceback_after_cell, warn
 from ..core.records import Record
 from ..core.interrupts import RUN_LOCK, InterruptGuard
 from ..diagnostics.watch import unwatch, watch
@@ -26,6 +26,7 @@ from trainer_nb.engine.loop import (
     claim_run,
     describe_position,
     lookahead_limit,
+    mark_paused,
     raise_if_interrupted,
     raise_paused,
     should_pause,
@@ -63,20 +64,24 @@ from trainer_nb.launch.replica import (
     run_verb,
 )
 from .worker import find_root_failure
+from .worker_pool import WorkerPool
 from ..state.restore import get_named_snapshot
 
 # %% auto #0
 __all__ = ['READ_ONLY_VERBS', 'REMOTE_VERBS', 'LOCAL_VERBS', 'VERBS_WHEN_CORRUPTED', 'UNSUPPORTED_VERBS', 'MIRRORED_VERBS',
            'CLOSE_SNAPSHOT', 'store_named_snapshot', 'store_local_settings', 'pop_remote_callback',
-           'to_absolute_folder', 'RecordFeed', 'run_remote_slice', 'release_local_run', 'restore_local_run',
-           'RestartPolicy', 'RemoteRun', 'end_processes']
+           'to_absolute_folder', 'RecordFeed', 'run_remote_slice', 'describe_cancelled_work', 'release_local_run',
+           'restore_local_run', 'RestartPolicy', 'RemoteRun', 'end_processes']
 
 # %% ../../nbs/11_launch/10_remote_run.ipynb #6714b64f
 READ_ONLY_VERBS = frozenset(
     "evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split()
 )
 REMOTE_VERBS = READ_ONLY_VERBS | frozenset(
-    """set freeze unfreeze rewind reset watch unwatch save_model save_checkpoint load_checkpoint log add_callback pop_callback snapshot restore _begin_again _end_here""".split()
+    (
+        "set freeze unfreeze rewind reset watch unwatch save_model save_checkpoint load_checkpoint log add_callback"
+        " pop_callback snapshot restore _begin_again _end_here"
+    ).split()
 )
 # and restore(), of a snapshot of an earlier run
 LOCAL_VERBS = ("load_checkpoint", "reset", "_begin_again")
@@ -144,6 +149,8 @@ class RecordFeed:
         self.until = until
         self.on_record = on_record
         self.num_seen = len(run.history)
+        # the highest step so far, even if it was discarded since
+        self.last_step = run.state.global_step
         # True when the condition has been met
         self.is_satisfied = False
 
@@ -153,6 +160,7 @@ class RecordFeed:
         while self.num_seen < len(run.history):
             record = Record(run.history, self.num_seen)
             self.num_seen += 1
+            self.last_step = max(self.last_step, record.step)
             if record.abandoned: continue
             run.state.global_step = record.step
             run.state.epoch = record.epoch
@@ -183,13 +191,21 @@ def run_remote_slice(
                 if is_requested or lookahead_limit(run, until).last_step < limit.last_step:
                     remote.processes.request_stop()
             remote.processes.stop_barrier.start_from(run.state.global_step)
+            pool = remote.processes.pool
             try:
                 remote.execute(learner, run_until_limit, verb, limit, on_wait=on_wait)
-            except KeyboardInterrupt as error:
-                # aborted there, because the button was pressed here, or by the user's code
+            except Paused:
+                # all processes have stopped alike, and give the message
                 feed.update()
-                if not run.interrupts.pressed:
-                    raise_paused(learner, f"Interrupted {error}; paused {describe_position(run)}")
+                mark_paused(learner)
+                release_traceback_after_cell()
+                install_excepthook()
+                raise
+            except KeyboardInterrupt as error:
+                feed.update()
+                if message := describe_cancelled_work(remote, run, pool, str(error)):
+                    nothing_lost = run.state.global_step >= feed.last_step
+                    raise_paused(learner, f"{message}; paused {describe_position(run)}", nothing_lost)
             except ProcessDied as death:
                 feed.update()
                 if not remote.should_restart(learner, death): raise
@@ -197,6 +213,19 @@ def run_remote_slice(
             feed.update()
             if should_pause(learner) or feed.is_satisfied or run.finished: return False
             if RUN_LOCK.should_yield() or lookahead_limit(run, until).last_step <= run.state.global_step: return True
+
+def describe_cancelled_work(
+    remote: RemoteRun,
+    run: RunState,
+    pool: WorkerPool | None,  # of the processes that were interrupted
+    error: str,  # the message of the KeyboardInterrupt
+) -> str:
+    "Describe in a clause what an interrupt has cancelled; return '' if nothing was cancelled."
+    if run.interrupts.pressed < run.interrupts.enough: return f"Interrupted {error}"
+    if run.remote_run is not remote: effect = "the run is back in this process"
+    elif remote.processes.pool is not pool: effect = "the processes were started again"
+    else: return ""
+    return f"The work in progress was cancelled, and {effect}"
 
 # %% ../../nbs/11_launch/10_remote_run.ipynb #9ad47a4a
 def release_local_run(learner: TrainerBase):
@@ -415,7 +444,7 @@ class RemoteRun:
 
     def pause(self, learner: TrainerBase):
         "Record the pause in the processes."
-        self.execute(learner, pause_replica)
+        self.execute(learner, pause_replica, num_handled=learner.run_state.interrupts.pressed)
 
     # ---- other verbs
 
@@ -488,9 +517,10 @@ class RemoteRun:
         record_act(learner.run_state, "launch", num_processes=self.num_processes, **extra)
 
     def refuse(self, operation: str):
-        "Raise `InvalidOperation`: an operation is not possible while the processes have the run."
+        "Raise `InvalidOperation` for an operation that is not possible while the processes have the run."
         raise InvalidOperation(
-            f"{operation} has to wait: {self.num_processes} processes have the run. learn.close() brings it back."
+            f"{operation} is not possible while {self.num_processes} processes have the run. learn.close() brings it"
+            " back."
         )
 
     def warn_stale_model(self):

@@ -39,8 +39,8 @@ from ..core.memory import read_proc_status
 __all__ = ['FLUSH_INTERVAL', 'LogForwarder', 'RunStatus', 'capture_status', 'SpeedReporter', 'process_memory', 'RunTransfer',
            'Replica', 'restore_replica', 'make_replica', 'ReplicaResult', 'make_result', 'prepare_replica',
            'run_until_limit', 'run_verb', 'pop_callback_at', 'pause_replica', 'run_function', 'process_location',
-           'ping', 'confirm_flush', 'interrupt_replica', 'ReplicaState', 'history_counts', 'replica_state',
-           'shard_state', 'buffered_steps', 'buffered_snapshot', 'final_state']
+           'ping', 'confirm_flush', 'interrupt_replica', 'count_steps', 'has_completed', 'ReplicaState',
+           'history_counts', 'replica_state', 'shard_state', 'buffered_steps', 'buffered_snapshot', 'final_state']
 
 # %% ../../nbs/11_launch/07_replica.ipynb #bf9cc303
 # seconds between two checks for new rows, for the log
@@ -307,12 +307,7 @@ def run_until_limit(
         wait_for_save(learner.run_state)
     return make_result(replica)
 
-def run_verb(
-    replica: Replica,
-    name: str,
-    args: tuple,
-    kwargs: dict[str, Any],
-) -> ReplicaResult:
+def run_verb(replica: Replica, name: str, args: tuple, kwargs: dict[str, Any]) -> ReplicaResult:
     "Execute a verb of the learner."
     replica.clear_interrupts()
     value = getattr(replica.learner, name)(*args, **kwargs)
@@ -338,6 +333,7 @@ def pop_callback_at(
 
 def pause_replica(replica: Replica) -> ReplicaResult:
     "Mark the run as paused at a boundary."
+    replica.clear_interrupts()
     try:
         mark_paused(replica.learner)
     except Interrupted:
@@ -377,6 +373,19 @@ def confirm_flush(
 def interrupt_replica(replica: Replica):
     "Interrupt this process while it is busy: a step under way is rolled back, if possible."
     signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+def count_steps(replica: Replica) -> int:
+    "Return the number of steps that this process has completed."
+    return replica.learner.run_state.state.global_step
+
+def has_completed(
+    replica: Replica,
+    step: int | None,  # None: unknown
+) -> bool:
+    "Return True if this process has completed a step and the work after it, or if the step is unknown."
+    run = replica.learner.run_state
+    if step is None or run.state.global_step > step: return True
+    return run.state.global_step == step and run.phase != "after"
 
 # %% ../../nbs/11_launch/07_replica.ipynb #a9d12f52
 class ReplicaState(NamedTuple):
@@ -441,5 +450,5 @@ def final_state(replica: Replica) -> RunTransfer | None:
         return RunTransfer(capture_snapshot(run), run.initial_snapshot) if replica.is_reporting else None
     # collective operations: all processes take part
     snapshot = gather_snapshot(capture_snapshot(run), run.device.world)
-    initial = run.initial_snapshot and gather_snapshot(run.initial_snapshot, run.device.world)
+    initial = None if run.initial_snapshot is None else gather_snapshot(run.initial_snapshot, run.device.world)
     return RunTransfer(snapshot, initial) if replica.is_reporting else None

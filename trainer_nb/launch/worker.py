@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection
 from multiprocessing.util import get_temp_dir
@@ -220,9 +220,16 @@ class LineStream(io.TextIOBase):
     "Pass on the text written to a stream in whole lines."
     encoding = "utf-8"
     errors = "backslashreplace"
-    # pending: by thread
-    def __init__(self, fd: int, emit):
-        self.fd, self.emit, self.pid, self.pending = fd, emit, os.getpid(), {}
+    def __init__(
+        self,
+        fd: int,
+        emit: Callable[[str], object],  # called with whole lines
+    ):
+        self.fd = fd
+        self.emit = emit
+        self.pid = os.getpid()
+        # incomplete lines by thread
+        self.pending: dict[int, str] = {}
 
     def writable(self): return True
     def isatty(self): return False
@@ -253,8 +260,8 @@ class LineStream(io.TextIOBase):
 
 # %% ../../nbs/11_launch/01_worker.ipynb #7d8ab2b7
 def replace_streams(
-    emit,  # called with the kind, "out" or "err", and the text
-):
+    emit: Callable[[str, str], object],  # called with the kind, "out" or "err", and the text
+) -> tuple[LineStream, LineStream]:
     "Redirect output to `emit`, including code that holds the old streams; return the new streams."
     old = (sys.stdout, sys.stderr)
     new = (LineStream(1, lambda text: emit("out", text)), LineStream(2, lambda text: emit("err", text)))
@@ -327,9 +334,9 @@ def register_child_hooks(streams):
 def clear_ipython():
     "Remove IPython's shell and kernel from a fork of a kernel."
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    for known in (shell, getattr(shell, "kernel", None)):
-        if known is not None:
-            type(known).clear_instance()
+    for instance in (shell, getattr(shell, "kernel", None)):
+        if instance is not None:
+            type(instance).clear_instance()
     sys.displayhook = sys.__displayhook__
     sys.excepthook = sys.__excepthook__
 
@@ -354,11 +361,12 @@ def set_multiprocessing_dir(folder: str):
 
 # %% ../../nbs/11_launch/01_worker.ipynb #00a6d5dc
 def is_output_forwarded(
-    output,  # "first", "all", or ranks
+    output: str | Iterable[int],  # "first", "all", or ranks
     rank: int,
 ) -> bool:
     "Return True if the kernel shows the output of a rank."
-    return rank == 0 if output == "first" else True if output == "all" else rank in output
+    if output == "all": return True
+    return rank == 0 if output == "first" else rank in output
 
 def register_cell_sources(cells: dict):
     "Register the source of cells, which is in no file, so that tracebacks show it."
@@ -486,7 +494,8 @@ def worker_main(
     worker.reply("ready")
     worker.run_commands()
     worker.flush()
-    threading.Event().wait()   # the kernel ends the process
+    # the kernel ends the process
+    threading.Event().wait()
 
 # %% ../../nbs/11_launch/01_worker.ipynb #28d88cd0
 INTERRUPT_KINDS = ("KeyboardInterrupt", "Interrupted", "Paused")
@@ -504,8 +513,9 @@ def is_consequence(failed: Failed) -> bool:
 
 # %% ../../nbs/11_launch/01_worker.ipynb #0ae6731f
 def _failure_rank(
-    outcome,  # Failed or Died; a lower value is more likely a cause
+    outcome: Failed | Died,
 ) -> float:
+    "Return a number that is lower for a more likely cause."
     if isinstance(outcome, Failed): return 2 if is_consequence(outcome) else 0
     return 3 if outcome.code == -signal.SIGTERM else 1 + (outcome.code is None) / 2
 

@@ -254,7 +254,8 @@ class PoolLauncher:
                 # another program was quicker
                 continue
         raise PortInUse(
-            f"{MAX_PORT_ATTEMPTS} ports that were free were taken by other programs before they could be used; try again."
+            f"{MAX_PORT_ATTEMPTS} ports that were free were taken by other programs before they could be used; try"
+            " again."
         )
 
     def _start_once(self, args: tuple, environment: dict[str, str], listener: WorkerListener):
