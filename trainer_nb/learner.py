@@ -19,22 +19,10 @@ from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
 from .engine.assignment import check_assignment
 from .engine.generate import generating
-from trainer_nb.engine.loop import (
-    TrainOutput,
-    advance,
-    apply_change,
-    check_between_steps,
-    check_can_train,
-    check_can_train_or_corrupted,
-    check_not_in_step,
-    describe_run,
-    guarded,
-    iterate_steps,
-    make_stop_condition,
-    make_train_output,
-    raise_if_interrupted,
-    validate_step_count,
-)
+from .engine.loop import TrainOutput, advance, apply_change, check_between_steps, check_can_train
+from .engine.loop import check_can_train_or_corrupted, check_not_in_step, describe_run, guarded
+from .engine.loop import iterate_steps, make_stop_condition, make_train_output, raise_if_interrupted
+from .engine.loop import validate_step_count
 from .engine.overrides import TrainerBase
 from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, record_act

@@ -102,7 +102,8 @@ class TrainerCompatMixin:
         dataset_tags=None, dataset=None,
         dataset_args=None,  # ignored, for compatibility with the Trainer
     ):
-        "Write README.md into output_dir, on the main process: settings, last metrics, versions, and metadata for the Hub."
+        """Write README.md into output_dir, on the main process: settings, last
+        metrics, versions, and metadata for the Hub."""
         if not self.is_world_process_zero(): return
         about = dict(
             language=language, license=license, tags=tags, tasks=tasks, dataset_tags=dataset_tags, dataset=dataset

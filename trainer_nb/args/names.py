@@ -224,7 +224,8 @@ def with_name_checks(init: Callable[..., None]) -> Callable[..., None]:
     return checked_init
 
 class CheckedNames:
-    "Accept older names in the constructors of the derived dataclasses; reject unknown ones, and attributes that are misspelt fields."
+    """Accept older names in the constructors of the derived dataclasses; reject
+    unknown ones, and attributes that are misspelt fields."""
 
     def __new__(cls, *args, **kwargs):
         for c in cls.__mro__:

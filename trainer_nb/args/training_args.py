@@ -17,21 +17,17 @@ from typing import Any, Self, TypedDict, cast
 
 import torch
 
-from trainer_nb.args.fields import (
-    ENUM_FIELDS, METRIC_SCHEDULES, CheckpointingArgs, Choice, DataArgs, DistributedArgs, DurationArgs, EvaluationArgs,
-    GenerationArgs, HubArgs, HubStrategy, IntervalStrategy, LoggingArgs, MemoryArgs, OptimizationArgs, OptimizerNames,
-    PrecisionArgs, SaveStrategy, SchedulerType, ScriptArgs, field_default, field_types, to_builtin
-)
+from .fields import ENUM_FIELDS, METRIC_SCHEDULES, CheckpointingArgs, Choice, DataArgs
+from .fields import DistributedArgs, DurationArgs, EvaluationArgs, GenerationArgs, HubArgs
+from .fields import HubStrategy, IntervalStrategy, LoggingArgs, MemoryArgs, OptimizationArgs
+from .fields import OptimizerNames, PrecisionArgs, SaveStrategy, SchedulerType, ScriptArgs
+from .fields import field_default, field_types, to_builtin
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
-from trainer_nb.args.parallel import (
-    ParallelMode, Ranks, check_accelerator_config, check_sharding, connect_processes, device_of,
-    first_process_first, log_level
-)
+from .parallel import ParallelMode, Ranks, check_accelerator_config, check_sharding
+from .parallel import connect_processes, device_of, first_process_first, log_level
 from .setters import ArgumentSetters
-from trainer_nb.args.validation import (
-    check_conflicts, check_saving, check_steps, check_trackers, check_types, check_unsupported, check_values,
-    matches_type
-)
+from .validation import check_conflicts, check_saving, check_steps, check_trackers, check_types
+from .validation import check_unsupported, check_values, matches_type
 from ..display.tables import html_table
 
 # %% auto #0
@@ -268,7 +264,8 @@ class TrainingArguments(
     def ddp_timeout_delta(self) -> timedelta: return timedelta(seconds=self.ddp_timeout)
 
     def get_process_log_level(self) -> int:
-        "Return the `logging` level of this process: `log_level` if `should_log` is true, `log_level_replica` otherwise."
+        """Return the `logging` level of this process: `log_level` if
+        `should_log` is true, `log_level_replica` otherwise."""
         return log_level(self.log_level if self.should_log else self.log_level_replica)
 
     def main_process_first(

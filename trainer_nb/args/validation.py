@@ -12,9 +12,8 @@ from dataclasses import Field, fields
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
-from trainer_nb.args.fields import (
-    CHOICES, METRIC_SCHEDULES, TARGETED_OPTIMIZERS, TRACKERS, CheckpointingArgs, field_default, field_types
-)
+from .fields import CHOICES, METRIC_SCHEDULES, TARGETED_OPTIMIZERS, TRACKERS, CheckpointingArgs
+from .fields import field_default, field_types
 from ..core.errors import suggest_names, warn
 
 if TYPE_CHECKING:

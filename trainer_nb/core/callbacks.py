@@ -220,7 +220,8 @@ def matches_callback(kind: type, callback: TrainerCallback) -> bool:
 _EVENT_ARGUMENTS = {"on_log": ("logs",), "on_evaluate": ("metrics",), "on_predict": ("metrics",)}
 
 class TrainerHandlerCompat:
-    "Provide the interface of the Trainer's handler for code copied from it: `on_*` methods, event data and `remove_callback`."
+    """Provide the interface of the Trainer's handler for code copied from it:
+    `on_*` methods, event data and `remove_callback`."""
     context: Callable[[], dict[str, Any]] = dict   # returns the keywords of every event; replaced by a learner
 
     def remove_callback(self, callback: TrainerCallback):
@@ -230,7 +231,8 @@ class TrainerHandlerCompat:
     def call_event(
         self, event: str, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        "Call an event on all callbacks that override it, as an override of the Trainer's `log` does; return the control."
+        """Call an event on all callbacks that override it, as an override of the
+        Trainer's `log` does; return the control."""
         return self.call(event, list(self.listeners(event)), args, state, control, **self.context() | kwargs)
 
     def _call_positional(

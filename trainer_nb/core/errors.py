@@ -35,7 +35,8 @@ def suggest_names(
 
 # %% ../../nbs/01_core/00_errors.ipynb #d8b3814f
 def one_edit(a: str, b: str) -> bool:
-    "Return True if one inserted, deleted or replaced letter, or a swap of two adjacent ones, turns a name into the other."
+    """Return True if one inserted, deleted or replaced letter, or a swap of two
+    adjacent ones, turns a name into the other."""
     if abs(len(a) - len(b)) > 1 or a == b: return False
     i = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
     swapped = a[i:i + 2] == b[i:i + 2][::-1] and a[i + 2:] == b[i + 2:]
@@ -102,7 +103,8 @@ def check_attribute(
     name: str,  # of the attribute
     similar: Callable[[str], Iterable[str]],  # returns the attributes of which a name is probably a misspelling
 ) -> None:
-    "Raise AttributeError for a new attribute that is probably a misspelt one, unless it is private or used by a class of the user."
+    """Raise AttributeError for a new attribute that is probably a misspelt one,
+    unless it is private or used by a class of the user."""
     if name[:1] == "_" or name in vars(owner) or hasattr(type(owner), name): return
     meant = sorted(similar(name))
     if not meant or uses_name(owner, name): return

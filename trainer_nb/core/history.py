@@ -19,15 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
-from trainer_nb.core.columns import (
-    COLUMN_NAMES, PACK_SIZE, Readings, RowStore, Scalar, append_rows, columns_to_lists, copy_rows, get_column,
-    last_row_of_step, mark_abandoned, mean_loss, throughput
-)
+from .columns import COLUMN_NAMES, PACK_SIZE, Readings, RowStore, Scalar, append_rows
+from .columns import columns_to_lists, copy_rows, get_column, last_row_of_step, mark_abandoned
+from .columns import mean_loss, throughput
 from .errors import warn
-from trainer_nb.core.log_file import (
-    LOG_WRITER, FileClaim, LogFile, decode_non_finite, dump_line, find_log, log_path, prepare_log_file, read_log_lines,
-    to_plain_data, validate_run_id
-)
+from .log_file import LOG_WRITER, FileClaim, LogFile, decode_non_finite, dump_line, find_log
+from .log_file import log_path, prepare_log_file, read_log_lines, to_plain_data, validate_run_id
 from .records import Evaluations, Journal, Record, Records, qualify_metric_names
 from ..display.tables import format_value, head_and_tail, to_frame
 
@@ -166,7 +163,8 @@ class History:
         output_dir: str | Path,
         name: str | None = None,  # new name of the run; None: unchanged
     ) -> Path | None:
-        "Write the history to `runs/run-<id>.jsonl` in a folder; return the path, or None after a warning if that fails."
+        """Write the history to `runs/run-<id>.jsonl` in a folder; return the
+        path, or None after a warning if that fails."""
         return open_log(self, output_dir, name)
 
     def flush(

@@ -313,7 +313,8 @@ class RunLock:
         self.no_preemption = False
 
     def _next_owner(self) -> int | None:
-        "Return the id of the next thread: normal before low priority, unless a low-priority thread has waited too long."
+        """Return the id of the next thread: normal before low priority, unless a
+        low-priority thread has waited too long."""
         queues = [self.waiting, self.low_priority_waiting]
         is_late = any(time.monotonic() - since > self.FAIR for since in self.low_priority_waiting.values())
         if is_late and self.urgent:
@@ -321,7 +322,8 @@ class RunLock:
         return next((next(iter(queue)) for queue in queues if queue), None)
 
     def acquire(self, depth: int = 1):
-        "Acquire the lock, or increment its depth if this thread holds it. Raise `Interrupted` if interrupted while waiting."
+        """Acquire the lock, or increment its depth if this thread holds it.
+        Raise `Interrupted` if interrupted while waiting."""
         me = threading.get_ident()
         if self.owner == me:
             self.depth += 1
@@ -399,7 +401,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
-    "Decorate a method so that it holds the run lock of the process; a call from a cell first frees the memory of the last error."
+    """Decorate a method so that it holds the run lock of the process; a call from a
+    cell first frees the memory of the last error."""
     @functools.wraps(method)
     def locked(self: L, /, *args: P.args, **kwargs: P.kwargs) -> R:
         with RUN_LOCK:

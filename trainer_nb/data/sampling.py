@@ -40,7 +40,8 @@ class RankShard(NamedTuple):
         return slice(start, start + each + (self.rank < more))
 
     def weight(self, mine: int, n: int) -> float:
-        "Return the weight of the mean over `mine` own samples in the mean over the means of all processes, for `n` samples in total."
+        """Return the weight of the mean over `mine` own samples in the mean over the
+        means of all processes, for `n` samples in total."""
         return self.together * mine / n
 
     def owns_batch(self, k: int) -> bool:

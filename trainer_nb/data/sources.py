@@ -46,14 +46,16 @@ class BatchRequest(NamedTuple):
 def ended_early(
     where: str,  # description of the code that raised it
 ) -> RuntimeError:
-    "Return the error that replaces a StopIteration other than the end of the data, which any iterating code would take for the end."
+    """Return the error that replaces a StopIteration other than the end of the data,
+    which any iterating code would take for the end."""
     return RuntimeError(
         f"A StopIteration came out of the data loading where it does not mean the end of the data: {where}. "
         "next(iterator, default), or a try around next(iterator), keeps it inside."
     )
 
 def batch_of(dataset: Any, collate: Callable[[list], Any], request: BatchRequest):
-    "Fetch the samples of a request and collate them in this process; raise RuntimeError if the collator raises StopIteration."
+    """Fetch the samples of a request and collate them in this process; raise
+    RuntimeError if the collator raises StopIteration."""
     try:
         return collate(dataset.__getitems__(request))
     except StopIteration as error:
@@ -207,7 +209,8 @@ def raise_worker_deaths(
     batches: Iterator[Any],  # an iterator of a DataLoader
     indexed: bool = False,  # over a map-style data set, whose end is known
 ):
-    "Yield the batches; raise the death of a worker, and RuntimeError for a StopIteration that is not the end of the data."
+    """Yield the batches; raise the death of a worker, and RuntimeError for a
+    StopIteration that is not the end of the data."""
     while True:
         try:
             with WORKER_WATCH.raising_deaths():
@@ -253,7 +256,9 @@ def shut_down(
 
 # %% ../../nbs/03_data/02_sources.ipynb #1977be23
 def _signal_end(event: threading.Event, queues: list):
-    "Ask workers to end. Garbage in a cycle is deleted in any order; if the queues were closed first, each worker would be awaited for five seconds."
+    """Ask workers to end.
+    Garbage in a cycle is deleted in any order; if the queues were closed first,
+    each worker would be awaited for five seconds."""
     event.set()
     for q in queues:
         try:
@@ -291,7 +296,8 @@ class DataWorkers:
         return raise_worker_deaths(self.running)
 
     def close(self):
-        "Terminate the processes now; otherwise they would outlive an error whose traceback holds the iterator, and be copied into forked processes."
+        """Terminate the processes now; otherwise they would outlive an error whose traceback holds the iterator, and
+        be copied into forked processes."""
         if self._farewell is not None:
             self._farewell.detach()
         if self.running is not None:
@@ -302,7 +308,8 @@ class DataWorkers:
 
 # %% ../../nbs/03_data/02_sources.ipynb #d05c257f
 class BatchSource:
-    "Base class of sources of micro-batches. Subclasses add open(cursor, bookmark), batches_left(cursor), close(), and `batches` of an epoch, or None."
+    """Base class of sources of micro-batches.
+    Subclasses add open(cursor, bookmark), batches_left(cursor), close(), and `batches` of an epoch, or None."""
     bookmark = None   # plain values that, besides the cursor, open the source after the last batch
     weight = 1.0      # weight of the last batch if several processes share the data: see sampling.RankShard
     def at_end(self, cursor: Cursor) -> bool | None:
@@ -415,7 +422,9 @@ class SeededCollate:
 RequestedBatch = tuple[BatchRequest | None, int, float]   # request, samples of all processes, weight
 
 def batch_requests(plan: BatchPlan, cursor: Cursor, seed: int, share: RankShard) -> Iterator[RequestedBatch]:
-    "Yield (request, samples, weight) from a cursor on; the request is None if the batch belongs to another process. Not a method of the source, to avoid a reference cycle through the workers."
+    """Yield (request, samples, weight) from a cursor on; the request is None
+    if the batch belongs to another process.
+    Not a method of the source, to avoid a reference cycle through the workers."""
     position = cursor.position
     for k, part in enumerate(plan.iterate_from(position)):
         place = mix_seed(seed, SEED_FETCH, cursor.epoch, position, 0 if share.turns else share.rank)
@@ -460,7 +469,8 @@ class MapSource(BatchSource):
             return _ListedPlan([list(b) for b in batches], self.share, self.drop_last)
 
     def open(self, cursor: Cursor, bookmark: dict | None = None):
-        "Return an iterator of (batch, samples) from a cursor on; after each, `weight` is that of the batch. A batch of another process is None."
+        """Return an iterator of (batch, samples) from a cursor on; after each, `weight` is that of the batch.
+        A batch of another process is None."""
         asked = batch_requests(self.plan(cursor.epoch), cursor, self.seed, self.share)
         return self._load_with_workers(asked) if self.loader.num_workers else self._load_in_process(asked)
 

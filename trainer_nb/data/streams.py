@@ -71,7 +71,8 @@ class DatasetStates:
         self,
         behind: int,  # number of examples that were read
     ):
-        "Return a state and the number of examples read when it was taken: an older one if a new one would cost too much."
+        """Return a state and the number of examples read when it was taken: an
+        older one if a new one would cost too much."""
         now = time.perf_counter()
         if self.cost <= self.cheap_seconds or now - self.when > self.cost / self.share:
             self.last, self.at = self.now(), behind
@@ -410,7 +411,8 @@ def skip_samples(
     batches: Iterator[tuple[Any, int]],  # an iterator of (batch, samples)
     samples: int,  # number of samples to skip
 ):
-    "Read up to a position, with a progress bar if it takes longer than a second; raise ValueError if no batch ends there."
+    """Read up to a position, with a progress bar if it takes longer than a
+    second; raise ValueError if no batch ends there."""
     if not samples: return batches
     from tqdm import tqdm
     with tqdm(total=samples, desc="reading the stream up to here", unit=" samples", delay=1.0, leave=False) as bar:
@@ -448,7 +450,8 @@ def check_same_readers(
     then: dict[str, Any],  # num_workers and batch_size of a bookmark
     now: dict[str, Any],  # those of the loader
 ):
-    "Raise ValueError if the number of workers, or with workers the batch size, has changed: the remaining samples would be unknown."
+    """Raise ValueError if the number of workers, or with workers the batch size, has
+    changed: the remaining samples would be unknown."""
     names = ("num_workers", "batch_size") if now["num_workers"] else ("num_workers",)
     name = next((n for n in names if then.get(n, now[n]) != now[n]), None)
     if name is None: return

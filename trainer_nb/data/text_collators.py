@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from ..core.seeding import mix_seed
-from trainer_nb.data.collate import (
-    PaddingCollator, Tokenizer, pad_batch, pad_features, ragged_error, require_pt_tensors
-)
+from .collate import PaddingCollator, Tokenizer, pad_batch, pad_features, ragged_error
+from .collate import require_pt_tensors
 
 # %% auto #0
 __all__ = ['round_up', 'pad_rows', 'padding_side', 'find_special_tokens', 'mask_token_id', 'mask_tokens', 'word_ids',
@@ -111,7 +110,8 @@ def pad_texts(tokenizer: Tokenizer, features: list, multiple: int | None):
     return batch, special if special is None else torch.as_tensor(special).bool(), offsets
 
 def pad_token_lists(tokenizer: Tokenizer, rows: Sequence[Any], multiple: int | None):
-    "Return lists of tokens as one tensor; raise ValueError if they need padding and the tokenizer has no padding token."
+    """Return lists of tokens as one tensor; raise ValueError if they need
+    padding and the tokenizer has no padding token."""
     lengths = {len(r) for r in rows}
     pad = getattr(tokenizer, "pad_token_id", None)
     if pad is None and (len(lengths) > 1 or round_up(*lengths, multiple) not in lengths):

@@ -89,7 +89,8 @@ def _set_forward(
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #661f6dbc
 def should_use_cpu(args: TrainingArguments) -> bool:
-    "Return whether to use the CPU. With several processes without a GPU, also set the environment variable that Accelerate needs."
+    """Return whether to use the CPU.
+    With several processes without a GPU, also set the environment variable that Accelerate needs."""
     cpu = args.use_cpu or (world_size() > 1 and not torch.cuda.is_available())
     if cpu and world_size() > 1:
         os.environ["ACCELERATE_USE_CPU"] = "1"
@@ -115,7 +116,8 @@ def kwargs_handlers(args: TrainingArguments) -> list:
     ]
 
 def make_world(accelerator: Accelerator) -> World:
-    "Return the processes that Accelerate has connected. Raise RuntimeError if their number is not the one that was started."
+    """Return the processes that Accelerate has connected.
+    Raise RuntimeError if their number is not the one that was started."""
     if accelerator.num_processes != world_size():
         raise RuntimeError(
             f"{world_size()} processes were started (WORLD_SIZE), and Accelerate has connected"
@@ -137,7 +139,8 @@ def unwrap(wrapped: torch.nn.Module) -> torch.nn.Module:
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #nbcb13c8
 class IsolatedAccelerator:
-    "Hold an Accelerator; its process-wide state and the model's patched `forward` are in place only inside `activated`."
+    """Hold an Accelerator; its process-wide state and the model's patched
+    `forward` are in place only inside `activated`."""
     def __init__(self, args: TrainingArguments):
         from accelerate import Accelerator
         precision = mixed_precision(args)
@@ -231,7 +234,8 @@ class ReplicatedModel:
 
     @contextmanager
     def _filling_in(self) -> Iterator[None]:
-        "Fill in missing gradients at the end of the block. Raise ValueError for one with ddp_find_unused_parameters=False."
+        """Fill in missing gradients at the end of the block.
+        Raise ValueError for one with ddp_find_unused_parameters=False."""
         yield
         parameter = self._unused.complete(self.wrapped)
         if parameter is None: return
@@ -258,7 +262,8 @@ class ReplicatedModel:
         self,
         params: list[torch.nn.Parameter],  # the model's first
     ) -> list[int]:
-        "Return the indices of the parameters without a gradient of their own in this step; DDP's are filled with zeros by now."
+        """Return the indices of the parameters without a gradient of their own in
+        this step; DDP's are filled with zeros by now."""
         count = len(self._requires_grad)
         others = [i for i in range(count, len(params)) if params[i].requires_grad and params[i].grad is None]
         if self._unused is None or not self._unused.unused: return others
@@ -383,7 +388,8 @@ class Device:
         return self._strategy.unused_parameters(params)
 
     def matches_trainable(self, params: list[torch.nn.Parameter]) -> bool:
-        "Return whether the gradients of the parameters that are trainable now are averaged; if not, prepare the model again."
+        """Return whether the gradients of the parameters that are trainable now are
+        averaged; if not, prepare the model again."""
         return self._strategy is not None and self._strategy.matches_trainable(params)
 
     def num_collectives(self) -> int:

@@ -128,7 +128,8 @@ class World:
         flags: Iterable[int] = (),  # indices of the flags that this process sets
         num_flags: int = 0,  # the same on all processes
     ) -> tuple[float | torch.Tensor | DeferredScalar, Callable[[], set[int]]]:
-        "Return the mean without waiting, and a function that waits for the flags and returns those that all processes set."
+        """Return the mean without waiting, and a function that waits for the flags
+        and returns those that all processes set."""
         if self.is_single_process: return value, lambda: set(flags)
         value = value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
         message = with_flags(value, flags, num_flags)
@@ -191,7 +192,8 @@ class World:
         function: Callable[[], Any],
         to_send: Callable[[Any], Any] = lambda result: result,  # maps the result to the value for the other ranks
     ) -> Any:
-        "Run a function on rank 0; return its result there, and the value sent on all others. An error is raised on all processes."
+        """Run a function on rank 0; return its result there, and the value sent on all others.
+        An error is raised on all processes."""
         if self.is_single_process: return function()
         result = error = message = None
         if self.is_main_process:

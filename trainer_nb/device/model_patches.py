@@ -270,7 +270,8 @@ def activation_checkpointing_patch(model: torch.nn.Module, args: TrainingArgumen
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #da45313c
 def use_cache_patch(model: torch.nn.Module, args: TrainingArguments) -> ModelPatch | None:
-    "Return a patch that sets use_cache in each call; None if the configuration already has this value or has no such option."
+    """Return a patch that sets use_cache in each call; None if the configuration
+    already has this value or has no such option."""
     # of an adapter
     base = model.get_base_model() if callable(getattr(model, "get_base_model", None)) else model
     own = getattr(getattr(base, "config", None), "use_cache", None)
@@ -329,7 +330,8 @@ def tf32_patch(args: TrainingArguments, device: torch.device) -> GlobalPatch | N
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #e3fcc646
 def liger_patch(model: torch.nn.Module, args: TrainingArguments, device: torch.device) -> ModelPatch | None:
-    "Return the patch; None if use_liger_kernel is off. Raise ValueError without a GPU or for a model outside of transformers, ImportError without the library."
+    """Return the patch; None if use_liger_kernel is off.
+    Raise ValueError without a GPU or for a model outside of transformers, ImportError without the library."""
     if not args.use_liger_kernel: return None
     if device.type != "cuda":
         raise ValueError(f"use_liger_kernel=True needs a GPU, and training is on {device.type}; leave it out.")

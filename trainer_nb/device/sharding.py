@@ -224,7 +224,8 @@ def require_unsharded(
 
 # %% ../../nbs/04_device/01_sharding.ipynb #407d35ee
 def wrapped_layers(model: torch.nn.Module, config: ShardingConfig) -> list[torch.nn.Module]:
-    "Return the layers that are wrapped separately, inner ones first, without the root. Raise ValueError for a class that does not occur."
+    """Return the layers that are wrapped separately, inner ones first, without the root.
+    Raise ValueError for a class that does not occur."""
     layers = [m for m in model.modules() if m is not model][::-1]
     if config.policy == "NO_WRAP": return []
     if config.policy == "SIZE_BASED_WRAP":
@@ -286,7 +287,8 @@ def shard_in_place(
     loss: torch.nn.Module | None,  # the loss function, if it is a module
     optimizers: Iterable[torch.optim.Optimizer],  # created for the model, without state
 ):
-    "Shard the parameters of a model; replace them in optimizers. Raise ValueError for a model or optimizer that is not supported."
+    """Shard the parameters of a model; replace them in optimizers.
+    Raise ValueError for a model or optimizer that is not supported."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     mesh = init_device_mesh(device.type, (world.size,))
@@ -311,7 +313,8 @@ def shard_in_place(
         group["params"] = [params[p] if isinstance(p, str) else p for p in group["params"]]
 
 def _detach_optimizers(model: torch.nn.Module, optimizers: Iterable[torch.optim.Optimizer]) -> list[dict]:
-    "Replace the model's parameters by their names, so that their memory can be freed; return the groups. Raise ValueError for an optimizer with state."
+    """Replace the model's parameters by their names, so that their memory can be freed; return the groups.
+    Raise ValueError for an optimizer with state."""
     names = {id(p): n for n, p in model.named_parameters()}
     groups = []
     for optimizer in optimizers:
@@ -384,7 +387,8 @@ class ShardedModel:
         return True
 
     def register_shards(self):
-        "Register the shards as the modules' parameters, and change nothing else: another thread may be in the middle of a step."
+        """Register the shards as the modules' parameters, and change nothing else:
+        another thread may be in the middle of a step."""
         for p in self._sharded_parameters():
             p._setattr_on_modules(p.sharded_param)
 

@@ -19,7 +19,8 @@ __all__ = ['missing_indices', 'reduced_parameters', 'missing_parameters', 'expec
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+:([\d, ]+)")
 
 def missing_indices(wrapped: DistributedDataParallel) -> list[int]:
-    "Return the indices of the parameters whose gradients the reducer waits for; an empty list if it is finished or has not begun."
+    """Return the indices of the parameters whose gradients the reducer waits for;
+    an empty list if it is finished or has not begun."""
     try:
         wrapped._check_reducer_finalized()
     except RuntimeError as error:

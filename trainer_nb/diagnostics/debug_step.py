@@ -17,10 +17,9 @@ from ..core.interrupts import exclusive
 from ..core.seeding import generator_states, preserve_generators, set_generator_states
 from ..device.sharding import full_tensor, require_several_processes
 from ..display.tables import Table
-from trainer_nb.engine.loop import (
-    before_step, capture_editable_state, check_can_train, enter_training, guarded, handle_end_of_data, handle_failure,
-    record_manual_changes, run_all_pending, start_running,
-)
+from ..engine.loop import before_step, capture_editable_state, check_can_train, enter_training, guarded
+from ..engine.loop import handle_end_of_data, handle_failure, record_manual_changes, run_all_pending
+from ..engine.loop import start_running
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState

@@ -24,10 +24,9 @@ from ..device.sharding import full_tensor, is_dtensor
 from .debug_step import DebugStep, capture_editable_tensors
 from .interpret import get_first_batch
 from .isolated import isolated_training
-from trainer_nb.diagnostics.tensor_stats import (
-    BINS, Moments, NoiseScale, combine_moments, compute_histogram, compute_moments, dead_fraction, first_tensor,
-    measure_noise_scale, rebin_shares, saturated_fraction,
-)
+from .tensor_stats import BINS, Moments, NoiseScale, combine_moments, compute_histogram
+from .tensor_stats import compute_moments, dead_fraction, first_tensor, measure_noise_scale
+from .tensor_stats import rebin_shares, saturated_fraction
 from ..display.charts import PanelDisplay
 from ..display.panels import Heatmap, LineSeries, Marker, Panel
 from ..display.tables import Table, escape_html, format_value, html_table, to_frame

@@ -20,9 +20,8 @@ from ..core.errors import suggest_names
 from ..core.history import History
 from ..device.sharding import full_tensor
 from .layers import CHANNEL_LAYERS, group_names, named_layers, own_parameters
-from trainer_nb.diagnostics.tensor_stats import (
-    BINS, compute_histogram, compute_moments, dead_fraction, first_tensor, rebin_shares, saturated_fraction,
-)
+from .tensor_stats import BINS, compute_histogram, compute_moments, dead_fraction
+from .tensor_stats import first_tensor, rebin_shares, saturated_fraction
 from ..display.charts import Chart, PanelDisplay
 from ..display.panels import Heatmap, Panel, format_tick, nan_mean
 from ..display.tables import to_frame

@@ -14,26 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainer_nb.display.panels import (
-    Heatmap,
-    Histogram,
-    LineSeries,
-    Marker,
-    Panel,
-    downsample,
-    format_tick,
-    panel_height,
-    panel_to_text,
-)
-from trainer_nb.display.svg import (
-    GRID_COLOR,
-    TEXT_COLOR,
-    VIRIDIS,
-    color_values,
-    reduce_columns,
-    render_svg,
-    series_color,
-)
+from .panels import Heatmap, Histogram, LineSeries, Marker, Panel, downsample, format_tick
+from .panels import panel_height, panel_to_text
+from .svg import GRID_COLOR, TEXT_COLOR, VIRIDIS, color_values, reduce_columns, render_svg
+from .svg import series_color
 from .tables import escape_html
 
 if TYPE_CHECKING:
@@ -317,7 +301,8 @@ class PanelDisplay:
         return render_svg(self.panels(), self.columns)
 
     def save(self, path: str | Path) -> Path:
-        "Write the chart to a `.svg` file, or to an interactive `.html` file; return the path. Raise ValueError for other suffixes."
+        """Write the chart to a `.svg` file, or to an interactive `.html` file; return the path.
+        Raise ValueError for other suffixes."""
         path = Path(path)
         if path.suffix == ".svg":
             text = self.svg()

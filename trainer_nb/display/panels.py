@@ -48,7 +48,8 @@ def exponential_moving_average(
     y: ArrayLike,
     weight: float = 0.9,  # weight of the previous mean, 0 <= weight < 1; 0 returns the values unchanged
 ) -> np.ndarray:
-    "Return the bias-corrected exponential moving average of a series; raise ValueError if the weight is outside [0, 1)."
+    """Return the bias-corrected exponential moving average of a series; raise
+    ValueError if the weight is outside [0, 1)."""
     if not 0 <= weight < 1:
         raise ValueError(f"The weight of a running mean must be at least 0 and below 1, not {weight}.")
     mean = 0.0

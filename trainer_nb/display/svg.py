@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainer_nb.display.panels import (
-    Heatmap, Histogram, LineSeries, Marker, Panel, axis_range, downsample, format_tick, linear_ticks, log_ticks,
-    nan_mean, panel_height
-)
+from .panels import Heatmap, Histogram, LineSeries, Marker, Panel, axis_range, downsample
+from .panels import format_tick, linear_ticks, log_ticks, nan_mean, panel_height
 from .tables import escape_html
 
 # %% auto #0

@@ -18,7 +18,8 @@ __all__ = ['SETTINGS', 'find_attribute', 'public_methods', 'setting_hint', 'chec
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
 
 def find_attribute(cls, name: str):
-    "Return the class that defines an attribute, and the attribute's definition there; (None, None) for an undefined attribute."
+    """Return the class that defines an attribute, and the attribute's definition
+    there; (None, None) for an undefined attribute."""
     return next(((c, vars(c)[name]) for c in cls.__mro__ if name in vars(c)), (None, None))
 
 def public_methods(cls) -> list[str]:

@@ -293,9 +293,10 @@ def total_train_batch_size(learner: TrainerBase, args: TrainingArguments) -> int
     return samples * args.gradient_accumulation_steps
 
 def initial_training_values(learner: TrainerBase, args: TrainingArguments, dataloader: Any) -> tuple:
-    """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per epoch, and steps of the run.
+    """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per
+    epoch, and steps of the run.
     Raise ValueError for data without a length, unless max_steps is given.
-    """
+"""
     window = args.gradient_accumulation_steps
     total = learner.get_total_train_batch_size(args)
     try:

@@ -133,7 +133,8 @@ class LossGatherer(OutputGatherer):
         return sum(loss * n for loss, n in zip(losses, samples)) / sum(samples)
 
     def joined(self):
-        "Return each sample's loss (its batch's mean) as an array, or as a list with one entry per batch; None without losses."
+        """Return each sample's loss (its batch's mean) as an array, or as a list
+        with one entry per batch; None without losses."""
         each = [np.repeat(concat_outputs([p["loss"]]), p["samples"]) for p in self.parts]
         return np.concatenate(each) if self.whole and each else each or None
 

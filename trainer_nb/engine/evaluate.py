@@ -24,13 +24,8 @@ from ..data.loader import ResumableLoader
 from ..data.sampling import UNSHARDED, Cursor, RankShard
 from ..device.accelerator import unwrap
 from .dataloaders import count_samples
-from trainer_nb.engine.eval_outputs import (
-    EvalLoopOutput,
-    EvalPrediction,
-    LossGatherer,
-    OutputGatherer,
-    PredictionOutput,
-)
+from .eval_outputs import EvalLoopOutput, EvalPrediction, LossGatherer, OutputGatherer
+from .eval_outputs import PredictionOutput
 from .loss import split_labels
 from .overrides import TrainerBase, check_batch_eval_metrics
 from .prepare import check_equal_lengths, prepare_model
@@ -69,7 +64,8 @@ def cast_inputs(
     batch, dtype,
     names,  # of the labels
 ):
-    "Return a batch with its floating-point inputs converted to a dtype; labels are unchanged, the loss uses their dtype."
+    """Return a batch with its floating-point inputs converted to a dtype;
+    labels are unchanged, the loss uses their dtype."""
     def cast(thing): return map_tensors(thing, lambda t: t.to(dtype) if t.is_floating_point() else t)
     if dtype is None: return batch
     if isinstance(batch, Mapping): return {k: v if k in names else cast(v) for k, v in batch.items()}
@@ -159,7 +155,8 @@ def evaluation_mode(
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #00d83d36
 class EvalBatches:
-    "Iterate over an evaluation's batches with their sizes, with generators seeded for each; yield None for a batch of another process."
+    """Iterate over an evaluation's batches with their sizes, with generators seeded
+    for each; yield None for a batch of another process."""
     def __init__(
         self, learner: TrainerBase, dataloader, share: RankShard = UNSHARDED,
         even: bool = False,  # all processes compute equally often; an additional batch counts no samples
@@ -358,7 +355,8 @@ def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #8f65459a
 def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoopOutput:
-    "Compute the metrics of the collected results; add the prefix to their names. Raise TypeError or ValueError for invalid metrics."
+    """Compute the metrics of the collected results; add the prefix to their names.
+    Raise TypeError or ValueError for invalid metrics."""
     predictions = found.predictions.joined()
     labels = found.labels.joined()
     metrics: Any = {}
@@ -414,7 +412,8 @@ def timed_evaluation_loop(learner: TrainerBase, loader, description: str, **how)
 
 # None: the learner's own
 def eval_dataloader(learner: TrainerBase, eval_dataset):
-    "Return the loader of a data set, from an override with or without a parameter for it. Raise TypeError if a data set is given and the override has no parameter."
+    """Return the loader of a data set, from an override with or without a parameter for it.
+    Raise TypeError if a data set is given and the override has no parameter."""
     given = positional_args(learner.get_eval_dataloader, eval_dataset)
     if eval_dataset is not None and not given:
         raise TypeError(

@@ -83,7 +83,8 @@ COMMON_GENERATION_KEYS = ("max_length", "max_new_tokens", "num_beams")
 
 @contextmanager
 def generating(learner: TrainerBase, verb: str, given: dict):
-    "Use these settings for generation inside the block, if generation is enabled. Raise TypeError if it is not and an argument only applies to generation."
+    """Use these settings for generation inside the block, if generation is enabled.
+    Raise TypeError if it is not and an argument only applies to generation."""
     # scripts pass unset arguments as None
     given = {name: value for name, value in given.items() if value is not None}
     if not learner.args.predict_with_generate:
@@ -118,7 +119,8 @@ def generate(
     model: torch.nn.Module,  # without its wrapper
     inputs, settings,
 ):
-    "Return the token ids that a model generates for a batch. Raise TypeError for a model or a batch that is not supported."
+    """Return the token ids that a model generates for a batch.
+    Raise TypeError for a model or a batch that is not supported."""
     needs = "predict_with_generate=True needs"
     if not hasattr(model, "generate"):
         raise TypeError(f"{needs} a model with a generate method, and {type(model).__name__} has none.")

@@ -18,14 +18,8 @@ import numpy as np
 import torch
 
 from ..core.callbacks import fire_event_safely
-from trainer_nb.core.errors import (
-    InvalidOperation,
-    Paused,
-    free_after_failure,
-    install_excepthook,
-    release_traceback_after_cell,
-    warn,
-)
+from ..core.errors import InvalidOperation, Paused, free_after_failure, install_excepthook
+from ..core.errors import release_traceback_after_cell, warn
 from ..core.records import Record
 from ..core.interrupts import BATCH_WAIT, RUN_LOCK, InterruptGuard
 from ..core.seeding import preserve_generators
@@ -34,14 +28,8 @@ from .overrides import TrainerBase
 from .prepare import prepare
 from .run_state import RunState, Task, as_callback, run_mean_loss
 from .step import take_step
-from trainer_nb.engine.tasks import (
-    epoch_end_tasks,
-    record_step,
-    run_deferred_changes,
-    run_pending,
-    train_metrics,
-    preserve_control_flags,
-)
+from .tasks import epoch_end_tasks, record_step, run_deferred_changes, run_pending, train_metrics
+from .tasks import preserve_control_flags
 
 # %% auto #0
 __all__ = ['yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_step', 'check_can_train',

@@ -307,7 +307,8 @@ def count_labels(
     learner: TrainerBase,
     batches: Sequence[Any],  # the micro-batches of a step
 ) -> torch.Tensor | None:
-    "Return the number of labels in the micro-batches, for losses that are a mean over all of them; None if it is not needed."
+    """Return the number of labels in the micro-batches, for losses that are a
+    mean over all of them; None if it is not needed."""
     if not (learner.model_facts.accepts_loss_kwargs or learner.compute_loss_func is not None): return None
     if not all(isinstance(b, Mapping) and isinstance(b.get("labels"), torch.Tensor) for b in batches):
         return None

@@ -100,7 +100,8 @@ def regression(
 def entities(
     names: list,  # of the classes: "O", "B-PER", "I-PER", ...
 ):
-    "Return a compute_metrics for named entities: precision, recall and F1 of whole entities, accuracy of tokens. Raise ImportError without seqeval."
+    """Return a compute_metrics for named entities: precision, recall and F1 of whole entities, accuracy of tokens.
+    Raise ImportError without seqeval."""
     try:
         from seqeval.metrics import accuracy_score, f1_score, precision_score, recall_score
     except ImportError:

@@ -17,45 +17,21 @@ import torch
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from ..args.training_args import TrainingArguments, resolve_args
-from trainer_nb.core.callbacks import (
-    CallbackHandler,
-    DefaultFlowCallback,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    bound_handler,
-)
+from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerCallback, TrainerControl
+from ..core.callbacks import TrainerState, bound_handler
 from ..core.errors import InvalidOperation, warn
 from ..core.history import History
 from ..core.interrupts import RUN_LOCK
 from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import DataCollatorWithPadding, default_data_collator, to_device
 from ..device.accelerator import empty_device_cache
-from trainer_nb.engine.dataloaders import (
-    column_dropping_collator,
-    count_samples,
-    drop_unused_columns,
-    find_eval_dataset,
-    initial_training_values,
-    is_iterable_only,
-    make_test_loader,
-    make_train_loader,
-    make_train_sampler,
-    signature_columns,
-    total_train_batch_size,
-)
+from .dataloaders import column_dropping_collator, count_samples, drop_unused_columns
+from .dataloaders import find_eval_dataset, initial_training_values, is_iterable_only
+from .dataloaders import make_test_loader, make_train_loader, make_train_sampler, signature_columns
+from .dataloaders import total_train_batch_size
 from .generate import NO_GENERATION, filled_to, generating_step, padding_token, put_on, warn_of_idle
-from trainer_nb.engine.loss import (
-    ModelFacts,
-    check_loss,
-    compute_batch_loss,
-    count_labels,
-    extract_labels,
-    inspect_model,
-    is_single_input,
-    model_arguments,
-    predict_batch,
-)
+from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels, extract_labels
+from .loss import inspect_model, is_single_input, model_arguments, predict_batch
 from .run_state import RunState, as_callback, count_flops, record_act, store_flops
 from .signatures import accepted_kwargs, function_parameters, positional_args
 from .streaming_metrics import check_metrics
@@ -99,7 +75,8 @@ def find_param_group(
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #e46e4152
 def make_optimizer(learner: TrainerBase, model: torch.nn.Module) -> torch.optim.Optimizer:
-    "Create the optimizer that the settings or optimizer_cls_and_kwargs name; an override of get_optimizer_cls_and_kwargs takes precedence over the settings."
+    """Create the optimizer that the settings or optimizer_cls_and_kwargs name; an override of
+    get_optimizer_cls_and_kwargs takes precedence over the settings."""
     given = learner.optimizer_cls_and_kwargs
     if given is None and type(learner).get_optimizer_cls_and_kwargs is not TrainerBase.get_optimizer_cls_and_kwargs:
         override = learner.get_optimizer_cls_and_kwargs
@@ -295,7 +272,8 @@ def replace_part(
     learner: TrainerBase, name: str,
     replace: Callable[[], object],
 ) -> None:
-    "Replace a part now, or at the boundary if a callback requests it after the step. Raise InvalidOperation in the middle of a step."
+    """Replace a part now, or at the boundary if a callback requests it after the step.
+    Raise InvalidOperation in the middle of a step."""
     with RUN_LOCK:
         run = learner.run_state
         check_not_remote(run, name)
@@ -355,7 +333,8 @@ def drop_loader(run: RunState) -> None:
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #f930ada3
 def trial_parameter(model_init: Callable[..., torch.nn.Module] | None) -> inspect.Parameter | None:
-    "Return the parameter of a model_init that takes the trial of a search; None if it takes none. Raise ValueError if it takes several."
+    """Return the parameter of a model_init that takes the trial of a search; None if it takes none.
+    Raise ValueError if it takes several."""
     if model_init is None: return None
     parameters = inspect.signature(model_init).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -573,7 +552,8 @@ class TrainerBase:
         self,
         batches: Sequence[Any],  # the micro-batches of a window
     ) -> torch.Tensor | None:
-        "Return the number of labels in the window, for losses that are a mean over all of them; None if it is not needed."
+        """Return the number of labels in the window, for losses that are a mean
+        over all of them; None if it is not needed."""
         return count_labels(self, batches)
 
     def floating_point_ops(
@@ -626,7 +606,8 @@ class TrainerBase:
         return column_dropping_collator(self, data_collator, description)
 
     def num_examples(self, dataloader: Any) -> int:
-        "Return the number of samples of a loader, estimated from its batches if its data has no length. Raise TypeError if unknown."
+        """Return the number of samples of a loader, estimated from its batches if its data has no length.
+        Raise TypeError if unknown."""
         samples = count_samples(dataloader)
         if samples is None:
             raise TypeError(f"The number of samples of this {type(dataloader).__name__} is unknown: it has no length.")
@@ -637,9 +618,10 @@ class TrainerBase:
         return total_train_batch_size(self, args)
 
     def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple:
-        """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per epoch, and steps of the run.
+        """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per
+        epoch, and steps of the run.
         Raise ValueError for data without a length, unless max_steps is given.
-        """
+"""
         return initial_training_values(self, args, dataloader)
 
     # -- model, optimizer and schedule

@@ -95,7 +95,8 @@ def prepare_model(learner: TrainerBase):
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #e9bb442d
 def existing_optimizers(learner: TrainerBase) -> list:
-    "Return the existing optimizers, the user's and the run's. Raise ValueError for parameters that sharding cannot replace."
+    """Return the existing optimizers, the user's and the run's.
+    Raise ValueError for parameters that sharding cannot replace."""
     if learner.run_state.device.shards_model and "params" in (learner.optimizer_cls_and_kwargs or (None, {}))[1]:
         raise ValueError(
             "optimizer_cls_and_kwargs has 'params' of the model as it was before it is divided (fsdp); leave them out,"
@@ -189,7 +190,8 @@ def check_optimizer(
     run: RunState,
     given,  # the user's optimizer and schedule, None where absent
 ):
-    "Raise ValueError for an optimizer that would not update this model; warn about settings that have no effect on the user's optimizer or schedule."
+    """Raise ValueError for an optimizer that would not update this model; warn about settings that have no effect on
+    the user's optimizer or schedule."""
     mine = {id(p) for p in run.model.parameters()}
     problem = ""
     if isinstance(run.optimizer, torch.optim.LBFGS):
@@ -248,7 +250,8 @@ def suggest_idle_gpus(device):
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #40ab3e6b
 def first_of(run: RunState):
-    "Return a snapshot of the run before its first step, for reset(); stored in a temporary file if it is large relative to the run's peak memory."
+    """Return a snapshot of the run before its first step, for reset(); stored in a temporary file if it is large
+    relative to the run's peak memory."""
     size = sum(local_nbytes(t) for t in (*run.params, *run_modules(run).buffers()))
     folder = disk_folder()
     if folder is None or size <= MEMORY_SHARE * peak_memory() or size * run.device.world.size > disk_space():

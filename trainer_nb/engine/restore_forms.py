@@ -225,7 +225,8 @@ def put_object(restore, form: dict, now):
 
 # %% ../../nbs/06_engine/11_restore_forms.ipynb #c1bcf1b6
 def put_optimizer(restore, form: dict, optimizer: torch.optim.Optimizer):
-    "Restore an optimizer's groups, state and attributes, in the same lists and dictionaries. Raise CannotCapture if it does not match."
+    """Restore an optimizer's groups, state and attributes, in the same lists and dictionaries.
+    Raise CannotCapture if it does not match."""
     if type(optimizer).__name__ != form["class"]:
         raise CannotCapture(f"was a {form['class']}, and is no such optimizer now")
     params = [p for group in optimizer.param_groups for p in group["params"]]

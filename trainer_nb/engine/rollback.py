@@ -132,7 +132,8 @@ class WeightSample:
             self.copies = [t.clone() for t in now]
 
     def changed(self) -> list[int]:
-        "Return the indices of the weights that have changed; synchronizes. A weight with another shape counts as changed."
+        """Return the indices of the weights that have changed; synchronizes.
+        A weight with another shape counts as changed."""
         found = set()
         taken = iter(self.bytes)
         for p, size, _, places, i in self.host:
@@ -160,7 +161,8 @@ _MISSING = object()
 def _flat(values) -> bool: return all(type(v) in PLAIN for v in values)
 
 def content_of(run: RunState, value, name: str) -> Callable[[], Any]:
-    "Copy the content of a value. Return a function that restores it and returns the value. Raise CannotCapture or NotState as Capture does."
+    """Copy the content of a value. Return a function that restores it and returns the value.
+    Raise CannotCapture or NotState as Capture does."""
     if type(value) in PLAIN: return lambda: value
     if (
         isinstance(value, torch.Tensor)
@@ -536,7 +538,8 @@ class AdaptiveBackup(BufferBackup):
         self,
         world: World,  # a collectives.World
     ) -> list:
-        "Return the buffers to synchronize between processes: all until the first step has been observed, then those that change in any process."
+        """Return the buffers to synchronize between processes: all until the first step has been observed, then
+        those that change in any process."""
         slots = self.common_buffers
         if slots is None:
             slots = _buffer_slots(self.model)

@@ -352,7 +352,8 @@ def count_batch_tokens(
     learner: TrainerBase,
     batch: Any,  # a micro-batch
 ) -> int | torch.Tensor:
-    "Return the tokens of a batch: a number, or a tensor if the batch is on a device. Raise ValueError if they cannot be counted."
+    """Return the tokens of a batch: a number, or a tensor if the batch is on a device.
+    Raise ValueError if they cannot be counted."""
     counted = learner.args.include_num_input_tokens_seen
     name = getattr(unwrap_model(learner.run_state.model), "main_input_name", "input_ids")
     ids = batch.get(name) if hasattr(batch, "get") else None

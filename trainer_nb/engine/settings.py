@@ -15,13 +15,8 @@ import torch
 from ..args.training_args import TrainingArguments, resolve_args
 from ..args.fields import to_builtin
 from ..core.callbacks import LoggerCallback, set_log_level
-from trainer_nb.core.errors import (
-    is_out_of_memory,
-    release_last_traceback,
-    release_traceback_memory,
-    suggest_names,
-    warn,
-)
+from ..core.errors import is_out_of_memory, release_last_traceback, release_traceback_memory, suggest_names
+from ..core.errors import warn
 from ..data.sampling import split_global_batch
 from ..data.streams import StreamSource
 from ..device.accelerator import empty_device_cache
@@ -33,15 +28,8 @@ from .overrides import TrainerBase, check_label_smoothing, drop_loader
 from .prepare import AUTO_BATCH_SIZE_ERROR, prepare, recompute_run_length
 from .run_state import RunState, Task, record_act
 from ..optim.optimizers import refuse_regrouping
-from trainer_nb.optim.schedules import (
-    add_scheduled_group,
-    base_lrs,
-    is_metric_driven,
-    load_scheduler_state,
-    scheduler_state,
-    set_base_lr,
-    set_lr,
-)
+from ..optim.schedules import add_scheduled_group, base_lrs, is_metric_driven, load_scheduler_state
+from ..optim.schedules import scheduler_state, set_base_lr, set_lr
 
 # %% auto #0
 __all__ = ['SETTABLE', 'MEMORY_HINT', 'end_here', 'extend_run', 'ChangesTable', 'SettableTable', 'current_value', 'effect_of',
@@ -397,7 +385,9 @@ def check_own_loader(learner: TrainerBase, home: dict, smaller: dict):
 
 # %% ../../nbs/06_engine/23_settings.ipynb #bb857686
 def divide_changes(learner: TrainerBase, changes: dict) -> tuple:
-    "Return the changes as each process needs them when a global batch is divided among processes, and the undivided settings. Raise ValueError if it cannot be divided."
+    """Return the changes as each process needs them when a global batch is
+    divided among processes, and the undivided settings.
+    Raise ValueError if it cannot be divided."""
     undivided = learner.run_state.global_settings
     mine = {name: value for name, value in changes.items() if name in undivided}
     home = undivided | mine

@@ -198,7 +198,8 @@ def undo_restore(
 
 # %% ../../nbs/06_engine/17_snapshot.ipynb #43f67564
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
-    "Return the names of the values that differ, byte for byte, between two snapshots. Clocks, logs and the bookmark are not compared."
+    """Return the names of the values that differ, byte for byte, between two snapshots.
+    Clocks, logs and the bookmark are not compared."""
     def same(n): return n in a.tensors and n in b.tensors and is_identical(a.tensors[n], b.tensors[n])
     left_out = {
         "modes_seen",

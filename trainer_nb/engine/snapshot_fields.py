@@ -16,25 +16,15 @@ from ..args.training_args import PROCESS_FIELDS, TrainingArguments, without_subc
 from ..core.callbacks import TrainerCallback
 from ..device.model_patches import PATCH_ARGS
 from ..device.sharding import copy_into, is_dtensor, is_sharded, replicate_like, shard_like
-from trainer_nb.engine.snapshot_tensors import (
-    FrozenWeightCache,
-    Snapshot,
-    has_adapters,
-    is_shared,
-    list_merged_adapters,
-)
+from .snapshot_tensors import FrozenWeightCache, Snapshot, has_adapters, is_shared
+from .snapshot_tensors import list_merged_adapters
 from .loss import describe_output
 from .restore_forms import has_own_memory
 from .run_state import RunState, Task
 from .state_holders import code_holders
 from .training_modes import restore_modes
-from trainer_nb.engine.user_state import (
-    UserState,
-    capture_optimizer,
-    capture_user_state,
-    restore_optimizer,
-    restore_user_state,
-)
+from .user_state import UserState, capture_optimizer, capture_user_state, restore_optimizer
+from .user_state import restore_user_state
 from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flattening, unflatten_state_value
 from ..optim.schedules import load_scheduler_state, scheduler_state, stretch_schedule
 
@@ -102,7 +92,8 @@ def _named_parts(run: RunState):
     return [(prefix, m) for prefix, m in (("", run.model), ("(loss).", run.loss_module)) if m is not None]
 
 class ModuleWalk:
-    "Collect a run's modules, parameters and buffers with their names in one pass; tensors that are tied within a part, once."
+    """Collect a run's modules, parameters and buffers with their names in one
+    pass; tensors that are tied within a part, once."""
     def __init__(self, run: RunState):
         self.each = []
         self.weights: list[tuple[str, torch.nn.Parameter]] = []
@@ -146,7 +137,8 @@ def _extra_state_modules(each):
     return {n: m for n, m in each if type(m).get_extra_state is not torch.nn.Module.get_extra_state}
 
 def _has_max_norm(m) -> bool:
-    "Return whether rows of a module's weight are rescaled at look-up; checks the attributes first, since a failed look-up in a module is slow."
+    """Return whether rows of a module's weight are rescaled at look-up; checks the attributes first, since a failed
+    look-up in a module is slow."""
     return ("max_norm" in vars(m) or hasattr(type(m), "max_norm")) and m.max_norm is not None and hasattr(m, "weight")
 
 # name in a snapshot -> parameter
@@ -403,7 +395,8 @@ def _restore_scheduler(run: RunState, snapshot: Snapshot):
     load_scheduler_state(run.lr_scheduler, saved, _same_groups(run, snapshot))
 
 def _same_groups(run: RunState, snapshot: Snapshot) -> list[int] | None:
-    "Return, for each group of the snapshot's optimizer, the index of the current group with its parameters, by default 0."
+    """Return, for each group of the snapshot's optimizer, the index of the
+    current group with its parameters, by default 0."""
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None: return None
     names = _parameter_names(run, named_weights(run))

@@ -18,22 +18,9 @@ import torch
 
 from ..device.sharding import is_dtensor, local_nbytes, to_local
 from .run_state import RunState, run_modules
-from trainer_nb.engine.state_holders import (
-    LEARNER,
-    MODULE,
-    NUMBER_KINDS,
-    OPTIMIZER,
-    PLAIN,
-    CannotCapture,
-    Holder,
-    NotState,
-    has_state_dict,
-    is_copied_kind,
-    is_generator,
-    is_resource,
-    not_state,
-    of_library,
-)
+from .state_holders import LEARNER, MODULE, NUMBER_KINDS, OPTIMIZER, PLAIN, CannotCapture, Holder
+from .state_holders import NotState, has_state_dict, is_copied_kind, is_generator, is_resource
+from .state_holders import not_state, of_library
 from ..optim.optimizers import PLAIN_TENSORS
 
 # %% auto #0
@@ -110,7 +97,8 @@ class Capture:
         self.alive: list[torch.Tensor] = []
 
     def form(self, value, path: str) -> dict:
-        "Return the form of a value; add its tensors to `self.tensors`. Raise NotState or CannotCapture if it is not copied."
+        """Return the form of a value; add its tensors to `self.tensors`.
+        Raise NotState or CannotCapture if it is not copied."""
         if type(value) in PLAIN: return {"kind": "plain", "value": value}
         if id(value) in self.own: raise NotState
         for kind, test in STATE_KINDS.items():
@@ -259,7 +247,8 @@ def describe_module(capture, module: torch.nn.Module, path: str) -> dict:
 
 # %% ../../nbs/06_engine/10_state_forms.ipynb #12eb397b
 def describe_optimizer(capture, optimizer: torch.optim.Optimizer, path: str) -> dict:
-    "Return the form of an optimizer other than the run's: its groups, its state by parameter index, and its attributes."
+    """Return the form of an optimizer other than the run's: its groups, its
+    state by parameter index, and its attributes."""
     shared = capture.optimizer if capture.optimizer is not optimizer else None
     params: list[torch.Tensor] = []
     groups: list[dict] = []

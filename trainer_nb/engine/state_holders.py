@@ -109,7 +109,8 @@ def is_copied_kind(kinds: str, value) -> bool:
     return kinds == "library" and (type(value) in (int, float) or isinstance(value, torch.Tensor))
 
 def is_fetch_state(kinds: str, value) -> bool:
-    "Return whether a value of a data set or a collator may change in a fetch: a number, a string, or its own generator."
+    """Return whether a value of a data set or a collator may change in a
+    fetch: a number, a string, or its own generator."""
     if not is_copied_kind(kinds, value): return False
     shared = value is torch.default_generator or value is random._inst or value is np.random.mtrand._rand
     return not shared and not isinstance(value, random.SystemRandom)
@@ -209,7 +210,8 @@ def fetch_holders(run: RunState) -> list[Holder]:
     return [h for name in ("train_dataset", "data_collator") for h in _of_data(name, getattr(learner, name))]
 
 def code_holders(run: RunState) -> list[Holder]:
-    "Return the learner, its callbacks, the modules and the data as holders, where their classes may keep state in attributes."
+    """Return the learner, its callbacks, the modules and the data as holders,
+    where their classes may keep state in attributes."""
     learner = run.learner() if run.learner is not None else None
     found = [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_modules(run)]
     if learner is None: return found

@@ -19,19 +19,10 @@ from ..data.loader import MicroBatch
 from ..device.sharding import clip_sharded_grad_norm, copy_into
 from .loss import describe_output
 from .overrides import TrainerBase
-from trainer_nb.engine.rollback import (
-    AdaptiveBackup,
-    FetchBackup,
-    FullBackup,
-    UserBackup,
-    copy_optimizer_attributes,
-    copy_param_groups,
-    copy_scheduler_state,
-    restore_optimizer_attributes,
-    restore_param_groups,
-    restore_scheduler_state,
-    weight_versions,
-)
+from .rollback import AdaptiveBackup, FetchBackup, FullBackup, UserBackup
+from .rollback import copy_optimizer_attributes, copy_param_groups, copy_scheduler_state
+from .rollback import restore_optimizer_attributes, restore_param_groups, restore_scheduler_state
+from .rollback import weight_versions
 from .run_state import RunState, add_tokens, count_step_tokens, run_modules
 from .signatures import positional_args
 from .snapshot_fields import named_weights

@@ -20,17 +20,8 @@ from ..core.memory import memory_metrics
 from ..core.seeding import preserve_generators
 from ..data.sampling import Cursor
 from .overrides import TrainerBase
-from trainer_nb.engine.run_state import (
-    RunState,
-    Task,
-    fetch_tokens,
-    mean_loss_to_log,
-    preserve_training_modes,
-    push_tasks,
-    run_mean_loss,
-    token_metrics,
-    token_speed_metrics,
-)
+from .run_state import RunState, Task, fetch_tokens, mean_loss_to_log, preserve_training_modes
+from .run_state import push_tasks, run_mean_loss, token_metrics, token_speed_metrics
 from .signatures import positional_args
 from .snapshot_tensors import Snapshot
 from .snapshot import capture_snapshot, restore_snapshot, undo_restore
@@ -82,7 +73,8 @@ def do_event(learner: TrainerBase, task: Task) -> None:
         task.done = not task.pending_callbacks
 
 def do_step_end(learner: TrainerBase, task: Task) -> None:
-    "Dispatch on_step_end to the callbacks; then, even after an error, check the control flags and the end of the epoch."
+    """Dispatch on_step_end to the callbacks; then, even after an error, check
+    the control flags and the end of the epoch."""
     run = learner.run_state
     if task.pending_callbacks is None:
         task.pending_callbacks = list(run.callbacks.listeners("on_step_end"))
@@ -128,7 +120,8 @@ def clear_request(
     run: RunState,
     name: str,  # "log", "evaluate" or "save"
 ) -> None:
-    "Clear a control flag just before the event of the task that answers it, as the Trainer does: callbacks may set it again."
+    """Clear a control flag just before the event of the task that answers it, as
+    the Trainer does: callbacks may set it again."""
     queued = list(run.due)[:run.num_pushed_tasks]
     place = next((i for i, task in enumerate(queued) if (task.kind, task.name) == ("event", f"on_{name}")), None)
     if place is None:
@@ -449,7 +442,8 @@ def run_deferred_changes(run: RunState) -> None:
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #a2d10003
 def restore_here(learner: TrainerBase, snapshot: Snapshot) -> None:
-    "Restore a snapshot; where the callbacks of this process have not begun, call what begins a run and an epoch on them first."
+    """Restore a snapshot; where the callbacks of this process have not begun, call
+    what begins a run and an epoch on them first."""
     run = learner.run_state
     restore_snapshot(run, snapshot)
     if run.begun and not run.callbacks_begun:

@@ -33,7 +33,8 @@ def is_settled(
     model: nn.Module,
     held: Sequence[nn.Module] = (),  # modules that stay in evaluation mode
 ) -> bool:
-    "Return whether train() on a model, followed by eval() on the modules that stay in evaluation mode, would change nothing."
+    """Return whether train() on a model, followed by eval() on the modules that
+    stay in evaluation mode, would change nothing."""
     apart = {id(m) for m in held}
     todo = [model]
     for m in todo:
@@ -144,7 +145,8 @@ def hold_eval_mode(
     groups: dict,  # named parameters, by group
     names: list[str], eval_mode: bool,
 ):
-    "Keep the modules of layer groups in evaluation mode, or release them. Raise ValueError if a group has no module of its own."
+    """Keep the modules of layer groups in evaluation mode, or release them.
+    Raise ValueError if a group has no module of its own."""
     covered = {id(p) for m in modes.modules(model) for p in m.parameters()}
     chosen = {id(p) for name in names for _, p in groups[name]}
     held = outermost(model, covered | chosen if eval_mode else covered - chosen)

@@ -20,15 +20,8 @@ from ..device.sharding import local_nbytes
 from .restore_forms import Restore
 from .run_state import RunState, run_modules
 from .state_forms import Capture, capture_attributes, describe_container, tensors_in
-from trainer_nb.engine.state_holders import (
-    Holder,
-    CannotCapture,
-    NotState,
-    has_state_dict,
-    of_library,
-    optimizer_holders,
-    user_state_holders,
-)
+from .state_holders import Holder, CannotCapture, NotState, has_state_dict, of_library
+from .state_holders import optimizer_holders, user_state_holders
 
 # %% auto #0
 __all__ = ['LEAST_LIMIT', 'OwnerRecord', 'owner_record', 'describe_owner', 'is_other_owner', 'describe_kept_attribute',
@@ -66,7 +59,8 @@ def owner_record(
     return record
 
 def describe_owner(holder: Holder, forms: dict[str, dict]) -> dict[str, Any]:
-    "Return the identity of a holder whose attributes may be settings, and the names of the attributes that have changed."
+    """Return the identity of a holder whose attributes may be settings, and the
+    names of the attributes that have changed."""
     if holder.kinds != "scalars": return {}
     plain = {key: form["value"] for key, form in forms.items() if form["kind"] == "plain"}
     record = owner_record(holder.owner, plain)

@@ -181,7 +181,8 @@ def join_launched_run(
     threads: int | None,
     output: Any,
 ):
-    "Divide the global batch in a process that a launcher has started with others. Raise ValueError if another number of processes was requested."
+    """Divide the global batch in a process that a launcher has started with others.
+    Raise ValueError if another number of processes was requested."""
     run = learner.run_state
     n = world_size()
     # whether a fork is possible does not matter here

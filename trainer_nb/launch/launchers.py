@@ -302,7 +302,8 @@ def launch_workers(
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #050aabcb
 def child_pids(thread: threading.Thread) -> list[int]:
-    "Return the ids of the processes that a thread has started and not yet waited for; an empty list where the system does not list them."
+    """Return the ids of the processes that a thread has started and not yet waited for; an empty list where the
+    system does not list them."""
     try:
         with open(f"/proc/self/task/{thread.native_id}/children") as f:
             return [int(pid) for pid in f.read().split()]
@@ -325,7 +326,8 @@ def remove_logs(
     before: set[str],  # the folders before the launch
     reported: set[str],  # files in them, reported by workers
 ):
-    "Remove the log folders of a launch; also those that stay empty for a second, since another launcher may be about to use a new one."
+    """Remove the log folders of a launch; also those that stay empty for a second,
+    since another launcher may be about to use a new one."""
     own = {worker_log_folder(path) for path in reported} - {""}
     for folder in log_folders() - before:
         if folder in own or glob.glob(os.path.join(folder, rendezvous.run_id + "_*")):

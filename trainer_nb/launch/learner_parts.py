@@ -12,15 +12,8 @@ from typing import Any
 import torch
 
 from ..core.callbacks import CallbackHandler
-from trainer_nb.core.history import (
-    NOTHING_SENT,
-    History,
-    apply_log_line,
-    history_from_header,
-    index_events,
-    log_header,
-    unsent_lines,
-)
+from ..core.history import NOTHING_SENT, History, apply_log_line, history_from_header, index_events
+from ..core.history import log_header, unsent_lines
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..state.async_save import Saver

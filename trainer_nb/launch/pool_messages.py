@@ -139,7 +139,8 @@ class WorkerGroup:
             handle.truncate_stderr()
 
     def record_end(self, handle: WorkerHandle) -> Died:
-        "Return how a worker has ended; end it if it lives without a connection, and end the processes that it left behind."
+        """Return how a worker has ended; end it if it lives without a connection,
+        and end the processes that it left behind."""
         with self._lock:
             if handle.rank in self.ends: return self.ends[handle.rank]
             if handle.exit_code(timeout=1) is None:

@@ -28,15 +28,8 @@ from ..engine.overrides import TrainerBase
 from ..engine.settings import SETTABLE
 from ..engine.snapshot import PROCESS_STATE_FIELDS
 from .pool_messages import PendingCall
-from trainer_nb.launch.replica import (
-    RunStatus,
-    confirm_flush,
-    count_steps,
-    has_completed,
-    interrupt_replica,
-    make_replica,
-    ping,
-)
+from .replica import RunStatus, confirm_flush, count_steps, has_completed, interrupt_replica
+from .replica import make_replica, ping
 from .stop_barrier import StopBarrier
 from .worker import find_root_failure
 from .worker_pool import WorkerPool
@@ -242,7 +235,8 @@ class ProcessGroup:
         on_wait: Callable[[], None] = lambda: None,  # called twenty times a second
         num_handled: int = 0,  # presses of the button that were already handled
     ) -> bool:
-        "Wait until all processes are done, or one has failed and the others are blocked. Return False if they were abandoned."
+        """Wait until all processes are done, or one has failed and the others are blocked.
+        Return False if they were abandoned."""
         failed_at = None
         failed_step: int | None = None
         # processes to interrupt because another has failed, and those that have come as far as that one

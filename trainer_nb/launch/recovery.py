@@ -14,17 +14,8 @@ from ..engine.snapshot_tensors import Snapshot
 from ..engine.snapshot import merge_snapshots
 from .pool_messages import PendingCall
 from .process_group import HistoryMirror, ProcessDied, ProcessGroup
-from trainer_nb.launch.replica import (
-    ReplicaState,
-    RunStatus,
-    RunTransfer,
-    buffered_snapshot,
-    buffered_steps,
-    history_counts,
-    make_result,
-    replica_state,
-    shard_state,
-)
+from .replica import ReplicaState, RunStatus, RunTransfer, buffered_snapshot, buffered_steps
+from .replica import history_counts, make_result, replica_state, shard_state
 from .worker import INTERRUPT_KINDS, Died, Done, Failed, find_root_failure
 from ..state.model_files import add_base_weights
 from ..state.checkpoint import read_checkpoint
@@ -122,7 +113,8 @@ def restart_processes(
     learner: TrainerBase,
     ranks: list[int],  # processes whose state may be used, best first
 ) -> bool:
-    "Start new processes from the state of one of these ranks; return False if none has provided it, and the last known state is used."
+    """Start new processes from the state of one of these ranks; return False if none
+    has provided it, and the last known state is used."""
     remote.mirror.stop()
     state = find_replica_state(remote.processes, learner, ranks)
     lines = [] if state is None else state.lines

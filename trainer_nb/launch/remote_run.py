@@ -18,19 +18,9 @@ from ..core.errors import InvalidOperation, Paused, install_excepthook, release_
 from ..core.records import Record
 from ..core.interrupts import RUN_LOCK, InterruptGuard
 from ..diagnostics.watch import unwatch, watch
-from trainer_nb.engine.loop import (
-    StepLimit,
-    StopCondition,
-    capture_editable_state,
-    check_not_in_step,
-    claim_run,
-    describe_position,
-    lookahead_limit,
-    mark_paused,
-    raise_if_interrupted,
-    raise_paused,
-    should_pause,
-)
+from ..engine.loop import StepLimit, StopCondition, capture_editable_state, check_not_in_step, claim_run
+from ..engine.loop import describe_position, lookahead_limit, mark_paused, raise_if_interrupted
+from ..engine.loop import raise_paused, should_pause
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState, record_act
@@ -39,30 +29,12 @@ from ..engine.snapshot import capture_snapshot
 from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
 from .learner_parts import learner_parts
-from trainer_nb.launch.process_group import (
-    HistoryMirror,
-    LaunchPlan,
-    ProcessDied,
-    ProcessGroup,
-    ProcessTable,
-    SettingsMirror,
-    apply_status,
-)
+from .process_group import HistoryMirror, LaunchPlan, ProcessDied, ProcessGroup, ProcessTable
+from .process_group import SettingsMirror, apply_status
 from .recovery import BaseState, recover_run
-from trainer_nb.launch.replica import (
-    ReplicaResult,
-    RunStatus,
-    RunTransfer,
-    final_state,
-    make_result,
-    pause_replica,
-    pop_callback_at,
-    prepare_replica,
-    process_location,
-    run_function,
-    run_until_limit,
-    run_verb,
-)
+from .replica import ReplicaResult, RunStatus, RunTransfer, final_state, make_result, pause_replica
+from .replica import pop_callback_at, prepare_replica, process_location, run_function
+from .replica import run_until_limit, run_verb
 from .worker import find_root_failure
 from .worker_pool import WorkerPool
 from ..state.restore import get_named_snapshot
@@ -177,7 +149,8 @@ def run_remote_slice(
     until: Callable[[Record], Any] | None = None,  # condition that ends the verb
     on_record: Callable[[Record], Any] | None = None,
 ) -> bool:
-    "Advance the run without yielding the run lock; return True if it stopped only because another thread waits for the lock, or to evaluate a condition."
+    """Advance the run without yielding the run lock; return True if it stopped only because another thread waits for
+    the lock, or to evaluate a condition."""
     run = learner.run_state
     remote.settings.check(learner.args)
     with claim_run(run, verb):
@@ -388,7 +361,8 @@ class RemoteRun:
         on_wait: Callable[[], None] = lambda: None,  # called while the processes work
         num_handled: int = 0,  # presses of the button that were already handled
     ) -> dict[int, Any]:
-        "Execute a function on all processes and return the results by rank. Re-raise the first cause of a failure, after recovery."
+        """Execute a function on all processes and return the results by rank.
+        Re-raise the first cause of a failure, after recovery."""
         call = self.processes.call(function, *args)
         is_answered = self.processes.wait(call, learner.run_state.interrupts, on_wait, num_handled)
         cause = find_root_failure(dict(call.outcomes))
@@ -398,7 +372,8 @@ class RemoteRun:
         return {rank: outcome.result for rank, outcome in call.outcomes.items()}
 
     def execute(self, learner: TrainerBase, function: Callable[..., ReplicaResult], *args, **kwargs) -> Any:
-        "Execute a command on all processes, apply the status of the run, and return the main process's value; arguments as of `collect`."
+        """Execute a command on all processes, apply the status of the run, and return the main process's value;
+        arguments as of `collect`."""
         results = self.collect(learner, function, *args, **kwargs)
         result = results[min(results)]
         self.apply_status(learner, result.status)

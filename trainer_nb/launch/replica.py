@@ -202,7 +202,8 @@ class Replica:
         self,
         kernel_settings: dict[str, Any],  # settings whose values differ in the kernel
     ):
-        "Leave the progress to the kernel: callbacks print nothing in a notebook, and without other processes' bars elsewhere."
+        """Leave the progress to the kernel: callbacks print nothing in a notebook,
+        and without other processes' bars elsewhere."""
         run = self.learner.run_state
         for callback in run.callbacks.callbacks:
             if isinstance(callback, ProgressCallback):
@@ -283,7 +284,8 @@ def make_result(replica: Replica, value: Any = None) -> ReplicaResult:
 
 # %% ../../nbs/11_launch/07_replica.ipynb #99ab94b2
 def prepare_replica(replica: Replica) -> ReplicaResult:
-    "Prepare the learner for a step, which determines the length of the run and raises the errors of a run that cannot be trained."
+    """Prepare the learner for a step, which determines the length of the run and
+    raises the errors of a run that cannot be trained."""
     replica.clear_interrupts()
     prepare(replica.learner)
     return make_result(replica)

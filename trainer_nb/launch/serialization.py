@@ -254,7 +254,8 @@ def find_unpicklable(
     return path, value, error
 
 def _find_failing_part(value: object, seen: set[int]) -> tuple[str, Any, Exception] | None:
-    "Return the first part that cannot be pickled, with its access path and its error; None if all parts can be pickled."
+    """Return the first part that cannot be pickled, with its access path and
+    its error; None if all parts can be pickled."""
     for suffix, part in value_parts(value):
         if id(part) in seen: continue
         error = pickling_error(part)

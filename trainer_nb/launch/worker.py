@@ -351,7 +351,8 @@ def redirect_stderr(path: str, also_stdout: bool):
     faulthandler.enable(2, all_threads=False)
 
 def set_multiprocessing_dir(folder: str):
-    "Make multiprocessing keep its sockets in a folder that the kernel removes, since this process runs no exit handlers."
+    """Make multiprocessing keep its sockets in a folder that the kernel
+    removes, since this process runs no exit handlers."""
     before = tempfile.tempdir
     tempfile.tempdir = folder
     try:

@@ -24,34 +24,12 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
 from typing import TYPE_CHECKING, Any
 
-from trainer_nb.launch.launchers import (
-    HIDDEN_ENVIRONMENTS,
-    PATCHED_VARIABLES,
-    START_LOCK,
-    Rendezvous,
-    child_pids,
-    choose_start_method,
-    default_threads,
-    keep_survivors,
-    launch_environment,
-    launch_workers,
-    log_folders,
-    remove_logs,
-    restore_environment,
-    silence_elastic_logs,
-    user_environment,
-)
-from trainer_nb.launch.pool_messages import (
-    MAX_KEPT_LINES,
-    THREAD_NAME,
-    CallRegistry,
-    EventReceiver,
-    PendingCall,
-    PoolMessages,
-    WorkerGroup,
-    WorkerHandle,
-    decode_outcome,
-)
+from .launchers import HIDDEN_ENVIRONMENTS, PATCHED_VARIABLES, START_LOCK, Rendezvous, child_pids
+from .launchers import choose_start_method, default_threads, keep_survivors, launch_environment
+from .launchers import launch_workers, log_folders, remove_logs, restore_environment
+from .launchers import silence_elastic_logs, user_environment
+from .pool_messages import MAX_KEPT_LINES, THREAD_NAME, CallRegistry, EventReceiver, PendingCall
+from .pool_messages import PoolMessages, WorkerGroup, WorkerHandle, decode_outcome
 from .serialization import pack_values, release_packed, remove_shared_files
 from .worker import Died, Done, Failed, MessageChannel, RemoteError, find_root_failure
 
@@ -155,7 +133,8 @@ class StartupStages:
         return max(self.end - time.monotonic(), 0)
 
     def wait_for(self, stage: str):
-        "Wait until all workers have reached a stage. Raise the error of a worker, TimeoutError, or KeyboardInterrupt if the start is aborted."
+        """Wait until all workers have reached a stage.
+        Raise the error of a worker, TimeoutError, or KeyboardInterrupt if the start is aborted."""
         failures: list[Failed | Died | Exception] = []
         end = self.end
         while not self.is_reached(stage):
@@ -312,7 +291,8 @@ class Shutdown:
         self._lock = threading.RLock()
 
     def run(self):
-        "Run the cleanup, unless it is done. A call from within the cleanup returns at once: the garbage collector may make one."
+        """Run the cleanup, unless it is done.
+        A call from within the cleanup returns at once: the garbage collector may make one."""
         with self._lock:
             if self.is_done or self._is_running: return
             self._is_running = True
@@ -412,7 +392,9 @@ class WorkerPool:
         function: Callable,  # called with the handler and the arguments
         *args,
     ) -> PendingCall:
-        "Run a function in every worker's main thread, after the earlier commands; return the call, without waiting. Raise a ValueError that names an object that cannot be sent."
+        """Run a function in every worker's main thread, after the earlier
+        commands; return the call, without waiting.
+        Raise a ValueError that names an object that cannot be sent."""
         blob = self._pack(function, args, self._known_cells)
         with self._calls.lock:
             number, call = self._calls.open(self.workers, blob)
@@ -432,7 +414,8 @@ class WorkerPool:
         *args,
         timeout: float = 10,  # seconds
     ) -> Any:
-        "Run a function in a worker at once, in a separate thread, and return its result. Raise its error, or TimeoutError."
+        """Run a function in a worker at once, in a separate thread, and return its result.
+        Raise its error, or TimeoutError."""
         blob = self._pack(function, args, set(self._known_cells))
         handle = self.workers[rank]
         number, answers = self._calls.open_out_of_band(rank)

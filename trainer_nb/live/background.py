@@ -21,19 +21,9 @@ import torch
 
 from ..core.errors import Interrupted, InvalidOperation, install_excepthook, release_last_traceback, release_traceback_memory, warn
 from ..core.interrupts import RUN_LOCK, Button, low_priority
-from trainer_nb.engine.loop import (
-    TrainOutput,
-    check_can_train,
-    check_not_in_step,
-    describe_interrupted_callback,
-    describe_position,
-    lookahead_limit,
-    make_stop_condition,
-    make_train_output,
-    run_until,
-    validate_step_count,
-    wait_for_debug_step,
-)
+from ..engine.loop import TrainOutput, check_can_train, check_not_in_step, describe_interrupted_callback
+from ..engine.loop import describe_position, lookahead_limit, make_stop_condition, make_train_output
+from ..engine.loop import run_until, validate_step_count, wait_for_debug_step
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from .progress import make_progress
@@ -196,7 +186,8 @@ class BackgroundRun:
         return self
 
     def resume(self) -> BackgroundRun:
-        "Continue until the next pause, or until the condition of start() holds. Raise `InvalidOperation` on a finished run."
+        """Continue until the next pause, or until the condition of start() holds.
+        Raise `InvalidOperation` on a finished run."""
         request_steps(self, math.inf)
         return self
 
@@ -207,7 +198,8 @@ class BackgroundRun:
 
     @contextmanager
     def paused(self) -> Iterator[TrainerBase]:
-        "Pause the run inside the block, so that weights can be changed by hand; afterwards continue with the remaining steps."
+        """Pause the run inside the block, so that weights can be changed by hand;
+        afterwards continue with the remaining steps."""
         steps, done = self._budget.pause()
         self.pause()
         try:
@@ -219,7 +211,8 @@ class BackgroundRun:
                 request_steps(self, left)
 
     def stop(self) -> BackgroundRun:
-        "End the run at the present step, with all end-of-training tasks; learn.set(max_steps=...) prolongs it. Raise `InvalidOperation` inside a step, and while a debug step is open."
+        """End the run at the present step, with all end-of-training tasks; learn.set(max_steps=...) prolongs it.
+        Raise `InvalidOperation` inside a step, and while a debug step is open."""
         with RUN_LOCK:
             check_can_train(self.learner, "stop()")
             stop_run(self.learner)
@@ -229,7 +222,8 @@ class BackgroundRun:
         self,
         timeout: float | None = None,  # seconds; None: no limit
     ) -> TrainOutput:
-        "Wait until the run pauses or ends and return its output; re-raise the error that stopped it. Raise TimeoutError after `timeout`, and `InvalidOperation` in a callback."
+        """Wait until the run pauses or ends and return its output; re-raise the error that stopped it.
+        Raise TimeoutError after `timeout`, and `InvalidOperation` in a callback."""
         check_can_wait(self)
         if not self._wait_until_idle("Training continues in the background; pause() pauses it.", timeout):
             raise TimeoutError(f"The run is not done after {timeout:g} s and continues. {self.status}")
@@ -241,7 +235,8 @@ class BackgroundRun:
         meanwhile: str,  # part of the message if the wait is interrupted
         timeout: float | None = None,
     ) -> bool:
-        "Wait until there is no thread. A caller that blocks the thread does not wait: the run is paused, or will be at the step boundary."
+        """Wait until there is no thread.
+        A caller that blocks the thread does not wait: the run is paused, or will be at the step boundary."""
         if timeout is None and (RUN_LOCK.owner == threading.get_ident() or is_debug_step_open(self)):
             return True
         try:

@@ -135,7 +135,8 @@ class LogSource:
     def label(self) -> str: return self.history.name or f"run {self.history.run_id[:6]}"
 
     def refresh(self):
-        "Read the new lines. Ignore a file that cannot be read now, and keep the message of a damaged one; either may be readable later."
+        """Read the new lines.
+        Ignore a file that cannot be read now, and keep the message of a damaged one; either may be readable later."""
         try:
             self.damage = ""
             self.tail.read()
@@ -186,6 +187,7 @@ def follow(
     path: str | Path,  # a log, the folder that contains it, or a run's output_dir (the newest run there)
     also: Any = (),    # other such paths, one or several, drawn in the same charts
 ) -> Dashboard:
-    "Return a live view of a run in another process, from its log. Raise FileNotFoundError if there is no log, and ValueError if it is damaged."
+    """Return a live view of a run in another process, from its log.
+    Raise FileNotFoundError if there is no log, and ValueError if it is damaged."""
     others = also if isinstance(also, (list, tuple)) else [also]
     return Dashboard(ViewModel([LogSource(path), *map(LogSource, others)]))

@@ -98,7 +98,8 @@ def find_loss_increase(
     losses: np.ndarray,  # of the same rows
     step: int,           # of the best evaluation
 ) -> tuple[float, float] | None:
-    "Return the mean loss of the window up to a step and of the last window, if the last is significantly higher; otherwise None."
+    """Return the mean loss of the window up to a step and of the last window, if
+    the last is significantly higher; otherwise None."""
     n = window_length(losses)
     before = losses[steps <= step][-n:]
     now = losses[-n:]
@@ -111,7 +112,8 @@ def find_loss_increase(
 MAX_RECENT_ROWS = 4000
 
 def recent_rows(history: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    "Return steps, losses and gradient norms of the last rows that are not abandoned and whose loss is on the host; nothing is fetched."
+    """Return steps, losses and gradient norms of the last rows that are not abandoned
+    and whose loss is on the host; nothing is fetched."""
     whole = history.rows.whole()
     first = max(0, whole - MAX_RECENT_ROWS)
     names = ("step", "loss", "grad_norm", "abandoned", "unknown")

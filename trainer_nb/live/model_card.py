@@ -105,7 +105,8 @@ def write_model_card(
     finetuned_from: str | None = None,  # by default the name in the model's configuration
     **metadata,                         # of card_front_matter
 ) -> Path | None:
-    "Write README.md into output_dir, and return its path; None if another README.md is there. Raise ValueError without an output_dir."
+    """Write README.md into output_dir, and return its path; None if another README.md is there.
+    Raise ValueError without an output_dir."""
     if args.output_dir is None:
         raise ValueError("There is no folder to write a model card to; give the Learner an output_dir=.")
     path = Path(args.output_dir)/"README.md"

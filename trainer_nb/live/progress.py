@@ -189,7 +189,8 @@ class ProgressState:
         return self.batches if self.evaluated_step == self.run.state.global_step else None
 
     def record_log(self, logs: dict):
-        "Record a log; its loss is the mean since the last log. The logs of an evaluation and of the end of the run are recorded elsewhere."
+        """Record a log; its loss is the mean since the last log.
+        The logs of an evaluation and of the end of the run are recorded elsewhere."""
         if "loss" in logs:
             self.logged_loss = logs["loss"]
         if any(k == "train_runtime" or k.endswith(TIMING_SUFFIXES) for k in logs): return
@@ -252,7 +253,8 @@ class TrainingProgress(ProgressDisplay):
         self.timed = False   # True after the first step
 
     def tick(self, record=None):
-        "Draw if a drawing is due; called after every step. The time before the end of the first step, spent on preparation, is not counted."
+        """Draw if a drawing is due; called after every step.
+        The time before the end of the first step, spent on preparation, is not counted."""
         if record is not None and not self.timed:
             self.timed = True
             self.state.speed.reset()

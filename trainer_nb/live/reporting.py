@@ -14,14 +14,8 @@ from ..core.callbacks import LoggerCallback, TrainerCallback, TrainerControl, Tr
 from ..core.errors import warn
 from ..core.history import History
 from ..engine.overrides import TrainerBase
-from trainer_nb.live.trackers import (
-    RunDescription,
-    Tracker,
-    make_tracker,
-    resolve_trackers,
-    tracker_config,
-    warn_ignored_variables,
-)
+from .trackers import RunDescription, Tracker, make_tracker, resolve_trackers, tracker_config
+from .trackers import warn_ignored_variables
 
 
 # %% auto #0

@@ -289,7 +289,8 @@ MAX_HEATMAP_ROWS = 40
 MAX_HEATMAP_STEPS = 240
 
 def layer_heatmaps(history: History) -> list[tuple[dict, np.ndarray]]:
-    "Return the watched quantities of the layers: for each picture its description, and the numbers as float32 of shape (layers, steps)."
+    """Return the watched quantities of the layers: for each picture its description,
+    and the numbers as float32 of shape (layers, steps)."""
     heatmaps = []
     for panel in WatchReport(history).panels():
         for heatmap in panel.of(Heatmap):

@@ -16,16 +16,8 @@ from ..core.history import HISTORIES, History
 from ..display.tables import format_value
 from ..engine.overrides import TrainerBase, local_model
 from .curves import BlockSeries, abandoned_blocks
-from trainer_nb.live.run_view import (
-    error_notices,
-    evaluation_table,
-    event_marks,
-    format_memory_use,
-    layer_heatmaps,
-    metric_points,
-    settings_form,
-    view_status,
-)
+from .run_view import error_notices, evaluation_table, event_marks, format_memory_use, layer_heatmaps
+from .run_view import metric_points, settings_form, view_status
 
 
 # %% auto #0

@@ -101,7 +101,8 @@ _LOW_RANK = dict(rank=128, update_proj_gap=200, scale=0.25, proj_type="std")
 TARGET_GROUP_KEYS = ("muon", *_LOW_RANK, "proj", "scale_type")
 
 def galore(args: TrainingArguments):
-    "Return GaLore with the inner optimizer of the name, and its keyword arguments. Raise ValueError for 8 bits without a GPU."
+    """Return GaLore with the inner optimizer of the name, and its keyword arguments.
+    Raise ValueError for 8 bits without a GPU."""
     kind = {
         "galore_adamw": "GaLoreAdamW",
         "galore_adamw_8bit": "GaLoreAdamW8bit",
@@ -117,7 +118,8 @@ def galore(args: TrainingArguments):
 
 @functools.cache
 def _apollo(optim: str):
-    "Return a class that seeds each parameter at its first step, so that unfrozen parameters, which are added later, have a seed too."
+    """Return a class that seeds each parameter at its first step, so that unfrozen
+    parameters, which are added later, have a seed too."""
     class APOLLOAdamW(import_library("apollo_torch", optim).APOLLOAdamW):
         __doc__ = "Implement APOLLO with support for parameters that are added later."
         def step(self, closure: Callable[[], float] | None = None):
@@ -129,7 +131,8 @@ def _apollo(optim: str):
 def apollo(args: TrainingArguments): return _apollo(args.optim), {}
 
 def target_options(args: TrainingArguments) -> dict | None:
-    "Return the options of the groups for the optimizer's special rule, before `optim_args`; None if it has no such groups."
+    """Return the options of the groups for the optimizer's special rule, before
+    `optim_args`; None if it has no such groups."""
     if args.optim == "muon": return {"muon": True}
     if args.optim.startswith("galore_"): return dict(_LOW_RANK)
     if args.optim.startswith("apollo_"):
@@ -137,7 +140,8 @@ def target_options(args: TrainingArguments) -> dict | None:
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #50a93601
 def schedule_free(args: TrainingArguments):
-    "Return a schedule-free optimizer class and its keyword arguments, with its own warm-up. Raise ValueError for a warm-up ratio."
+    """Return a schedule-free optimizer class and its keyword arguments, with its own warm-up.
+    Raise ValueError for a warm-up ratio."""
     kind = args.optim.rpartition("_")[2]
     cls = getattr(
         import_library("schedulefree", args.optim),
@@ -156,7 +160,8 @@ def schedule_free(args: TrainingArguments):
 def stable_adamw(args: TrainingArguments): return import_library("optimi", args.optim).StableAdamW, adam_kwargs(args)
 
 def anyprecision(args: TrainingArguments):
-    "Return AdamW with 16-bit state and optional Kahan summation, and its keyword arguments; options name types, such as `momentum_dtype=bfloat16`."
+    """Return AdamW with 16-bit state and optional Kahan summation, and its keyword arguments; options name types,
+    such as `momentum_dtype=bfloat16`."""
     cls = import_library("torchdistx.optimizers", args.optim).AnyPrecisionAdamW
     return cls, {
         **adam_kwargs(args),
@@ -322,7 +327,8 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, {**both, "muon": False})
 
     def add_param_group(self, group: dict):
-        "Add a group with the default options of its part. Raise ValueError if it is for Muon and not all parameters are matrices."
+        """Add a group with the default options of its part.
+        Raise ValueError if it is for Muon and not all parameters are matrices."""
         part = self.parts[bool(group.get("muon"))]
         params = group["params"]
         flat = [params] if isinstance(params, torch.Tensor) else list(params)

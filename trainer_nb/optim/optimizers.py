@@ -19,9 +19,8 @@ from ..args.fields import OPTIMIZER_NAMES, field_default
 from ..args.training_args import TrainingArguments
 from ..core.errors import suggest_names, warn
 from ..device.sharding import is_dtensor, to_local
-from trainer_nb.optim.extra_optimizers import (
-    LIBRARY_OPTIMIZERS, Adafactor, Muon, adam_kwargs, isolate_bnb_manager, target_options
-)
+from .extra_optimizers import LIBRARY_OPTIMIZERS, Adafactor, Muon, adam_kwargs, isolate_bnb_manager
+from .extra_optimizers import target_options
 
 # %% auto #0
 __all__ = ['NO_DECAY', 'OPTIMIZERS', 'PLAIN_TENSORS', 'TENSOR_SUBCLASS_MODULES', 'STATE_OBJECT_MODULES', 'decay_parameter_names',
@@ -239,7 +238,8 @@ def _check_options(extra: dict[str, Any], known: set[str], name: str):
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #3a681924
 def optimizer_class(args: TrainingArguments) -> tuple[type, dict]:  # the class, and its keyword arguments
-    "Return the optimizer class that `args` names. Raise ValueError for an unknown name, ImportError without its library, TypeError for an unknown option."
+    """Return the optimizer class that `args` names.
+    Raise ValueError for an unknown name, ImportError without its library, TypeError for an unknown option."""
     if args.optim not in OPTIMIZERS:
         raise ValueError(f"There is no optimizer {args.optim!r}.{suggest_names(args.optim, OPTIMIZERS)}")
     cls, kwargs = OPTIMIZERS[args.optim](args)
@@ -279,7 +279,8 @@ def warn_ignored_args(
     args: TrainingArguments,
     kwargs: dict[str, Any],  # those of the user's optimizer class
 ):
-    "Warn about settings that have no effect with a user-defined optimizer class, and about a weight_decay in its keyword arguments that has none."
+    """Warn about settings that have no effect with a user-defined optimizer class, and about a weight_decay in its
+    keyword arguments that has none."""
     own = {"lr": "learning_rate", "eps": "adam_epsilon"}
     repeated = {own[k] for k in kwargs if k in own and kwargs[k] == getattr(args, own[k])}
     unread = {"learning_rate", "optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"} - repeated

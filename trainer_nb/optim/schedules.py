@@ -337,7 +337,8 @@ def scheduler_state(
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #3496fcce
 def match_lr_type(old: float | torch.Tensor, rate: float):
-    "Return the rate as a number, or as a tensor if the old one is a tensor (required by optimizers that were created with one)."
+    """Return the rate as a number, or as a tensor if the old one is a tensor
+    (required by optimizers that were created with one)."""
     return torch.full_like(old, rate) if isinstance(old, torch.Tensor) else rate
 
 
@@ -400,7 +401,9 @@ def scale_schedule(
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #ca5bfc0a
 def _group_lrs(optimizer: torch.optim.Optimizer, lr: float | list[float], now: list, what: str) -> list:
-    "Return the requested rate for each group of the optimizer, from one number or a list; a number keeps the ratios of `now`. Raise ValueError for invalid rates."
+    """Return the requested rate for each group of the optimizer, from one number
+    or a list; a number keeps the ratios of `now`.
+    Raise ValueError for invalid rates."""
     groups = optimizer.param_groups
     layered = all("layer_group" in g for g in groups)
     for value in lr if isinstance(lr, (list, tuple)) else [lr]:
@@ -421,7 +424,8 @@ def set_lr(
     optimizer: torch.optim.Optimizer,
     lr: float | list[float],  # for the next step; a list: one per layer group (or group of the optimizer)
 ):
-    "Set the rate of the next step, and scale the rest of the schedule accordingly. Raise ValueError where the schedule is at 0."
+    """Set the rate of the next step, and scale the rest of the schedule accordingly.
+    Raise ValueError where the schedule is at 0."""
     now = [float(g["lr"]) for g in optimizer.param_groups]
     if not all(now):
         raise ValueError("The schedule's learning rate is 0 at this step (its end, or the beginning of a cycle), "
@@ -456,7 +460,8 @@ def set_base_lr(
     lr: float | list[float],  # the rate for a factor of 1; a list as in `set_lr`
     what: str = "learning_rate",  # name of the argument, for errors
 ):
-    "Set the base of a schedule and update the current rate; groups keep their ratios unless a list is given. Raise ValueError if a base rate is 0."
+    """Set the base of a schedule and update the current rate; groups keep their ratios unless a list is given.
+    Raise ValueError if a base rate is 0."""
     base = [float(r) for r in base_lrs(optimizer)]
     if not all(base):
         raise ValueError("A group of parameters has a learning rate of 0, which cannot be scaled; "

@@ -28,19 +28,9 @@ from ..engine.snapshot_fields import FIELD_KEEPERS
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import run_tasks_now
 from .checkpoint import collect_checkpoint, saves_itself, write_checkpoint
-from trainer_nb.state.checkpoint_dirs import (
-    MANIFEST_NAME,
-    CorruptCheckpoint,
-    atomic_directory,
-    fsync_path,
-    invalidate,
-    invalidate_abandoned,
-    list_checkpoints,
-    move_aside,
-    rotate_checkpoints,
-    sweep,
-    verify_checkpoint,
-)
+from .checkpoint_dirs import MANIFEST_NAME, CorruptCheckpoint, atomic_directory, fsync_path
+from .checkpoint_dirs import invalidate, invalidate_abandoned, list_checkpoints, move_aside
+from .checkpoint_dirs import rotate_checkpoints, sweep, verify_checkpoint
 from .data_fingerprint import describe_train_data
 from .hf_checkpoint import trainer_layout_info, write_trainer_checkpoint
 from .model_files import get_processor
@@ -154,7 +144,8 @@ class Saver:
         self, run: RunState, best,
         after,  # the step up to which the run is replayed
     ):
-        "Retire the checkpoints of later steps before a replay, and protect the best one of the earlier steps from rotation."
+        """Retire the checkpoints of later steps before a replay, and protect the
+        best one of the earlier steps from rotation."""
         self.discarded_best = best
         self._copy_best(run)
         invalidate_future(run, best, after)

@@ -21,13 +21,8 @@ from ..engine.run_state import RunState
 from ..engine.snapshot_fields import ModuleWalk
 from .checkpoint_dirs import CorruptCheckpoint, read_manifest, verify_checkpoint, write_manifest
 from .encoding import decode_value, encode_value
-from trainer_nb.state.model_files import (
-    PretrainedModel,
-    adapter_names,
-    adapter_state_keys,
-    frozen_base_names,
-    write_weights,
-)
+from .model_files import PretrainedModel, adapter_names, adapter_state_keys, frozen_base_names
+from .model_files import write_weights
 
 # %% auto #0
 __all__ = ['CHECKPOINT_SCHEMA', 'MAX_LOG_ROWS', 'state_dict_entries', 'saves_itself', 'save_live_model', 'find_tensors_in_files',

@@ -16,15 +16,8 @@ from ..core.errors import InvalidOperation, warn
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.state_forms import STATE_KINDS
-from trainer_nb.engine.state_holders import (
-    FUNCTION_TYPES,
-    LEARNER,
-    is_generator,
-    is_resource,
-    not_state,
-    of_library,
-    user_state_holders,
-)
+from ..engine.state_holders import FUNCTION_TYPES, LEARNER, is_generator, is_resource, not_state
+from ..engine.state_holders import of_library, user_state_holders
 from ..optim.schedules import schedule_parts
 from .restore import Snapshots
 from .rewind_buffer import RewindBuffer

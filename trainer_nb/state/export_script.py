@@ -40,12 +40,14 @@ from ..engine.prepare import prepare
 from ..engine.settings import SETTABLE
 from ..optim.optimizers import layer_groups
 from .script_doubts import add_replay_doubts, warn_mutated_modules
-from .script_replay import (
-    LEARNER_PARTS, RESERVED_FILE_NAMES, RunStart, ScriptDraft, ancestor_run_ids, auxiliary_modules, class_code,
-    dataset_code, draws_random_numbers, explicit_settings, expression_code, find_run_start, frozen_lines, given_parts,
-    is_constant_code, is_same_part, is_seed_statement, model_code, object_code, torch_setting_root, unknown_callbacks)
-from .script_source import (
-    SessionCode, executed_texts, import_lines, indent_statement, module_level_numbers, user_namespace, write_stored_values)
+from .script_replay import LEARNER_PARTS, RESERVED_FILE_NAMES, RunStart, ScriptDraft
+from .script_replay import ancestor_run_ids, auxiliary_modules, class_code, dataset_code
+from .script_replay import draws_random_numbers, explicit_settings, expression_code, find_run_start
+from .script_replay import frozen_lines, given_parts, is_constant_code, is_same_part
+from .script_replay import is_seed_statement, model_code, object_code, torch_setting_root
+from .script_replay import unknown_callbacks
+from .script_source import SessionCode, executed_texts, import_lines, indent_statement
+from .script_source import module_level_numbers, user_namespace, write_stored_values
 
 # %% ../../nbs/07_state/18_export_script.ipynb #0d6e8415
 # acts whose effects are in no snapshot

@@ -27,30 +27,14 @@ from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.snapshot import capture_snapshot
 from ..engine.snapshot_tensors import Snapshot
-from trainer_nb.state.checkpoint import (
-    CHECKPOINT_SCHEMA,
-    CheckpointContents,
-    base_digests,
-    locate_written_tensors,
-    read_snapshot_files,
-    state_dict_entries,
-    verify_resumable,
-    write_model,
-    write_tensors,
-)
+from .checkpoint import CHECKPOINT_SCHEMA, CheckpointContents, base_digests, locate_written_tensors
+from .checkpoint import read_snapshot_files, state_dict_entries, verify_resumable, write_model
+from .checkpoint import write_tensors
 from .checkpoint_dirs import CorruptCheckpoint, has_manifest, write_manifest
 from .encoding import encode_value
-from trainer_nb.state.hf_optimizer import (
-    convert_optimizer_state,
-    convert_scheduler_state,
-    describe_group_differences,
-    regroup,
-    source_groups,
-    split_optimizer_state,
-    to_named_state_dict,
-    to_numbered_state_dict,
-    trainer_param_groups,
-)
+from .hf_optimizer import convert_optimizer_state, convert_scheduler_state
+from .hf_optimizer import describe_group_differences, regroup, source_groups, split_optimizer_state
+from .hf_optimizer import to_named_state_dict, to_numbered_state_dict, trainer_param_groups
 from .model_files import read_torch_file, read_weights_for_model
 
 # %% auto #0
@@ -393,7 +377,8 @@ def read_foreign_checkpoint(learner: TrainerBase, folder: Path) -> Snapshot:
 def describe_missing_user_state(
     user: dict,  # the learner's own, from a snapshot
 ) -> list[str]:
-    "Return a warning that names the attributes of a learner subclass and of callbacks, which the Trainer's files do not hold."
+    """Return a warning that names the attributes of a learner subclass and of
+    callbacks, which the Trainer's files do not hold."""
     names = [f"{holder}.{key}" for holder, saved in user["holders"].items() if saved.get("reported") for key in saved["items"]]
     if not names: return []
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""

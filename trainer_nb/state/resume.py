@@ -22,29 +22,16 @@ from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare, prepare_model, redistribute_data, sync_weights
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, change_settings, extend_run
-from trainer_nb.engine.snapshot import (
-    capture_snapshot,
-    check_snapshot,
-    environment_info,
-    num_train_samples,
-    restore_fields,
-    undo_restore,
-)
+from ..engine.snapshot import capture_snapshot, check_snapshot, environment_info, num_train_samples
+from ..engine.snapshot import restore_fields, undo_restore
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
 from .async_save import get_saver, logged_rows, wait_for_other_savers, wait_for_save
 from .checkpoint import read_checkpoint
-from trainer_nb.state.checkpoint_dirs import (
-    MANIFEST_NAME,
-    clean_leftovers,
-    find_latest_checkpoint,
-    has_manifest,
-    is_trainer_checkpoint,
-    list_checkpoints,
-    read_manifest,
-    verify_checkpoint,
-)
+from .checkpoint_dirs import MANIFEST_NAME, clean_leftovers, find_latest_checkpoint, has_manifest
+from .checkpoint_dirs import is_trainer_checkpoint, list_checkpoints, read_manifest
+from .checkpoint_dirs import verify_checkpoint
 from .data_fingerprint import describe_train_data
 from .hf_checkpoint import read_trainer_checkpoint
 from .model_files import add_base_weights, read_weights_for_model

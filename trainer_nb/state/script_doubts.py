@@ -21,11 +21,10 @@ __all__ = ['collect_seeds', 'warn_random_attributes', 'names_read_at_runtime', '
            'warn_stateless_callbacks', 'warn_missing_files', 'add_replay_doubts']
 
 # %% ../../nbs/07_state/17_script_doubts.ipynb #5d0ab704
-from trainer_nb.state.script_replay import (
-    ScriptDraft, RunStart, ancestor_run_ids, draws_random_numbers, has_random_call, is_seed_statement, torch_setting_root,
-    user_callbacks)
-from .script_source import (
-    Statement, called_name, executed_calls, function_nodes, import_lines, names_changed_in, statement_names)
+from .script_replay import ScriptDraft, RunStart, ancestor_run_ids, draws_random_numbers
+from .script_replay import has_random_call, is_seed_statement, torch_setting_root, user_callbacks
+from .script_source import Statement, called_name, executed_calls, function_nodes, import_lines
+from .script_source import names_changed_in, statement_names
 
 # %% ../../nbs/07_state/17_script_doubts.ipynb #a7ab9263
 def collect_seeds(draft: ScriptDraft):

@@ -41,8 +41,8 @@ from ..engine.snapshot_tensors import Snapshot
 from .checkpoint import state_dict_entries
 from .model_files import write_weights
 from .rewind_buffer import ACTS, get_rewind_buffer
-from .script_source import (ProgramSlice, SessionCode, Statement, StoredValue, called_name, executed_calls,
-                                            function_nodes, import_line, root_names, store_value)
+from .script_source import ProgramSlice, SessionCode, Statement, StoredValue, called_name
+from .script_source import executed_calls, function_nodes, import_line, root_names, store_value
 
 # %% ../../nbs/07_state/16_script_replay.ipynb #e29987fe
 def ancestor_run_ids(history: History) -> set[str]:
