@@ -439,7 +439,7 @@ def given_parts(draft: ScriptDraft) -> tuple[dict[str, ast.expr], list[str]]:
         elif target.attr in LEARNER_PARTS and s.number < draft.first:
             given[target.attr] = s.node.value
         else:
-            draft.add_doubt(f"`{s.text}` ({s.where}) changes the learner by hand, and is not in the script; give it "
+            draft.add_doubt(f"`{s.text}` ({s.where}) changes the learner directly, and is not in the script; give it "
                             "in the call that makes the learner, or in a subclass.")
     return given, lines
 
