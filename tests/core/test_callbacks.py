@@ -268,7 +268,7 @@ with args.main_process_first():
     if args.process_index == 0: time.sleep(0.5); file.write_text("made")
     else: assert file.read_text() == "made"
 # in one piece: the other process writes to the same pipe
-sys.stdout.write(f"done {args.process_index}\n")
+sys.stdout.write(f"done {args.process_index}\\n")
 """
 
 

@@ -34,7 +34,7 @@ world.all_reduce_mean_async(1.0)
 assert before.known and before.tensor() == 1   # requesting the next mean completes this one
 dist.barrier()
 assert world.all_reduce_mean_async(torch.tensor([2.0], requires_grad=True))[0].tensor() == 2
-sys.stdout.write(f"same {rank}\n")
+sys.stdout.write(f"same {rank}\\n")
 """
 
 
