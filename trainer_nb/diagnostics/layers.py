@@ -511,8 +511,8 @@ def replay_outputs(
     "Run a micro-batch of the open step again and return the measured outputs."
     # everything that a forward pass in training may change
     run = learner.run_state
-    shadows = AdaptiveBackup(run_modules(learner.run_state))
-    shadows.keep()
+    backup = AdaptiveBackup(run_modules(learner.run_state))
+    backup.keep()
     try:
         seed_all(mix_seed(run.args.seed, SEED_FORWARD, run.state.global_step, k))
         # a model may write to its input
@@ -520,7 +520,7 @@ def replay_outputs(
         with torch.no_grad(), measure_outputs(named_layers(run.model)) as outputs:
             call_model(unwrap(run.wrapped_model), given)
     finally:
-        shadows.put_back()
+        backup.put_back()
     return outputs
 
 def inspect_layers(

@@ -70,7 +70,7 @@ def recover_run(
             ", and the processes are running again: call learn.train(), learn.run(...) or learn.step() to continue.",
         )
     interrupts = learner.run_state.interrupts
-    is_requested = interrupts.pressed >= interrupts.enough
+    is_requested = interrupts.pressed >= interrupts.presses_needed
     # the processes' own message gives what was cancelled
     if is_undisturbed and is_requested and cause.kind == "Paused": raise Paused(cause.message)
     error = make_recovered_error(cause, None if is_current else step, is_requested)

@@ -194,7 +194,7 @@ def describe_cancelled_work(
     error: str,  # the message of the KeyboardInterrupt
 ) -> str:
     "Describe in a clause what an interrupt has cancelled; return '' if nothing was cancelled."
-    if run.interrupts.pressed < run.interrupts.enough: return f"Interrupted {error}"
+    if run.interrupts.pressed < run.interrupts.presses_needed: return f"Interrupted {error}"
     if run.remote_run is not remote: effect = "the run is back in this process"
     elif remote.processes.pool is not pool: effect = "the processes were started again"
     else: return ""
