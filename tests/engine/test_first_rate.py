@@ -80,7 +80,7 @@ def test_refusals_name_what_was_typed():
     for wrong in (0, -1.0, float("inf"), "fast"):
         with pytest.raises((ValueError, TypeError), match="lr="): learn.set(lr=wrong)
     assert learn.args.learning_rate == SETTINGS["learning_rate"]
-    with pytest.raises(ValueError, match="different things"): learn.set(lr=1.0, learning_rate=1.0)
+    with pytest.raises(ValueError, match="lr and learning_rate are different settings"): learn.set(lr=1.0, learning_rate=1.0)
 
 
 def test_the_dashboard():

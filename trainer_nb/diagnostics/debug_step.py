@@ -17,8 +17,8 @@ from ..core.interrupts import exclusive
 from ..core.seeding import generator_states, preserve_generators, set_generator_states
 from ..device.sharding import full_tensor, require_several_processes
 from ..display.tables import Table
-from ..engine.loop import before_step, capture_editable_state, check_can_train, enter_training, guarded
-from ..engine.loop import handle_end_of_data, handle_failure, record_manual_changes, run_all_pending
+from ..engine.loop import capture_editable_state, check_can_train, enter_training, reach_next_step, guarded
+from ..engine.loop import handle_end_of_data, raise_failure, record_manual_changes, run_all_pending
 from ..engine.loop import start_running
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
@@ -86,7 +86,7 @@ class DebugStep:
                 prepare(learner)
                 require_several_processes(run.args, run.device.world.size, "debug_step()")
             except BaseException as error:
-                handle_failure(learner, error)
+                raise_failure(learner, error)
         # None: the step is over, as `outcome` describes
         self._learner: TrainerBase | None = learner
         self._step: Step | None = Step(learner, record_step)
@@ -112,7 +112,7 @@ class DebugStep:
         "Return the loss of the next micro-batch, its share of the step's loss, as a detached scalar tensor."
         learner = check_open(self, "forward")
         model, step = learner.run_state.wrapped_model, self._step
-        self._loss = run_phase(self, lambda: learner.forward_move(model, step.batch(), step.items))
+        self._loss = run_phase(self, lambda: learner.forward_move(model, step.next_input(), step.items))
         return self._loss.detach()
 
     @exclusive
@@ -133,7 +133,7 @@ class DebugStep:
             try:
                 run_all_pending(learner)
             except BaseException as error:
-                handle_failure(learner, error)
+                raise_failure(learner, error)
             finally:
                 learner.run_state.pause_requested = False
         return record
@@ -239,7 +239,7 @@ def run_phase(
             if not last and debug._learner is not None and run.phase == "step":
                 rollback_step(debug._step)
                 close_debug_step(debug, "aborted because of an error")
-            handle_failure(learner, error)
+            raise_failure(learner, error)
         finally:
             run.interrupts.abortable = False
             run.modes.see(run.model)
@@ -271,7 +271,7 @@ def begin_debug_step(debug: DebugStep) -> bool:
     run.phase = "idle"
     run.step_rolled_back = False
     start_running(run)
-    while before_step(learner):
+    while reach_next_step(learner):
         run.phase = "step"
         if debug._step.begin():
             run.debug_step = debug

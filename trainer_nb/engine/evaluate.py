@@ -126,7 +126,7 @@ def evaluation_mode(
             try:
                 if before == "idle":
                     # prevents verbs that train
-                    run.phase = "look"
+                    run.phase = "evaluate"
                 (run.wrapped_model if isinstance(run.wrapped_model, torch.nn.Module) else run.model).eval()
                 if run.loss_module is not None:
                     run.loss_module.eval()

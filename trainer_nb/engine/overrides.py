@@ -278,7 +278,7 @@ def replace_part(
         run = learner.run_state
         check_not_remote(run, name)
         check_replaceable(run, name)
-        if run.phase in ("after", "look"):
+        if run.phase in ("tasks", "evaluate"):
             run.deferred_changes.append(as_callback(run, replace))
         else:
             replace()

@@ -11,7 +11,7 @@ import random
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ __all__ = ['SAMPLE_WIDTH', 'TABLE_ROWS', 'MAX_SAMPLED_WEIGHTS', 'OBSERVATION_SHA
            'FINGERPRINT_CHUNK', 'sample_places', 'WeightSample', 'content_of', 'changed_attributes', 'UserBackup',
            'FetchBackup', 'BufferBackup', 'AdaptiveBackup', 'weight_versions', 'copy_param_groups',
            'restore_param_groups', 'copy_scheduler_state', 'restore_scheduler_state', 'copy_optimizer_attributes',
-           'restore_optimizer_attributes', 'FullBackup']
+           'restore_optimizer_attributes', 'FullBackup', 'Backups']
 
 # %% ../../nbs/06_engine/17_rollback.ipynb #bd2e45c2
 SAMPLE_WIDTH = 16        # numbers at each position
@@ -668,3 +668,20 @@ class FullBackup:
         optimizer.state.update(self.state)
         restore_param_groups(optimizer, self.groups)
         restore_scheduler_state(self.schedule)
+
+class Backups(NamedTuple):
+    "Hold the backups that are made before each step."
+    adaptive: AdaptiveBackup    # of buffers and user state, where they are seen to change
+    full: FullBackup | None     # of weights and optimizer state, with rollback="full"
+
+    def keep(self):
+        "Back up the state before a step."
+        self.adaptive.keep()
+        if self.full is not None:
+            self.full.keep()
+
+    def put_back(self):
+        "Restore the state before the step."
+        self.adaptive.put_back()
+        if self.full is not None:
+            self.full.put_back()

@@ -35,7 +35,7 @@ from .training_modes import TrainingModes, module_modes, restore_modes
 
 if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
-    from trainer_nb.engine.rollback import AdaptiveBackup, FetchBackup, FullBackup
+    from trainer_nb.engine.rollback import Backups, FetchBackup
     from trainer_nb.engine.settings import OomRecovery
     from trainer_nb.engine.snapshot_tensors import EarlierCopies, FrozenWeightCache, Snapshot
 
@@ -149,9 +149,9 @@ _Result = TypeVar("_Result")
 Phase = Literal[
     "idle",   # between two steps, or no verb is active
     "step",   # in a step, before the update
-    "after",  # after the update: the tasks of the step run
+    "tasks",  # the tasks of a step run, after its update or before the next step
     "debug",  # a debug step is open
-    "look",   # a step without consequences, such as inspect()
+    "evaluate",   # a step without consequences, such as inspect()
 ]
 
 @dataclass
@@ -229,7 +229,7 @@ class RunState(TransientState):
     frozen_weights: FrozenWeightCache | None = rebuilt_field()     # copies that snapshots share
     earlier_copies: EarlierCopies | None = rebuilt_field()         # copies in snapshots, to share unchanged ones
     # what a rollback restores: the state that forward passes change; with rollback="full" all weights too
-    backups: tuple[AdaptiveBackup] | tuple[AdaptiveBackup, FullBackup] = rebuilt_field()
+    backups: Backups = rebuilt_field()   # made by the first step
     fetch_backup: FetchBackup = rebuilt_field()                    # state of the data that a rollback restores
     editable_state: dict[str, Any] | None = rebuilt_field()        # what may be changed manually, as the last verb left it
 
@@ -293,7 +293,7 @@ def record_act(
 ) -> None:
     "Record a change of the run in the history, with its origin."
     # in these phases, user code is called only as a callback
-    origin = run.requested_by or ("callback" if run.phase in ("step", "after", "look") else "")
+    origin = run.requested_by or ("callback" if run.phase in ("step", "tasks", "evaluate") else "")
     if origin:
         data["by"] = origin
     run.history.note(kind, run.state.global_step, **data)

@@ -457,7 +457,7 @@ class OomRecovery:
         args = learner.args
         run = learner.run_state
         if not args.auto_find_batch_size or not is_out_of_memory(error): return False
-        if run.corrupted or run.phase == "after":
+        if run.corrupted or run.phase == "tasks":
             # during the update or after it: there is no step to repeat
             return False
         size = args.per_device_train_batch_size

@@ -19,7 +19,7 @@ from ..data.loader import MicroBatch
 from ..device.sharding import clip_sharded_grad_norm, copy_into
 from .loss import describe_output
 from .overrides import TrainerBase
-from .rollback import AdaptiveBackup, FetchBackup, FullBackup, UserBackup
+from .rollback import AdaptiveBackup, Backups, FetchBackup, FullBackup, UserBackup
 from .rollback import copy_optimizer_attributes, copy_param_groups, copy_scheduler_state
 from .rollback import restore_optimizer_attributes, restore_param_groups, restore_scheduler_state
 from .rollback import weight_versions
@@ -33,9 +33,9 @@ from ..optim.schedules import is_metric_driven
 # %% auto #0
 __all__ = ['StepResult', 'Step', 'sample_weights', 'check_step_loss', 'sync_processes', 'should_sync_gradients',
            'training_step_of', 'count_step_items', 'get_offered_batches', 'finalize_gradients', 'clip_gradients',
-           'clip_dense_gradients', 'sparse_rows_param', 'commit_step', 'optimizer_step', 'complete_step',
-           'rollback_step', 'warn_weights_changed', 'FirstStepBackup', 'back_up_before_first_step',
-           'handle_failed_update', 'restore_before_first_step', 'take_step']
+           'clip_dense_gradients', 'sparse_rows_param', 'commit_step', 'optimizer_step', 'await_copies', 'current_rate',
+           'complete_step', 'rollback_step', 'restore_before_step', 'warn_weights_changed', 'FirstStepBackup',
+           'back_up_before_first_step', 'handle_failed_update', 'restore_before_first_step', 'take_step']
 
 # %% ../../nbs/06_engine/19_step.ipynb #e2fb8b87
 class StepResult(NamedTuple):
@@ -101,12 +101,11 @@ class Step:
         "Back up the state that a rollback restores."
         run = self.run
         if run.backups is None:
-            changing = AdaptiveBackup(run_modules(run), UserBackup(run))
-            run.backups = (changing, FullBackup(run)) if run.args.rollback == "full" else (changing,)
-        for backup in run.backups:
-            backup.keep()
+            full = FullBackup(run) if run.args.rollback == "full" else None
+            run.backups = Backups(AdaptiveBackup(run_modules(run), UserBackup(run)), full)
+        run.backups.keep()
         # a full backup restores the weights; otherwise a change of them is reported
-        self.weight_versions = [] if len(run.backups) > 1 else sample_weights(run)
+        self.weight_versions = [] if run.backups.full is not None else sample_weights(run)
         self.control_before = run.control, dict(vars(run.control))
 
     def more(self) -> bool:
@@ -120,11 +119,12 @@ class Step:
         if type(self.learner).training_step is not TrainerBase.training_step:
             run.modes.enter(run.wrapped_model, run.model)
         with run.device.sync_context(should_sync_gradients(self), not self.num_done):
-            loss = self.training_step(run.wrapped_model, self.batch(), self.items)
+            batch = self.next_input()
+            loss = self.training_step(run.wrapped_model, batch, self.items)
         self.add(loss)
 
-    def batch(self) -> Any:
-        "Return the next micro-batch; seed the random generators for it."
+    def next_input(self) -> Any:
+        "Seed the random generators for the next micro-batch, and return it as the input of the model."
         run = self.run
         assert run.window is not None
         micro_batch = run.window[self.num_done]
@@ -163,7 +163,7 @@ class Step:
 def sample_weights(run: RunState) -> list[tuple[torch.nn.Parameter, int]]:
     "Return the trainable weights with their versions; record a sample of their values."
     weights = [p for p in run.params if p.requires_grad]
-    run.backups[0].weight_sample.take(weights)
+    run.backups.adaptive.weight_sample.take(weights)
     return [(p, p._version) for p in weights]
 
 def check_step_loss(
@@ -197,7 +197,7 @@ def sync_processes(
         for i in unused_by_all():
             run.params[i].grad = None
     if run.args.ddp_broadcast_buffers is not False:
-        world.broadcast_tensors(run.backups[0].shared_buffers(world))
+        world.broadcast_tensors(run.backups.adaptive.shared_buffers(world))
     return mean
 
 def should_sync_gradients(step: Step) -> bool:
@@ -250,7 +250,7 @@ def finalize_gradients(learner: TrainerBase) -> torch.Tensor:
     else:
         norm = clip_gradients(params, run.args.max_grad_norm)
     fire_event(learner, "on_pre_optimizer_step")
-    run.backups[0].user_state.before_update()
+    run.backups.adaptive.user_state.before_update()
     return norm
 
 def clip_gradients(
@@ -283,22 +283,25 @@ def sparse_rows_param(p: torch.Tensor) -> torch.Tensor:
 
 # %% ../../nbs/06_engine/19_step.ipynb #2b6a4993
 def commit_step(step: Step) -> StepResult:
-    "Update the weights and count the step; return its results."
+    """Update the weights and count the step; return its results.
+    If the optimizer or the schedule fails, the step is rolled back where a backup exists, or else the run is marked as
+    corrupted; the step counts in spite of an error after that, which is raised at the end."""
     run = step.run
     run.interrupts.abortable = False
-    backup = back_up_before_first_step(run)
+    try:
+        await_copies(run)
+        backup = back_up_before_first_step(run)
+    except BaseException:
+        rollback_step(step)
+        raise
     try:
         skipped = optimizer_step(run)
+        rate = current_rate(run)
     except BaseException as error:
         handle_failed_update(step, error, backup)
         raise
-    rate = run.optimizer.param_groups[0]["lr"]
-    if isinstance(rate, torch.Tensor):
-        # the schedule changes it in place
-        rate = rate.clone()
-    # an error from here on is raised at the end, when the step has been counted
     deferred_error = fire_event_safely(step.learner, "on_optimizer_step")
-    # except in the schedule: weights of this step with the previous rate would be an invalid state
+    # weights of this step with the previous learning rate would be an invalid state
     try:
         if not skipped and not is_metric_driven(run.lr_scheduler):
             run.lr_scheduler.step()
@@ -306,9 +309,12 @@ def commit_step(step: Step) -> StepResult:
         handle_failed_update(
             step, error, backup, "the schedule failed after the update", "the weights may be ahead of the schedule"
         )
+        if deferred_error is not None:
+            error.add_note(f"(before it, on_optimizer_step failed: {type(deferred_error).__name__}: {deferred_error})")
         raise
+    # from here on the step counts
     try:
-        run.backups[0].drop_unchanged()
+        run.backups.adaptive.drop_unchanged()
         if not run.state.global_step:
             check_optimizer_state(run.optimizer)
     except BaseException as error:
@@ -325,10 +331,6 @@ def commit_step(step: Step) -> StepResult:
 def optimizer_step(run: RunState) -> bool:
     """Update the weights; return True if the scaler is known to have skipped the update after an overflow (a fused
     optimizer does not report it)."""
-    for copying in run.pending_copies:
-        # snapshots that are still being copied from the GPU
-        copying.wait_before_update()
-    run.pending_copies = []
     scaler = run.device.scaler
     if scaler is None:
         run.optimizer.step()
@@ -340,6 +342,17 @@ def optimizer_step(run: RunState) -> bool:
     scaler.update()
     return not on_device and scaler.get_scale() < before
 
+def await_copies(run: RunState) -> None:
+    "Wait for snapshots that are still being copied from the GPU; the update changes the weights in place."
+    for copying in run.pending_copies:
+        copying.wait_before_update()
+    run.pending_copies = []
+
+def current_rate(run: RunState) -> float | torch.Tensor:
+    "Return the learning rate of the first parameter group, as a copy if it is a tensor that the schedule changes in place."
+    rate = run.optimizer.param_groups[0]["lr"]
+    return rate.clone() if isinstance(rate, torch.Tensor) else rate
+
 def complete_step(run: RunState) -> int:
     "Count the step, advance the position in the data, and clear the gradients; return the number of samples."
     window = run.window or []
@@ -349,7 +362,7 @@ def complete_step(run: RunState) -> int:
     run.cursor = window[-1].after
     run.bookmark = window[-1].bookmark
     run.window = None
-    run.phase = "after"
+    run.phase = "tasks"
     run.batches_in_epoch += len(window)
     run.samples += samples
     run.state.global_step += 1
@@ -359,12 +372,28 @@ def complete_step(run: RunState) -> int:
 
 # %% ../../nbs/06_engine/19_step.ipynb #054d7fbd
 def rollback_step(step: Step) -> None:
-    "Restore the run's state before the step."
+    "Restore the run's state before the step; mark the run as corrupted if that fails."
     run = step.run
     run.interrupts.abortable = False
+    try:
+        restore_before_step(step)
+    except BaseException as error:
+        run.corrupted = (
+            f"restoring the state after step {run.state.global_step} failed ({type(error).__name__}: {error}), so parts"
+            " of the failed step may remain"
+        )
+        raise
+    finally:
+        run.phase = "idle"
+    run.step_rolled_back = True
+    report_lost(run, "Taking the step back")
+    warn_weights_changed(step)
+
+def restore_before_step(step: Step) -> None:
+    "Restore what the step has changed so far: backups, control flags, gradients, the wrapped model."
+    run = step.run
     if step.control_before is not None:
-        for backup in run.backups:
-            backup.put_back()
+        run.backups.put_back()
         run.control, flags = step.control_before
         vars(run.control).update(flags)
     if any(t._version != version for t, version in step.input_versions):
@@ -377,15 +406,11 @@ def rollback_step(step: Step) -> None:
     run.device.reset_scaler()
     if run.device.discard_step(run.wrapped_model) is None:
         run.discard("wrapped_model")
-    run.phase = "idle"
-    run.step_rolled_back = True
-    report_lost(run, "Taking the step back")
-    warn_weights_changed(step)
 
 def warn_weights_changed(step: Step) -> None:
     "Warn if user code has changed weights before the update; a step does not back them up."
     if not step.weight_versions: return
-    backup = step.run.backups[0]
+    backup = step.run.backups.adaptive
     backed_up = {id(t) for t in backup.kept}
     with_new_version = [p for p, version in step.weight_versions if p._version != version and id(p) not in backed_up]
     sampled = [step.weight_versions[i][0] for i in backup.weight_sample.changed()]
@@ -476,20 +501,14 @@ def take_step(
     step = Step(learner, committed)
     try:
         run.phase = "step"
-        run.interrupts.abortable = True
-        run.interrupts.check()
-        if not step.begin():
-            run.phase = "idle"
-            return None
-        while step.more():
-            # a callback may have made the step uninterruptible
-            run.interrupts.abortable = True
-            step.substep()
-        run.interrupts.abortable = True
-        step.complete_gradients()
-        run.interrupts.abortable = False
+        with run.interrupts.opened():
+            if not step.begin():
+                run.phase = "idle"
+                return None
+            while step.more():
+                step.substep()
+            step.complete_gradients()
     except BaseException:
-        run.interrupts.abortable = False
         rollback_step(step)
         raise
     return commit_step(step)

@@ -147,7 +147,7 @@ def do_log(learner: TrainerBase, task: Task) -> None:
         task.data = {"logs": logs | token_speed_metrics(run)}
         run.logged = run.state.global_step
         if run.backups is not None:
-            run.backups[0].detect_changes()
+            run.backups.adaptive.detect_changes()
     # The Trainer passes the time at which training began to an override.
     try:
         learner.log(*positional_args(learner.log, dict(task.data["logs"]), time.time() - run.seconds))
@@ -355,14 +355,14 @@ def run_pending(learner: TrainerBase) -> None:
     "Run all pending tasks; a task that raises before it is done stays in the queue."
     run = learner.run_state
     before = run.phase
-    run.phase = "after"
+    run.phase = "tasks"
     try:
         while run.due:
             run.interrupts.check()
             run_task(learner, run.due.popleft())
     finally:
         # before == "after": a step has just been committed
-        run.phase = "idle" if before == "after" else before
+        run.phase = "idle" if before == "tasks" else before
 
 def run_task(learner: TrainerBase, task: Task) -> None:
     "Run one task; the tasks that it queues come next. A task that raises before it is done goes back to the head."
@@ -390,7 +390,7 @@ def run_task(learner: TrainerBase, task: Task) -> None:
 def run_tasks_now(learner: TrainerBase, *tasks: Task) -> None:
     "Run these tasks at once, or next if the run is in the middle of its tasks."
     run = learner.run_state
-    if run.phase == "after": return push_tasks(run, *tasks)
+    if run.phase == "tasks": return push_tasks(run, *tasks)
     pending = run.due
     run.due = deque(tasks)
     run.is_manual = True
@@ -408,7 +408,7 @@ def run_despite_errors(learner: TrainerBase) -> None:
     run = learner.run_state
     first: Exception | None = None
     before = run.phase
-    run.phase = "after"
+    run.phase = "tasks"
     try:
         while run.due:
             run.interrupts.check()

@@ -387,7 +387,7 @@ def has_completed(
     "Return True if this process has completed a step and the work after it, or if the step is unknown."
     run = replica.learner.run_state
     if step is None or run.state.global_step > step: return True
-    return run.state.global_step == step and run.phase != "after"
+    return run.state.global_step == step and run.phase != "tasks"
 
 # %% ../../nbs/11_launch/07_replica.ipynb #a9d12f52
 class ReplicaState(NamedTuple):

@@ -68,7 +68,7 @@ class SigtermCheckpointCallback(TrainerCallback):
         if self.written or run is None or run.finished or not run.state.global_step:
             return run_default_sigterm(self.previous_handler)
         if self.wanted: return
-        if run.owner is None and run.phase in ("look", "step"): return resend_sigterm()
+        if run.owner is None and run.phase in ("evaluate", "step"): return resend_sigterm()
         if run.owner is None and run.phase == "debug":
             run.debug_step.abort()
         self.wanted = True
