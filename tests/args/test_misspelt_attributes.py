@@ -1,6 +1,6 @@
 "Assigning to a name that is almost a setting is an error that says what to type; an attribute of the user's own is allowed."
 import copy, pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import pytest
 
@@ -28,11 +28,20 @@ def test_the_arguments_of_a_learner():
 
 
 @pytest.mark.parametrize("name", ["max_seq_length", "deepspeed_plugin", "hf_deepspeed_config", "distributed_state", "mixed_precision", "model_name_or_path", "generation_min_length", "optimizer",
-                                  "test_steps", "num_epochs", "lr_scheduler", "dataset_text_field", "loss", "_learning_rte", *RENAMED, *REPLACED, *REMOVED])
+                                  "test_steps", "num_epochs", "lr_scheduler", "dataset_text_field", "loss", "_learning_rte", *REMOVED])
 def test_other_names_are_allowed(name):
     args = TrainingArguments()
     setattr(args, name, 3)
     assert vars(args).get(name, getattr(args, name)) == 3
+
+
+@pytest.mark.parametrize("name", sorted({*RENAMED, *REPLACED} - {f.name for f in fields(TrainingArguments)}))
+def test_an_older_name_is_not_stored_beside_the_present_one(name):
+    args = TrainingArguments()
+    present = RENAMED.get(name) or next(iter(REPLACED[name](True)))
+    with pytest.raises(AttributeError, match=rf"args\.{name} = \.\.\. would change nothing: .*Did you mean args\.{present} = "):
+        setattr(args, name, 3)
+    assert name not in vars(args)
 
 
 def test_a_name_that_the_object_has_already():

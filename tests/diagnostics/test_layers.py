@@ -371,7 +371,7 @@ def test_plot_says_what_there_is():
     learn = hard_learner(**LONG)
     assert "nothing to draw yet" in repr(learn.plot())
     learn.step(3)
-    with pytest.raises(ValueError, match="nothing called 'los'.*loss"): learn.plot("los")
+    with pytest.raises(ValueError, match="no column 'los' to draw; it has .*loss"): learn.plot("los")
     with pytest.raises(ValueError, match="x is one of"): learn.plot(x="hours")
     with pytest.raises(TypeError, match="A run to draw"): learn.plot(also=3)
 

@@ -262,7 +262,7 @@ def test_a_state_that_belongs_to_no_parameter():
             return super().step(closure)
     learn = make(optimizer_cls_and_kwargs=(Keeps, {"lr": 0.1}))
     learn.step(2)
-    with pytest.raises(TypeError, match="Keeps keeps a state for .*, which is none of its parameters"): learn.snapshot()
+    with pytest.raises(TypeError, match="Keeps keeps a state for .*, which is not one of its parameters"): learn.snapshot()
 
 
 def test_a_buffer_that_is_an_expanded_view():

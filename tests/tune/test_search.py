@@ -132,7 +132,7 @@ def test_what_is_refused():
                                 ({"hp_space": lambda t: {"lr_rate": 1.0}}, ValueError, "'lr_rate', which is no training argument"),
                                 ({"hp_space": lambda t: [1]}, TypeError, "return a dict"), ({"hp_space": lambda t: {"learning_rate": -1.0}}, ValueError, "learning_rate")):
         with pytest.raises(error, match=words): learn.hyperparameter_search(**{"n_trials": 1} | given)
-    with pytest.raises(ValueError, match="nothing to evaluate on"): learner(eval_dataset=None).hyperparameter_search(rates)
+    with pytest.raises(ValueError, match=r"needs evaluation data: give the Learner an eval_dataset="): learner(eval_dataset=None).hyperparameter_search(rates)
     model = net()
     with pytest.raises(InvalidOperation, match="optimizer_cls_and_kwargs"):
         learner(model=model, optimizers=(torch.optim.SGD(model.parameters(), lr=0.1), None)).hyperparameter_search(rates, n_trials=1)

@@ -235,7 +235,7 @@ class CheckedNames:
         return super().__new__(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        "Set an attribute; raise AttributeError for a new one that is probably a misspelt field."
+        "Set an attribute; raise AttributeError for a new one that is an older name or a misspelling of a field."
         if name not in getattr(type(self), "__dataclass_fields__", ()):
             check_attribute(self, "args", name, self._meant_fields)
         object.__setattr__(self, name, value)
@@ -245,5 +245,8 @@ class CheckedNames:
         "Return the fields that are probably meant by an unknown name."
         known = getattr(cls, "__dataclass_fields__", {})
         if name in known: return ()
+        # an older name would be stored beside the present one, and have no effect
+        if name in RENAMED: return (RENAMED[name],)
+        if name in REPLACED: return REPLACED[name](True)
         if SUGGESTED_NAMES.get(name) in known: return (SUGGESTED_NAMES[name],)
         return [field for field in known if is_misspelling(name, field)]

@@ -272,8 +272,8 @@ def _capture_optimizer(run: RunState, tensors, values):
     for p, entries in run.optimizer.state.items():
         if id(p) not in names:
             raise TypeError(
-                f"{type(run.optimizer).__name__} keeps a state for {describe_output(p)}, which is none of its"
-                " parameters; that cannot be kept in a snapshot yet."
+                f"{type(run.optimizer).__name__} keeps a state for {describe_output(p)}, which is not one of its"
+                " parameters, and a snapshot cannot contain it; keep it in an attribute of the optimizer."
             )
         for key, v in entries.items():
             name = f"{names[id(p)]}/{key}"

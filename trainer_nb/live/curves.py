@@ -269,7 +269,7 @@ def resolve_plot_names(
             )
         if name not in known:
             raise ValueError(
-                f"There is nothing called {name!r} to draw; there are {', '.join(known)}.{suggest_names(name, known)}"
+                f"The history has no column {name!r} to draw; it has {', '.join(known)}.{suggest_names(name, known)}"
             )
     if names: return list(names)
     chosen = [name for name in metrics if name not in PLOTTED_COLUMNS and not name.endswith("loss")]

@@ -201,7 +201,7 @@ def check_search(
         )
     if learner.eval_dataset is None:
         raise ValueError(
-            "A search compares evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=."
+            "hyperparameter_search() compares evaluations and needs evaluation data: give the Learner an eval_dataset=."
         )
     if learner.model_init is None and run.initial_snapshot is None and run.initial_snapshot_freed:
         raise InvalidOperation(
