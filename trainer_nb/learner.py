@@ -845,7 +845,7 @@ class Learner(
     def __setattr__(self, name: str, value):
         """Set an attribute.
         Raise AttributeError for the name of a setting or a method, and for a
-        name that differs from one by one letter."""
+        probable misspelling of one."""
         if name not in self.__dict__:
             check_assignment(self, name, value)
         # super() would search all base classes, which takes longer than everything else here

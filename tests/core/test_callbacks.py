@@ -431,7 +431,7 @@ def test_who_hears_of_an_evaluation_finds_the_model_without_dropout():
     assert looks.modes == [False, False] and learn.model.training
 
 
-FLAGS = {"should_save_chekpoint": "should_save", "should_sav": "should_save", "should_log_": "should_log", "should_eval": "should_evaluate", "Should_Log": "should_log",
+FLAGS = {"save": "should_save", "should_sav": "should_save", "should_log_": "should_log", "should_eval": "should_evaluate", "Should_Log": "should_log",
          "should_train_stop": "should_training_stop", "should_stop_training": "should_training_stop", "should_stop": "should_epoch_stop = ... or control.should_training_stop"}
 
 @pytest.mark.parametrize("name", FLAGS)
@@ -444,9 +444,20 @@ def test_a_misspelt_request(name):
 
 def test_a_misspelt_request_of_a_callback():
     class Misspelt(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs): control.should_save_chekpoint = True
+        def on_step_end(self, args, state, control, **kwargs): control.should_sav = True
     with pytest.raises(AttributeError, match=r"control\.should_save = \.\.\.") as raised: hard_learner(callbacks=[Misspelt()]).step()
     assert raised.value.callback == "Misspelt.on_step_end"
+
+
+@pytest.mark.parametrize("name", ["should_save_chekpoint", "should_save_best", "should_log_images"])
+def test_a_name_that_extends_a_request_warns_once(name):
+    control = TrainerControl()
+    with pytest.warns(UserWarning, match=rf"^control\.{name} is an attribute of your own, and requests nothing\. To request: control\.should_(save|log) = True\.$"):
+        setattr(control, name, True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        setattr(control, name, False)
+        for other in ("should_sample", "should_scale", "should_share", "should_load", "should_plot", "should_validate", "epoch", "training"): setattr(control, other, 1)
 
 
 def test_other_attributes_of_the_control():

@@ -106,7 +106,7 @@ def test_only_what_changes_before_the_update_is_copied():
     learn = learner()
     learn.unchanged = torch.zeros(1000)
     learn.step(3)
-    backup = learn.run_state.backups[0].user_state
+    backup = learn.run_state.backups.adaptive.user_state
     names = {name for name, *_ in ((n, *slot) for n, slot in backup.slots.items())}
     assert not [n for n in names if n.endswith((".constant", ".ended"))] and [n for n in names if n.endswith(".baseline")]
 

@@ -23,11 +23,11 @@ from .errors import check_attribute, is_misspelling, warn
 from .interrupts import InterruptGuard
 
 # %% auto #0
-__all__ = ['EVENTS', 'LOGGER', 'EventArgs', 'TrainerState', 'ExportableState', 'TrainerControl', 'TrainerCallback',
-           'overrides_event', 'matches_callback', 'TrainerHandlerCompat', 'CallbackHandler', 'format_logs',
-           'DefaultFlowCallback', 'LoaderHolder', 'EventRun', 'EventSource', 'event_arguments', 'bound_handler',
-           'fire_event', 'fire_event_safely', 'close_callbacks', 'EarlyStoppingCallback', 'check_early_stopping',
-           'PrinterCallback', 'set_log_level', 'LoggerCallback']
+__all__ = ['EVENTS', 'LOGGER', 'EventArgs', 'TrainerState', 'ExportableState', 'TrainerControl', 'warn_extended_request',
+           'TrainerCallback', 'overrides_event', 'matches_callback', 'TrainerHandlerCompat', 'CallbackHandler',
+           'format_logs', 'DefaultFlowCallback', 'LoaderHolder', 'EventRun', 'EventSource', 'event_arguments',
+           'bound_handler', 'fire_event', 'fire_event_safely', 'close_callbacks', 'EarlyStoppingCallback',
+           'check_early_stopping', 'PrinterCallback', 'set_log_level', 'LoggerCallback']
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #5c3708e0
 class EventArgs(Protocol):
@@ -119,7 +119,7 @@ class TrainerControl(ExportableState):
 
     def new_step(self):
         "Reset the requests of the previous step."
-        # at most steps none is set, and a comparison is faster than __setattr__
+        # in most steps none is set, and a comparison is faster than __setattr__
         if self.should_save:
             self.should_save = False
         if self.should_evaluate:
@@ -130,18 +130,34 @@ class TrainerControl(ExportableState):
     def state(self) -> dict[str, Any]: return {"args": dataclasses.asdict(self), "attributes": {}}
 
     def __setattr__(self, name: str, value: object) -> None:
-        "Set a request; raise AttributeError for a new name that is probably a misspelt request."
-        if name not in _REQUESTS:
+        "Set a request; raise AttributeError for a probable misspelling of one, and warn of a name that extends one."
+        if name not in _REQUESTS and name not in vars(self):
             check_attribute(self, "control", name, _meant_requests)
+            warn_extended_request(name)
         object.__setattr__(self, name, value)
 
 _REQUESTS = frozenset(f.name for f in dataclasses.fields(TrainerControl))
 
 def _meant_requests(name: str) -> list[str]:
-    "Return the requests that are probably meant: those with a similar name, or with more or fewer of the same words."
+    "Return the requests that are probably meant: those with a similar name, the same words, or more of them."
+    stem = name.lower().removeprefix("should_")
+    words = set(stem.split("_"))
+    has_prefix = stem != name.lower()
+    meant = []
+    for request in _REQUESTS:
+        # without the prefix, in which all names are equal
+        own = request.removeprefix("should_")
+        is_part = has_prefix and (words <= set(own.split("_")) or len(stem) > 2 and own.startswith(stem))
+        if stem == own or is_part or is_misspelling(stem, own, 0.8):
+            meant.append(request)
+    return meant
+
+def warn_extended_request(name: str) -> None:
+    "Warn of a new attribute whose words contain those of a request: it may be meant as one."
     words = set(name.split("_"))
-    requests = {request: set(request.split("_")) for request in _REQUESTS}
-    return [r for r, own in requests.items() if is_misspelling(name, r, 0.8) or words >= own or own > words > {"should"}]
+    extended = [request for request in sorted(_REQUESTS) if words > set(request.split("_"))]
+    if extended:
+        warn(f"control.{name} is an attribute of your own, and requests nothing. To request: control.{extended[0]} = True.")
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #26b1d4f6
 class TrainerCallback:

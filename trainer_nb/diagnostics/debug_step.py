@@ -158,7 +158,8 @@ class DebugStep:
 
     @property
     def number(self) -> int:
-        "Return the number of the present micro-batch, from 1 on."
+        "Return the number of the present micro-batch, from 1 on; raise InvalidOperation if the step is over."
+        check_open(self)
         return min(self._step.num_done + 1, self.substeps)
 
     @property
@@ -245,7 +246,7 @@ def run_phase(
             run.modes.see(run.model)
             if last:
                 updated = run.state.global_step > before
-                close_debug_step(debug, "updated" if updated else "aborted because the optimizer failed")
+                close_debug_step(debug, "updated" if updated else "aborted because the update failed")
                 run.phase = "idle"
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #67c44ea6

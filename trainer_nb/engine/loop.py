@@ -76,10 +76,14 @@ def pausable(run: RunState) -> Iterator[None]:
         run.pause_requested = False
 
 # %% ../../nbs/06_engine/21_loop.ipynb #ce66a20c
-def check_not_in_step(learner: TrainerBase, verb: str) -> None:
+def check_not_in_step(
+    learner: TrainerBase,
+    verb: str,  # its name, for messages
+    allow_corrupted: bool = False,
+) -> None:
     "Raise InvalidOperation if a step is in progress, a debug step is open, or the run is corrupted."
     run = learner.run_state
-    if run.corrupted:
+    if run.corrupted and not allow_corrupted:
         raise InvalidOperation(
             f"{verb} cannot continue: {run.corrupted}. learn.rewind(0) repeats the last steps from a snapshot, "
             "learn.restore(...) returns to a snapshot, and learn.reset() to the beginning."
@@ -96,9 +100,13 @@ def check_not_in_step(learner: TrainerBase, verb: str) -> None:
             " from a callback."
         )
 
-def check_can_train(learner: TrainerBase, verb: str) -> None:
+def check_can_train(
+    learner: TrainerBase,
+    verb: str,  # its name, for messages
+    allow_corrupted: bool = False,
+) -> None:
     "Raise InvalidOperation if another verb is training; also raise it as check_not_in_step does."
-    check_not_in_step(learner, verb)
+    check_not_in_step(learner, verb, allow_corrupted)
     if torch.is_inference_mode_enabled():
         raise InvalidOperation(
             f"{verb} was called under torch.inference_mode(), where nothing can be trained; call it outside."
@@ -107,9 +115,8 @@ def check_can_train(learner: TrainerBase, verb: str) -> None:
         raise InvalidOperation(f"{verb} was called while {owner[0]} is running; call it afterwards.")
 
 def check_can_train_or_corrupted(learner: TrainerBase, verb: str) -> None:
-    "Raise InvalidOperation as check_can_train does, but not for a corrupted run: the verb replaces its state."
-    if not learner.run_state.corrupted:
-        check_can_train(learner, verb)
+    "Raise InvalidOperation as check_can_train does, but not because the run is corrupted."
+    check_can_train(learner, verb, allow_corrupted=True)
 
 @contextmanager
 def guarded(

@@ -151,7 +151,7 @@ Phase = Literal[
     "step",   # in a step, before the update
     "tasks",  # the tasks of a step run, after its update or before the next step
     "debug",  # a debug step is open
-    "evaluate",   # a step without consequences, such as inspect()
+    "evaluate",   # the model is used without being trained
 ]
 
 @dataclass

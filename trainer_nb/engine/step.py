@@ -5,7 +5,9 @@
 # %% ../../nbs/06_engine/19_step.ipynb #30eafa28
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -34,8 +36,9 @@ from ..optim.schedules import is_metric_driven
 __all__ = ['StepResult', 'Step', 'sample_weights', 'check_step_loss', 'sync_processes', 'should_sync_gradients',
            'training_step_of', 'count_step_items', 'get_offered_batches', 'finalize_gradients', 'clip_gradients',
            'clip_dense_gradients', 'sparse_rows_param', 'commit_step', 'optimizer_step', 'await_copies', 'current_rate',
-           'complete_step', 'rollback_step', 'restore_before_step', 'warn_weights_changed', 'FirstStepBackup',
-           'back_up_before_first_step', 'handle_failed_update', 'restore_before_first_step', 'take_step']
+           'complete_step', 'rollback_step', 'corrupted_on_failure', 'restore_before_step', 'warn_weights_changed',
+           'FirstStepBackup', 'back_up_before_first_step', 'handle_failed_update', 'restore_before_first_step',
+           'take_step']
 
 # %% ../../nbs/06_engine/19_step.ipynb #e2fb8b87
 class StepResult(NamedTuple):
@@ -80,7 +83,7 @@ class Step:
             self.fetch()
         if run.window is None: return False
         self.back_up()
-        # in the dictionary: an assignment would search for similar names, at each step
+        # in the dictionary, which is faster than an assignment
         vars(self.learner)["current_gradient_accumulation_steps"] = len(run.window)
         self.batches, self.items = get_offered_batches(self.learner, run.window)
         self.tokens = count_step_tokens(self.learner, run.window)
@@ -375,19 +378,28 @@ def rollback_step(step: Step) -> None:
     "Restore the run's state before the step; mark the run as corrupted if that fails."
     run = step.run
     run.interrupts.abortable = False
-    try:
+    with corrupted_on_failure(run):
         restore_before_step(step)
+    run.step_rolled_back = True
+    report_lost(run, "Taking the step back")
+    warn_weights_changed(step)
+
+@contextmanager
+def corrupted_on_failure(run: RunState) -> Iterator[None]:
+    "Mark the run as corrupted if its state cannot be restored; the error names the one that has made this necessary."
+    first = sys.exception()
+    try:
+        yield
     except BaseException as error:
         run.corrupted = (
             f"restoring the state after step {run.state.global_step} failed ({type(error).__name__}: {error}), so parts"
             " of the failed step may remain"
         )
+        if first is not None:
+            error.add_note(f"(while the step was rolled back, because of {type(first).__name__}: {first})")
         raise
     finally:
         run.phase = "idle"
-    run.step_rolled_back = True
-    report_lost(run, "Taking the step back")
-    warn_weights_changed(step)
 
 def restore_before_step(step: Step) -> None:
     "Restore what the step has changed so far: backups, control flags, gradients, the wrapped model."
@@ -476,15 +488,15 @@ def restore_before_first_step(step: Step, backup: FirstStepBackup) -> None:
     run = step.run
     # no warning: the weights are restored below
     step.weight_versions = []
-    restore_optimizer_attributes(run, backup.attributes)
-    rollback_step(step)
-    run.optimizer.state.clear()
-    run.optimizer.state.update(backup.state)
-    restore_param_groups(run.optimizer, backup.groups)
-    restore_scheduler_state(backup.schedule)
     initial = run.initial_snapshot
     assert initial is not None
-    with torch.no_grad():
+    with corrupted_on_failure(run), torch.no_grad():
+        restore_optimizer_attributes(run, backup.attributes)
+        rollback_step(step)
+        run.optimizer.state.clear()
+        run.optimizer.state.update(backup.state)
+        restore_param_groups(run.optimizer, backup.groups)
+        restore_scheduler_state(backup.schedule)
         for name, p in named_weights(run):
             if p.requires_grad:
                 # the rollback has restored all others

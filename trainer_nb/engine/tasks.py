@@ -361,7 +361,7 @@ def run_pending(learner: TrainerBase) -> None:
             run.interrupts.check()
             run_task(learner, run.due.popleft())
     finally:
-        # before == "after": a step has just been committed
+        # before == "tasks": a step has just been committed
         run.phase = "idle" if before == "tasks" else before
 
 def run_task(learner: TrainerBase, task: Task) -> None:
