@@ -647,7 +647,7 @@ def test_a_kept_field_without_a_keeper_is_refused(monkeypatch):
         forgotten: object = trainer_nb.engine.run_state.kept_field()
     monkeypatch.setattr(trainer_nb.engine.run_state, "RunState", More)
     source = open(trainer_nb.engine.snapshot_fields.__file__).read()
-    with pytest.raises(TypeError, match="A kept field of Run has no keeper"): execute(source, monkeypatch)
+    with pytest.raises(TypeError, match="A kept field of RunState has no keeper"): execute(source, monkeypatch)
 
 
 def test_a_value_is_copied():

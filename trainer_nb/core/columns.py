@@ -99,7 +99,7 @@ class DeferredScalar:
 
     @property
     def known(self) -> bool:
-        "True if `tensor()` does not wait."
+        "Return True if `tensor()` does not wait."
         return self._value is not None or self._is_ready()
 
     def tensor(self) -> torch.Tensor:

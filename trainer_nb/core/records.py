@@ -56,17 +56,17 @@ class Record:
 
     @property
     def samples_per_second(self) -> float:
-        "Samples per second of the step; nan if unknown."
+        "Return the samples per second of the step; nan if unknown."
         return float(throughput(self.history.rows, self.index, self.index + 1)[0])
 
     @property
     def abandoned(self) -> bool:
-        "True if the run has gone back to before this step."
+        "Return True if the run has gone back to before this step."
         return bool(row_value(self.history, "abandoned", self.index))
 
     @property
     def metrics(self) -> dict[str, Any]:
-        "Metrics of the evaluations at this step."
+        "Return the metrics of the evaluations at this step."
         return dict(self.history.metrics.get(self.index, ()))
 
     def as_dict(self) -> dict[str, Any]: return {name: getattr(self, name) for name in RECORD_FIELDS}

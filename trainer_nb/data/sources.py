@@ -194,7 +194,7 @@ def check_complete(
         raise RuntimeError(f"The data workers ended before they returned {len(missing)} of the requested batches.")
 
 class _PresetBatchSampler:
-    "Batch sampler that yields the requests assigned last."
+    "Yield the requests that were assigned last."
     requests = ()
     def __iter__(self): return iter(self.requests)
 

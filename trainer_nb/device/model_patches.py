@@ -31,7 +31,7 @@ __all__ = ['PATCH_ARGS', 'CHECKPOINTING_METHODS', 'Patch', 'ModelPatch', 'Global
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #7bfadb31
 class Patch(Protocol):
-    "A change that can be applied and removed, any number of times."
+    "Describe a change that can be applied and removed, any number of times."
     def apply(self): ...
     def remove(self): ...
 

@@ -186,13 +186,13 @@ def check_launch_environment(
 
 # %% ../../nbs/04_device/01_sharding.ipynb #7137bf71
 class HasShardedModel(Protocol):
-    "A device that may hold a sharded model."
+    "Describe a device that may hold a sharded model."
     @property
     def sharded_model(self) -> object | None:
         "Return the sharded model; None if each process has all of it."
 
 class HasDevice(Protocol):
-    "A run whose device may not exist yet."
+    "Describe a run whose device may not exist yet."
     @property
     def device(self) -> HasShardedModel | None:
         "Return the device; None before it is prepared."

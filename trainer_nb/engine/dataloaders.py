@@ -295,8 +295,7 @@ def total_train_batch_size(learner: TrainerBase, args: TrainingArguments) -> int
 def initial_training_values(learner: TrainerBase, args: TrainingArguments, dataloader: Any) -> tuple:
     """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per
     epoch, and steps of the run.
-    Raise ValueError for data without a length, unless max_steps is given.
-"""
+    Raise ValueError for data without a length, unless max_steps is given."""
     window = args.gradient_accumulation_steps
     total = learner.get_total_train_batch_size(args)
     try:

@@ -620,8 +620,7 @@ class TrainerBase:
     def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple:
         """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per
         epoch, and steps of the run.
-        Raise ValueError for data without a length, unless max_steps is given.
-"""
+        Raise ValueError for data without a length, unless max_steps is given."""
         return initial_training_values(self, args, dataloader)
 
     # -- model, optimizer and schedule

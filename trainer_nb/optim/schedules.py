@@ -238,7 +238,7 @@ def check_schedule_numbers(
 _METRIC_SCHEDULERS = {"reduce_lr_on_plateau": ReduceLROnPlateau, "greedy": GreedyLR}
 
 class MetricDrivenScheduler(Protocol):
-    "A schedule that is stepped with a metric."
+    "Describe a schedule that is stepped with a metric."
     def step(self, metrics: float) -> None:
         "Adapt the rates after an evaluation."
 

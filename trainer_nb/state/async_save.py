@@ -61,7 +61,7 @@ def wait_for_other_savers(
 
 # %% ../../nbs/07_state/07_async_save.ipynb #7b235b41
 class Saver:
-    "Writer of a run's checkpoints, one at a time, while the run continues."
+    "Write a run's checkpoints, one at a time, while the run continues."
     def __init__(self):
         self.done, self.failure, self.spare, self.pid = threading.Event(), None, (), os.getpid()
         # id of the run and folder that are being written; the folder that was swept

@@ -153,7 +153,7 @@ def branch(learner: TrainerBase, changes: dict):
 
 # %% ../../nbs/07_state/14_branch.ipynb #db631f25
 class Comparison(Table):
-    "Table of the losses of two runs: dicts with step, one, other, difference."
+    "Hold the losses of two runs, displayed as a table: dicts with step, one, other, difference."
     # parted: first step whose losses differ in any bit; settings: {name: (of one, of the other)}
     thin = True
     parted = None

@@ -289,7 +289,7 @@ def sweep(parent: Path):
 CHECKPOINT_PATTERN = re.compile(r"checkpoint-(\d+)(\.tmp-[\w.-]+)?")
 
 class CheckpointInfo(NamedTuple):
-    "A checkpoint in a folder."
+    "Describe a checkpoint in a folder."
     step: int
     path: Path
     manifest: dict     # empty for a checkpoint of the Trainer

@@ -63,7 +63,7 @@ def update_hash(seen, thing):
 
 # %% ../../nbs/07_state/06_data_fingerprint.ipynb #a343fcca
 class CachesDataInfo(Protocol):
-    "A part of the run that holds the data set that was described last, with its description."
+    "Describe a part of the run that holds the data set that was described last, with its description."
     data_info: tuple[object, dict[str, Any]] | None
 
 def describe_train_data(learner: TrainerBase) -> dict:

@@ -452,7 +452,7 @@ def collect_weights(draft: ScriptDraft, start: RunStart) -> dict[str, dict[str, 
 # %% ../../nbs/07_state/18_export_script.ipynb #19d07a62
 @dataclass(frozen=True, repr=False)
 class ExportedScript:
-    "Script that was written."
+    "Hold the script that was written."
     path: Path
     files: list[Path]    # files written next to it
     doubts: list[str]    # sentences: causes of possible differences, with remedies

@@ -30,7 +30,7 @@ __all__ = ['MAX_SHARD_SIZE', 'PretrainedModel', 'write_weights', 'full_state_dic
 MAX_SHARD_SIZE = "5GB"
 
 class PretrainedModel(Protocol):
-    "A model that reads and writes folders itself, as those of Transformers and PEFT do."
+    "Describe a model that reads and writes folders itself, as those of Transformers and PEFT do."
     def save_pretrained(self, folder: str | Path, **options: Any) -> object:
         "Write the model to a folder."
     @classmethod
@@ -94,7 +94,7 @@ def save_model(
 
 # %% ../../nbs/07_state/02_model_files.ipynb #8f1b09e4
 class AdapterModel(Protocol):
-    "A model with PEFT adapters."
+    "Describe a model with PEFT adapters."
     @property
     def peft_config(self) -> Mapping[str, object]:
         "Return the configurations of the adapters by name."

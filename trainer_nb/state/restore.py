@@ -85,7 +85,7 @@ def restore_run(
 
 # %% ../../nbs/07_state/10_restore.ipynb #1b21989a
 class Snapshots(dict):
-    "Dictionary of snapshots by name, displayed as a table."
+    "Hold snapshots by name, displayed as a table."
     def rows(self) -> list[dict]:
         "Return a row per snapshot: name, step, epoch, time and size in MB."
         return [

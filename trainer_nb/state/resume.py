@@ -211,7 +211,7 @@ def read_log_history(
 
 # %% ../../nbs/07_state/09_resume.ipynb #71ab48da
 class ResumeReport(NamedTuple):
-    "The result of resuming a run."
+    "Hold the result of resuming a run."
     step: int
     folder: str
     said: list      # sentences about the differences

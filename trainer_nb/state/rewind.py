@@ -47,7 +47,7 @@ def find_base_snapshot(learner: TrainerBase, step: int) -> Snapshot | None:
 
 # %% ../../nbs/07_state/12_rewind.ipynb #f5af4dd9
 class RewindReport(NamedTuple):
-    "Result of a rewind."
+    "Hold the result of a rewind."
     step: int           # the present step of the run
     replayed: int       # number of steps that were replayed
     seconds: float      # duration

@@ -59,7 +59,7 @@ def snapshot_nbytes(run: RunState) -> int:
 
 # %% ../../nbs/07_state/11_rewind_buffer.ipynb #32000005
 class Account:
-    "Overhead account of a run's snapshots; determines when the next one may be taken."
+    "Account for the overhead of a run's snapshots; determine when the next one may be taken."
     share = 0.005                        # maximum share of the time
     # cost of a snapshot with its effect on the next steps: factor of its duration, plus seconds
     factor = 2.0
@@ -134,7 +134,7 @@ def room_for_snapshots(
 
 # %% ../../nbs/07_state/11_rewind_buffer.ipynb #2b291cca
 class RewindBuffer:
-    "Ring buffer of a run's last snapshots, oldest first, spaced for low overhead."
+    "Keep a run's last snapshots in a ring, oldest first, spaced for low overhead."
     def __init__(self):
         # budget in bytes; where: "memory" or "disk"
         self.kept, self.budget, self.where, self.account = deque(), 0.0, "memory", Account()

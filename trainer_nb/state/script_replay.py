@@ -60,7 +60,7 @@ def explicit_settings(args: Mapping) -> dict:
 
 @dataclass
 class RunStart:
-    "Place where a run began."
+    "Hold the place where a run began."
     snapshot: Snapshot   # holds the first weights
     settings: dict       # all settings, by name
     since: float         # time after which acts are in the journal
@@ -134,7 +134,7 @@ LEARNER_PARTS = [p for p in _CONSTRUCTOR_ARGS if p != "args"]
 
 @dataclass
 class LearnerConstruction:
-    "Code that made a learner."
+    "Hold the code that made a learner."
     name: str = "learn"                         # variable that holds it
     statement: Statement | None = None          # None: unknown
     given: dict[str, ast.expr] | None = None    # expressions of its parts; None: not made by a plain call
@@ -280,7 +280,7 @@ def training_statements(session: SessionCode, learners: set[str], after: int) ->
     return training
 
 class ScriptDraft:
-    "Draft of a script."
+    "Collect the parts of a script."
     def __init__(
         self,
         exported: TrainerBase,

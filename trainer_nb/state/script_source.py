@@ -48,7 +48,7 @@ def import_line(value: object, name: str) -> str | None:
 # %% ../../nbs/07_state/15_script_source.ipynb #a6ee77f9
 @dataclass
 class StoredValue:
-    "Value in a file, and the code that reads it back."
+    "Hold the name of a file with a value, and the code that reads it back."
     name: str                                          # key in data.pt, or name of the value's own folder
     code: str                                          # `stored` is the content of data.pt, `FILES` the folder of the files
     value: object = None
@@ -217,7 +217,7 @@ def names_changed_in(nodes: Iterable[ast.AST]) -> set[str]:
 
 # %% ../../nbs/07_state/15_script_source.ipynb #a1d04e6a
 class Statement:
-    "Statement at the top level of a cell or a script."
+    "Hold a statement at the top level of a cell or a script."
     def __init__(
         self,
         node: ast.stmt,
@@ -319,7 +319,7 @@ def split_statements(
 
 # %% ../../nbs/07_state/15_script_source.ipynb #e7e6be0c
 class ExecutedText(NamedTuple):
-    "Text that was executed."
+    "Hold a text that was executed."
     where: str                   # for messages
     text: str
     last_line: float = math.inf  # that was executed
@@ -370,7 +370,7 @@ def executed_texts() -> list[ExecutedText]:
 
 # %% ../../nbs/07_state/15_script_source.ipynb #c0633f1b
 class SessionCode:
-    "Statements of a session, in the order of execution."
+    "Hold the statements of a session, in the order of execution."
     def __init__(
         self,
         texts: Iterable[tuple],  # ExecutedText
@@ -436,7 +436,7 @@ def function_nodes(node: ast.AST) -> list[ast.FunctionDef]:
 
 # %% ../../nbs/07_state/15_script_source.ipynb #48ed0989
 class ProgramSlice:
-    "Statements of a session that some names require."
+    "Hold the statements of a session that some names require."
     def __init__(
         self,
         session: SessionCode,

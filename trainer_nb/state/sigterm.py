@@ -41,7 +41,7 @@ def resend_sigterm(seconds: float = 0.1):
 
 # %% ../../nbs/07_state/08_sigterm.ipynb #a5486451
 class SigtermCheckpointCallback(TrainerCallback):
-    "Callback that writes a checkpoint on SIGTERM and then ends the process."
+    "Write a checkpoint on SIGTERM, and then end the process."
     order = 95
 
     def __init__(self):
