@@ -4,6 +4,9 @@ import gc, os, signal, subprocess, sys, tempfile, time
 import pytest
 
 from trainer_nb import TrainerCallback
+from trainer_nb.core.interrupts import InterruptGuard
+from trainer_nb.launch import process_group
+from trainer_nb.launch.worker import Failed
 from launched import is_gone, like, make, pids, same   # noqa: F401  (like is a fixture)
 from presses import acts, press
 
@@ -72,6 +75,70 @@ def test_a_keyboard_interrupt_on_one_process_pauses_the_run(hasty, like):
         learn.pop_callback(Now)
         learn.train()
     assert learn.history.column("loss").tolist() == like.history.column("loss").tolist()
+
+
+# ---- the events of a pause
+
+class Pauses(Enough):
+    "Counts the pauses; raises KeyboardInterrupt in a pause if told to."
+    num, fails = 0, False
+    def on_pause(self, args, state, control, **kwargs):
+        self.num += 1
+        if self.fails: raise KeyboardInterrupt("in the pause")
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 7 and self.told == 1: self.told = 2; time.sleep(600)
+        super().on_step_begin(args, state, control, **kwargs)
+
+
+def test_each_pause_is_recorded_once_whatever_its_cause():
+    "A KeyboardInterrupt of the user's code, a second press, and a later press: as with one process."
+    def pauses(learn): return [e["step"] for e in learn.history.events if e["kind"] == "pause"]
+    def paused(learn): return next(c.num for c in learn.callback_handler.callbacks if type(c).__name__ == "Pauses")
+    class Slow(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs): time.sleep(0.2)
+    learn = make(callbacks=[Pauses(), Slow()])
+    with learn.launch(2):
+        with pytest.raises(KeyboardInterrupt, match="paused after step 5"): learn.train()
+        assert pauses(learn) == [5] and learn.run_on_all(paused) == [1, 1]
+        press(2.0, 0.1)
+        with pytest.raises(KeyboardInterrupt, match="paused after step 7"): learn.train()
+        assert pauses(learn) == [5, 7] and learn.run_on_all(paused) == [2, 2]
+        press(0.5)
+        with pytest.raises(KeyboardInterrupt, match="Paused after step"): learn.train()
+        assert len(pauses(learn)) == 3 and learn.run_on_all(paused) == [3, 3]
+
+
+def test_a_keyboard_interrupt_after_handled_presses_names_its_process():
+    "The presses have led to the pause; they have not interrupted it."
+    class Now(Pauses): fails = True
+    learn = make(callbacks=[Now()])
+    with learn.launch(2):
+        learn.step(1)
+        run = learn.run_state
+        with run.interrupts:
+            run.interrupts.pressed = 2
+            try:
+                with pytest.raises(KeyboardInterrupt, match="in the process of rank [01]"): run.remote_run.pause(learn)
+            finally:
+                run.interrupts.pressed = 0
+
+
+def test_processes_that_do_not_answer_delay_no_turn_of_the_wait(monkeypatch):
+    "After a failure the others are asked how far they are; presses are still noticed between."
+    monkeypatch.setattr(process_group, "GRACE_SECONDS", 1.0)
+    class Silent:
+        def call_out_of_band(self, rank, function, *args, timeout):
+            if rank == 0: return 5
+            time.sleep(timeout)
+            raise TimeoutError
+    class Call:
+        ranks, outcomes = range(4), {0: Failed(0, "ValueError", "bad", "")}
+        def wait(self, seconds): time.sleep(seconds); return False
+    group = process_group.ProcessGroup(process_group.LaunchPlan(4, cpu=True))
+    group.pool = Silent()
+    turns, start = [], time.monotonic()
+    assert group.wait(Call(), InterruptGuard(), lambda: turns.append(time.monotonic()))
+    assert len(turns) > 1 and time.monotonic() - start < 4
 
 
 # ---- each

@@ -204,6 +204,23 @@ def test_an_error_is_raised_where_somebody_waits_and_said_at_the_next_verb():
     assert run.error is None and differences(learn.snapshot(), like(learn)) == []
 
 
+@pytest.mark.parametrize("at, back", [(4, lambda learn: learn.rewind(2)), (0, lambda learn: learn.reset())], ids=["rewind", "reset"])
+def test_an_error_that_the_run_has_left_does_not_come_back(at, back):
+    "Although the run is at the same step again."
+    learn = make()
+    if at: learn.step(at)
+    learn.model.bad = ValueError("a bad batch")
+    run = learn.start()
+    with pytest.raises(ValueError, match="a bad batch"): run.wait()
+    assert learn.state.global_step == at and "failed" in run.status
+    learn.model.bad = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        learn.step(2)
+    back(learn)
+    assert learn.state.global_step == at and "failed" not in run.status
+
+
 def test_memory_of_an_error_is_let_go():
     class Big(Net):
         def forward(self, x, labels=None):

@@ -6,6 +6,8 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from trainer_nb import Learner, InvalidOperation, differences
+from trainer_nb.core.errors import Paused
+from trainer_nb.tune import batch_size
 from trainer_nb.tune.batch_size import BatchSizes, Proposal, SizeResult, SizeSearch, usable_host_memory, propose_size, search_sizes
 from toys import finish, hard_learner, unequal
 
@@ -356,6 +358,20 @@ def test_an_interrupt_ends_the_process_and_leaves_no_trace(after):
     press.join()
     assert differences(before, learn.snapshot()) == []
     assert unequal(want, finish(learn)) == []
+
+
+@pytest.mark.parametrize("name", ["usable_host_memory", "is_iterable_only"])
+def test_an_interrupt_before_the_first_size_cancels_the_search(monkeypatch, name):
+    "The button is pressed between the preparation and the first trial."
+    learn = hard_learner()
+    learn.step(2)
+    before, original = learn.snapshot(), getattr(batch_size, name)
+    def pressed(*args):
+        os.kill(os.getpid(), signal.SIGINT)
+        return original(*args)
+    monkeypatch.setattr(batch_size, name, pressed)
+    with pytest.raises(Paused, match="batch_size_find.. was cancelled. The run is unchanged, after step 2"): learn.batch_size_find()
+    assert differences(before, learn.snapshot()) == []
 
 
 def test_it_is_refused_within_a_step():

@@ -289,8 +289,9 @@ class ProcessGroup:
         ranks: Iterable[int],
         step: int | None,  # None: unknown
     ) -> set[int]:
-        "Return the processes that have completed a step and the work after it."
-        return {rank for rank in ranks if self.call_out_of_band(rank, has_completed, step)}
+        "Return the processes that have completed a step and the work after it; late answers do not count."
+        # asked in each turn of the wait, which also has to notice presses and the end of the grace period
+        return {rank for rank in ranks if self.call_out_of_band(rank, has_completed, step, timeout=0.2)}
 
     def kill_unreachable(self, call: PendingCall) -> bool:
         "End processes that do not answer out-of-band calls, and return True if there were any."

@@ -51,6 +51,7 @@ def recover_run(
     learner: TrainerBase,
     call: PendingCall,  # that has failed
     cause: Failed | Died | None,  # None: the button was pressed, and the processes are blocked
+    num_handled: int = 0,  # presses of the button that were handled before the call
 ) -> NoReturn:
     "Restore a state that all processes share, and raise the error."
     alive = [rank for rank, outcome in call.outcomes.items() if isinstance(outcome, (Done, Failed))]
@@ -70,7 +71,7 @@ def recover_run(
             ", and the processes are running again: call learn.train(), learn.run(...) or learn.step() to continue.",
         )
     interrupts = learner.run_state.interrupts
-    is_requested = interrupts.pressed >= interrupts.presses_needed
+    is_requested = interrupts.pressed - num_handled >= interrupts.presses_needed
     # the processes' own message gives what was cancelled
     if is_undisturbed and is_requested and cause.kind == "Paused": raise Paused(cause.message)
     error = make_recovered_error(cause, None if is_current else step, is_requested)

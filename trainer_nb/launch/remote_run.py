@@ -367,7 +367,7 @@ class RemoteRun:
         is_answered = self.processes.wait(call, learner.run_state.interrupts, on_wait, num_handled)
         cause = find_root_failure(dict(call.outcomes))
         if cause is not None or not is_answered:
-            recover_run(self, learner, call, cause if is_answered else None)
+            recover_run(self, learner, call, cause if is_answered else None, num_handled)
         if self.mirror.error is not None: raise self.mirror.error
         return {rank: outcome.result for rank, outcome in call.outcomes.items()}
 

@@ -334,8 +334,10 @@ def pop_callback_at(
     return make_result(replica)
 
 def pause_replica(replica: Replica) -> ReplicaResult:
-    "Mark the run as paused at a boundary."
+    "Mark the run as paused at a boundary, unless it is."
     replica.clear_interrupts()
+    # a process that raised Paused itself has recorded the pause
+    if replica.learner.run_state.paused: return make_result(replica)
     try:
         mark_paused(replica.learner)
     except Interrupted:

@@ -32,9 +32,10 @@ from ..state.async_save import wait_for_save
 
 # %% auto #0
 __all__ = ['BACKGROUND_RUNS', 'bind_context', 'StepBudget', 'require_learner', 'is_debug_step_open', 'check_can_wait',
-           'BackgroundRun', 'current_error', 'describe_background', 'request_steps', 'nothing_to_do_message',
-           'clear_error', 'run_background_thread', 'make_until', 'train_in_background', 'record_failure',
-           'register_exit_pause', 'reset_after_fork', 'pause_all_runs', 'start_background', 'get_handle', 'stop_run']
+           'BackgroundRun', 'error_place', 'current_error', 'describe_background', 'request_steps',
+           'nothing_to_do_message', 'clear_error', 'run_background_thread', 'make_until', 'train_in_background',
+           'record_failure', 'register_exit_pause', 'reset_after_fork', 'pause_all_runs', 'start_background',
+           'get_handle', 'stop_run']
 
 # %% ../../nbs/10_live/05_background.ipynb #350fe97c
 def bind_context(function: Callable[[], object]) -> Callable[[], object]:
@@ -148,9 +149,9 @@ class BackgroundRun:
         # the body of the thread, with the context of the cell that has started the run
         self._bound_work: Callable[[], object] | None = None
         self._screen: Screen | None = None
-        # the error that has stopped the run, and the step after which it did
+        # the error that has stopped the run, and where it did
         self.error: BaseException | None = None
-        self.error_step = 0
+        self.error_place: tuple[str, int, int] | None = None
         # the view that shows the handle in a notebook
         self.view: Any = None
 
@@ -260,10 +261,14 @@ class BackgroundRun:
         )
 
 # %% ../../nbs/10_live/05_background.ipynb #bf5b8289
+def error_place(run: RunState) -> tuple[str, int, int]:
+    "Return a place that a run does not reach again: of its history, which only grows, also when the run goes back."
+    return run.history.run_id, len(run.history), len(run.history.abandons)
+
 def current_error(run: RunState) -> BaseException | None:
-    "Return the error that stopped the background run; None if the run has left that step since, for example in a cell."
+    "Return the error that stopped the background run; None if the run has left that place, for example in a cell."
     handle = run.background_run
-    return handle.error if handle is not None and handle.error_step == run.state.global_step else None
+    return handle.error if handle is not None and handle.error_place == error_place(run) else None
 
 def describe_background(handle: BackgroundRun, run: RunState) -> str:
     "Return the status of a background run as text."
@@ -355,7 +360,7 @@ def record_failure(handle: BackgroundRun, error: BaseException):
     "Keep the error that stopped the run, and report it."
     run = handle.learner.run_state
     handle.error = error
-    handle.error_step = run.state.global_step
+    handle.error_place = error_place(run)
     name = type(error).__name__
     message = f"The background run failed {describe_position(run)} with {name}: {str(error).removesuffix('.')}."
     partial = describe_interrupted_callback(run, error)

@@ -627,23 +627,23 @@ def usable_host_memory() -> int:
 # %% ../../nbs/09_tune/01_batch_size.ipynb #5b4e57f1
 @contextmanager
 def make_process_trial(
-    learner: TrainerBase, samples: list, collate: Callable[[list], Any], limit: float | None, **how
+    learner: TrainerBase, run: RunState, samples: list, collate: Callable[[list], Any], limit: float | None, **how
 ) -> Iterator[Callable[..., dict]]:
     "Yield a function that tries a size in another process, for a CPU."
-    # computed from the data, which is not sent, and kept by the learner
-    learner.learns_itself
-    with cancellable(learner, "batch_size_find()") as run:
-        payload = LearnerPayload(learner, samples, collate, limit=limit, **how)
-        with closing(TrialProcess(payload, run.interrupts)) as trial:
-            yield trial
+    with run.interrupts.opened():
+        # computed from the data, which is not sent, and kept by the learner
+        learner.learns_itself
+    payload = LearnerPayload(learner, samples, collate, limit=limit, **how)
+    with closing(TrialProcess(payload, run.interrupts)) as trial:
+        yield trial
 
 @contextmanager
 def make_device_trial(
-    learner: TrainerBase, samples: list, collate: Callable[[list], Any], limit: float | None, **how
+    learner: TrainerBase, run: RunState, samples: list, collate: Callable[[list], Any], limit: float | None, **how
 ) -> Iterator[Callable[..., dict]]:
     "Yield a function that tries a size on this process's GPU."
-    with isolated_training(learner, "batch_size_find()") as run:
-        trial = BatchTrial(learner, samples, collate, DeviceMemoryGauge(run.device.device), **how)
+    with isolated_training(learner, "batch_size_find()") as scratch:
+        trial = BatchTrial(learner, samples, collate, DeviceMemoryGauge(scratch.device.device), **how)
         def measure(size: int, accumulation: int, timeout: float) -> dict:
             run.interrupts.check()
             return trial(size, accumulation)
@@ -693,32 +693,33 @@ def batch_size_find(
         with run.interrupts.opened():
             loader = get_measurable_loader(learner, evaluate)
             samples = heaviest_samples(loader, learner.args.order_seed, run.cursor.epoch)
-    if not samples: raise ValueError("There is nothing to measure with: the data has no samples.")
-    on_host = run.device.device.type == "cpu"
-    limit = memory * 1e9 if memory else usable_host_memory() if on_host else None
-    present = Proposal(loader.batch_size, 1 if evaluate else learner.args.gradient_accumulation_steps)
-    length = None if is_iterable_only(loader.dataset) else len(loader.dataset)
-    top = min((int(n) for n in (most, length) if n is not None), default=None)
-    def accumulation(size: int) -> int: return 1 if evaluate else max(round(present.global_batch / size), 1)
-    make_trial = make_process_trial if on_host else make_device_trial
-    with make_trial(learner, samples, loader.collate_fn, limit, steps=int(steps), evaluate=bool(evaluate)) as measure:
-        search = SizeSearch(measure, accumulation, top, limit, seconds)
-        search_sizes(search, int(start or 1), mode == "binary")
-        largest = search.largest()
-        if largest is None:
-            check_failure_cause(search)
-        else:
-            total = present.global_batch
-            divisor = next(n for n in range(min(largest, total), 0, -1) if total % n == 0)
-            for size in (present.micro_batch, present.micro_batch if evaluate else divisor):
-                if size <= largest: search.fits(size)
-    if largest is not None and largest == top:
-        reason = f"most={top}" if top == most else f"the data has {length} samples"
-        search.notes.append(f"Larger ones than {top} were not tried: {reason}.")
-    if len({sample_nbytes(sample) for sample in samples}) > 1:
-        search.notes.append(f"The samples differ in size; measured was with the largest of {len(samples)}.")
-    capacity = limit or (torch.cuda.mem_get_info()[1] if torch.cuda.is_initialized() else 0)
-    return BatchSizes(learner, search.rows.values(), present, capacity / 1e6 or None, evaluate, search.notes)
+        if not samples: raise ValueError("There is nothing to measure with: the data has no samples.")
+        on_host = run.device.device.type == "cpu"
+        limit = memory * 1e9 if memory else usable_host_memory() if on_host else None
+        present = Proposal(loader.batch_size, 1 if evaluate else learner.args.gradient_accumulation_steps)
+        length = None if is_iterable_only(loader.dataset) else len(loader.dataset)
+        top = min((int(n) for n in (most, length) if n is not None), default=None)
+        def accumulation(size: int) -> int: return 1 if evaluate else max(round(present.global_batch / size), 1)
+        make_trial = make_process_trial if on_host else make_device_trial
+        how = {"steps": int(steps), "evaluate": bool(evaluate)}
+        with make_trial(learner, run, samples, loader.collate_fn, limit, **how) as measure:
+            search = SizeSearch(measure, accumulation, top, limit, seconds)
+            search_sizes(search, int(start or 1), mode == "binary")
+            largest = search.largest()
+            if largest is None:
+                check_failure_cause(search)
+            else:
+                total = present.global_batch
+                divisor = next(n for n in range(min(largest, total), 0, -1) if total % n == 0)
+                for size in (present.micro_batch, present.micro_batch if evaluate else divisor):
+                    if size <= largest: search.fits(size)
+        if largest is not None and largest == top:
+            reason = f"most={top}" if top == most else f"the data has {length} samples"
+            search.notes.append(f"Larger ones than {top} were not tried: {reason}.")
+        if len({sample_nbytes(sample) for sample in samples}) > 1:
+            search.notes.append(f"The samples differ in size; measured was with the largest of {len(samples)}.")
+        capacity = limit or (torch.cuda.mem_get_info()[1] if torch.cuda.is_initialized() else 0)
+        return BatchSizes(learner, search.rows.values(), present, capacity / 1e6 or None, evaluate, search.notes)
 
 def check_failure_cause(search: SizeSearch):
     "Raise RuntimeError if no size failed for lack of memory, so that the cause is another one."
