@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from ..core.errors import Interrupted, InvalidOperation, install_excepthook, release_last_traceback, release_traceback_memory, warn
+from ..core.errors import Interrupted, InvalidOperation, install_excepthook, release_last_traceback
+from ..core.errors import release_traceback_memory, warn
 from ..core.interrupts import RUN_LOCK, Button, low_priority
 from ..engine.loop import TrainOutput, check_can_train, check_not_in_step, describe_interrupted_callback
 from ..engine.loop import describe_position, lookahead_limit, make_stop_condition, make_train_output

@@ -711,7 +711,7 @@ def batch_size_find(
             else:
                 total = present.global_batch
                 divisor = next(n for n in range(min(largest, total), 0, -1) if total % n == 0)
-                for size in (present.micro_batch, present.micro_batch if evaluate else divisor):
+                for size in [present.micro_batch] if evaluate else [present.micro_batch, divisor]:
                     if size <= largest: search.fits(size)
         if largest is not None and largest == top:
             reason = f"most={top}" if top == most else f"the data has {length} samples"
