@@ -68,9 +68,14 @@ def has_same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _weight_stamp(p, added) -> tuple: return p.data_ptr(), p._version, p.device, added
 
+def _is_slow_to_compare(p) -> bool: return p.is_cuda
+
 class FrozenWeightCache:
     "Hold the shared copies on the host."
-    def __init__(self): self.copies = {}   # name -> (stamp, copy)
+    def __init__(self) -> None:
+        self.copies: dict[str, tuple] = {}   # name -> (stamp, copy)
+        # ids of the weights that were seen to change; their bytes are always compared
+        self.changing: set[int] = set()
 
     def copy(
         self, name: str,
@@ -87,7 +92,8 @@ class FrozenWeightCache:
 
     def _same(self, p, old, same_stamp) -> bool:
         if p.dtype != old.dtype or p.shape != old.shape: return False
-        return same_stamp if p.is_cuda else has_same_bytes(p, old)
+        if _is_slow_to_compare(p) and id(p) not in self.changing: return same_stamp
+        return has_same_bytes(p.cpu(), old)
 
     def is_current(self, name: str, p, copy, added=()) -> bool:
         "Return whether a weight already has the values of this copy, so that it need not be restored."
