@@ -106,6 +106,8 @@ class EarlierCopies:
     def __init__(self) -> None:
         # name -> (address and version of the tensor, weak reference to its copy)
         self._copies: dict[str, tuple[tuple, weakref.ref[torch.Tensor]]] = {}
+        # names of the tensors that have changed at the same address and version
+        self._changing: set[str] = set()
 
     def add(self, name: str, t: torch.Tensor, copy: torch.Tensor) -> None:
         "Remember the copy of a tensor; a snapshot keeps it alive."
@@ -115,11 +117,16 @@ class EarlierCopies:
         "Return the copy, marked as shared, if it has the bytes of the tensor; otherwise None."
         stamp, reference = self._copies.get(name, (None, None))
         copy = reference() if reference is not None else None
-        if copy is None or stamp != (t.data_ptr(), t._version) or not has_same_bytes(copy, t): return None
+        if copy is None or stamp != (t.data_ptr(), t._version): return None
+        if not has_same_bytes(copy, t):
+            self._changing.add(name)
+            return None
         return copy if is_shared(copy) else mark_shared(copy)
 
     def has_shared(self, name: str, t: torch.Tensor) -> bool:
-        "Return whether snapshots share a copy of this tensor, which had the same address and version."
+        """Return whether snapshots share a copy of this tensor, which had the same address and version;
+        False if these have not shown a change before."""
+        if name in self._changing: return False
         stamp, reference = self._copies.get(name, (None, None))
         return reference is not None and is_shared(reference()) and stamp == (t.data_ptr(), t._version)
 
