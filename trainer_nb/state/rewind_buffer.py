@@ -52,8 +52,8 @@ MOST_ON_DISK = 4
 def snapshot_nbytes(run: RunState) -> int:
     "Return the bytes of a snapshot: unshared weights, buffers, optimizer state and user state."
     earlier = run.earlier_copies
-    frozen = [(f"weights/{n}", p) for n, p in named_weights(run) if not p.requires_grad] if earlier is not None else []
-    shared = {id(p) for n, p in frozen if earlier.has_shared(n, to_local(p))}
+    frozen = [(n, p) for n, p in named_weights(run) if not p.requires_grad]
+    shared = {id(p) for n, p in frozen if earlier is not None and earlier.has_shared(f"weights/{n}", to_local(p))}
     tensors = [
         *(p for p in run.params if p.requires_grad or not has_adapters(run.model) and id(p) not in shared),
         *run.model.buffers(),
