@@ -6,9 +6,9 @@ import pytest, torch
 
 from trainer_nb import Learner, TrainerCallback, differences
 from trainer_nb.engine.snapshot import capture_snapshot
-from trainer_nb.engine.snapshot_tensors import has_same_bytes
+from trainer_nb.engine.snapshot_tensors import has_same_bytes, is_shared
 from trainer_nb.engine.state_holders import LEARNER
-from trainer_nb.engine.user_state import capture_user_state, changed_user_state, restore_user_state
+from trainer_nb.engine.user_state import capture_user_state, changed_user_state, restore_user_state, user_state_bytes
 
 from going_back import AFTER, BEFORE, ITEMS, VERBS, Averages, Noisy, learner, look, scaled_loss, straight
 
@@ -162,6 +162,20 @@ def test_snapshots_share_frozen_models_of_user_code():
     learn.teacher.weight.data[0, 0] = -0.0   # equal, with other bytes
     minus = learn.snapshot()
     assert not zero.tensors[HELD[0]].view(torch.int32)[0, 0] and minus.tensors[HELD[0]].view(torch.int32)[0, 0]
+
+
+def test_a_model_of_user_code_that_changes_again_and_again_counts_as_memory():
+    "Its copies are shared between two changes, but one after the other they take memory."
+    learn = distilled()
+    learn.step(1)
+    learn.snapshot()
+    shared = user_state_bytes(learn.run_state)
+    size = learn.teacher.weight.nbytes
+    assert shared < size
+    learn.teacher.weight.data.mul_(2)
+    taken = [learn.snapshot() for _ in range(3)]
+    assert is_shared(taken[-1].tensors[HELD[0]])
+    assert size <= user_state_bytes(learn.run_state) < 2 * size   # the callback's model, which has not changed, does not count
 
 
 def test_a_frozen_model_that_changes_is_restored_exactly():

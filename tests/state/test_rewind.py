@@ -7,9 +7,9 @@ import torch
 
 from conftest import ROOT
 from toys import Augmented, Bomb, Boom, accuracy, every_event, finish, hard_learner, told, unequal
-from trainer_nb import TrainerCallback, differences
+from trainer_nb import Learner, TrainerCallback, differences
 from trainer_nb.core.errors import InvalidOperation
-from trainer_nb.state.rewind_buffer import Account
+from trainer_nb.state.rewind_buffer import Account, snapshot_nbytes
 from trainer_nb.engine.snapshot import capture_snapshot
 
 LONG = dict(num_train_epochs=10, logging_steps=4)   # 30 steps
@@ -146,6 +146,27 @@ def test_memory_is_bounded_and_used_again():
     assert set(there) & {t.data_ptr() for s in ring.kept for t in s.tensors.values()}
     assert learn.rewind(3).replayed == 0
     assert learn.rewind(5).replayed == 3   # the ring does not reach so far, the first weights do
+
+
+def test_frozen_weights_that_snapshots_share_take_no_memory():
+    "More snapshots fit; when the weights change, they count again."
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base, self.head = torch.nn.Linear(256, 256).requires_grad_(False), torch.nn.Linear(256, 2)
+        def forward(self, x, labels): return {"loss": torch.nn.functional.cross_entropy(self.head(self.base(x)), labels)}
+    model, rows = Net(), [{"x": torch.randn(256), "labels": i % 2} for i in range(32)]
+    frozen = model.base.weight.nbytes
+    learn = Learner(model, train_dataset=rows, per_device_train_batch_size=4, num_train_epochs=10, use_cpu=True, disable_tqdm=True,
+                    rewind_every=1, rewind_memory=2 * frozen / 1e9)
+    learn.step(12)
+    ring = learn.run_state.rewind_buffer
+    assert snapshot_nbytes(learn.run_state) < frozen and len(ring.kept) > 5
+    assert sum(s.in_memory for s in ring.kept) <= 2 * frozen
+    for _ in range(4):
+        model.base.weight.data.mul_(1.01)
+        learn.step(1)
+    assert snapshot_nbytes(learn.run_state) > frozen and len(ring.kept) == 1
 
 
 def test_the_ring_costs_its_share():

@@ -533,6 +533,7 @@ class AdaptiveBackup(BufferBackup):
         self.unchanged = [(s, f) for s, f in self.unchanged if not self._moved(s, f)]
         still = {_slot_key(s) for s, _ in self.unchanged}
         self.slots = [s for s in _buffer_slots(self.model) + _frozen_slots(self.model) if _slot_key(s) not in still]
+        self._mark_changing()
 
     def shared_buffers(
         self,
@@ -567,6 +568,13 @@ class AdaptiveBackup(BufferBackup):
         self.unchanged += watched
         known.update(_slot_key(s) for s, _ in watched)
         self._join([s for s in new if _slot_key(s) not in known], "was registered after the first step")
+        self._mark_changing()
+
+    def _mark_changing(self):
+        "Let snapshots compare the weights that change; a stamp may not show the change."
+        cache = self.user_state.run.frozen_weights if self.user_state is not None else None
+        if cache is not None:
+            cache.changing.update(id(held.get(name)) for held, name in self.slots)
 
     def _join(self, slots, why):
         if not slots: return

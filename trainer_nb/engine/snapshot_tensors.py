@@ -68,9 +68,14 @@ def has_same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _weight_stamp(p, added) -> tuple: return p.data_ptr(), p._version, p.device, added
 
+def _is_slow_to_compare(p) -> bool: return p.is_cuda
+
 class FrozenWeightCache:
     "Hold the shared copies on the host."
-    def __init__(self): self.copies = {}   # name -> (stamp, copy)
+    def __init__(self) -> None:
+        self.copies: dict[str, tuple] = {}   # name -> (stamp, copy)
+        # ids of the weights that were seen to change; their bytes are always compared
+        self.changing: set[int] = set()
 
     def copy(
         self, name: str,
@@ -87,7 +92,8 @@ class FrozenWeightCache:
 
     def _same(self, p, old, same_stamp) -> bool:
         if p.dtype != old.dtype or p.shape != old.shape: return False
-        return same_stamp if p.is_cuda else has_same_bytes(p, old)
+        if _is_slow_to_compare(p) and id(p) not in self.changing: return same_stamp
+        return has_same_bytes(p.cpu(), old)
 
     def is_current(self, name: str, p, copy, added=()) -> bool:
         "Return whether a weight already has the values of this copy, so that it need not be restored."
@@ -100,6 +106,8 @@ class EarlierCopies:
     def __init__(self) -> None:
         # name -> (address and version of the tensor, weak reference to its copy)
         self._copies: dict[str, tuple[tuple, weakref.ref[torch.Tensor]]] = {}
+        # names of the tensors that have changed at the same address and version
+        self._changing: set[str] = set()
 
     def add(self, name: str, t: torch.Tensor, copy: torch.Tensor) -> None:
         "Remember the copy of a tensor; a snapshot keeps it alive."
@@ -109,11 +117,16 @@ class EarlierCopies:
         "Return the copy, marked as shared, if it has the bytes of the tensor; otherwise None."
         stamp, reference = self._copies.get(name, (None, None))
         copy = reference() if reference is not None else None
-        if copy is None or stamp != (t.data_ptr(), t._version) or not has_same_bytes(copy, t): return None
+        if copy is None or stamp != (t.data_ptr(), t._version): return None
+        if not has_same_bytes(copy, t):
+            self._changing.add(name)
+            return None
         return copy if is_shared(copy) else mark_shared(copy)
 
     def has_shared(self, name: str, t: torch.Tensor) -> bool:
-        "Return whether snapshots share a copy of this tensor, which had the same address and version."
+        """Return whether snapshots share a copy of this tensor, which had the same address and version;
+        False if these have not shown a change before."""
+        if name in self._changing: return False
         stamp, reference = self._copies.get(name, (None, None))
         return reference is not None and is_shared(reference()) and stamp == (t.data_ptr(), t._version)
 

@@ -12,12 +12,13 @@ from typing import cast
 
 from ..core.errors import warn
 from ..core.history import History, is_ancestor
-from ..device.sharding import local_nbytes
+from ..device.sharding import local_nbytes, to_local
 from ..engine.snapshot_tensors import Snapshot, has_adapters
 from ..engine.overrides import TrainerBase
 from ..engine.rollback import weight_versions
 from ..engine.run_state import RunState
 from ..engine.snapshot import capture_snapshot
+from ..engine.snapshot_fields import named_weights
 from ..engine.snapshot_file import MEMORY_SHARE, disk_folder, disk_space
 from ..core.memory import peak_memory
 from ..engine.user_state import user_state_bytes
@@ -50,8 +51,11 @@ MOST_ON_DISK = 4
 
 def snapshot_nbytes(run: RunState) -> int:
     "Return the bytes of a snapshot: unshared weights, buffers, optimizer state and user state."
+    earlier = run.earlier_copies
+    frozen = [(n, p) for n, p in named_weights(run) if not p.requires_grad]
+    shared = {id(p) for n, p in frozen if earlier is not None and earlier.has_shared(f"weights/{n}", to_local(p))}
     tensors = [
-        *(p for p in run.params if p.requires_grad or not has_adapters(run.model)),
+        *(p for p in run.params if p.requires_grad or not has_adapters(run.model) and id(p) not in shared),
         *run.model.buffers(),
         *(v for s in run.optimizer.state.values() for v in s.values()),
     ]
