@@ -111,6 +111,8 @@ class Round:
             else:
                 with self.handle.paused(): learn.predict(learn.eval_dataset)
             return
+        # the thread may have finished the run since the last look; train() would begin a new one
+        if self.finished: return
         verb = rng.choice(VERBS)
         if verb == "train": learn.train()
         elif verb == "step": learn.step(100)
