@@ -446,7 +446,7 @@ def main():
     VERBOSE, found = options.verbose, {}
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; two processes of one thread each.\n", flush=True)
     if "start" in options.parts: found["start"] = show_start(options.rounds)
-    if "steps" in options.parts: found["steps"] = show_steps(options.rounds, options.unpacked, options.works)
+    if "steps" in options.parts: found["steps"] = show_steps(options.rounds, options.fresh, options.works)
     if "home" in options.parts: found["home"] = show_home(options.sizes, options.rounds)
     if options.json:
         with open(options.json, "w") as file: json.dump(found, file)

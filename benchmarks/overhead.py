@@ -182,7 +182,7 @@ def with_lightning(steps, tick):
     trainer = L.Trainer(accelerator="cpu", devices=1, max_steps=steps, max_epochs=-1, logger=logger, log_every_n_steps=LOG_EVERY,
                         gradient_clip_val=CLIP, enable_checkpointing=False, enable_progress_bar=False,
                         enable_model_summary=False, default_root_dir=tempfile.mkdtemp())
-    trainer.set(Module(), DataLoader(make_data(), batch_size=BATCH, shuffle=True))
+    trainer.fit(Module(), DataLoader(make_data(), batch_size=BATCH, shuffle=True))
     return [row["loss"] for row in logger.rows if "loss" in row]
 
 
@@ -358,8 +358,8 @@ def measure_steps(names, opts, left_out):
     The processes are started anew a few times: one process can be some percent faster than its twin, all its life.
     """
     rows = {name: {"wall": [], "cpu": [], "loss": None} for name in names}
-    for turn in range(opts.unpacked):
-        say(f"steps: {opts.rounds} rounds of {opts.steps} steps, set of processes {turn + 1} of {opts.unpacked}")
+    for turn in range(opts.fresh):
+        say(f"steps: {opts.rounds} rounds of {opts.steps} steps, set of processes {turn + 1} of {opts.fresh}")
         workers = start_workers([name for name in names if name not in left_out], opts, left_out)
         for round_ in range(opts.rounds): one_round(workers, round_, rows, left_out)
         for name, worker in workers.items(): rows[name]["loss"] = worker.finish()["loss"]
@@ -503,7 +503,7 @@ def parse(argv):
     p.add_argument("--top", type=int, default=40, help="lines of the profile")
     p.add_argument("--worker", nargs=2, metavar=("KIND", "NAME"), help=argparse.SUPPRESS)
     opts = p.parse_args(argv)
-    if opts.quick: opts.unpacked, opts.rounds, opts.imports, opts.starts = 1, 6, 3, 2
+    if opts.quick: opts.fresh, opts.rounds, opts.imports, opts.starts = 1, 6, 3, 2
     return opts
 
 

@@ -117,7 +117,7 @@ def of_fastai(quick, blocks):
     def block(watched):
         given = [ActivationStats(modules=leaves, with_hist=True, every=EVERY)] if watched else []
         begun = time.perf_counter()
-        with learn.no_bar(), learn.no_logging(): learn.set(1, cbs=given)
+        with learn.no_bar(), learn.no_logging(): learn.fit(1, cbs=given)
         return time.perf_counter() - begun
     block(False)
     return pairs(block, blocks), None
