@@ -344,6 +344,16 @@ def test_a_run_that_is_started_without_a_dashboard(tmp_path):
     assert len(stills) == 1 and "step 60 of" in stills[0] and "<img" not in stills[0] and "paused" in stills[0]
 
 
+def test_a_program_sees_the_end_that_the_refreshing_thread_has_drawn(tmp_path):
+    "nbclient drops the messages that belong to another cell than the one that it executes, so that cell draws the end too."
+    cells = [CELL.replace("disable_tqdm=True", "output_dir='out', save_strategy='no'").replace("0.02", "0.001"),
+             "run = learn.start(steps=60)\nrun", "run.wait(); time.sleep(1.0)"]
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    NotebookClient(nb, timeout=120, store_widget_state=False, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    stills = [o["data"]["text/html"] for o in nb.cells[1].outputs if "trainer_nb still" in o.get("data", {}).get("text/html", "")]
+    assert len(stills) == 1 and "step 60 of" in stills[0] and "paused" in stills[0]
+
+
 def test_a_loop_of_verbs_does_not_lock_the_run_out():
     "Whoever has waited for long goes next."
     learn = make(nap=0.001)

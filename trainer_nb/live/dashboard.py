@@ -167,23 +167,42 @@ class StillOutput:
         self.handle: Any = None
         # True if the run has changed since the static view was drawn
         self.is_stale = True
+        # True if the run has changed since the static view was drawn by a cell. A program that executes a notebook
+        # reads only the messages of the cell that it executes, so it misses those of the refreshing thread.
+        self.is_stale_for_cell = True
         self.drawn_at = 0.0
+        # keeps the drawings of the threads in order
+        self._lock = threading.Lock()
 
     def show(self):
         "Show the static view below the running cell."
         from IPython.display import display
-        self.mark_drawn()
-        self.handle = display(self.bundle(), raw=True, display_id=True)
+        with self._lock:
+            self.mark_drawn()
+            self.is_stale_for_cell = False
+            self.handle = display(self.bundle(), raw=True, display_id=True)
 
     def update(self):
         "Draw the static view again; a no-op before it was shown."
         if self.handle is None: return
-        self.mark_drawn()
-        self.handle.update(self.bundle(), raw=True)
+        with self._lock:
+            self.mark_drawn()
+            self.handle.update(self.bundle(), raw=True)
+
+    def update_for_cell(self):
+        "Draw the static view again at the end of a cell, unless a cell has drawn the present state."
+        if not self.is_stale_for_cell: return
+        self.is_stale_for_cell = False
+        self.update()
 
     def mark_drawn(self):
         self.is_stale = False
         self.drawn_at = time.monotonic()
+
+    def mark_changed(self):
+        "Record that the run has changed."
+        self.is_stale = True
+        self.is_stale_for_cell = True
 
     @property
     def is_due(self) -> bool: return self.is_stale and time.monotonic() - self.drawn_at > STILL_INTERVAL
@@ -248,7 +267,7 @@ class Dashboard:
             message = self.view_model.message(full)
             if message is None: return
             content, arrays = message
-            self.still.is_stale = True
+            self.still.mark_changed()
             if full:
                 content |= {"controls": self.commands is not None, "compact": self.compact, "still": self.number}
             self.connection.send(content, arrays)
@@ -372,8 +391,7 @@ def refresh_still(view: Dashboard):
             view.still.show()
             view.connection.is_page_new = False
             return
-    if view.still.is_stale:
-        view.still.update()
+    view.still.update_for_cell()
 
 def was_used(view: Dashboard) -> bool:
     "Return True if a verb of the learner has been called since the last check."
