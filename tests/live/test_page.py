@@ -349,7 +349,7 @@ def test_what_was_left_behind_goes_on_from_where_it_left(live):
     live.feed(everything(runs=[a_run(50, left_rows=9, left_buffer=1)]), [blocks(50), np.concatenate([left, gap, blocks(3, first=41)])])
     parts = live.js("view.main().abandonedSegments(0, 5, 0)")
     assert [[o[0] for o in part] for part in parts] == [[30, 31, 32, 33, 34, 35], [40, 41, 42, 43]] and [o[1] for o in parts[0]] == [pytest.approx(1 + 1 / 30)] + [3] * 5
-    assert "abandoned" in live.text(".tnb-legend")
+    assert "discarded" in live.text(".tnb-legend")
     live.feed({"kind": "news", "changed_runs": [a_run(1, first=50)]}, [blocks(1, first=51)])   # news without it: it stays
     assert live.js("view.main().left.length") == 9 * 15
     live.feed({"kind": "news", "changed_runs": [a_run(25, generation=2, width=2)]}, [blocks(25, 2)])   # nor do coarser blocks end it

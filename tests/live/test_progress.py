@@ -517,3 +517,16 @@ def test_a_notebook_keeps_the_last_picture_and_the_value_of_the_cell():
     assert "eval_loss" in html and "width:100.0%" in html
     assert not any("widget" in kind for c in nb.cells for o in c.outputs for kind in o.get("data", {})) and "widgets" not in nb.metadata
     assert len(json.dumps(picture)) < 8000
+
+
+def test_the_speed_at_the_end_is_that_of_this_verb(clock, screen):
+    "A run of 1,000 steps that goes on at step 900: ten steps in a second are 10 steps/s, not 910."
+    run = a_run(1000)
+    advance(run, 900)
+    with make_progress(run) as progress:
+        for _ in range(10):
+            advance(run)
+            clock.now += 0.1
+            progress.tick(run.history[-1])
+    assert screen.last.start == 0 and screen.last.speed == pytest.approx(10)
+    assert "10 steps/s" in view_line(screen.last)

@@ -118,7 +118,7 @@ def test_a_branch_is_drawn_beside_by_itself():
     branch.step(3)
     content, _ = view.view_model.message()
     assert content["kind"] == "all" and [o["run"] for o in content["runs"]] == [learn.history.run_id, branch.history.run_id]
-    assert content["runs"][1]["label"] == f"branch {branch.history.run_id[:6]}"
+    assert content["runs"][1]["label"] == "branch learning_rate=1"
     branch.history.name = "slower"           # with the log, which is opened at the branch's first step
     branch.step()
     content, _ = view.view_model.message()

@@ -26,7 +26,7 @@ from ..core.seeding import preserve_generators
 from ..device.sharding import require_several_processes, to_local
 from .overrides import TrainerBase
 from .prepare import prepare
-from .run_state import RunState, Task, as_callback, run_mean_loss
+from .run_state import RunState, Task, as_callback, own_run_name, run_mean_loss
 from .step import take_step
 from .tasks import epoch_end_tasks, record_step, run_deferred_changes, run_pending, train_metrics
 from .tasks import preserve_control_flags
@@ -190,9 +190,11 @@ def start_running(run: RunState) -> None:
     if run.paused:
         run.paused = False
         run.due.appendleft(Task("event", "on_resume"))
+    if run.history.name is None:
+        run.history.name = own_run_name(run)
     folder = run.args.output_dir
     if folder is not None and folder != run.unwritable_dir and run.history.path is None:
-        if run.device.world.is_main_process and run.history.open_log(folder, run.args.run_name) is None:
+        if run.device.world.is_main_process and run.history.open_log(folder, own_run_name(run)) is None:
             # it has warned; do not try again
             run.unwritable_dir = folder
     record_plan(run)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # %% auto #0
 __all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
            'SaverPart', 'RewindBufferPart', 'DebugStepPart', 'BackgroundRunPart', 'TransientState', 'RunState',
-           'run_modules', 'preserve_training_modes', 'record_act', 'as_callback', 'push_tasks',
+           'run_modules', 'preserve_training_modes', 'record_act', 'own_run_name', 'as_callback', 'push_tasks',
            'num_non_embedding_parameters', 'count_flops', 'store_flops', 'count_batch_tokens', 'count_step_tokens',
            'add_tokens', 'fetch_tokens', 'token_metrics', 'token_speed_metrics', 'sum_filtered', 'mean_loss_to_log',
            'run_mean_loss']
@@ -297,6 +297,11 @@ def record_act(
     if origin:
         data["by"] = origin
     run.history.note(kind, run.state.global_step, **data)
+
+def own_run_name(run: RunState) -> str | None:
+    "Return the name of the run; a branch does not take over that of its origin."
+    changes = run.history.branch_changes
+    return run.args.run_name if changes is None or "run_name" in changes else None
 
 def as_callback(run: RunState, change: Callable[[], _Result]) -> Callable[[], _Result]:
     "Return a function that makes the same change, with a callback as its origin."

@@ -421,8 +421,9 @@ def make_dashboard(
     also: Any = (),  # other learners, histories, or paths of logs, one or several, drawn in the same charts
 ) -> Dashboard:
     "Return a live view of a run with controls. Raise TypeError for an object that is not a run."
-    others = [as_history(source) for source in (also if isinstance(also, (list, tuple)) else [also])]
-    labels = run_labels([learner.run_state.history, *others])[1:]
+    also = list(also) if isinstance(also, (list, tuple)) else [also]
+    others = [as_history(source) for source in also]
+    labels = run_labels([learner, *also], [learner.run_state.history, *others])[1:]
     sources = [LearnerSource(learner), *(HistorySource(*pair) for pair in zip(others, labels))]
     return Dashboard(ViewModel(sources), learner)
 

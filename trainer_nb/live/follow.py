@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ..core.history import History, apply_log_line, history_from_header, store_event, update_abandoned
 from ..core.log_file import check_log_header, decode_non_finite, find_log, reject_constant
 from ..display.tables import format_duration, format_value
+from .curves import run_label
 from .dashboard import Dashboard
 from .health import assess_health
 from .run_view import progress_numbers
@@ -132,7 +133,7 @@ class LogSource:
     @property
     def history(self) -> History: return self.tail.history or EMPTY_HISTORY
     @property
-    def label(self) -> str: return self.history.name or f"run {self.history.run_id[:6]}"
+    def label(self) -> str: return run_label(self.history)
 
     def refresh(self):
         """Read the new lines.

@@ -27,6 +27,7 @@ class ProgressView:
     step: int | None = None          # optimizer steps done; None: an evaluation on its own
     total: int | None = None         # step at which the verb ends; None: unknown
     start: int = 0                   # step at which the bar begins
+    first_step: int | None = None    # step at which the verb began, for its mean speed; None: where the bar begins
     epoch: float | None = None
     loss: float | None = None        # the last loss that is known without waiting for the device
     rate: float | None = None        # steps, or batches of an evaluation, per second
@@ -56,8 +57,8 @@ class ProgressView:
     def speed(self) -> float | None:
         "Return steps per second: the recent rate, or the mean over the whole verb once it is over."
         done, start, _ = self.position
-        if self.rate and self.over and self.seconds and done > start:
-            return (done - start) / self.seconds
+        done -= start if self.first_step is None else self.first_step
+        if self.rate and self.over and self.seconds and done > 0: return done / self.seconds
         return self.rate
 
     @property

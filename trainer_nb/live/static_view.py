@@ -10,17 +10,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..display.panels import LineSeries, Marker, Panel, downsample, panel_to_text
+from ..display.panels import LineSeries, Marker, Panel, centered_moving_average, downsample, panel_to_text
 from ..display.svg import render_svg
 from ..display.tables import escape_html, format_value, html_table, text_table
-from .curves import QUANTITIES, BlockSeries, abandoned_blocks
+from .curves import EVALUATION_COLOR, MAX_METRIC_POINTS, QUANTITIES, BlockSeries, abandoned_blocks
+from .curves import run_colors
 from .view_model import RunCurve, ViewModel
 
 
 # %% auto #0
-__all__ = ['MAX_LINE_POINTS', 'MAX_LINES', 'MAX_TABLE_COLUMNS', 'MAX_SVG_BYTES', 'smooth_blocks', 'quantity_lines',
-           'view_metric_lines', 'abandoned_lines', 'quantity_panel', 'view_panels', 'headline_lines', 'evaluation_rows',
-           'view_svg', 'still_html', 'still_text', 'still_bundle']
+__all__ = ['MAX_LINE_POINTS', 'MAX_LINES', 'MAX_TABLE_COLUMNS', 'MAX_SVG_BYTES', 'quantity_lines', 'view_metric_lines',
+           'abandoned_lines', 'quantity_panel', 'view_panels', 'headline_lines', 'evaluation_rows', 'view_svg',
+           'still_html', 'still_text', 'still_bundle']
 
 # %% ../../nbs/10_live/10_static_view.ipynb #209ef005
 # points of a line; lines in a panel; columns of the table: a picture must be small
@@ -29,24 +30,6 @@ MAX_LINES = 40
 MAX_TABLE_COLUMNS = 12
 # characters of a picture; above this, its lines get fewer points
 MAX_SVG_BYTES = 120_000
-
-def smooth_blocks(
-    means: np.ndarray,     # of the blocks
-    width: int,            # steps in a block
-    weight: float = 0.9,   # of the previous mean, per step
-) -> np.ndarray:
-    "Return the running mean of a series of blocks, corrected for its beginning."
-    mean = 0.0
-    missing = 1.0   # the weight of the steps before the first
-    keep = weight ** width
-    smooth = []
-    for value in means.astype(float).tolist():
-        # a block without values is nan and leaves the mean unchanged
-        if value == value:
-            mean = keep * mean + (1 - keep) * value
-            missing *= keep
-        smooth.append(mean / (1 - missing) if missing < 1 else np.nan)
-    return np.array(smooth)
 
 def quantity_lines(
     blocks: BlockSeries,
@@ -63,7 +46,7 @@ def quantity_lines(
     means = table[:, column + 2]
     if quantity == "learning_rate":
         return [LineSeries(*downsample(steps, means, points), label or quantity, color)]
-    smooth = smooth_blocks(means, blocks.width)
+    smooth = centered_moving_average(means, width=blocks.width)
     line = LineSeries(*downsample(steps, smooth, points), label or "running mean", color)
     if label: return [line]
     lows_and_highs = table[:, [column, column + 1]].reshape(-1)
@@ -77,13 +60,16 @@ def view_metric_lines(
     "Return the lines of the metrics of all runs, by name."
     lines: dict[str, list[LineSeries]] = {}
     is_single = len(view_model.curves) == 1
-    for i, curve in enumerate(view_model.curves):
+    colors = run_colors([curve.history.run_id for curve in view_model.curves])
+    for curve, run_color in zip(view_model.curves, colors):
         for name, values in view_model.sent.get("metrics", {}).get(curve.history.run_id, {}).items():
             if not values or not is_wanted(name): continue
             x, y = downsample([v[0] for v in values], [np.nan if v[3] is None else v[3] for v in values], points)
-            color = 1 if is_single and name.endswith("loss") else i
+            color = run_color or EVALUATION_COLOR if name.endswith("loss") else run_color
             label = name if is_single else f"{curve.label}, {name}"
-            lines.setdefault(name, []).extend([LineSeries(x, y, label, color), LineSeries(x, y, "", color, "points")])
+            lines.setdefault(name, []).append(LineSeries(x, y, label, color))
+            if len(values) <= MAX_METRIC_POINTS:
+                lines[name].append(LineSeries(x, y, "", color, "points"))
     return lines
 
 
@@ -93,7 +79,7 @@ def abandoned_lines(curve: RunCurve, quantity: str) -> list[LineSeries]:
     if quantity not in ("loss", "learning_rate") or not len(curve.history.abandons): return []
     table = abandoned_blocks(curve.history, MAX_LINE_POINTS)
     column = 5 + 3 * QUANTITIES.index(quantity)
-    return [LineSeries(table[:, 0], table[:, column], "abandoned", None, "dashed")] if len(table) else []
+    return [LineSeries(table[:, 0], table[:, column], "discarded", None, "dashed")] if len(table) else []
 
 
 # %% ../../nbs/10_live/10_static_view.ipynb #04921d65
@@ -102,8 +88,9 @@ def quantity_panel(view_model: ViewModel, quantity: str, points: int) -> Panel |
     curves = view_model.curves
     is_single = len(curves) == 1
     lines = []
-    for i, curve in enumerate(curves):
-        lines += quantity_lines(curve.blocks, quantity, i, "" if is_single else curve.label, points)
+    colors = run_colors([curve.history.run_id for curve in curves])
+    for curve, color in zip(curves, colors):
+        lines += quantity_lines(curve.blocks, quantity, color, "" if is_single else curve.label, points)
     if quantity == "loss":
         for metric_lines in view_metric_lines(view_model, lambda name: name.endswith("loss"), points).values():
             lines += metric_lines

@@ -97,6 +97,8 @@ class View {
     this.order = list.map(o => o.run);
     for (const id of this.runs.keys()) if (!this.order.includes(id)) { this.runs.delete(id); delete this.metrics[id]; }
     if (this.mainId !== this.order[0]) { this.mainId = this.order[0]; this.places.clear(); this.places.set(this.mainId, 0); this.zoomTo(null); }
+    // the kernel gives each run its colour, the same in all charts; place 1 has colour 2, since 1 is that of the evaluations
+    for (const o of list) if (typeof o.color === "number") this.places.set(o.run, o.color ? o.color - 1 : 0);
     for (const id of this.order) this.run(id);
   }
 
@@ -182,8 +184,8 @@ class View {
     const { theme } = this, entries = this.all().map(run => ({ key: "run:" + run.id, text: run.label, kind: "line", color: theme.hue(run.place ? run.place + 1 : 0) }));
     if (this.all().some(o => o.rows)) entries.push({ key: "kind:steps", text: "each step", kind: "band", color: theme.hue(0) });
     if (Object.values(this.metrics).some(o => Object.keys(o).length)) entries.push({ key: "kind:evaluations", text: "evaluations", kind: "ring", color: theme.hue(1) });
-    if (this.all().some(o => o.left.length)) entries.push({ key: "kind:left", text: "abandoned", kind: "dashes", color: theme.muted });
-    if (this.marks.length) entries.push({ key: "kind:marks", text: "changes", kind: "flag", color: theme.muted });
+    if (this.all().some(o => o.left.length)) entries.push({ key: "kind:left", text: "discarded", kind: "dashes", color: theme.muted });
+    if (this.marks.length) entries.push({ key: "kind:marks", text: "events", kind: "flag", color: theme.muted });
     this.toolbar.list(entries);
   }
 
@@ -233,7 +235,7 @@ class View {
     const changes = this.marks.filter(under).slice(0, 8);
     const row = main.nearest(AXES[this.axis].column, x), near = row >= 0 ? main.convert(x, AXES[this.axis].column, 0) : x;
     const others = Object.entries(AXES).filter(([name]) => name !== this.axis && row >= 0).map(([, axis]) => axis.say(main.convert(near, 0, axis.column)));
-    this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, changes.map(o => `⚑ ${o.word || o.kind}${o.gone ? " (abandoned)" : ""}`),
+    this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, changes.map(o => `⚑ ${o.word || o.kind}${o.gone ? " (discarded)" : ""}`),
       [box.left - own.left + place, box.top - own.top + 18]);
   }
 
