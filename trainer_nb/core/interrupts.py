@@ -244,6 +244,10 @@ class InterruptGuard:
         if self.presses_needed > 1: raise KeyboardInterrupt("aborted at the second interrupt")
         raise KeyboardInterrupt
 
+    def acknowledge(self):
+        "Record that the interrupts so far have been answered, so that the work that follows is not interrupted by them."
+        self.pressed = 0
+
     def open(self):
         "Allow interrupts from here on, until `abortable` is set to False."
         self.abortable = True

@@ -297,6 +297,9 @@ def raise_failure(learner: TrainerBase, error: BaseException) -> NoReturn:
     "Report the error to callbacks and history, free memory where appropriate, and raise it, an interrupt as Paused."
     run = learner.run_state
     if isinstance(error, Paused): raise error
+    if isinstance(error, KeyboardInterrupt):
+        # otherwise they would also interrupt the changes that callbacks have requested before
+        run.interrupts.acknowledge()
     try:
         fire_event_between_steps(learner, "on_exception", exception=error)
     except Exception as another:

@@ -215,6 +215,8 @@ class RunState(TransientState):
     params: list[torch.nn.Parameter] = rebuilt_field(list)         # the model's parameters, tied ones once, and the optimizer's
     optimizer: torch.optim.Optimizer = kept_field()
     lr_scheduler: torch.optim.lr_scheduler.LRScheduler = kept_field()
+    # settings of the groups of the user's optimizer, from before a schedule was made for it
+    given_groups: list[dict[str, Any]] | None = rebuilt_field()
     own_scheduler: bool = rebuilt_field(False)                     # create_scheduler() made it, so it can be stretched
     loader: ResumableLoader = rebuilt_field()
     eval_dataloader: Any = rebuilt_field()                         # the prepared loader of the evaluation, any iterable

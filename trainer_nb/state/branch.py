@@ -197,7 +197,7 @@ def differing_settings(learn: TrainerBase, other: TrainerBase) -> dict[str, tupl
         first = next(iter(differing_steps(*rates)), None)
         bases = [base_lrs(o.run_state.optimizer) if o.run_state.optimizer is not None else [] for o in (learn, other)]
         if first is not None:
-            settings[f"lr (step {first})"] = tuple(float(by_step[first]) for by_step in rates)
+            settings[f"lr (step {first})"] = float(rates[0][first]), float(rates[1][first])
         elif bases[0] != bases[1] and learn.run_state.state.global_step == other.run_state.state.global_step:
             settings["lr"] = current_value(learn, "lr"), current_value(other, "lr")
         elif bases[0] != bases[1] and all(bases):

@@ -17,7 +17,7 @@ from ..core.errors import InvalidOperation, release_last_traceback, suggest_name
 from ..core.history import History
 from ..display.tables import html_table, text_table
 from ..engine.overrides import TrainerBase
-from ..engine.prepare import prepare, redistribute_data
+from ..engine.prepare import prepare, redistribute_data, restore_group_settings
 from ..engine.run_state import RunState, record_act
 from ..engine.snapshot import PROCESS_STATE_FIELDS, check_data_length, check_snapshot, restore_fields
 from ..engine.snapshot_tensors import Snapshot
@@ -116,6 +116,10 @@ def reset_run_state(run: RunState):
     run.start_clock()
     run.history = History(parent=run.history.run_id)
     run.due = deque()
+    groups = run.given_groups
+    # a new schedule will be made for the user's optimizer
+    if run.optimizer is not None and groups is not None and len(groups) == len(run.optimizer.param_groups):
+        restore_group_settings(run.optimizer, groups)
     run.discard("optimizer", "lr_scheduler", "loader", "backups", "editable_state")
     if run.rewind_buffer is not None:
         run.rewind_buffer.clear()
