@@ -382,6 +382,46 @@ def test_texts_are_texts(live):
     assert HOSTILE in live.js("[...document.querySelectorAll('.tnb-card-title')].map(o => o.textContent)")
 
 
+def test_a_failed_run_shows_its_error_and_goes_on(live):
+    "A red pill, the step, the traceback folded, in colours that can be read; and Resume, which works."
+    text = "Traceback (most recent call last):\n  File \"<cell>\", line 1, in forward\nValueError: " + HOSTILE
+    failed = status(state="failed", where="", words="failed after step 50 of 100 (epoch 0.50) with ValueError: bad", traceback=text)
+    trace, pill, resume = live.tab.locator(".tnb-traceback"), live.tab.locator(".tnb-pill"), live.button("Resume")
+    assert live.tab.locator(".tnb-failure").is_hidden()
+    live.feed({"kind": "news", "status": failed})
+    assert (pill.inner_text(), pill.get_attribute("data-tone")) == ("failed", "bad") and "after step 50" in live.text(".tnb-words")
+    assert live.tab.locator(".tnb-failure").is_visible() and trace.is_hidden()
+    live.tab.locator(".tnb-failure summary").click()
+    assert trace.is_visible() and trace.text_content() == text
+    live.feed({"kind": "news", "status": {**failed, "elapsed": "6 s"}})
+    assert trace.is_visible()                            # news do not fold it
+    for light in ("true", "false"):
+        live.js("light => { document.body.dataset.jpThemeLight = light }", light)
+        live.settle()
+        assert contrast(live, ".tnb-traceback") > 7 and contrast(live, ".tnb-pill") > 3 and contrast(live, ".tnb-failure summary") > 4
+    assert not resume.evaluate("e => e.classList.contains('tnb-faint') || e.disabled || getComputedStyle(e).opacity < 1")
+    resume.click()
+    assert live.orders() == [("resume", {})]
+    live.feed({"kind": "news", "status": status(traceback="")})
+    assert live.tab.locator(".tnb-failure").is_hidden() and pill.inner_text() == "training"
+
+
+def contrast(page, css):
+    "The contrast of an element's text with what is behind it, as the guidelines for accessible pages compute it."
+    return page.js("""css => {
+      const pen = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
+      const behind = [], ink = document.querySelector(css);
+      for (let o = ink; o; o = o.parentElement) behind.unshift(getComputedStyle(o).backgroundColor);
+      const light = () => { const [r, g, b] = [...pen.getImageData(0, 0, 1, 1).data].map(o => (o /= 255) <= 0.03928 ? o / 12.92 : ((o + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b };
+      const paint = color => { pen.fillStyle = color; pen.fillRect(0, 0, 1, 1) };
+      ["white", ...behind].forEach(paint);
+      const back = light();
+      paint(getComputedStyle(ink).color);
+      const front = light();
+      return (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05);
+    }""", css)
+
+
 def test_zoom_hidden_and_log_outlive_news(live):
     plot = live.tab.locator(".tnb-big .tnb-plot").bounding_box()
     mouse = live.tab.mouse

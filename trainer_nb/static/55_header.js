@@ -28,8 +28,12 @@ class Header {
     this.fact = {};
     for (const name of ["step", "epoch", "loss", "speed", "elapsed", "left", "memory"]) this.addFact(name);
     under.append(this.verdict);
-    this.box.append(top, under, this.bar, this.facts);
+    this.failure = make("details", "tnb-failure");
+    this.traceback = make("pre", "tnb-traceback", null, { tabindex: "0", role: "region", "aria-label": "traceback of the error" });
+    this.failure.append(make("summary", "", "Traceback"), this.traceback);
+    this.box.append(top, under, this.failure, this.bar, this.facts);
     show(this.link, false);
+    show(this.failure, false);
   }
 
   addFact(name) {
@@ -60,6 +64,8 @@ class Header {
     setIcon(this.verdictIcon, health);
     setText(this.sentence, status.verdict);
     this.verdict.classList.toggle("tnb-blank", !status.verdict);
+    show(this.failure, status.traceback);
+    setText(this.traceback, status.traceback);
     this.progress(status);
     this.set("step", status.step === null || status.step === undefined ? null : whole(status.step), status.total ? " / " + whole(status.total) : "");
     this.set("epoch", typeof status.epoch === "number" ? status.epoch.toFixed(2) : status.epoch, status.epochs ? " / " + rounded(status.epochs) : "");
