@@ -1,5 +1,5 @@
 "The dashboard in real JupyterLab, driven by Chromium: every control, reloads, what stays without a kernel, two views, errors, hostile names."
-import re, subprocess, sys
+import os, re, subprocess, sys
 
 import pytest
 
@@ -310,3 +310,16 @@ def test_notebook_7(browser):
         page.press("Step")
         eventually(lambda: step(page) == at + 1, "a step")
     finally: lab.close()
+
+
+def test_a_kernel_that_is_killed_does_not_train(page):
+    "The server starts another kernel; what the page shows as training must not stay green. A cell that only keeps the kernel busy is not that."
+    page.run(2).stands("training")
+    kernel = page.ask("__import__('os').getpid()")
+    page.start(3)                                        # waits for the run
+    for _ in range(15):
+        page.tab.wait_for_timeout(1000)
+        assert page.state() == "training"
+    os.kill(kernel, 9)
+    page.stands("not connected")
+    page.says("last known: training, step")

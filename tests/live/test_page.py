@@ -1,5 +1,5 @@
 "The dashboard's page in a browser, with a model that a test plays: what it sends, what it shows, and what it never does."
-import base64, math
+import base64, math, re
 from pathlib import Path
 
 import numpy as np
@@ -272,6 +272,41 @@ def test_a_kernel_that_is_gone(live):
     assert live.orders() == [("step", {"n": 1})]
     live.js("model.comm_live = false; fire('comm_live_update')")
     assert live.tab.locator(".tnb-link").is_visible()
+
+
+def test_a_kernel_that_was_killed(timed):
+    "It closes nothing: a run that is shown as training is asked for an answer; without one, it is not said to train."
+    page, tab = timed, timed.tab
+    page.feed(everything(), [blocks(50)])
+    pill = tab.locator(".tnb-pill")
+    def stands(seconds):
+        tab.clock.run_for(1000 * seconds)
+        return pill.inner_text(), pill.get_attribute("data-tone"), pill.get_attribute("data-live")
+    for _ in range(8):                                   # a busy kernel is heard: its signs of life are no news
+        assert stands(4) == ("training", "good", "")
+        page.feed({"kind": "pong"})
+    assert page.sent("ping") == [] and stands(7) == ("training", "good", "") and len(page.sent("ping")) == 1
+    page.feed({"kind": "pong"})                          # the answer
+    assert stands(4) == ("training", "good", "") and stands(16) == ("not connected", "plain", None) and len(page.sent("ping")) == 2
+    told = page.text(".tnb-words")
+    assert told.startswith("last known: training, step 50, at ") and re.search(r"\d\d:\d\d:\d\d$", told)
+    page.button("Step").click()
+    assert page.orders() == [] and "not connected" in page.text(".tnb-notice")
+    hellos = len(page.sent("hello"))
+    tab.clock.run_for(40_000)
+    assert stands(0)[0] == "not connected" and 3 <= len(page.sent("ping")) - 2 <= 5 and len(page.sent("hello")) == hellos
+    page.feed({"kind": "pong"})                          # it is there again: everything is asked for
+    assert stands(0)[0] == "training" and len(page.sent("hello")) == hellos + 1
+    page.feed(everything(status=status(state="paused", where="", words="paused")), [blocks(50)])
+    tab.clock.run_for(60_000)                            # a run that is paused may be silent
+    assert stands(0) == ("paused", "warn", None)
+
+
+def test_a_comm_that_is_closed_leaves_no_green_pill(live):
+    live.js("fire('comm:close')")
+    pill = live.tab.locator(".tnb-pill")
+    assert (pill.inner_text(), pill.get_attribute("data-tone"), pill.get_attribute("data-live")) == ("not connected", "plain", None)
+    assert "step 50, at" in live.text(".tnb-words")
 
 
 def test_a_connection_that_comes_back(timed):

@@ -30,10 +30,10 @@ from .view_model import HistorySource, LearnerSource, ViewModel
 
 
 # %% auto #0
-__all__ = ['REFRESHER', 'STILL_INTERVAL', 'OPEN_VIEWS', 'MAX_OPEN_VIEWS', 'RefreshedView', 'ViewRefresher', 'page_assets',
-           'widget_class', 'WidgetConnection', 'StillOutput', 'Dashboard', 'show_view', 'close_earlier_views',
-           'unregister_view', 'kernel_request', 'register_cell_hook', 'refresh_stills', 'refresh_still', 'was_used',
-           'show_compact', 'make_dashboard']
+__all__ = ['REFRESHER', 'SIGN_INTERVAL', 'STILL_INTERVAL', 'OPEN_VIEWS', 'MAX_OPEN_VIEWS', 'RefreshedView', 'ViewRefresher',
+           'page_assets', 'widget_class', 'WidgetConnection', 'StillOutput', 'Dashboard', 'show_view',
+           'close_earlier_views', 'unregister_view', 'kernel_request', 'register_cell_hook', 'refresh_stills',
+           'refresh_still', 'was_used', 'show_compact', 'make_dashboard']
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #959ce4a3
 class RefreshedView(Protocol):
@@ -99,6 +99,9 @@ def widget_class() -> type:
     script, style = page_assets()
     return type("Page", (anywidget.AnyWidget,), {"_esm": script, "_css": style})
 
+# seconds between two messages to a page during training; without them, the page takes the kernel for dead
+SIGN_INTERVAL = 2.0
+
 class WidgetConnection:
     "Exchange messages with the pages that show a widget."
     def __init__(
@@ -110,6 +113,8 @@ class WidgetConnection:
         self.on_command = on_command
         self.widget: Any = None
         self.pages: set[str] = set()
+        # time of the last message to the pages
+        self.sent_at = 0.0
         # True if another page has connected: another browser, or the same page reloaded
         self.is_page_new = False
         # of the cell that shows the widget
@@ -125,6 +130,7 @@ class WidgetConnection:
     def send(self, content: dict, arrays: list[np.ndarray] | None = None):
         "Send a message; a no-op without a widget."
         if self.widget is None: return
+        self.sent_at = time.monotonic()
         # copies: a message that is sent later must have the present values
         buffers = [array.tobytes() for array in arrays or []]
         # in the context of the cell: ipykernel passes a page's messages to the subshell of the request during which the
@@ -138,6 +144,8 @@ class WidgetConnection:
             self.is_page_new = self.is_page_new or bool(self.pages and page not in self.pages)
             self.pages.add(page)
             self.on_hello()
+        elif content.get("kind") == "ping":
+            self.send({"kind": "pong"})
         elif content.get("kind") == "do":
             self.on_command(str(content.get("id")), str(content.get("verb")), content.get("with") or {})
 
@@ -145,6 +153,11 @@ class WidgetConnection:
         "Return the widget as an output of a cell, by MIME type; blank where widgets cannot be shown."
         view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
         return {"application/vnd.jupyter.widget-view+json": view, "text/html": "", "text/plain": ""}
+
+    def keep_alive(self):
+        "Send a sign of life, unless another message was sent recently."
+        if time.monotonic() - self.sent_at > SIGN_INTERVAL:
+            self.send({"kind": "pong"})
 
     def close(self):
         widget = self.widget
@@ -275,6 +288,9 @@ class Dashboard:
     def refresh(self):
         "Send changes, answer completed commands, and update the static view."
         self.send_changes()
+        if self.state == "training":
+            # a step may be long, and a cell may keep the kernel from answering the page
+            self.connection.keep_alive()
         if self.commands is not None:
             self.commands.poll()
             # at the end of the kernel the learner is deleted first; the picture of its last state stays

@@ -54,4 +54,6 @@ function duration(minutes) {
   return Math.floor(minutes / 60) + " h" + (minutes < 1440 && minutes % 60 >= 1 ? " " + Math.floor(minutes % 60) + " min" : "");
 }
 
+const clockOf = date => [date.getHours(), date.getMinutes(), date.getSeconds()].map(o => String(o).padStart(2, "0")).join(":");
+
 const plural = (n, word) => `${whole(n)} ${word}${n === 1 ? "" : "s"}`;

@@ -8,7 +8,7 @@ const STATES = {
 class Header {
   constructor() {
     this.box = make("header", "tnb-header");
-    const top = make("div", "tnb-top"), under = make("div", "tnb-under");
+    const top = this.top = make("div", "tnb-top"), under = make("div", "tnb-under");
     this.title = make("h3", "tnb-title");
     this.pill = make("span", "tnb-pill");
     this.pillIcon = icon("ring");
@@ -53,12 +53,8 @@ class Header {
   }
 
   update(status) {
-    const state = String(status.state || "new"), [shape, tone] = STATES[state] || STATES.inactive, evaluating = status.evaluating;
-    setText(this.state, evaluating ? "evaluating" : state);
-    setIcon(this.pillIcon, evaluating ? "evaluate" : shape);
-    setAttribute(this.pill, "data-tone", tone);
-    setAttribute(this.pill, "data-live", state === "training" || evaluating ? "" : null);
-    setText(this.words, evaluating ? `evaluating: ${whole(evaluating[0])}${evaluating[1] ? " of " + whole(evaluating[1]) : ""} batches` : status.words);
+    this.status = status;
+    this.sign();
     const health = ["good", "plain", "warn", "bad"].includes(status.tone) ? status.tone : "plain";
     setAttribute(this.verdict, "data-tone", health);
     setIcon(this.verdictIcon, health);
@@ -77,18 +73,34 @@ class Header {
     show(this.fact.memory.box, status.memory);
   }
 
-  progress({ share, state, step, total }) {
+  progress({ share, step, total }) {
     const known = typeof share === "number" && Number.isFinite(share), width = known ? Math.min(1, Math.max(0, share)) * 100 : 0;
     this.done.style.transform = `scaleX(${(width / 100).toFixed(5)})`;
     setAttribute(this.bar, "aria-valuenow", known ? Math.round(width) : null);
     setAttribute(this.bar, "aria-valuetext", total ? `step ${whole(step)} of ${whole(total)}` : step !== undefined ? `step ${whole(step)}` : null);
-    setAttribute(this.bar, "data-state", state);
   }
 
-  // The state of the connection to the kernel: empty when it works.
-  connection(words) {
+  // The state of the run, as far as it is known: without a connection, only what it was when the kernel was heard last.
+  sign() {
+    const { status, heard } = this, state = String(status.state || "new"), [shape, tone] = STATES[state] || STATES.inactive, evaluating = status.evaluating;
+    show(this.state, !heard);
+    setText(this.state, evaluating ? "evaluating" : state);
+    setIcon(this.pillIcon, heard ? "plain" : evaluating ? "evaluate" : shape);
+    setAttribute(this.pill, "data-tone", heard ? "plain" : tone);
+    setAttribute(this.pill, "data-live", !heard && (state === "training" || evaluating) ? "" : null);
+    const batches = evaluating && `evaluating: ${whole(evaluating[0])}${evaluating[1] ? " of " + whole(evaluating[1]) : ""} batches`;
+    setText(this.words, heard ? `last known: ${state}, step ${whole(status.step)}, at ${heard}` : batches || status.words);
+    setAttribute(this.bar, "data-state", heard ? "inactive" : state);
+  }
+
+  // words: on the connection to the kernel, empty when it works; heard: when it is gone, the time of the last message.
+  connection(words, heard) {
+    this.heard = heard;
     setText(this.link, words);
     show(this.link, Boolean(words));
+    const place = heard ? this.pill : this.top;   // instead of a state that is not known
+    if (this.link.parentNode !== place) place.append(this.link);
+    if (this.status) this.sign();
   }
 }
 

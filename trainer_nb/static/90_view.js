@@ -86,6 +86,7 @@ class View {
   setStatus(status) {
     if (this.status.state !== status.state && this.notices.phase === "done") this.say("", "plain");   // what was done has passed
     this.status = status;
+    this.heardAt = new Date();
     this.header.update(status);
     this.controls.update(status);
     const busy = status.where === "cell" && this.controlled;
@@ -122,6 +123,7 @@ class View {
   // ---- what the parts ask
   all() { return this.order.map(o => this.runs.get(o)).filter(Boolean); }
   shown() { return this.all().filter(o => !this.hidden.has("run:" + o.id)); }
+  live() { return this.status.state === "training" || Boolean(this.status.evaluating); }
   main() { return this.runs.get(this.mainId) || this.all()[0] || new Run("", 0); }
 
   // A place of a mark on the axis in force: its own, or by its step.
@@ -274,7 +276,9 @@ class View {
   connection(state) {
     const words = { waiting: "Waiting for the kernel (a cell is running, or the kernel is gone)", closed: "Not connected to a kernel" }[state] || "";
     if (words) setText(this.waitingText, words + (state === "closed" ? ": run the cell again to see this dashboard live." : ""));
-    this.header.connection({ waiting: "waiting for the kernel", closed: "not connected" }[state] || "");
+    this.closed = state === "closed";
+    this.header.connection({ waiting: "waiting for the kernel", closed: "not connected" }[state] || "", this.closed && this.heardAt ? clockOf(this.heardAt) : "");
+    this.controls.connect(!this.closed);
     this.root.classList.toggle("tnb-closed", state === "closed");
   }
 
