@@ -42,7 +42,7 @@ def page(lab):
     "A notebook with a learner and its dashboard, and room for two more cells."
     name = f"n{len(lab.pages)}.ipynb"
     page = lab.notebook([SETUP, "view = learn.dashboard()\nview", "run = learn.start()", "run.wait()", "learn.evaluate()"], name)
-    page.run(0).run(1).says("not started")
+    page.run(0).run(1).says("Not started")
     yield page
     assert page.errors == []
     page.close()
@@ -293,7 +293,7 @@ def test_training_in_a_cell(lab):
 def test_the_colours_of_the_theme(browser, dark):
     lab = Lab(browser, dark=dark)
     try:
-        page = lab.notebook([SETUP, "learn.dashboard()"]).run(0).run(1).says("not started")
+        page = lab.notebook([SETUP, "learn.dashboard()"]).run(0).run(1).says("Not started")
         paper, ink = (page.board().evaluate(f"e => getComputedStyle(e).{o}") for o in ("backgroundColor", "color"))
         bright = lambda color: sum(map(float, re.findall(r"[\d.]+", color)[:3])) / 3
         assert bright(ink) > 150 if dark else bright(ink) < 100, (paper, ink)
@@ -303,7 +303,7 @@ def test_the_colours_of_the_theme(browser, dark):
 def test_notebook_7(browser):
     lab = Lab(browser, kind="notebook")
     try:
-        page = lab.notebook([SETUP, "learn.dashboard()", "run = learn.start()"]).run(0).run(1).says("not started").run(2)
+        page = lab.notebook([SETUP, "learn.dashboard()", "run = learn.start()"]).run(0).run(1).says("Not started").run(2)
         page.stands("training")
         page.press("Pause")
         at = still(page)

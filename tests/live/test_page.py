@@ -176,6 +176,44 @@ def test_the_slider_applies_when_it_is_let_go(live):
     assert len(live.orders()) == 1
 
 
+def test_the_learning_rate_in_small_steps_and_back(live):
+    "By a third and threefold; from which step on it applies; and back, change by change, past none that was rejected."
+    tab = live.tab
+    def button(name): return tab.get_by_role("button", name=name)
+    less, more, undo = button("divide the learning rate by 3"), button("multiply the learning rate by 3"), button("undo the last change of the learning rate")
+    def given(value): live.feed({"kind": "news", "settings": [{**SETTINGS[0], "value": value}, *SETTINGS[1:]]})
+    def last(): return live.orders()[-1]
+    def done(value, step):
+        given(value)
+        live.feed({"kind": "done", "id": live.sent()[-1]["id"], "text": f"lr = {value} from step {step} on", "step": step})
+    assert (less.inner_text(), more.inner_text(), undo.inner_text()) == ("÷3", "×3", "Undo") and undo.is_disabled()
+    less.click()
+    assert last() == ("set", {"lr": 3.33e-4}) and undo.is_disabled()
+    done(3.33e-4, 1051)
+    assert live.text(".tnb-rate-note") == "lr 3.33e-4 from step 1,051" and undo.is_enabled()
+    more.click()
+    assert last() == ("set", {"lr": 9.99e-4})
+    live.answer("rejected", live.sent()[-1]["id"], "not now")
+    assert live.text(".tnb-rate-note") == "lr 3.33e-4 from step 1,051"
+    live.field("Learning rate").fill("2e-3")
+    live.field("Learning rate").press("Enter")
+    done(2e-3, 1060)
+    given(1.9e-3)                                        # a schedule goes on
+    undo.click()
+    assert last() == ("set", {"lr": 3.33e-4}) and undo.is_enabled()
+    done(3.33e-4, 1070)
+    assert live.text(".tnb-rate-note") == "lr 3.33e-4 from step 1,070"
+    undo.click()
+    live.answer("rejected", live.sent()[-1]["id"], "not now")
+    assert undo.is_enabled()                             # it can be tried again
+    undo.click()
+    assert last() == ("set", {"lr": 1e-3})
+    done(1e-3, 1080)
+    assert undo.is_disabled()
+    more.click(), more.click()                           # the second starts from the first
+    assert live.orders()[-2:] == [("set", {"lr": 3e-3}), ("set", {"lr": 9e-3})]
+
+
 def test_what_is_no_number_is_not_sent(live):
     for label, given in [("number of steps to rewind", "0"), ("number of steps", "ten"), ("Learning rate", "fast")]:
         field = live.field(label)
@@ -457,6 +495,36 @@ def contrast(page, css):
     }""", css)
 
 
+def test_after_a_nan_the_loss_is_nan(live):
+    "In the header and beside the charts' titles; the curves stay where they were last. A quantity that was never measured is no number."
+    value = "name => view.charts.get(name).value.textContent"
+    rows = blocks(60)
+    rows[55:, 3:6] = rows[55:, 9:12] = math.nan
+    live.feed(everything(status=status(loss="nan"), runs=[a_run(60)]), [rows])
+    live.settle()
+    assert live.tab.locator(".tnb-fact", has_text="loss").locator(".tnb-fact-value").inner_text() == "NaN"
+    assert [live.js(value, o) for o in ("loss", "grad_norm", "learning_rate", "samples_per_second")] == ["NaN", "NaN", "1e-3", "500"]
+    assert "now NaN" in live.tab.locator(".tnb-big .tnb-plot").get_attribute("aria-label")
+    live.feed({"kind": "news", "status": status(loss="0.9953"), "changed_runs": [a_run(1, first=60)]}, [blocks(1, first=61)])
+    live.settle()
+    assert live.js(value, "loss") == "1.02" and live.tab.locator(".tnb-fact", has_text="loss").locator(".tnb-fact-value").inner_text() == "0.995"
+
+
+def test_numbers_are_written_in_one_way(live):
+    "Counts with separators, values with three digits."
+    live.feed(everything(title="t", status=status(words="paused after step 1050 of 4800 (epoch 0.50)", state="paused", step=1050, total=4800, loss="0.0025",
+                                                  verdict="The loss has been nan since step 1050.")), [blocks(50)])
+    assert live.text(".tnb-words") == "after step 1,050 of 4,800 (epoch 0.50)" and live.text(".tnb-verdict") == "The loss has been nan since step 1,050."
+    facts = [o.inner_text().replace("\n", "") for o in live.tab.locator(".tnb-fact-value").all()]
+    assert facts[0].replace(" ", "") == "1,050/4,800" and facts[2] == "2.5e-3"
+    for given, shown in [("0.9949", "0.995"), ("1.0349", "1.03"), ("nan", "NaN"), ("inf", "inf"), ("12345", "12,345"), ("0.0125", "0.0125"), ("1e-05", "1e-5")]:
+        live.feed({"kind": "news", "status": status(loss=given)})
+        assert live.tab.locator(".tnb-fact-value").nth(2).inner_text() == shown
+    for state, pill in [("new", "Not started"), ("paused", "paused"), ("failed", "failed"), ("finished", "finished"), ("waiting", "waiting")]:
+        live.feed({"kind": "news", "status": status(state=state, words="not started")})
+        assert live.text(".tnb-pill span") == pill
+
+
 def test_zoom_hidden_and_log_outlive_news(live):
     plot = live.tab.locator(".tnb-big .tnb-plot").bounding_box()
     mouse = live.tab.mouse
@@ -487,7 +555,7 @@ def test_the_crosshair_says_the_values(live):
     live.settle()
     step = round(live.js("view.hovered.x"))
     said = live.text(".tnb-tooltip")
-    assert f"step {step}" in said and f"{1 + 1 / step:.3f}" in said and "epoch" in said
+    assert f"step {step}" in said and f"{1 + 1 / step:.2f}" in said and "epoch" in said
     mark = live.js("(() => { const o = view.charts.get('loss'); return o.x.at(20) })()")
     live.tab.locator(".tnb-big .tnb-plot").hover(position={"x": mark, "y": 80})
     live.settle()
@@ -511,7 +579,7 @@ def test_the_state_is_said_in_words_and_shape(live):
     shapes = set()
     for state in ("new", "training", "paused", "finished", "failed", "waiting", "inactive"):
         live.feed({"kind": "news", "status": status(state=state)})
-        assert live.text(".tnb-pill") == state
+        assert live.text(".tnb-pill") == {"new": "Not started"}.get(state, state)
         shapes.add(live.js("document.querySelector('.tnb-pill path').getAttribute('d')"))
     assert len(shapes) == 7
     bar = live.tab.locator("[role=progressbar]")

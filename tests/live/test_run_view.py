@@ -138,6 +138,18 @@ def test_a_learner_that_begins_anew_is_told_anew():
     assert content["status"]["state"] == "finished" and buffers[0][:, 0].tolist() == [1, 2, 3, 4, 5]
 
 
+def test_the_loss_after_a_nan_is_nan():
+    "The newest one, not the last that was finite."
+    history = History()
+    for i in range(30): history.append(i + 1, i, 1e-3, 8, 0.1 * i, math.nan if i == 29 else 1.0, 1.0)
+    assert progress_numbers(history, 30, None, True)["loss"] == "nan"
+    learn = made(max_grad_norm=0)
+    learn.step(5)
+    learn.model.weight.data.fill_(math.nan)
+    learn.step(2)
+    assert told(learn).sent["status"]["loss"] == "nan" and "has been nan" in told(learn).sent["status"]["verdict"]
+
+
 def test_pace_is_that_of_the_loop_and_not_of_the_pauses():
     history = History()
     for i in range(50): history.append(i + 1, i, 1e-3, 8, 0.1 * i, 1.0, 1.0)

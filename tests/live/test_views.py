@@ -4,6 +4,7 @@ import threading, time
 import pytest
 import torch
 
+from lab import eventually
 from trainer_nb import Learner
 from trainer_nb.live import dashboard
 from trainer_nb.live.dashboard import ViewRefresher
@@ -57,3 +58,13 @@ def test_signs_of_life(monkeypatch):
     monkeypatch.setattr(dashboard, "SIGN_INTERVAL", 60.0)
     view.refresh()
     assert page.kinds() == ["pong"]                      # one is enough
+
+
+def test_a_changed_setting_says_its_first_step():
+    learn = made()
+    view, page = shown(learn)
+    learn.step(7)
+    view.connection.receive(page, {"kind": "do", "id": "v1-1", "verb": "set", "with": {"lr": 0.02}}, [])
+    eventually(lambda: page.kinds()[-1] == "done")
+    assert page.messages[-1] == {"kind": "done", "id": "v1-1", "text": "lr = 0.02 from step 8 on", "step": 8}
+    assert learn.optimizer.param_groups[0]["lr"] == 0.02

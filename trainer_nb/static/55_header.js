@@ -58,14 +58,14 @@ class Header {
     const health = ["good", "plain", "warn", "bad"].includes(status.tone) ? status.tone : "plain";
     setAttribute(this.verdict, "data-tone", health);
     setIcon(this.verdictIcon, health);
-    setText(this.sentence, status.verdict);
+    setText(this.sentence, countsIn(status.verdict));
     this.verdict.classList.toggle("tnb-blank", !status.verdict);
     show(this.failure, status.traceback);
     setText(this.traceback, status.traceback);
     this.progress(status);
     this.set("step", status.step === null || status.step === undefined ? null : whole(status.step), status.total ? " / " + whole(status.total) : "");
     this.set("epoch", typeof status.epoch === "number" ? status.epoch.toFixed(2) : status.epoch, status.epochs ? " / " + rounded(status.epochs) : "");
-    this.set("loss", status.loss);
+    this.set("loss", valueText(status.loss));
     this.set("speed", status.rate);
     this.set("elapsed", status.elapsed);
     this.set("left", status.left);
@@ -84,13 +84,19 @@ class Header {
   sign() {
     const { status, heard } = this, state = String(status.state || "new"), [shape, tone] = STATES[state] || STATES.inactive, evaluating = status.evaluating;
     show(this.state, !heard);
-    setText(this.state, evaluating ? "evaluating" : state);
+    setText(this.state, evaluating ? "evaluating" : state === "new" ? "Not started" : state);
     setIcon(this.pillIcon, heard ? "plain" : evaluating ? "evaluate" : shape);
     setAttribute(this.pill, "data-tone", heard ? "plain" : tone);
     setAttribute(this.pill, "data-live", !heard && (state === "training" || evaluating) ? "" : null);
     const batches = evaluating && `evaluating: ${whole(evaluating[0])}${evaluating[1] ? " of " + whole(evaluating[1]) : ""} batches`;
-    setText(this.words, heard ? `last known: ${state}, step ${whole(status.step)}, at ${heard}` : batches || status.words);
+    setText(this.words, heard ? `last known: ${state}, step ${whole(status.step)}, at ${heard}` : batches || countsIn(this.place(status.words, state)));
     setAttribute(this.bar, "data-state", heard ? "inactive" : state);
+  }
+
+  // The words without the state, which stands before them already: "after step 10 of 100".
+  place(words, state) {
+    if (typeof words !== "string" || state === "new" && /^not started$/i.test(words)) return "";
+    return words.startsWith(state + " ") ? words.slice(state.length + 1) : words;
   }
 
   // words: on the connection to the kernel, empty when it works; heard: when it is gone, the time of the last message.

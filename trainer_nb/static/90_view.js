@@ -124,6 +124,8 @@ class View {
   all() { return this.order.map(o => this.runs.get(o)).filter(Boolean); }
   shown() { return this.all().filter(o => !this.hidden.has("run:" + o.id)); }
   live() { return this.status.state === "training" || Boolean(this.status.evaluating); }
+  // Whether the newest loss is known and is not finite.
+  brokenLoss() { const { loss } = this.status; return typeof loss === "string" && /^(nan|-?inf)/i.test(loss); }
   main() { return this.runs.get(this.mainId) || this.all()[0] || new Run("", 0); }
 
   // A place of a mark on the axis in force: its own, or by its step.
@@ -235,7 +237,7 @@ class View {
     const changes = this.marks.filter(under).slice(0, 8);
     const row = main.nearest(AXES[this.axis].column, x), near = row >= 0 ? main.convert(x, AXES[this.axis].column, 0) : x;
     const others = Object.entries(AXES).filter(([name]) => name !== this.axis && row >= 0).map(([, axis]) => axis.say(main.convert(near, 0, axis.column)));
-    this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, changes.map(o => `⚑ ${o.word || o.kind}${o.gone ? " (abandoned)" : ""}`),
+    this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, changes.map(o => `⚑ ${countsIn(o.word || o.kind)}${o.gone ? " (abandoned)" : ""}`),
       [box.left - own.left + place, box.top - own.top + 18]);
   }
 
