@@ -696,6 +696,19 @@ def test_a_notebooks_shortcuts_do_not_hear_the_keys(live):
     assert live.js("keys") == ["Control", "s"] and live.js("marks") == ["true", "true", "true", None, "true"]   # saving is the notebook's, all else is not
 
 
+def test_a_notebooks_shortcuts_are_suppressed_where_the_focus_is(live):
+    "Notebook 7 finds shortcuts for whatever has the focus before it looks for the mark around it. In a field all keys are typed."
+    live.js("window.marks = []; document.addEventListener('keydown', o => marks.push(o.target.hasAttribute('data-lm-suppress-shortcuts')), true)")
+    live.js("window.keys = []; document.addEventListener('keydown', o => keys.push(o.key))")
+    for css in (".tnb-big .tnb-plot", ".tnb-rate .tnb-slider", ".tnb-smooth .tnb-slider", ".tnb-segments input:checked", ".tnb-rate .tnb-field", ".tnb-settings-bar .tnb-quiet", ".tnb-scroll"):
+        live.tab.locator(css).first.focus()
+        for key in ("ArrowUp", "ArrowDown", "ArrowLeft", "a", "Escape"): live.tab.keyboard.press(key)
+    assert live.js("marks") == [True] * 35 and live.js("keys") == []
+    live.field("Learning rate").focus()
+    for key in ("Control+a", "Control+Enter", "Control+s"): live.tab.keyboard.press(key)
+    assert live.js("keys") == ["s"] and live.js("marks").count(False) == 1
+
+
 def test_work_is_bounded(page):
     "Many blocks: a few points for a pixel. Many news in one frame: one drawing. Out of sight: none. Nothing new: nothing written."
     runs = [a_run(4000, o, i, width=250) for i, o in enumerate(("r1", "r2", "r3"))]

@@ -12,10 +12,16 @@ class View {
     this.commands = new Commands(this);
     this.build();
     el.append(this.root);
-    this.keys = event => { if (!event.ctrlKey && !event.metaKey) event.stopPropagation(); };   // a notebook's shortcuts are not meant here
+    // A notebook's shortcuts are not meant here, but for saving.
+    const saving = event => (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "s", command = event => event.ctrlKey || event.metaKey;
+    this.keys = event => { if (!saving(event) && (!command(event) || event.target.matches("input, select, pre"))) event.stopPropagation(); };
     this.root.addEventListener("keydown", this.keys);
-    // But saving is: the mark is off for that one key, before JupyterLab (which listens at the document) looks for it.
-    this.saves = event => setAttribute(this.root, "data-lm-suppress-shortcuts", (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "s" ? null : "true");
+    // Before JupyterLab and Notebook 7 (which listen at the document) look for the mark: it stands at the element with the focus as well,
+    // since shortcuts of Notebook 7 that are meant for any element with the focus are looked for there first.
+    this.saves = event => {
+      if (!this.root.contains(event.target)) return;
+      for (const node of [this.root, event.target]) setAttribute(node, "data-lm-suppress-shortcuts", saving(event) ? null : "true");
+    };
     window.addEventListener("keydown", this.saves, true);
     this.stills = new Stills(this.root);
     this.placed = new ResizeObserver(() => { this.theme.read(); this.stills.watch(this.still); this.evaluations.settle(); });   // made before it stands in the page
