@@ -389,31 +389,54 @@ def test_a_hole_in_the_news_asks_for_everything(live):
     assert len(held(live)) == 63
 
 
-def smoothed(values, weight, steps=1):
-    total = share = 0
-    for value in values:
-        keep = weight ** steps
-        total, share = total * keep + value * (1 - keep), share * keep + 1 - keep
-        yield total / share
+def smoothed(steps, values, weight):
+    "The mean around each value, as it is defined: a value counts by its distance in steps."
+    steps, values = np.asarray(steps, float), np.asarray(values, float)
+    finite = np.isfinite(values)
+    weights = weight ** np.abs(steps[:, None] - steps[None, finite])
+    return np.where(finite, (weights * values[finite]).sum(1) / weights.sum(1), np.nan)
 
 
-def test_the_running_mean_weighs_steps(live):
-    "Bias-corrected; a block of 5 steps counts as 5, the last one of 2 as 2."
+def test_the_running_mean_is_centered(live):
+    "A value counts by its distance in steps, before and after; what is not finite does not count and has no mean."
     loss = [float(o) for o in np.random.default_rng(0).normal(2, 1, 40)]
     rows = blocks(40)
     rows[:, 5] = loss
     live.feed(everything(runs=[a_run(40)]), [rows])
-    assert live.js("[...view.main().curve(5, 0.9).y]") == pytest.approx(list(smoothed(rows[:, 5].tolist(), 0.9)))
+    assert live.js("[...view.main().curve(5, 0.9).y]") == pytest.approx(smoothed(rows[:, 0], rows[:, 5], 0.9).tolist())
     assert live.js("[...view.main().curve(5, 0).y]") == pytest.approx(rows[:, 5].tolist())
-    wide = blocks(4, 5)
-    wide[3, 0] = 17
-    wide[:, 5] = [4, 2, math.nan, 1]
-    live.feed(everything(runs=[a_run(4, generation=2, width=5)]), [wide])
-    keep, last = 0.9 ** 5, 0.9 ** 2
-    two = (4 * (1 - keep) * keep + 2 * (1 - keep)) / (1 - keep ** 2)
-    four = (two * (1 - keep ** 2) * last + 1 * (1 - last)) / ((1 - keep ** 2) * last + 1 - last)
+    wide = blocks(5, 5)
+    wide[4, 0] = 22
+    wide[:, 5] = [4, 2, math.nan, 1, math.inf]
+    live.feed(everything(runs=[a_run(5, generation=2, width=5)]), [wide])
     y = live.js("[...view.main().curve(5, 0.9).y].map(o => Number.isNaN(o) ? null : o)")
-    assert y == [pytest.approx(4), pytest.approx(two), None, pytest.approx(four)]
+    two = (4 * 0.9 ** 5 + 2 + 1 * 0.9 ** 10) / (0.9 ** 5 + 1 + 0.9 ** 10)
+    assert y[1] == pytest.approx(two) and [o is None for o in y] == [False, False, True, False, True]
+    assert [o for o in y if o is not None] == pytest.approx([o for o in smoothed(wide[:, 0], wide[:, 5], 0.9) if o == o])
+
+
+def test_the_running_mean_does_not_lag(live):
+    "Where a loss falls in a straight line, so does its mean, at the same height; a jump is crossed in its middle."
+    rows = blocks(101)
+    rows[:, 5] = 10 - 0.05 * np.arange(101)
+    live.feed(everything(runs=[a_run(101)]), [rows])
+    assert live.js("[...view.main().curve(5, 0.8).y].slice(40, 60)") == pytest.approx(rows[40:60, 5].tolist(), abs=1e-3)
+    rows[:, 5] = np.arange(101) > 50
+    live.feed(everything(runs=[a_run(101, generation=2)]), [rows])
+    y = live.js("[...view.main().curve(5, 0.9).y]")
+    assert y[50] < 0.5 < y[51] and y[50] + y[51] == pytest.approx(1, abs=0.02)
+
+
+def test_abandoned_steps_continue_the_mean_before_them(live):
+    "Their mean is centered as well: over the steps before the return and those that were abandoned."
+    loss = np.random.default_rng(1).normal(2, 1, 50)
+    rows, left = blocks(50), blocks(8, first=31)
+    rows[:, 5], left[:, 5] = loss, 3 + np.arange(8)
+    live.feed(everything(runs=[a_run(50, left_rows=8, left_buffer=1)]), [rows, left])
+    part = live.js("view.main().abandonedSegments(0, 5, 0.8)")[0]
+    path = np.concatenate([rows[:30], left])
+    assert [o[0] for o in part] == list(range(30, 39)) and part[0][1] == pytest.approx(live.js("view.main().curve(5, 0.8).y[29]"))
+    assert [o[1] for o in part[1:]] == pytest.approx(smoothed(path[:, 0], path[:, 5], 0.8)[30:].tolist())
 
 
 def test_what_was_left_behind_goes_on_from_where_it_left(live):
