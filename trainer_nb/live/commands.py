@@ -88,7 +88,8 @@ COMMANDS: dict[str, Callable[[TrainerBase, dict], Any]] = {
 # %% ../../nbs/10_live/11_commands.ipynb #adca597b
 class CommandThread:
     "Execute functions in one thread, in order."
-    def __init__(self):
+    def __init__(self, name: str = "trainer_nb-commands"):
+        self.name = name
         self.queue: queue.SimpleQueue = queue.SimpleQueue()
         self.thread: threading.Thread | None = None
         self.lock = threading.Lock()
@@ -100,7 +101,7 @@ class CommandThread:
         "Queue a function for execution."
         with self.lock:
             if self.thread is None:
-                self.thread = threading.Thread(target=self.work, name="trainer_nb-commands", daemon=True)
+                self.thread = threading.Thread(target=self.work, name=self.name, daemon=True)
                 self.thread.start()
         self.queue.put(function)
 
