@@ -1,5 +1,5 @@
 "The dashboard in real JupyterLab, driven by Chromium: every control, reloads, what stays without a kernel, two views, errors, hostile names."
-import re, subprocess, sys
+import os, re, subprocess, sys
 
 import pytest
 
@@ -42,7 +42,7 @@ def page(lab):
     "A notebook with a learner and its dashboard, and room for two more cells."
     name = f"n{len(lab.pages)}.ipynb"
     page = lab.notebook([SETUP, "view = learn.dashboard()\nview", "run = learn.start()", "run.wait()", "learn.evaluate()"], name)
-    page.run(0).run(1).says("not started")
+    page.run(0).run(1).says("Not started")
     yield page
     assert page.errors == []
     page.close()
@@ -293,7 +293,7 @@ def test_training_in_a_cell(lab):
 def test_the_colours_of_the_theme(browser, dark):
     lab = Lab(browser, dark=dark)
     try:
-        page = lab.notebook([SETUP, "learn.dashboard()"]).run(0).run(1).says("not started")
+        page = lab.notebook([SETUP, "learn.dashboard()"]).run(0).run(1).says("Not started")
         paper, ink = (page.board().evaluate(f"e => getComputedStyle(e).{o}") for o in ("backgroundColor", "color"))
         bright = lambda color: sum(map(float, re.findall(r"[\d.]+", color)[:3])) / 3
         assert bright(ink) > 150 if dark else bright(ink) < 100, (paper, ink)
@@ -303,10 +303,29 @@ def test_the_colours_of_the_theme(browser, dark):
 def test_notebook_7(browser):
     lab = Lab(browser, kind="notebook")
     try:
-        page = lab.notebook([SETUP, "learn.dashboard()", "run = learn.start()"]).run(0).run(1).says("not started").run(2)
+        page = lab.notebook([SETUP, "learn.dashboard()", "run = learn.start()"]).run(0).run(1).says("Not started").run(2)
         page.stands("training")
         page.press("Pause")
         at = still(page)
         page.press("Step")
         eventually(lambda: step(page) == at + 1, "a step")
+        here = lambda: page.tab.evaluate("[...document.querySelectorAll('.jp-Notebook .jp-Cell')].map(o => o.classList.contains('jp-mod-active'))")
+        before = here()
+        for css in (".tnb-big .tnb-plot", ".tnb-rate .tnb-slider", ".tnb-segments input:checked", ".tnb-settings-bar .tnb-quiet"):
+            page.board().locator(css).first.focus()
+            for key in ("ArrowUp", "ArrowDown", "ArrowRight", "a", "j"): page.tab.keyboard.press(key)
+            assert here() == before, css                 # no cell was selected or made
     finally: lab.close()
+
+
+def test_a_kernel_that_is_killed_does_not_train(page):
+    "The server starts another kernel; what the page shows as training must not stay green. A cell that only keeps the kernel busy is not that."
+    page.run(2).stands("training")
+    kernel = page.ask("__import__('os').getpid()")
+    page.start(3)                                        # waits for the run
+    for _ in range(15):
+        page.tab.wait_for_timeout(1000)
+        assert page.state() in ("training", "evaluating")
+    os.kill(kernel, 9)
+    page.stands("not connected")
+    page.says("last known: training, step")

@@ -240,7 +240,10 @@ class Session:
         if learn.run_state.finished: return
         for step, name, value in self.config["acts"]:
             if step != learn.state.global_step or self.is_done(learn, step, name, value): continue
-            if learn.run_state.due: learn.debug_step().abort()   # does what is pending
+            try:
+                if learn.run_state.due: learn.debug_step().abort()   # does what is pending
+            except InvalidOperation as error:
+                if not learn.run_state.finished: raise error
             if not learn.run_state.finished: learn.set(**{name: value})
 
     def upto(self, n, learn=None):
@@ -492,7 +495,7 @@ def differing(found: dict, want: dict, by_hand=()) -> list:
 
 def without_repeated(rows: list, steps: set) -> list:
     "The rows of a log without repeated evaluations at some steps, as `log_rows` leaves them out beside those by hand."
-    return [row for i, row in enumerate(rows) if row["step"] not in steps or "eval_loss" not in row or row not in rows[:i]]
+    return [row for i, row in enumerate(rows) if row["step"] not in steps or "eval_loss" not in row or row not in rows[i + 1:]]
 
 
 def left_over(threads) -> Result:

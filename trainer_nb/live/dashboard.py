@@ -21,7 +21,7 @@ import numpy as np
 
 from ..engine.overrides import TrainerBase
 from .background import BackgroundRun
-from .commands import CommandHandler
+from .commands import CommandHandler, CommandThread
 from .curves import as_history, run_labels
 from .progress import find_progress_callback
 from .screens import in_kernel
@@ -30,27 +30,34 @@ from .view_model import HistorySource, LearnerSource, ViewModel
 
 
 # %% auto #0
-__all__ = ['REFRESHER', 'STILL_INTERVAL', 'OPEN_VIEWS', 'MAX_OPEN_VIEWS', 'RefreshedView', 'ViewRefresher', 'page_assets',
-           'widget_class', 'WidgetConnection', 'StillOutput', 'Dashboard', 'show_view', 'close_earlier_views',
-           'unregister_view', 'kernel_request', 'register_cell_hook', 'refresh_stills', 'refresh_still', 'was_used',
-           'show_compact', 'make_dashboard']
+__all__ = ['REFRESHER', 'SIGN_INTERVAL', 'MOVED_CAPTION', 'STILL_INTERVAL', 'MAX_STILL_DELAY', 'STILL_THREAD', 'OPEN_VIEWS',
+           'MAX_OPEN_VIEWS', 'RefreshedView', 'ViewRefresher', 'page_assets', 'widget_class', 'WidgetConnection',
+           'StillOutput', 'Dashboard', 'show_view', 'close_earlier_views', 'unregister_view', 'kernel_request',
+           'register_cell_hook', 'refresh_stills', 'refresh_still', 'was_used', 'show_compact', 'make_dashboard']
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #959ce4a3
 class RefreshedView(Protocol):
     "Show a run that changes."
     failures: int   # in a row
     def refresh(self): ...
+    def poll(self) -> bool: "Answer the commands that are done; return True if some are not."
     def give_up(self, error: Exception): ...
 
 class ViewRefresher:
     "Update the views of this process in one thread."
-    EVERY = 0.25       # seconds
+    # seconds between two updates, and at most
+    EVERY = 0.25
+    MAX_PAUSE = 1.0
+    # seconds between two looks at commands that are not done
+    POLL = 0.05
     MAX_FAILURES = 5   # in a row, before a view is dropped
 
     def __init__(self):
         self.views: weakref.WeakSet[RefreshedView] = weakref.WeakSet()
         self.thread: threading.Thread | None = None
         self.lock = threading.Lock()
+        # set when a command has arrived
+        self.has_command = threading.Event()
 
     def add(self, view: RefreshedView):
         "Update a view from now on."
@@ -63,12 +70,36 @@ class ViewRefresher:
     def work(self):
         pause = self.EVERY
         while True:
-            time.sleep(pause)
-            start = time.perf_counter()
+            self.wait(pause)
+            # of this thread alone: it waits while the training thread computes
+            start = time.thread_time()
             for view in list(self.views):
                 self.refresh(view)
-            # at most a twentieth of the time
-            pause = max(self.EVERY, 19 * (time.perf_counter() - start))
+            pause = self.pause_after(time.thread_time() - start)
+
+    def pause_after(
+        self,
+        cost: float,  # seconds of processor time of an update
+    ) -> float:
+        "Return the time to wait: the updates take at most a twentieth of the processor time, but come once a second."
+        return min(max(self.EVERY, 19 * cost), self.MAX_PAUSE)
+
+    def wait(self, seconds: float):
+        "Wait for the next update; meanwhile answer commands as soon as they are done."
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.has_command.clear()
+            pending = [view for view in list(self.views) if self.poll(view)]
+            if pending:
+                time.sleep(min(left, self.POLL))
+            else:
+                self.has_command.wait(left)
+
+    def poll(self, view: RefreshedView) -> bool:
+        # a failure may be a race with the training thread, as in refresh()
+        with contextlib.suppress(Exception):
+            return view.poll()
+        return False
 
     def refresh(self, view: RefreshedView):
         try:
@@ -99,6 +130,9 @@ def widget_class() -> type:
     script, style = page_assets()
     return type("Page", (anywidget.AnyWidget,), {"_esm": script, "_css": style})
 
+# seconds between two messages to a page during training; without them, the page takes the kernel for dead
+SIGN_INTERVAL = 2.0
+
 class WidgetConnection:
     "Exchange messages with the pages that show a widget."
     def __init__(
@@ -110,6 +144,8 @@ class WidgetConnection:
         self.on_command = on_command
         self.widget: Any = None
         self.pages: set[str] = set()
+        # time of the last message to the pages
+        self.sent_at = 0.0
         # True if another page has connected: another browser, or the same page reloaded
         self.is_page_new = False
         # of the cell that shows the widget
@@ -125,6 +161,7 @@ class WidgetConnection:
     def send(self, content: dict, arrays: list[np.ndarray] | None = None):
         "Send a message; a no-op without a widget."
         if self.widget is None: return
+        self.sent_at = time.monotonic()
         # copies: a message that is sent later must have the present values
         buffers = [array.tobytes() for array in arrays or []]
         # in the context of the cell: ipykernel passes a page's messages to the subshell of the request during which the
@@ -138,6 +175,8 @@ class WidgetConnection:
             self.is_page_new = self.is_page_new or bool(self.pages and page not in self.pages)
             self.pages.add(page)
             self.on_hello()
+        elif content.get("kind") == "ping":
+            self.send({"kind": "pong"})
         elif content.get("kind") == "do":
             self.on_command(str(content.get("id")), str(content.get("verb")), content.get("with") or {})
 
@@ -145,6 +184,11 @@ class WidgetConnection:
         "Return the widget as an output of a cell, by MIME type; blank where widgets cannot be shown."
         view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
         return {"application/vnd.jupyter.widget-view+json": view, "text/html": "", "text/plain": ""}
+
+    def keep_alive(self):
+        "Send a sign of life, unless another message was sent recently."
+        if time.monotonic() - self.sent_at > SIGN_INTERVAL:
+            self.send({"kind": "pong"})
 
     def close(self):
         widget = self.widget
@@ -154,8 +198,14 @@ class WidgetConnection:
 
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #f5dc27ae
+# a page that was loaded again does not update the outputs of its cells
+MOVED_CAPTION = "The dashboard of an earlier cell, whose picture is of the time at which the page was loaded again:"
 # seconds between two static views during training
 STILL_INTERVAL = 20.0
+# and at most after the run has started or stopped
+MAX_STILL_DELAY = 5.0
+# draws the static views: a large one takes longer than a message may wait
+STILL_THREAD = CommandThread("trainer_nb-stills")
 
 class StillOutput:
     "Keep a static view in the notebook, below the cell that shows it."
@@ -171,6 +221,10 @@ class StillOutput:
         # reads only the messages of the cell that it executes, so it misses those of the refreshing thread.
         self.is_stale_for_cell = True
         self.drawn_at = 0.0
+        # seconds of processor time that the last drawing took
+        self.cost = 0.0
+        # True while STILL_THREAD has to draw it
+        self.is_queued = False
         # keeps the drawings of the threads in order
         self._lock = threading.Lock()
 
@@ -187,7 +241,24 @@ class StillOutput:
         if self.handle is None: return
         with self._lock:
             self.mark_drawn()
-            self.handle.update(self.bundle(), raw=True)
+            start = time.thread_time()
+            bundle = self.bundle()
+            self.cost = time.thread_time() - start
+            self.handle.update(bundle, raw=True)
+
+    def draw_later(
+        self,
+        context: contextvars.Context,  # of the cell that shows the view
+    ):
+        "Draw the static view again in its thread, unless that is about to happen."
+        if self.is_queued or self.handle is None: return
+        self.is_queued = True
+        def draw():
+            self.is_queued = False
+            # the end of the next cell draws it again, and reports an error
+            with contextlib.suppress(Exception):
+                context.copy().run(self.update)
+        STILL_THREAD.submit(draw)
 
     def update_for_cell(self):
         "Draw the static view again at the end of a cell, unless a cell has drawn the present state."
@@ -204,8 +275,11 @@ class StillOutput:
         self.is_stale = True
         self.is_stale_for_cell = True
 
-    @property
-    def is_due(self) -> bool: return self.is_stale and time.monotonic() - self.drawn_at > STILL_INTERVAL
+    def is_due(self, has_new_state: bool) -> bool:
+        "Return True if the static view should be drawn: soon after the run has started or stopped, otherwise rarely."
+        age = time.monotonic() - self.drawn_at
+        if has_new_state: return age > min(19 * self.cost, MAX_STILL_DELAY)
+        return self.is_stale and age > max(19 * self.cost, STILL_INTERVAL)
 
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #f6f9e18c
@@ -224,6 +298,8 @@ class Dashboard:
         self.connection = WidgetConnection(self.send_all, self.execute)
         self.commands = None if learner is None else CommandHandler(learner, self.answer)
         self.still = StillOutput(self.make_still)
+        # True if the static view had to move to a later cell
+        self.has_moved = False
         self.failures = 0
         self.created_at = time.monotonic()
         # the cell that shows the view, the request that has executed it, and its context
@@ -243,11 +319,21 @@ class Dashboard:
 
     def make_still(self) -> dict[str, str]:
         with self._lock:
-            return still_bundle(self.view_model, self.number, not self.compact)
+            view_model = self.view_model.frozen()
+        # without the lock: messages and answers do not wait for a picture
+        caption = MOVED_CAPTION if self.has_moved else ""
+        return still_bundle(view_model, self.number, not self.compact, time.time(), caption)
 
     def execute(self, id: str, verb: str, options: dict):
         if self.commands is not None:
             self.commands.execute(id, verb, options)
+            REFRESHER.has_command.set()
+
+    def poll(self) -> bool:
+        "Answer the commands that are done; return True if some are not."
+        if self.commands is None: return False
+        self.commands.poll()
+        return bool(self.commands.pending)
 
     def answer(self, content: dict):
         "Send the answer to a command; first the state that the command has caused."
@@ -273,15 +359,18 @@ class Dashboard:
             self.connection.send(content, arrays)
 
     def refresh(self):
-        "Send changes, answer completed commands, and update the static view."
+        "Send changes, answer completed commands, and have the static view drawn if it is due."
         self.send_changes()
+        if self.state == "training":
+            # a step may be long, and a cell may keep the kernel from answering the page
+            self.connection.keep_alive()
         if self.commands is not None:
             self.commands.poll()
             # at the end of the kernel the learner is deleted first; the picture of its last state stays
             if self.commands._learner() is None: return
-        if self.state != self._state or self.still.is_due:
+        if self.still.is_due(self.state != self._state):
             self._state = self.state
-            self.context.copy().run(self.still.update)
+            self.still.draw_later(self.context)
 
     def __repr__(self):
         with self._lock:
@@ -388,6 +477,7 @@ def refresh_still(view: Dashboard):
     if view.connection.is_page_new:
         # the output above belongs to a page that was closed
         if was_used(view):
+            view.has_moved = True
             view.still.show()
             view.connection.is_page_new = False
             return

@@ -96,6 +96,7 @@ class LoggedStatus(NamedTuple):
     "Hold the status of a run, as far as it is in the log."
     state: str
     words: str
+    traceback: str = ""   # of the error that has stopped the run
 
 def final_status(history: History) -> LoggedStatus | None:
     "Return the status of a run whose last entry shows that it does not train; otherwise None."
@@ -105,7 +106,8 @@ def final_status(history: History) -> LoggedStatus | None:
         data = event["data"]
         if event["kind"] == "exception" and data.get("type") != "KeyboardInterrupt":
             message = format_value(data.get("message"), 200)
-            return LoggedStatus("failed", f"failed after step {step} with {data.get('type')}: {message}")
+            words = f"failed after step {step} with {data.get('type')}: {message}"
+            return LoggedStatus("failed", words, str(data.get("traceback", "")))
         if event["kind"] == "pause": return LoggedStatus("paused", f"paused after step {step}")
         if event["kind"] == "log" and "train_runtime" in data:
             return LoggedStatus("finished", f"finished after step {step}")
@@ -174,6 +176,7 @@ class LogSource:
             "state": status.state,
             "words": status.words,
             "where": "",
+            "traceback": status.traceback,
             "epoch": format_value(float(columns.epoch[last])) if len(history) else None,
             "epochs": plan.get("epochs"),
             "elapsed": format_duration(seconds),

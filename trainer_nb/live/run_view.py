@@ -36,18 +36,48 @@ from .screens import format_speed
 
 
 # %% auto #0
-__all__ = ['MAX_EVENTS', 'MAX_METRIC_VALUES', 'MAX_NAME_CHARS', 'MAX_HEATMAP_ROWS', 'MAX_HEATMAP_STEPS', 'DisplayStatus',
-           'display_status', 'recent_speed', 'format_memory_use', 'last_known_loss', 'progress_numbers',
-           'current_evaluation', 'view_status', 'axis_position', 'rows_before_event', 'finite_or_none', 'format_clock',
-           'MetricPoints', 'metric_points', 'event_text', 'event_marks', 'evaluation_table', 'error_notices',
-           'input_kind', 'setting_value', 'settings_form', 'layer_heatmaps']
+__all__ = ['END_OF_FAILURE', 'MAX_EVENTS', 'MAX_METRIC_VALUES', 'MAX_NAME_CHARS', 'MAX_HEATMAP_ROWS', 'MAX_HEATMAP_STEPS',
+           'DisplayStatus', 'find_failure', 'failed_status', 'display_status', 'recent_speed', 'format_memory_use',
+           'last_known_loss', 'progress_numbers', 'current_evaluation', 'view_status', 'axis_position',
+           'rows_before_event', 'finite_or_none', 'format_clock', 'MetricPoints', 'metric_points', 'event_text',
+           'event_marks', 'evaluation_table', 'error_notices', 'input_kind', 'setting_value', 'settings_form',
+           'layer_heatmaps']
 
 # %% ../../nbs/10_live/08_run_view.ipynb #ca872b17
 class DisplayStatus(NamedTuple):
     "Hold the status of a run."
-    state: str         # "new", "training", "paused", "finished", "failed", "waiting"; of a log also "inactive"
+    state: str             # "new", "training", "paused", "finished", "failed", "waiting"; of a log also "inactive"
     words: str
-    where: str = ""    # "cell" or "background", while it trains
+    where: str = ""        # "cell" or "background", while it trains
+    traceback: str = ""    # of the error that has stopped the run
+
+# events after which an error has not stopped the run, or no longer stops it
+END_OF_FAILURE = ("pause", "stop", "rewind", "restore", "reset", "resume", "restart")
+
+def find_failure(history: History) -> dict | None:
+    "Return the event of the error that has stopped a run; None if the run has gone on, or back, since."
+    for event in reversed(list(history.events)):
+        if event["rows"] < len(history) or event["kind"] in END_OF_FAILURE: return None
+        if event["kind"] == "exception" and event["data"].get("type") != "KeyboardInterrupt":
+            return None if event["abandoned"] else event
+    return None
+
+def failed_status(run: RunState) -> DisplayStatus | None:
+    "Return the status of a run that an error has stopped, in a cell or in the background; otherwise None."
+    event = find_failure(run.history)
+    error = current_error(run)
+    if error is not None:
+        name = type(error).__name__
+        message = str(error)
+    elif event is not None:
+        name = event["data"].get("type")
+        message = str(event["data"].get("message"))
+    else:
+        return None
+    traceback = "" if event is None else str(event["data"].get("traceback", ""))
+    return DisplayStatus(
+        "failed", f"failed {describe_position(run)} with {name}: {format_value(message, 200)}", traceback=traceback
+    )
 
 def display_status(run: RunState) -> DisplayStatus:
     "Return the status of a run of this process."
@@ -59,10 +89,8 @@ def display_status(run: RunState) -> DisplayStatus:
         return DisplayStatus("training", f"training in a cell: {owner[0]}", "cell")
     if owner is not None or (background is not None and background.training):
         return DisplayStatus("training", "training in the background", "background")
-    error = current_error(run)
-    if error is not None:
-        words = f"failed {describe_position(run)} with {type(error).__name__}: {format_value(str(error), 200)}"
-        return DisplayStatus("failed", words)
+    failed = failed_status(run)
+    if failed is not None: return failed
     if run.finished: return DisplayStatus("finished", f"finished {describe_position(run)}")
     if not run.begun and not run.state.global_step: return DisplayStatus("new", "not started")
     return DisplayStatus("paused", f"paused {describe_position(run)}")
@@ -146,6 +174,7 @@ def view_status(
         "state": status.state,
         "words": words,
         "where": status.where,
+        "traceback": status.traceback,
         "epoch": format_value(float(state.epoch or 0.0)),
         "epochs": format_value(float(state.num_train_epochs)) if state.num_train_epochs else None,
         "elapsed": format_duration(run.seconds),

@@ -15,6 +15,7 @@ from ..display.svg import render_svg
 from ..display.tables import escape_html, format_value, html_table, text_table
 from .curves import EVALUATION_COLOR, MAX_METRIC_POINTS, QUANTITIES, BlockSeries, abandoned_blocks
 from .curves import run_colors
+from .run_view import format_clock
 from .view_model import RunCurve, ViewModel
 
 
@@ -115,8 +116,11 @@ def view_panels(
 
 
 # %% ../../nbs/10_live/10_static_view.ipynb #d24b9a36
-def headline_lines(view_model: ViewModel) -> list[str]:
-    "Describe the run in three lines of text: its status, its numbers, its health."
+def headline_lines(
+    view_model: ViewModel,
+    drawn_at: float | None = None,  # seconds since 1970; None leaves the time out
+) -> list[str]:
+    "Describe the run in three lines of text: its status, its numbers and their time, its health."
     status = view_model.sent.get("status", {})
     step = f"step {status.get('step', 0)}"
     if status.get("total"):
@@ -124,6 +128,8 @@ def headline_lines(view_model: ViewModel) -> list[str]:
     numbers = [step]
     numbers += [f"{key} {status[key]}" for key in ("epoch", "loss") if status.get(key)]
     numbers += [status[key] for key in ("rate", "elapsed") if status.get(key)]
+    if drawn_at is not None:
+        numbers.append(f"as of {format_clock(drawn_at)}")
     title = f"{view_model.sent.get('title', '')}: {status.get('words', '')}"
     return [title, " · ".join(numbers), status.get("verdict", "")]
 
@@ -146,11 +152,14 @@ def still_html(
     view_model: ViewModel,
     number: str,          # of the view
     curves: bool = True,  # include the picture
+    drawn_at: float | None = None,  # seconds since 1970; None leaves the time out
+    caption: str = "",    # above the picture
 ) -> str:
     "Return the static view as HTML."
-    title, numbers, health = headline_lines(view_model)
+    title, numbers, health = headline_lines(view_model, drawn_at)
     text = (
-        f'<div><b>{escape_html(title, 300)}</b></div>'
+        (f'<div style="opacity:.75">{escape_html(caption, 300)}</div>' if caption else "")
+        + f'<div><b>{escape_html(title, 300)}</b></div>'
         f'<div style="opacity:.75">{escape_html(numbers, 300)}</div>'
         f'<div>{escape_html(health, 400)}</div>'
     )
@@ -168,9 +177,9 @@ def still_html(
         f'{text}{image}{table}</div>'
     )
 
-def still_text(view_model: ViewModel) -> str:
+def still_text(view_model: ViewModel, drawn_at: float | None = None) -> str:
     "Return the static view as text."
-    lines = headline_lines(view_model)
+    lines = headline_lines(view_model, drawn_at)
     for panel in view_panels(view_model)[:2]:
         lines += panel_to_text(panel)
     lines = [line for line in lines if line]
@@ -183,7 +192,12 @@ def still_bundle(
     view_model: ViewModel,
     number: str,          # of the view
     curves: bool = True,  # include the picture
+    drawn_at: float | None = None,  # seconds since 1970; None leaves the time out
+    caption: str = "",    # above the picture
 ) -> dict[str, str]:
     "Return the static view in every form, by MIME type."
-    return {"text/html": still_html(view_model, number, curves), "text/plain": still_text(view_model)}
+    return {
+        "text/html": still_html(view_model, number, curves, drawn_at, caption),
+        "text/plain": still_text(view_model, drawn_at),
+    }
 

@@ -5,6 +5,7 @@
 # %% ../../nbs/10_live/09_view_model.ipynb #b097c226
 from __future__ import annotations
 
+import copy
 import time
 import weakref
 from collections.abc import Hashable, Iterator
@@ -120,6 +121,18 @@ class ViewModel:
             content["runs" if full else "changed_runs"] = runs
         if not content: return None
         return {"kind": "all" if full else "news", "version": 1} | content, buffers
+
+    def frozen(self) -> ViewModel:
+        "Return a copy that later messages leave unchanged, for a picture that is drawn meanwhile."
+        view_model = copy.copy(self)
+        # the values of both are replaced, never changed in place
+        view_model.sent = dict(self.sent)
+        view_model.curves = []
+        for curve in self.curves:
+            frozen = copy.copy(curve)
+            frozen.blocks = copy.copy(curve.blocks)
+            view_model.curves.append(frozen)
+        return view_model
 
     def refresh_sources(self) -> bool:
         "Update the sources, and return True if the set of runs has changed."

@@ -120,5 +120,7 @@ class Controls {
     setAttribute(this.box, "data-busy", status.where === "cell" ? "" : null);
   }
 
+  connect(yes) { setAttribute(this.box, "data-gone", yes ? null : ""); }
+
   stop() { for (const button of Object.values(this.buttons)) button.stop(); }
 }

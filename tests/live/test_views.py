@@ -1,0 +1,128 @@
+"The kernel's side of a live view: signs of life, the thread that updates all views, and views as widgets."
+import threading, time
+
+import pytest
+import torch
+
+from lab import eventually
+from trainer_nb import Learner
+from trainer_nb.live import dashboard
+from trainer_nb.live.dashboard import ViewRefresher
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Page:
+    "Takes the place of a widget, and keeps its messages."
+    def __init__(self): self.messages = []
+    def send(self, content, buffers=None): self.messages.append(content)
+    def close(self): pass
+    def kinds(self): return [o["kind"] for o in self.messages]
+
+
+def made(**settings):
+    torch.manual_seed(0)
+    x = torch.randn(64, 4)
+    data = torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long())
+    return Learner(torch.nn.Linear(4, 2), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True,
+                   max_steps=100, **settings)
+
+
+def shown(learn):
+    "A view, and the page that shows it."
+    view, page = learn.dashboard(), Page()
+    view.connection.widget = page
+    view.connection.receive(page, {"kind": "hello", "page": "p1", "view": "v1"}, [])
+    return view, page
+
+
+def test_a_page_that_asks_is_answered():
+    view, page = shown(made())
+    view.connection.receive(page, {"kind": "ping"}, [])
+    assert page.kinds() == ["all", "pong"]
+
+
+def test_signs_of_life(monkeypatch):
+    "While a step takes long nothing changes, and the page must not take the kernel for dead; at other times it is left alone."
+    learn = made()
+    view, page = shown(learn)
+    view.send_changes()
+    page.messages.clear()
+    monkeypatch.setattr(dashboard, "SIGN_INTERVAL", 0.0)
+    monkeypatch.setattr(view, "send_changes", lambda: None)
+    view.refresh()
+    assert page.kinds() == []                            # it does not train
+    view.view_model.sent["status"]["state"] = "training"
+    view.refresh()
+    assert page.kinds() == ["pong"]
+    monkeypatch.setattr(dashboard, "SIGN_INTERVAL", 60.0)
+    view.refresh()
+    assert page.kinds() == ["pong"]                      # one is enough
+
+
+def test_a_changed_setting_says_its_first_step():
+    learn = made()
+    view, page = shown(learn)
+    learn.step(7)
+    view.connection.receive(page, {"kind": "do", "id": "v1-1", "verb": "set", "with": {"lr": 0.02}}, [])
+    eventually(lambda: page.kinds()[-1] == "done")
+    assert page.messages[-1] == {"kind": "done", "id": "v1-1", "text": "lr = 0.02 from step 8 on", "step": 8}
+    assert learn.optimizer.param_groups[0]["lr"] == 0.02
+
+
+class Slow:
+    "A view whose updates take time, of the processor or of others, and whose command is done at some time."
+    def __init__(self, wall=0.0, done_at=None): self.wall, self.done_at, self.failures, self.updates, self.answered = wall, done_at, 0, 0, None
+    def refresh(self):
+        self.updates += 1
+        time.sleep(self.wall)
+    def poll(self):
+        if self.done_at is None or self.answered: return False
+        if time.monotonic() > self.done_at: self.answered = time.monotonic()
+        return not self.answered
+    def give_up(self, error): raise AssertionError(error)
+
+
+def test_the_pause_is_bounded_and_counts_the_threads_own_time():
+    "Waiting for others is no work: the thread of the updates is not slowed down by a training thread."
+    assert [ViewRefresher().pause_after(o) for o in (0.0, 0.02, 0.05, 60.0)] == [0.25, pytest.approx(0.38), pytest.approx(0.95), 1.0]
+    refresher, slow = ViewRefresher(), Slow(wall=0.2)
+    refresher.add(slow)
+    time.sleep(3)
+    assert slow.updates >= 4                             # every 0.45 s; 19 times 0.2 s would be one
+
+
+def test_answers_do_not_wait_for_the_next_update(monkeypatch):
+    monkeypatch.setattr(ViewRefresher, "EVERY", 1.0)
+    refresher, slow = ViewRefresher(), Slow()
+    refresher.add(slow)
+    eventually(lambda: slow.updates, "an update")
+    slow.done_at = time.monotonic() + 0.2
+    refresher.has_command.set()                          # as a view does with each command
+    eventually(lambda: slow.answered, "an answer", 3)
+    assert slow.answered - slow.done_at < 0.5
+
+
+def test_a_picture_holds_up_no_message(monkeypatch):
+    "It is drawn in a thread of its own, from a copy; messages and answers go on meanwhile."
+    learn = made()
+    view, page = shown(learn)
+    begun, go_on, drawn = threading.Event(), threading.Event(), []
+    class Handle:
+        def update(self, bundle, raw): drawn.append(bundle)
+    def slowly(view_model, number, curves):
+        begun.set()
+        go_on.wait(30)
+        return {"step": view_model.sent["status"]["step"], "blocks": len(view_model.curves[0].blocks.table)}
+    monkeypatch.setattr(dashboard, "still_bundle", slowly)
+    view.still.handle = Handle()
+    learn.step(3)
+    view.refresh()                                       # the state has changed: a picture is due
+    assert begun.wait(30)
+    learn.step(4)
+    view.refresh()
+    assert page.messages[-1]["status"]["step"] == 7 and not drawn
+    view.connection.receive(page, {"kind": "do", "id": "v1-1", "verb": "set", "with": {"lr": 0.02}}, [])
+    eventually(lambda: page.kinds()[-1] == "done")
+    go_on.set()
+    eventually(lambda: drawn == [{"step": 3, "blocks": 3}], "the picture of its time")
