@@ -510,6 +510,7 @@ def test_a_notebook_keeps_the_last_picture_and_the_value_of_the_cell():
     assert shown.data["text/plain"].startswith("step 100/100  epoch 10.00  loss ") and shown.data["text/plain"].endswith("done")
     assert shown.data["text/html"].count("<tr>") == 3 and "eval_loss" in shown.data["text/html"]
     assert value.output_type == "execute_result" and value.data["text/plain"].startswith("TrainOutput(global_step=100")
+    assert "<table>" in value.data["text/html"] and "training loss" in value.data["text/html"]
     assert [o.output_type for o in evaluated] == ["display_data", "execute_result"] and evaluated[0].data["text/plain"].startswith("evaluating 80/80")
     assert [o.output_type for o in short] == ["execute_result"]
     HTMLExporter = pytest.importorskip("nbconvert").HTMLExporter

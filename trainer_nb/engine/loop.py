@@ -26,6 +26,7 @@ from ..core.records import Record
 from ..core.interrupts import BATCH_WAIT, RUN_LOCK, InterruptGuard
 from ..core.seeding import preserve_generators
 from ..device.sharding import require_several_processes, to_local
+from ..display.tables import html_table
 from .overrides import TrainerBase
 from .prepare import prepare
 from .run_state import RunState, Task, as_callback, own_run_name, run_mean_loss
@@ -665,6 +666,13 @@ class TrainOutput(NamedTuple):
     global_step: int       # number of optimizer steps
     training_loss: float   # mean over these steps
     metrics: dict[str, float]   # train_runtime in seconds, samples and steps per second, epoch, ...
+
+    def _repr_html_(self) -> str:
+        names = {
+            "train_runtime": "seconds", "train_samples_per_second": "samples/s", "train_steps_per_second": "steps/s"
+        }
+        values = {names.get(k, k): v for k, v in self.metrics.items() if k != "train_loss"}
+        return html_table([{"steps": self.global_step, "training loss": self.training_loss} | values])
 
 def make_train_output(run: RunState) -> TrainOutput:
     "Return the number of steps, their mean loss, and the metrics of the whole run."
