@@ -451,6 +451,13 @@ def resolve_args(
 
 def _wrong_type_message(args: object) -> str:
     "Return the error message for arguments of another type."
+    if isinstance(args, (str, os.PathLike)):
+        return f"args is the path {str(args)!r}; the folder of a run is an argument by name: output_dir={str(args)!r}."
+    if isinstance(args, torch.nn.Module):
+        return "args is a model; the model is the first argument, Learner(model, args), and the others are given by name."
+    if isinstance(args, torch.optim.Optimizer): return "args is an optimizer; give it by name: optimizers=(optimizer, None)."
+    if hasattr(args, "__getitem__") or hasattr(args, "__iter__"):
+        return f"args is of type {type(args).__name__}; if it is the training data, give it by name: train_dataset=...."
     for cls in type(args).__mro__:
         if cls.__name__ == "TrainingArguments" and cls.__module__.startswith("transformers"):
             return (

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..args.training_args import PROCESS_FIELDS, TrainingArguments
 from ..core.callbacks import TrainerState
-from ..core.errors import warn
+from ..core.errors import short_repr, warn
 from ..core.history import History, Place, close_other_logs, read_history
 from ..core.log_file import is_claimed, log_path
 from ..data.sampling import Cursor
@@ -73,7 +73,7 @@ def resolve_checkpoint(
         return found.path
     if not isinstance(where, (str, os.PathLike)) or where == "":
         raise ValueError("A run is resumed from a folder, for example 'out/checkpoint-20', or with True from the "
-                         f"newest one in output_dir; not from {where!r}.")
+                         f"newest one in output_dir; not from {short_repr(where)}.")
     folder = Path(where).expanduser().absolute()
     wait_for_other_savers(learner.run_state, folder.parent)
     if not folder.exists():
