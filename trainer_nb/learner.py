@@ -110,8 +110,10 @@ def check_train_args(run: RunState, resume: Any, trial: Any, ignored: Sequence[s
     run; TypeError for a number of epochs."""
     if isinstance(resume, (int, float)) and not isinstance(resume, bool):
         raise TypeError(
-            f"train() trains to the end of the run, and takes no number of epochs: learn.run(epochs={resume}) trains for"
-            f" that long, and Learner(..., num_train_epochs={resume}) or learn.set(num_train_epochs={resume}) makes it the"
+            f"train() trains to the end of the run, and takes no number of epochs: learn.run(epochs={resume}) trains"
+            " for"
+            f" that long, and Learner(..., num_train_epochs={resume}) or learn.set(num_train_epochs={resume}) makes it"
+            " the"
             " length of the run."
         )
     if trial is not None:
@@ -700,9 +702,11 @@ class RecordingMixin(TrainerBase):
         self, logs: dict,
         start_time=None,  # ignored, for compatibility with the Trainer
     ):
-        "Log values to state.log_history, to the history, and to the callbacks. Raise TypeError for anything but a dict."
+        "Log values to state.log_history, to the history, and to the callbacks. Raise TypeError for anything but a"
+        " dict."
         if not isinstance(logs, Mapping):
-            raise TypeError(f"log() takes a dict of names and numbers, such as {{'accuracy': 0.9}}, not {short_repr(logs)}.")
+            raise TypeError(f"log() takes a dict of names and numbers, such as {{'accuracy': 0.9}}, not"
+                            f" {short_repr(logs)}.")
         with self.run_state.interrupts:
             log(self, logs)
 

@@ -26,8 +26,8 @@ class LabelSmoother(NamedTuple):
         return label_smoothed_loss(model_output, labels, self.epsilon, shift_labels, num_items_in_batch)
 
 # %% ../nbs/trainer_compat.ipynb #b77f6883
-_EPOCHS = "learn.run(epochs={0}) trains for that long, and learn.set(num_train_epochs={0}) makes it the length of the run."
-_STEPS = "learn.run(steps={0}) trains for that long, and learn.set(max_steps={0}) makes it the length of the run."
+_EPOCHS = "learn.run(epochs={0}) trains for that long, and learn.set(num_train_epochs={0}) prolongs or shortens the run."
+_STEPS = "learn.run(steps={0}) trains for that long, and learn.set(max_steps={0}) prolongs or shortens the run."
 _SETTING = "it is a setting; learn.set({0}={{}}) changes it."
 _DATA = "give the Learner train_dataset=, or assign learn.train_dataset."
 _EPOCH_NAMES = ("epochs", "epoch", "n_epoch", "n_epochs", "num_epochs", "num_train_epochs", "max_epochs")
@@ -115,11 +115,13 @@ ATTRIBUTE_HINTS: dict[str, str] = {  # name elsewhere: what to type here
     "load": "learn.load_checkpoint(folder) continues from a checkpoint",
     "resume": "learn.load_checkpoint(folder) or learn.train(resume_from_checkpoint=True) continues from a checkpoint",
     "save_pretrained": "learn.save_model(folder) writes the model",
-    "export": "learn.save_model(folder) writes the model, learn.export_script('train.py') a script that trains it again",
+    "export": "learn.save_model(folder) writes the model, learn.export_script('train.py') a script that trains it"
+              " again",
     "recorder": "learn.history has all values by step, and learn.plot() draws them",
     "plot_losses": "learn.plot() draws the losses",
     "plot_loss": "learn.plot() draws the losses",
-    "dls": "the data are learn.train_dataset and learn.eval_dataset, their loaders learn.get_train_dataloader() and so on",
+    "dls": "the data are learn.train_dataset and learn.eval_dataset, their loaders learn.get_train_dataloader() and so"
+           " on",
     "data": "the data are learn.train_dataset and learn.eval_dataset",
     "train_dataloader": "learn.get_train_dataloader() makes it",
     "train_dl": "learn.get_train_dataloader() makes it",
@@ -158,8 +160,8 @@ def missing_attribute(learner: Any, name: str) -> AttributeError:
     "Return the error for an attribute that a learner does not have, with the name that is probably meant."
     if name in ("run_state", "_train_dataset"):
         kind = type(learner).__name__
-        problem = f"{kind}.__init__ has to call super().__init__(...) with the arguments of a Learner before anything else"
-        return AttributeError(f"{problem}.", name=name)
+        problem = f"{kind}.__init__ has to call super().__init__(...) with the arguments of a Learner"
+        return AttributeError(f"{problem} before anything else.", name=name)
     problem = f"The learner has no attribute {name!r}"
     # looked up very often by IPython and other tools, which expect no advice
     if name.startswith("_"): return AttributeError(f"{problem}.", name=name)

@@ -67,7 +67,8 @@ CALL_NAMES = SUGGESTED_NAMES | {  # more of them, for the arguments of a call
 # names that correspond to no argument, or to several
 _FOREIGN_NAMES = {
     **dict.fromkeys(("device", "devices", "gpus", "accelerator"),
-                    "a GPU is used where there is one, use_cpu=True stays on the CPU, and learn.launch(n) uses several"),
+                    "a GPU is used where there is one, use_cpu=True stays on the CPU, and learn.launch(n) uses"
+                    " several"),
     **dict.fromkeys(("precision", "mixed_precision", "amp", "dtype"), "give bf16=True or fp16=True"),
     "early_stopping": "give callbacks=[EarlyStoppingCallback(patience)]",
     "shuffle": "training data are shuffled, and train_sampling_strategy='sequential' leaves them in order",

@@ -24,7 +24,7 @@ from ..device.accelerator import empty_device_cache
 from ..device.collectives import world_size
 from ..device.model_patches import apply_patches
 from ..display.tables import Table
-from .dataloaders import LOADER_ARGS
+from .dataloaders import LOADER_ARGS, check_eval_data
 from .overrides import TrainerBase, check_label_smoothing, drop_loader
 from .prepare import AUTO_BATCH_SIZE_ERROR, prepare, recompute_run_length
 from .run_state import RunState, Task, record_act
@@ -417,6 +417,8 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
         )
     new = resolve_args(learner.args, {k: v for k, v in changes.items() if k != "lr"})
     check_label_smoothing(new, learner.loss_func, learner.compute_loss_func)
+    if "eval_strategy" in changes:
+        check_eval_data(learner, new)
     if "lr" in changes:
         prepare(learner)
     made = ChangesTable(
