@@ -642,6 +642,8 @@ class RecordingMixin(TrainerBase):
             raise ValueError(
                 "There is no folder to save to; call save_model(folder), or give the Learner an output_dir=."
             )
+        if Path(folder).expanduser().is_file():
+            raise ValueError(f"{str(folder)!r} is a file; save_model() takes the folder for the model's files.")
         with averaged_weights(self.optimizer):
             self._save(str(folder))
         return Path(folder).expanduser()

@@ -83,7 +83,7 @@ ARGUMENT_HINTS: dict[str, dict[str, str]] = {  # method: {argument: its name her
         "suggest_funcs": "suggest", "stop_div": "stop_factor", "early_stop_threshold": "stop_factor",
         "show_plot": "the result draws itself; leave it out."
     },
-    "batch_size_find": {"max": "most", "limit": "memory", "start_size": "start", "num_steps": "steps"},
+    "batch_size_find": {"max": "most", "max_size": "most", "limit": "memory", "start_size": "start", "num_steps": "steps"},
     "watch": {"n": "every", "steps": "every", "names": "layers", "modules": "layers"},
     "add_callback": {"callbacks": "callback", "cb": "callback"},
     "hyperparameter_search": {"n": "n_trials", "space": "hp_space", "objective": "compute_objective"},

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from trainer_nb import Learner, TrainingArguments, compare, set_seed
+from trainer_nb import EarlyStoppingCallback, Learner, TrainerCallback, TrainingArguments, compare, set_seed
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -367,3 +367,86 @@ def test_errors_of_the_user_stay():
         def loss(output, labels): raise error
         with pytest.raises(type(error)) as raised: plain(loss_func=loss).step()
         assert raised.value is error
+
+
+# --- parts that are assigned, callbacks, and the rest ---------------------------------------------------------------------
+
+ASSIGNED_PARTS = {
+    "model": (Net, TypeError, r"the class Net; give an instance"),
+    "optimizer": (torch.optim.SGD, TypeError, "optimizer_cls_and_kwargs="),
+    "lr_scheduler": ("cosine", TypeError, "lr_scheduler_type='cosine'"),
+    "loss_func": (nn.CrossEntropyLoss, TypeError, r"the class CrossEntropyLoss; give a function, or an instance"),
+    "compute_metrics": (5, TypeError, "compute_metrics is a function, not 5"),
+    "data_collator": (None, TypeError, "default_data_collator"),
+    "metrics": ([1], TypeError, "metrics is a dict"),
+    "args": (TrainingArguments(), AttributeError, r"learn.args cannot be assigned: learn.set\(...\)"),
+    "state": (None, AttributeError, "belongs to the run"),
+    "processes": (2, AttributeError, r"learn.launch\(n\)"),
+    "callbacks": ([], AttributeError, r"learn.add_callback\(...\)"),
+    "train_dataset": (5, TypeError, "train_dataset is 5, which is no data set"),
+}
+
+
+@pytest.mark.parametrize("name", ASSIGNED_PARTS)
+def test_a_wrong_part_is_not_taken(name):
+    learn = learner()
+    value, kind, words = ASSIGNED_PARTS[name]
+    refused(lambda: setattr(learn, name, value), kind, words)
+    assert learn.step()[0].step == 1
+
+
+class Few(TrainerCallback):
+    def on_step_end(self, args, state): pass
+
+
+class Needs(TrainerCallback):
+    def __init__(self, n): self.n = n
+
+
+class Misspelt(TrainerCallback):
+    def on_step_ended(self, args, state, control, **kwargs): pass
+
+
+def test_callbacks():
+    for add in (lambda callback: learner(callbacks=[callback]), learner().add_callback):
+        refused(lambda: add(Few), TypeError, r"Few.on_step_end has to take \(self, args, state, control, \*\*kwargs\)")
+        refused(lambda: add(Needs), TypeError, r"the class Needs, which needs arguments; give an instance of it: Needs\(...\)")
+        with pytest.warns(UserWarning, match="Misspelt.on_step_ended is never called.*Did you mean 'on_step_end'"): add(Misspelt)
+    refused(lambda: EarlyStoppingCallback(patience=3), TypeError, r"EarlyStoppingCallback\(\) has no argument 'patience'; it is called 'early_stopping_patience'")
+    refused(lambda: EarlyStoppingCallback("3"), TypeError, "early_stopping_patience='3', of type str")
+    assert EarlyStoppingCallback(3).early_stopping_patience == 3
+
+
+OTHERS = {
+    "set(lr=None)": (lambda learn: learn.set(lr=None), ValueError, "lr=None should be above 0"),
+    "set(model=)": (lambda learn: learn.branch(model=3), TypeError, "`model` is an argument of Learner, and not a setting"),
+    "freeze(module)": (lambda learn: learn.freeze(nn.Sequential(nn.Linear(99, 99), nn.Linear(99, 99))), ValueError, "There is no layer group Sequential"),
+    "restore(folder)": (lambda learn: learn.restore("out/checkpoint-5"), KeyError, r"learn.load_checkpoint\(folder\)"),
+    "restore(5)": (lambda learn: learn.restore(5), KeyError, r"restore\(\) takes a snapshot, or the name of one \(none\), and not 5"),
+    "until": (lambda learn: learn.run(until=lambda: True), TypeError, r"until is called as until\(record\)"),
+    "search": (lambda learn: learn.hyperparameter_search(direction="min"), ValueError, "direction='min' is not one of"),
+    "trials": (lambda learn: learn.hyperparameter_search(n_trials=0), ValueError, "n_trials=0: give a number"),
+    "save_model(file)": (lambda learn: learn.save_model(__file__), ValueError, "is a file; save_model"),
+    "follow": (lambda learn: __import__("trainer_nb").follow(5), TypeError, "path=5, of type int; it should be text or a path"),
+    "compare": (lambda learn: compare(learn), TypeError, r"compare\(\) needs 'other'"),
+    "labels": (lambda learn: Learner(Net(), train_dataset=X, labels=Y), TypeError, r"train_dataset=TensorDataset\(X, Y\)"),
+    "a list of columns": (lambda learn: learner(data=[X, Y]), TypeError, r"a list of 2 tensors.*TensorDataset\(X, Y\)"),
+    "keywords": (lambda learn: learner(optimizer_cls_and_kwargs=(torch.optim.Adam, {"learning_rate": 1})).step(), TypeError, r"Adam\(\) has no argument 'learning_rate'; it is called 'lr'"),
+    "meta": (lambda learn: plain(nn.Linear(4, 3, device="meta")).step(), ValueError, "Linear is on the meta device"),
+    "a tuple": (lambda learn: plain(type("Pair", (nn.Linear,), {"forward": lambda self, x: (nn.Linear.forward(self, x), 1)})(4, 3)).step(), TypeError, r"returned a tuple of 2 parts.*output\[0\]"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_other_mistakes(what):
+    learn = learner(eval_dataset=ROWS)
+    mistake, kind, words = OTHERS[what]
+    refused(lambda: mistake(learn), kind, words)
+    assert learn.step()[0].step == 1
+
+
+def test_lists_of_tensors_are_samples():
+    "A list of tensors of one shape, for an autoencoder, and one of samples of any length, are no columns."
+    auto = learner(nn.Linear(4, 4), data=[*X], loss_func=F.mse_loss)
+    assert auto.train().global_step == 9
+    assert learner(nn.Linear(4, 4), data=[*X[:2]], loss_func=F.mse_loss).train().global_step == 3

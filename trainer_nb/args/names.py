@@ -71,6 +71,8 @@ _FOREIGN_NAMES = {
                     " several"),
     **dict.fromkeys(("precision", "mixed_precision", "amp", "dtype"), "give bf16=True or fp16=True"),
     "early_stopping": "give callbacks=[EarlyStoppingCallback(patience)]",
+    **dict.fromkeys(("labels", "targets", "y", "Y", "x", "X"),
+                    "inputs and labels are one data set: train_dataset=TensorDataset(X, Y)"),
     "shuffle": "training data are shuffled, and train_sampling_strategy='sequential' leaves them in order",
 }
 
@@ -88,6 +90,7 @@ def check_names(
     "Raise TypeError for the first unknown name, with a suggestion."
     for name in names:
         if name in known: continue
+        if name in _LEARNER_ARGUMENTS: raise TypeError(f"`{name}` is an argument of Learner, and not a setting.")
         if name in CALL_NAMES:
             raise TypeError(f"There is no argument `{name}`; it is called `{CALL_NAMES[name]}` here.")
         if name in _FOREIGN_NAMES: raise TypeError(f"There is no argument `{name}`: {_FOREIGN_NAMES[name]}.")

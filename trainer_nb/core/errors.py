@@ -130,6 +130,11 @@ def short_repr(
     text = " ".join(_SHORT.repr(value).split())
     return text if len(text) <= length else f"{text[:length - 3]}..."
 
+def _call_name(function: Callable) -> str:
+    "Return the name by which a function, a method or a class is called."
+    names = function.__qualname__.split(".")
+    return names[-2] if names[-1] == "__init__" and len(names) > 1 else function.__name__
+
 def _parameters(function: Callable) -> list[inspect.Parameter]:
     "Return the parameters of a function, without the object of a method."
     return [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
@@ -145,7 +150,7 @@ def call_error(
     by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     kinds = {p.kind for p in parameters}
-    call = f"{function.__name__}()"
+    call = f"{_call_name(function)}()"
     takes = f"it takes {', '.join(names)}" if names else "it takes none"
     for name, value in kwargs.items():
         hint = hints.get(name, "")
@@ -219,13 +224,14 @@ def check_types_of_call(
         if name not in kinds or _fits(value, kinds[name]): continue
         # an argument without a name: it may be meant for another parameter
         others = [p for p in by_position if p not in given] if name in by_position[:len(args)] else []
-        meant = [p for p in others if p in kinds and kinds[p] is not Any and _fits(value, kinds[p])]
-        if not meant and not isinstance(value, str):
-            meant = [p for p in others if kinds.get(p, Any) is Any]
+        typed = [p for p in others if kinds.get(p, Any) is not Any and not p.startswith("_")]
+        meant = [p for p in typed if value is not None and _fits(value, kinds[p])]
+        if not meant and not isinstance(value, (str, int, float, type(None))):
+            meant = [p for p in others if kinds.get(p, Any) is Any and not p.startswith("_")]
         text = short_repr(value, 60)
         hint = f" Did you mean {meant[0]}={text if len(text) < 30 else '...'}?" if meant else ""
         raise TypeError(
-            f"{function.__name__}() was given {name}={text}, of type {type(value).__name__}; it should be"
+            f"{_call_name(function)}() was given {name}={text}, of type {type(value).__name__}; it should be"
             f" {_describe_kind(kinds[name])}.{hint}"
         )
 

@@ -165,7 +165,8 @@ def call_mismatch(
         return TypeError(f"The data_collator returned a list of {len(by_position)} samples; it has to make one batch of"
                          " them, such as a dict of tensors.")
     if by_position and isinstance(by_position[0], str):
-        return TypeError(f"The samples are text ({short_repr(by_position[0], 30)}), and {name} takes tensors; make numbers"
+        return TypeError(f"The samples are text ({short_repr(by_position[0], 30)}), and {name} takes tensors; make"
+                         " numbers"
                          " of it in the data set, for example with a tokenizer.")
     needed = [p.name for p in parameters if p.default is p.empty]
     if by_position:
@@ -310,6 +311,12 @@ def explain_loss_error(
                           " be named by label_names=['...'].")
     if output is None:
         return TypeError("The model returned None; let its forward return its output.")
+    if isinstance(output, (tuple, list, dict)) and "must be Tensor" in str(error):
+        return TypeError(
+            f"The model returned a {type(output).__name__} of {len(output)} parts, and loss_func takes a tensor; choose"
+            " one, for"
+            " example with loss_func=lambda output, labels: torch.nn.functional.cross_entropy(output[0], labels)."
+        )
     if isinstance(batch, torch.Tensor):
         return ValueError(
             "The data set gives single tensors, so each is its own label, and loss_func cannot compare them with an"

@@ -58,14 +58,24 @@ def to_iterable_dataset(dataset: Iterable[Any]) -> IterableDataset:
     return dataset if isinstance(dataset, IterableDataset) else IterableWrapper(dataset)
 
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #c62bb5f9
+def _is_columns(dataset: Any) -> bool:
+    "Return whether it is a tuple of tensors or arrays, or a list of an input and a label of many samples."
+    if not isinstance(dataset, (tuple, list)) or not dataset: return False
+    if isinstance(dataset, list) and len(dataset) > 3: return False
+    if not all(hasattr(part, "shape") for part in dataset): return False
+    # a list of tensors of one shape is a data set of samples without labels
+    first = dataset[0].shape
+    differ = any(len(part.shape) != len(first) and part.shape[:1] == first[:1] for part in dataset)
+    return isinstance(dataset, tuple) or differ
+
 def check_dataset(
     dataset: Any,
     name: str,  # of the argument, for the message
 ) -> None:
     "Raise TypeError for objects that hold data but are not data sets."
-    if isinstance(dataset, tuple) and dataset and all(hasattr(part, "shape") for part in dataset):
+    if _is_columns(dataset):
         raise TypeError(
-            f"{name} is a tuple of {len(dataset)} tensors or arrays; make a data set of it:"
+            f"{name} is a {type(dataset).__name__} of {len(dataset)} tensors or arrays; make a data set of it:"
             " torch.utils.data.TensorDataset(X, Y)."
         )
     if hasattr(dataset, "iloc"):

@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 # %% auto #0
 __all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'require_optimizer', 'find_param_group', 'make_optimizer', 'call_create_optimizer',
            'call_create_scheduler', 'count_items_in_processes', 'scale_loss', 'is_loss_scaled', 'loss_weight',
-           'check_constructor_args', 'check_given_optimizers', 'check_cls_and_kwargs', 'check_model_storage',
-           'check_label_smoothing', 'check_arg_types', 'check_batch_eval_metrics', 'check_not_remote', 'UserPart',
-           'resolve_processing_class', 'check_run_not_begun', 'check_replaceable', 'replace_part',
-           'replace_train_dataset', 'replace_optimizer', 'replace_scheduler', 'replace_model', 'drop_loader',
-           'trial_parameter', 'build_model', 'local_model', 'TrainerBase']
+           'check_is_model', 'check_constructor_args', 'check_given_optimizers', 'check_cls_and_kwargs',
+           'check_model_storage', 'check_label_smoothing', 'check_arg_types', 'check_batch_eval_metrics',
+           'check_not_remote', 'UserPart', 'check_part', 'resolve_processing_class', 'check_run_not_begun',
+           'check_replaceable', 'replace_part', 'replace_train_dataset', 'replace_optimizer', 'replace_scheduler',
+           'replace_model', 'drop_loader', 'trial_parameter', 'build_model', 'local_model', 'TrainerBase']
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -147,6 +147,16 @@ def loss_weight(
 NO_MODEL_MESSAGE = "There is no model; give the Learner a model, or model_init=, a function that makes one."
 
 
+def check_is_model(model: Any) -> None:
+    "Raise TypeError for anything but an instance of a module."
+    if isinstance(model, type) and issubclass(model, torch.nn.Module):
+        raise TypeError(f"model is the class {model.__name__}; give an instance of it: {model.__name__}(...).")
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"model is {type(model).__name__}, not a torch.nn.Module; a function that makes the model goes into"
+            " model_init=."
+        )
+
 def check_constructor_args(
     model: torch.nn.Module | None,
     model_init: Callable[..., torch.nn.Module] | None,
@@ -160,13 +170,8 @@ def check_constructor_args(
     if model is None and model_init is None: raise ValueError(NO_MODEL_MESSAGE)
     if model is not None and model_init is not None:
         raise ValueError("Both model and model_init were given; give the one or the other.")
-    if isinstance(model, type) and issubclass(model, torch.nn.Module):
-        raise TypeError(f"model is the class {model.__name__}; give an instance of it: {model.__name__}(...).")
-    if model is not None and not isinstance(model, torch.nn.Module):
-        raise TypeError(
-            f"model is {type(model).__name__}, not a torch.nn.Module; a function that makes the model goes into"
-            " model_init=."
-        )
+    if model is not None:
+        check_is_model(model)
     if isinstance(model_init, torch.nn.Module):
         raise TypeError(f"model_init is a model and not a function that makes one; give the Learner"
                         f" model={type(model_init).__name__}(...).")
@@ -291,8 +296,31 @@ class UserPart:
     "Store a user-provided part; an assignment raises an error while other processes have the run."
     def __set_name__(self, owner: type, name: str) -> None: self.name = name
     def __set__(self, learner: TrainerBase, value: Any) -> None:
-        check_not_remote(vars(learner).get("run_state"), self.name)
+        run = vars(learner).get("run_state")
+        check_not_remote(run, self.name)
+        if run is not None:
+            # the constructor has checked its arguments
+            check_part(learner, self.name, value)
         vars(learner)[self.name] = value
+
+def check_part(
+    learner: TrainerBase,
+    name: str,  # of an attribute of the learner
+    value: Any,
+) -> None:
+    "Raise TypeError for a part that the constructor would not accept either."
+    if name == "data_collator" and value is None:
+        raise TypeError("data_collator is a function, not None; trainer_nb.default_data_collator is the default.")
+    if name in FUNCTIONS and not (name == "compute_metrics" and learner.args.batch_eval_metrics):
+        check_callable(name, value, FUNCTIONS[name][0], *FUNCTIONS[name][1])
+    elif name == "metrics":
+        check_metrics(value)
+    elif name == "optimizer":
+        check_given_optimizers(value, None)
+    elif name == "lr_scheduler":
+        check_given_optimizers(None, value)
+    elif name == "model":
+        check_is_model(value)
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #c2bf1f66
 def resolve_processing_class(processing_class: Any, settings: dict[str, Any]) -> Any:
@@ -858,6 +886,7 @@ class TrainerBase:
         return local_model(self)
     @model.setter
     def model(self, model: torch.nn.Module) -> None:
+        check_part(self, "model", model)
         replace_part(self, "model", lambda: replace_model(self, model))
 
     @property
@@ -870,6 +899,7 @@ class TrainerBase:
     def optimizer(self) -> torch.optim.Optimizer: return self.run_state.optimizer   # None before it is created
     @optimizer.setter
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        check_part(self, "optimizer", optimizer)
         with RUN_LOCK:
             replace_optimizer(self.run_state, optimizer)
 
@@ -877,6 +907,7 @@ class TrainerBase:
     def lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler: return self.run_state.lr_scheduler
     @lr_scheduler.setter
     def lr_scheduler(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
+        check_part(self, "lr_scheduler", scheduler)
         with RUN_LOCK:
             replace_scheduler(self.run_state, scheduler)
 

@@ -76,6 +76,11 @@ def prepare_model(learner: TrainerBase):
             f"{lazy!r} of the model has no shape yet (a lazy layer). Run one batch through the model before"
             " training."
         )
+    if any(p.is_meta for p in learner.model.parameters()):
+        raise ValueError(
+            f"{type(run.model).__name__} is on the meta device and has no weights; load them, or make the model outside of"
+            " torch.device('meta')."
+        )
     if run.device is None:
         run.device = Device(run.args)
         try:

@@ -17,7 +17,7 @@ from torch import nn
 
 from ..args.fields import OPTIMIZER_NAMES, field_default
 from ..args.training_args import TrainingArguments
-from ..core.errors import suggest_names, warn
+from ..core.errors import call_error, suggest_names, warn
 from ..device.sharding import is_dtensor, to_local
 from .extra_optimizers import LIBRARY_OPTIMIZERS, Adafactor, Muon, adam_kwargs, isolate_bnb_manager
 from .extra_optimizers import target_options
@@ -320,7 +320,12 @@ def create_optimizer(
     if kwargs.get("fused") and any(p.is_complex() for p in model.parameters()):
         kwargs = {**kwargs, "fused": None}
     make_groups = parameter_groups if cls_and_kwargs else optimizer_groups
-    optimizer = cls(make_groups(model, args, decay), **kwargs)
+    groups = make_groups(model, args, decay)
+    try:
+        optimizer = cls(groups, **kwargs)
+    except TypeError as error:
+        hints = {"learning_rate": "lr", "wd": "weight_decay", "epsilon": "eps"}
+        raise call_error(cls.__init__, (groups,), kwargs, hints) or error from None
     isolate_bnb_manager(optimizer, model)
     return optimizer
 
