@@ -2,10 +2,12 @@
 
 __version__ = "0.1.0"
 
+from pathlib import Path
+
 from . import aliases
 from .core.callbacks import (DefaultFlowCallback, EarlyStoppingCallback, ExportableState, PrinterCallback, TrainerCallback,
                              TrainerControl, TrainerState)
-from .core.errors import Paused, InvalidOperation
+from .core.errors import Paused, InvalidOperation, checked
 from .core.history import History, Record, Records
 from .core.seeding import set_seed
 from .args.training_args import TrainingArguments
@@ -36,19 +38,22 @@ def parse_args(*classes, argv=None):
     return read(*classes, argv=argv)
 
 
+@checked
 def compare(learn, other):
     "Show the losses of two learners side by side; see `trainer_nb.state.branch.compare`."
     from .state.branch import compare
     return compare(learn, other)
 
 
-def get_last_checkpoint(folder):
+@checked
+def get_last_checkpoint(folder: str | Path):
     "Return the newest valid checkpoint in a folder, or None; see `trainer_nb.state.checkpoint_dirs`."
     from .state.checkpoint_dirs import get_last_checkpoint
     return get_last_checkpoint(folder)
 
 
-def follow(path, also=()):
+@checked
+def follow(path: str | Path, also=()):
     "Show a live view of a run in another process, read from its log; see `trainer_nb.live.follow`."
     from .live.follow import follow
     return follow(path, also)

@@ -5,7 +5,7 @@
 # %% ../nbs/learner.ipynb #064d711a
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -13,7 +13,7 @@ import torch
 
 from .args.training_args import TrainingArguments, TrainingArgumentsKwargs
 from .core.callbacks import TrainerCallback
-from .core.errors import InvalidOperation, release_last_traceback, warn
+from .core.errors import InvalidOperation, checked, release_last_traceback, short_repr, warn
 from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
@@ -70,7 +70,7 @@ class TrainingMixin(TrainerBase):
         start a new one from the present weights."""
         from trainer_nb.state.async_save import wait_for_save
         run = self.run_state
-        check_train_args(run, trial, ignore_keys_for_eval)
+        check_train_args(run, resume_from_checkpoint, trial, ignore_keys_for_eval)
         with guarded(self, "train()", check_can_train):
             under_way = run.state.global_step and not run.finished and not run.corrupted
             resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
@@ -105,9 +105,17 @@ class TrainingMixin(TrainerBase):
         return DebugStep(self)
 
 # %% ../nbs/learner.ipynb #f2c23904
-def check_train_args(run: RunState, trial: Any, ignored: Sequence[str] | None) -> None:
-    """Raise ValueError for arguments of train() that only the Trainer's internal
-    calls use, or that would not reach the run."""
+def check_train_args(run: RunState, resume: Any, trial: Any, ignored: Sequence[str] | None) -> None:
+    """Raise ValueError for arguments of train() that only the Trainer's internal calls use, or that would not reach the
+    run; TypeError for a number of epochs."""
+    if isinstance(resume, (int, float)) and not isinstance(resume, bool):
+        raise TypeError(
+            f"train() trains to the end of the run, and takes no number of epochs: learn.run(epochs={resume}) trains"
+            " for"
+            f" that long, and Learner(..., num_train_epochs={resume}) or learn.set(num_train_epochs={resume}) makes it"
+            " the"
+            " length of the run."
+        )
     if trial is not None:
         raise ValueError("train() takes no trial: hyperparameter_search() makes a learner for each, and trains it.")
     if ignored is not None and run.remote_run is not None:
@@ -208,6 +216,7 @@ class LiveMixin(TrainerBase):
         if run.owner is not None or run.yield_depth or run.phase == "debug":
             run.pause_requested = True
 
+    @checked
     def dashboard(
         self,
         also=(),  # other learners, histories, or paths of logs, drawn in the same charts
@@ -260,6 +269,7 @@ class ChangeMixin(TrainerBase):
             self.pause()
             free_run(self)
 
+    @checked
     @exclusive
     def snapshot(
         self,
@@ -404,6 +414,7 @@ def check_can_launch(learn: TrainerBase, verb: str) -> None:
 # %% ../nbs/learner.ipynb #08343d37
 class EvaluationMixin(TrainerBase):
     "Define the verbs that evaluate a run, and show samples."
+    @checked
     @exclusive
     def evaluate(
         self,
@@ -432,6 +443,7 @@ class EvaluationMixin(TrainerBase):
             )
             return metrics
 
+    @checked
     @exclusive
     def predict(
         self, test_dataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test",
@@ -464,12 +476,13 @@ class EvaluationMixin(TrainerBase):
         check_between_steps(self, "summary()")
         return summarize_model(self)
 
+    @checked
     @exclusive
     def show_batch(
         self,
         n: int = 9,
         dataset=None,  # None: the training data
-        show=None,  # a function of (batch, n) that returns HTML, or an object with a rich display
+        show: Callable | None = None,  # a function of (batch, n) that returns HTML, or an object with a rich display
     ):
         """Show the first `n` samples of the training data, or of another data set, as the model receives them:
         images, text, sound, or a table."""
@@ -477,6 +490,7 @@ class EvaluationMixin(TrainerBase):
         check_between_steps(self, "show_batch()")
         return show_batch(self, n, dataset, show)
 
+    @checked
     @exclusive
     def top_losses(self, k: int = 9, dataset=None):
         """Show the `k` samples of the evaluation set, or of another one, with the largest loss.
@@ -492,6 +506,7 @@ class EvaluationMixin(TrainerBase):
         check_between_steps(self, "confusion()")
         return confusion(self, dataset)
 
+    @checked
     @exclusive
     def most_confused(self, min_count: int = 1, dataset=None) -> list:
         """Return the most frequent mistakes on the evaluation set, or on another one, with at least `min_count`
@@ -512,12 +527,13 @@ class DiagnosticsMixin(TrainerBase):
         from trainer_nb.diagnostics.layers import inspect_layers
         return inspect_layers(self, batch)
 
+    @checked
     @exclusive
     def watch(self,
               every: int = 10,   # steps between two measurements
               # these, "weight", and functions of (module, inputs, output) or (parameter, gradient)
-              what=("output", "gradient", "update", "histogram"),
-              layers=None        # names, prefixes of names, or patterns with *; None: all
+              what: str | Callable | Iterable[str | Callable] = ("output", "gradient", "update", "histogram"),
+              layers: str | Iterable[str] | None = None   # names, prefixes of names, or patterns with *; None: all
              ):
         """Measure layers while training, from the next step on; learn.watched shows the result.
         Raise ValueError for layers or quantities that cannot be watched."""
@@ -538,6 +554,7 @@ class DiagnosticsMixin(TrainerBase):
         from trainer_nb.diagnostics.watch import WatchReport
         return WatchReport(self.history)
 
+    @checked
     def plot(
         self,
         *what,  # names of columns, metrics, or watched quantities
@@ -553,6 +570,7 @@ class DiagnosticsMixin(TrainerBase):
 # %% ../nbs/learner.ipynb #38e9c152
 class TuningMixin(TrainerBase):
     "Define the verbs that try settings out."
+    @checked
     @exclusive
     def lr_find(self,
                 start: float = 1e-7,                # the first learning rate, of the first group; the others keep their ratios
@@ -560,7 +578,8 @@ class TuningMixin(TrainerBase):
                 num_steps: int = 100,
                 mode: str = "exp",                  # or "linear"
                 stop_factor: float | None = 4.0,    # stop at this multiple of the lowest mean loss; None: only if it is not finite
-                suggest=("valley", "slide", "minimum", "steep")   # names, or functions of (rates, losses)
+                # names, or functions of (rates, losses)
+                suggest: str | Callable | Iterable[str | Callable] = ("valley", "slide", "minimum", "steep")
                ):
         """Try increasing learning rates without leaving a trace; return the
         losses, and the rates that the rules suggest.
@@ -569,14 +588,16 @@ class TuningMixin(TrainerBase):
         def progress(n: int): return search_progress(self.run_state, n)
         return lr_find(self, start, end, num_steps, mode, stop_factor, suggest, progress)
 
+    @checked
     @exclusive
     def hyperparameter_search(self,
-                              hp_space=None,              # trial -> dict of settings; None: a default space
-                              compute_objective=None,     # metrics -> number, or a list of them; None: the loss, or the sum of the metrics
-                              n_trials: int = 20,
-                              direction: str = "minimize",       # or "maximize"; a list for several objectives
+                              hp_space: Callable | None = None,   # trial -> dict of settings; None: a default space
+                              # metrics -> number, or a list of them; None: the loss, or the sum of the metrics
+                              compute_objective: Callable | None = None,
+                              n_trials: int | None = 20,
+                              direction: str | Sequence[str] = "minimize",       # or "maximize"; a list for several objectives
                               backend=None,               # "optuna", the only backend
-                              hp_name=None,               # trial -> name of its folder; None: run-<number>
+                              hp_name: Callable | None = None,   # trial -> name of its folder; None: run-<number>
                               **kwargs):                  # arguments of Optuna's create_study and optimize
         """Train with the settings that Optuna proposes, each trial from the first weights, without leaving a trace;
         return the best trial, or a list if direction is a list.
@@ -606,6 +627,7 @@ class TuningMixin(TrainerBase):
 # %% ../nbs/learner.ipynb #96d447a1
 class RecordingMixin(TrainerBase):
     "Define the verbs that write to the disk and read from it, log, and manage callbacks."
+    @checked
     @exclusive
     def save_model(
         self,
@@ -620,6 +642,8 @@ class RecordingMixin(TrainerBase):
             raise ValueError(
                 "There is no folder to save to; call save_model(folder), or give the Learner an output_dir=."
             )
+        if Path(folder).expanduser().is_file():
+            raise ValueError(f"{str(folder)!r} is a file; save_model() takes the folder for the model's files.")
         with averaged_weights(self.optimizer):
             self._save(str(folder))
         return Path(folder).expanduser()
@@ -634,6 +658,7 @@ class RecordingMixin(TrainerBase):
         sharded = {"world": device.world} if device is not None and device.sharded_model is not None else {}
         save_model(self.model, output_dir, get_processor(self), state_dict, **sharded)
 
+    @checked
     @exclusive
     def save_checkpoint(
         self,
@@ -679,10 +704,15 @@ class RecordingMixin(TrainerBase):
         self, logs: dict,
         start_time=None,  # ignored, for compatibility with the Trainer
     ):
-        "Log values to state.log_history, to the history, and to the callbacks."
+        "Log values to state.log_history, to the history, and to the callbacks. Raise TypeError for anything but a"
+        " dict."
+        if not isinstance(logs, Mapping):
+            raise TypeError(f"log() takes a dict of names and numbers, such as {{'accuracy': 0.9}}, not"
+                            f" {short_repr(logs)}.")
         with self.run_state.interrupts:
             log(self, logs)
 
+    @checked
     @exclusive
     def export_script(
         self,
@@ -742,6 +772,7 @@ class RecordingMixin(TrainerBase):
         from trainer_nb.engine.eval_outputs import metrics_format
         return metrics_format(metrics)
 
+    @checked
     def log_metrics(
         self,
         split: str,  # "train", "eval", "test"
@@ -752,6 +783,7 @@ class RecordingMixin(TrainerBase):
         if self.is_world_process_zero():
             print(metrics_table(split, metrics))
 
+    @checked
     def save_metrics(
         self, split: str, metrics: dict,
         combined: bool = True,  # also into all_results.json

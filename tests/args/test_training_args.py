@@ -242,7 +242,8 @@ def test_resolve_keeps_the_class_and_knows_its_fields():
     assert type(new) is More and (new.beam, new.seed) == (2, 3) and resolve_args(new, dict(beam=5)).beam == 5
 
 def test_resolve_names_a_wrong_type(tmp_path):
-    with pytest.raises(TypeError, match="of type str; pass a TrainingArguments"): resolve_args("out", {})
+    with pytest.raises(TypeError, match="of type int; pass a TrainingArguments"): resolve_args(5, {})
+    with pytest.raises(TypeError, match="args is the path 'out'; .* output_dir='out'"): resolve_args("out", {})
     theirs = pytest.importorskip("transformers").TrainingArguments(str(tmp_path), use_cpu=True)
     with pytest.raises(TypeError, match="import TrainingArguments from trainer_nb"): resolve_args(theirs, {})
 

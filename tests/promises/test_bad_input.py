@@ -92,6 +92,9 @@ MADE = {  # what is typed: the kind of error, and words that its message has to 
     "rate in quotes": (lambda: learner(learning_rate="1e-4"), ValueError, "without quotes"),
     "logging never": (lambda: learner(logging_steps=0), ValueError, "logging_strategy='no'"),
     "smoothing of a loss function": (lambda: learner(loss_func=nn.functional.cross_entropy, label_smoothing_factor=0.1), ValueError, "CrossEntropyLoss"),
+    "a generator": (lambda: learner(train_dataset=(row for row in ROWS), max_steps=30), TypeError, "a generator, which can be read only once.*from_generator"),
+    "nothing to evaluate on": (lambda: learner(eval_strategy="epoch"), ValueError, "nothing to evaluate on.*eval_dataset="),
+    "fp16 on the CPU": (lambda: learner(fp16=True), ValueError, "fp16=True needs a GPU.*bf16=True"),
 }
 
 
@@ -112,8 +115,6 @@ TRAINED = {
     "no schedule": (lambda: learner(cls=NoSchedule), TypeError, "create_scheduler made no schedule.*self.lr_scheduler"),
     "no module": (lambda: Learner(model_init=lambda: "bert", train_dataset=ROWS, use_cpu=True), TypeError, "model_init returned str, not a torch.nn.Module"),
     "all frozen": (lambda: learner(frozen()), ValueError, r"Every parameter.*frozen.*learn.unfreeze\(\)"),
-    "fp16 on the CPU": (lambda: learner(fp16=True), ValueError, "fp16=True needs a GPU.*bf16=True"),
-    "nothing to evaluate on": (lambda: learner(eval_strategy="epoch"), ValueError, "nothing to evaluate on.*eval_dataset="),
     "labels too high": (lambda: learner(Net(2)), ValueError, "labels of this batch go from 0 to 2.*number the classes from 0"),
     "labels too low": (lambda: learner(train_dataset=labelled(-5)), ValueError, "go from -5 to -3"),
     "labels too high for a function": (lambda: learner(nn.Linear(4, 2), [(r["x"], r["labels"]) for r in ROWS], loss_func=nn.functional.cross_entropy), ValueError,
@@ -130,7 +131,6 @@ TRAINED = {
     "loss as a number": (lambda: learner(Net(returns="number")), TypeError, "The loss is a float, not a tensor"),
     "a stream that was read": (lambda: learner(train_dataset=Once(), max_steps=30), ValueError, "gave no batches in this epoch.*only once"),
     "a scripted model": (lambda: learner(torch.jit.script(nn.Linear(4, 3)), loss_func=nn.functional.cross_entropy), TypeError, "scripted.*the module that was scripted"),
-    "a generator": (lambda: learner(train_dataset=(row for row in ROWS), max_steps=30), TypeError, "a generator, which can be read only once.*from_generator"),
     "metric's name": (lambda: learner(eval_dataset=ROWS, eval_strategy="epoch", metric_for_best_model="acc"), KeyError, r"'acc', but the evaluation gave eval_loss.*learn.set\(metric_for_best_model"),
     "metrics that are no dict": (lambda: learner(eval_dataset=ROWS, eval_strategy="epoch", compute_metrics=lambda p: 0.9), TypeError, "compute_metrics returned float; it must return a dict"),
 }
@@ -425,8 +425,11 @@ def test_on_init_end():
     ((torch.zeros(5, 4), torch.zeros(5)), "TensorDataset"), ({"x": [1, 2]}, "from_dict"), ("imdb", "no data set"), (5, "no data set"),
 ])
 def test_no_data_sets(data, match):
-    learn = Learner(torch.nn.Linear(4, 3), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, max_steps=2)
-    with pytest.raises(TypeError, match=match): learn.step()
+    given = dict(loss_func=torch.nn.functional.cross_entropy, use_cpu=True, max_steps=2)
+    with pytest.raises(TypeError, match=match): Learner(torch.nn.Linear(4, 3), train_dataset=data, **given)
+    learn = Learner(torch.nn.Linear(4, 3), **given)
+    with pytest.raises(TypeError, match=match): learn.train_dataset = data
+    assert learn.train_dataset is None
 
 
 @pytest.mark.parametrize("given, name", [("lr", "learning_rate"), ("epochs", "num_train_epochs"), ("batch_size", "per_device_train_batch_size"),

@@ -335,11 +335,11 @@ def test_what_cannot_go_on_is_refused(tmp_path, written, given, why):
 
 
 @pytest.mark.parametrize("given, said, effect", [
-    (dict(learning_rate=5e-3), "learning_rate is 0.005 from here on, and was 0.01", lambda l: l.run_state.lr_scheduler.base_lrs[0] == 5e-3),
-    (dict(num_train_epochs=12), "num_train_epochs is 12", lambda l: l.state.max_steps == 36),
-    (dict(per_device_train_batch_size=2), "per_device_train_batch_size is 2", lambda l: l.state.train_batch_size == 2),
-    (dict(save_steps=7), "save_steps is 7", lambda l: l.state.save_steps == 7),
-    (dict(max_grad_norm=0.5), "max_grad_norm is 0.5", lambda l: l.args.max_grad_norm == 0.5)])
+    (dict(learning_rate=5e-3), "learning_rate  0.01    0.005", lambda l: l.run_state.lr_scheduler.base_lrs[0] == 5e-3),
+    (dict(num_train_epochs=12), "num_train_epochs  10      12", lambda l: l.state.max_steps == 36),
+    (dict(per_device_train_batch_size=2), "per_device_train_batch_size  4       2", lambda l: l.state.train_batch_size == 2),
+    (dict(save_steps=7), "save_steps  500     7", lambda l: l.state.save_steps == 7),
+    (dict(max_grad_norm=0.5), "max_grad_norm  1.0     0.5", lambda l: l.args.max_grad_norm == 0.5)])
 def test_an_edited_setting_is_meant(tmp_path, written, given, said, effect):
     "It is changed from here on, as set would do it; the same run with set goes the same way."
     learn = quiet_learner(tmp_path, **given)
@@ -502,6 +502,16 @@ def test_not_in_the_middle_of_a_step(tmp_path):
 
 
 
+
+
+def test_edited_settings_are_one_warning(tmp_path, written):
+    "A table of name, before and now; sentences about other differences have warnings of their own."
+    learn = quiet_learner(tmp_path, save_steps=7, learning_rate=5e-3, max_grad_norm=0.5)
+    with pytest.warns(UserWarning) as told: report = learn.load_checkpoint(written[0])
+    first, *table = str(told[0].message).splitlines()
+    assert len(told) == 1 and first == "checkpoint-4: 3 settings differ from when the run began; from here on the present values count:"
+    assert sorted(line.split() for line in table) == [["learning_rate", "0.01", "0.005"], ["max_grad_norm", "1.0", "0.5"], ["name", "before", "now"], ["save_steps", "500", "7"]]
+    assert len({line.index(line.split()[1]) for line in table}) == 1 and len(report.said) == 3
 
 
 @pytest.mark.parametrize("limit, kept", [(None, [4, 8, 12, 16, 20, 24, 28, 30]), (1, [30]), (3, [24, 28, 30])])

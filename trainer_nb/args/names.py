@@ -13,7 +13,7 @@ from typing import Any
 from ..core.errors import check_attribute, is_misspelling, suggest_names, warn
 
 # %% auto #0
-__all__ = ['SUGGESTED_NAMES', 'RENAMED', 'REPLACED', 'RENAMED_VALUES', 'REMOVED', 'FIELD_ALIASES', 'check_names',
+__all__ = ['SUGGESTED_NAMES', 'CALL_NAMES', 'RENAMED', 'REPLACED', 'RENAMED_VALUES', 'REMOVED', 'FIELD_ALIASES', 'check_names',
            'translate_legacy', 'legacy_value', 'with_name_checks', 'CheckedNames']
 
 # %% ../../nbs/02_args/01_names.ipynb #52044904
@@ -36,6 +36,52 @@ SUGGESTED_NAMES = {
     "optimizer": "optimizers",
 }
 
+CALL_NAMES = SUGGESTED_NAMES | {  # more of them, for the arguments of a call
+    **dict.fromkeys(("epoch", "n_epochs", "num_epochs", "max_epochs"), "num_train_epochs"),
+    **dict.fromkeys(("steps", "num_steps", "total_steps"), "max_steps"),
+    "train_batch_size": "per_device_train_batch_size",
+    "eval_batch_size": "per_device_eval_batch_size",
+    "opt": "optim",
+    "opt_func": "optimizer_cls_and_kwargs",
+    **dict.fromkeys(("lr_scheduler", "scheduler", "schedule"), "lr_scheduler_type"),
+    **dict.fromkeys(("warmup", "num_warmup_steps"), "warmup_steps"),
+    "num_workers": "dataloader_num_workers",
+    "pin_memory": "dataloader_pin_memory",
+    "drop_last": "dataloader_drop_last",
+    **dict.fromkeys(("clip", "grad_clip", "gradient_clip_val", "max_norm"), "max_grad_norm"),
+    **dict.fromkeys(("accumulation_steps", "accumulate_grad_batches"), "gradient_accumulation_steps"),
+    **dict.fromkeys(("random_seed", "random_state"), "seed"),
+    **dict.fromkeys(("path", "model_dir", "default_root_dir"), "output_dir"),
+    "logger": "report_to",
+    "loss_function": "loss_func",
+    **dict.fromkeys(("data", "dataset", "dls", "train_dl", "train_loader", "train_dataloader"), "train_dataset"),
+    **dict.fromkeys(
+        ("eval_ds", "val_ds", "val_dataset", "valid_dataset", "validation_dataset", "valid_data", "validation_data",
+         "valid_dl", "val_loader", "eval_dataloader"),
+        "eval_dataset"
+    ),
+    **dict.fromkeys(("collate_fn", "collator"), "data_collator"),
+    "metric": "metrics",
+}
+
+# names that correspond to no argument, or to several
+_FOREIGN_NAMES = {
+    **dict.fromkeys(("device", "devices", "gpus", "accelerator"),
+                    "a GPU is used where there is one, use_cpu=True stays on the CPU, and learn.launch(n) uses"
+                    " several"),
+    **dict.fromkeys(("precision", "mixed_precision", "amp", "dtype"), "give bf16=True or fp16=True"),
+    "early_stopping": "give callbacks=[EarlyStoppingCallback(patience)]",
+    **dict.fromkeys(("labels", "targets", "y", "Y", "x", "X"),
+                    "inputs and labels are one data set: train_dataset=TensorDataset(X, Y)"),
+    "shuffle": "training data are shuffled, and train_sampling_strategy='sequential' leaves them in order",
+}
+
+# arguments of a Learner that are no settings, for suggestions
+_LEARNER_ARGUMENTS = (
+    "model", "args", "data_collator", "train_dataset", "eval_dataset", "processing_class", "model_init",
+    "compute_loss_func", "compute_metrics", "callbacks", "optimizers", "optimizer_cls_and_kwargs",
+    "preprocess_logits_for_metrics", "loss_func", "metrics"
+)
 
 def check_names(
     names: Iterable[str],  # the given names
@@ -44,9 +90,11 @@ def check_names(
     "Raise TypeError for the first unknown name, with a suggestion."
     for name in names:
         if name in known: continue
-        if name in SUGGESTED_NAMES:
-            raise TypeError(f"There is no argument `{name}`; it is called `{SUGGESTED_NAMES[name]}` here.")
-        raise TypeError(f"There is no argument `{name}`.{suggest_names(name, known)}")
+        if name in _LEARNER_ARGUMENTS: raise TypeError(f"`{name}` is an argument of Learner, and not a setting.")
+        if name in CALL_NAMES:
+            raise TypeError(f"There is no argument `{name}`; it is called `{CALL_NAMES[name]}` here.")
+        if name in _FOREIGN_NAMES: raise TypeError(f"There is no argument `{name}`: {_FOREIGN_NAMES[name]}.")
+        raise TypeError(f"There is no argument `{name}`.{suggest_names(name, [*known, *_LEARNER_ARGUMENTS])}")
 
 # %% ../../nbs/02_args/01_names.ipynb #b150b119
 RENAMED: dict[str, str] = {  # older name: newer name
@@ -206,7 +254,9 @@ def legacy_value(
     if name in REMOVED and not name.startswith("_"):
         droppable = REMOVED[name][1] or (False,)
         return droppable[0]
-    raise AttributeError(f"TrainingArguments has no {name!r}.")
+    meant = CALL_NAMES.get(name)
+    hint = f" Did you mean {meant!r}?" if meant else suggest_names(name, vars(args), 1)
+    raise AttributeError(f"TrainingArguments has no {name!r}.{'' if name.startswith('_') else hint}")
 
 # %% ../../nbs/02_args/01_names.ipynb #e461e43c
 def with_name_checks(init: Callable[..., None]) -> Callable[..., None]:

@@ -26,8 +26,8 @@ from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, trans
 from .parallel import ParallelMode, Ranks, check_accelerator_config, check_sharding
 from .parallel import connect_processes, device_of, first_process_first, log_level
 from .setters import ArgumentSetters
-from .validation import check_conflicts, check_saving, check_steps, check_trackers, check_types
-from .validation import check_unsupported, check_values, matches_type
+from .validation import check_assigned, check_conflicts, check_saving, check_steps, check_trackers
+from .validation import check_types, check_unsupported, check_values, matches_type
 from ..display.tables import html_table
 
 # %% auto #0
@@ -171,6 +171,13 @@ class TrainingArguments(
         if isinstance(counted, bool):
             self.include_num_input_tokens_seen = "all" if counted else "no"
         _parse_json_fields(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        "Set an attribute; raise ValueError for a value that the constructor would reject as well."
+        # the constructor and check() convert values first; they end by recording the derived ones
+        if name in TrainingArguments.__dataclass_fields__ and "_filled" in vars(self):
+            check_assigned(name, value, field_types(TrainingArguments)[name])
+        super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
         "Return the value of an older name."
@@ -451,6 +458,14 @@ def resolve_args(
 
 def _wrong_type_message(args: object) -> str:
     "Return the error message for arguments of another type."
+    if isinstance(args, (str, os.PathLike)):
+        return f"args is the path {str(args)!r}; the folder of a run is an argument by name: output_dir={str(args)!r}."
+    if isinstance(args, torch.nn.Module):
+        return "args is a model; the model is the first argument, Learner(model), and the others are given by name."
+    if isinstance(args, torch.optim.Optimizer):
+        return "args is an optimizer; give it by name: optimizers=(optimizer, None)."
+    if hasattr(args, "__getitem__") or hasattr(args, "__iter__"):
+        return f"args is of type {type(args).__name__}; if it is the training data, give it by name: train_dataset=...."
     for cls in type(args).__mro__:
         if cls.__name__ == "TrainingArguments" and cls.__module__.startswith("transformers"):
             return (

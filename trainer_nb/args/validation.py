@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable
 from dataclasses import Field, fields
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from .fields import CHOICES, METRIC_SCHEDULES, TARGETED_OPTIMIZERS, TRACKERS, CheckpointingArgs
-from .fields import field_default, field_types
-from ..core.errors import suggest_names, warn
+from .fields import field_default, field_types, to_builtin
+from ..core.errors import short_repr, suggest_names, warn
 
 if TYPE_CHECKING:
     from trainer_nb.args.training_args import TrainingArguments
 
 # %% auto #0
 __all__ = ['UNSUPPORTED', 'HUB_FIELDS', 'UNSUPPORTED_VALUES', 'VALUE_BOUNDS', 'REQUIRED_FIELDS', 'DATA_WORKER_FIELDS',
-           'has_no_effect', 'format_argument', 'check_unsupported', 'matches_type', 'check_types', 'check_values',
-           'check_steps', 'check_conflicts', 'check_saving', 'check_trackers']
+           'has_no_effect', 'format_argument', 'check_unsupported', 'matches_type', 'describe_type', 'check_type',
+           'check_types', 'check_values', 'check_bound', 'check_choice', 'check_assigned', 'check_steps',
+           'check_conflicts', 'check_saving', 'check_trackers']
 
 # %% ../../nbs/02_args/03_validation.ipynb #5cf558ad
 _NO_HUB = "pushes to the Hub, which is unsupported; use learn.save_model(folder), then huggingface_hub.upload_folder"
@@ -117,7 +119,11 @@ def _parse_number(text: str) -> int | float | None:
         return None
     return int(number) if text.strip().lstrip("+-").isdigit() else number
 
-def _type_hint(name: str, value: Any) -> str:
+def _type_hint(
+    name: str,
+    value: Any,
+    kind: Any,  # the annotation of the field
+) -> str:
     "Return how to correct a value of a wrong type, empty if unknown."
     number = _parse_number(value) if isinstance(value, str) else None
     if isinstance(number, int): return f" Write the number without quotes: {number!r}."
@@ -126,7 +132,32 @@ def _type_hint(name: str, value: Any) -> str:
     if value is False and name in CHOICES: return " Write 'no' in quotes (YAML reads a bare no as False)."
     if value is None and name == "max_grad_norm": return " Write 0 for no clipping."
     if isinstance(value, float) and value.is_integer(): return f" Write {int(value)}."
+    if isinstance(value, str) and kind is bool: return " Write True or False, without quotes."
+    if isinstance(value, str) and matches_type([value], kind): return f" Write a list: [{value!r}]."
+    if name == "optim" and isinstance(value, type):
+        return f" A class goes into optimizer_cls_and_kwargs=({value.__name__}, {{'lr': 1e-3}})."
+    if name == "optim": return " An optimizer goes into optimizers=(optimizer, None)."
+    if name == "lr_scheduler_type": return " A schedule of torch goes into optimizers=(optimizer, schedule)."
+    if name == "learning_rate" and isinstance(value, (slice, tuple)):
+        return " Rates of several layer groups are a list, with layer_groups=[...]."
     return ""
+
+def describe_type(kind: Any) -> str:
+    "Return an annotation as it is written, without modules."
+    text = kind.__name__ if isinstance(kind, type) else str(kind)
+    return re.sub(r"\b[a-z_]+(\.[a-z_]+)*\.(?=[A-Z])", "", text)
+
+def check_type(
+    name: str,
+    value: Any,
+    kind: Any,  # the annotation of the field
+) -> None:
+    "Raise ValueError if a value does not match the annotation of a field."
+    if matches_type(value, kind): return
+    raise ValueError(
+        f"{name}={short_repr(value)} is of type {type(value).__name__}; it should be {describe_type(kind)}."
+        f"{_type_hint(name, value, kind)}"
+    )
 
 def check_types(
     args: Any,  # an instance of a dataclass
@@ -136,14 +167,7 @@ def check_types(
     cls = cls or type(args)
     types = field_types(cls)
     for f in fields(cls):
-        value = getattr(args, f.name)
-        kind = types[f.name]
-        if matches_type(value, kind): continue
-        expected = kind.__name__ if isinstance(kind, type) else str(kind)
-        raise ValueError(
-            f"{f.name}={value!r} is of type {type(value).__name__}; it should be {expected}."
-            f"{_type_hint(f.name, value)}"
-        )
+        check_type(f.name, getattr(args, f.name), types[f.name])
 
 # %% ../../nbs/02_args/03_validation.ipynb #7900f469
 VALUE_BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {  # condition: (test, fields)
@@ -160,9 +184,11 @@ VALUE_BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {  # 
         (
             "learning_rate", "weight_decay", "warmup_steps", "max_grad_norm", "adam_epsilon", "rewind_every",
             "rewind_memory", "eval_delay", "logging_steps", "eval_steps", "save_steps", "dataloader_num_workers",
-            "seed", "data_seed", "neftune_noise_alpha"
+            "neftune_noise_alpha"
         ),
     ),
+    # a generator of torch takes 64 bits, and the number of the epoch is added
+    "0 or more and below 2**63": (lambda x: 0 <= x < 2**63, ("seed", "data_seed")),
     "from 0 to below 1": (lambda x: 0 <= x < 1, ("label_smoothing_factor", "adam_beta1", "adam_beta2")),
 }
 
@@ -170,19 +196,58 @@ def check_values(args: TrainingArguments) -> None:
     "Raise ValueError for the first value that is out of bounds or not among its choices."
     for condition, (is_valid, names) in VALUE_BOUNDS.items():
         for name in names:
-            value = getattr(args, name)
-            if value is None: continue
-            numbers = value if isinstance(value, list) else [value]
-            if not all(is_valid(number) for number in numbers):
-                raise ValueError(f"{name}={value!r} should be {condition}.")
+            check_bound(name, getattr(args, name), condition, is_valid)
     _check_debug(args)
-    for name, choices in CHOICES.items():
-        value = getattr(args, name)
-        if value in choices: continue
-        listed = ", ".join(repr(choice) for choice in choices[:8])
-        if len(choices) > 8:
-            listed += f" and {len(choices) - 8} more"
-        raise ValueError(f"{name}={value!r} is not one of {listed}.{suggest_names(value, choices)}")
+    for name in CHOICES:
+        check_choice(name, getattr(args, name))
+
+def check_bound(
+    name: str,
+    value: Any,  # a number, a list of them, or None
+    condition: str,  # in words
+    is_valid: Callable[[float], bool],
+) -> None:
+    "Raise ValueError for a value of a field that is out of bounds."
+    if value is None: return
+    numbers = value if isinstance(value, list) else [value]
+    if not all(is_valid(number) for number in numbers): raise ValueError(f"{name}={value!r} should be {condition}.")
+
+# names that other libraries have for a value
+_VALUES_ELSEWHERE = {
+    "optim": {"adam": "adamw_torch", "adamw": "adamw_torch", "Adam": "adamw_torch", "AdamW": "adamw_torch", "SGD": "sgd"},
+    "lr_scheduler_type": {"onecycle": "one_cycle", "OneCycleLR": "one_cycle", "cosine_annealing": "cosine",
+                          "CosineAnnealingLR": "cosine", "plateau": "reduce_lr_on_plateau"},
+    "eval_strategy": {"step": "steps", "epochs": "epoch", "yes": "epoch"},
+    "save_strategy": {"step": "steps", "epochs": "epoch", "yes": "epoch"},
+    "logging_strategy": {"step": "steps", "epochs": "epoch"},
+}
+
+def check_choice(name: str, value: Any) -> None:
+    "Raise ValueError for a value of a field that is not among its choices."
+    choices = CHOICES[name]
+    if value in choices: return
+    listed = ", ".join(repr(choice) for choice in choices[:8])
+    if len(choices) > 8:
+        listed += f" and {len(choices) - 8} more"
+    meant = _VALUES_ELSEWHERE.get(name, {}).get(value)
+    hint = f" Did you mean {meant!r}?" if meant else suggest_names(value, choices)
+    raise ValueError(f"{name}={value!r} is not one of {listed}.{hint}")
+
+def check_assigned(
+    name: str,  # of a field of TrainingArguments
+    value: Any,  # that is assigned to it
+    kind: Any,  # the annotation of the field
+) -> None:
+    "Raise ValueError for a single value that `TrainingArguments` would reject."
+    value = to_builtin(value)
+    check_type(name, value, kind)
+    for condition, (is_valid, names) in VALUE_BOUNDS.items():
+        if name in names:
+            check_bound(name, value, condition, is_valid)
+    reason = UNSUPPORTED_VALUES.get(name, {}).get(value) if isinstance(value, str) else None
+    if reason is not None: raise ValueError(f"{name}={value!r} {reason}.")
+    if name in CHOICES and not isinstance(value, bool):
+        check_choice(name, value)
 
 def _check_debug(args: TrainingArguments) -> None:
     "Raise ValueError for an unknown name in `debug`."
@@ -251,7 +316,8 @@ def check_conflicts(args: TrainingArguments) -> None:
         raise ValueError("fp16_full_eval and bf16_full_eval exclude each other; give one of them.")
     for name in args.include_for_metrics:
         if name not in ("inputs", "loss"):
-            raise ValueError(f"include_for_metrics={args.include_for_metrics!r}: {name!r} is not one of 'inputs', 'loss'.")
+            raise ValueError(f"include_for_metrics={args.include_for_metrics!r}: {name!r} is not one of 'inputs',"
+                             " 'loss'.")
     _check_optimization(args)
     for name, required in REQUIRED_FIELDS.items():
         if getattr(args, name) and not getattr(args, required):

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import inspect
 import json
 import logging
 import math
@@ -19,7 +21,7 @@ from typing import Any, Protocol, Self, TextIO, cast
 
 import torch
 
-from .errors import check_attribute, is_misspelling, warn
+from .errors import check_attribute, checked, is_misspelling, warn
 from .interrupts import InterruptGuard
 
 # %% auto #0
@@ -157,7 +159,8 @@ def warn_extended_request(name: str) -> None:
     words = set(name.split("_"))
     extended = [request for request in sorted(_REQUESTS) if words > set(request.split("_"))]
     if extended:
-        warn(f"control.{name} is an attribute of your own, and requests nothing. To request: control.{extended[0]} = True.")
+        warn(f"control.{name} is an attribute of your own, and requests nothing. To request: control.{extended[0]} ="
+             " True.")
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #26b1d4f6
 class TrainerCallback:
@@ -265,6 +268,37 @@ class TrainerHandlerCompat:
         raise AttributeError(f"The callback handler has no attribute {name!r}.")
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #cd9928a7
+def _instance(cls: type[TrainerCallback]) -> TrainerCallback:
+    "Return an instance of a callback class; raise TypeError if it needs arguments."
+    try:
+        inspect.signature(cls).bind()
+    except TypeError:
+        raise TypeError(f"The callback is the class {cls.__name__}, which needs arguments; give an instance of it:"
+                        f" {cls.__name__}(...).") from None
+    except ValueError:
+        # the signature is unknown
+        pass
+    return cls()
+
+def _check_event_methods(callback: Any):
+    "Raise TypeError for an event that cannot be called as all are; warn about a method that is almost called like one."
+    for event in EVENTS:
+        if not overrides_event(callback, event): continue
+        try:
+            inspect.signature(getattr(callback, event)).bind(None, None, None, model=None)
+        except TypeError:
+            raise TypeError(f"{type(callback).__name__}.{event} has to take (self, args, state, control, **kwargs), by"
+                            " which"
+                            " every event is called.") from None
+        except ValueError:
+            continue
+    for name in dir(type(callback)):
+        if not name.startswith("on_") or name in EVENTS: continue
+        meant = difflib.get_close_matches(name, EVENTS, n=1, cutoff=0.8)
+        if meant:
+            warn(f"{type(callback).__name__}.{name} is never called, since there is no such event. Did you mean"
+                 f" {meant[0]!r}?")
+
 class CallbackHandler(TrainerHandlerCompat):
     "Hold the callbacks of a run and call them by event."
     def __init__(self, callbacks: Iterable[TrainerCallback | type[TrainerCallback]] = ()):
@@ -276,7 +310,7 @@ class CallbackHandler(TrainerHandlerCompat):
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]):
         "Add a callback or an instance of a callback class; raise TypeError if it has no event."
         if isinstance(callback, type):
-            callback = callback()
+            callback = _instance(callback)
         if not any(callable(getattr(callback, event, None)) for event in EVENTS):
             if hasattr(callback, "store_init_configuration"):
                 raise TypeError(f"{callback!r} is a tracker. Pass callbacks=[ReportCallback(tracker)] to the Learner.")
@@ -284,6 +318,7 @@ class CallbackHandler(TrainerHandlerCompat):
                 f"{callback!r} is not a callback: none of its methods is an event. Derive it from TrainerCallback"
                 " and define an event, such as on_step_end."
             )
+        _check_event_methods(callback)
         self.callbacks.append(callback)
         self.callbacks.sort(key=lambda c: getattr(c, "order", 0))
         self._listening.clear()
@@ -480,7 +515,13 @@ def close_callbacks(run: EventRun):
 class EarlyStoppingCallback(TrainerCallback, ExportableState):
     "Stop the run when the metric of the best model has not improved for a number of evaluations."
     _has_warned = False
+    argument_hints = {"__init__": {
+        "patience": "early_stopping_patience", "threshold": "early_stopping_threshold",
+        "min_delta": "early_stopping_threshold", "monitor": "give the Learner metric_for_best_model={0}.",
+        "mode": "give the Learner greater_is_better=True or False."
+    }}
 
+    @checked
     def __init__(
         self,
         early_stopping_patience: int = 1,  # number of evaluations

@@ -21,7 +21,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import torch
 
-from .errors import Interrupted, release_last_traceback
+from .errors import Interrupted, call_error, release_last_traceback
 
 # %% auto #0
 __all__ = ['Handler', 'BATCH_WAIT', 'RUN_LOCK', 'L', 'P', 'R', 'classify_frame', 'Reminder', 'BatchWait', 'InterruptGuard',
@@ -409,8 +409,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
-    """Decorate a method so that it holds the run lock of the process; a call from a
-    cell first frees the memory of the last error."""
+    """Decorate a method so that it holds the run lock of the process; a call from a cell first frees the memory of the
+    last error, and a call with wrong arguments raises TypeError with the right ones."""
     @functools.wraps(method)
     def locked(self: L, /, *args: P.args, **kwargs: P.kwargs) -> R:
         with RUN_LOCK:
@@ -423,7 +423,13 @@ def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L,
                     show_pending_messages(run.pending_messages)
                 if run.remote_run is not None and run.remote_run.handles_verb(method.__name__):
                     return run.remote_run.do(self, method.__name__, args, kwargs)
-            return method(self, *args, **kwargs)
+            try:
+                return method(self, *args, **kwargs)
+            except TypeError as error:
+                # an error from inside the method has a longer traceback
+                if error.__traceback__ is None or error.__traceback__.tb_next is not None: raise
+                hints = getattr(self, "argument_hints", {}).get(method.__name__, {})
+                raise call_error(method, args, kwargs, hints) or error from None
     return locked
 
 def show_pending_messages(

@@ -191,7 +191,8 @@ def make_memory_meter(
     settings: Mapping[str, Any],  # its keywords
 ) -> MemoryMeter | None:
     "Return a meter that measures the construction of a learner; None unless `skip_memory_metrics` is False."
-    fields = args if isinstance(args, dict) else {} if args is None else vars(args)
+    # an object without fields is an error that is raised later
+    fields = args if isinstance(args, dict) else getattr(args, "__dict__", {})
     if {**fields, **settings}.get("skip_memory_metrics", True) is not False: return None
     meter = MemoryMeter()
     meter.begin("init")

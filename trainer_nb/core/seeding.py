@@ -5,6 +5,7 @@
 # %% ../../nbs/01_core/01_seeding.ipynb #d0ae761d
 from __future__ import annotations
 
+import operator
 import os
 import random
 from collections.abc import Iterator
@@ -84,7 +85,13 @@ def set_seed(
     seed: int,
     deterministic: bool = False,  # use deterministic algorithms only
 ):
-    "Seed torch, numpy and Python for code outside a run, such as constructing a model."
+    """Seed torch, numpy and Python for code outside a run, such as constructing a model. Raise TypeError or ValueError
+    for anything but a whole number of 64 bits."""
+    try:
+        seed = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"set_seed() takes a whole number, such as set_seed(42), not {seed!r}.") from None
+    if not -2**63 <= seed < 2**64: raise ValueError(f"set_seed({seed}): a seed has 64 bits; give a number below 2**63.")
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     torch.manual_seed(seed)

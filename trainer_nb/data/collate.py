@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..core.errors import warn
+from ..core.errors import short_repr, warn
 
 # %% auto #0
 __all__ = ['PACKAGE_LOGGER', 'require_pt_tensors', 'default_data_collator', 'ragged_error', 'DefaultDataCollator', 'Tokenizer',
@@ -45,7 +45,8 @@ def require_pt_tensors(return_tensors: str):
     "Raise ValueError unless `return_tensors` is 'pt'."
     if return_tensors != "pt":
         raise ValueError(
-            f"return_tensors={return_tensors!r} is unsupported: a batch consists of torch tensors. Leave it out, or give 'pt'."
+            f"return_tensors={return_tensors!r} is unsupported: a batch consists of torch tensors. Leave it out, or"
+            " give 'pt'."
         )
 
 def default_data_collator(
@@ -60,7 +61,11 @@ def default_data_collator(
     for key, value in first.items():
         if value is None or isinstance(value, str): continue
         collate, name = (_label_tensor, "labels") if key in ("label", "label_ids") else (_column_tensor, key)
-        values = [f[key] for f in features]
+        values = [f[key] for f in features if key in f]
+        if len(values) < len(features):
+            raise ValueError(f"{len(features) - len(values)} of the {len(features)} samples of a batch have no {key!r},"
+                             " which"
+                             " the first one has; give each sample the same columns.")
         try:
             batch[name] = collate(values)
         except (RuntimeError, ValueError, TypeError) as error:
@@ -89,15 +94,25 @@ def ragged_error(
         " pad them."
     )
 
+_STACKABLE = (torch.Tensor, np.ndarray, np.generic, int, float, str, Mapping, tuple, list)
+
 def _default_collate(features: list):
     "Stack examples by PyTorch's default rule; raise ValueError for examples of different lengths."
     try:
         return torch.utils.data.default_collate(features)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, TypeError) as error:
         parts = list(zip(*features)) if isinstance(features[0], (tuple, list)) else [features]
         for i, values in enumerate(parts):
             if len({np.shape(v) for v in values}) > 1:
                 raise ragged_error(f"item {i}" if len(parts) > 1 else "the example", values, error) from error
+        if not isinstance(error, TypeError): raise
+        for i, values in enumerate(parts):
+            if isinstance(values[0], _STACKABLE): continue
+            image = hasattr(values[0], "convert")
+            hint = "torchvision.transforms.ToTensor() makes one of an image" if image else "convert it"
+            raise TypeError(f"Item {i} of the samples is {short_repr(values[0], 60)}, of which no tensor can be made;"
+                            f" {hint}"
+                            " in the data set, or give the Learner a data_collator= that does.") from error
         raise
 
 # %% ../../nbs/03_data/00_collate.ipynb #498c34e5

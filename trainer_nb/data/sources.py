@@ -176,7 +176,8 @@ class WorkerDeathWatch:
             if "in DataLoader worker" in str(error): raise   # raised by the data set
             raise RuntimeError(
                 self.death
-                or "A data worker ended while it was handing over a batch; it may have been killed because memory ran out."
+                or "A data worker ended while it was handing over a batch; it may have been killed because memory ran"
+                   " out."
             ) from error
         finally:
             self.waiting = None

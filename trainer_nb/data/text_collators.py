@@ -166,7 +166,8 @@ class DataCollatorForLanguageModeling:
     def __post_init__(self):
         require_pt_tensors(self.return_tensors)
         if not self.mlm and self.whole_word_mask:
-            raise ValueError("whole_word_mask=True masks words, but mlm=False masks nothing. Give mlm=True, or leave whole_word_mask out.")
+            raise ValueError("whole_word_mask=True masks words, but mlm=False masks nothing. Give mlm=True, or leave"
+                             " whole_word_mask out.")
         if self.mlm:
             check_masking(self)
         if self.whole_word_mask:

@@ -25,9 +25,9 @@ from .sharding import ShardedModel, check_launch_environment
 from .unused_parameters import UnusedParameters
 
 # %% auto #0
-__all__ = ['NO_CONTEXT', 'mixed_precision', 'should_use_cpu', 'kwargs_handlers', 'make_world', 'destroy_process_group_at_exit',
-           'unwrap', 'IsolatedAccelerator', 'ReplicatedModel', 'Device', 'AsyncHostCopy', 'copy_in_stream_order',
-           'empty_device_cache']
+__all__ = ['NO_CONTEXT', 'mixed_precision', 'check_fp16', 'should_use_cpu', 'kwargs_handlers', 'make_world',
+           'destroy_process_group_at_exit', 'unwrap', 'IsolatedAccelerator', 'ReplicatedModel', 'Device',
+           'AsyncHostCopy', 'copy_in_stream_order', 'empty_device_cache']
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #nc35d799
 if TYPE_CHECKING:
@@ -56,12 +56,20 @@ def mixed_precision(args: TrainingArguments) -> str:
     "Return Accelerate's name of the precision: 'no', 'bf16' or 'fp16'."
     return "bf16" if args.bf16 else "fp16" if args.fp16 else "no"
 
+_FP16_ON_CPU = (
+    "fp16=True needs a GPU: on a CPU, mixed precision in fp16 would silently train in fp32. Pass bf16=True, or neither."
+)
+
+def check_fp16(args: TrainingArguments) -> None:
+    "Raise ValueError for fp16 on a CPU, before anything is prepared; no device is initialized."
+    if not args.fp16: return
+    # counted by the driver, without a context, so that processes can still be forked
+    found = torch.cuda.device_count() > 0 or torch.backends.mps.is_available()
+    others = any(hasattr(torch, name) and getattr(torch, name).is_available() for name in ("xpu", "npu", "hpu", "mlu"))
+    if args.use_cpu or not (found or others): raise ValueError(_FP16_ON_CPU)
+
 def _check_precision(kind: str, device: torch.device):
-    if kind == "fp16" and device.type == "cpu":
-        raise ValueError(
-            "fp16=True needs a GPU: on a CPU, mixed precision in fp16 would silently train in fp32. Pass bf16=True, or"
-            " neither."
-        )
+    if kind == "fp16" and device.type == "cpu": raise ValueError(_FP16_ON_CPU)
     if kind == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         raise ValueError("bf16=True is not supported by this GPU; pass fp16=True, or neither.")
 

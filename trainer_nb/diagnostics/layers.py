@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.errors import InvalidOperation, suggest_names
+from ..core.errors import InvalidOperation, short_repr, suggest_names
 from ..core.seeding import SEED_FORWARD, mix_seed, preserve_generators, seed_all
 from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch
@@ -559,7 +559,7 @@ def resolve_group_names(
                 selected.append(group)
             else:
                 raise ValueError(
-                    f"There is no layer group {group!r}; the groups are {', '.join(names)}.{suggest_names(group, names)}"
+                    f"There is no layer group {short_repr(group, 60)}; the groups are {', '.join(names)}.{suggest_names(group, names)}"
                 )
     return selected
 

@@ -12,10 +12,21 @@ from .overrides import TrainerBase
 from .settings import SETTABLE
 
 # %% auto #0
-__all__ = ['SETTINGS', 'find_attribute', 'public_methods', 'setting_hint', 'check_assignment']
+__all__ = ['SETTINGS', 'READ_ONLY', 'NOT_ATTRIBUTES', 'find_attribute', 'public_methods', 'setting_hint', 'check_assignment']
 
 # %% ../../nbs/06_engine/23_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
+
+# properties without a setter: what to do instead
+READ_ONLY = {
+    "args": "learn.set(...) changes settings, and the others are given to a new Learner(model, args)",
+    "history": "it belongs to the run; trainer_nb.follow(path) shows the history of another one",
+    "processes": "learn.launch(n) moves the run to n processes",
+    "watched": "learn.watch(...) begins to measure layers",
+    "tokenizer": "it is called processing_class here",
+}
+# names that read like a part of the learner
+NOT_ATTRIBUTES = {"callbacks": "learn.add_callback(...) adds a callback, and learn.pop_callback(...) removes one"}
 
 def find_attribute(cls, name: str):
     """Return the class that defines an attribute, and the attribute's definition
@@ -47,6 +58,11 @@ def check_assignment(learner: TrainerBase, name: str, value):
     if name[0] == "_": return
     owner, there = find_attribute(type(learner), name)
     fixed = isinstance(there, property) and there.fset is None
+    if fixed and name not in SETTINGS and of_package(owner):
+        hint = READ_ONLY.get(name, "it belongs to the run, which keeps it up to date")
+        raise AttributeError(f"learn.{name} cannot be assigned: {hint}.")
+    if name in NOT_ATTRIBUTES and owner is None and not uses_name(learner, name):
+        raise AttributeError(f"learn.{name} = ... would change nothing: {NOT_ATTRIBUTES[name]}.")
     if owner is not None and not (fixed and name in SETTINGS):
         method = callable(there) and not hasattr(there, "__set__") and of_package(owner)
         if not method or callable(value): return

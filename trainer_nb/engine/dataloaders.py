@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSam
 
 from ..args.training_args import TrainingArguments
 from ..args.parallel import splits_batches
-from ..core.errors import warn
+from ..core.errors import short_repr, warn
 from ..data.collate import RemoveColumns, kept_columns, log_dropped_columns
 from ..data.sampling import BalancedBatchSampler, EpochSampler, LengthGroupedSampler, sample_lengths
 from .signatures import positional_args
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from trainer_nb.engine.run_state import RunState
 
 # %% auto #0
-__all__ = ['LOADER_ARGS', 'is_iterable_only', 'IterableWrapper', 'to_iterable_dataset', 'check_dataset',
-           'warn_ignored_loader_args', 'signature_columns', 'drop_unused_columns', 'column_dropping_collator',
-           'make_train_sampler', 'per_process_batch_size', 'check_sampling_strategy', 'make_train_loader',
-           'find_eval_dataset', 'make_test_loader', 'count_samples', 'total_train_batch_size',
-           'initial_training_values']
+__all__ = ['LOADER_ARGS', 'is_iterable_only', 'IterableWrapper', 'to_iterable_dataset', 'check_dataset', 'check_train_dataset',
+           'check_given_data', 'check_eval_data', 'warn_ignored_loader_args', 'signature_columns',
+           'drop_unused_columns', 'column_dropping_collator', 'make_train_sampler', 'per_process_batch_size',
+           'check_sampling_strategy', 'make_train_loader', 'find_eval_dataset', 'make_test_loader', 'count_samples',
+           'total_train_batch_size', 'initial_training_values']
 
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #40e62b11
 def is_iterable_only(dataset: Any) -> bool:
@@ -58,14 +58,24 @@ def to_iterable_dataset(dataset: Iterable[Any]) -> IterableDataset:
     return dataset if isinstance(dataset, IterableDataset) else IterableWrapper(dataset)
 
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #c62bb5f9
+def _is_columns(dataset: Any) -> bool:
+    "Return whether it is a tuple of tensors or arrays, or a list of an input and a label of many samples."
+    if not isinstance(dataset, (tuple, list)) or not dataset: return False
+    if isinstance(dataset, list) and len(dataset) > 3: return False
+    if not all(hasattr(part, "shape") for part in dataset): return False
+    # a list of tensors of one shape is a data set of samples without labels
+    first = dataset[0].shape
+    differ = any(len(part.shape) != len(first) and part.shape[:1] == first[:1] for part in dataset)
+    return isinstance(dataset, tuple) or differ
+
 def check_dataset(
     dataset: Any,
     name: str,  # of the argument, for the message
 ) -> None:
     "Raise TypeError for objects that hold data but are not data sets."
-    if isinstance(dataset, tuple) and dataset and all(hasattr(part, "shape") for part in dataset):
+    if _is_columns(dataset):
         raise TypeError(
-            f"{name} is a tuple of {len(dataset)} tensors or arrays; make a data set of it:"
+            f"{name} is a {type(dataset).__name__} of {len(dataset)} tensors or arrays; make a data set of it:"
             " torch.utils.data.TensorDataset(X, Y)."
         )
     if hasattr(dataset, "iloc"):
@@ -86,13 +96,66 @@ def check_dataset(
     if hasattr(dataset, "__next__") and not isinstance(dataset, torch.utils.data.Dataset):
         raise TypeError(
             f"{name} is a {type(dataset).__name__}, which can be read only once: another epoch, or the same step after"
-            " an error, could not read it again. Give a list, or a data set whose __iter__ starts from the beginning, for example"
+            " an error, could not read it again. Give a list, or a data set whose __iter__ starts from the beginning,"
+            " for example"
             " datasets.IterableDataset.from_generator(function)."
         )
-    if isinstance(dataset, (str, bytes, type)) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
+    if isinstance(dataset, type):
+        raise TypeError(f"{name} is the class {dataset.__name__}; give an instance of it: {dataset.__name__}(...).")
+    if isinstance(dataset, (str, bytes)) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
         raise TypeError(
-            f"{name} is {dataset!r}, which is no data set; load it first, for example with datasets.load_dataset(...)."
+            f"{name} is {short_repr(dataset)}, which is no data set; load it first, for example with"
+            " datasets.load_dataset(...)."
         )
+
+    _check_indexing(dataset, name)
+
+def _check_indexing(dataset: Any, name: str) -> None:
+    "Raise TypeError for a data set whose class lacks __getitem__ or __len__."
+    if is_iterable_only(dataset): return
+    kind = type(dataset)
+    torch_default = getattr(torch.utils.data.Dataset, "__getitem__", None)
+    if getattr(kind, "__getitem__", None) is torch_default and not hasattr(dataset, "__getitems__"):
+        raise TypeError(f"{name} is a {kind.__name__}, whose class has no __getitem__; define __getitem__(self, i),"
+                        " which"
+                        " returns sample i.")
+    if not hasattr(dataset, "__len__"):
+        raise TypeError(f"{name} is a {kind.__name__}, whose class has no __len__; define __len__(self), which returns"
+                        " the"
+                        " number of samples, or __iter__ of an IterableDataset if it is unknown.")
+
+def _is_overridden(learner: TrainerBase, *names: str) -> bool:
+    "Return whether a subclass of the user defines one of these methods."
+    found = (getattr(type(learner), name, None) for name in names)
+    return any(method is not None and not method.__module__.startswith("trainer_nb.") for method in found)
+
+def check_train_dataset(learner: TrainerBase, dataset: Any) -> None:
+    "Raise TypeError for training data that is no data set; a subclass with a loader of its own may have any."
+    if dataset is None or isinstance(dataset, DataLoader) or _is_overridden(learner, "get_train_dataloader"): return
+    check_dataset(dataset, "train_dataset")
+
+def check_given_data(learner: TrainerBase) -> None:
+    "Raise TypeError for training or evaluation data that is no data set."
+    check_train_dataset(learner, learner.train_dataset)
+    data = learner.eval_dataset
+    if _is_overridden(learner, "get_eval_dataloader", "get_test_dataloader", "evaluate"): return
+    for one in data.values() if isinstance(data, dict) else [data]:
+        if one is not None and not isinstance(one, DataLoader):
+            check_dataset(one, "eval_dataset")
+
+def check_eval_data(
+    learner: TrainerBase,
+    args: TrainingArguments | None = None,  # None: the learner's
+) -> None:
+    "Raise ValueError if the settings request evaluations but there is no evaluation data."
+    args = learner.args if args is None else args
+    wanted = args.eval_strategy != "no" or args.eval_on_start
+    if not wanted or learner.eval_dataset is not None: return
+    if _is_overridden(learner, "get_eval_dataloader", "evaluate"): return
+    raise ValueError(
+        "The settings ask for evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=, "
+        "or leave eval_strategy at 'no'."
+    )
 
 # settings that a DataLoader has fixed
 LOADER_ARGS = (

@@ -30,6 +30,7 @@ from ..display.tables import html_table
 from .overrides import TrainerBase
 from .prepare import prepare
 from .run_state import RunState, Task, as_callback, own_run_name, run_mean_loss
+from .signatures import check_callable
 from .step import take_step
 from .tasks import epoch_end_tasks, record_step, run_deferred_changes, run_pending, train_metrics
 from .tasks import preserve_control_flags
@@ -651,6 +652,7 @@ def make_stop_condition(
             "until is a function of the last record that returns True to stop, such as lambda rec: rec.loss < 0.1, not"
             f" {until!r}."
         )
+    check_callable("until", until, "until(record)", None)
     last_step = math.inf if steps is None else run.state.global_step + steps
     last_epoch = math.inf
     if epochs is not None:

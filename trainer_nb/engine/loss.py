@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from ..core.seeding import preserve_generators
+from ..data.batch_errors import explain_forward_error, explain_loss_error, text_label, text_label_error
 from ..data.collate import to_device
+from ..optim.optimizers import NO_PARAMETERS_HINT
 
 if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
 # %% auto #0
 __all__ = ['ModelFacts', 'unwrap_model', 'inspect_model', 'extract_loss', 'describe_output', 'extract_logits', 'check_loss',
            'explain_label_error', 'num_classes', 'label_smoothed_loss', 'call_model', 'split_labels', 'is_single_input',
-           'explain_call_error', 'compute_batch_loss', 'model_arguments', 'call_loss_func', 'count_labels',
-           'extract_labels', 'predict_batch']
+           'first_sample', 'explain_model_error', 'call_and_explain', 'explain_override_error', 'compute_batch_loss',
+           'model_arguments', 'call_loss_func', 'count_labels', 'extract_labels', 'predict_batch']
 
 # %% ../../nbs/06_engine/02_loss.ipynb #dd134a90
 class ModelFacts(NamedTuple):
@@ -148,6 +151,8 @@ def check_loss(loss: torch.Tensor, model: torch.nn.Module) -> None:
 
 def _no_gradient_reason(model: torch.nn.Module) -> str:
     "Return the reason why a loss requires no gradient."
+    if not any(True for _ in model.parameters()):
+        return f"{type(model).__name__} has no parameters, so there is nothing to train; {NO_PARAMETERS_HINT}."
     if not any(p.requires_grad for p in model.parameters()):
         return (
             "Every parameter of the model is frozen, so there is nothing to train; learn.unfreeze() makes them"
@@ -239,21 +244,55 @@ def is_single_input(batch: Any) -> bool:
     return not isinstance(batch, Mapping) and (not isinstance(batch, (tuple, list)) or len(batch) == 1)
 
 # %% ../../nbs/06_engine/02_loss.ipynb #8017b92c
-def explain_call_error(learner: TrainerBase, error: TypeError, inputs: Any) -> TypeError:
-    "Return the error of a call with wrong arguments; add a note with the columns or the number of arguments."
-    if "forward()" not in str(error): return error
-    if isinstance(inputs, Mapping):
-        given = f"the columns {', '.join(map(repr, inputs))}"
-    else:
-        given = f"{len(inputs)} objects" if isinstance(inputs, (tuple, list)) else "one tensor"
-    taken = ", ".join(sorted(learner.model_facts.arguments))
-    error.add_note(
-        f"(The model was given {given} of a batch; columns that are no argument of its forward ({taken}) are "
-        "left out beforehand, so a misspelt one is missing. A model that takes no labels needs loss_func=.)"
-    )
-    return error
+def first_sample(learner: TrainerBase) -> Any:
+    "Return the first sample of the training data, or of the evaluation data; None if it cannot be read."
+    for data in (learner.train_dataset, learner.eval_dataset):
+        if isinstance(data, (dict, torch.utils.data.DataLoader)) or not hasattr(data, "__getitem__"): continue
+        with preserve_generators():
+            try:
+                return data[0]
+            except Exception:
+                continue
+    return None
+
+def explain_model_error(
+    learner: TrainerBase,
+    error: Exception,  # raised by the model
+    given: Any,  # what it was called with
+    inputs: Any,  # the batch
+) -> Exception | None:
+    "Return a clearer error for the call of a model; None if the batch does not show the cause."
+    model = unwrap_model(learner.model)
+    has_loss_func = learner.loss_func is not None or learner.compute_loss_func is not None
+    explained = explain_forward_error(error, model, given, lambda: first_sample(learner), has_loss_func)
+    if explained is not None or not isinstance(error, IndexError): return explained
+    labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
+    return explain_label_error(error, labels, num_classes(learner.model))
 
 # %% ../../nbs/06_engine/02_loss.ipynb #bcfcbe76
+def call_and_explain(
+    learner: TrainerBase,
+    model: torch.nn.Module,
+    given: Any,  # arguments of the model
+    inputs: Any,  # the batch that they come from
+) -> Any:
+    "Call a model; raise a clearer error if the batch shows the cause of a failure."
+    try:
+        return call_model(model, given)
+    except Exception as error:
+        explained = explain_model_error(learner, error, given, inputs)
+        if explained is None: raise
+        raise explained from error
+
+def explain_override_error(
+    learner: TrainerBase,
+    error: Exception,  # raised by an override of compute_loss
+    inputs: Any,  # the batch
+) -> Exception | None:
+    "Return a clearer error for an override, which may call the model in its own way; None if the cause is not known."
+    if isinstance(error, TypeError): return None
+    return explain_forward_error(error, unwrap_model(learner.model), inputs)
+
 def compute_batch_loss(
     learner: TrainerBase,
     model: torch.nn.Module,  # as it is wrapped
@@ -262,22 +301,26 @@ def compute_batch_loss(
 ) -> tuple[torch.Tensor, Any]:
     "Return the loss of a micro-batch, and the model's output."
     given, labels = model_arguments(learner, inputs, num_items)
-    try:
-        outputs = call_model(model, given)
-    except TypeError as error:
-        raise explain_call_error(learner, error, inputs)
-    except IndexError as error:
-        given_labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
-        raise explain_label_error(error, given_labels, num_classes(learner.model)) or error
+    outputs = call_and_explain(learner, model, given, inputs)
     if learner.compute_loss_func is not None:
         loss = learner.compute_loss_func(outputs, labels, num_items_in_batch=num_items)
     elif learner.loss_func is not None:
-        loss = call_loss_func(learner, outputs, labels)
+        loss = call_loss_func(learner, outputs, labels, inputs)
     elif labels is not None:
         smoothing = learner.args.label_smoothing_factor
         loss = label_smoothed_loss(outputs, labels, smoothing, learner.model_facts.is_causal, num_items)
     else:
-        loss = extract_loss(outputs, inputs if isinstance(inputs, Mapping) else ())
+        try:
+            loss = extract_loss(outputs, inputs if isinstance(inputs, Mapping) else ())
+        except ValueError:
+            text = text_label(first_sample(learner))
+            if text is not None: raise text_label_error(text) from None
+            if not isinstance(inputs, torch.Tensor): raise
+            raise ValueError(
+                "The data set gives single tensors without labels, and the model returns no loss for them; give pairs"
+                " of"
+                " input and label, TensorDataset(X, Y), and loss_func=, a function of (output, labels)."
+            ) from None
     return loss, outputs
 
 def model_arguments(learner: TrainerBase, inputs: Any, num_items: torch.Tensor | None = None) -> tuple[Any, Any]:
@@ -293,7 +336,7 @@ def model_arguments(learner: TrainerBase, inputs: Any, num_items: torch.Tensor |
         given["num_items_in_batch"] = num_items
     return given, labels
 
-def call_loss_func(learner: TrainerBase, outputs: Any, labels: Any) -> torch.Tensor:
+def call_loss_func(learner: TrainerBase, outputs: Any, labels: Any, inputs: Any) -> torch.Tensor:
     "Call the user's loss_func with the model's predictions and the labels."
     predicted = extract_logits(outputs, with_loss=False)
     try:
@@ -301,6 +344,10 @@ def call_loss_func(learner: TrainerBase, outputs: Any, labels: Any) -> torch.Ten
     except IndexError as error:
         classes = predicted.shape[-1] if isinstance(predicted, torch.Tensor) and predicted.ndim == 2 else None
         raise explain_label_error(error, labels, classes) or error
+    except Exception as error:
+        explained = explain_loss_error(error, predicted, labels, inputs, lambda: first_sample(learner))
+        if explained is None: raise
+        raise explained from error
 
 # %% ../../nbs/06_engine/02_loss.ipynb #51615745
 def count_labels(
@@ -354,7 +401,7 @@ def predict_batch(
             loss, outputs = learner.compute_loss(model, inputs, return_outputs=True, **items)
             loss = loss.detach().mean()
         else:
-            outputs = call_model(model, inputs)
+            outputs = call_and_explain(learner, model, inputs, inputs)
     if prediction_loss_only: return loss, None, None
     computed_here = (
         learner.loss_func is not None

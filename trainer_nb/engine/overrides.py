@@ -19,21 +19,23 @@ from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from ..args.training_args import TrainingArguments, resolve_args
 from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerCallback, TrainerControl
 from ..core.callbacks import TrainerState, bound_handler
-from ..core.errors import InvalidOperation, warn
+from ..core.errors import InvalidOperation, short_repr, warn
 from ..core.history import History
 from ..core.interrupts import RUN_LOCK
 from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import DataCollatorWithPadding, default_data_collator, to_device
-from ..device.accelerator import empty_device_cache
+from ..device.accelerator import check_fp16, empty_device_cache
+from .dataloaders import check_eval_data, check_given_data, check_train_dataset
 from .dataloaders import column_dropping_collator, count_samples, drop_unused_columns
 from .dataloaders import find_eval_dataset, initial_training_values, is_iterable_only
 from .dataloaders import make_test_loader, make_train_loader, make_train_sampler, signature_columns
 from .dataloaders import total_train_batch_size
 from .generate import NO_GENERATION, filled_to, generating_step, padding_token, put_on, warn_of_idle
-from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels, extract_labels
-from .loss import inspect_model, is_single_input, model_arguments, predict_batch
+from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels
+from .loss import explain_override_error, extract_labels, inspect_model, is_single_input
+from .loss import model_arguments, predict_batch
 from .run_state import RunState, as_callback, count_flops, record_act, store_flops
-from .signatures import accepted_kwargs, function_parameters, positional_args
+from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
 from .streaming_metrics import check_metrics
 from ..optim.extra_optimizers import target_options
 from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
@@ -43,13 +45,13 @@ if TYPE_CHECKING:
     from trainer_nb.engine.snapshot_tensors import Snapshot
 
 # %% auto #0
-__all__ = ['NO_MODEL_MESSAGE', 'require_optimizer', 'find_param_group', 'make_optimizer', 'call_create_optimizer',
+__all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'require_optimizer', 'find_param_group', 'make_optimizer', 'call_create_optimizer',
            'call_create_scheduler', 'count_items_in_processes', 'scale_loss', 'is_loss_scaled', 'loss_weight',
-           'check_constructor_args', 'check_model_storage', 'check_label_smoothing', 'check_arg_types',
-           'check_batch_eval_metrics', 'check_not_remote', 'UserPart', 'resolve_processing_class',
-           'check_run_not_begun', 'check_replaceable', 'replace_part', 'replace_train_dataset', 'replace_optimizer',
-           'replace_scheduler', 'replace_model', 'drop_loader', 'trial_parameter', 'build_model', 'local_model',
-           'TrainerBase']
+           'check_is_model', 'check_constructor_args', 'check_given_optimizers', 'check_cls_and_kwargs',
+           'check_model_storage', 'check_label_smoothing', 'check_arg_types', 'check_batch_eval_metrics',
+           'check_not_remote', 'UserPart', 'check_part', 'resolve_processing_class', 'check_run_not_begun',
+           'check_replaceable', 'replace_part', 'replace_train_dataset', 'replace_optimizer', 'replace_scheduler',
+           'replace_model', 'drop_loader', 'trial_parameter', 'build_model', 'local_model', 'TrainerBase']
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -145,6 +147,16 @@ def loss_weight(
 NO_MODEL_MESSAGE = "There is no model; give the Learner a model, or model_init=, a function that makes one."
 
 
+def check_is_model(model: Any) -> None:
+    "Raise TypeError for anything but an instance of a module."
+    if isinstance(model, type) and issubclass(model, torch.nn.Module):
+        raise TypeError(f"model is the class {model.__name__}; give an instance of it: {model.__name__}(...).")
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"model is {type(model).__name__}, not a torch.nn.Module; a function that makes the model goes into"
+            " model_init=."
+        )
+
 def check_constructor_args(
     model: torch.nn.Module | None,
     model_init: Callable[..., torch.nn.Module] | None,
@@ -158,11 +170,13 @@ def check_constructor_args(
     if model is None and model_init is None: raise ValueError(NO_MODEL_MESSAGE)
     if model is not None and model_init is not None:
         raise ValueError("Both model and model_init were given; give the one or the other.")
-    if model is not None and not isinstance(model, torch.nn.Module):
-        raise TypeError(
-            f"model is {type(model).__name__}, not a torch.nn.Module; a function that makes the model goes into"
-            " model_init=."
-        )
+    if model is not None:
+        check_is_model(model)
+    if isinstance(model_init, torch.nn.Module):
+        raise TypeError(f"model_init is a model and not a function that makes one; give the Learner"
+                        f" model={type(model_init).__name__}(...).")
+    if model_init is not None and not callable(model_init):
+        raise TypeError(f"model_init is a function, not {short_repr(model_init)}.")
     if model is not None:
         check_model_storage(model)
     for name, f in (("loss_func", loss_func), ("compute_loss_func", compute_loss_func)):
@@ -170,9 +184,19 @@ def check_constructor_args(
             raise TypeError(f"{name} is the class {f.__name__}; give a function, or an instance of it: {f.__name__}().")
     if loss_func is not None and compute_loss_func is not None:
         raise ValueError("Both loss_func and compute_loss_func were given; give the one or the other.")
+    if compute_loss_func is not None and not callable(compute_loss_func):
+        raise TypeError(f"compute_loss_func is a function, not {short_repr(compute_loss_func)}.")
+    if callable(compute_loss_func) and not accepted_kwargs(compute_loss_func, num_items_in_batch=None):
+        raise TypeError(
+            "compute_loss_func is called as compute_loss_func(outputs, labels, num_items_in_batch=...), and this one"
+            " does not"
+            " take num_items_in_batch; add that parameter, or give a function of (output, labels) as loss_func=."
+        )
     check_label_smoothing(args, loss_func, compute_loss_func)
     if not (isinstance(optimizers, tuple) and len(optimizers) == 2):
         raise TypeError("optimizers must be a pair (optimizer, lr_scheduler); None in place of either creates it.")
+    check_given_optimizers(*optimizers)
+    check_cls_and_kwargs(cls_and_kwargs)
     if optimizers[0] is not None and cls_and_kwargs is not None:
         raise ValueError("Both optimizers and optimizer_cls_and_kwargs were given; give the one or the other.")
     if model_init is not None and optimizers[0] is not None:
@@ -182,6 +206,31 @@ def check_constructor_args(
         )
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #3c04214d
+def check_given_optimizers(optimizer: Any, scheduler: Any) -> None:
+    "Raise TypeError for an optimizer or a schedule that is a class, a name, or in the place of the other."
+    # wrappers of other libraries are no subclasses
+    if optimizer is not None and (isinstance(optimizer, type) or not hasattr(optimizer, "param_groups")):
+        if isinstance(optimizer, type):
+            hint = f"optimizer_cls_and_kwargs=({optimizer.__name__}, {{'lr': 1e-3}}) makes one"
+        elif isinstance(optimizer, str): hint = f"optim={optimizer!r} is the argument for a name"
+        else: hint = "the pair is (optimizer, lr_scheduler)"
+        raise TypeError(f"optimizers[0] is {short_repr(optimizer, 60)}, and not an optimizer; {hint}.")
+    if scheduler is not None and (isinstance(scheduler, type) or not hasattr(scheduler, "state_dict")):
+        raise TypeError(
+            f"optimizers[1] is {short_repr(scheduler, 60)}, and not a schedule of an optimizer; a schedule by name is"
+            " lr_scheduler_type='cosine'."
+        )
+
+def check_cls_and_kwargs(given: Any) -> None:
+    "Raise TypeError unless it is a pair of an optimizer's class, or a factory, and its keywords."
+    if given is None: return
+    if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[1], Mapping):
+        if callable(given[0]) and not isinstance(given[0], torch.optim.Optimizer): return
+    raise TypeError(
+        f"optimizer_cls_and_kwargs is {short_repr(given, 60)}; it is a pair of a class and its keywords, such as"
+        " (torch.optim.SGD, {'lr': 0.1})."
+    )
+
 def check_model_storage(model: torch.nn.Module) -> None:
     "Raise InvalidOperation for a quantized model or one on several devices."
     if getattr(model, "is_quantized", False):
@@ -208,6 +257,14 @@ def check_label_smoothing(
             "for example CrossEntropyLoss(label_smoothing=0.1)."
         )
 
+# arguments of a learner that are functions: how they are called, and as many arguments
+FUNCTIONS: dict[str, tuple[str, tuple]] = {
+    "data_collator": ("data_collator(samples)", (None,)),
+    "loss_func": ("loss_func(output, labels)", (None, None)),
+    "compute_metrics": ("compute_metrics(prediction)", (None,)),
+    "preprocess_logits_for_metrics": ("preprocess_logits_for_metrics(logits, labels)", (None, None)),
+}
+
 def check_arg_types(
     callbacks: Sequence[TrainerCallback] | None,
     **functions: Callable | None,  # arguments that are functions, by name
@@ -216,7 +273,8 @@ def check_arg_types(
     if callbacks is not None and not isinstance(callbacks, (list, tuple)):
         raise TypeError(f"callbacks is a list, not {type(callbacks).__name__}; write callbacks=[...].")
     for name, f in functions.items():
-        if f is not None and not callable(f): raise TypeError(f"{name} is a function, not {f!r}.")
+        example, arguments = FUNCTIONS[name]
+        check_callable(name, f, example, *arguments)
 
 def check_batch_eval_metrics(args: TrainingArguments, compute_metrics: Callable | None) -> None:
     "Raise ValueError if compute_metrics has no compute_result parameter but batch_eval_metrics needs it."
@@ -238,8 +296,31 @@ class UserPart:
     "Store a user-provided part; an assignment raises an error while other processes have the run."
     def __set_name__(self, owner: type, name: str) -> None: self.name = name
     def __set__(self, learner: TrainerBase, value: Any) -> None:
-        check_not_remote(vars(learner).get("run_state"), self.name)
+        run = vars(learner).get("run_state")
+        check_not_remote(run, self.name)
+        if run is not None:
+            # the constructor has checked its arguments
+            check_part(learner, self.name, value)
         vars(learner)[self.name] = value
+
+def check_part(
+    learner: TrainerBase,
+    name: str,  # of an attribute of the learner
+    value: Any,
+) -> None:
+    "Raise TypeError for a part that the constructor would not accept either."
+    if name == "data_collator" and value is None:
+        raise TypeError("data_collator is a function, not None; trainer_nb.default_data_collator is the default.")
+    if name in FUNCTIONS and not (name == "compute_metrics" and learner.args.batch_eval_metrics):
+        check_callable(name, value, FUNCTIONS[name][0], *FUNCTIONS[name][1])
+    elif name == "metrics":
+        check_metrics(value)
+    elif name == "optimizer":
+        check_given_optimizers(value, None)
+    elif name == "lr_scheduler":
+        check_given_optimizers(None, value)
+    elif name == "model":
+        check_is_model(value)
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #c2bf1f66
 def resolve_processing_class(processing_class: Any, settings: dict[str, Any]) -> Any:
@@ -284,8 +365,9 @@ def replace_part(
             replace()
 
 def replace_train_dataset(learner: TrainerBase, dataset: Any) -> None:
-    "Replace the training set, from the next step on."
+    "Replace the training set, from the next step on. Raise TypeError for an object that is no data set."
     run = learner.run_state
+    check_train_dataset(learner, dataset)
     learner._train_dataset = dataset
     learner._learns_itself = None
     run.bookmark = None
@@ -420,10 +502,9 @@ class TrainerBase:
         check_arg_types(
             callbacks,
             data_collator=data_collator,
-            model_init=model_init,
             loss_func=loss_func,
-            compute_loss_func=compute_loss_func,
-            compute_metrics=compute_metrics,
+            # with batch_eval_metrics it takes one argument more
+            compute_metrics=None if args.batch_eval_metrics and callable(compute_metrics) else compute_metrics,
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
         )
         check_metrics(metrics)
@@ -463,6 +544,9 @@ class TrainerBase:
         if model is not None:
             self.run_state.model = model
         self.run_state.modes.see(model)
+        check_given_data(self)
+        check_eval_data(self)
+        check_fp16(args)
 
     # -- the micro-batch
 
@@ -485,7 +569,12 @@ class TrainerBase:
         inputs = self._prepare_inputs(inputs)
         items: dict[str, Any] = {"num_items_in_batch": num_items_in_batch} if self.loss_takes_items else {}
         with self.compute_loss_context_manager():
-            loss = self.compute_loss(model, inputs, **items)
+            try:
+                loss = self.compute_loss(model, inputs, **items)
+            except Exception as error:
+                explained = explain_override_error(self, error, inputs)
+                if explained is None: raise
+                raise explained from error
         if run.args.torch_empty_cache_steps and run.state.global_step % run.args.torch_empty_cache_steps == 0:
             empty_device_cache(run.device.device)
         check_loss(loss, run.model)
@@ -797,6 +886,7 @@ class TrainerBase:
         return local_model(self)
     @model.setter
     def model(self, model: torch.nn.Module) -> None:
+        check_part(self, "model", model)
         replace_part(self, "model", lambda: replace_model(self, model))
 
     @property
@@ -809,6 +899,7 @@ class TrainerBase:
     def optimizer(self) -> torch.optim.Optimizer: return self.run_state.optimizer   # None before it is created
     @optimizer.setter
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        check_part(self, "optimizer", optimizer)
         with RUN_LOCK:
             replace_optimizer(self.run_state, optimizer)
 
@@ -816,6 +907,7 @@ class TrainerBase:
     def lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler: return self.run_state.lr_scheduler
     @lr_scheduler.setter
     def lr_scheduler(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
+        check_part(self, "lr_scheduler", scheduler)
         with RUN_LOCK:
             replace_scheduler(self.run_state, scheduler)
 

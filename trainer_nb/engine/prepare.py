@@ -20,6 +20,7 @@ from ..data.loader import ResumableLoader
 from ..device.accelerator import Device
 from ..device.model_patches import apply_patches
 from ..device.sharding import is_dtensor, local_nbytes
+from .dataloaders import check_eval_data
 from .overrides import TrainerBase
 from .rollback import weight_versions
 from .run_state import RunState, Task, run_modules
@@ -31,8 +32,8 @@ from ..optim.schedules import stretch_schedule
 
 # %% auto #0
 __all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'existing_optimizers', 'run_parameters', 'join_process_group',
-           'sync_weights', 'check_equal_lengths', 'check_eval_data', 'prepare_data', 'check_optimizer',
-           'group_settings', 'restore_group_settings', 'prepare_optimizer', 'suggest_idle_gpus', 'first_of', 'prepare',
+           'sync_weights', 'check_equal_lengths', 'prepare_data', 'check_optimizer', 'group_settings',
+           'restore_group_settings', 'prepare_optimizer', 'suggest_idle_gpus', 'first_of', 'prepare',
            'redistribute_data', 'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/18_prepare.ipynb #4023ce49
@@ -75,6 +76,11 @@ def prepare_model(learner: TrainerBase):
         raise ValueError(
             f"{lazy!r} of the model has no shape yet (a lazy layer). Run one batch through the model before"
             " training."
+        )
+    if any(p.is_meta for p in learner.model.parameters()):
+        raise ValueError(
+            f"{type(run.model).__name__} is on the meta device and has no weights; load them, or make the model outside of"
+            " torch.device('meta')."
         )
     if run.device is None:
         run.device = Device(run.args)
@@ -143,17 +149,6 @@ def check_equal_lengths(
         )
 
 # %% ../../nbs/06_engine/18_prepare.ipynb #d0723256
-def check_eval_data(learner: TrainerBase):
-    "Raise ValueError if the settings request evaluations but there is no evaluation data."
-    wanted = learner.args.eval_strategy != "no" or learner.args.eval_on_start
-    overridden = any(not getattr(type(learner), name, check_eval_data).__module__.startswith("trainer_nb.")
-                     for name in ("get_eval_dataloader", "evaluate"))
-    if wanted and learner.eval_dataset is None and not overridden:
-        raise ValueError(
-            "The settings ask for evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=, "
-            "or leave eval_strategy at 'no'."
-        )
-
 def prepare_data(learner: TrainerBase):
     "Create the data loader and measure the length of the run."
     run = learner.run_state

@@ -14,6 +14,7 @@ import torch
 
 from ..args.training_args import TrainingArguments, resolve_args
 from ..args.fields import to_builtin
+from ..args.names import CALL_NAMES
 from ..core.callbacks import LoggerCallback, set_log_level
 from ..core.errors import is_out_of_memory, release_last_traceback, release_traceback_memory, suggest_names
 from ..core.errors import warn
@@ -23,7 +24,7 @@ from ..device.accelerator import empty_device_cache
 from ..device.collectives import world_size
 from ..device.model_patches import apply_patches
 from ..display.tables import Table
-from .dataloaders import LOADER_ARGS
+from .dataloaders import LOADER_ARGS, check_eval_data
 from .overrides import TrainerBase, check_label_smoothing, drop_loader
 from .prepare import AUTO_BATCH_SIZE_ERROR, prepare, recompute_run_length
 from .run_state import RunState, Task, record_act
@@ -310,6 +311,8 @@ def check_settable(learner: TrainerBase, changes):
                 f"{name} cannot be changed in a run that is under way; make a new Learner with it. learn.set() shows"
                 " what can."
             )
+        if CALL_NAMES.get(name) in SETTABLE:
+            raise TypeError(f"There is no setting {name!r}; it is called {CALL_NAMES[name]!r} here.")
         raise TypeError(f"There is no setting {name!r}.{suggest_names(name, SETTABLE)}")
     if (
         changes.get("auto_find_batch_size")
@@ -416,6 +419,8 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
         )
     new = resolve_args(learner.args, {k: v for k, v in changes.items() if k != "lr"})
     check_label_smoothing(new, learner.loss_func, learner.compute_loss_func)
+    if "eval_strategy" in changes:
+        check_eval_data(learner, new)
     if "lr" in changes:
         prepare(learner)
     made = ChangesTable(

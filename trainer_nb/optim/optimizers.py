@@ -17,16 +17,16 @@ from torch import nn
 
 from ..args.fields import OPTIMIZER_NAMES, field_default
 from ..args.training_args import TrainingArguments
-from ..core.errors import suggest_names, warn
+from ..core.errors import call_error, suggest_names, warn
 from ..device.sharding import is_dtensor, to_local
 from .extra_optimizers import LIBRARY_OPTIMIZERS, Adafactor, Muon, adam_kwargs, isolate_bnb_manager
 from .extra_optimizers import target_options
 
 # %% auto #0
-__all__ = ['NO_DECAY', 'OPTIMIZERS', 'PLAIN_TENSORS', 'TENSOR_SUBCLASS_MODULES', 'STATE_OBJECT_MODULES', 'decay_parameter_names',
-           'layer_groups', 'target_parameter_names', 'parameter_groups', 'parse_optim_args', 'optimizer_class',
-           'optimizer_groups', 'warn_unused_adam_args', 'warn_ignored_args', 'create_optimizer', 'needs_flattening',
-           'flatten_state_value', 'unflatten_state_value', 'check_optimizer_state', 'kept_by_place',
+__all__ = ['NO_DECAY', 'NO_PARAMETERS_HINT', 'OPTIMIZERS', 'PLAIN_TENSORS', 'TENSOR_SUBCLASS_MODULES', 'STATE_OBJECT_MODULES',
+           'decay_parameter_names', 'layer_groups', 'target_parameter_names', 'parameter_groups', 'parse_optim_args',
+           'optimizer_class', 'optimizer_groups', 'warn_unused_adam_args', 'warn_ignored_args', 'create_optimizer',
+           'needs_flattening', 'flatten_state_value', 'unflatten_state_value', 'check_optimizer_state', 'kept_by_place',
            'refuse_regrouping']
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #39e30258
@@ -141,6 +141,11 @@ def target_parameter_names(
     return {n for n, p in model.named_parameters() if id(p) in found}
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #039bfa26
+NO_PARAMETERS_HINT = (
+    "layers are attributes that __init__ sets, such as self.layer = nn.Linear(4, 3), and a list of them is an"
+    " nn.ModuleList"
+)
+
 def parameter_groups(
     model: nn.Module,
     args: TrainingArguments,  # weight_decay, learning_rate, layer_groups, optim_target_modules
@@ -167,6 +172,9 @@ def parameter_groups(
                 group.update(targeted or {})
             if group["params"]:
                 groups.append(group)
+    if not groups and not any(True for _ in model.parameters()):
+        raise ValueError(f"{type(model).__name__} has no parameters, so there is nothing to train;"
+                         f" {NO_PARAMETERS_HINT}.")
     if not groups:
         raise ValueError("Every parameter is frozen, so there is nothing to train; call learn.unfreeze().")
     return groups
@@ -312,7 +320,12 @@ def create_optimizer(
     if kwargs.get("fused") and any(p.is_complex() for p in model.parameters()):
         kwargs = {**kwargs, "fused": None}
     make_groups = parameter_groups if cls_and_kwargs else optimizer_groups
-    optimizer = cls(make_groups(model, args, decay), **kwargs)
+    groups = make_groups(model, args, decay)
+    try:
+        optimizer = cls(groups, **kwargs)
+    except TypeError as error:
+        hints = {"learning_rate": "lr", "wd": "weight_decay", "epsilon": "eps"}
+        raise call_error(cls.__init__, (groups,), kwargs, hints) or error from None
     isolate_bnb_manager(optimizer, model)
     return optimizer
 

@@ -407,7 +407,7 @@ def _group_lrs(optimizer: torch.optim.Optimizer, lr: float | list[float], now: l
     groups = optimizer.param_groups
     layered = all("layer_group" in g for g in groups)
     for value in lr if isinstance(lr, (list, tuple)) else [lr]:
-        if isinstance(value, (bool, str)) or not 0 < value < math.inf:
+        if value is None or isinstance(value, (bool, str)) or not 0 < value < math.inf:
             raise ValueError(f"{what}={lr!r} should be above 0; to keep weights as they are, call learn.freeze().")
     if not isinstance(lr, (list, tuple)): return [lr if r == now[0] else lr * (r / now[0]) for r in now]
     n = groups[0]["layer_groups"] if layered else len(groups)

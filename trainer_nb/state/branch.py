@@ -14,11 +14,13 @@ import torch
 from ..args.training_args import TrainingArguments, resolve_args
 from ..args.fields import to_builtin
 from ..core.columns import append_rows, columns_to_lists, copy_rows
+from ..core.errors import short_repr
 from ..core.history import History, store_event
 from ..device.sharding import require_unsharded
 from ..display.tables import Table, format_value
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
+from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, change_settings, current_value
 from ..engine.snapshot import capture_snapshot, restore_snapshot
 from ..engine.snapshot_tensors import Snapshot
@@ -208,7 +210,14 @@ def compare(
     learn: TrainerBase,  # for example a branch
     other: TrainerBase,  # for example the run that it continues
 ) -> Comparison:
-    "Return the losses of two runs over the steps that both have taken."
+    "Return the losses of two runs over the steps that both have taken. Raise TypeError for an object that is no learner."
+    for one in (learn, other):
+        if isinstance(getattr(one, "run_state", None), RunState): continue
+        given = f"the class {one.__name__}" if isinstance(one, type) else short_repr(one)
+        raise TypeError(
+            f"compare() takes two learners, such as learn and learn.branch(lr=1e-4), not {given}; other histories and logs"
+            " are drawn by learn.plot(also=[...])."
+        )
     mine, theirs = (losses_by_step(o.run_state.history) for o in (learn, other))
     steps = [step for step in mine if step in theirs]
     table = Comparison(

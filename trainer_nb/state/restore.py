@@ -13,7 +13,7 @@ from dataclasses import MISSING, fields
 import torch
 
 from ..core.callbacks import close_callbacks
-from ..core.errors import InvalidOperation, release_last_traceback, suggest_names
+from ..core.errors import InvalidOperation, release_last_traceback, short_repr, suggest_names
 from ..core.history import History
 from ..display.tables import html_table, text_table
 from ..engine.overrides import TrainerBase
@@ -49,6 +49,11 @@ def get_named_snapshot(learner: TrainerBase, name: str) -> Snapshot:
     "Return a snapshot by its name. Raise KeyError for an unknown name."
     if name in learner.snapshots: return learner.snapshots[name]
     names = ", ".join(map(repr, learner.snapshots)) or "none"
+    if not isinstance(name, str) or "/" in name or "checkpoint" in name:
+        given = short_repr(name, 60)
+        raise KeyError(f"restore() takes a snapshot, or the name of one ({names}), and not {given}; the folder of a"
+                       " checkpoint"
+                       f" is read by learn.load_checkpoint(folder).")
     raise KeyError(f"There is no snapshot {name!r}; there are: {names}.{suggest_names(name, learner.snapshots)}")
 
 def restore_run(
@@ -141,7 +146,8 @@ def restart_from_first_weights(learner: TrainerBase):
     if run.initial_snapshot is None:
         if not run.initial_snapshot_freed: return   # the run has not begun
         raise InvalidOperation(
-            "reset() cannot restore the first weights, since free() has released them. Make a new Learner, or load weights into"
+            "reset() cannot restore the first weights, since free() has released them. Make a new Learner, or load"
+            " weights into"
             " learn.model."
         )
     restore_fields(run, run.initial_snapshot, ["model", "modes", "callbacks", "learner", *user_given_parts(learner)])

@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 from ..args.training_args import PROCESS_FIELDS, TrainingArguments
 from ..core.callbacks import TrainerState
-from ..core.errors import warn
+from ..core.errors import short_repr, warn
 from ..core.history import History, Place, close_other_logs, read_history
 from ..core.log_file import is_claimed, log_path
 from ..data.sampling import Cursor
 from ..device.collectives import MainProcessFailed
 from ..device.sharding import broadcast_tensors, copy_into, dtypes_and_shapes
+from ..display.tables import text_table
 from ..engine.loop import capture_editable_state, describe_position
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare, prepare_model, redistribute_data, sync_weights
@@ -38,11 +39,11 @@ from .model_files import add_base_weights, read_weights_for_model
 
 # %% auto #0
 __all__ = ['describe_unusable_checkpoints', 'resolve_checkpoint', 'is_checkpoint', 'no_checkpoint_message', 'edited_settings',
-           'check_edits', 'effective_settings', 'checkpoint_info', 'check_train_data', 'describe_environment_change',
-           'load_history', 'read_log_history', 'ResumeReport', 'continue_stopped_run', 'load_checkpoint',
-           'restart_epoch_data', 'read_snapshot', 'relocate_best', 'check_run_not_open', 'restore_checkpoint',
-           'load_best_weights', 'load_best_on_main', 'load_best_everywhere', 'find_best_folder', 'best_fields',
-           'read_best_weights', 'assign_weights']
+           'check_edits', 'describe_edits', 'effective_settings', 'checkpoint_info', 'check_train_data',
+           'describe_environment_change', 'load_history', 'read_log_history', 'ResumeReport', 'continue_stopped_run',
+           'load_checkpoint', 'restart_epoch_data', 'read_snapshot', 'relocate_best', 'check_run_not_open',
+           'restore_checkpoint', 'load_best_weights', 'load_best_on_main', 'load_best_everywhere', 'find_best_folder',
+           'best_fields', 'read_best_weights', 'assign_weights']
 
 # %% ../../nbs/07_state/09_resume.ipynb #59e5811a
 def describe_unusable_checkpoints(shelf) -> str:
@@ -73,7 +74,7 @@ def resolve_checkpoint(
         return found.path
     if not isinstance(where, (str, os.PathLike)) or where == "":
         raise ValueError("A run is resumed from a folder, for example 'out/checkpoint-20', or with True from the "
-                         f"newest one in output_dir; not from {where!r}.")
+                         f"newest one in output_dir; not from {short_repr(where)}.")
     folder = Path(where).expanduser().absolute()
     wait_for_other_savers(learner.run_state, folder.parent)
     if not folder.exists():
@@ -126,6 +127,15 @@ def check_edits(edits: dict, then: dict):
             f"{name} was {then[name]!r} when the run began and is {value!r} now, which cannot change within a run; "
             f"give the Learner {name}={then[name]!r}, or begin a new run without resuming"
         )
+
+def describe_edits(
+    edits: dict,  # present values by name
+    then: dict,  # settings with which the run began
+) -> str:
+    "Return a sentence about settings that differ from those at the beginning of the run, and a table of them."
+    rows = [{"name": name, "before": repr(then[name]), "now": repr(value)} for name, value in edits.items()]
+    number = "a setting differs" if len(rows) == 1 else f"{len(rows)} settings differ"
+    return f"{number} from when the run began; from here on the present values count:\n{text_table(rows)}"
 
 def effective_settings(snapshot: Snapshot, now: dict) -> dict:
     "Return the settings with which the run continues; those of the process are the present ones."
@@ -251,14 +261,16 @@ def load_checkpoint(
     said += [*checkpoint_info(snapshot).get("said", []), *describe_environment_change(snapshot, environment_info(run))]
     restore_checkpoint(learner, folder, snapshot, edits)
     said += continue_stopped_run(run)
+    for sentence in said:
+        warn(f"{folder.name}: {sentence}.")
+    if edits:
+        warn(f"{folder.name}: {describe_edits(edits, then)}")
     said += [
         f"{name} is {value!r} from here on, and was {then[name]!r} when the run began" for name, value in edits.items()
     ]
     run.history.note(
         "resume", run.state.global_step, folder=str(folder), said=said, given=then, **({"anew": True} if anew else {})
     )
-    for sentence in said:
-        warn(f"{folder.name}: {sentence}.")
     report_lost(run, "load_checkpoint()")
     return ResumeReport(run.state.global_step, str(folder), said, describe_position(run))
 

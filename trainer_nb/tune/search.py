@@ -226,6 +226,12 @@ def search_hyperparameters(
     check_search(learner, backend, kwargs)
     import optuna
     several = isinstance(direction, (list, tuple))
+    for one in direction if several else [direction]:
+        if to_builtin(one) not in ("minimize", "maximize"):
+            raise ValueError(f"direction={one!r} is not one of 'minimize',"
+                             f" 'maximize'.{suggest_names(one, ['minimize', 'maximize'])}")
+    if n_trials is not None and n_trials < 1:
+        raise ValueError(f"n_trials={n_trials}: give a number of trials from 1 on, or None for no limit.")
     options = {k: kwargs.pop(k) for k in ("timeout", "catch", "gc_after_trial") if k in kwargs}
     goal = {"directions": [to_builtin(d) for d in direction]} if several else {"direction": to_builtin(direction)}
     study = optuna.create_study(**goal, **kwargs)

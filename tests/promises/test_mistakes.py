@@ -1,0 +1,452 @@
+"Mistakes of people who come from the Trainer, fastai or plain torch: one sentence with the cause and what to type, and the run can go on."
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from trainer_nb import EarlyStoppingCallback, Learner, TrainerCallback, TrainingArguments, compare, set_seed
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Net(nn.Module):
+    def __init__(self): super().__init__(); self.layer = nn.Linear(4, 3)
+    def forward(self, x, labels=None):
+        logits = self.layer(x)
+        return {"logits": logits} if labels is None else {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+X, Y = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 3
+ROWS = [{"x": x, "labels": int(y)} for x, y in zip(X, Y)]
+
+
+def learner(model=None, data=ROWS, cls=Learner, **given):
+    return cls(Net() if model is None else model, train_dataset=data, **{"use_cpu": True, "disable_tqdm": True} | given)
+
+
+def plain(model=None, data=None, **given):
+    "A model that returns its output alone, and pairs."
+    return learner(model or nn.Linear(4, 3), TensorDataset(X, Y) if data is None else data, **{"loss_func": F.cross_entropy} | given)
+
+
+def is_one_sentence(text): return len(text) < 330 and text[-1] in ".?" and "\n" not in text and "  " not in text
+
+
+def refused(mistake, kind, words):
+    with pytest.raises(kind, match=words) as raised: mistake()
+    text = str(raised.value.args[0])
+    assert is_one_sentence(text), text
+    return text
+
+
+# --- names and types of arguments ---------------------------------------------------------------------------------------
+
+MADE = {
+    "folder": (lambda: Learner(Net(), "out"), TypeError, "the path 'out'.*output_dir='out'"),
+    "path": (lambda: Learner(Net(), Path("out")), TypeError, "the path 'out'.*output_dir='out'"),
+    "data": (lambda: Learner(Net(), ROWS), TypeError, "args is of type list.*train_dataset="),
+    "optimizer": (lambda: Learner(Net(), torch.optim.SGD(Net().parameters(), lr=1)), TypeError, r"optimizers=\(optimizer, None\)"),
+    "order": (lambda: Learner(ROWS, Net()), TypeError, r"the model is the first argument"),
+    "val_dataset": (lambda: learner(val_dataset=ROWS), TypeError, "called `eval_dataset`"),
+    "train_datset": (lambda: Learner(Net(), train_datset=ROWS), TypeError, "Did you mean 'train_dataset'"),
+    "device": (lambda: learner(device="cuda"), TypeError, "use_cpu=True"),
+    "precision": (lambda: learner(precision=16), TypeError, "bf16=True"),
+    "n_epochs": (lambda: learner(n_epochs=3), TypeError, "called `num_train_epochs`"),
+}
+
+
+@pytest.mark.parametrize("what", MADE)
+def test_refused_when_made(what): refused(*MADE[what])
+
+
+CALLS = {
+    "train(epochs)": (lambda learn: learn.train(epochs=5), TypeError, r"train\(\) has no argument 'epochs'.*learn.run\(epochs=5\).*learn.set\(num_train_epochs=5\)"),
+    "train(n)": (lambda learn: learn.train(5), TypeError, r"no number of epochs: learn.run\(epochs=5\)"),
+    "train(max_steps)": (lambda learn: learn.train(max_steps=5), TypeError, r"learn.run\(steps=5\)"),
+    "train(lr)": (lambda learn: learn.train(lr=0.1), TypeError, r"learn.set\(lr=0.1\)"),
+    "step(steps)": (lambda learn: learn.step(steps=5), TypeError, r"step\(\) has no argument 'steps'; it is called 'n'"),
+    "step twice": (lambda learn: learn.step(1, 2), TypeError, r"at most 1 argument \(n\), and 2 were given"),
+    "run(n)": (lambda learn: learn.run(n=5), TypeError, "it is called 'steps'"),
+    "run(epoch)": (lambda learn: learn.run(epoch=5), TypeError, "it is called 'epochs'"),
+    "start(wait)": (lambda learn: learn.start(wait=True), TypeError, "no argument 'wait'; it takes steps, epochs, until"),
+    "steps(5)": (lambda learn: learn.steps(5), TypeError, r"learn.run\(steps=5\)"),
+    "debug_step(5)": (lambda learn: learn.debug_step(5), TypeError, "takes no arguments, and was given 5"),
+    "set(1)": (lambda learn: learn.set(1e-3), TypeError, r"by name, such as learn.set\(lr="),
+    "set(bs)": (lambda learn: learn.set(bs=3), TypeError, "it is called 'per_device_train_batch_size'"),
+    "restore()": (lambda learn: learn.restore(), TypeError, r"restore\(\) needs 'snapshot'"),
+    "rewind(steps)": (lambda learn: learn.rewind(steps=1), TypeError, "it is called 'n'"),
+    "freeze(eval)": (lambda learn: learn.freeze(eval=True), TypeError, "Did you mean 'eval_mode'"),
+    "evaluate(dataset)": (lambda learn: learn.evaluate(dataset=ROWS), TypeError, "it is called 'eval_dataset'"),
+    "evaluate(keys)": (lambda learn: learn.evaluate(ROWS, "logits"), TypeError, "ignore_keys='logits', of type str; it should be a list of text or None"),
+    "predict()": (lambda learn: learn.predict(), TypeError, "needs 'test_dataset'"),
+    "predict(X, Y)": (lambda learn: learn.predict(X, Y), TypeError, "ignore_keys=tensor.*of type Tensor"),
+    "lr_find(mode)": (lambda learn: learn.lr_find("linear"), TypeError, "start='linear', of type str; it should be a number. Did you mean mode='linear'"),
+    "lr_find(start_lr)": (lambda learn: learn.lr_find(start_lr=1e-5), TypeError, "it is called 'start'"),
+    "lr_find(num_it)": (lambda learn: learn.lr_find(num_it=50), TypeError, "it is called 'num_steps'"),
+    "lr_find(show_plot)": (lambda learn: learn.lr_find(show_plot=True), TypeError, "the result draws itself"),
+    "lr_find(end)": (lambda learn: learn.lr_find(end="10"), TypeError, "end='10', of type str; it should be a number"),
+    "lr_find(suggest)": (lambda learn: learn.lr_find(suggest=3), TypeError, "suggest=3, of type int"),
+    "lr_find(stop_factor)": (lambda learn: learn.lr_find(stop_factor="4"), TypeError, "stop_factor='4', of type str; it should be a number or None"),
+    "watch(what)": (lambda learn: learn.watch("output"), TypeError, "Did you mean what='output'"),
+    "watch(layers)": (lambda learn: learn.watch(layers=3), TypeError, "layers=3, of type int"),
+    "top_losses(data)": (lambda learn: learn.top_losses(ROWS), TypeError, r"k=\[.*Did you mean dataset=\.\.\."),
+    "top_losses(n)": (lambda learn: learn.top_losses(n=3), TypeError, "it is called 'k'"),
+    "show_batch('3')": (lambda learn: learn.show_batch("3"), TypeError, "n='3', of type str; it should be a whole number"),
+    "most_confused": (lambda learn: learn.most_confused("a"), TypeError, "min_count='a'"),
+    "plot(smoothing)": (lambda learn: learn.plot(smoothing=0.5), TypeError, "Did you mean 'smooth'"),
+    "plot(smooth)": (lambda learn: learn.plot(smooth="a"), TypeError, "smooth='a', of type str"),
+    "search(n_trials)": (lambda learn: learn.hyperparameter_search(n_trials="3"), TypeError, "n_trials='3', of type str"),
+    "search(hp_space)": (lambda learn: learn.hyperparameter_search({"learning_rate": 1}), TypeError, "hp_space=.*it should be a function"),
+    "snapshot(5)": (lambda learn: learn.snapshot(5), TypeError, "name=5, of type int; it should be text or None"),
+    "save_model(5)": (lambda learn: learn.save_model(5), TypeError, "output_dir=5, of type int; it should be text or a path or None"),
+    "save_checkpoint(5)": (lambda learn: learn.save_checkpoint(5), TypeError, "output_dir=5"),
+    "export_script(None)": (lambda learn: learn.export_script(None), TypeError, "path=None"),
+    "log(5)": (lambda learn: learn.log(5), TypeError, r"log\(\) takes a dict of names and numbers"),
+    "log_metrics": (lambda learn: learn.log_metrics({"a": 1}), TypeError, "needs 'metrics'; it takes split, metrics"),
+    "compare(learn, 5)": (lambda learn: compare(learn, 5), TypeError, r"takes two learners.*not 5"),
+    "compare(class)": (lambda learn: compare(learn, Learner), TypeError, r"not the class Learner"),
+    "compare(None)": (lambda learn: compare(None, learn), TypeError, r"not None"),
+    "fit": (lambda learn: learn.fit(5), AttributeError, r"no attribute 'fit': learn.train\(\)"),
+    "fit_one_cycle": (lambda learn: learn.fit_one_cycle(5), AttributeError, "lr_scheduler_type='one_cycle'"),
+    "fine_tune": (lambda learn: learn.fine_tune(5), AttributeError, r"learn.freeze\(\).*learn.unfreeze\(\)"),
+    "validate": (lambda learn: learn.validate(), AttributeError, r"learn.evaluate\(\)"),
+    "get_preds": (lambda learn: learn.get_preds(), AttributeError, r"learn.predict\(dataset\)"),
+    "recorder": (lambda learn: learn.recorder, AttributeError, r"learn.plot\(\)"),
+    "evalute": (lambda learn: learn.evalute(), AttributeError, "Did you mean 'evaluate'"),
+    "learning_rate": (lambda learn: learn.learning_rate, AttributeError, "learn.args.learning_rate is its value"),
+    "args.lr": (lambda learn: learn.args.lr, AttributeError, "Did you mean 'learning_rate'"),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_a_wrong_call(what):
+    "It changes nothing, and the right one works afterwards."
+    learn = learner()
+    mistake, kind, words = CALLS[what]
+    refused(lambda: mistake(learn), kind, words)
+    assert learn.state.global_step == 0 and learn.step()[0].step == 1
+
+
+def test_every_hint_can_be_shown():
+    "Each table has names that do not exist, and its sentences take the value that was given."
+    learn = learner()
+    for verb, hints in Learner.argument_hints.items():
+        for name in hints:
+            if not name or name in inspect.signature(getattr(learn, verb)).parameters: continue
+            text = refused(lambda: getattr(learn, verb)(**{name: 5}), TypeError, re.escape(f"{verb}() has no argument {name!r}"))
+            assert "{" not in text
+    from trainer_nb.trainer_compat import ATTRIBUTE_HINTS
+    for name in ATTRIBUTE_HINTS:
+        assert not hasattr(learn, name), name
+        assert "{" not in refused(lambda: getattr(learn, name), AttributeError, name)
+
+
+def test_an_error_inside_a_call_is_left_alone():
+    "TypeErrors of user code, and AttributeErrors of a property, have their own messages."
+    def fails(record): return len(5)
+    with pytest.raises(TypeError, match="object of type 'int' has no len"): learner().run(until=fails)
+    def init(): raise AttributeError("no such part")
+    with pytest.raises(AttributeError, match="no such part"): Learner(model_init=init, train_dataset=ROWS, use_cpu=True).model
+    class Careless(Learner):
+        def __init__(self, model): self.mine = 1
+    with pytest.raises(AttributeError, match=r"Careless.__init__ has to call super\(\).__init__"): Careless(Net()).train()
+
+
+# --- what is given to a learner -----------------------------------------------------------------------------------------
+
+class NoLength(Dataset):
+    def __getitem__(self, i): return ROWS[i]
+
+
+class NoItems(Dataset):
+    def __len__(self): return 5
+
+
+class Empty(nn.Module):
+    def forward(self, x, labels=None): return {"loss": x.sum(), "logits": x}
+
+
+SGD = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1)
+
+PARTS = {
+    "a class of model": (lambda: learner(Net), TypeError, r"the class Net; give an instance of it: Net\(...\)"),
+    "model_init=model": (lambda: Learner(model_init=Net()), TypeError, "model_init is a model.*model=Net"),
+    "model_init=5": (lambda: Learner(model_init=5), TypeError, "model_init is a function, not 5"),
+    "collator's class": (lambda: learner(data_collator=__import__("trainer_nb").DefaultDataCollator), TypeError, "the class DefaultDataCollator; give.*an instance"),
+    "data as collator": (lambda: Learner(Net(), None, ROWS), TypeError, r"data_collator is a function, not \[.*\.\.\.\."),
+    "collator's arguments": (lambda: learner(data_collator=lambda: 0), TypeError, r"called as data_collator\(samples\)"),
+    "loss_func's arguments": (lambda: plain(loss_func=lambda o: o), TypeError, r"called as loss_func\(output, labels\), and <lambda>\(o\) cannot be"),
+    "compute_loss_func's": (lambda: learner(compute_loss_func=lambda o, l: o), TypeError, "num_items_in_batch.*as loss_func="),
+    "compute_metrics's": (lambda: learner(compute_metrics=lambda p, l: {}), TypeError, r"called as compute_metrics\(prediction\)"),
+    "preprocess's": (lambda: learner(preprocess_logits_for_metrics=lambda l: l), TypeError, r"\(logits, labels\)"),
+    "optimizer's class": (lambda: learner(optimizers=(torch.optim.SGD, None)), TypeError, r"optimizer_cls_and_kwargs=\(SGD, "),
+    "optimizer's name": (lambda: learner(optimizers=("adamw", None)), TypeError, "optim='adamw' is the argument for a name"),
+    "optimizers swapped": (lambda: learner(optimizers=(torch.optim.lr_scheduler.ConstantLR(SGD), SGD)), TypeError, r"the pair is \(optimizer, lr_scheduler\)"),
+    "schedule's name": (lambda: learner(optimizers=(None, "cosine")), TypeError, "lr_scheduler_type='cosine'"),
+    "cls alone": (lambda: learner(optimizer_cls_and_kwargs=torch.optim.Adam), TypeError, "a pair of a class and its keywords"),
+    "no length": (lambda: learner(data=NoLength()), TypeError, "train_dataset is a NoLength, whose class has no __len__"),
+    "no length, evaluated": (lambda: learner(eval_dataset=NoLength()), TypeError, "eval_dataset is a NoLength, whose class has no __len__"),
+    "no items": (lambda: learner(data=NoItems()), TypeError, "no __getitem__"),
+    "class of data": (lambda: learner(data=NoItems), TypeError, "the class NoItems; give an instance"),
+    "one of several": (lambda: learner(eval_dataset={"a": ROWS, "b": 5}), TypeError, "eval_dataset is 5"),
+    "evaluations": (lambda: learner(eval_strategy="steps"), ValueError, "nothing to evaluate on.*eval_dataset="),
+    "best": (lambda: learner(load_best_model_at_end=True, output_dir="out", eval_strategy="epoch", save_strategy="epoch"), ValueError, "nothing to evaluate on"),
+    "fp16": (lambda: learner(fp16=True), ValueError, "fp16=True needs a GPU"),
+    "seed": (lambda: learner(seed=2**70), ValueError, r"below 2\*\*63"),
+    "seed -1": (lambda: learner(seed=-1), ValueError, "seed=-1 should be 0 or more"),
+    "seed 1.5": (lambda: learner(seed=1.5), ValueError, "seed=1.5 is of type float"),
+    "data_seed": (lambda: learner(data_seed=2**64), ValueError, r"below 2\*\*63"),
+    "set_seed": (lambda: set_seed(2**70), ValueError, r"below 2\*\*63"),
+    "set_seed 1.5": (lambda: set_seed(1.5), TypeError, r"set_seed\(42\), not 1.5"),
+    "optim": (lambda: learner(optim="adam"), ValueError, "Did you mean 'adamw_torch'"),
+    "optim's class": (lambda: learner(optim=torch.optim.Adam), ValueError, r"should be OptimizerNames \| str. A class goes into optimizer_cls_and_kwargs=\(Adam"),
+    "bf16": (lambda: learner(bf16="yes"), ValueError, "True or False, without quotes"),
+    "label_names": (lambda: learner(label_names="labels"), ValueError, r"Write a list: \['labels'\]"),
+}
+
+
+@pytest.mark.parametrize("what", PARTS)
+def test_parts_are_checked_when_given(what): refused(*PARTS[what])
+
+
+def test_a_loader_of_ones_own_may_have_any_data():
+    class Own(Learner):
+        def get_train_dataloader(self): return DataLoader(self.train_dataset["rows"], 4)
+        def get_eval_dataloader(self, eval_dataset=None): return DataLoader(ROWS, 4)
+    learn = learner(data={"rows": ROWS}, cls=Own, eval_dataset=5, eval_strategy="epoch", num_train_epochs=1)
+    assert learn.train().global_step == 5 and "eval_loss" in learn.state.log_history[-2]
+
+
+def test_an_evaluation_asked_for_later():
+    learn = learner(per_device_train_batch_size=10)
+    refused(lambda: learn.set(eval_strategy="epoch"), ValueError, "nothing to evaluate on")
+    assert learn.args.eval_strategy == "no"
+    learn.eval_dataset = ROWS
+    learn.set(eval_strategy="epoch")
+    learn.train()
+    assert sum("eval_loss" in row for row in learn.state.log_history) == 3
+
+
+ASSIGNED = {"learning_rate": ("1e-3", "Write the number without quotes"), "max_steps": (2.5, "of type float; it should be int"), "per_device_train_batch_size": (0, "at least 1"),
+            "seed": (-1, "0 or more"), "eval_strategy": ("step", "Did you mean 'steps'"), "optim": ("lomo", "changes weights during the backward pass"), "weight_decay": (None, "of type NoneType")}
+
+
+@pytest.mark.parametrize("name", ASSIGNED)
+def test_attributes_of_the_arguments(name):
+    "They are checked when they are assigned, and keep their values."
+    value, words = ASSIGNED[name]
+    learn = learner()
+    for args in (learn.args, TrainingArguments()):
+        before = getattr(args, name)
+        with pytest.raises(ValueError, match=words): setattr(args, name, value)
+        assert getattr(args, name) == before
+    assert learn.step()[0].step == 1
+
+
+def test_attributes_of_the_arguments_that_are_right():
+    args = TrainingArguments()
+    from trainer_nb.args.fields import SchedulerType
+    for name, value in dict(learning_rate=[1e-3], lr_scheduler_type=SchedulerType.COSINE, output_dir=Path("out"), include_num_input_tokens_seen=True, report_to=[], max_steps=5).items():
+        setattr(args, name, value)
+    assert args.lr_scheduler_type == "cosine"
+
+
+# --- the first batch ----------------------------------------------------------------------------------------------------
+
+class Two(nn.Module):
+    def __init__(self): super().__init__(); self.layer = nn.Linear(4, 3)
+    def forward(self, x, y, labels=None): return F.cross_entropy(self.layer(x + y), labels)
+
+
+class Labelless(nn.Module):
+    def __init__(self): super().__init__(); self.layer = nn.Linear(4, 3)
+    def forward(self, x): return self.layer(x)
+
+
+class Words(nn.Module):
+    def __init__(self): super().__init__(); self.words, self.out = nn.Embedding(10, 4), nn.Linear(4, 3)
+    def forward(self, ids, labels=None): return {"loss": F.cross_entropy(self.out(self.words(ids).mean(1)), labels)}
+
+
+class Own(Learner):
+    def compute_loss(self, model, inputs, return_outputs=False): return model(**inputs)["loss"]
+
+
+def rows(**columns): return [{**row, **columns} for row in ROWS]
+def doubles(): return [{**row, "x": row["x"].double()} for row in ROWS]
+def nothing(samples): return None
+
+
+DOUBLE = r"The column 'x' is float64, and the weights of the layer 'layer' \(Linear\) are float32; convert it in the data set: x.float\(\)"
+
+TRAINED = {
+    "no loss, pairs": (lambda: plain(loss_func=None), TypeError, "Linear's forward takes input and no labels, and a sample has 2 parts.*give the Learner loss_func="),
+    "no loss, rows": (lambda: learner(Labelless()), TypeError, "Labelless's forward takes x and no labels, so it returns no loss; give the Learner loss_func="),
+    "a column missing": (lambda: learner(Two()), TypeError, "Two's forward needs 'y', and the data has only x, labels; rename"),
+    "three parts": (lambda: plain(data=[(x, x, 1) for x in X]), TypeError, "a sample has 2 parts besides the label"),
+    "no parameters": (lambda: learner(Empty()), ValueError, r"Empty has no parameters.*self.layer = nn.Linear"),
+    "text labels": (lambda: learner(data=rows(labels="cat")), ValueError, r"labels are text \('cat'\).*names.index\(label\)"),
+    "text label": (lambda: learner(data=[{"x": x, "label": "cat"} for x in X]), ValueError, r"labels are text \('cat'\)"),
+    "text labels, pairs": (lambda: plain(data=[(x, "cat") for x in X]), ValueError, r"labels are text \('cat'\)"),
+    "text labels, loss_func": (lambda: learner(Labelless(), data=rows(labels="cat"), loss_func=F.cross_entropy), ValueError, r"labels are text \('cat'\)"),
+    "no labels": (lambda: learner(Labelless(), data=[{"x": x} for x in X], loss_func=F.cross_entropy), ValueError, "no labels for loss_func: its columns are x. Their column has to be called labels"),
+    "text": (lambda: learner(data=rows(x="hello")), TypeError, r"needs 'x', and that column is text \('hello'\).*tokenizer"),
+    "text of another name": (lambda: learner(data=[{"text": "a", "labels": 0}] * 9), TypeError, r"data.map\(lambda row: tokenizer\(row\['text'\]\)\)"),
+    "text rows": (lambda: learner(data=["a", "b"] * 9), TypeError, "samples are text \\('a'\\), and Net takes tensors"),
+    "None": (lambda: learner(data=rows(x=None)), TypeError, "needs 'x', which is None in the first sample"),
+    "double": (lambda: learner(data=doubles()), ValueError, DOUBLE),
+    "double, NumPy": (lambda: learner(data=[{**row, "x": row["x"].numpy()} for row in doubles()]), ValueError, DOUBLE),
+    "double, own loss": (lambda: learner(data=doubles(), cls=Own), ValueError, DOUBLE),
+    "double, pairs": (lambda: plain(data=TensorDataset(X.double(), Y)), ValueError, "Item 0 of the samples is float64, and the weights of Linear are float32"),
+    "integers": (lambda: plain(data=TensorDataset(X.long(), Y)), ValueError, "Item 0 of the samples is int64"),
+    "half a model": (lambda: plain(nn.Linear(4, 3).half()), ValueError, r"is float32.*are float16; model.float\(\).*bf16=True"),
+    "float words": (lambda: learner(Words(), data=[{"ids": torch.zeros(4), "labels": 0}] * 9), ValueError, r"column 'ids' is float32, and the layer 'words' \(Embedding\) needs whole numbers.*x.long\(\)"),
+    "unknown words": (lambda: learner(Words(), data=[{"ids": torch.tensor([1, 50]), "labels": 0}] * 9), ValueError, r"from 1 to 50, and it has 10 rows \(0 to 9\); nn.Embedding\(51, 4\)"),
+    "features": (lambda: learner(data=rows(x=torch.zeros(7))), ValueError, r"the layer 'layer' \(Linear\) has the shape \(8, 7\), and it takes 4 features; make it nn.Linear\(7, 3\)"),
+    "not flat": (lambda: plain(data=TensorDataset(X.reshape(20, 2, 2), Y)), ValueError, r"put nn.Flatten\(\) before it"),
+    "inner features": (lambda: plain(nn.Sequential(nn.Linear(4, 8), nn.Linear(9, 3))), ValueError, r"the layer '1' \(Linear\).*make it nn.Linear\(8, 3\)"),
+    "channels": (lambda: plain(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 3)), data=TensorDataset(torch.zeros(20, 1, 4, 4), Y)), ValueError, r"it takes \(samples, 3, size, size\); make it with 1 input"),
+    "one sample": (lambda: plain(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), per_device_train_batch_size=1), ValueError, "dataloader_drop_last=True"),
+    "single tensors": (lambda: plain(data=X), ValueError, r"gives single tensors.*TensorDataset\(X, Y\)"),
+    "single tensors, a model with labels": (lambda: learner(data=X), ValueError, r"gives single tensors without labels.*TensorDataset\(X, Y\).*loss_func="),
+    "labels in a column": (lambda: plain(data=TensorDataset(X, Y[:, None])), ValueError, r"shape \(8, 3\).*class numbers have the shape \(8,\): labels.squeeze\(-1\)"),
+    "float labels": (lambda: plain(data=TensorDataset(X, Y.float())), ValueError, r"labels.long\(\)"),
+    "float labels, own model": (lambda: learner(data=rows(labels=1.0)), ValueError, r"labels.long\(\)"),
+    "32 bits": (lambda: plain(data=TensorDataset(X, Y.int())), ValueError, r"\(int32\).*labels.long\(\)"),
+    "one hot": (lambda: plain(data=TensorDataset(X, F.one_hot(Y, 3))), ValueError, r"labels.float\(\)"),
+    "BCE": (lambda: plain(nn.Linear(4, 1), data=TensorDataset(X, (Y > 0).float()), loss_func=F.binary_cross_entropy_with_logits), ValueError, r"labels.unsqueeze\(-1\)"),
+    "BCE's range": (lambda: plain(nn.Linear(4, 1), data=TensorDataset(X, torch.ones(20, 1)), loss_func=F.binary_cross_entropy), ValueError, "binary_cross_entropy_with_logits"),
+    "MSE": (lambda: plain(nn.Linear(4, 2), data=TensorDataset(X, X[:, :3]), loss_func=F.mse_loss), ValueError, "give the model 3 outputs"),
+    "the other order": (lambda: plain(loss_func=lambda o, l: F.cross_entropy(l, o)), TypeError, "in the other order"),
+    "no output": (lambda: plain(type("Quiet", (nn.Linear,), {"forward": lambda self, x: None})(4, 3)), TypeError, "The model returned None"),
+    "collator's None": (lambda: learner(data_collator=nothing), TypeError, "data_collator returned None.*a dict of tensors"),
+    "collator's list": (lambda: learner(data_collator=lambda samples: samples), TypeError, "returned a list of 8 samples"),
+    "no tensor": (lambda: plain(data=[(object(), 1)] * 9), TypeError, "Item 0 of the samples is <object.*data_collator="),
+    "columns that differ": (lambda: learner(data=[*ROWS[:3], {"labels": 0}], train_sampling_strategy="sequential"), ValueError, "1 of the 4 samples of a batch have no 'x'"),
+}
+
+
+@pytest.mark.parametrize("what", TRAINED)
+def test_explained_at_the_first_batch(what):
+    "The same words again, nothing half done, and the original error as the cause where torch raised one."
+    make, kind, words = TRAINED[what]
+    learn = make()
+    for verb in (learn.step, learn.train):
+        refused(verb, kind, words)
+        assert learn.run_state.phase == "idle" and not learn.run_state.corrupted and learn.state.global_step == 0
+
+
+def test_explained_in_an_evaluation():
+    for learn in (learner(eval_dataset=doubles()), learner(eval_dataset=[{"x": row["x"]} for row in doubles()])):
+        refused(learn.evaluate, ValueError, "The column 'x' is float64")
+        assert learn.step()[0].step == 1
+
+
+def test_the_run_goes_on_with_the_data_put_right():
+    learn = learner(data=doubles())
+    refused(learn.step, ValueError, "float64")
+    learn.train_dataset = ROWS
+    assert learn.train().global_step == 9
+
+
+def test_errors_of_the_user_stay():
+    "What the batch does not explain is raised as it is: from a model, from a loss function, and when memory runs out."
+    class Fails(Net):
+        def forward(self, x, labels=None): raise self.error
+    for error in (RuntimeError("mine"), TypeError("forward() of my own"), ValueError("a type of mine"), torch.OutOfMemoryError("dtype")):
+        model = Fails()
+        model.error = error
+        with pytest.raises(type(error)) as raised: learner(model).step()
+        assert raised.value is error
+        def loss(output, labels): raise error
+        with pytest.raises(type(error)) as raised: plain(loss_func=loss).step()
+        assert raised.value is error
+
+
+# --- parts that are assigned, callbacks, and the rest ---------------------------------------------------------------------
+
+ASSIGNED_PARTS = {
+    "model": (Net, TypeError, r"the class Net; give an instance"),
+    "optimizer": (torch.optim.SGD, TypeError, "optimizer_cls_and_kwargs="),
+    "lr_scheduler": ("cosine", TypeError, "lr_scheduler_type='cosine'"),
+    "loss_func": (nn.CrossEntropyLoss, TypeError, r"the class CrossEntropyLoss; give a function, or an instance"),
+    "compute_metrics": (5, TypeError, "compute_metrics is a function, not 5"),
+    "data_collator": (None, TypeError, "default_data_collator"),
+    "metrics": ([1], TypeError, "metrics is a dict"),
+    "args": (TrainingArguments(), AttributeError, r"learn.args cannot be assigned: learn.set\(...\)"),
+    "state": (None, AttributeError, "belongs to the run"),
+    "processes": (2, AttributeError, r"learn.launch\(n\)"),
+    "callbacks": ([], AttributeError, r"learn.add_callback\(...\)"),
+    "train_dataset": (5, TypeError, "train_dataset is 5, which is no data set"),
+}
+
+
+@pytest.mark.parametrize("name", ASSIGNED_PARTS)
+def test_a_wrong_part_is_not_taken(name):
+    learn = learner()
+    value, kind, words = ASSIGNED_PARTS[name]
+    refused(lambda: setattr(learn, name, value), kind, words)
+    assert learn.step()[0].step == 1
+
+
+class Few(TrainerCallback):
+    def on_step_end(self, args, state): pass
+
+
+class Needs(TrainerCallback):
+    def __init__(self, n): self.n = n
+
+
+class Misspelt(TrainerCallback):
+    def on_step_ended(self, args, state, control, **kwargs): pass
+
+
+def test_callbacks():
+    for add in (lambda callback: learner(callbacks=[callback]), learner().add_callback):
+        refused(lambda: add(Few), TypeError, r"Few.on_step_end has to take \(self, args, state, control, \*\*kwargs\)")
+        refused(lambda: add(Needs), TypeError, r"the class Needs, which needs arguments; give an instance of it: Needs\(...\)")
+        with pytest.warns(UserWarning, match="Misspelt.on_step_ended is never called.*Did you mean 'on_step_end'"): add(Misspelt)
+    refused(lambda: EarlyStoppingCallback(patience=3), TypeError, r"EarlyStoppingCallback\(\) has no argument 'patience'; it is called 'early_stopping_patience'")
+    refused(lambda: EarlyStoppingCallback("3"), TypeError, "early_stopping_patience='3', of type str")
+    assert EarlyStoppingCallback(3).early_stopping_patience == 3
+
+
+OTHERS = {
+    "set(lr=None)": (lambda learn: learn.set(lr=None), ValueError, "lr=None should be above 0"),
+    "set(model=)": (lambda learn: learn.branch(model=3), TypeError, "`model` is an argument of Learner, and not a setting"),
+    "freeze(module)": (lambda learn: learn.freeze(nn.Sequential(nn.Linear(99, 99), nn.Linear(99, 99))), ValueError, "There is no layer group Sequential"),
+    "restore(folder)": (lambda learn: learn.restore("out/checkpoint-5"), KeyError, r"learn.load_checkpoint\(folder\)"),
+    "restore(5)": (lambda learn: learn.restore(5), KeyError, r"restore\(\) takes a snapshot, or the name of one \(none\), and not 5"),
+    "until": (lambda learn: learn.run(until=lambda: True), TypeError, r"until is called as until\(record\)"),
+    "search": (lambda learn: learn.hyperparameter_search(direction="min"), ValueError, "direction='min' is not one of"),
+    "trials": (lambda learn: learn.hyperparameter_search(n_trials=0), ValueError, "n_trials=0: give a number"),
+    "save_model(file)": (lambda learn: learn.save_model(__file__), ValueError, "is a file; save_model"),
+    "follow": (lambda learn: __import__("trainer_nb").follow(5), TypeError, "path=5, of type int; it should be text or a path"),
+    "compare": (lambda learn: compare(learn), TypeError, r"compare\(\) needs 'other'"),
+    "labels": (lambda learn: Learner(Net(), train_dataset=X, labels=Y), TypeError, r"train_dataset=TensorDataset\(X, Y\)"),
+    "a list of columns": (lambda learn: learner(data=[X, Y]), TypeError, r"a list of 2 tensors.*TensorDataset\(X, Y\)"),
+    "keywords": (lambda learn: learner(optimizer_cls_and_kwargs=(torch.optim.Adam, {"learning_rate": 1})).step(), TypeError, r"Adam\(\) has no argument 'learning_rate'; it is called 'lr'"),
+    "meta": (lambda learn: plain(nn.Linear(4, 3, device="meta")).step(), ValueError, "Linear is on the meta device"),
+    "a tuple": (lambda learn: plain(type("Pair", (nn.Linear,), {"forward": lambda self, x: (nn.Linear.forward(self, x), 1)})(4, 3)).step(), TypeError, r"returned a tuple of 2 parts.*output\[0\]"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_other_mistakes(what):
+    learn = learner(eval_dataset=ROWS)
+    mistake, kind, words = OTHERS[what]
+    refused(lambda: mistake(learn), kind, words)
+    assert learn.step()[0].step == 1
+
+
+def test_lists_of_tensors_are_samples():
+    "A list of tensors of one shape, for an autoencoder, and one of samples of any length, are no columns."
+    auto = learner(nn.Linear(4, 4), data=[*X], loss_func=F.mse_loss)
+    assert auto.train().global_step == 9
+    assert learner(nn.Linear(4, 4), data=[*X[:2]], loss_func=F.mse_loss).train().global_step == 3
