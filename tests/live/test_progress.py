@@ -68,7 +68,7 @@ def advance(run, n=1, loss=lambda i: 1.0 / i):
     (ProgressView(step=7), "step 7"),
     (ProgressView(step=1, total=9, rate=0.04), "step 1/9  25 s/step  3 min 20 s left"),
     (ProgressView(step=1, total=9, loss=float("nan")), "step 1/9  loss nan"),
-    (ProgressView(step=1, total=90_000_001, rate=12345.6), "step 1/90000001  12300 steps/s  2 h 1 min left"),
+    (ProgressView(step=1, total=90_000_001, rate=12345.6), "step 1/90,000,001  12,300 steps/s  2 h 1 min left"),
     (ProgressView(step=9, total=9, rate=2.0, seconds=61, over=True, status="paused"), "step 9/9  6.78 s/step  1 min 1 s  paused"),   # all in all, not of late
     (ProgressView(step=9, total=9, start=3, rate=2.0, seconds=60, over=True), "step 9/9  10 s/step  1 min 0 s"),
     (ProgressView(step=5, total=9, evaluating=(1, None)), "step 5/9  evaluating 1"),

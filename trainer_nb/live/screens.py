@@ -76,10 +76,11 @@ def format_speed(
     many: str,    # its plural
 ) -> str:
     "Format a rate, as seconds per item if one takes more than a second."
-    def short(x: float) -> str: return format_value(float(f"{x:.3g}"))
-    return f"{short(rate)} {many}/s" if rate >= 1 else f"{short(1 / rate)} s/{one}"
+    def short(x: float) -> str: return f"{x:,.0f}" if x >= 1000 else format_value(x)
+    rate, seconds = (float(f"{x:.3g}") for x in (rate, 1 / rate))
+    return f"{short(rate)} {many}/s" if rate >= 1 else f"{short(seconds)} s/{one}"
 
-def format_count(done: int, total: int | None) -> str: return f"{done}/{total}" if total else f"{done}"
+def format_count(done: int, total: int | None) -> str: return f"{done:,}/{total:,}" if total else f"{done:,}"
 
 def view_parts(view: ProgressView) -> list[tuple[str, str]]:
     "Return the parts of the line as pairs of a label, which may be empty, and a value."

@@ -122,9 +122,9 @@ def headline_lines(
 ) -> list[str]:
     "Describe the run in three lines of text: its status, its numbers and their time, its health."
     status = view_model.sent.get("status", {})
-    step = f"step {status.get('step', 0)}"
+    step = f"step {status.get('step') or 0:,}"
     if status.get("total"):
-        step += f" of {status['total']}"
+        step += f" of {status['total']:,}"
     numbers = [step]
     numbers += [f"{key} {status[key]}" for key in ("epoch", "loss") if status.get(key)]
     numbers += [status[key] for key in ("rate", "elapsed") if status.get(key)]
