@@ -276,7 +276,7 @@ class StillOutput:
 # Without its kernel, a notebook shows an error in place of a widget. JupyterLab and Notebook 7 put the class `jupyter-widgets`
 # on the output itself only then; it is hidden if the static view is the next output.
 HIDE_MISSING_WIDGET = (
-    '<style>.jp-OutputArea-child:has(> .jp-OutputArea-output.jupyter-widgets:not(:has(.tnb)))'
+    '<style>.jp-OutputArea-child:has(> .jp-OutputArea-output.jupyter-widgets):not(:has(.tnb))'
     ':has(+ .jp-OutputArea-child [data-trainer-nb-still="{number}"]) {{ display: none }}</style>'
 )
 
