@@ -184,6 +184,8 @@ def test_what_stays(page, lab):
     picture = page.tab.locator("[data-trainer-nb-still] img, img[alt^='trainer_nb still']").first
     eventually(picture.is_visible, "the picture")
     assert f"finished after step {at}" in page.output(1)
+    page.tab.wait_for_function("document.body.textContent.includes('Error displaying widget')")
+    assert "Error displaying widget" not in page.output(1)          # it is there, but hidden
 
 
 @pytest.mark.slow
@@ -329,3 +331,20 @@ def test_a_kernel_that_is_killed_does_not_train(page):
     os.kill(kernel, 9)
     page.stands("not connected")
     page.says("last known: training, step")
+
+
+def test_a_view_in_a_box(lab):
+    "Beside other widgets, and in parts: each lives, and the buttons of one move all."
+    page = lab.notebook([SETUP, "import ipywidgets\nview = learn.dashboard()\nlabel = ipywidgets.Label('?')\n"
+                         "view.observe(lambda change: setattr(label, 'value', f'at {change.new}'), 'step')\n"
+                         "ipywidgets.VBox([label, view, ipywidgets.HBox([view.charts, view.controls])])", "run = learn.start()"], "box.ipynb")
+    page.run(0).run(1).says("Not started").run(2)
+    page.stands("training")
+    eventually(lambda: page.board(1).locator(".tnb-big").is_visible() and not page.board(1).locator(".tnb-controls").is_visible(), "the charts alone")
+    page.press("Pause", 2)
+    at = still(page)
+    eventually(lambda: page.tab.locator(".widget-label", has_text=f"at {at}").count(), "the label")
+    assert page.tab.locator("[data-trainer-nb-still]").count() == 0
+    page.press("Step", 0)
+    eventually(lambda: step(page) == at + 1, "a step")
+    page.close(), lab.pages.remove(page), lab.stop_kernels()

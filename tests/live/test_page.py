@@ -644,6 +644,15 @@ def test_without_controls_there_are_none(live):
     assert [live.tab.locator(o).is_visible() for o in (".tnb-header", ".tnb-controls", ".tnb-settings-bar", ".tnb-hint", ".tnb-grid")] == [True, False, False, False, True]
 
 
+@pytest.mark.parametrize("part, shown", [("controls", [".tnb-controls", ".tnb-rate"]), ("charts", [".tnb-toolbar", ".tnb-big"]), ("table", [".tnb-table"])])
+def test_a_part_alone(page, part, shown):
+    page.js("part => { cleanup(); model.get = name => name === 'part' ? part : undefined; open_view() }", part)
+    page.feed(everything(), [blocks(50)])
+    page.settle()
+    every = [".tnb-header", ".tnb-controls", ".tnb-rate", ".tnb-toolbar", ".tnb-big", ".tnb-table"]
+    assert [o for o in every if page.tab.locator(o).is_visible()] == shown
+
+
 # ---- stills
 
 def test_the_still_is_hidden_while_the_view_lives(live):

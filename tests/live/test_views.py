@@ -1,5 +1,5 @@
 "The kernel's side of a live view: signs of life, the thread that updates all views, and views as widgets."
-import threading, time
+import gc, math, subprocess, sys, threading, time, weakref
 
 import pytest
 import torch
@@ -126,3 +126,68 @@ def test_a_picture_holds_up_no_message(monkeypatch):
     eventually(lambda: page.kinds()[-1] == "done")
     go_on.set()
     eventually(lambda: drawn == [{"step": 3, "blocks": 3}], "the picture of its time")
+
+
+# --- a view as a widget ---------------------------------------------------------------------------------------------------
+
+def test_a_view_in_a_box():
+    "Like any other widget, with its parts, each of which receives the messages; and without a connection until it is shown."
+    import ipywidgets
+    view = made().dashboard()
+    assert isinstance(view, ipywidgets.Widget) and view.comm is None
+    box = ipywidgets.VBox([view, ipywidgets.HBox([view.controls, view.charts, view.table])])
+    assert box.children[0] is view and view.comm is not None and view in dashboard.OPEN_VIEWS
+    assert view.charts is view.charts and [o.part for o in box.children[1].children] == ["controls", "charts", "table"]
+    sent = []
+    for name in ("controls", "charts", "table"): getattr(view, name).send = lambda content, buffers, name=name: sent.append((name, content["kind"]))
+    view.connection.receive(view.table, {"kind": "hello", "page": "p1", "view": "v1"}, [])
+    assert sent == [("controls", "all"), ("charts", "all"), ("table", "all")]
+    view.close()
+    assert view.comm is None and view not in dashboard.OPEN_VIEWS and not view.connection.parts
+    assert "Linear" in repr(view)
+
+
+def test_the_traits_of_a_view(capsys):
+    "Step, loss and state, to be observed and linked; an observer that fails ends nothing."
+    import ipywidgets, traitlets
+    learn = made()
+    view, bar, seen = learn.dashboard(), ipywidgets.IntProgress(max=100), []
+    assert (view.step, view.state) == (0, "new") and math.isnan(view.loss)
+    traitlets.link((view, "step"), (bar, "value"))
+    view.observe(lambda change: seen.append((change["name"], change["new"])), ["state", "loss"])
+    view.observe(lambda change: 1 / 0, "state")
+    learn.step(20)
+    eventually(lambda: view.state == "paused" and view.step == 20, "the thread that updates views")
+    assert bar.value == 20 and view.loss == learn.history[-1].loss and ("state", "paused") in seen and ("loss", view.loss) in seen
+    assert "An observer of state failed with ZeroDivisionError" in capsys.readouterr().err
+    learn.train()
+    eventually(lambda: view.state == "finished" and view.step == 100 == bar.value)
+    view.close()
+
+
+def test_a_view_that_is_not_shown_is_deleted():
+    view = made().dashboard()
+    dead = weakref.ref(view)
+    del view
+    gc.collect()
+    assert dead() is None
+
+
+def test_two_views_of_one_cell(monkeypatch):
+    "One cell may show several; run again, it shows new ones."
+    request = {"msg_id": "m1", "cell": "c1"}
+    monkeypatch.setattr(dashboard, "kernel_request", lambda: request)
+    learn = made()
+    one, two = learn.dashboard(), learn.dashboard()
+    one.model_id, two.model_id
+    assert one.comm is not None and two.comm is not None
+    request = {"msg_id": "m2", "cell": "c1"}
+    three = learn.dashboard()
+    three.model_id
+    assert one.comm is None and two.comm is None and three.comm is not None
+    three.close()
+
+
+def test_the_import_needs_no_widgets():
+    code = "import sys, trainer_nb; print([o for o in ('anywidget', 'ipywidgets') if o in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -16,7 +16,7 @@ from ..core.history import History, apply_log_line, history_from_header, store_e
 from ..core.log_file import check_log_header, decode_non_finite, find_log, reject_constant
 from ..display.tables import format_duration, format_value
 from .curves import run_label
-from .dashboard import Dashboard
+from .dashboard import Dashboard, make_view
 from .health import assess_health
 from .run_view import progress_numbers
 from .view_model import ViewModel
@@ -194,4 +194,4 @@ def follow(
     """Return a live view of a run in another process, from its log.
     Raise FileNotFoundError if there is no log, and ValueError if it is damaged."""
     others = also if isinstance(also, (list, tuple)) else [also]
-    return Dashboard(ViewModel([LogSource(path), *map(LogSource, others)]))
+    return make_view(ViewModel([LogSource(path), *map(LogSource, others)]))

@@ -101,6 +101,11 @@ class ViewModel:
         self.sent: dict[str, Any] = {}
         self.keys: dict[str, Hashable] = {}
 
+    @property
+    def state(self) -> str:
+        "Return the state of the main run when the last message was made."
+        return self.sent["status"]["state"]
+
     def message(self, full: bool = False) -> tuple[dict, list[np.ndarray]] | None:
         "Return the changes, or everything: a dict for JSON, and arrays of float32. None if nothing has changed."
         if self.refresh_sources():

@@ -42,6 +42,9 @@ function valueText(text, digits) {
 // The counts in a text of the kernel: "step 1050 of 4800".
 const countsIn = text => typeof text === "string" ? text.replace(/\b(steps?|of|batch|epoch) (\d{4,})(?!\d|\.\d)/g, (_, word, count) => `${word} ${thousands(count)}`) : text;
 
+// The measured values in a text of the kernel, with as many digits as elsewhere: "0.04382 over the last 105 steps".
+const valuesIn = text => typeof text === "string" ? text.replace(/(?<![\w.])\d+\.\d{3,}(e-?\d+)?(?![\w.]*\w)/g, value => number(Number(value))) : text;
+
 // A measured value, in `digits` digits that count; always the same number of them, so that a live value does not jump about. A small
 // one is a power of ten, without zeros at its end.
 function number(value, digits = 3) {

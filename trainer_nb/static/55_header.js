@@ -31,6 +31,7 @@ class Header {
     this.failure = make("details", "tnb-failure");
     this.traceback = make("pre", "tnb-traceback", null, { tabindex: "0", role: "region", "aria-label": "traceback of the error" });
     this.failure.append(make("summary", "", "Traceback"), this.traceback);
+    this.failure.addEventListener("toggle", () => { this.traceback.scrollTop = this.traceback.scrollHeight; });   // the error stands at its end
     this.box.append(top, under, this.failure, this.bar, this.facts);
     show(this.link, false);
     show(this.failure, false);
@@ -58,7 +59,7 @@ class Header {
     const health = ["good", "plain", "warn", "bad"].includes(status.tone) ? status.tone : "plain";
     setAttribute(this.verdict, "data-tone", health);
     setIcon(this.verdictIcon, health);
-    setText(this.sentence, countsIn(status.verdict));
+    setText(this.sentence, valuesIn(countsIn(status.verdict)));
     this.verdict.classList.toggle("tnb-blank", !status.verdict);
     show(this.failure, status.traceback);
     setText(this.traceback, status.traceback);
@@ -66,7 +67,7 @@ class Header {
     this.set("step", status.step === null || status.step === undefined ? null : whole(status.step), status.total ? " / " + whole(status.total) : "");
     this.set("epoch", typeof status.epoch === "number" ? status.epoch.toFixed(2) : status.epoch, status.epochs ? " / " + rounded(status.epochs) : "");
     this.set("loss", valueText(status.loss));
-    this.set("speed", status.rate);
+    this.set("speed", typeof status.rate === "string" ? status.rate.replace(/^\d{4,}/, thousands) : status.rate);
     this.set("elapsed", status.elapsed);
     this.set("left", status.left);
     this.set("memory", status.memory);
@@ -88,7 +89,7 @@ class Header {
     setIcon(this.pillIcon, heard ? "plain" : evaluating ? "evaluate" : shape);
     setAttribute(this.pill, "data-tone", heard ? "plain" : tone);
     setAttribute(this.pill, "data-live", !heard && (state === "training" || evaluating) ? "" : null);
-    const batches = evaluating && `evaluating: ${whole(evaluating[0])}${evaluating[1] ? " of " + whole(evaluating[1]) : ""} batches`;
+    const batches = evaluating && `${whole(evaluating[0])}${evaluating[1] ? " of " + whole(evaluating[1]) : ""} batches`;
     setText(this.words, heard ? `last known: ${state}, step ${whole(status.step)}, at ${heard}` : batches || countsIn(this.place(status.words, state)));
     setAttribute(this.bar, "data-state", heard ? "inactive" : state);
   }

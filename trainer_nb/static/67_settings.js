@@ -189,8 +189,11 @@ class Rate extends Setting {
     if (this.touched) this.apply();
   }
 
+  // The field shows as many digits as other values; sent as it is, the present value stays.
+  read() { return this.touched ? super.read() : this.given.value; }
+
   put(value) {
-    super.put(value);
+    super.put(typeof value === "number" ? Number(value.toPrecision(3)) : value);
     if (!this.slider) return;
     const place = value > 0 ? Math.log10(value) : -7;
     setAttribute(this.slider, "min", Math.min(-7, Math.floor(place)));

@@ -8,6 +8,9 @@ class View {
     Object.assign(this, { runs: new Map(), places: new Map(), order: [], metrics: {}, marks: [], status: {}, charts: new Map(), heats: new Map() });
     this.root = make("div", "tnb", null, { "data-lm-suppress-shortcuts": "true" });
     this.root.trainerNb = this;
+    el.classList.add("tnb-host");
+    const part = model.get("part");
+    if (part) this.root.setAttribute("data-part", part);   // of the view, which is shown alone
     this.theme = new Theme(this.root, () => this.recolor());
     this.commands = new Commands(this);
     this.build();
@@ -98,6 +101,7 @@ class View {
     const busy = status.where === "cell" && this.controlled;
     setText(this.hintText, busy ? this.cellHint || "A cell is training: clicks take effect when it ends." : "");
     show(this.hint, busy);
+    setAttribute(this.control, "data-busy", status.where === "cell" ? "" : null);
   }
 
   setRuns(list) {
@@ -288,7 +292,7 @@ class View {
     if (words) setText(this.waitingText, words + (state === "closed" ? ": run the cell again to see this dashboard live." : ""));
     this.closed = state === "closed";
     this.header.connection({ waiting: "waiting for the kernel", closed: "not connected" }[state] || "", this.closed && this.heardAt ? clockOf(this.heardAt) : "");
-    this.controls.connect(!this.closed);
+    setAttribute(this.control, "data-gone", this.closed ? "" : null);
     this.root.classList.toggle("tnb-closed", state === "closed");
   }
 
