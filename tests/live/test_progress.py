@@ -469,7 +469,7 @@ def test_long_runs_leave_lines_in_a_log_file(capsys):
     for second in range(1, 101): screen.show(ProgressView(step=second * 10, seconds=float(second), evaluations=[row] * (second > 12)))
     screen.close(ProgressView(step=1000, seconds=100.0, evaluations=[row], over=True, status="done"))
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 12 and said[0] == "step 100" and said[1] == "step 100  eval_loss 0.5" and said[-1] == "step 1000  1 min 40 s  done"
+    assert len(said) == 12 and said[0] == "step 100" and said[1] == "step 100  eval_loss 0.5" and said[-1] == "step 1,000  1 min 40 s  done"
     for hours in (10,):
         for second in range(0, 3600 * hours, 5): screen.show(ProgressView(step=second, seconds=float(second)))
     assert len(capsys.readouterr().err.splitlines()) < 400
