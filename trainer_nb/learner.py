@@ -482,7 +482,7 @@ class EvaluationMixin(TrainerBase):
         self,
         n: int = 9,
         dataset=None,  # None: the training data
-        show: Callable | None = None,  # a function of (batch, n) that returns HTML, or an object with a rich display
+        show=None,  # a function of (batch, n) that returns HTML, or an object with a rich display
     ):
         """Show the first `n` samples of the training data, or of another data set, as the model receives them:
         images, text, sound, or a table."""

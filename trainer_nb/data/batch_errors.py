@@ -15,7 +15,7 @@ from torch import nn
 from ..core.errors import is_out_of_memory, short_repr
 
 # %% auto #0
-__all__ = ['NO_LOSS_FUNC', 'batch_parts', 'LayerCall', 'failing_layer', 'failing_loss', 'is_label_name', 'dtype_name',
+__all__ = ['NO_LOSS_FUNC', 'batch_parts', 'FailingLayer', 'failing_layer', 'failing_loss', 'is_label_name', 'dtype_name',
            'dtype_error', 'shape_error', 'text_columns', 'call_mismatch', 'type_error', 'explain_forward_error',
            'label_remedy', 'loss_error', 'text_label_error', 'text_label', 'explain_loss_error']
 
@@ -26,7 +26,7 @@ def batch_parts(batch: Any) -> dict[str, Any]:  # description at the beginning o
     if isinstance(batch, (tuple, list)): return {f"Item {i} of the samples": value for i, value in enumerate(batch)}
     return {"The data": batch}
 
-class LayerCall(NamedTuple):
+class FailingLayer(NamedTuple):
     "Hold a layer that failed, and the tensors that it was given."
     name: str                    # in the model; empty for the model itself
     layer: nn.Module
@@ -36,7 +36,7 @@ class LayerCall(NamedTuple):
         "Return the layer's name and class."
         return f"the layer {self.name!r} ({type(self.layer).__name__})" if self.name else type(self.layer).__name__
 
-def failing_layer(error: BaseException, model: nn.Module) -> LayerCall | None:
+def failing_layer(error: BaseException, model: nn.Module) -> FailingLayer | None:
     "Return the innermost layer of a model in an error's traceback; None if there is none with a tensor."
     names = {id(layer): name for name, layer in model.named_modules()}
     found = None
@@ -49,7 +49,7 @@ def failing_layer(error: BaseException, model: nn.Module) -> LayerCall | None:
             given = [variables.get(name) for name in code.co_varnames[1:code.co_argcount]]
             tensors = [t for t in given if isinstance(t, torch.Tensor)]
             if tensors:
-                found = LayerCall(names[id(layer)], layer, tensors)
+                found = FailingLayer(names[id(layer)], layer, tensors)
         trace = trace.tb_next
     return found
 
@@ -74,7 +74,7 @@ def dtype_name(t: torch.Tensor) -> str: return str(t.dtype).removeprefix("torch.
 # parts of torch's messages
 _DTYPE_ERRORS = ("same dtype", "scalar type", "should be the same", "match weight dtype", "not implemented for")
 
-def dtype_error(error: BaseException, call: LayerCall, batch: Any) -> ValueError | None:
+def dtype_error(error: BaseException, call: FailingLayer, batch: Any) -> ValueError | None:
     "Return an error about a column of another type than the weights; None if that is not the cause."
     if not any(words in str(error) for words in _DTYPE_ERRORS): return None
     weight = next((p for p in call.layer.parameters() if p.is_floating_point()), None)
@@ -98,7 +98,7 @@ def dtype_error(error: BaseException, call: LayerCall, batch: Any) -> ValueError
                       " array.")
 
 # %% ../../nbs/03_data/06_batch_errors.ipynb #e3f79087
-def shape_error(error: BaseException, call: LayerCall, batch: Any) -> ValueError | None:
+def shape_error(error: BaseException, call: FailingLayer, batch: Any) -> ValueError | None:
     "Return an error about an input whose shape a layer cannot take; None if the layer is of another kind, or the shape"
     " fits."
     layer = call.layer

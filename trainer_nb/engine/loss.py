@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # %% auto #0
 __all__ = ['ModelFacts', 'unwrap_model', 'inspect_model', 'extract_loss', 'describe_output', 'extract_logits', 'check_loss',
            'explain_label_error', 'num_classes', 'label_smoothed_loss', 'call_model', 'split_labels', 'is_single_input',
-           'first_sample', 'explain_model_error', 'call_and_explain', 'explain_override_error', 'compute_batch_loss',
+           'first_sample', 'explain_model_error', 'raise_explained', 'explain_override_error', 'compute_batch_loss',
            'model_arguments', 'call_loss_func', 'count_labels', 'extract_labels', 'predict_batch']
 
 # %% ../../nbs/06_engine/02_loss.ipynb #dd134a90
@@ -270,19 +270,12 @@ def explain_model_error(
     return explain_label_error(error, labels, num_classes(learner.model))
 
 # %% ../../nbs/06_engine/02_loss.ipynb #bcfcbe76
-def call_and_explain(
-    learner: TrainerBase,
-    model: torch.nn.Module,
-    given: Any,  # arguments of the model
-    inputs: Any,  # the batch that they come from
-) -> Any:
-    "Call a model; raise a clearer error if the batch shows the cause of a failure."
-    try:
-        return call_model(model, given)
-    except Exception as error:
-        explained = explain_model_error(learner, error, given, inputs)
-        if explained is None: raise
-        raise explained from error
+def raise_explained(
+    error: Exception,
+    explained: Exception | None,  # a clearer error, None if there is none
+) -> None:
+    "Raise the clearer error with the original as its cause; without one, return, so that the caller re-raises its own."
+    if explained is not None: raise explained from error
 
 def explain_override_error(
     learner: TrainerBase,
@@ -301,7 +294,11 @@ def compute_batch_loss(
 ) -> tuple[torch.Tensor, Any]:
     "Return the loss of a micro-batch, and the model's output."
     given, labels = model_arguments(learner, inputs, num_items)
-    outputs = call_and_explain(learner, model, given, inputs)
+    try:
+        outputs = call_model(model, given)
+    except Exception as error:
+        raise_explained(error, explain_model_error(learner, error, given, inputs))
+        raise
     if learner.compute_loss_func is not None:
         loss = learner.compute_loss_func(outputs, labels, num_items_in_batch=num_items)
     elif learner.loss_func is not None:
@@ -346,8 +343,8 @@ def call_loss_func(learner: TrainerBase, outputs: Any, labels: Any, inputs: Any)
         raise explain_label_error(error, labels, classes) or error
     except Exception as error:
         explained = explain_loss_error(error, predicted, labels, inputs, lambda: first_sample(learner))
-        if explained is None: raise
-        raise explained from error
+        raise_explained(error, explained)
+        raise
 
 # %% ../../nbs/06_engine/02_loss.ipynb #51615745
 def count_labels(
@@ -401,7 +398,11 @@ def predict_batch(
             loss, outputs = learner.compute_loss(model, inputs, return_outputs=True, **items)
             loss = loss.detach().mean()
         else:
-            outputs = call_and_explain(learner, model, inputs, inputs)
+            try:
+                outputs = call_model(model, inputs)
+            except Exception as error:
+                raise_explained(error, explain_model_error(learner, error, inputs, inputs))
+                raise
     if prediction_loss_only: return loss, None, None
     computed_here = (
         learner.loss_func is not None

@@ -33,7 +33,7 @@ from .dataloaders import total_train_batch_size
 from .generate import NO_GENERATION, filled_to, generating_step, padding_token, put_on, warn_of_idle
 from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels
 from .loss import explain_override_error, extract_labels, inspect_model, is_single_input
-from .loss import model_arguments, predict_batch
+from .loss import model_arguments, predict_batch, raise_explained
 from .run_state import RunState, as_callback, count_flops, record_act, store_flops
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
 from .streaming_metrics import check_metrics
@@ -150,7 +150,10 @@ NO_MODEL_MESSAGE = "There is no model; give the Learner a model, or model_init=,
 def check_is_model(model: Any) -> None:
     "Raise TypeError for anything but an instance of a module."
     if isinstance(model, type) and issubclass(model, torch.nn.Module):
-        raise TypeError(f"model is the class {model.__name__}; give an instance of it: {model.__name__}(...).")
+        raise TypeError(
+            f"model is the class {model.__name__}; give an instance of it: {model.__name__}(...), while a function that makes"
+            " the model goes into model_init=."
+        )
     if not isinstance(model, torch.nn.Module):
         raise TypeError(
             f"model is {type(model).__name__}, not a torch.nn.Module; a function that makes the model goes into"
@@ -572,9 +575,8 @@ class TrainerBase:
             try:
                 loss = self.compute_loss(model, inputs, **items)
             except Exception as error:
-                explained = explain_override_error(self, error, inputs)
-                if explained is None: raise
-                raise explained from error
+                raise_explained(error, explain_override_error(self, error, inputs))
+                raise
         if run.args.torch_empty_cache_steps and run.state.global_step % run.args.torch_empty_cache_steps == 0:
             empty_device_cache(run.device.device)
         check_loss(loss, run.model)

@@ -727,4 +727,4 @@ def check_failure_cause(search: SizeSearch):
     if not reasons or any(word in why for why in reasons for word in ("memory", "process", "MB")): return
     raise RuntimeError(
         f"batch_size_find() could not take a single step, with {' or '.join(map(str, search.rows))} samples:"
-        f" {reasons[-1]}. learn.step() shows where that comes from.")
+        f" {reasons[-1].rstrip('.')}. learn.step() shows where that comes from.")
