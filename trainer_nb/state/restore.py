@@ -52,8 +52,7 @@ def get_named_snapshot(learner: TrainerBase, name: str) -> Snapshot:
     if not isinstance(name, str) or "/" in name or "checkpoint" in name:
         given = short_repr(name, 60)
         raise KeyError(f"restore() takes a snapshot, or the name of one ({names}), and not {given}; the folder of a"
-                       " checkpoint"
-                       f" is read by learn.load_checkpoint(folder).")
+                       " checkpoint is read by learn.load_checkpoint(folder).")
     raise KeyError(f"There is no snapshot {name!r}; there are: {names}.{suggest_names(name, learner.snapshots)}")
 
 def restore_run(
@@ -147,8 +146,7 @@ def restart_from_first_weights(learner: TrainerBase):
         if not run.initial_snapshot_freed: return   # the run has not begun
         raise InvalidOperation(
             "reset() cannot restore the first weights, since free() has released them. Make a new Learner, or load"
-            " weights into"
-            " learn.model."
+            " weights into learn.model."
         )
     restore_fields(run, run.initial_snapshot, ["model", "modes", "callbacks", "learner", *user_given_parts(learner)])
     run.initial_snapshot.release()
