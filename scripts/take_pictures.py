@@ -164,7 +164,7 @@ def states():
     step.abort()
     learn.rewind(120)
     learn.model.bad = learn.state.global_step + 31
-    with contextlib.suppress(RuntimeError): learn.run(steps=100)
+    with contextlib.suppress(ValueError): learn.run(steps=100)
     yield "failed", seen(learn), ""
     yield "failed_open", seen(learn), "document.querySelector('.tnb-failure').open = true"
     learn.model.bad = 0

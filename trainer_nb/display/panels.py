@@ -18,8 +18,8 @@ from .tables import format_value
 # %% auto #0
 __all__ = ['MAX_POINTS', 'Element', 'E', 'ROW_HEIGHT', 'MAX_PANEL_HEIGHT', 'SPARK_BLOCKS', 'downsample',
            'exponential_moving_average', 'centered_moving_average', 'LineSeries', 'Histogram', 'Heatmap', 'Marker',
-           'Panel', 'linear_ticks', 'log_ticks', 'format_tick', 'axis_range', 'nan_mean', 'panel_height', 'sparkline',
-           'panel_to_text']
+           'Panel', 'linear_ticks', 'log_ticks', 'format_tick', 'format_axis', 'axis_range', 'nan_mean', 'panel_height',
+           'sparkline', 'panel_to_text']
 
 # %% ../../nbs/00_display/01_panels.ipynb #deb86227
 # maximum number of points of a line
@@ -173,11 +173,16 @@ def log_ticks(
 
 # %% ../../nbs/00_display/01_panels.ipynb #6f1aab91
 def format_tick(value: float) -> str:
-    "Format a number for an axis."
+    "Format a number in few characters, as Python reads it."
     if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
         mantissa, exponent = f"{value:.2e}".split("e")
         return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     return f"{value:.4g}"
+
+def format_axis(value: float) -> str:
+    "Format a number beside an axis, where space is scarce: thousands as 1,000 or 20k."
+    if 1e4 <= abs(value) < 1e6: return f"{value / 1000:.4g}k"
+    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e4 else format_tick(value)
 
 # %% ../../nbs/00_display/01_panels.ipynb #c7378d85
 def axis_range(values: Sequence[ArrayLike], log: bool = False) -> tuple[float, float]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .panels import Heatmap, Histogram, LineSeries, Marker, Panel, axis_range, downsample
-from .panels import format_tick, linear_ticks, log_ticks, nan_mean, panel_height
+from .panels import format_axis, format_tick, linear_ticks, log_ticks, nan_mean, panel_height
 from .tables import escape_html
 
 # %% auto #0
@@ -428,8 +428,8 @@ def draw_axes(panel: Panel, x: AxisScale, y: AxisScale, top: float, bottom: floa
         return svg_element("line", x1=start, x2=x.b, y1=height, y2=height, stroke=GRID_COLOR, stroke_opacity=opacity)
     out += [grid_line(x.a - 8, at, 0.15) for at in y(range(len(panel.rows)))]
     for at, value in zip([] if panel.rows or panel.of(Heatmap) else y(y.ticks), y.ticks):
-        out += [grid_line(x.a, at, 0.22), svg_text(x.a - 6, at + 3.5, format_tick(value), "end", 10.5)]
-    out += [svg_text(at, bottom + 15, format_tick(value), "middle", 10.5) for at, value in zip(x(x.ticks), x.ticks)]
+        out += [grid_line(x.a, at, 0.22), svg_text(x.a - 6, at + 3.5, format_axis(value), "end", 10.5)]
+    out += [svg_text(at, bottom + 15, format_axis(value), "middle", 10.5) for at, value in zip(x(x.ticks), x.ticks)]
     out.append(svg_text(x.b, bottom + 29, panel.x, "end", 10.5))
     out.append(svg_text(x.a, bottom + 29, panel.note, size=10.5, font_weight="600"))
     out.append(svg_text(x.a - 6, top - 8, panel.y, "end", 10.5))

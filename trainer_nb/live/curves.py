@@ -25,8 +25,8 @@ from ..engine.overrides import local_model
 __all__ = ['QUANTITIES', 'BLOCK_COLUMNS', 'X_AXES', 'PLOTTED_COLUMNS', 'MIN_SMOOTHED_STEPS', 'MAX_METRIC_POINTS',
            'EVALUATION_COLOR', 'OTHER_COLORS', 'block_values', 'make_blocks', 'merge_pairs', 'BlockSeries',
            'abandoned_blocks', 'x_positions', 'metric_values', 'numeric_metric_names', 'is_metric', 'column_lines',
-           'smoothed_lines', 'metric_series', 'act_markers', 'resolve_plot_names', 'plotted_lines', 'history_panel',
-           'as_history', 'run_label', 'learner_name', 'run_labels', 'run_colors', 'plot_histories']
+           'smoothed_lines', 'metric_series', 'act_markers', 'resolve_plot_names', 'plotted_lines', 'quantity_title',
+           'history_panel', 'as_history', 'run_label', 'learner_name', 'run_labels', 'run_colors', 'plot_histories']
 
 # %% ../../nbs/10_live/06_curves.ipynb #97e96b28
 QUANTITIES = ("loss", "learning_rate", "grad_norm", "samples_per_second")
@@ -320,7 +320,7 @@ def plotted_lines(
         if name in PLOTTED_COLUMNS:
             lines += column_lines(history, name, x, smooth, color, label, is_single)
         else:
-            lines += metric_series(history, name, x, color, label, smooth, is_single)
+            lines += metric_series(history, name, x, color or EVALUATION_COLOR, label, smooth, is_single)
     if name != "loss": return lines
     for history, label, color in zip(histories, labels, colors):
         for metric in numeric_metric_names(history):
@@ -329,6 +329,11 @@ def plotted_lines(
                     history, metric, x, color or EVALUATION_COLOR, metric if is_single else f"{label}, {metric}", smooth
                 )
     return lines
+
+def quantity_title(name: str) -> str:
+    "Return the title of the panel of a column or a metric, as in the dashboard."
+    if name == "grad_norm": return "Gradient norm"
+    return name.replace("_", " ").capitalize() if name in PLOTTED_COLUMNS else name
 
 def history_panel(
     name: str,
@@ -345,7 +350,7 @@ def history_panel(
         return heatmap_panel(WatchReport(watched[0]), name) if watched else None
     lines = plotted_lines(name, histories, labels, x, smooth)
     if not any(np.isfinite(np.asarray(line.y, float)).any() for line in lines): return None
-    return Panel(name.replace("_", " "), lines, x="minutes" if x == "time" else x, ylog=name in log)
+    return Panel(quantity_title(name), lines, x="minutes" if x == "time" else x, ylog=name in log)
 
 def as_history(
     source: Any,  # a learner, a history, or the path of a log

@@ -14,7 +14,7 @@ from ..display.panels import LineSeries, Marker, Panel, centered_moving_average,
 from ..display.svg import render_svg
 from ..display.tables import escape_html, format_value, html_table, text_table
 from .curves import EVALUATION_COLOR, MAX_METRIC_POINTS, QUANTITIES, BlockSeries, abandoned_blocks
-from .curves import run_colors
+from .curves import quantity_title, run_colors
 from .run_view import format_clock
 from .view_model import RunCurve, ViewModel
 
@@ -66,7 +66,7 @@ def view_metric_lines(
         for name, values in view_model.sent.get("metrics", {}).get(curve.history.run_id, {}).items():
             if not values or not is_wanted(name): continue
             x, y = downsample([v[0] for v in values], [np.nan if v[3] is None else v[3] for v in values], points)
-            color = run_color or EVALUATION_COLOR if name.endswith("loss") else run_color
+            color = run_color or EVALUATION_COLOR
             label = name if is_single else f"{curve.label}, {name}"
             lines.setdefault(name, []).append(LineSeries(x, y, label, color))
             if len(values) <= MAX_METRIC_POINTS:
@@ -97,7 +97,7 @@ def quantity_panel(view_model: ViewModel, quantity: str, points: int) -> Panel |
             lines += metric_lines
     if is_single and lines:
         lines += abandoned_lines(curves[0], quantity)
-    return Panel(quantity.replace("_", " "), lines[:MAX_LINES]) if lines else None
+    return Panel(quantity_title(quantity), lines[:MAX_LINES]) if lines else None
 
 def view_panels(
     view_model: ViewModel,
