@@ -190,6 +190,10 @@ def test_the_learning_rate_in_small_steps_and_back(live):
     less.click()
     assert last() == ("set", {"lr": 3.33e-4}) and undo.is_disabled()
     done(3.33e-4, 1051)
+    for width in (1300, 1000, 760, 700, 420):            # nothing is squeezed, or out of sight
+        tab.set_viewport_size({"width": width, "height": 900})
+        boxes = {css: tab.locator(css).first.bounding_box() for css in (".tnb-rate .tnb-setting-name", ".tnb-rate .tnb-slider", ".tnb-rate .tnb-group", ".tnb-rate-note")}
+        assert all(o["height"] < 30 and o["width"] > 60 and o["x"] + o["width"] < width for o in boxes.values()), (width, boxes)
     assert live.text(".tnb-rate-note") == "lr 3.33e-4 from step 1,051" and undo.is_enabled()
     more.click()
     assert last() == ("set", {"lr": 9.99e-4})

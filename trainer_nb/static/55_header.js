@@ -65,7 +65,7 @@ class Header {
     setText(this.traceback, status.traceback);
     this.progress(status);
     this.set("step", status.step === null || status.step === undefined ? null : whole(status.step), status.total ? " / " + whole(status.total) : "");
-    this.set("epoch", typeof status.epoch === "number" ? status.epoch.toFixed(2) : status.epoch, status.epochs ? " / " + rounded(status.epochs) : "");
+    this.set("epoch", typeof status.epoch === "number" ? status.epoch.toFixed(2) : status.epoch, status.epochs ? " / " + cellCount(rounded(status.epochs)) : "");
     this.set("loss", valueText(status.loss));
     this.set("speed", typeof status.rate === "string" ? status.rate.replace(/^\d{4,}/, thousands) : status.rate);
     this.set("elapsed", status.elapsed);
@@ -111,4 +111,5 @@ class Header {
   }
 }
 
+const cellCount = text => /^\d{4,}$/.test(text) ? thousands(text) : text;
 const rounded = o => typeof o === "number" && !Number.isInteger(o) ? o.toFixed(2) : String(o);
