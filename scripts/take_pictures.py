@@ -1,20 +1,25 @@
 #!/usr/bin/env python3
-"""Take the pictures of the tutorial `Live` again: its cells run in JupyterLab, and its dashboard is looked at.
+"""Take pictures of the dashboard: those of the tutorial `Live`, or one of every state.
 
-    python scripts/take_pictures.py            # writes nbs/tutorials/images/live_*.png
+    python scripts/take_pictures.py            # runs the tutorial in JupyterLab and writes nbs/tutorials/images/live_*.png
+    python scripts/take_pictures.py FOLDER     # every state, in both themes and two widths, to be looked at: FOLDER/STATE_THEME_WIDTH.png
 
-Takes about a minute and a half. Needs what `make test` needs, a Chromium among it, and Pillow. The notebook itself is left as it is."""
-import sys, time
+The first takes about a minute and a half, the second a minute. Needs what `make test` needs, a Chromium among it, and Pillow. The notebook
+itself is left as it is."""
+import base64, contextlib, math, sys, time, weakref
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT/"tests"))
+sys.path[:0] = [str(ROOT), str(ROOT/"tests")]
 
 import nbformat  # noqa: E402
+import torch  # noqa: E402
 from conftest import find_chromium  # noqa: E402
 from lab import Lab, eventually  # noqa: E402
 from PIL import Image  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
+
+from trainer_nb import Learner, TrainerCallback  # noqa: E402
 
 IMAGES = ROOT/"nbs"/"tutorials"/"images"
 WIDTH, COLORS = 1000, 128   # pixels of the notebook's page; of a palette, which makes the files small
@@ -76,11 +81,146 @@ def story(browser, dark):
     finally: lab.close()
 
 
+# ---- every state
+WIDTHS = (700, 1300)   # pixels of a page
+
+
+class Recorder:
+    "Takes the place of the widget, and keeps the last message."
+    def send(self, content, buffers=None): self.message = content, [base64.b64encode(o).decode() for o in buffers or []]
+
+
+class Net(torch.nn.Sequential):
+    "A model that can fail, and whose loss can become nan."
+    not_state = ("bad", "broken")
+    bad = broken = 0
+    def __init__(self): super().__init__(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(16, 2))
+    def forward(self, x):
+        step = self.learner().state.global_step + 1 if self.training else None
+        if step == self.bad: x = x[:, :5]
+        return super().forward(x) * (math.nan if step and self.broken and step >= self.broken else 1)
+
+
+class At(TrainerCallback):
+    "Call a function after a step, while the run trains."
+    def __init__(self, step, act): self.step, self.act = step, act
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step: self.act()
+
+
+def made(steps=4800, **settings):
+    "A small run, with an evaluation now and then."
+    torch.manual_seed(0)
+    x = torch.randn(4000, 8)
+    y = (x[:, :3].sum(1) > 0).long()
+    data, other = torch.utils.data.TensorDataset(x[:3200], y[:3200]), torch.utils.data.TensorDataset(x[3200:], y[3200:])
+    learn = Learner(Net(), train_dataset=data, eval_dataset=other, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True,
+                    per_device_train_batch_size=16, max_steps=steps, learning_rate=3e-3, eval_strategy="steps", eval_steps=150, run_name="digits",
+                    rewind_every=50, compute_metrics=lambda p: {"accuracy": float((p.predictions.argmax(-1) == p.label_ids).mean())}, **settings)
+    learn.model.learner = weakref.ref(learn)
+    return learn
+
+
+def seen(learn):
+    "What a page of this run shows: its first message."
+    view = learn.dashboard()
+    view.connection.widget = recorder = Recorder()
+    view.send_all()
+    return recorder.message
+
+
+def while_it_trains(learn, steps, background):
+    "What a page shows in the middle of training."
+    held = []
+    learn.add_callback(At(steps, lambda: held.append(seen(learn))))
+    if background: learn.start(steps=steps + 1).wait()
+    else: learn.run(steps=steps + 1)
+    return held[0]
+
+
+def states():
+    "Pairs of the name of a state and what the page does there: a message, and a command in JavaScript that follows it."
+    learn = made()
+    yield "not_started", seen(learn), ""
+    training = while_it_trains(learn, 1050, background=True)
+    yield "training", training, ""
+    content, buffers = training
+    yield "evaluation", (content | {"status": content["status"] | {"evaluating": (120, 400)}}, buffers), ""
+    yield "disconnected", training, "fire('comm:close')"
+    yield "settings", training, "document.querySelector('.tnb-settings-bar .tnb-quiet').click()"
+    yield "training_in_a_cell", while_it_trains(learn, 1100, background=False), ""
+    learn.set(lr=1e-3)
+    yield "paused", seen(learn), ""
+    branch = learn.branch(learning_rate=3e-2)
+    branch.run_state.history.name = "higher learning rate"
+    branch.run(steps=600)
+    learn.run(steps=600)
+    yield "branch", seen(learn), ""
+    learn.watch()
+    learn.run(steps=100)
+    step = learn.debug_step()
+    step.forward()
+    yield "debug_step", seen(learn), ""
+    step.abort()
+    learn.rewind(120)
+    learn.model.bad = learn.state.global_step + 31
+    with contextlib.suppress(RuntimeError): learn.run(steps=100)
+    yield "failed", seen(learn), ""
+    yield "failed_open", seen(learn), "document.querySelector('.tnb-failure').open = true"
+    learn.model.bad = 0
+    learn.set(max_steps=learn.state.global_step + 200)
+    learn.train()
+    yield "finished", seen(learn), ""
+    learn = made(400)
+    learn.model.broken = 300
+    learn.run(steps=320)
+    yield "nan", seen(learn), ""
+
+
+def still(learn):
+    "The static picture of a run, as a saved notebook shows it."
+    return learn.dashboard().make_still()["text/html"]
+
+
+def take_states(browser, folder):
+    "Every state in both themes and in two widths, and the static picture."
+    folder.mkdir(parents=True, exist_ok=True)
+    static = ROOT/"trainer_nb"/"static"
+    source, style = "\n".join(o.read_text("utf-8") for o in sorted(static.glob("*.js"))), (static/"dashboard.css").read_text("utf-8")
+    with contextlib.redirect_stdout(None):               # of the logs of the runs
+        learn = made(700)
+        learn.train()
+        every = [*states(), ("static_picture", still(learn), "")]
+    for name, message, command in every:
+        for theme in ("light", "dark"):
+            for width in WIDTHS:
+                context = browser.new_context(viewport={"width": width, "height": 600})
+                tab = context.new_page()
+                tab.set_content((ROOT/"tests"/"page.html").read_text("utf-8"))
+                tab.evaluate("""light => { document.body.dataset.jpThemeLight = light;
+                  document.body.style = "background: var(--jp-layout-color1); color: var(--jp-ui-font-color1); font-family: system-ui, sans-serif" }""", str(theme == "light").lower())
+                if isinstance(message, str): tab.evaluate("html => { document.getElementById('stills').innerHTML = html }", message)
+                else:
+                    tab.evaluate("([source, style]) => start(source, style)", [source, style])
+                    tab.evaluate("([content, buffers]) => feed(content, buffers)", list(message))
+                    tab.evaluate("frames_(4)")
+                    if command: tab.evaluate(f"() => {{ {command} }}")
+                    tab.evaluate("frames_(4)")
+                tab.wait_for_timeout(150)
+                tab.set_viewport_size({"width": width, "height": min(3000, tab.evaluate("document.documentElement.scrollHeight"))})
+                tab.wait_for_timeout(150)   # what comes into sight is drawn
+                tab.screenshot(path=folder/f"{name}_{theme}_{width}.png")
+                context.close()
+        print(name, flush=True)
+
+
 def main():
-    IMAGES.mkdir(exist_ok=True)
     with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"])
-        for dark in (False, True): story(browser, dark)
+        if len(sys.argv) > 1: take_states(browser, Path(sys.argv[1]))
+        else:
+            IMAGES.mkdir(exist_ok=True)
+            for dark in (False, True): story(browser, dark)
         browser.close()
 
 

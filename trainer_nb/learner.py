@@ -111,10 +111,8 @@ def check_train_args(run: RunState, resume: Any, trial: Any, ignored: Sequence[s
     if isinstance(resume, (int, float)) and not isinstance(resume, bool):
         raise TypeError(
             f"train() trains to the end of the run, and takes no number of epochs: learn.run(epochs={resume}) trains"
-            " for"
-            f" that long, and Learner(..., num_train_epochs={resume}) or learn.set(num_train_epochs={resume}) makes it"
-            " the"
-            " length of the run."
+            f" for that long, and Learner(..., num_train_epochs={resume}) or learn.set(num_train_epochs={resume}) makes"
+            " it the length of the run."
         )
     if trial is not None:
         raise ValueError("train() takes no trial: hyperparameter_search() makes a learner for each, and trains it.")

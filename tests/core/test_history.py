@@ -252,7 +252,7 @@ def test_abandon():
     h.abandon(five)
     assert h.column("abandoned").tolist() == [0, 0, 0, 0, 1, 1, 0, 1]
     assert list(h.evaluations()) == [{"step": 4, "acc": 0.1}, {"step": 4, "late": 1}] and len(h.evaluations(all=True)) == 4
-    assert "abandoned" in repr(h[:]) and "abandoned" not in repr(h[:3])
+    assert "discarded" in repr(h[:]) and "discarded" not in repr(h[:3])
     h.abandon(beginning)
     assert h.column("abandoned").all() and math.isnan(h.mean_loss())
 

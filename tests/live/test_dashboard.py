@@ -1,5 +1,5 @@
 "The dashboard in real JupyterLab, driven by Chromium: every control, reloads, what stays without a kernel, two views, errors, hostile names."
-import re, subprocess, sys
+import os, re, subprocess, sys
 
 import pytest
 
@@ -42,7 +42,7 @@ def page(lab):
     "A notebook with a learner and its dashboard, and room for two more cells."
     name = f"n{len(lab.pages)}.ipynb"
     page = lab.notebook([SETUP, "view = learn.dashboard()\nview", "run = learn.start()", "run.wait()", "learn.evaluate()"], name)
-    page.run(0).run(1).says("not started")
+    page.run(0).run(1).says("Not started")
     yield page
     assert page.errors == []
     page.close()
@@ -184,6 +184,8 @@ def test_what_stays(page, lab):
     picture = page.tab.locator("[data-trainer-nb-still] img, img[alt^='trainer_nb still']").first
     eventually(picture.is_visible, "the picture")
     assert f"finished after step {at}" in page.output(1)
+    page.tab.wait_for_function("document.body.textContent.includes('Error displaying widget')")
+    assert "Error displaying widget" not in page.output(1)          # it is there, but hidden
 
 
 @pytest.mark.slow
@@ -293,7 +295,7 @@ def test_training_in_a_cell(lab):
 def test_the_colours_of_the_theme(browser, dark):
     lab = Lab(browser, dark=dark)
     try:
-        page = lab.notebook([SETUP, "learn.dashboard()"]).run(0).run(1).says("not started")
+        page = lab.notebook([SETUP, "learn.dashboard()"]).run(0).run(1).says("Not started")
         paper, ink = (page.board().evaluate(f"e => getComputedStyle(e).{o}") for o in ("backgroundColor", "color"))
         bright = lambda color: sum(map(float, re.findall(r"[\d.]+", color)[:3])) / 3
         assert bright(ink) > 150 if dark else bright(ink) < 100, (paper, ink)
@@ -303,10 +305,46 @@ def test_the_colours_of_the_theme(browser, dark):
 def test_notebook_7(browser):
     lab = Lab(browser, kind="notebook")
     try:
-        page = lab.notebook([SETUP, "learn.dashboard()", "run = learn.start()"]).run(0).run(1).says("not started").run(2)
+        page = lab.notebook([SETUP, "learn.dashboard()", "run = learn.start()"]).run(0).run(1).says("Not started").run(2)
         page.stands("training")
         page.press("Pause")
         at = still(page)
         page.press("Step")
         eventually(lambda: step(page) == at + 1, "a step")
+        here = lambda: page.tab.evaluate("[...document.querySelectorAll('.jp-Notebook .jp-Cell')].map(o => o.classList.contains('jp-mod-active'))")
+        before = here()
+        for css in (".tnb-big .tnb-plot", ".tnb-rate .tnb-slider", ".tnb-segments input:checked", ".tnb-settings-bar .tnb-quiet"):
+            page.board().locator(css).first.focus()
+            for key in ("ArrowUp", "ArrowDown", "ArrowRight", "a", "j"): page.tab.keyboard.press(key)
+            assert here() == before, css                 # no cell was selected or made
     finally: lab.close()
+
+
+def test_a_kernel_that_is_killed_does_not_train(page):
+    "The server starts another kernel; what the page shows as training must not stay green. A cell that only keeps the kernel busy is not that."
+    page.run(2).stands("training")
+    kernel = page.ask("__import__('os').getpid()")
+    page.start(3)                                        # waits for the run
+    for _ in range(15):
+        page.tab.wait_for_timeout(1000)
+        assert page.state() in ("training", "evaluating")
+    os.kill(kernel, 9)
+    page.stands("not connected")
+    page.says("last known: training, step")
+
+
+def test_a_view_in_a_box(lab):
+    "Beside other widgets, and in parts: each lives, and the buttons of one move all."
+    page = lab.notebook([SETUP, "import ipywidgets\nview = learn.dashboard()\nlabel = ipywidgets.Label('?')\n"
+                         "view.observe(lambda change: setattr(label, 'value', f'at {change.new}'), 'step')\n"
+                         "ipywidgets.VBox([label, view, ipywidgets.HBox([view.charts, view.controls])])", "run = learn.start()"], "box.ipynb")
+    page.run(0).run(1).says("Not started").run(2)
+    page.stands("training")
+    eventually(lambda: page.board(1).locator(".tnb-big").is_visible() and not page.board(1).locator(".tnb-controls").is_visible(), "the charts alone")
+    page.press("Pause", 2)
+    at = still(page)
+    eventually(lambda: page.tab.locator(".widget-label", has_text=f"at {at}").count(), "the label")
+    assert page.tab.locator("[data-trainer-nb-still]").count() == 0
+    page.press("Step", 0)
+    eventually(lambda: step(page) == at + 1, "a step")
+    page.close(), lab.pages.remove(page), lab.stop_kernels()

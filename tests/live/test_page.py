@@ -1,5 +1,5 @@
 "The dashboard's page in a browser, with a model that a test plays: what it sends, what it shows, and what it never does."
-import base64, math
+import base64, math, re
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +176,44 @@ def test_the_slider_applies_when_it_is_let_go(live):
     assert len(live.orders()) == 1
 
 
+def test_the_learning_rate_in_small_steps_and_back(live):
+    "By a third and threefold; from which step on it applies; and back, change by change, past none that was rejected."
+    tab = live.tab
+    def button(name): return tab.get_by_role("button", name=name)
+    less, more, undo = button("divide the learning rate by 3"), button("multiply the learning rate by 3"), button("undo the last change of the learning rate")
+    def given(value): live.feed({"kind": "news", "settings": [{**SETTINGS[0], "value": value}, *SETTINGS[1:]]})
+    def last(): return live.orders()[-1]
+    def done(value, step):
+        given(value)
+        live.feed({"kind": "done", "id": live.sent()[-1]["id"], "text": f"lr = {value} from step {step} on", "step": step})
+    assert (less.inner_text(), more.inner_text(), undo.inner_text()) == ("÷3", "×3", "Undo") and undo.is_disabled()
+    less.click()
+    assert last() == ("set", {"lr": 3.33e-4}) and undo.is_disabled()
+    done(3.33e-4, 1051)
+    assert live.text(".tnb-rate-note") == "lr 3.33e-4 from step 1,051" and undo.is_enabled()
+    more.click()
+    assert last() == ("set", {"lr": 9.99e-4})
+    live.answer("rejected", live.sent()[-1]["id"], "not now")
+    assert live.text(".tnb-rate-note") == "lr 3.33e-4 from step 1,051"
+    live.field("Learning rate").fill("2e-3")
+    live.field("Learning rate").press("Enter")
+    done(2e-3, 1060)
+    given(1.9e-3)                                        # a schedule goes on
+    undo.click()
+    assert last() == ("set", {"lr": 3.33e-4}) and undo.is_enabled()
+    done(3.33e-4, 1070)
+    assert live.text(".tnb-rate-note") == "lr 3.33e-4 from step 1,070"
+    undo.click()
+    live.answer("rejected", live.sent()[-1]["id"], "not now")
+    assert undo.is_enabled()                             # it can be tried again
+    undo.click()
+    assert last() == ("set", {"lr": 1e-3})
+    done(1e-3, 1080)
+    assert undo.is_disabled()
+    more.click(), more.click()                           # the second starts from the first
+    assert live.orders()[-2:] == [("set", {"lr": 3e-3}), ("set", {"lr": 9e-3})]
+
+
 def test_what_is_no_number_is_not_sent(live):
     for label, given in [("number of steps to rewind", "0"), ("number of steps", "ten"), ("Learning rate", "fast")]:
         field = live.field(label)
@@ -274,6 +312,41 @@ def test_a_kernel_that_is_gone(live):
     assert live.tab.locator(".tnb-link").is_visible()
 
 
+def test_a_kernel_that_was_killed(timed):
+    "It closes nothing: a run that is shown as training is asked for an answer; without one, it is not said to train."
+    page, tab = timed, timed.tab
+    page.feed(everything(), [blocks(50)])
+    pill = tab.locator(".tnb-pill")
+    def stands(seconds):
+        tab.clock.run_for(1000 * seconds)
+        return pill.inner_text(), pill.get_attribute("data-tone"), pill.get_attribute("data-live")
+    for _ in range(8):                                   # a busy kernel is heard: its signs of life are no news
+        assert stands(4) == ("training", "good", "")
+        page.feed({"kind": "pong"})
+    assert page.sent("ping") == [] and stands(7) == ("training", "good", "") and len(page.sent("ping")) == 1
+    page.feed({"kind": "pong"})                          # the answer
+    assert stands(4) == ("training", "good", "") and stands(16) == ("not connected", "plain", None) and len(page.sent("ping")) == 2
+    told = page.text(".tnb-words")
+    assert told.startswith("last known: training, step 50, at ") and re.search(r"\d\d:\d\d:\d\d$", told)
+    page.button("Step").click()
+    assert page.orders() == [] and "not connected" in page.text(".tnb-notice")
+    hellos = len(page.sent("hello"))
+    tab.clock.run_for(40_000)
+    assert stands(0)[0] == "not connected" and 3 <= len(page.sent("ping")) - 2 <= 5 and len(page.sent("hello")) == hellos
+    page.feed({"kind": "pong"})                          # it is there again: everything is asked for
+    assert stands(0)[0] == "training" and len(page.sent("hello")) == hellos + 1
+    page.feed(everything(status=status(state="paused", where="", words="paused")), [blocks(50)])
+    tab.clock.run_for(60_000)                            # a run that is paused may be silent
+    assert stands(0) == ("paused", "warn", None)
+
+
+def test_a_comm_that_is_closed_leaves_no_green_pill(live):
+    live.js("fire('comm:close')")
+    pill = live.tab.locator(".tnb-pill")
+    assert (pill.inner_text(), pill.get_attribute("data-tone"), pill.get_attribute("data-live")) == ("not connected", "plain", None)
+    assert "step 50, at" in live.text(".tnb-words")
+
+
 def test_a_connection_that_comes_back(timed):
     "Hello could not be sent: it is tried again, and says once what was wrong."
     page, tab, warned = timed, timed.tab, []
@@ -316,31 +389,54 @@ def test_a_hole_in_the_news_asks_for_everything(live):
     assert len(held(live)) == 63
 
 
-def smoothed(values, weight, steps=1):
-    total = share = 0
-    for value in values:
-        keep = weight ** steps
-        total, share = total * keep + value * (1 - keep), share * keep + 1 - keep
-        yield total / share
+def smoothed(steps, values, weight):
+    "The mean around each value, as it is defined: a value counts by its distance in steps."
+    steps, values = np.asarray(steps, float), np.asarray(values, float)
+    finite = np.isfinite(values)
+    weights = weight ** np.abs(steps[:, None] - steps[None, finite])
+    return np.where(finite, (weights * values[finite]).sum(1) / weights.sum(1), np.nan)
 
 
-def test_the_running_mean_weighs_steps(live):
-    "Bias-corrected; a block of 5 steps counts as 5, the last one of 2 as 2."
+def test_the_running_mean_is_centered(live):
+    "A value counts by its distance in steps, before and after; what is not finite does not count and has no mean."
     loss = [float(o) for o in np.random.default_rng(0).normal(2, 1, 40)]
     rows = blocks(40)
     rows[:, 5] = loss
     live.feed(everything(runs=[a_run(40)]), [rows])
-    assert live.js("[...view.main().curve(5, 0.9).y]") == pytest.approx(list(smoothed(rows[:, 5].tolist(), 0.9)))
+    assert live.js("[...view.main().curve(5, 0.9).y]") == pytest.approx(smoothed(rows[:, 0], rows[:, 5], 0.9).tolist())
     assert live.js("[...view.main().curve(5, 0).y]") == pytest.approx(rows[:, 5].tolist())
-    wide = blocks(4, 5)
-    wide[3, 0] = 17
-    wide[:, 5] = [4, 2, math.nan, 1]
-    live.feed(everything(runs=[a_run(4, generation=2, width=5)]), [wide])
-    keep, last = 0.9 ** 5, 0.9 ** 2
-    two = (4 * (1 - keep) * keep + 2 * (1 - keep)) / (1 - keep ** 2)
-    four = (two * (1 - keep ** 2) * last + 1 * (1 - last)) / ((1 - keep ** 2) * last + 1 - last)
+    wide = blocks(5, 5)
+    wide[4, 0] = 22
+    wide[:, 5] = [4, 2, math.nan, 1, math.inf]
+    live.feed(everything(runs=[a_run(5, generation=2, width=5)]), [wide])
     y = live.js("[...view.main().curve(5, 0.9).y].map(o => Number.isNaN(o) ? null : o)")
-    assert y == [pytest.approx(4), pytest.approx(two), None, pytest.approx(four)]
+    two = (4 * 0.9 ** 5 + 2 + 1 * 0.9 ** 10) / (0.9 ** 5 + 1 + 0.9 ** 10)
+    assert y[1] == pytest.approx(two) and [o is None for o in y] == [False, False, True, False, True]
+    assert [o for o in y if o is not None] == pytest.approx([o for o in smoothed(wide[:, 0], wide[:, 5], 0.9) if o == o])
+
+
+def test_the_running_mean_does_not_lag(live):
+    "Where a loss falls in a straight line, so does its mean, at the same height; a jump is crossed in its middle."
+    rows = blocks(101)
+    rows[:, 5] = 10 - 0.05 * np.arange(101)
+    live.feed(everything(runs=[a_run(101)]), [rows])
+    assert live.js("[...view.main().curve(5, 0.8).y].slice(40, 60)") == pytest.approx(rows[40:60, 5].tolist(), abs=1e-3)
+    rows[:, 5] = np.arange(101) > 50
+    live.feed(everything(runs=[a_run(101, generation=2)]), [rows])
+    y = live.js("[...view.main().curve(5, 0.9).y]")
+    assert y[50] < 0.5 < y[51] and y[50] + y[51] == pytest.approx(1, abs=0.02)
+
+
+def test_abandoned_steps_continue_the_mean_before_them(live):
+    "Their mean is centered as well: over the steps before the return and those that were abandoned."
+    loss = np.random.default_rng(1).normal(2, 1, 50)
+    rows, left = blocks(50), blocks(8, first=31)
+    rows[:, 5], left[:, 5] = loss, 3 + np.arange(8)
+    live.feed(everything(runs=[a_run(50, left_rows=8, left_buffer=1)]), [rows, left])
+    part = live.js("view.main().abandonedSegments(0, 5, 0.8)")[0]
+    path = np.concatenate([rows[:30], left])
+    assert [o[0] for o in part] == list(range(30, 39)) and part[0][1] == pytest.approx(live.js("view.main().curve(5, 0.8).y[29]"))
+    assert [o[1] for o in part[1:]] == pytest.approx(smoothed(path[:, 0], path[:, 5], 0.8)[30:].tolist())
 
 
 def test_what_was_left_behind_goes_on_from_where_it_left(live):
@@ -349,7 +445,7 @@ def test_what_was_left_behind_goes_on_from_where_it_left(live):
     live.feed(everything(runs=[a_run(50, left_rows=9, left_buffer=1)]), [blocks(50), np.concatenate([left, gap, blocks(3, first=41)])])
     parts = live.js("view.main().abandonedSegments(0, 5, 0)")
     assert [[o[0] for o in part] for part in parts] == [[30, 31, 32, 33, 34, 35], [40, 41, 42, 43]] and [o[1] for o in parts[0]] == [pytest.approx(1 + 1 / 30)] + [3] * 5
-    assert "abandoned" in live.text(".tnb-legend")
+    assert "discarded" in live.text(".tnb-legend")
     live.feed({"kind": "news", "changed_runs": [a_run(1, first=50)]}, [blocks(1, first=51)])   # news without it: it stays
     assert live.js("view.main().left.length") == 9 * 15
     live.feed({"kind": "news", "changed_runs": [a_run(25, generation=2, width=2)]}, [blocks(25, 2)])   # nor do coarser blocks end it
@@ -382,6 +478,76 @@ def test_texts_are_texts(live):
     assert HOSTILE in live.js("[...document.querySelectorAll('.tnb-card-title')].map(o => o.textContent)")
 
 
+def test_a_failed_run_shows_its_error_and_goes_on(live):
+    "A red pill, the step, the traceback folded, in colours that can be read; and Resume, which works."
+    text = "Traceback (most recent call last):\n  File \"<cell>\", line 1, in forward\nValueError: " + HOSTILE
+    failed = status(state="failed", where="", words="failed after step 50 of 100 (epoch 0.50) with ValueError: bad", traceback=text)
+    trace, pill, resume = live.tab.locator(".tnb-traceback"), live.tab.locator(".tnb-pill"), live.button("Resume")
+    assert live.tab.locator(".tnb-failure").is_hidden()
+    live.feed({"kind": "news", "status": failed})
+    assert (pill.inner_text(), pill.get_attribute("data-tone")) == ("failed", "bad") and "after step 50" in live.text(".tnb-words")
+    assert live.tab.locator(".tnb-failure").is_visible() and trace.is_hidden()
+    live.tab.locator(".tnb-failure summary").click()
+    assert trace.is_visible() and trace.text_content() == text
+    live.feed({"kind": "news", "status": {**failed, "elapsed": "6 s"}})
+    assert trace.is_visible()                            # news do not fold it
+    for light in ("true", "false"):
+        live.js("light => { document.body.dataset.jpThemeLight = light }", light)
+        live.settle()
+        assert contrast(live, ".tnb-traceback") > 7 and contrast(live, ".tnb-pill") > 3 and contrast(live, ".tnb-failure summary") > 4
+    assert not resume.evaluate("e => e.classList.contains('tnb-faint') || e.disabled || getComputedStyle(e).opacity < 1")
+    resume.click()
+    assert live.orders() == [("resume", {})]
+    live.feed({"kind": "news", "status": status(traceback="")})
+    assert live.tab.locator(".tnb-failure").is_hidden() and pill.inner_text() == "training"
+
+
+def contrast(page, css):
+    "The contrast of an element's text with what is behind it, as the guidelines for accessible pages compute it."
+    return page.js("""css => {
+      const pen = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
+      const behind = [], ink = document.querySelector(css);
+      for (let o = ink; o; o = o.parentElement) behind.unshift(getComputedStyle(o).backgroundColor);
+      const light = () => { const [r, g, b] = [...pen.getImageData(0, 0, 1, 1).data].map(o => (o /= 255) <= 0.03928 ? o / 12.92 : ((o + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b };
+      const paint = color => { pen.fillStyle = color; pen.fillRect(0, 0, 1, 1) };
+      ["white", ...behind].forEach(paint);
+      const back = light();
+      paint(getComputedStyle(ink).color);
+      const front = light();
+      return (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05);
+    }""", css)
+
+
+def test_after_a_nan_the_loss_is_nan(live):
+    "In the header and beside the charts' titles; the curves stay where they were last. A quantity that was never measured is no number."
+    value = "name => view.charts.get(name).value.textContent"
+    rows = blocks(60)
+    rows[55:, 3:6] = rows[55:, 9:12] = math.nan
+    live.feed(everything(status=status(loss="nan"), runs=[a_run(60)]), [rows])
+    live.settle()
+    assert live.tab.locator(".tnb-fact", has_text="loss").locator(".tnb-fact-value").inner_text() == "NaN"
+    assert [live.js(value, o) for o in ("loss", "grad_norm", "learning_rate", "samples_per_second")] == ["NaN", "NaN", "1e-3", "500"]
+    assert "now NaN" in live.tab.locator(".tnb-big .tnb-plot").get_attribute("aria-label")
+    live.feed({"kind": "news", "status": status(loss="0.9953"), "changed_runs": [a_run(1, first=60)]}, [blocks(1, first=61)])
+    live.settle()
+    assert live.js(value, "loss") == "1.02" and live.tab.locator(".tnb-fact", has_text="loss").locator(".tnb-fact-value").inner_text() == "0.995"
+
+
+def test_numbers_are_written_in_one_way(live):
+    "Counts with separators, values with three digits."
+    live.feed(everything(title="t", status=status(words="paused after step 1050 of 4800 (epoch 0.50)", state="paused", step=1050, total=4800, loss="0.0025",
+                                                  verdict="The loss has been nan since step 1050.")), [blocks(50)])
+    assert live.text(".tnb-words") == "after step 1,050 of 4,800 (epoch 0.50)" and live.text(".tnb-verdict") == "The loss has been nan since step 1,050."
+    facts = [o.inner_text().replace("\n", "") for o in live.tab.locator(".tnb-fact-value").all()]
+    assert facts[0].replace(" ", "") == "1,050/4,800" and facts[2] == "2.5e-3"
+    for given, shown in [("0.9949", "0.995"), ("1.0349", "1.03"), ("nan", "NaN"), ("inf", "inf"), ("12345", "12,345"), ("0.0125", "0.0125"), ("1e-05", "1e-5")]:
+        live.feed({"kind": "news", "status": status(loss=given)})
+        assert live.tab.locator(".tnb-fact-value").nth(2).inner_text() == shown
+    for state, pill in [("new", "Not started"), ("paused", "paused"), ("failed", "failed"), ("finished", "finished"), ("waiting", "waiting")]:
+        live.feed({"kind": "news", "status": status(state=state, words="not started")})
+        assert live.text(".tnb-pill span") == pill
+
+
 def test_zoom_hidden_and_log_outlive_news(live):
     plot = live.tab.locator(".tnb-big .tnb-plot").bounding_box()
     mouse = live.tab.mouse
@@ -412,7 +578,7 @@ def test_the_crosshair_says_the_values(live):
     live.settle()
     step = round(live.js("view.hovered.x"))
     said = live.text(".tnb-tooltip")
-    assert f"step {step}" in said and f"{1 + 1 / step:.3f}" in said and "epoch" in said
+    assert f"step {step}" in said and f"{1 + 1 / step:.2f}" in said and "epoch" in said
     mark = live.js("(() => { const o = view.charts.get('loss'); return o.x.at(20) })()")
     live.tab.locator(".tnb-big .tnb-plot").hover(position={"x": mark, "y": 80})
     live.settle()
@@ -436,7 +602,7 @@ def test_the_state_is_said_in_words_and_shape(live):
     shapes = set()
     for state in ("new", "training", "paused", "finished", "failed", "waiting", "inactive"):
         live.feed({"kind": "news", "status": status(state=state)})
-        assert live.text(".tnb-pill") == state
+        assert live.text(".tnb-pill") == {"new": "Not started"}.get(state, state)
         shapes.add(live.js("document.querySelector('.tnb-pill path').getAttribute('d')"))
     assert len(shapes) == 7
     bar = live.tab.locator("[role=progressbar]")
@@ -476,6 +642,15 @@ def test_compact_is_the_head_and_the_buttons(live):
 def test_without_controls_there_are_none(live):
     live.feed(everything(controls=False, status=status(where="cell")), [blocks(50)])
     assert [live.tab.locator(o).is_visible() for o in (".tnb-header", ".tnb-controls", ".tnb-settings-bar", ".tnb-hint", ".tnb-grid")] == [True, False, False, False, True]
+
+
+@pytest.mark.parametrize("part, shown", [("controls", [".tnb-controls", ".tnb-rate"]), ("charts", [".tnb-toolbar", ".tnb-big"]), ("table", [".tnb-table"])])
+def test_a_part_alone(page, part, shown):
+    page.js("part => { cleanup(); model.get = name => name === 'part' ? part : undefined; open_view() }", part)
+    page.feed(everything(), [blocks(50)])
+    page.settle()
+    every = [".tnb-header", ".tnb-controls", ".tnb-rate", ".tnb-toolbar", ".tnb-big", ".tnb-table"]
+    assert [o for o in every if page.tab.locator(o).is_visible()] == shown
 
 
 # ---- stills
@@ -551,6 +726,19 @@ def test_a_notebooks_shortcuts_do_not_hear_the_keys(live):
     live.button("Step").focus()
     for key in ("a", "Enter", "Control+s", "b"): live.tab.keyboard.press(key)
     assert live.js("keys") == ["Control", "s"] and live.js("marks") == ["true", "true", "true", None, "true"]   # saving is the notebook's, all else is not
+
+
+def test_a_notebooks_shortcuts_are_suppressed_where_the_focus_is(live):
+    "Notebook 7 finds shortcuts for whatever has the focus before it looks for the mark around it. In a field all keys are typed."
+    live.js("window.marks = []; document.addEventListener('keydown', o => marks.push(o.target.hasAttribute('data-lm-suppress-shortcuts')), true)")
+    live.js("window.keys = []; document.addEventListener('keydown', o => keys.push(o.key))")
+    for css in (".tnb-big .tnb-plot", ".tnb-rate .tnb-slider", ".tnb-smooth .tnb-slider", ".tnb-segments input:checked", ".tnb-rate .tnb-field", ".tnb-settings-bar .tnb-quiet", ".tnb-scroll"):
+        live.tab.locator(css).first.focus()
+        for key in ("ArrowUp", "ArrowDown", "ArrowLeft", "a", "Escape"): live.tab.keyboard.press(key)
+    assert live.js("marks") == [True] * 35 and live.js("keys") == []
+    live.field("Learning rate").focus()
+    for key in ("Control+a", "Control+Enter", "Control+s"): live.tab.keyboard.press(key)
+    assert live.js("keys") == ["s"] and live.js("marks").count(False) == 1
 
 
 def test_work_is_bounded(page):

@@ -68,7 +68,7 @@ def advance(run, n=1, loss=lambda i: 1.0 / i):
     (ProgressView(step=7), "step 7"),
     (ProgressView(step=1, total=9, rate=0.04), "step 1/9  25 s/step  3 min 20 s left"),
     (ProgressView(step=1, total=9, loss=float("nan")), "step 1/9  loss nan"),
-    (ProgressView(step=1, total=90_000_001, rate=12345.6), "step 1/90000001  12300 steps/s  2 h 1 min left"),
+    (ProgressView(step=1, total=90_000_001, rate=12345.6), "step 1/90,000,001  12,300 steps/s  2 h 1 min left"),
     (ProgressView(step=9, total=9, rate=2.0, seconds=61, over=True, status="paused"), "step 9/9  6.78 s/step  1 min 1 s  paused"),   # all in all, not of late
     (ProgressView(step=9, total=9, start=3, rate=2.0, seconds=60, over=True), "step 9/9  10 s/step  1 min 0 s"),
     (ProgressView(step=5, total=9, evaluating=(1, None)), "step 5/9  evaluating 1"),
@@ -469,7 +469,7 @@ def test_long_runs_leave_lines_in_a_log_file(capsys):
     for second in range(1, 101): screen.show(ProgressView(step=second * 10, seconds=float(second), evaluations=[row] * (second > 12)))
     screen.close(ProgressView(step=1000, seconds=100.0, evaluations=[row], over=True, status="done"))
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 12 and said[0] == "step 100" and said[1] == "step 100  eval_loss 0.5" and said[-1] == "step 1000  1 min 40 s  done"
+    assert len(said) == 12 and said[0] == "step 100" and said[1] == "step 100  eval_loss 0.5" and said[-1] == "step 1,000  1 min 40 s  done"
     for hours in (10,):
         for second in range(0, 3600 * hours, 5): screen.show(ProgressView(step=second, seconds=float(second)))
     assert len(capsys.readouterr().err.splitlines()) < 400
@@ -510,6 +510,7 @@ def test_a_notebook_keeps_the_last_picture_and_the_value_of_the_cell():
     assert shown.data["text/plain"].startswith("step 100/100  epoch 10.00  loss ") and shown.data["text/plain"].endswith("done")
     assert shown.data["text/html"].count("<tr>") == 3 and "eval_loss" in shown.data["text/html"]
     assert value.output_type == "execute_result" and value.data["text/plain"].startswith("TrainOutput(global_step=100")
+    assert "<table>" in value.data["text/html"] and "training loss" in value.data["text/html"]
     assert [o.output_type for o in evaluated] == ["display_data", "execute_result"] and evaluated[0].data["text/plain"].startswith("evaluating 80/80")
     assert [o.output_type for o in short] == ["execute_result"]
     HTMLExporter = pytest.importorskip("nbconvert").HTMLExporter
@@ -517,3 +518,16 @@ def test_a_notebook_keeps_the_last_picture_and_the_value_of_the_cell():
     assert "eval_loss" in html and "width:100.0%" in html
     assert not any("widget" in kind for c in nb.cells for o in c.outputs for kind in o.get("data", {})) and "widgets" not in nb.metadata
     assert len(json.dumps(picture)) < 8000
+
+
+def test_the_speed_at_the_end_is_that_of_this_verb(clock, screen):
+    "A run of 1,000 steps that goes on at step 900: ten steps in a second are 10 steps/s, not 910."
+    run = a_run(1000)
+    advance(run, 900)
+    with make_progress(run) as progress:
+        for _ in range(10):
+            advance(run)
+            clock.now += 0.1
+            progress.tick(run.history[-1])
+    assert screen.last.start == 0 and screen.last.speed == pytest.approx(10)
+    assert "10 steps/s" in view_line(screen.last)

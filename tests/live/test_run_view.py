@@ -1,5 +1,5 @@
 "What a view is told: bounded for runs of any length, exact at the extremes, only what is new, and text stays text."
-import json, math
+import gc, json, math, weakref
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from trainer_nb import Learner
 from trainer_nb.core import log_file as runlog
 from trainer_nb.live.curves import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks
 from trainer_nb.live.run_view import progress_numbers, recent_speed
+from trainer_nb.live.follow import LogSource
 from trainer_nb.live.view_model import HistorySource, LearnerSource, ViewModel
 from trainer_nb.core.history import History
 from trainer_nb.live.static_view import still_bundle
@@ -118,7 +119,7 @@ def test_a_branch_is_drawn_beside_by_itself():
     branch.step(3)
     content, _ = view.view_model.message()
     assert content["kind"] == "all" and [o["run"] for o in content["runs"]] == [learn.history.run_id, branch.history.run_id]
-    assert content["runs"][1]["label"] == f"branch {branch.history.run_id[:6]}"
+    assert content["runs"][1]["label"] == "branch learning_rate=1"
     branch.history.name = "slower"           # with the log, which is opened at the branch's first step
     branch.step()
     content, _ = view.view_model.message()
@@ -135,6 +136,18 @@ def test_a_learner_that_begins_anew_is_told_anew():
     learn.train()
     content, buffers = board.message()
     assert content["status"]["state"] == "finished" and buffers[0][:, 0].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_the_loss_after_a_nan_is_nan():
+    "The newest one, not the last that was finite."
+    history = History()
+    for i in range(30): history.append(i + 1, i, 1e-3, 8, 0.1 * i, math.nan if i == 29 else 1.0, 1.0)
+    assert progress_numbers(history, 30, None, True)["loss"] == "nan"
+    learn = made(max_grad_norm=0)
+    learn.step(5)
+    learn.model.weight.data.fill_(math.nan)
+    learn.step(2)
+    assert told(learn).sent["status"]["loss"] == "nan" and "has been nan" in told(learn).sent["status"]["verdict"]
 
 
 def test_pace_is_that_of_the_loop_and_not_of_the_pauses():
@@ -172,6 +185,72 @@ def test_after_a_rewind():
     assert [o["step"] for o in told(learn).sent["marks"]] == [12, 12]
     learn.rewind(15)
     assert told(learn).sent["marks"][-1]["step"] == 0 and told(learn).sent["status"]["loss"] is None
+
+
+class Failing(torch.nn.Linear):
+    "Raises an error in the forward pass of a step."
+    bad = 0
+    not_state = ("bad",)
+    def deep(self, x, n): return self.deeper(x, n - 1) if n else {}[f"step {self.bad}"]
+    def deeper(self, x, n): return self.deep(x, n)
+    def forward(self, x):
+        if self.training and self.learn().state.global_step + 1 == self.bad: return self.deep(torch.zeros(1000), 30)
+        return super().forward(x)
+
+
+def failing(**settings):
+    torch.manual_seed(0)
+    x = torch.randn(64, 4)
+    data = torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long())
+    learn = Learner(Failing(4, 2), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True, max_steps=30,
+                    rewind_every=1, **settings)
+    learn.model.learn = weakref.ref(learn)
+    learn.model.bad = 9
+    return learn
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_failed_run_says_where_and_why(background, capsys):
+    "In a cell as in the background; until it goes on, or back. The traceback is text: it keeps nothing alive."
+    learn = failing()
+    if background:
+        run = learn.start()
+        with pytest.raises(KeyError): run.wait()
+        gc.collect()
+        learn.history                                    # the next verb frees the memory of the error
+    else:
+        with pytest.raises(KeyError): learn.run(steps=20)
+    said = told(learn).sent["status"]
+    assert (said["state"], said["where"], said["step"]) == ("failed", "", 8)
+    assert said["words"] == "failed after step 8 of 30 (epoch 1.00) with KeyError: 'step 9'"
+    lines = said["traceback"].splitlines()
+    assert lines[0].startswith("Traceback") and lines[-1] == "KeyError: 'step 9'" and len(lines) <= 40
+    assert any("in deep" in line for line in lines) and "run_slice" not in said["traceback"] and "lines omitted" in said["traceback"]
+    learn.set(lr=0.01)                                   # it is still there after a change
+    assert told(learn).sent["status"]["state"] == "failed"
+    learn.model.bad = 0
+    learn.step()
+    assert (told(learn).sent["status"]["state"], told(learn).sent["status"]["traceback"]) == ("paused", "")
+
+
+def test_a_failed_run_that_goes_back_is_paused():
+    learn = failing()
+    with pytest.raises(KeyError): learn.run(steps=20)
+    learn.rewind(2)
+    assert told(learn).sent["status"]["state"] == "paused"
+    with pytest.raises(KeyError): learn.run(steps=20)
+    assert told(learn).sent["status"]["state"] == "failed"
+    learn.reset()
+    assert told(learn).sent["status"]["state"] in ("paused", "new")
+
+
+def test_a_traceback_in_the_log(tmp_path):
+    "Who follows a run sees why it has failed."
+    learn = failing(output_dir=str(tmp_path), save_strategy="no")
+    with pytest.raises(KeyError): learn.run(steps=20)
+    view = ViewModel([LogSource(tmp_path)])
+    view.message()
+    assert view.sent["status"]["state"] == "failed" and view.sent["status"]["traceback"].endswith("KeyError: 'step 9'")
 
 
 def test_after_free():

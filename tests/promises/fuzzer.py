@@ -113,6 +113,8 @@ def make_config(rng, features) -> dict:
     config["learner"] = rng.choice(["plain"] * 6 + ["baseline"] * ("learner_state" in features) + ["attacked"] * ("data_writes" in features))
     config["callbacks"] = choose_callbacks(rng, features)
     config["args"] = choose_args(rng, config)
+    # BatchNorm takes no batch of one sample
+    if config["samples"] % config["args"]["per_device_train_batch_size"] == 1: config["samples"] += 1
     if config["learner"] == "attacked": config["args"]["rollback"] = "full"
     config["acts"] = choose_acts(rng, config, features)
     return config
@@ -228,15 +230,20 @@ class Session:
     def is_done(self, learn, step, name, value) -> bool:
         "Whether a change has been made."
         if learn.state.global_step != step: return learn.state.global_step > step
-        if name == "lr" and step: return learn.optimizer.param_groups[0]["lr"] == value
-        return getattr(learn.args, "learning_rate" if name == "lr" else name) == value
+        if name == "lr":
+            group = learn.optimizer.param_groups[0] if learn.optimizer is not None else {}
+            return group.get("lr" if step else "initial_lr", group.get("lr")) == value
+        return getattr(learn.args, name) == value
 
     def act(self, learn):
         "Make the changes that are due at the present step, after the tasks of the last one."
         if learn.run_state.finished: return
         for step, name, value in self.config["acts"]:
             if step != learn.state.global_step or self.is_done(learn, step, name, value): continue
-            if learn.run_state.due: learn.debug_step().abort()   # does what is pending
+            try:
+                if learn.run_state.due: learn.debug_step().abort()   # does what is pending
+            except InvalidOperation as error:
+                if not learn.run_state.finished: raise error
             if not learn.run_state.finished: learn.set(**{name: value})
 
     def upto(self, n, learn=None):
@@ -305,8 +312,9 @@ class Session:
     def anew(self, learn):
         "A new run from the first weights, which a learner that goes on from a checkpoint does not have."
         if learn is not self.learners[0]: return
-        learn.reset()
-        learn.snapshots.clear()
+        # a snapshot of the run before has another history
+        try: learn.reset()
+        finally: learn.snapshots.clear()
 
     def new_folder(self) -> Path:
         "The name of a folder that is not there yet."
@@ -394,7 +402,7 @@ def cell_generators():
 
 EXPECTED = re.compile("weights had been changed|the branch shares it|restored too when a step fails|weight_norm.* is deprecated|lr_scheduler.step|"
                       "no folder to write it to|Detected call of|epoch parameter in|was not what it is|cannot be captured|"
-                      "evaluation mode|This DataLoader|os.fork|multi-threaded")
+                      "evaluation mode|This DataLoader|os.fork|multi-threaded|is not there any more")
 
 
 @contextlib.contextmanager
@@ -473,7 +481,9 @@ def differing(found: dict, want: dict, by_hand=()) -> list:
     "The names of what is not equal, with the values where they are short."
     logs = [row for k, row in found.items() if k.startswith("log ")], [row for k, row in want.items() if k.startswith("log ")]
     extra = [row for row in logs[0] if row not in logs[1]]
-    if by_hand: logs = [row for row in logs[0] if row not in extra or row["step"] not in {repr(s) for s in by_hand} or "eval_loss" not in row], logs[1]
+    if by_hand:
+        steps = {repr(s) for s in by_hand}
+        logs = [row for row in logs[0] if row not in extra or row["step"] not in steps or "eval_loss" not in row], without_repeated(logs[1], steps)
     names = [k for k in {**want, **found} if not k.startswith("log ") and found.get(k) != want.get(k)]
     def shown(value): return text if len(text := str(value)) < 200 and "\\x" not in text else f"{text[:40]}..."
     said = [f"{k}: {shown(found.get(k))} instead of {shown(want.get(k))}" for k in names]
@@ -481,6 +491,11 @@ def differing(found: dict, want: dict, by_hand=()) -> list:
         i = next((i for i, (a, b) in enumerate(zip(*logs)) if a != b), min(map(len, logs)))
         said.append(f"log row {i} (of {len(logs[0])}, {len(logs[1])}): {logs[0][i:i + 1]} instead of {logs[1][i:i + 1]}")
     return said
+
+
+def without_repeated(rows: list, steps: set) -> list:
+    "The rows of a log without repeated evaluations at some steps, as `log_rows` leaves them out beside those by hand."
+    return [row for i, row in enumerate(rows) if row["step"] not in steps or "eval_loss" not in row or row not in rows[i + 1:]]
 
 
 def left_over(threads) -> Result:

@@ -174,6 +174,10 @@ def child():
 
 # ---- the side that presses -----------------------------------------------------------------------------------------------
 
+class Gone(Exception):
+    "The kernel has ended outside of the code under test."
+
+
 class Late(Exception):
     "An answer took too long."
 
@@ -264,7 +268,7 @@ def main():
     kind = "kernel" if asked.kernel else "process"
     progress = FOLDER / f"progress-{kind}-{asked.seed}.json"
     counts = json.loads(progress.read_text()) if progress.exists() and asked.round is None else \
-        {"presses": 0, "rounds": 0, "next": 0, "slowest": 0, "answers": {}, "late": [], "different": []}
+        {"presses": 0, "rounds": 0, "next": 0, "slowest": 0, "answers": {}, "late": [], "different": [], "gone": 0}
     runs = Path(tempfile.mkdtemp(prefix="soak-"))
     burner = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if asked.burner else None
     start, process, end = Process, None, time.monotonic() + 60 * asked.minutes
@@ -278,6 +282,11 @@ def main():
             if process is None: process = start(stacks, runs, asked.limit)
             counts["next"] += 1
             try: process.round(random.Random(f"presses {asked.seed} {number}"), asked.seed * 10**6 + number, counts)
+            except Gone as error:
+                counts["gone"] += 1
+                print(f"round {number}: {error}; another kernel goes on", flush=True)
+                process.close()
+                process = None
             except Late as error:
                 process.dump()
                 counts["late"].append([number, str(error), str(process.stacks)])
@@ -286,7 +295,7 @@ def main():
                 process = None
             progress.write_text(json.dumps(counts))
             print(f"{kind}: {counts['presses']} presses, {counts['rounds']} rounds, slowest answer {counts['slowest']} s, "
-                  f"{len(counts['late'])} late, {len(counts['different'])} different", flush=True)
+                  f"{len(counts['late'])} late, {len(counts['different'])} different" + f", {counts['gone']} gone" * bool(counts["gone"]), flush=True)
             if asked.round is not None: break
     finally:
         if process is not None: process.close()

@@ -39,7 +39,7 @@ def test_twice_the_same_changes(changes):
     assert unequal(finish(learn), want) == []
     parted = compare(learn, one)
     assert parted.parted in (8, 9) and set(parted.settings) >= {o for o in changes if o not in ("lr",)} - {"label_smoothing_factor"}
-    assert "they part at step" in repr(parted) and "<table" in parted._repr_html_() and parted.frame().shape[1] == 4
+    assert "The losses diverge at step" in repr(parted) and "<table" in parted._repr_html_() and parted.frame().shape[1] == 4
 
 
 def test_what_set_does_is_what_a_branch_does():
@@ -141,7 +141,7 @@ def test_the_journal():
     acts = [(o["step"], o["act"], o["what"], o["abandoned"]) for o in learn.journal]
     assert acts[:-1] == [(2, "set", "lr=0.02", False), (6, "by hand", "changed: weights", True), (7, "freeze", "inner", True), (5, "rewind", "2 steps back", False)]
     assert acts[-1][:2] == (5, "branch") and acts[-1][2].endswith("max_grad_norm=0.5")
-    assert "left behind" in repr(learn.journal) and "<table" in learn.journal._repr_html_()
+    assert "discarded" in repr(learn.journal) and "<table" in learn.journal._repr_html_()
     assert not hard_learner().journal
 
 

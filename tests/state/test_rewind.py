@@ -171,7 +171,7 @@ def test_frozen_weights_that_snapshots_share_take_no_memory():
 
 def test_the_ring_costs_its_share():
     "The spacing follows from what a copy takes and what a step takes; a short run cannot afford a snapshot."
-    learn = hard_learner(num_train_epochs=40, hook=lambda *args: time.sleep(0.02), logging_strategy="no")
+    learn = hard_learner(num_train_epochs=40, hook=lambda *args: time.sleep(0.005), logging_strategy="no")
     learn.train()
     ring = learn.run_state.rewind_buffer
     assert 1 < ring.every < 2000 and 1 <= len(ring.kept) <= 50 and "snapshots of steps" in repr(ring)

@@ -285,12 +285,10 @@ def _check_event_methods(callback: Any):
     for event in EVENTS:
         if not overrides_event(callback, event): continue
         try:
-            # partial: on_evaluate, for example, may require its metrics
             inspect.signature(getattr(callback, event)).bind_partial(None, None, None, model=None)
         except TypeError:
             raise TypeError(f"{type(callback).__name__}.{event} has to take (self, args, state, control, **kwargs), by"
-                            " which"
-                            " every event is called.") from None
+                            " which every event is called.") from None
         except ValueError:
             continue
     for name in dir(type(callback)):

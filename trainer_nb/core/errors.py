@@ -135,6 +135,7 @@ def _call_name(function: Callable) -> str:
     names = function.__qualname__.split(".")
     return names[-2] if names[-1] == "__init__" and len(names) > 1 else function.__name__
 
+@functools.cache
 def _parameters(function: Callable) -> list[inspect.Parameter]:
     "Return the parameters of a function, without the object of a method."
     return [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
@@ -242,8 +243,12 @@ _R = TypeVar("_R")
 def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
     "Decorate a function or a method so that a call which does not fit its signature or annotations raises TypeError."
     method = next(iter(inspect.signature(function).parameters), None) == "self"
+    is_complete_without = all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+                              for p in _parameters(function))
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        # learn.step() in a loop costs nothing more
+        if is_complete_without and not kwargs and len(args) == method: return function(*args, **kwargs)
         hints = getattr(args[0], "argument_hints", {}).get(function.__name__, {}) if method and args else {}
         error = call_error(function, args[method:], kwargs, hints)
         if error is not None: raise error

@@ -22,23 +22,24 @@ import numpy as np
 from .columns import COLUMN_NAMES, PACK_SIZE, Readings, RowStore, Scalar, append_rows
 from .columns import columns_to_lists, copy_rows, get_column, last_row_of_step, mark_abandoned
 from .columns import mean_loss, throughput
-from .errors import warn
+from .errors import suggest_names, warn
 from .log_file import LOG_WRITER, FileClaim, LogFile, decode_non_finite, dump_line, find_log
 from .log_file import log_path, prepare_log_file, read_log_lines, to_plain_data, validate_run_id
-from .records import Evaluations, Journal, Record, Records, qualify_metric_names
+from .records import RECORD_FIELDS, TIMING_SUFFIXES, Evaluations, Journal, Record, Records
+from .records import qualify_metric_names
 from ..display.tables import format_value, head_and_tail, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # %% auto #0
-__all__ = ['HISTORIES', 'FETCH_INTERVAL', 'RESERVED_KINDS', 'NOTHING_SENT', 'LogSink', 'History', 'register_for_forks',
-           'select_records', 'describe_history', 'DeferredFetch', 'request_fetch', 'send_to_log', 'add_event',
-           'store_event', 'Place', 'abandoned_at', 'is_ancestor', 'abandon_after', 'update_abandoned',
-           'list_evaluations', 'history_dataframe', 'rows_line', 'reading_line', 'unsent_lines', 'open_log',
-           'is_continuation', 'close_other_logs', 'log_header', 'count_logged', 'disable_log', 'flush_log', 'copy_log',
-           'close_log', 'detach_log', 'history_from_header', 'apply_log_line', 'apply_reading', 'validate_position',
-           'index_events', 'read_history']
+__all__ = ['HISTORIES', 'FETCH_INTERVAL', 'RESERVED_KINDS', 'LOGGED_BY_LOOP', 'NOTHING_SENT', 'LogSink', 'History',
+           'register_for_forks', 'select_records', 'describe_history', 'DeferredFetch', 'request_fetch', 'send_to_log',
+           'add_event', 'event_metrics', 'store_event', 'metric_column', 'Place', 'abandoned_at', 'is_ancestor',
+           'abandon_after', 'update_abandoned', 'list_evaluations', 'history_dataframe', 'rows_line', 'reading_line',
+           'unsent_lines', 'open_log', 'is_continuation', 'close_other_logs', 'log_header', 'count_logged',
+           'disable_log', 'flush_log', 'copy_log', 'close_log', 'detach_log', 'history_from_header', 'apply_log_line',
+           'apply_reading', 'validate_position', 'index_events', 'read_history']
 
 # %% ../../nbs/01_core/08_history.ipynb #c4bea7d9
 class LogSink(Protocol):
@@ -60,6 +61,8 @@ class History:
         self.parent = parent
         self.name = to_plain_data(name)
         self.started = time.time()
+        # of a branch: the settings that were changed for it
+        self.branch_changes: dict[str, Any] | None = None
         self.rows = RowStore()
         self.readings = Readings()
         self.columns = self.rows.columns
@@ -67,8 +70,9 @@ class History:
         # in order of time
         self.events: list[dict[str, Any]] = []
         self.abandons: list[dict[str, Any]] = []
-        # evaluation results by row
+        # results of evaluations and logged values by row, and the rows in the order in which they were added
         self.metrics: dict[int, dict[str, Any]] = {}
+        self.metric_rows: list[int] = []
         # None: not open
         self.path: Path | None = None
         self.log: LogSink | None = None
@@ -120,9 +124,11 @@ class History:
         send_to_log(self)
 
     def column(self, name: str) -> np.ndarray:
-        "Return a copy of a column, or the computed `samples_per_second`."
+        """Return a copy of a column, the computed `samples_per_second`, or a metric, nan where it has no value.
+        Raise KeyError for an unknown name."""
         self.fetch()
-        return get_column(self.rows, name)
+        if name in RECORD_FIELDS: return get_column(self.rows, name)
+        return metric_column(self, name)
 
     def mean_loss(self, start: int = 0, stop: int | None = None) -> float:
         "Return the mean loss of the rows `start` to `stop` that are not abandoned; nan and inf propagate."
@@ -270,14 +276,47 @@ def add_event(history: History, kind: str, step: int, data: dict[str, Any]) -> d
     send_to_log(history)
     return event
 
+# values that the loop logs itself: they are columns already, or describe the whole run
+LOGGED_BY_LOOP = ("loss", "grad_norm", "learning_rate", "epoch", "step", "num_input_tokens_seen")
+
+def event_metrics(event: dict[str, Any]) -> dict[str, Any]:
+    "Return the values of an event that are columns of the history: the metrics of an evaluation, or logged numbers."
+    data = event["data"]
+    if event["kind"] == "evaluate": return data
+    # the summary at the end of the run
+    if event["kind"] != "log" or "train_runtime" in data: return {}
+    return {
+        name: value for name, value in data.items()
+        if isinstance(value, (int, float)) and name not in LOGGED_BY_LOOP and not name.endswith(TIMING_SUFFIXES)
+    }
+
 def store_event(history: History, event: dict[str, Any]):
-    "Add an event; attach an evaluation to the last row of its step."
+    "Add an event; attach its metrics to the last row of its step."
     with history.rows.lock:
         history.events.append(event)
-        if event["kind"] != "evaluate": return
+        if event["kind"] == "branch" and event["data"].get("into") == history.run_id:
+            history.branch_changes = event["data"].get("changes", {})
+        metrics = event_metrics(event)
+        if not metrics: return
         row = last_row_of_step(history.rows, event["step"], event["rows"])
         if row is not None:
-            history.metrics.setdefault(row, {}).update(event["data"])
+            history.metrics.setdefault(row, {}).update(metrics)
+            history.metric_rows.append(row)
+
+def metric_column(history: History, name: str) -> np.ndarray:
+    "Return a metric by row, nan where it has no value; raise KeyError for an unknown name."
+    values = np.full(len(history), math.nan)
+    known = dict.fromkeys([*COLUMN_NAMES, "samples_per_second"])
+    is_metric = False
+    for row, metrics in list(history.metrics.items()):
+        known |= dict.fromkeys(metrics)
+        value = metrics.get(name)
+        if isinstance(value, (int, float)) and row < len(values):
+            values[row] = value
+            is_metric = True
+    if not is_metric:
+        raise KeyError(f"There is no column {name!r}.{suggest_names(name, known)}")
+    return values
 
 # %% ../../nbs/01_core/08_history.ipynb #3a58750f
 class Place(NamedTuple):
@@ -322,14 +361,17 @@ def abandon_after(history: History, place: Place):
     except RuntimeError:
         # a failed device raises elsewhere
         pass
-    history.abandons.append({
+    abandon = {
         "kind": "abandon",
         "to": list(place),
         "rows": len(history),
         "events": len(history.events),
         "time": time.time(),
-    })
-    update_abandoned(history)
+    }
+    # a view in another thread must not see the one without the other
+    with history.rows.lock:
+        history.abandons.append(abandon)
+        update_abandoned(history)
     send_to_log(history)
 
 def update_abandoned(history: History):

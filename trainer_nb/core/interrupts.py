@@ -46,8 +46,9 @@ _DELICATE = frozenset((
     "ipykernel.iostream", "ipykernel.zmqshell", "ipykernel.displayhook", "ipykernel.comm.comm"))
 # functions of this name in any module, and methods of classes in modules that also contain long-running code
 _ENDS = frozenset(("__enter__", "__exit__", "__del__"))
-_METHODS = ("RunLock.", "InterruptGuard.", "Button.", "Reminder.", "_MultiProcessingDataLoaderIter.", "Popen.poll",
-            "Popen.wait")
+_METHODS = ("RunLock.", "_MultiProcessingDataLoaderIter.", "Popen.poll", "Popen.wait")
+# methods that install and remove the handler: they end soon, and an interrupt inside would leave the wrong handler
+_GUARDS = ("InterruptGuard.", "Button.", "Reminder.")
 # functions in which such code waits for an unbounded time
 _WAITS = frozenset((
     ("threading", "wait"), ("selectors", "select"), ("multiprocessing.connection", "_recv"), ("zmq.sugar.poll", "poll")
@@ -56,13 +57,15 @@ _WAITS = frozenset((
 def classify_frame(
     frame: FrameType | None,  # the running frame; None: unknown
 ) -> str:
-    "Classify an interrupt at a frame: '' if safe, 'wait' inside a wait, 'inside' if it would leave a lock behind."
+    """Classify an interrupt at a frame: '' if safe, 'wait' inside a wait, 'inside' if it would leave a lock behind,
+    'guard' if it would leave the handler of the interrupt behind."""
     if frame is None: return ""
     first = frame
     # up to the cell or the module
     while frame is not None and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         code = frame.f_code
         module = frame.f_globals.get("__name__")
+        if code.co_qualname.startswith(_GUARDS): return "guard"
         if module in _DELICATE or code.co_name in _ENDS or code.co_qualname.startswith(_METHODS):
             function = first.f_globals.get("__name__"), first.f_code.co_name
             return "wait" if function in _WAITS else "inside"
@@ -103,6 +106,7 @@ class Reminder:
         if self.since is None:
             self.since = time.monotonic()
         is_waiting = kind == "wait" and self.instruction == before
+        if kind == "guard": return False
         return not kind or is_waiting or time.monotonic() - self.since > self.LIMIT
 
     def begin(
@@ -243,6 +247,10 @@ class InterruptGuard:
         self._reminder.stop()
         if self.presses_needed > 1: raise KeyboardInterrupt("aborted at the second interrupt")
         raise KeyboardInterrupt
+
+    def acknowledge(self):
+        "Record that the interrupts so far have been answered, so that the work that follows is not interrupted by them."
+        self.pressed = 0
 
     def open(self):
         "Allow interrupts from here on, until `abortable` is set to False."

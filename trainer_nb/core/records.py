@@ -93,7 +93,7 @@ def record_cells(record: Record) -> dict[str, Any]:
         cells[heading] = row[name] if record.history.rows.known(name, record.index) else None
     cells["samples/s"] = None if math.isnan(row["samples_per_second"]) else row["samples_per_second"]
     if row["abandoned"]:
-        cells["abandoned"] = "yes"
+        cells["discarded"] = "yes"
     metrics = qualify_metric_names(row["metrics"])
     return cells | {k: v for k, v in metrics.items() if not k.endswith(TIMING_SUFFIXES)}
 
@@ -187,7 +187,7 @@ class Journal(Table):
         if any(entry["by"] for entry in self):
             cells["by"] = row["by"]
         if any(entry["abandoned"] for entry in self):
-            cells["left behind"] = "yes" if row["abandoned"] else ""
+            cells["discarded"] = "yes" if row["abandoned"] else ""
         return cells
 
     @classmethod

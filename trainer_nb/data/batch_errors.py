@@ -87,8 +87,7 @@ def dtype_error(error: BaseException, call: FailingLayer, batch: Any) -> ValueEr
     column = next(columns, f"The input of {call.describe()}")
     if isinstance(call.layer, (nn.Embedding, nn.EmbeddingBag)):
         return ValueError(f"{column} is {dtype_name(wrong)}, and {call.describe()} needs whole numbers; convert it in"
-                          " the"
-                          " data set with x.long().")
+                          " the data set with x.long().")
     problem = f"{column} is {dtype_name(wrong)}, and the weights of {call.describe()} are {dtype_name(weight)}"
     if wrong.dtype == torch.float32 and weight.dtype in (torch.float16, torch.bfloat16):
         return ValueError(f"{problem}; model.float() makes them float32, and bf16=True trains in mixed precision.")
@@ -121,8 +120,7 @@ def shape_error(error: BaseException, call: FailingLayer, batch: Any) -> ValueEr
     if isinstance(layer, nn.modules.batchnorm._BatchNorm) and "more than 1 value per channel" in str(error):
         return ValueError(
             f"{problem}, and in training it needs more than one value per channel; dataloader_drop_last=True leaves out"
-            " a"
-            " last batch of one sample, and a larger per_device_train_batch_size avoids others."
+            " a last batch of one sample, and a larger per_device_train_batch_size avoids others."
         )
     if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and isinstance(error, IndexError) and given.numel():
         low = int(given.min())
@@ -166,19 +164,16 @@ def call_mismatch(
                          " them, such as a dict of tensors.")
     if by_position and isinstance(by_position[0], str):
         return TypeError(f"The samples are text ({short_repr(by_position[0], 30)}), and {name} takes tensors; make"
-                         " numbers"
-                         " of it in the data set, for example with a tokenizer.")
+                         " numbers of it in the data set, for example with a tokenizer.")
     needed = [p.name for p in parameters if p.default is p.empty]
     if by_position:
         n = len(by_position)
         if n == len(names) + 1 and not has_loss_func:
             return TypeError(f"{name}'s forward takes {listed} and no labels, and a sample has {n} parts, of which the"
-                             " last"
-                             f" is the label; {NO_LOSS_FUNC}.")
+                             f" last is the label; {NO_LOSS_FUNC}.")
         parts = f"{n} part{'s' if n != 1 else ''}{' besides the label' if has_loss_func else ''}"
         return TypeError(f"{name}'s forward takes {listed}, and a sample has {parts}; let the data set return as many"
-                         " as the"
-                         " model takes, or dicts with the names of its arguments.")
+                         " as the model takes, or dicts with the names of its arguments.")
     unknown = [column for column in by_name if column not in names]
     if unknown and all(map(is_label_name, unknown)) and not has_loss_func and all(n in by_name for n in needed):
         return TypeError(f"{name}'s forward takes {listed} and no {', '.join(unknown)}, so it returns no loss;"
@@ -189,8 +184,7 @@ def call_mismatch(
     problem = f"{name}'s forward needs {', '.join(map(repr, missing))}"
     if any(n in texts for n in missing):
         return TypeError(f"{problem}, and that column is text ({short_repr(sample[missing[0]], 30)}), which is left"
-                         " out; make"
-                         f" numbers of it in the data set, for example with a tokenizer.")
+                         " out; make numbers of it in the data set, for example with a tokenizer.")
     if missing and texts:
         return TypeError(f"{problem}, and the data has only {columns}; make it from the text, for example with"
                          f" data.map(lambda row: tokenizer(row[{texts[0]!r}])).")
@@ -198,11 +192,9 @@ def call_mismatch(
         return TypeError(f"{problem}, which is None in the first sample of the data; give it a value.")
     if missing:
         return TypeError(f"{problem}, and the data has only {columns}; rename a column of the data, or let forward take"
-                         " it"
-                         " under its name.")
+                         " it under its name.")
     return TypeError(f"{name}'s forward takes {listed}, and was given {', '.join(map(str, unknown))} as well; remove"
-                     " the"
-                     " column, or let forward take it.")
+                     " the column, or let forward take it.")
 
 # %% ../../nbs/03_data/06_batch_errors.ipynb #e191ebe0
 def type_error(error: BaseException, name: str, given: Any) -> TypeError | None:
@@ -210,18 +202,15 @@ def type_error(error: BaseException, name: str, given: Any) -> TypeError | None:
     if isinstance(given, torch.Tensor) or "must be Tensor" not in str(error): return None
     if not isinstance(given, (Mapping, tuple, list)):
         return TypeError(f"The data_collator returned {short_repr(given, 40)}, of type {type(given).__name__}; it has"
-                         " to"
-                         " return a dict of tensors, a tuple of them, or one tensor.")
+                         " to return a dict of tensors, a tuple of them, or one tensor.")
     for part, value in batch_parts(given).items():
         inner = value[0] if isinstance(value, (tuple, list)) and value else value
         if isinstance(inner, str):
             return TypeError(f"{part} is text ({short_repr(inner, 30)}), and {name} takes tensors; make numbers of it"
-                             " in the"
-                             " data set, for example with a tokenizer.")
+                             " in the data set, for example with a tokenizer.")
         if not isinstance(value, torch.Tensor):
             return TypeError(f"{part} is {short_repr(value, 40)}, of type {type(value).__name__}, and {name} takes"
-                             " tensors;"
-                             " convert it in the data set or in a data_collator=.")
+                             " tensors; convert it in the data set or in a data_collator=.")
     return None
 
 def explain_forward_error(
@@ -307,21 +296,20 @@ def explain_loss_error(
         if text is not None: return text_label_error(text)
         columns = f": its columns are {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
         return ValueError(f"The batch has no labels for loss_func{columns}. Their column has to be called labels or"
-                          " label, or"
-                          " be named by label_names=['...'].")
+                          " label, or be named by label_names=['...'].")
     if output is None:
         return TypeError("The model returned None; let its forward return its output.")
     if isinstance(output, (tuple, list, dict)) and "must be Tensor" in str(error):
         return TypeError(
             f"The model returned a {type(output).__name__} of {len(output)} parts, and loss_func takes a tensor; choose"
-            " one, for"
-            " example with loss_func=lambda output, labels: torch.nn.functional.cross_entropy(output[0], labels)."
+            " one, for example with loss_func=lambda output, labels: torch.nn.functional.cross_entropy(output[0],"
+            " labels)."
         )
     if isinstance(batch, torch.Tensor):
         return ValueError(
             "The data set gives single tensors, so each is its own label, and loss_func cannot compare them with an"
-            " output of"
-            f" the shape {tuple(getattr(output, 'shape', ()))}; give pairs of input and label: TensorDataset(X, Y)."
+            f" output of the shape {tuple(getattr(output, 'shape', ()))}; give pairs of input and label:"
+            " TensorDataset(X, Y)."
         )
     pair = failing_loss(error)
     if pair is None and isinstance(output, torch.Tensor) and isinstance(labels, torch.Tensor):

@@ -64,8 +64,7 @@ def default_data_collator(
         values = [f[key] for f in features if key in f]
         if len(values) < len(features):
             raise ValueError(f"{len(features) - len(values)} of the {len(features)} samples of a batch have no {key!r},"
-                             " which"
-                             " the first one has; give each sample the same columns.")
+                             " which the first one has; give each sample the same columns.")
         try:
             batch[name] = collate(values)
         except (RuntimeError, ValueError, TypeError) as error:
@@ -111,8 +110,7 @@ def _default_collate(features: list):
             image = hasattr(values[0], "convert")
             hint = "torchvision.transforms.ToTensor() makes one of an image" if image else "convert it"
             raise TypeError(f"Item {i} of the samples is {short_repr(values[0], 60)}, of which no tensor can be made;"
-                            f" {hint}"
-                            " in the data set, or give the Learner a data_collator= that does.") from error
+                            f" {hint} in the data set, or give the Learner a data_collator= that does.") from error
         raise
 
 # %% ../../nbs/03_data/00_collate.ipynb #498c34e5

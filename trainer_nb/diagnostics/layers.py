@@ -46,11 +46,11 @@ from ..optim.schedules import add_scheduled_group
 __all__ = ['CHANNEL_LAYERS', 'OUTLIER_RATIO', 'DEAD_WARNING', 'MAX_TABLE_ROWS', 'named_layers', 'own_parameters', 'output_stats',
            'measure_outputs', 'copy_optimizer', 'update_norms', 'LayerStats', 'mean_of_known', 'merge_layers',
            'fetch_stats', 'parameter_stats', 'make_layer_stats', 'measure_layers', 'describe_unusual',
-           'group_by_prefix', 'group_names', 'fold_layers', 'layer_row', 'foldable_table', 'layer_points_panel',
-           'output_spread_panel', 'LayerReport', 'make_window', 'inspect_next_step', 'describe_clipping',
-           'inspect_open_step', 'replay_outputs', 'inspect_layers', 'named_layer_groups', 'resolve_group_names',
-           'set_trainable', 'groups_to_freeze', 'check_known', 'add_missing_parameters', 'GroupedInt', 'ModelSummary',
-           'measure_output_shapes', 'summarize_model']
+           'group_by_prefix', 'group_names', 'fold_layers', 'layer_row', 'foldable_table', 'layer_label',
+           'layer_points_panel', 'output_spread_panel', 'LayerReport', 'make_window', 'inspect_next_step',
+           'describe_clipping', 'inspect_open_step', 'replay_outputs', 'inspect_layers', 'named_layer_groups',
+           'resolve_group_names', 'set_trainable', 'groups_to_freeze', 'check_known', 'add_missing_parameters',
+           'GroupedInt', 'ModelSummary', 'measure_output_shapes', 'summarize_model']
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #cdaab5b8
 CHANNEL_LAYERS = (
@@ -323,6 +323,10 @@ def foldable_table(layers: list[LayerStats], depth: int = 1) -> str:
     return "".join(fold(name, [layers[i] for i in places]) for name, places in groups.items())
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #8b028ffe
+def layer_label(layer: LayerStats) -> str:
+    "Return the name of a layer with its type."
+    return f"{layer.name} ({layer.kind})" if layer.kind else layer.name
+
 def layer_points_panel(
     layers: Sequence[LayerStats],
     title: str,
@@ -335,7 +339,7 @@ def layer_points_panel(
     "Return a panel with a point for each layer."
     known = [(i, v) for i, v in enumerate(map(value, layers)) if math.isfinite(v) and (v > 0 or not log)]
     line = LineSeries([v for _, v in known], [i for i, _ in known], name, style="points")
-    return Panel(title, [line, *marks] if known else [], x=x, xlog=log, rows=[o.name for o in layers])
+    return Panel(title, [line, *marks] if known else [], x=x, xlog=log, rows=[layer_label(o) for o in layers])
 
 def output_spread_panel(layers: Iterable[LayerStats]) -> Panel:
     "Return a panel with the distribution of each layer's outputs, in units of their root mean square."
@@ -349,7 +353,7 @@ def output_spread_panel(layers: Iterable[LayerStats]) -> Panel:
     rows = [np.where(row(o) > 1e-3, row(o), np.nan) for o in shown]
     return Panel(
         "outputs, how they are spread",
-        [Heatmap(middle, [o.name for o in shown], rows, log=True, label="share")] if shown else [],
+        [Heatmap(middle, [layer_label(o) for o in shown], rows, log=True, label="share")] if shown else [],
         x="value / its root mean square",
     )
 

@@ -195,13 +195,15 @@ def subplot_grid(
     "Return an empty figure with a cell for each panel; to be copied, not modified."
     from plotly.subplots import make_subplots
     rows = max(1, math.ceil(count / columns))
+    # the last panel fills its row; None: no axes in a cell without a panel of its own
+    cells: list[dict[str, int] | None] = [{} if i < max(1, count) else None for i in range(rows * columns)]
+    cells[max(1, count) - 1] = {"colspan": rows * columns - max(1, count) + 1}
     grid = make_subplots(
         rows,
         columns,
         horizontal_spacing=WIDE_COLUMN_GAP if is_wide else COLUMN_GAP,
         vertical_spacing=ROW_GAP / rows,
-        # None: no axes in a cell without a panel
-        specs=[[{} if r * columns + c < max(1, count) else None for c in range(columns)] for r in range(rows)],
+        specs=[cells[row * columns:(row + 1) * columns] for row in range(rows)],
     )
     return grid.update_layout(template="none")
 
@@ -249,7 +251,8 @@ def plotly_spec(
         "font": {"color": TEXT_COLOR, "size": 11},
         "margin": {"l": 50, "r": 30, "t": 60, "b": 45},
         "hovermode": "closest",
-        "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "yref": "container"},
+        # on the left, because plotly shows its buttons on the right
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "yref": "container"},
         "annotations": [],
         "shapes": [],
     }
@@ -264,7 +267,7 @@ def plotly_spec(
             axis |= settings
         layout["annotations"] += [*text_annotations(panel, n), *marker_annotations(panel, n)]
         layout["shapes"] += [marker_line(mark, n) for mark in panel.of(Marker) if mark.y is None]
-    return {"data": data, "layout": layout}
+    return {"data": data, "layout": layout, "config": {"displaylogo": False}}
 
 def plotly_figure(
     panels: Sequence[Panel],

@@ -17,8 +17,9 @@ from .tables import format_value
 
 # %% auto #0
 __all__ = ['MAX_POINTS', 'Element', 'E', 'ROW_HEIGHT', 'MAX_PANEL_HEIGHT', 'SPARK_BLOCKS', 'downsample',
-           'exponential_moving_average', 'LineSeries', 'Histogram', 'Heatmap', 'Marker', 'Panel', 'linear_ticks',
-           'log_ticks', 'format_tick', 'axis_range', 'nan_mean', 'panel_height', 'sparkline', 'panel_to_text']
+           'exponential_moving_average', 'centered_moving_average', 'LineSeries', 'Histogram', 'Heatmap', 'Marker',
+           'Panel', 'linear_ticks', 'log_ticks', 'format_tick', 'axis_range', 'nan_mean', 'panel_height', 'sparkline',
+           'panel_to_text']
 
 # %% ../../nbs/00_display/01_panels.ipynb #deb86227
 # maximum number of points of a line
@@ -61,6 +62,28 @@ def exponential_moving_average(
             left = left * weight
         out.append(mean / (1 - left) if left < 1 else math.nan)
     return np.array(out)
+
+def centered_moving_average(
+    y: ArrayLike,
+    weight: float = 0.9,  # weight of a value one step away, 0 <= weight < 1; 0 returns the values unchanged
+    width: int = 1,       # number of steps from one value to the next
+) -> np.ndarray:
+    """Return the mean over both sides of each value, with exponentially decreasing weights; nan where a value is not
+    finite and none is near. Raise ValueError if the weight is outside [0, 1)."""
+    if not 0 <= weight < 1:
+        raise ValueError(f"The weight of a running mean must be at least 0 and below 1, not {weight}.")
+    y = np.asarray(y, float)
+    known = np.isfinite(y)
+    values = np.where(known, y, 0.0)
+    keep = weight ** width
+    # sums over the values up to each one, in both directions; the value itself is in both
+    def decayed(numbers: np.ndarray) -> np.ndarray:
+        total = 0.0
+        sums = [total := keep * total + number for number in numbers.tolist()]
+        return np.array(sums)
+    def both_sides(numbers: np.ndarray) -> np.ndarray: return decayed(numbers) + decayed(numbers[::-1])[::-1] - numbers
+    shares = both_sides(known.astype(float))
+    return np.divide(both_sides(values), shares, out=np.full(len(y), math.nan), where=shares > 1e-12)
 
 # %% ../../nbs/00_display/01_panels.ipynb #b7115db7
 class LineSeries(NamedTuple):

@@ -445,12 +445,18 @@ def draw_legend(panel: Panel, right: float) -> str:
         at -= 6.2 * len(o.name) + 12
     return "".join(out)
 
-def draw_panel(panel: Panel, left_at: float = 0, top_at: float = 0, height: float = PANEL_HEIGHT) -> str:
+def draw_panel(
+    panel: Panel,
+    left_at: float = 0,
+    top_at: float = 0,
+    height: float = PANEL_HEIGHT,
+    width: float = PANEL_WIDTH,
+) -> str:
     "Draw a panel as an SVG group."
     heats = panel.of(Heatmap)
     names = [len(name) for rows in (panel.rows, *(heat.rows for heat in panel.of(Heatmap))) for name in rows]
     left = (min(max(names), MAX_LABEL_CHARS) * 5.6 + 14 if names else 54)
-    right = PANEL_WIDTH - (60 if heats else 14)
+    right = width - (60 if heats else 14)
     top = 34
     bottom = height - 34
     x, y = panel_scales(panel, left, top, right, bottom)
@@ -469,11 +475,14 @@ def render_svg(panels: list, columns: int = 2) -> str:
     columns = max(1, min(columns, len(panels)))
     rows = math.ceil(len(panels) / columns)
     tall = panel_height(panels, PANEL_HEIGHT)
+    width = columns * (PANEL_WIDTH + 20) - 20
+    def panel_width(i: int) -> int:
+        # the last panel fills its row
+        return PANEL_WIDTH if i < len(panels) - 1 else width - (i % columns) * (PANEL_WIDTH + 20)
     inside = "".join(
-        draw_panel(p, (i % columns) * (PANEL_WIDTH + 20), (i // columns) * (tall + 8), tall)
+        draw_panel(p, (i % columns) * (PANEL_WIDTH + 20), (i // columns) * (tall + 8), tall, panel_width(i))
         for i, p in enumerate(panels)
     )
-    width = columns * (PANEL_WIDTH + 20) - 20
     height = max(rows, 1) * (tall + 8)
     return svg_element(
         "svg", inside, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height}", width=width, height=height,

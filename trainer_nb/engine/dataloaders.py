@@ -97,8 +97,7 @@ def check_dataset(
         raise TypeError(
             f"{name} is a {type(dataset).__name__}, which can be read only once: another epoch, or the same step after"
             " an error, could not read it again. Give a list, or a data set whose __iter__ starts from the beginning,"
-            " for example"
-            " datasets.IterableDataset.from_generator(function)."
+            " for example datasets.IterableDataset.from_generator(function)."
         )
     if isinstance(dataset, type):
         raise TypeError(f"{name} is the class {dataset.__name__}; give an instance of it: {dataset.__name__}(...).")
@@ -117,12 +116,10 @@ def _check_indexing(dataset: Any, name: str) -> None:
     torch_default = getattr(torch.utils.data.Dataset, "__getitem__", None)
     if getattr(kind, "__getitem__", None) is torch_default and not hasattr(dataset, "__getitems__"):
         raise TypeError(f"{name} is a {kind.__name__}, whose class has no __getitem__; define __getitem__(self, i),"
-                        " which"
-                        " returns sample i.")
+                        " which returns sample i.")
     if not hasattr(dataset, "__len__"):
         raise TypeError(f"{name} is a {kind.__name__}, whose class has no __len__; define __len__(self), which returns"
-                        " the"
-                        " number of samples, or __iter__ of an IterableDataset if it is unknown.")
+                        " the number of samples, or __iter__ of an IterableDataset if it is unknown.")
 
 def _is_overridden(learner: TrainerBase, *names: str) -> bool:
     "Return whether a subclass of the user defines one of these methods."

@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from traceback import format_exception
+from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -24,25 +26,26 @@ from ..core.records import Record
 from ..core.interrupts import BATCH_WAIT, RUN_LOCK, InterruptGuard
 from ..core.seeding import preserve_generators
 from ..device.sharding import require_several_processes, to_local
+from ..display.tables import html_table
 from .overrides import TrainerBase
 from .prepare import prepare
-from .run_state import RunState, Task, as_callback, run_mean_loss
+from .run_state import RunState, Task, as_callback, own_run_name, run_mean_loss
 from .signatures import check_callable
 from .step import take_step
 from .tasks import epoch_end_tasks, record_step, run_deferred_changes, run_pending, train_metrics
 from .tasks import preserve_control_flags
 
 # %% auto #0
-__all__ = ['yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_step', 'check_can_train',
-           'check_can_train_or_corrupted', 'guarded', 'raise_save_error', 'training_session', 'claim_run',
-           'start_running', 'record_plan', 'fetch_rows', 'capture_editable_state', 'enter_training', 'param_norms',
-           'have_norms_changed', 'record_manual_changes', 'fire_event_between_steps', 'raise_failure',
-           'describe_interrupted_callback', 'describe_interruption', 'describe_position', 'mark_paused', 'raise_paused',
-           'raise_if_interrupted', 'should_pause', 'apply_change', 'check_can_change', 'check_between_steps',
-           'ensure_prepared', 'open_epoch', 'run_all_pending', 'reach_next_step', 'train_one_step',
-           'handle_end_of_data', 'run_until', 'advance', 'run_slice', 'iterate_steps', 'validate_step_count',
-           'StepLimit', 'StopCondition', 'lookahead_limit', 'make_stop_condition', 'TrainOutput', 'make_train_output',
-           'describe_run']
+__all__ = ['MAX_TRACEBACK_LINES', 'MAX_TRACEBACK_WIDTH', 'yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_step',
+           'check_can_train', 'check_can_train_or_corrupted', 'guarded', 'raise_save_error', 'training_session',
+           'claim_run', 'start_running', 'record_plan', 'fetch_rows', 'capture_editable_state', 'enter_training',
+           'param_norms', 'have_norms_changed', 'record_manual_changes', 'fire_event_between_steps', 'outside_package',
+           'traceback_text', 'raise_failure', 'describe_interrupted_callback', 'describe_interruption',
+           'describe_position', 'mark_paused', 'raise_paused', 'raise_if_interrupted', 'should_pause', 'apply_change',
+           'check_can_change', 'check_between_steps', 'ensure_prepared', 'open_epoch', 'run_all_pending',
+           'reach_next_step', 'train_one_step', 'handle_end_of_data', 'run_until', 'advance', 'run_slice',
+           'iterate_steps', 'validate_step_count', 'StepLimit', 'StopCondition', 'lookahead_limit',
+           'make_stop_condition', 'TrainOutput', 'make_train_output', 'describe_run']
 
 # %% ../../nbs/06_engine/21_loop.ipynb #439f6e9f
 def yield_run_lock(run: RunState) -> None:
@@ -191,9 +194,11 @@ def start_running(run: RunState) -> None:
     if run.paused:
         run.paused = False
         run.due.appendleft(Task("event", "on_resume"))
+    if run.history.name is None:
+        run.history.name = own_run_name(run)
     folder = run.args.output_dir
     if folder is not None and folder != run.unwritable_dir and run.history.path is None:
-        if run.device.world.is_main_process and run.history.open_log(folder, run.args.run_name) is None:
+        if run.device.world.is_main_process and run.history.open_log(folder, own_run_name(run)) is None:
             # it has warned; do not try again
             run.unwritable_dir = folder
     record_plan(run)
@@ -292,15 +297,47 @@ def fire_event_between_steps(
     run_deferred_changes(run)
     if error is not None: raise error
 
+# lines of a traceback that is recorded, and characters of each
+MAX_TRACEBACK_LINES = 40
+MAX_TRACEBACK_WIDTH = 300
+
+def outside_package(entry: TracebackType | None) -> TracebackType | None:
+    "Return a traceback without its first entries, which are those of this package; all of it if it has no others."
+    first = entry
+    while entry is not None and str(entry.tb_frame.f_globals.get("__name__")).startswith("trainer_nb."):
+        entry = entry.tb_next
+    return first if entry is None else entry
+
+def traceback_text(error: BaseException) -> str:
+    "Return the traceback of an error as text, without the lines of the loop above it; of a long one, both ends."
+    try:
+        text = "".join(format_exception(type(error), error, outside_package(error.__traceback__)))
+    except Exception:
+        # the text of an error is computed by its class, and may fail
+        return type(error).__name__
+    lines = [line[:MAX_TRACEBACK_WIDTH] for line in text.rstrip().splitlines()]
+    omitted = len(lines) - MAX_TRACEBACK_LINES
+    if omitted > 0:
+        first = MAX_TRACEBACK_LINES // 4
+        lines[first:first + omitted + 1] = [f"  ... {omitted + 1} lines omitted ..."]
+    return "\n".join(lines)
+
 def raise_failure(learner: TrainerBase, error: BaseException) -> NoReturn:
     "Report the error to callbacks and history, free memory where appropriate, and raise it, an interrupt as Paused."
     run = learner.run_state
     if isinstance(error, Paused): raise error
+    if isinstance(error, KeyboardInterrupt):
+        # otherwise they would also interrupt the changes that callbacks have requested before
+        run.interrupts.acknowledge()
     try:
         fire_event_between_steps(learner, "on_exception", exception=error)
     except Exception as another:
         warn(f"A callback failed at on_exception: {type(another).__name__}: {another}")
-    run.history.note("exception", run.state.global_step, type=type(error).__name__, message=str(error))
+    data = {"type": type(error).__name__, "message": str(error)}
+    if not isinstance(error, KeyboardInterrupt):
+        # as text: a traceback object would keep the memory of the step
+        data["traceback"] = traceback_text(error)
+    run.history.note("exception", run.state.global_step, **data)
     free_after_failure(error)
     if isinstance(error, KeyboardInterrupt):
         lost = describe_interrupted_callback(run, error)
@@ -631,6 +668,13 @@ class TrainOutput(NamedTuple):
     global_step: int       # number of optimizer steps
     training_loss: float   # mean over these steps
     metrics: dict[str, float]   # train_runtime in seconds, samples and steps per second, epoch, ...
+
+    def _repr_html_(self) -> str:
+        names = {
+            "train_runtime": "seconds", "train_samples_per_second": "samples/s", "train_steps_per_second": "steps/s"
+        }
+        values = {names.get(k, k): v for k, v in self.metrics.items() if k != "train_loss"}
+        return html_table([{"steps": self.global_step, "training loss": self.training_loss} | values])
 
 def make_train_output(run: RunState) -> TrainOutput:
     "Return the number of steps, their mean loss, and the metrics of the whole run."

@@ -315,8 +315,7 @@ def compute_batch_loss(
             if not isinstance(inputs, torch.Tensor): raise
             raise ValueError(
                 "The data set gives single tensors without labels, and the model returns no loss for them; give pairs"
-                " of"
-                " input and label, TensorDataset(X, Y), and loss_func=, a function of (output, labels)."
+                " of input and label, TensorDataset(X, Y), and loss_func=, a function of (output, labels)."
             ) from None
     return loss, outputs
 

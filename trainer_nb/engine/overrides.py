@@ -192,8 +192,8 @@ def check_constructor_args(
     if callable(compute_loss_func) and not accepted_kwargs(compute_loss_func, num_items_in_batch=None):
         raise TypeError(
             "compute_loss_func is called as compute_loss_func(outputs, labels, num_items_in_batch=...), and this one"
-            " does not"
-            " take num_items_in_batch; add that parameter, or give a function of (output, labels) as loss_func=."
+            " does not take num_items_in_batch; add that parameter, or give a function of (output, labels) as"
+            " loss_func=."
         )
     check_label_smoothing(args, loss_func, compute_loss_func)
     if not (isinstance(optimizers, tuple) and len(optimizers) == 2):

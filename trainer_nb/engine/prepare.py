@@ -9,6 +9,7 @@ import functools
 import math
 import os
 import sys
+from typing import Any
 
 import torch
 
@@ -31,9 +32,9 @@ from ..optim.schedules import stretch_schedule
 
 # %% auto #0
 __all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'existing_optimizers', 'run_parameters', 'join_process_group',
-           'sync_weights', 'check_equal_lengths', 'prepare_data', 'check_optimizer', 'prepare_optimizer',
-           'suggest_idle_gpus', 'first_of', 'prepare', 'redistribute_data', 'compute_run_length',
-           'recompute_run_length']
+           'sync_weights', 'check_equal_lengths', 'prepare_data', 'check_optimizer', 'group_settings',
+           'restore_group_settings', 'prepare_optimizer', 'suggest_idle_gpus', 'first_of', 'prepare',
+           'redistribute_data', 'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/18_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
@@ -209,12 +210,29 @@ def check_optimizer(
                 f" {'optimizer' if names is _OPTIMIZER_ARGS else 'schedule'} has its own."
             )
 
+def group_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    "Return copies of the settings of an optimizer's groups."
+    def copied(value): return value.clone() if isinstance(value, torch.Tensor) else value
+    return [{k: copied(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+
+def restore_group_settings(optimizer: torch.optim.Optimizer, settings: list[dict[str, Any]]):
+    "Give the groups of an optimizer exactly these settings."
+    for group, values in zip(optimizer.param_groups, settings, strict=True):
+        params = group["params"]
+        group.clear()
+        group.update(values | {"params": params})
+
 def prepare_optimizer(learner: TrainerBase):
     "Create optimizer and schedule, unless the user has passed them."
     run = learner.run_state
     optimizer, scheduler = learner.optimizers
     before = run.optimizer, run.lr_scheduler
     if None not in before: return
+    # a schedule may change the rates of the user's optimizer when it is made
+    existing = run.optimizer or optimizer
+    settings = group_settings(existing) if isinstance(existing, torch.optim.Optimizer) else None
+    if run.optimizer is None and scheduler is None:
+        run.given_groups = settings
     try:
         run.optimizer = run.optimizer or optimizer
         run.lr_scheduler = run.lr_scheduler or scheduler
@@ -228,6 +246,8 @@ def prepare_optimizer(learner: TrainerBase):
         run.params = run_parameters(run)
     except BaseException:
         run.optimizer, run.lr_scheduler = before
+        if settings is not None:
+            restore_group_settings(existing, settings)
         raise
 
 # %% ../../nbs/06_engine/18_prepare.ipynb #b9c14866

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # %% auto #0
 __all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
            'SaverPart', 'RewindBufferPart', 'DebugStepPart', 'BackgroundRunPart', 'TransientState', 'RunState',
-           'run_modules', 'preserve_training_modes', 'record_act', 'as_callback', 'push_tasks',
+           'run_modules', 'preserve_training_modes', 'record_act', 'own_run_name', 'as_callback', 'push_tasks',
            'num_non_embedding_parameters', 'count_flops', 'store_flops', 'count_batch_tokens', 'count_step_tokens',
            'add_tokens', 'fetch_tokens', 'token_metrics', 'token_speed_metrics', 'sum_filtered', 'mean_loss_to_log',
            'run_mean_loss']
@@ -215,6 +215,8 @@ class RunState(TransientState):
     params: list[torch.nn.Parameter] = rebuilt_field(list)         # the model's parameters, tied ones once, and the optimizer's
     optimizer: torch.optim.Optimizer = kept_field()
     lr_scheduler: torch.optim.lr_scheduler.LRScheduler = kept_field()
+    # settings of the groups of the user's optimizer, from before a schedule was made for it
+    given_groups: list[dict[str, Any]] | None = rebuilt_field()
     own_scheduler: bool = rebuilt_field(False)                     # create_scheduler() made it, so it can be stretched
     loader: ResumableLoader = rebuilt_field()
     eval_dataloader: Any = rebuilt_field()                         # the prepared loader of the evaluation, any iterable
@@ -297,6 +299,11 @@ def record_act(
     if origin:
         data["by"] = origin
     run.history.note(kind, run.state.global_step, **data)
+
+def own_run_name(run: RunState) -> str | None:
+    "Return the name of the run; a branch does not take over that of its origin."
+    changes = run.history.branch_changes
+    return run.args.run_name if changes is None or "run_name" in changes else None
 
 def as_callback(run: RunState, change: Callable[[], _Result]) -> Callable[[], _Result]:
     "Return a function that makes the same change, with a callback as its origin."

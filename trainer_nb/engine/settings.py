@@ -118,6 +118,8 @@ def _rate(learner: TrainerBase, value):
     "Set the rate of the next step; before the first step, where a warm-up is at 0, set the schedule's base."
     if learner.state.global_step: return set_lr(learner.lr_scheduler, learner.optimizer, value)
     set_base_lr(learner.lr_scheduler, learner.optimizer, value, "lr")
+    # learning_rate has no effect on an optimizer that the user made
+    if learner.optimizers[0] is not None or learner.optimizer_cls_and_kwargs is not None: return
     # A list with a rate for each optimizer group is not valid for learning_rate, whose lists are for layer groups.
     if not isinstance(value, (list, tuple)) or learner.args.layer_groups:
         learner.args.learning_rate = value

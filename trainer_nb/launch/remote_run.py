@@ -23,7 +23,7 @@ from ..engine.loop import describe_position, lookahead_limit, mark_paused, raise
 from ..engine.loop import raise_paused, should_pause
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
-from ..engine.run_state import RunState, record_act
+from ..engine.run_state import RunState, own_run_name, record_act
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.snapshot import capture_snapshot
 from ..engine.tasks import restore_here
@@ -316,7 +316,7 @@ class RemoteRun:
         if run.wrapped_model is not None:
             transfer = RunTransfer(capture_snapshot(run), run.initial_snapshot)
         if run.args.output_dir not in (None, run.unwritable_dir) and run.history.path is None:
-            run.history.open_log(run.args.output_dir, run.args.run_name)
+            run.history.open_log(run.args.output_dir, own_run_name(run))
         close_callbacks(run)
         release_local_run(learner)
         run.remote_run = self

@@ -10,9 +10,10 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..core.errors import suggest_names
+from ..core.interrupts import RUN_LOCK
 from ..display.tables import format_value
 from ..engine.loop import describe_position
 from ..engine.overrides import TrainerBase
@@ -22,7 +23,7 @@ from .screens import NO_DISPLAY
 
 # %% auto #0
 __all__ = ['BACKGROUND_COMMANDS', 'COMMANDS', 'COMMAND_THREAD', 'command_resume', 'command_step', 'command_pause', 'command_stop',
-           'command_evaluate', 'command_checkpoint', 'command_snapshot', 'command_rewind', 'command_set',
+           'command_evaluate', 'command_checkpoint', 'command_snapshot', 'command_rewind', 'Change', 'command_set',
            'CommandThread', 'PendingCommand', 'CommandHandler']
 
 # %% ../../nbs/10_live/11_commands.ipynb #98c174ad
@@ -57,16 +58,24 @@ def command_rewind(learner: TrainerBase, options: dict) -> str:
     learner.rewind(options.get("n", 1))
     return f"rewound; the run is now {describe_position(learner.run_state)}"
 
-def command_set(learner: TrainerBase, options: dict) -> str:
-    learner.set(**options)
-    if "lr" in options and not learner.state.global_step:
+class Change(NamedTuple):
+    "Hold the answer to a changed setting."
+    text: str
+    step: int   # the first one to which it applies
+
+def command_set(learner: TrainerBase, options: dict) -> Change:
+    # the lock: the run may not take a step before its number is read
+    with RUN_LOCK:
+        learner.set(**options)
+        step = learner.state.global_step + 1
+    if "lr" in options and step == 1:
         # before the first step, `lr` is the base of the schedule
         options = {k: v for k, v in options.items() if k != "lr"} | {"learning_rate": options["lr"]}
     texts = [f"{k} = {format_value(v)}" for k, v in options.items()]
-    return f"{', '.join(texts)} from step {learner.state.global_step + 1} on"
+    return Change(f"{', '.join(texts)} from step {step} on", step)
 
 # verbs that the command thread executes
-COMMANDS = {
+COMMANDS: dict[str, Callable[[TrainerBase, dict], Any]] = {
     "stop": command_stop,
     "evaluate": command_evaluate,
     "checkpoint": command_checkpoint,
@@ -79,7 +88,8 @@ COMMANDS = {
 # %% ../../nbs/10_live/11_commands.ipynb #adca597b
 class CommandThread:
     "Execute functions in one thread, in order."
-    def __init__(self):
+    def __init__(self, name: str = "trainer_nb-commands"):
+        self.name = name
         self.queue: queue.SimpleQueue = queue.SimpleQueue()
         self.thread: threading.Thread | None = None
         self.lock = threading.Lock()
@@ -91,7 +101,7 @@ class CommandThread:
         "Queue a function for execution."
         with self.lock:
             if self.thread is None:
-                self.thread = threading.Thread(target=self.work, name="trainer_nb-commands", daemon=True)
+                self.thread = threading.Thread(target=self.work, name=self.name, daemon=True)
                 self.thread.start()
         self.queue.put(function)
 
@@ -137,7 +147,12 @@ class CommandHandler:
         if verb in BACKGROUND_COMMANDS:
             self.run_in_context(id, lambda: self.request(id, verb, options))
         elif verb in COMMANDS:
-            def call(): self.answer_done(id, COMMANDS[verb](self.learner, options))
+            def call():
+                result = COMMANDS[verb](self.learner, options)
+                if isinstance(result, Change):
+                    self.send({"kind": "done", "id": id, "text": result.text, "step": result.step})
+                else:
+                    self.answer_done(id, result)
             COMMAND_THREAD.submit(lambda: self.run_in_context(id, call))
         else:
             names = [*BACKGROUND_COMMANDS, *COMMANDS]

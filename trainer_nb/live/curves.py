@@ -17,14 +17,16 @@ from ..core.records import ACT_FORMATTERS, TIMING_SUFFIXES
 from ..core.history import History, read_history
 from ..diagnostics.watch import WatchReport, heatmap_panel, watched_names
 from ..display.charts import Chart
-from ..display.panels import LineSeries, Marker, Panel, exponential_moving_average
+from ..display.panels import LineSeries, Marker, Panel, centered_moving_average
 from ..display.tables import format_value
+from ..engine.overrides import local_model
 
 # %% auto #0
-__all__ = ['QUANTITIES', 'BLOCK_COLUMNS', 'X_AXES', 'PLOTTED_COLUMNS', 'MIN_SMOOTHED_STEPS', 'block_values', 'make_blocks',
-           'merge_pairs', 'BlockSeries', 'abandoned_blocks', 'x_positions', 'metric_values', 'numeric_metric_names',
-           'column_lines', 'metric_series', 'act_markers', 'resolve_plot_names', 'plotted_lines', 'history_panel',
-           'as_history', 'run_labels', 'plot_histories']
+__all__ = ['QUANTITIES', 'BLOCK_COLUMNS', 'X_AXES', 'PLOTTED_COLUMNS', 'MIN_SMOOTHED_STEPS', 'MAX_METRIC_POINTS',
+           'EVALUATION_COLOR', 'OTHER_COLORS', 'block_values', 'make_blocks', 'merge_pairs', 'BlockSeries',
+           'abandoned_blocks', 'x_positions', 'metric_values', 'numeric_metric_names', 'is_metric', 'column_lines',
+           'smoothed_lines', 'metric_series', 'act_markers', 'resolve_plot_names', 'plotted_lines', 'history_panel',
+           'as_history', 'run_label', 'learner_name', 'run_labels', 'run_colors', 'plot_histories']
 
 # %% ../../nbs/10_live/06_curves.ipynb #97e96b28
 QUANTITIES = ("loss", "learning_rate", "grad_norm", "samples_per_second")
@@ -192,14 +194,20 @@ def metric_values(history: History, name: str) -> tuple[list[int], list[float]]:
 def numeric_metric_names(history: History) -> list[str]:
     "Return the names of the numeric metrics, without timings."
     names: dict[str, None] = {}
-    for _, metrics in sorted(history.metrics.items()):
-        names |= {name: None for name, value in metrics.items() if isinstance(value, (int, float))}
-    return [name for name in names if not name.endswith(TIMING_SUFFIXES) and name not in ("epoch", "step")]
+    for _, metrics in sorted(dict(history.metrics).items()):
+        names |= {name: None for name, value in metrics.items() if is_metric(name, value)}
+    return list(names)
+
+def is_metric(name: str, value: object) -> bool:
+    "Return True for a value that is drawn as a metric: a number that is neither a timing nor a position."
+    return isinstance(value, (int, float)) and not name.endswith(TIMING_SUFFIXES) and name not in ("epoch", "step")
 
 # %% ../../nbs/10_live/06_curves.ipynb #f45a73f0
 PLOTTED_COLUMNS = ("loss", "learning_rate", "grad_norm", "samples_per_second")
 # runs with fewer steps are not smoothed
 MIN_SMOOTHED_STEPS = 20
+# a metric with more values is drawn without a point for each
+MAX_METRIC_POINTS = 60
 
 def column_lines(
     history: History,
@@ -216,22 +224,43 @@ def column_lines(
     abandoned = history.column("abandoned") == 1
     kept_x = positions[~abandoned]
     kept = values[~abandoned]
-    if name == "learning_rate" or smooth == 0 or len(values) <= MIN_SMOOTHED_STEPS:
-        lines = [LineSeries(kept_x, kept, label or name, color)]
-    else:
-        lines = [LineSeries(kept_x, exponential_moving_average(kept, smooth), label or "running mean", color)]
-        if is_single:
-            lines.insert(0, LineSeries(kept_x, kept, "each step", color, "faint"))
+    if name == "learning_rate" or len(values) <= MIN_SMOOTHED_STEPS:
+        smooth = 0
+    lines = smoothed_lines(kept_x, kept, name, smooth, color, label, is_single)
     if is_single and abandoned.any():
         # nan leaves gaps where the run was not abandoned
-        lines.append(LineSeries(positions, np.where(abandoned, values, np.nan), "abandoned", None, "dashed"))
+        lines.append(LineSeries(positions, np.where(abandoned, values, np.nan), "discarded", None, "dashed"))
     return lines
 
-def metric_series(history: History, name: str, x: str, color: int, label: str = "") -> list[LineSeries]:
-    "Return a metric as points, and the line through them."
+def smoothed_lines(
+    x: np.ndarray,
+    values: np.ndarray,
+    name: str,
+    smooth: float,      # weight of the running mean; 0 for the values alone
+    color: int,
+    label: str,         # of the run, if there are several
+    is_single: bool,    # there is no other run in the chart
+) -> list[LineSeries]:
+    "Return a series as its values and their running mean; of several runs, the running mean alone."
+    if smooth == 0: return [LineSeries(x, values, label or name, color)]
+    mean = LineSeries(x, centered_moving_average(values, smooth), label or "running mean", color)
+    return [LineSeries(x, values, "each step", color, "faint"), mean] if is_single else [mean]
+
+def metric_series(
+    history: History,
+    name: str,
+    x: str,                   # one of X_AXES
+    color: int,
+    label: str = "",
+    smooth: float = 0.0,      # weight of the running mean of values that were logged at many steps
+    is_single: bool = False,  # there is no other run in the chart
+) -> list[LineSeries]:
+    "Return a metric as points with the line through them; one with very many values as a column is drawn."
     rows, values = metric_values(history, name)
     if not rows: return []
     positions = x_positions(history, x)[rows]
+    if len(rows) > MAX_METRIC_POINTS:
+        return smoothed_lines(positions, np.array(values), name, smooth, color, label, is_single)
     return [LineSeries(positions, values, label or name, color), LineSeries(positions, values, "", color, "points")]
 
 def act_markers(
@@ -284,18 +313,21 @@ def plotted_lines(
 ) -> list[LineSeries]:
     "Return the lines of a column, or of a metric, of several runs; with the loss also those of the evaluations."
     is_single = len(histories) == 1
+    colors = run_colors([history.run_id for history in histories])
     lines = []
-    for i, history in enumerate(histories):
+    for history, label, color in zip(histories, labels, colors):
+        label = "" if is_single else label
         if name in PLOTTED_COLUMNS:
-            lines += column_lines(history, name, x, smooth, i, "" if is_single else labels[i], is_single)
+            lines += column_lines(history, name, x, smooth, color, label, is_single)
         else:
-            lines += metric_series(history, name, x, i, name if is_single else labels[i])
+            lines += metric_series(history, name, x, color, label, smooth, is_single)
     if name != "loss": return lines
-    for i, history in enumerate(histories):
+    for history, label, color in zip(histories, labels, colors):
         for metric in numeric_metric_names(history):
-            if not metric.endswith("loss"): continue
-            label = metric if is_single else f"{labels[i]}, {metric}"
-            lines += metric_series(history, metric, x, 1 if is_single else i, label)
+            if metric.endswith("loss"):
+                lines += metric_series(
+                    history, metric, x, color or EVALUATION_COLOR, metric if is_single else f"{label}, {metric}", smooth
+                )
     return lines
 
 def history_panel(
@@ -324,10 +356,51 @@ def as_history(
     if isinstance(getattr(source, "history", None), History): return source.history
     raise TypeError(f"A run to draw is a learner, a history, or the path of a log, not {source!r}.")
 
-def run_labels(histories: list[History]) -> list[str]:
+def run_label(
+    history: History,
+    default: str | None = None,  # for a run without a name; None: its id
+) -> str:
+    "Return the name of a run; a branch that has none of its own is named after its changes."
+    if history.name: return history.name
+    if history.branch_changes is None: return default or f"run {history.run_id[:6]}"
+    changes = ", ".join(f"{name}={format_value(value)}" for name, value in history.branch_changes.items())
+    return f"branch {changes or history.run_id[:6]}"
+
+def learner_name(
+    source: Any,  # a learner, or another source of a run
+) -> str | None:
+    "Return the name that a learner's run will have, or that of its model; None for another source."
+    run = getattr(source, "run_state", None)
+    return None if run is None else run.args.run_name or type(local_model(source)).__name__
+
+def run_labels(
+    sources: list,  # learners, histories, paths of logs
+    histories: list[History],  # of the sources
+) -> list[str]:
     "Return a unique label for each run."
-    names = [h.name or f"run {h.run_id[:6]}" for h in histories]
+    names = [run_label(history, learner_name(source)) for source, history in zip(sources, histories)]
     return [f"{n} ({h.run_id[:4]})" if names.count(n) > 1 else n for n, h in zip(names, histories)]
+
+# colour of the evaluations of the main run; that run has colour 0
+EVALUATION_COLOR = 1
+# number of colours for the other runs, which follow
+OTHER_COLORS = 4
+# colours of the runs that have been drawn beside another one, by id
+_RUN_COLORS: dict[str, int] = {}
+
+def run_colors(
+    run_ids: list[str],  # of one chart, the main run first
+) -> list[int]:
+    "Return a colour for each run of a chart; beside a main run, a run has the same colour in every chart."
+    colors = [0]
+    for run_id in run_ids[1:]:
+        color = _RUN_COLORS.setdefault(run_id, len(_RUN_COLORS) % OTHER_COLORS)
+        free = [c for c in range(OTHER_COLORS) if c + 2 not in colors]
+        # another run of this chart has it, in a process with many runs
+        if free and color not in free:
+            color = free[0]
+        colors.append(color + 2)
+    return colors[:len(run_ids)]
 
 # %% ../../nbs/10_live/06_curves.ipynb #51e9f97d
 def plot_histories(
@@ -347,8 +420,8 @@ def plot_histories(
                 f"log={name!r} is not among the names to draw: {', '.join(names)}.{suggest_names(str(name), names)}"
             )
     # raises ValueError for an invalid weight
-    exponential_moving_average([], smooth)
-    labels = run_labels(histories)
+    centered_moving_average([], smooth)
+    labels = run_labels(sources, histories)
     panels = [history_panel(name, histories, labels, x, smooth, log_names) for name in names]
     panels = [panel for panel in panels if panel is not None]
     if not panels: return Chart([], ["There is nothing to draw yet: the run has done no step."])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import math
 import secrets
 import sys
 import threading
@@ -21,36 +22,46 @@ import numpy as np
 
 from ..engine.overrides import TrainerBase
 from .background import BackgroundRun
-from .commands import CommandHandler
+from .commands import CommandHandler, CommandThread
 from .curves import as_history, run_labels
 from .progress import find_progress_callback
+from .run_view import last_known_loss
 from .screens import in_kernel
 from .static_view import still_bundle, still_text
 from .view_model import HistorySource, LearnerSource, ViewModel
 
 
 # %% auto #0
-__all__ = ['REFRESHER', 'STILL_INTERVAL', 'OPEN_VIEWS', 'MAX_OPEN_VIEWS', 'RefreshedView', 'ViewRefresher', 'page_assets',
-           'widget_class', 'WidgetConnection', 'StillOutput', 'Dashboard', 'show_view', 'close_earlier_views',
-           'unregister_view', 'kernel_request', 'register_cell_hook', 'refresh_stills', 'refresh_still', 'was_used',
-           'show_compact', 'make_dashboard']
+__all__ = ['REFRESHER', 'SIGN_INTERVAL', 'MOVED_CAPTION', 'STILL_INTERVAL', 'MAX_STILL_DELAY', 'STILL_THREAD',
+           'HIDE_MISSING_WIDGET', 'VIEW_PARTS', 'OPEN_VIEWS', 'MAX_OPEN_VIEWS', 'RefreshedView', 'ViewRefresher',
+           'page_assets', 'WidgetConnection', 'StillOutput', 'Dashboard', 'changed_traits', 'part_class',
+           'dashboard_class', 'make_view', 'register_view', 'show_view', 'close_earlier_views', 'unregister_view',
+           'kernel_request', 'register_cell_hook', 'refresh_stills', 'refresh_still', 'was_used', 'show_compact',
+           'make_dashboard']
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #959ce4a3
 class RefreshedView(Protocol):
     "Show a run that changes."
     failures: int   # in a row
     def refresh(self): ...
+    def poll(self) -> bool: "Answer the commands that are done; return True if some are not."
     def give_up(self, error: Exception): ...
 
 class ViewRefresher:
     "Update the views of this process in one thread."
-    EVERY = 0.25       # seconds
+    # seconds between two updates, and at most
+    EVERY = 0.25
+    MAX_PAUSE = 1.0
+    # seconds between two looks at commands that are not done
+    POLL = 0.05
     MAX_FAILURES = 5   # in a row, before a view is dropped
 
     def __init__(self):
         self.views: weakref.WeakSet[RefreshedView] = weakref.WeakSet()
         self.thread: threading.Thread | None = None
         self.lock = threading.Lock()
+        # set when a command has arrived
+        self.has_command = threading.Event()
 
     def add(self, view: RefreshedView):
         "Update a view from now on."
@@ -63,12 +74,36 @@ class ViewRefresher:
     def work(self):
         pause = self.EVERY
         while True:
-            time.sleep(pause)
-            start = time.perf_counter()
+            self.wait(pause)
+            # of this thread alone: it waits while the training thread computes
+            start = time.thread_time()
             for view in list(self.views):
                 self.refresh(view)
-            # at most a twentieth of the time
-            pause = max(self.EVERY, 19 * (time.perf_counter() - start))
+            pause = self.pause_after(time.thread_time() - start)
+
+    def pause_after(
+        self,
+        cost: float,  # seconds of processor time of an update
+    ) -> float:
+        "Return the time to wait: the updates take at most a twentieth of the processor time, but come once a second."
+        return min(max(self.EVERY, 19 * cost), self.MAX_PAUSE)
+
+    def wait(self, seconds: float):
+        "Wait for the next update; meanwhile answer commands as soon as they are done."
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.has_command.clear()
+            pending = [view for view in list(self.views) if self.poll(view)]
+            if pending:
+                time.sleep(min(left, self.POLL))
+            else:
+                self.has_command.wait(left)
+
+    def poll(self, view: RefreshedView) -> bool:
+        # a failure may be a race with the training thread, as in refresh()
+        with contextlib.suppress(Exception):
+            return view.poll()
+        return False
 
     def refresh(self, view: RefreshedView):
         try:
@@ -92,12 +127,8 @@ def page_assets() -> tuple[str, str]:
     def join(ending: str) -> str: return "\n".join(f.read_text("utf-8") for f in files if f.name.endswith(ending))
     return join(".js"), join(".css")
 
-@cache
-def widget_class() -> type:
-    "Return the widget class, created on first use."
-    import anywidget
-    script, style = page_assets()
-    return type("Page", (anywidget.AnyWidget,), {"_esm": script, "_css": style})
+# seconds between two messages to a page during training; without them, the page takes the kernel for dead
+SIGN_INTERVAL = 2.0
 
 class WidgetConnection:
     "Exchange messages with the pages that show a widget."
@@ -109,27 +140,26 @@ class WidgetConnection:
         self.on_hello = on_hello
         self.on_command = on_command
         self.widget: Any = None
+        # widgets that show a part of the view; they receive the same messages
+        self.parts: list[Any] = []
         self.pages: set[str] = set()
+        # time of the last message to the pages
+        self.sent_at = 0.0
         # True if another page has connected: another browser, or the same page reloaded
         self.is_page_new = False
         # of the cell that shows the widget
         self.context = contextvars.copy_context()
 
-    def open(self):
-        "Create the widget, for the running cell."
-        self.context = contextvars.copy_context()
-        if self.widget is None:
-            self.widget = widget_class()()
-            self.widget.on_msg(self.receive)
-
     def send(self, content: dict, arrays: list[np.ndarray] | None = None):
-        "Send a message; a no-op without a widget."
+        "Send a message to the widget and its parts; a no-op without a widget."
         if self.widget is None: return
+        self.sent_at = time.monotonic()
         # copies: a message that is sent later must have the present values
         buffers = [array.tobytes() for array in arrays or []]
         # in the context of the cell: ipykernel passes a page's messages to the subshell of the request during which the
         # last message was sent to it; a thread without a context uses the last request, whose subshell may be deleted
-        self.context.copy().run(self.widget.send, content, buffers)
+        for widget in [self.widget, *self.parts]:
+            self.context.copy().run(widget.send, content, buffers)
 
     def receive(self, widget: Any, content: dict, buffers: list):
         "Process a message of a page."
@@ -138,6 +168,8 @@ class WidgetConnection:
             self.is_page_new = self.is_page_new or bool(self.pages and page not in self.pages)
             self.pages.add(page)
             self.on_hello()
+        elif content.get("kind") == "ping":
+            self.send({"kind": "pong"})
         elif content.get("kind") == "do":
             self.on_command(str(content.get("id")), str(content.get("verb")), content.get("with") or {})
 
@@ -146,16 +178,27 @@ class WidgetConnection:
         view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
         return {"application/vnd.jupyter.widget-view+json": view, "text/html": "", "text/plain": ""}
 
-    def close(self):
-        widget = self.widget
-        self.widget = None
-        if widget is not None:
-            widget.close()
+    def keep_alive(self):
+        "Send a sign of life, unless another message was sent recently."
+        if time.monotonic() - self.sent_at > SIGN_INTERVAL:
+            self.send({"kind": "pong"})
+
+    def close_parts(self):
+        "Close the widgets that show a part of the view."
+        for part in self.parts:
+            part.close()
+        self.parts = []
 
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #f5dc27ae
+# a page that was loaded again does not update the outputs of its cells
+MOVED_CAPTION = "The dashboard of an earlier cell, whose picture is of the time at which the page was loaded again:"
 # seconds between two static views during training
 STILL_INTERVAL = 20.0
+# and at most after the run has started or stopped
+MAX_STILL_DELAY = 5.0
+# draws the static views: a large one takes longer than a message may wait
+STILL_THREAD = CommandThread("trainer_nb-stills")
 
 class StillOutput:
     "Keep a static view in the notebook, below the cell that shows it."
@@ -171,6 +214,10 @@ class StillOutput:
         # reads only the messages of the cell that it executes, so it misses those of the refreshing thread.
         self.is_stale_for_cell = True
         self.drawn_at = 0.0
+        # seconds of processor time that the last drawing took
+        self.cost = 0.0
+        # True while STILL_THREAD has to draw it
+        self.is_queued = False
         # keeps the drawings of the threads in order
         self._lock = threading.Lock()
 
@@ -187,7 +234,24 @@ class StillOutput:
         if self.handle is None: return
         with self._lock:
             self.mark_drawn()
-            self.handle.update(self.bundle(), raw=True)
+            start = time.thread_time()
+            bundle = self.bundle()
+            self.cost = time.thread_time() - start
+            self.handle.update(bundle, raw=True)
+
+    def draw_later(
+        self,
+        context: contextvars.Context,  # of the cell that shows the view
+    ):
+        "Draw the static view again in its thread, unless that is about to happen."
+        if self.is_queued or self.handle is None: return
+        self.is_queued = True
+        def draw():
+            self.is_queued = False
+            # the end of the next cell draws it again, and reports an error
+            with contextlib.suppress(Exception):
+                context.copy().run(self.update)
+        STILL_THREAD.submit(draw)
 
     def update_for_cell(self):
         "Draw the static view again at the end of a cell, unless a cell has drawn the present state."
@@ -204,11 +268,21 @@ class StillOutput:
         self.is_stale = True
         self.is_stale_for_cell = True
 
-    @property
-    def is_due(self) -> bool: return self.is_stale and time.monotonic() - self.drawn_at > STILL_INTERVAL
+    def is_due(self, has_new_state: bool) -> bool:
+        "Return True if the static view should be drawn: soon after the run has started or stopped, otherwise rarely."
+        age = time.monotonic() - self.drawn_at
+        if has_new_state: return age > min(19 * self.cost, MAX_STILL_DELAY)
+        return self.is_stale and age > max(19 * self.cost, STILL_INTERVAL)
 
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #f6f9e18c
+# Without its kernel, a notebook shows an error in place of a widget. JupyterLab and Notebook 7 put the class `jupyter-widgets`
+# on the output itself only then; it is hidden if the static view is the next output.
+HIDE_MISSING_WIDGET = (
+    '<style>.jp-OutputArea-child:has(> .jp-OutputArea-output.jupyter-widgets):not(:has(.tnb))'
+    ':has(+ .jp-OutputArea-child [data-trainer-nb-still="{number}"]) {{ display: none }}</style>'
+)
+
 class Dashboard:
     "Show a live view of one or several runs; returned by `learn.dashboard()`."
     def __init__(
@@ -224,6 +298,8 @@ class Dashboard:
         self.connection = WidgetConnection(self.send_all, self.execute)
         self.commands = None if learner is None else CommandHandler(learner, self.answer)
         self.still = StillOutput(self.make_still)
+        # True if the static view had to move to a later cell
+        self.has_moved = False
         self.failures = 0
         self.created_at = time.monotonic()
         # the cell that shows the view, the request that has executed it, and its context
@@ -234,20 +310,28 @@ class Dashboard:
         self._state: str | None = None
         view_model.message(full=True)
 
-    @property
-    def state(self) -> str: return self.view_model.sent["status"]["state"]
-
     def is_about(self, learner: TrainerBase) -> bool:
         "Return True if the buttons of the view control this learner."
         return self.commands is not None and self.commands._learner() is learner
 
     def make_still(self) -> dict[str, str]:
         with self._lock:
-            return still_bundle(self.view_model, self.number, not self.compact)
+            view_model = self.view_model.frozen()
+        # without the lock: messages and answers do not wait for a picture
+        caption = MOVED_CAPTION if self.has_moved else ""
+        bundle = still_bundle(view_model, self.number, not self.compact, time.time(), caption)
+        return bundle | {"text/html": HIDE_MISSING_WIDGET.format(number=self.number) + bundle["text/html"]}
 
     def execute(self, id: str, verb: str, options: dict):
         if self.commands is not None:
             self.commands.execute(id, verb, options)
+            REFRESHER.has_command.set()
+
+    def poll(self) -> bool:
+        "Answer the commands that are done; return True if some are not."
+        if self.commands is None: return False
+        self.commands.poll()
+        return bool(self.commands.pending)
 
     def answer(self, content: dict):
         "Send the answer to a command; first the state that the command has caused."
@@ -260,6 +344,9 @@ class Dashboard:
 
     def send_all(self): self.send_changes(full=True)
 
+    def publish(self):
+        "Make the new status known to the program; a view that is a widget sets its traits."
+
     def send_changes(self, full: bool = False):
         "Send the changes since the last message, or everything."
         # the lock keeps the messages in order
@@ -271,17 +358,23 @@ class Dashboard:
             if full:
                 content |= {"controls": self.commands is not None, "compact": self.compact, "still": self.number}
             self.connection.send(content, arrays)
+        if "status" in content:
+            self.publish()
 
     def refresh(self):
-        "Send changes, answer completed commands, and update the static view."
+        "Send changes, answer completed commands, and have the static view drawn if it is due."
         self.send_changes()
+        state = self.view_model.state
+        if state == "training":
+            # a step may be long, and a cell may keep the kernel from answering the page
+            self.connection.keep_alive()
         if self.commands is not None:
             self.commands.poll()
             # at the end of the kernel the learner is deleted first; the picture of its last state stays
             if self.commands._learner() is None: return
-        if self.state != self._state or self.still.is_due:
-            self._state = self.state
-            self.context.copy().run(self.still.update)
+        if self.still.is_due(state != self._state):
+            self._state = state
+            self.still.draw_later(self.context)
 
     def __repr__(self):
         with self._lock:
@@ -313,7 +406,131 @@ class Dashboard:
     def close(self):
         "Close the live view; the static view stays."
         unregister_view(self)
-        self.connection.close()
+        self.connection.close_parts()
+
+
+# %% ../../nbs/10_live/12_dashboard.ipynb #66fa0134
+# the parts of a view that can be shown alone
+VIEW_PARTS = ("controls", "charts", "table")
+
+def changed_traits(
+    view_model: ViewModel,
+    known: dict[str, Any],  # the present values of the traits
+) -> dict[str, Any]:
+    "Return the new values of the traits of a view."
+    status = view_model.sent["status"]
+    loss = last_known_loss(view_model.main.history)
+    values = {"step": int(status.get("step") or 0), "loss": math.nan if loss is None else loss, "state": status["state"]}
+    # nan is not equal to itself
+    return {name: value for name, value in values.items() if repr(value) != repr(known[name])}
+
+@cache
+def part_class() -> type:
+    "Return the class of the widgets that show a part of a view, created on first use."
+    import anywidget
+    import traitlets
+    script, style = page_assets()
+    part = traitlets.Unicode("").tag(sync=True)
+    return type("DashboardPart", (anywidget.AnyWidget,), {"_esm": script, "_css": style, "part": part})
+
+@cache
+def dashboard_class() -> type[Dashboard]:
+    "Return the class of views that are widgets, created on first use."
+    import anywidget
+    import traitlets
+    script, style = page_assets()
+
+    class DashboardWidget(Dashboard, anywidget.AnyWidget):
+        "Show a live view of one or several runs, as a widget."
+        _esm = script
+        _css = style
+        step = traitlets.Int(0, help="the number of completed steps")
+        loss = traitlets.Float(math.nan, help="the newest loss")
+        state = traitlets.Unicode("new", help="new, training, paused, finished, failed or waiting")
+
+        # False: the object is not complete, so nothing can be sent
+        is_complete = False
+
+        def __init__(self, view_model: ViewModel, learner: TrainerBase | None = None, compact: bool = False):
+            anywidget.AnyWidget.__init__(self)
+            Dashboard.__init__(self, view_model, learner, compact)
+            self.connection.widget = self
+            self.on_msg(self.connection.receive)
+            self.parts: dict[str, Any] = {}
+            self.is_complete = True
+            self.publish()
+
+        def open(self):
+            if not self.is_complete or self.comm is not None: return
+            super().open()
+            register_view(self)
+
+        @property
+        def model_id(self) -> str:
+            "Return the id of the widget's model; opens the connection to the front end."
+            self.open()
+            return super().model_id
+
+        def observe(self, *args: Any, **kwargs: Any):
+            # an observed view is updated although it is not shown
+            if self.is_complete:
+                REFRESHER.add(self)
+            super().observe(*args, **kwargs)
+
+        def publish(self):
+            if not self.is_complete: return
+            known = {"step": self.step, "loss": self.loss, "state": self.state}
+            for name, value in changed_traits(self.view_model, known).items():
+                try:
+                    self.context.copy().run(setattr, self, name, value)
+                except Exception as error:
+                    # of a function of the user that observes the trait
+                    print(f"An observer of {name} failed with {type(error).__name__}: {error}", file=sys.stderr)
+
+        def show_part(self, name: str) -> Any:
+            "Return the widget that shows a part of the view; created on first use."
+            if name not in self.parts:
+                part = self.parts[name] = part_class()(part=name)
+                part.on_msg(self.connection.receive)
+                self.connection.parts.append(part)
+                register_view(self)
+            return self.parts[name]
+
+        @property
+        def controls(self) -> Any:
+            "Return the buttons and the settings, as a widget."
+            return self.show_part("controls")
+
+        @property
+        def charts(self) -> Any:
+            "Return the charts, as a widget."
+            return self.show_part("charts")
+
+        @property
+        def table(self) -> Any:
+            "Return the table of evaluations and the notices, as a widget."
+            return self.show_part("table")
+
+        def __del__(self):
+            # ipywidgets keeps what is connected until it is closed, so there is nothing to close
+            pass
+
+        def close(self):
+            super().close()
+            self.parts = {}
+            # a view that is shown again has a new model
+            anywidget.AnyWidget.close(self)
+            self._model_id = None
+
+    return DashboardWidget
+
+def make_view(
+    view_model: ViewModel,
+    learner: TrainerBase | None = None,  # the target of the buttons, None for no buttons
+    compact: bool = False,               # without curves
+) -> Dashboard:
+    "Return a live view as a widget."
+    return dashboard_class()(view_model, learner, compact)
 
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #5d9b9c65
@@ -322,31 +539,34 @@ OPEN_VIEWS: weakref.WeakSet[Dashboard] = weakref.WeakSet()
 # views kept besides a new one: front ends without cell ids would accumulate them
 MAX_OPEN_VIEWS = 12
 
-def show_view(view: Dashboard):
-    "Show a view below the running cell, in place of an earlier one of the same cell."
-    from IPython.display import display
+def register_view(view: Dashboard):
+    "Update a view from now on, for the running cell and in place of views of an earlier run of the cell."
     request = kernel_request()
-    close_earlier_views(view, request.get("cell"))
     view.cell = request.get("cell")
     view.request = request.get("msg_id")
-    view.context = contextvars.copy_context()
+    close_earlier_views(view)
+    view.context = view.connection.context = contextvars.copy_context()
     if view.commands is not None:
         view.commands.context = view.context
-    view.connection.open()
+    OPEN_VIEWS.add(view)
+    REFRESHER.add(view)
+    if in_kernel():
+        register_cell_hook()
+
+def show_view(view: Dashboard):
+    "Show a view below the running cell, and the static view below it."
+    from IPython.display import display
+    register_view(view)
     display(view.connection.bundle(), raw=True)
     view.still.show()
     view.connection.is_page_new = False
-    OPEN_VIEWS.add(view)
-    REFRESHER.add(view)
-    register_cell_hook()
 
 def close_earlier_views(
-    view: Dashboard,   # stays
-    cell: str | None,  # the cell that is about to show it
+    view: Dashboard,   # stays, as other views that the same run of its cell shows
 ):
-    "Close the views of this cell, and the oldest of very many."
+    "Close the views of earlier runs of a view's cell, and the oldest of very many."
     for other in list(OPEN_VIEWS):
-        if other is not view and cell is not None and other.cell == cell:
+        if view.cell is not None and other.cell == view.cell and other.request != view.request:
             other.close()
     others = sorted((other for other in list(OPEN_VIEWS) if other is not view), key=lambda other: other.created_at)
     for other in others[:-MAX_OPEN_VIEWS]:
@@ -384,10 +604,12 @@ def refresh_stills(*ignored):
 def refresh_still(view: Dashboard):
     "Update the static view at the end of a cell."
     view.send_changes()
-    if view.state == "training": return
+    # a view that is part of another output has no static view
+    if view.view_model.state == "training" or view.still.handle is None: return
     if view.connection.is_page_new:
         # the output above belongs to a page that was closed
         if was_used(view):
+            view.has_moved = True
             view.still.show()
             view.connection.is_page_new = False
             return
@@ -411,7 +633,7 @@ def show_compact(handle: BackgroundRun):
     # not if a full view of the run is already visible
     if any(view.is_about(learner) and not view.compact for view in list(OPEN_VIEWS)): return
     if handle.view is None:
-        handle.view = Dashboard(ViewModel([LearnerSource(learner)]), learner, compact=True)
+        handle.view = make_view(ViewModel([LearnerSource(learner)]), learner, compact=True)
     handle.view.show_here()
 
 
@@ -421,8 +643,9 @@ def make_dashboard(
     also: Any = (),  # other learners, histories, or paths of logs, one or several, drawn in the same charts
 ) -> Dashboard:
     "Return a live view of a run with controls. Raise TypeError for an object that is not a run."
-    others = [as_history(source) for source in (also if isinstance(also, (list, tuple)) else [also])]
-    labels = run_labels([learner.run_state.history, *others])[1:]
+    also = list(also) if isinstance(also, (list, tuple)) else [also]
+    others = [as_history(source) for source in also]
+    labels = run_labels([learner, *also], [learner.run_state.history, *others])[1:]
     sources = [LearnerSource(learner), *(HistorySource(*pair) for pair in zip(others, labels))]
-    return Dashboard(ViewModel(sources), learner)
+    return make_view(ViewModel(sources), learner)
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from ..core.history import History, apply_log_line, history_from_header, store_event, update_abandoned
 from ..core.log_file import check_log_header, decode_non_finite, find_log, reject_constant
 from ..display.tables import format_duration, format_value
-from .dashboard import Dashboard
+from .curves import run_label
+from .dashboard import Dashboard, make_view
 from .health import assess_health
 from .run_view import progress_numbers
 from .view_model import ViewModel
@@ -95,6 +96,7 @@ class LoggedStatus(NamedTuple):
     "Hold the status of a run, as far as it is in the log."
     state: str
     words: str
+    traceback: str = ""   # of the error that has stopped the run
 
 def final_status(history: History) -> LoggedStatus | None:
     "Return the status of a run whose last entry shows that it does not train; otherwise None."
@@ -104,7 +106,8 @@ def final_status(history: History) -> LoggedStatus | None:
         data = event["data"]
         if event["kind"] == "exception" and data.get("type") != "KeyboardInterrupt":
             message = format_value(data.get("message"), 200)
-            return LoggedStatus("failed", f"failed after step {step} with {data.get('type')}: {message}")
+            words = f"failed after step {step} with {data.get('type')}: {message}"
+            return LoggedStatus("failed", words, str(data.get("traceback", "")))
         if event["kind"] == "pause": return LoggedStatus("paused", f"paused after step {step}")
         if event["kind"] == "log" and "train_runtime" in data:
             return LoggedStatus("finished", f"finished after step {step}")
@@ -132,7 +135,7 @@ class LogSource:
     @property
     def history(self) -> History: return self.tail.history or EMPTY_HISTORY
     @property
-    def label(self) -> str: return self.history.name or f"run {self.history.run_id[:6]}"
+    def label(self) -> str: return run_label(self.history)
 
     def refresh(self):
         """Read the new lines.
@@ -173,6 +176,7 @@ class LogSource:
             "state": status.state,
             "words": status.words,
             "where": "",
+            "traceback": status.traceback,
             "epoch": format_value(float(columns.epoch[last])) if len(history) else None,
             "epochs": plan.get("epochs"),
             "elapsed": format_duration(seconds),
@@ -190,4 +194,4 @@ def follow(
     """Return a live view of a run in another process, from its log.
     Raise FileNotFoundError if there is no log, and ValueError if it is damaged."""
     others = also if isinstance(also, (list, tuple)) else [also]
-    return Dashboard(ViewModel([LogSource(path), *map(LogSource, others)]))
+    return make_view(ViewModel([LogSource(path), *map(LogSource, others)]))

@@ -274,6 +274,7 @@ class TrainingProgress(ProgressDisplay):
             step=state.global_step,
             total=total,
             start=0 if total == run_length else progress.first_step,
+            first_step=progress.first_step,
             epoch=state.epoch,
             loss=progress.loss(),
             rate=progress.speed.rate if evaluating else progress.speed.update(state.global_step),

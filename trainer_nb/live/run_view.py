@@ -21,7 +21,7 @@ from ..core.columns import last_row_of_step
 from ..core.records import ACT_FORMATTERS
 from ..core.history import History
 from ..diagnostics.watch import WatchReport
-from ..display.panels import Heatmap
+from ..display.panels import Heatmap, downsample
 from ..display.svg import reduce_columns
 from ..display.tables import format_duration, format_value
 from ..engine.loop import describe_position
@@ -29,25 +29,55 @@ from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, current_value, effect_of
 from .background import current_error
-from .curves import numeric_metric_names
+from .curves import is_metric
 from .health import assess_health
 from .progress import find_progress_callback
 from .screens import format_speed
 
 
 # %% auto #0
-__all__ = ['MAX_EVENTS', 'MAX_NAME_CHARS', 'MAX_HEATMAP_ROWS', 'MAX_HEATMAP_STEPS', 'DisplayStatus', 'display_status',
-           'recent_speed', 'format_memory_use', 'last_known_loss', 'progress_numbers', 'current_evaluation',
-           'view_status', 'axis_position', 'rows_before_event', 'finite_or_none', 'format_clock', 'metric_points',
-           'event_text', 'event_marks', 'evaluation_table', 'error_notices', 'input_kind', 'setting_value',
-           'settings_form', 'layer_heatmaps']
+__all__ = ['END_OF_FAILURE', 'MAX_EVENTS', 'MAX_METRIC_VALUES', 'MAX_NAME_CHARS', 'MAX_HEATMAP_ROWS', 'MAX_HEATMAP_STEPS',
+           'DisplayStatus', 'find_failure', 'failed_status', 'display_status', 'recent_speed', 'format_memory_use',
+           'last_known_loss', 'progress_numbers', 'current_evaluation', 'view_status', 'axis_position',
+           'rows_before_event', 'finite_or_none', 'format_clock', 'MetricPoints', 'metric_points', 'event_text',
+           'event_marks', 'evaluation_table', 'error_notices', 'input_kind', 'setting_value', 'settings_form',
+           'layer_heatmaps']
 
 # %% ../../nbs/10_live/08_run_view.ipynb #ca872b17
 class DisplayStatus(NamedTuple):
     "Hold the status of a run."
-    state: str         # "new", "training", "paused", "finished", "failed", "waiting"; of a log also "inactive"
+    state: str             # "new", "training", "paused", "finished", "failed", "waiting"; of a log also "inactive"
     words: str
-    where: str = ""    # "cell" or "background", while it trains
+    where: str = ""        # "cell" or "background", while it trains
+    traceback: str = ""    # of the error that has stopped the run
+
+# events after which an error has not stopped the run, or no longer stops it
+END_OF_FAILURE = ("pause", "stop", "rewind", "restore", "reset", "resume", "restart")
+
+def find_failure(history: History) -> dict | None:
+    "Return the event of the error that has stopped a run; None if the run has gone on, or back, since."
+    for event in reversed(list(history.events)):
+        if event["rows"] < len(history) or event["kind"] in END_OF_FAILURE: return None
+        if event["kind"] == "exception" and event["data"].get("type") != "KeyboardInterrupt":
+            return None if event["abandoned"] else event
+    return None
+
+def failed_status(run: RunState) -> DisplayStatus | None:
+    "Return the status of a run that an error has stopped, in a cell or in the background; otherwise None."
+    event = find_failure(run.history)
+    error = current_error(run)
+    if error is not None:
+        name = type(error).__name__
+        message = str(error)
+    elif event is not None:
+        name = event["data"].get("type")
+        message = str(event["data"].get("message"))
+    else:
+        return None
+    traceback = "" if event is None else str(event["data"].get("traceback", ""))
+    return DisplayStatus(
+        "failed", f"failed {describe_position(run)} with {name}: {format_value(message, 200)}", traceback=traceback
+    )
 
 def display_status(run: RunState) -> DisplayStatus:
     "Return the status of a run of this process."
@@ -59,10 +89,8 @@ def display_status(run: RunState) -> DisplayStatus:
         return DisplayStatus("training", f"training in a cell: {owner[0]}", "cell")
     if owner is not None or (background is not None and background.training):
         return DisplayStatus("training", "training in the background", "background")
-    error = current_error(run)
-    if error is not None:
-        words = f"failed {describe_position(run)} with {type(error).__name__}: {format_value(str(error), 200)}"
-        return DisplayStatus("failed", words)
+    failed = failed_status(run)
+    if failed is not None: return failed
     if run.finished: return DisplayStatus("finished", f"finished {describe_position(run)}")
     if not run.begun and not run.state.global_step: return DisplayStatus("new", "not started")
     return DisplayStatus("paused", f"paused {describe_position(run)}")
@@ -146,6 +174,7 @@ def view_status(
         "state": status.state,
         "words": words,
         "where": status.where,
+        "traceback": status.traceback,
         "epoch": format_value(float(state.epoch or 0.0)),
         "epochs": format_value(float(state.num_train_epochs)) if state.num_train_epochs else None,
         "elapsed": format_duration(run.seconds),
@@ -157,8 +186,9 @@ def view_status(
 
 
 # %% ../../nbs/10_live/08_run_view.ipynb #1e0de6ec
-# points of a metric, and marks
+# marks, and approximate number of points of a metric
 MAX_EVENTS = 400
+MAX_METRIC_VALUES = 240
 # characters of a metric's name
 MAX_NAME_CHARS = 80
 
@@ -188,20 +218,48 @@ def format_clock(
 ) -> str:
     return time.strftime("%H:%M:%S", time.localtime(seconds))
 
+class MetricPoints:
+    "Collect the metrics of a run as points; each update reads only what has been added since the last one."
+    def __init__(self): self.reset()
+
+    def reset(self):
+        "Discard everything that was read."
+        # number of entries of `history.metric_rows` that were read, and of returns to an earlier step
+        self.seen = 0
+        self.abandons = -1
+        # values by row, for each name
+        self.values: dict[str, dict[int, float]] = {}
+
+    def update(self, history: History):
+        "Read the metrics that are new."
+        with history.rows.lock:
+            if len(history.abandons) != self.abandons or len(history.metric_rows) < self.seen:
+                self.reset()
+                self.abandons = len(history.abandons)
+            for row in history.metric_rows[self.seen:]:
+                if history.columns.abandoned[row]: continue
+                for name, value in history.metrics[row].items():
+                    if is_metric(name, value):
+                        self.values.setdefault(format_value(name, MAX_NAME_CHARS), {})[row] = float(value)
+            self.seen = len(history.metric_rows)
+
+    def points(self, history: History) -> dict[str, list]:
+        "Return a list of [step, epoch, minutes, value] for each metric; of very many values, the extremes."
+        points = {}
+        for name, by_row in self.values.items():
+            rows = sorted(by_row)
+            values = [by_row[row] for row in rows]
+            chosen, _ = downsample(range(len(rows)), values, MAX_METRIC_VALUES)
+            points[name] = [
+                [*axis_position(history, rows[i] + 1), finite_or_none(values[i])] for i in chosen.astype(int).tolist()
+            ]
+        return points
+
 def metric_points(history: History) -> dict[str, list]:
-    "Return the metrics of evaluations that are not abandoned: a list of [step, epoch, minutes, value] for each."
-    names = {format_value(name, MAX_NAME_CHARS): name for name in numeric_metric_names(history)}
-    abandoned = history.columns.abandoned
-    points: dict[str, list] = {short: [] for short in names}
-    for row, metrics in sorted(dict(history.metrics).items()):
-        if abandoned[row]: continue
-        for short, name in names.items():
-            value = metrics.get(name)
-            if isinstance(value, (int, float)):
-                points[short].append([*axis_position(history, row + 1), finite_or_none(float(value))])
-    # of very many evaluations the first and the last are kept
-    half = MAX_EVENTS // 2
-    return {name: values[:half] + values[half:][-half:] for name, values in points.items()}
+    "Return the metrics that are not abandoned: a list of [step, epoch, minutes, value] for each."
+    metrics = MetricPoints()
+    metrics.update(history)
+    return metrics.points(history)
 
 def event_text(event: dict) -> str:
     "Return the change that an event records, as text."

@@ -27,6 +27,7 @@ class ProgressView:
     step: int | None = None          # optimizer steps done; None: an evaluation on its own
     total: int | None = None         # step at which the verb ends; None: unknown
     start: int = 0                   # step at which the bar begins
+    first_step: int | None = None    # step at which the verb began, for its mean speed; None: where the bar begins
     epoch: float | None = None
     loss: float | None = None        # the last loss that is known without waiting for the device
     rate: float | None = None        # steps, or batches of an evaluation, per second
@@ -56,8 +57,8 @@ class ProgressView:
     def speed(self) -> float | None:
         "Return steps per second: the recent rate, or the mean over the whole verb once it is over."
         done, start, _ = self.position
-        if self.rate and self.over and self.seconds and done > start:
-            return (done - start) / self.seconds
+        done -= start if self.first_step is None else self.first_step
+        if self.rate and self.over and self.seconds and done > 0: return done / self.seconds
         return self.rate
 
     @property
@@ -75,10 +76,11 @@ def format_speed(
     many: str,    # its plural
 ) -> str:
     "Format a rate, as seconds per item if one takes more than a second."
-    def short(x: float) -> str: return format_value(float(f"{x:.3g}"))
-    return f"{short(rate)} {many}/s" if rate >= 1 else f"{short(1 / rate)} s/{one}"
+    def short(x: float) -> str: return f"{x:,.0f}" if x >= 1000 else format_value(x)
+    rate, seconds = (float(f"{x:.3g}") for x in (rate, 1 / rate))
+    return f"{short(rate)} {many}/s" if rate >= 1 else f"{short(seconds)} s/{one}"
 
-def format_count(done: int, total: int | None) -> str: return f"{done}/{total}" if total else f"{done}"
+def format_count(done: int, total: int | None) -> str: return f"{done:,}/{total:,}" if total else f"{done:,}"
 
 def view_parts(view: ProgressView) -> list[tuple[str, str]]:
     "Return the parts of the line as pairs of a label, which may be empty, and a value."

@@ -10,17 +10,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..display.panels import LineSeries, Marker, Panel, downsample, panel_to_text
+from ..display.panels import LineSeries, Marker, Panel, centered_moving_average, downsample, panel_to_text
 from ..display.svg import render_svg
 from ..display.tables import escape_html, format_value, html_table, text_table
-from .curves import QUANTITIES, BlockSeries, abandoned_blocks
+from .curves import EVALUATION_COLOR, MAX_METRIC_POINTS, QUANTITIES, BlockSeries, abandoned_blocks
+from .curves import run_colors
+from .run_view import format_clock
 from .view_model import RunCurve, ViewModel
 
 
 # %% auto #0
-__all__ = ['MAX_LINE_POINTS', 'MAX_LINES', 'MAX_TABLE_COLUMNS', 'MAX_SVG_BYTES', 'smooth_blocks', 'quantity_lines',
-           'view_metric_lines', 'abandoned_lines', 'quantity_panel', 'view_panels', 'headline_lines', 'evaluation_rows',
-           'view_svg', 'still_html', 'still_text', 'still_bundle']
+__all__ = ['MAX_LINE_POINTS', 'MAX_LINES', 'MAX_TABLE_COLUMNS', 'MAX_SVG_BYTES', 'quantity_lines', 'view_metric_lines',
+           'abandoned_lines', 'quantity_panel', 'view_panels', 'headline_lines', 'evaluation_rows', 'view_svg',
+           'still_html', 'still_text', 'still_bundle']
 
 # %% ../../nbs/10_live/10_static_view.ipynb #209ef005
 # points of a line; lines in a panel; columns of the table: a picture must be small
@@ -29,24 +31,6 @@ MAX_LINES = 40
 MAX_TABLE_COLUMNS = 12
 # characters of a picture; above this, its lines get fewer points
 MAX_SVG_BYTES = 120_000
-
-def smooth_blocks(
-    means: np.ndarray,     # of the blocks
-    width: int,            # steps in a block
-    weight: float = 0.9,   # of the previous mean, per step
-) -> np.ndarray:
-    "Return the running mean of a series of blocks, corrected for its beginning."
-    mean = 0.0
-    missing = 1.0   # the weight of the steps before the first
-    keep = weight ** width
-    smooth = []
-    for value in means.astype(float).tolist():
-        # a block without values is nan and leaves the mean unchanged
-        if value == value:
-            mean = keep * mean + (1 - keep) * value
-            missing *= keep
-        smooth.append(mean / (1 - missing) if missing < 1 else np.nan)
-    return np.array(smooth)
 
 def quantity_lines(
     blocks: BlockSeries,
@@ -63,7 +47,7 @@ def quantity_lines(
     means = table[:, column + 2]
     if quantity == "learning_rate":
         return [LineSeries(*downsample(steps, means, points), label or quantity, color)]
-    smooth = smooth_blocks(means, blocks.width)
+    smooth = centered_moving_average(means, width=blocks.width)
     line = LineSeries(*downsample(steps, smooth, points), label or "running mean", color)
     if label: return [line]
     lows_and_highs = table[:, [column, column + 1]].reshape(-1)
@@ -77,13 +61,16 @@ def view_metric_lines(
     "Return the lines of the metrics of all runs, by name."
     lines: dict[str, list[LineSeries]] = {}
     is_single = len(view_model.curves) == 1
-    for i, curve in enumerate(view_model.curves):
+    colors = run_colors([curve.history.run_id for curve in view_model.curves])
+    for curve, run_color in zip(view_model.curves, colors):
         for name, values in view_model.sent.get("metrics", {}).get(curve.history.run_id, {}).items():
             if not values or not is_wanted(name): continue
             x, y = downsample([v[0] for v in values], [np.nan if v[3] is None else v[3] for v in values], points)
-            color = 1 if is_single and name.endswith("loss") else i
+            color = run_color or EVALUATION_COLOR if name.endswith("loss") else run_color
             label = name if is_single else f"{curve.label}, {name}"
-            lines.setdefault(name, []).extend([LineSeries(x, y, label, color), LineSeries(x, y, "", color, "points")])
+            lines.setdefault(name, []).append(LineSeries(x, y, label, color))
+            if len(values) <= MAX_METRIC_POINTS:
+                lines[name].append(LineSeries(x, y, "", color, "points"))
     return lines
 
 
@@ -93,7 +80,7 @@ def abandoned_lines(curve: RunCurve, quantity: str) -> list[LineSeries]:
     if quantity not in ("loss", "learning_rate") or not len(curve.history.abandons): return []
     table = abandoned_blocks(curve.history, MAX_LINE_POINTS)
     column = 5 + 3 * QUANTITIES.index(quantity)
-    return [LineSeries(table[:, 0], table[:, column], "abandoned", None, "dashed")] if len(table) else []
+    return [LineSeries(table[:, 0], table[:, column], "discarded", None, "dashed")] if len(table) else []
 
 
 # %% ../../nbs/10_live/10_static_view.ipynb #04921d65
@@ -102,8 +89,9 @@ def quantity_panel(view_model: ViewModel, quantity: str, points: int) -> Panel |
     curves = view_model.curves
     is_single = len(curves) == 1
     lines = []
-    for i, curve in enumerate(curves):
-        lines += quantity_lines(curve.blocks, quantity, i, "" if is_single else curve.label, points)
+    colors = run_colors([curve.history.run_id for curve in curves])
+    for curve, color in zip(curves, colors):
+        lines += quantity_lines(curve.blocks, quantity, color, "" if is_single else curve.label, points)
     if quantity == "loss":
         for metric_lines in view_metric_lines(view_model, lambda name: name.endswith("loss"), points).values():
             lines += metric_lines
@@ -128,15 +116,20 @@ def view_panels(
 
 
 # %% ../../nbs/10_live/10_static_view.ipynb #d24b9a36
-def headline_lines(view_model: ViewModel) -> list[str]:
-    "Describe the run in three lines of text: its status, its numbers, its health."
+def headline_lines(
+    view_model: ViewModel,
+    drawn_at: float | None = None,  # seconds since 1970; None leaves the time out
+) -> list[str]:
+    "Describe the run in three lines of text: its status, its numbers and their time, its health."
     status = view_model.sent.get("status", {})
-    step = f"step {status.get('step', 0)}"
+    step = f"step {status.get('step') or 0:,}"
     if status.get("total"):
-        step += f" of {status['total']}"
+        step += f" of {status['total']:,}"
     numbers = [step]
     numbers += [f"{key} {status[key]}" for key in ("epoch", "loss") if status.get(key)]
     numbers += [status[key] for key in ("rate", "elapsed") if status.get(key)]
+    if drawn_at is not None:
+        numbers.append(f"as of {format_clock(drawn_at)}")
     title = f"{view_model.sent.get('title', '')}: {status.get('words', '')}"
     return [title, " · ".join(numbers), status.get("verdict", "")]
 
@@ -159,11 +152,14 @@ def still_html(
     view_model: ViewModel,
     number: str,          # of the view
     curves: bool = True,  # include the picture
+    drawn_at: float | None = None,  # seconds since 1970; None leaves the time out
+    caption: str = "",    # above the picture
 ) -> str:
     "Return the static view as HTML."
-    title, numbers, health = headline_lines(view_model)
+    title, numbers, health = headline_lines(view_model, drawn_at)
     text = (
-        f'<div><b>{escape_html(title, 300)}</b></div>'
+        (f'<div style="opacity:.75">{escape_html(caption, 300)}</div>' if caption else "")
+        + f'<div><b>{escape_html(title, 300)}</b></div>'
         f'<div style="opacity:.75">{escape_html(numbers, 300)}</div>'
         f'<div>{escape_html(health, 400)}</div>'
     )
@@ -181,9 +177,9 @@ def still_html(
         f'{text}{image}{table}</div>'
     )
 
-def still_text(view_model: ViewModel) -> str:
+def still_text(view_model: ViewModel, drawn_at: float | None = None) -> str:
     "Return the static view as text."
-    lines = headline_lines(view_model)
+    lines = headline_lines(view_model, drawn_at)
     for panel in view_panels(view_model)[:2]:
         lines += panel_to_text(panel)
     lines = [line for line in lines if line]
@@ -196,7 +192,12 @@ def still_bundle(
     view_model: ViewModel,
     number: str,          # of the view
     curves: bool = True,  # include the picture
+    drawn_at: float | None = None,  # seconds since 1970; None leaves the time out
+    caption: str = "",    # above the picture
 ) -> dict[str, str]:
     "Return the static view in every form, by MIME type."
-    return {"text/html": still_html(view_model, number, curves), "text/plain": still_text(view_model)}
+    return {
+        "text/html": still_html(view_model, number, curves, drawn_at, caption),
+        "text/plain": still_text(view_model, drawn_at),
+    }
 

@@ -5,6 +5,7 @@
 # %% ../../nbs/10_live/09_view_model.ipynb #b097c226
 from __future__ import annotations
 
+import copy
 import time
 import weakref
 from collections.abc import Hashable, Iterator
@@ -14,10 +15,10 @@ import numpy as np
 
 from ..core.history import HISTORIES, History
 from ..display.tables import format_value
-from ..engine.overrides import TrainerBase, local_model
-from .curves import BlockSeries, abandoned_blocks
-from .run_view import error_notices, evaluation_table, event_marks, format_memory_use, layer_heatmaps
-from .run_view import metric_points, settings_form, view_status
+from ..engine.overrides import TrainerBase
+from .curves import BlockSeries, abandoned_blocks, learner_name, run_colors, run_label
+from .run_view import MetricPoints, error_notices, evaluation_table, event_marks, format_memory_use
+from .run_view import layer_heatmaps, settings_form, view_status
 
 
 # %% auto #0
@@ -31,6 +32,7 @@ class RunCurve:
         self.label = label
         self.history = history
         self.blocks = BlockSeries()
+        self.metrics = MetricPoints()
         # the generation of the blocks, and the number of complete ones, that have been sent
         self.sent_blocks = (0, 0)
         # the number of returns to an earlier step when the abandoned blocks were sent last
@@ -99,6 +101,11 @@ class ViewModel:
         self.sent: dict[str, Any] = {}
         self.keys: dict[str, Hashable] = {}
 
+    @property
+    def state(self) -> str:
+        "Return the state of the main run when the last message was made."
+        return self.sent["status"]["state"]
+
     def message(self, full: bool = False) -> tuple[dict, list[np.ndarray]] | None:
         "Return the changes, or everything: a dict for JSON, and arrays of float32. None if nothing has changed."
         if self.refresh_sources():
@@ -120,6 +127,18 @@ class ViewModel:
         if not content: return None
         return {"kind": "all" if full else "news", "version": 1} | content, buffers
 
+    def frozen(self) -> ViewModel:
+        "Return a copy that later messages leave unchanged, for a picture that is drawn meanwhile."
+        view_model = copy.copy(self)
+        # the values of both are replaced, never changed in place
+        view_model.sent = dict(self.sent)
+        view_model.curves = []
+        for curve in self.curves:
+            frozen = copy.copy(curve)
+            frozen.blocks = copy.copy(curve.blocks)
+            view_model.curves.append(frozen)
+        return view_model
+
     def refresh_sources(self) -> bool:
         "Update the sources, and return True if the set of runs has changed."
         for source in self.sources:
@@ -135,11 +154,14 @@ class ViewModel:
 
     def changed_runs(self, full: bool, buffers: list[np.ndarray]) -> list[dict]:
         "Return the new part of each run, and append its arrays to the buffers."
+        run_ids = [curve.history.run_id for curve in self.curves]
+        colors = dict(zip(run_ids, run_colors(run_ids)))
         parts = []
         for curve in self.curves:
             changes = curve.changes(full)
             if changes is None: continue
             part, arrays = changes
+            part["color"] = colors[curve.history.run_id]
             for name in ("buffer", "left_buffer"):
                 if part[name] is not None:
                     part[name] += len(buffers)
@@ -157,7 +179,9 @@ class ViewModel:
         yield "notices", error_notices(main.history)
         histories = [curve.history for curve in self.curves]
         if not self.has_changed("events", tuple((id(h), len(h.events), len(h.abandons)) for h in histories)): return
-        yield "metrics", {h.run_id: metric_points(h) for h in histories}
+        for curve in self.curves:
+            curve.metrics.update(curve.history)
+        yield "metrics", {curve.history.run_id: curve.metrics.points(curve.history) for curve in self.curves}
         yield "marks", event_marks(main.history)
         yield "evaluations", evaluation_table(main.history)
 
@@ -184,7 +208,7 @@ class LearnerSource:
     def __init__(self, learner: TrainerBase):
         self.learner = weakref.ref(learner)
         self.history = learner.run_state.history
-        self.label = type(local_model(learner)).__name__
+        self.label = run_label(self.history, learner_name(learner))
         # the memory in use as text, and the time from which it is measured again
         self.memory: str | None = None
         self.memory_due = 0.0
@@ -195,7 +219,7 @@ class LearnerSource:
         learner = self.learner()
         if learner is not None and not self.is_freed(learner):
             self.history = learner.run_state.history
-            self.label = self.history.name or learner.args.run_name or type(local_model(learner)).__name__
+            self.label = run_label(self.history, learner_name(learner))
         fetch_quietly(self.history)
         if learner is None or time.monotonic() < self.memory_due: return
         self.memory_due = time.monotonic() + 1.0
@@ -239,7 +263,7 @@ class HistorySource:
         self.given_label = label
 
     @property
-    def label(self) -> str: return self.given_label or self.history.name or f"branch {self.history.run_id[:6]}"
+    def label(self) -> str: return self.given_label or run_label(self.history)
 
     def refresh(self): fetch_quietly(self.history)
 

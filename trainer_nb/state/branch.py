@@ -17,24 +17,29 @@ from ..core.columns import append_rows, columns_to_lists, copy_rows
 from ..core.errors import short_repr
 from ..core.history import History, store_event
 from ..device.sharding import require_unsharded
-from ..display.tables import Table
+from ..display.tables import Table, format_value
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState
-from ..engine.settings import SETTABLE, change_settings
+from ..engine.settings import SETTABLE, change_settings, current_value
 from ..engine.snapshot import capture_snapshot, restore_snapshot
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import report_lost
+from ..optim.schedules import base_lrs
 from .clone import clone_learner, take_over
-from .rewind import differing_steps, losses_by_step
+from .rewind import differing_steps, losses_by_step, values_by_step
 
 # %% auto #0
-__all__ = ['NOT_IN_BRANCH', 'copy_history', 'check_branch', 'update_adam_coefficients', 'branch', 'Comparison', 'compare']
+__all__ = ['NOT_IN_BRANCH', 'copy_history', 'check_branch', 'update_adam_coefficients', 'branch', 'Comparison',
+           'differing_settings', 'compare']
 
 # %% ../../nbs/07_state/14_branch.ipynb #67004702
-def copy_history(history: History) -> History:
+def copy_history(
+    history: History,
+    name: str | None = None,  # of the new run
+) -> History:
     "Return a new history with the rows and events of another one that are not abandoned."
-    new = History(parent=history.run_id)
+    new = History(name, parent=history.run_id)
     rows = history.rows
     history.fetch()
     counts = np.flatnonzero(history.column("abandoned") == 0)
@@ -113,7 +118,8 @@ def branch(learner: TrainerBase, changes: dict):
     new = clone_learner(
         learner, args, "branch() cannot copy an optimizer or a schedule that was given, only create one", memo=memo
     )
-    new.run_state.history, new.run_state.initial_snapshot = copy_history(run.history), run.initial_snapshot
+    new.run_state.history = copy_history(run.history, changes.get("run_name"))
+    new.run_state.initial_snapshot = run.initial_snapshot
     if args.output_dir is not None:
         args.output_dir = os.path.join(args.output_dir, "branches", new.run_state.history.run_id)
     new.run_state.given_settings = args.to_dict()
@@ -170,16 +176,39 @@ class Comparison(Table):
 
     def title(self) -> str:
         "Return a line with the step at which the runs diverge and the settings that differ."
-        where = "equal as far as both have gone" if self.parted is None else f"they part at step {self.parted}"
-        differ = ", ".join(f"{name} {a!r} and {b!r}" for name, (a, b) in self.settings.items())
-        return f"{where}; {differ or 'the same settings'}"
+        where = "The losses are equal at all common steps"
+        if self.parted is not None:
+            where = f"The losses diverge at step {self.parted}"
+        differ = ", ".join(f"{name} {format_value(a)} and {format_value(b)}" for name, (a, b) in self.settings.items())
+        return f"{where}; {differ or 'the same settings'}."
 
     def __repr__(self): return f"{self.title()}\n{super().__repr__()}"
     def _repr_html_(self): return f"<p>{self.title()}</p>{super()._repr_html_()}"
 
+def differing_settings(learn: TrainerBase, other: TrainerBase) -> dict[str, tuple]:
+    "Return the settings that differ, as {name: (of one, of the other)}."
+    a, b = (vars(o.run_state.args) for o in (learn, other))
+    settings = {k: (a[k], b[k]) for k in a if a[k] != b.get(k) and k not in ("output_dir", "run_name")}
+    # set(weight_decay=) and the like change the run; set(lr=) changes the schedule, which the rates of the steps show
+    for name in SETTABLE:
+        values = current_value(learn, name), current_value(other, name)
+        if name not in ("lr", *settings) and values[0] != values[1]:
+            settings[name] = values
+    if "learning_rate" not in settings:
+        rates = [values_by_step(o.run_state.history, "learning_rate") for o in (learn, other)]
+        first = next(iter(differing_steps(*rates)), None)
+        bases = [base_lrs(o.run_state.optimizer) if o.run_state.optimizer is not None else [] for o in (learn, other)]
+        if first is not None:
+            settings[f"lr (step {first})"] = float(rates[0][first]), float(rates[1][first])
+        elif bases[0] != bases[1] and learn.run_state.state.global_step == other.run_state.state.global_step:
+            settings["lr"] = current_value(learn, "lr"), current_value(other, "lr")
+        elif bases[0] != bases[1] and all(bases):
+            settings["base lr"] = float(bases[0][0]), float(bases[1][0])
+    return settings
+
 def compare(
-    learn,  # learners, for example a branch and its origin
-    other,  # learners, for example a branch and its origin
+    learn: TrainerBase,  # for example a branch
+    other: TrainerBase,  # for example the run that it continues
 ) -> Comparison:
     "Return the losses of two runs over the steps that both have taken. Raise TypeError for an object that is no learner."
     for one in (learn, other):
@@ -196,6 +225,5 @@ def compare(
         for s in steps
     )
     table.parted = next(iter(differing_steps(mine, theirs)), None)
-    a, b = (vars(o.run_state.args) for o in (learn, other))
-    table.settings = {k: (a[k], b[k]) for k in a if a[k] != b.get(k) and k not in ("output_dir", "run_name")}
+    table.settings = differing_settings(learn, other)
     return table

@@ -17,7 +17,7 @@ from ..core.errors import InvalidOperation, release_last_traceback, short_repr, 
 from ..core.history import History
 from ..display.tables import html_table, text_table
 from ..engine.overrides import TrainerBase
-from ..engine.prepare import prepare, redistribute_data
+from ..engine.prepare import prepare, redistribute_data, restore_group_settings
 from ..engine.run_state import RunState, record_act
 from ..engine.snapshot import PROCESS_STATE_FIELDS, check_data_length, check_snapshot, restore_fields
 from ..engine.snapshot_tensors import Snapshot
@@ -52,8 +52,7 @@ def get_named_snapshot(learner: TrainerBase, name: str) -> Snapshot:
     if not isinstance(name, str) or "/" in name or "checkpoint" in name:
         given = short_repr(name, 60)
         raise KeyError(f"restore() takes a snapshot, or the name of one ({names}), and not {given}; the folder of a"
-                       " checkpoint"
-                       f" is read by learn.load_checkpoint(folder).")
+                       " checkpoint is read by learn.load_checkpoint(folder).")
     raise KeyError(f"There is no snapshot {name!r}; there are: {names}.{suggest_names(name, learner.snapshots)}")
 
 def restore_run(
@@ -121,6 +120,10 @@ def reset_run_state(run: RunState):
     run.start_clock()
     run.history = History(parent=run.history.run_id)
     run.due = deque()
+    groups = run.given_groups
+    # a new schedule will be made for the user's optimizer
+    if run.optimizer is not None and groups is not None and len(groups) == len(run.optimizer.param_groups):
+        restore_group_settings(run.optimizer, groups)
     run.discard("optimizer", "lr_scheduler", "loader", "backups", "editable_state")
     if run.rewind_buffer is not None:
         run.rewind_buffer.clear()
@@ -143,8 +146,7 @@ def restart_from_first_weights(learner: TrainerBase):
         if not run.initial_snapshot_freed: return   # the run has not begun
         raise InvalidOperation(
             "reset() cannot restore the first weights, since free() has released them. Make a new Learner, or load"
-            " weights into"
-            " learn.model."
+            " weights into learn.model."
         )
     restore_fields(run, run.initial_snapshot, ["model", "modes", "callbacks", "learner", *user_given_parts(learner)])
     run.initial_snapshot.release()

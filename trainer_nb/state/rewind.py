@@ -26,8 +26,8 @@ from .async_save import get_saver
 from .rewind_buffer import ACTS, LASTING_ACTS, get_rewind_buffer, has_acts_after, snapshot_nbytes
 
 # %% auto #0
-__all__ = ['find_base_snapshot', 'RewindReport', 'rewind', 'require_base_snapshot', 'losses_by_step', 'differing_steps',
-           'too_large', 'since_first', 'announce_replay', 'restore_own_past']
+__all__ = ['find_base_snapshot', 'RewindReport', 'rewind', 'require_base_snapshot', 'values_by_step', 'losses_by_step',
+           'differing_steps', 'too_large', 'since_first', 'announce_replay', 'restore_own_past']
 
 # %% ../../nbs/07_state/12_rewind.ipynb #5d63de90
 def find_base_snapshot(learner: TrainerBase, step: int) -> Snapshot | None:
@@ -153,16 +153,20 @@ def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
         why = f"the snapshots that are kept begin at step {ring.kept[0].step}; more rewind_memory keeps more of them"
     raise ValueError(f"rewind({n}) cannot go back to step {target}: {why}.")
 
+def values_by_step(history: History, column: str, after: int = 0, until: float = math.inf) -> dict:
+    "Return the values of a column for the steps in (after, until], by step, without abandoned rows."
+    step, values, gone = (history.column(name) for name in ("step", column, "abandoned"))
+    return {int(step[i]): values[i] for i in np.flatnonzero((step > after) & (step <= until) & (gone == 0))}
+
 def losses_by_step(history: History, after: int = 0, until: float = math.inf) -> dict:
     "Return the losses of the steps in (after, until], by step, without abandoned rows."
-    step, loss, gone = (history.column(name) for name in ("step", "loss", "abandoned"))
-    return {int(step[i]): loss[i] for i in np.flatnonzero((step > after) & (step <= until) & (gone == 0))}
+    return values_by_step(history, "loss", after, until)
 
 def differing_steps(
-    one: dict,  # losses by step
-    other: dict,  # losses by step
+    one: dict,  # values by step
+    other: dict,  # values by step
 ) -> list:
-    "Return the common steps whose losses differ in any bit."
+    "Return the common steps whose values differ in any bit."
     return [step for step in one if step in other and one[step].tobytes() != other[step].tobytes()]
 
 # %% ../../nbs/07_state/12_rewind.ipynb #32000003

@@ -31,13 +31,31 @@ function whole(value) {
   return Number.isFinite(value) ? (value < 0 ? "−" : "") + thousands(String(Math.round(Math.abs(value)))) : String(value);
 }
 
-// A measured value, in `digits` digits that count; always the same number of them, so that a live value does not jump about.
-function number(value, digits = 4) {
+// A value that the kernel sends as text, as the page writes numbers; what is no number as it is.
+function valueText(text, digits) {
+  if (text === null || text === undefined || text === "") return text;
+  const value = Number(text);
+  if (Number.isNaN(value)) return /^nan$/i.test(text) ? "NaN" : text;
+  return number(value, digits);
+}
+
+// The counts in a text of the kernel: "step 1050 of 4800".
+const countsIn = text => typeof text === "string" ? text.replace(/\b(steps?|of|batch|epoch) (\d{4,})(?!\d|\.\d)/g, (_, word, count) => `${word} ${thousands(count)}`) : text;
+
+// The measured values in a text of the kernel, with as many digits as elsewhere: "0.04382 over the last 105 steps".
+const valuesIn = text => typeof text === "string" ? text.replace(/(?<![\w.])\d+\.\d{3,}(e-?\d+)?(?![\w.]*\w)/g, value => number(Number(value))) : text;
+
+// A measured value, in `digits` digits that count; always the same number of them, so that a live value does not jump about. A small
+// one is a power of ten, without zeros at its end.
+function number(value, digits = 3) {
   if (typeof value !== "number" || Number.isNaN(value)) return "–";
   const size = Math.abs(value), sign = value < 0 ? "−" : "";
   if (value === 0) return "0";
   if (size === Infinity) return sign + "∞";
-  if (size >= 1e7 || size < 1e-3) return sign + size.toExponential(Math.min(digits - 1, 2)).replace("e+", "e").replace("e-", "e−");
+  if (size >= 1e7 || size < 1e-2) {
+    const [head, power] = size.toExponential(Math.min(digits - 1, 2)).split("e");
+    return sign + Number(head) + "e" + power.replace("+", "");
+  }
   if (size >= 10 ** digits) return sign + thousands(size.toFixed(0));
   return sign + thousandsOf(size.toPrecision(digits));
 }
@@ -53,5 +71,7 @@ function duration(minutes) {
   if (minutes < 60) return Math.floor(minutes) + " min" + (minutes < 10 && seconds % 60 >= 1 ? " " + Math.floor(seconds % 60) + " s" : "");
   return Math.floor(minutes / 60) + " h" + (minutes < 1440 && minutes % 60 >= 1 ? " " + Math.floor(minutes % 60) + " min" : "");
 }
+
+const clockOf = date => [date.getHours(), date.getMinutes(), date.getSeconds()].map(o => String(o).padStart(2, "0")).join(":");
 
 const plural = (n, word) => `${whole(n)} ${word}${n === 1 ? "" : "s"}`;

@@ -66,7 +66,7 @@ const digits = step => Math.max(0, Math.min(9, -Math.floor(Math.log10(step * 1.0
 
 function exponent(v, step) {
   const power = Math.floor(Math.log10(v) + 1e-9), head = Number((v / 10 ** power).toFixed(digits(Math.min(1, step / 10 ** power))));
-  return `${head}e${power < 0 ? "−" : ""}${Math.abs(power)}`;
+  return `${head}e${power}`;
 }
 
 // Powers of ten; between them 2 and 5 where there are few; a narrow span is cut as a straight one.

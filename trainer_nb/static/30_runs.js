@@ -44,8 +44,11 @@ class Run {
 
   get(row, column) { return this.data[row * WIDE + column]; }
   last(column) { return this.rows ? this.get(this.rows - 1, column) : NaN; }
-  steps(row) { const o = row ? this.get(row, 0) - this.get(row - 1, 0) : this.width; return o > 0 && o < this.width ? o : this.width; }
-  known(column) { return this.curve(column + MEAN, 0).count > 0; }
+  // Whether there is any value of a quantity.
+  known(column) {
+    for (let i = this.rows - 1; i >= 0; i--) if (Number.isFinite(this.get(i, column + MEAN))) return true;
+    return false;
+  }
 
   // The first block at or beyond a place on an axis.
   find(column, value) {
@@ -76,46 +79,52 @@ class Run {
   curve(column, weight) {
     const held = this.curves.get(column);
     if (held && held.weight === weight) return held;
-    const mean = new Mean(weight), y = new Float64Array(this.rows), shares = new Float64Array(this.rows);
-    let count = 0;
-    for (let i = 0; i < this.rows; i++) {
-      const value = this.get(i, column);
-      if (Number.isFinite(value)) { y[i] = mean.add(value, this.steps(i)); count++; } else y[i] = NaN;
-      shares[i] = mean.share;
-    }
-    const curve = { weight, y, shares, count };
+    const curve = { weight, ...centeredMean(this.rows, i => this.get(i, 0), i => this.get(i, column), weight) };
     this.curves.set(column, curve);
     return curve;
   }
 
   // The abandoned steps, as segments of [x, y]; each begins on the curve, at the last step before it.
   abandonedSegments(axis, column, weight) {
-    const segments = [], { y, shares } = this.curve(column, weight);
-    let segment = null, mean = null, before = 0;
-    for (let i = 0; (i + 1) * WIDE <= this.left.length; i++) {
-      const step = this.left[i * WIDE], value = this.left[i * WIDE + column];
-      if (Number.isNaN(step)) { segment = null; continue; }
-      if (!segment) {
-        const at = this.find(0, step) - 1;
-        mean = new Mean(weight, at >= 0 && Number.isFinite(y[at]) ? y[at] * shares[at] : 0, at >= 0 && Number.isFinite(y[at]) ? shares[at] : 0);
-        segment = at >= 0 && Number.isFinite(y[at]) ? [[this.get(at, axis), y[at]]] : [];
-        segments.push(segment);
-        before = at >= 0 ? this.get(at, 0) : step - this.width;
-      }
-      if (Number.isFinite(value)) segment.push([this.left[i * WIDE + axis], mean.add(value, Math.max(1, step - before))]);
-      before = step;
+    const { y, sums, counts } = this.curve(column, weight), segments = [], value = i => this.left[i * WIDE + column], step = i => this.left[i * WIDE];
+    const count = Math.floor(this.left.length / WIDE);
+    for (let first = 0, end; first < count; first = end + 1) {
+      for (end = first; end < count && !Number.isNaN(step(end)); end++);
+      const at = end > first ? this.find(0, step(first)) - 1 : -1, known = at >= 0 && Number.isFinite(y[at]), segment = known ? [[this.get(at, axis), y[at]]] : [];
+      const before = known ? { step: this.get(at, 0), sum: sums[at], count: counts[at] } : null;
+      const mean = centeredMean(end - first, i => step(first + i), i => value(first + i), weight, before);
+      for (let i = first; i < end; i++) if (Number.isFinite(value(i))) segment.push([this.left[i * WIDE + axis], mean.y[i - first]]);
+      if (end > first) segments.push(segment);
     }
     return segments;
   }
 }
 
-// An exponential running mean that is right from the first value on: the sum is divided by the weights that are in it.
-class Mean {
-  constructor(weight, sum = 0, share = 0) { Object.assign(this, { weight, sum, share }); }
-  add(value, steps) {
-    const keep = this.weight ** steps;
-    this.sum = this.sum * keep + value * (1 - keep);
-    this.share = this.share * keep + (1 - keep);
-    return this.share ? this.sum / this.share : value;
+// The mean around each of `rows` values, in which a value counts `weight` to the power of its distance in steps: as many steps after a
+// place count as before it, so the curve does not lag behind a change. One pass forward sums what is before, one backward what is after.
+// A value that is not finite does not count and has no mean. before: {step, sum, count} of values that precede the first one.
+function centeredMean(rows, step, value, weight, before = null) {
+  const y = new Float64Array(rows), sums = new Float64Array(rows), counts = new Float64Array(rows);
+  let known = 0, sum = before ? before.sum : 0, count = before ? before.count : 0, last = before ? before.step : NaN, distance = NaN, keep = 0;
+  const kept = steps => {   // successive distances are equal nearly always
+    if (steps !== distance) keep = weight ** (distance = steps);
+    return keep;
+  };
+  for (let i = 0; i < rows; i++) {
+    const one = value(i), here = step(i);
+    if (!Number.isNaN(last)) { const o = kept(Math.abs(here - last)); sum *= o; count *= o; }
+    if (Number.isFinite(one)) { sum += one; count++; known++; }
+    last = here;
+    sums[i] = sum;
+    counts[i] = count;
   }
+  sum = count = 0;
+  for (let i = rows - 1; i >= 0; i--) {
+    const one = value(i), here = step(i);
+    if (i < rows - 1) { const o = kept(Math.abs(last - here)); sum *= o; count *= o; }
+    y[i] = Number.isFinite(one) ? (sums[i] + sum) / (counts[i] + count) : NaN;
+    if (Number.isFinite(one)) { sum += one; count++; }
+    last = here;
+  }
+  return { y, sums, counts, count: known };
 }

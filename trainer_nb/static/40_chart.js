@@ -305,10 +305,13 @@ class Chart extends Card {
   describe(runs, evaluations) {
     const main = runs.find(o => o.place === 0), own = evaluations.find(o => o.run.place === 0 && o.points.length);
     let value = NaN;
+    // A loss that is no longer finite leaves the curve where it was last; the number beside the title must not.
+    const broken = main && this.view.brokenLoss() && Number.isNaN(main.last(this.column + MEAN)) && main.known(this.column);
     if (main) { const { y } = main.curve(this.column + MEAN, this.weight); for (let i = y.length - 1; i >= 0 && Number.isNaN(value); i--) value = y[i]; }
     else if (!this.quantity && own) value = own.points[own.points.length - 1][1];
-    const text = Number.isNaN(value) ? "" : number(value);
+    const text = broken || main && this.key === "loss" && this.view.brokenLoss() ? "NaN" : Number.isNaN(value) ? "" : number(value);
     setText(this.value, text);
+    this.value.classList.toggle("tnb-broken", text === "NaN");
     setAttribute(this.plot, "aria-label", text ? `${this.title}: now ${text}` : `${this.title}: ${this.nothing()}`);
   }
 }

@@ -8,7 +8,7 @@ const STATES = {
 class Header {
   constructor() {
     this.box = make("header", "tnb-header");
-    const top = make("div", "tnb-top"), under = make("div", "tnb-under");
+    const top = this.top = make("div", "tnb-top"), under = make("div", "tnb-under");
     this.title = make("h3", "tnb-title");
     this.pill = make("span", "tnb-pill");
     this.pillIcon = icon("ring");
@@ -28,8 +28,13 @@ class Header {
     this.fact = {};
     for (const name of ["step", "epoch", "loss", "speed", "elapsed", "left", "memory"]) this.addFact(name);
     under.append(this.verdict);
-    this.box.append(top, under, this.bar, this.facts);
+    this.failure = make("details", "tnb-failure");
+    this.traceback = make("pre", "tnb-traceback", null, { tabindex: "0", role: "region", "aria-label": "traceback of the error" });
+    this.failure.append(make("summary", "", "Traceback"), this.traceback);
+    this.failure.addEventListener("toggle", () => { this.traceback.scrollTop = this.traceback.scrollHeight; });   // the error stands at its end
+    this.box.append(top, under, this.failure, this.bar, this.facts);
     show(this.link, false);
+    show(this.failure, false);
   }
 
   addFact(name) {
@@ -49,40 +54,60 @@ class Header {
   }
 
   update(status) {
-    const state = String(status.state || "new"), [shape, tone] = STATES[state] || STATES.inactive, evaluating = status.evaluating;
-    setText(this.state, evaluating ? "evaluating" : state);
-    setIcon(this.pillIcon, evaluating ? "evaluate" : shape);
-    setAttribute(this.pill, "data-tone", tone);
-    setAttribute(this.pill, "data-live", state === "training" || evaluating ? "" : null);
-    setText(this.words, evaluating ? `evaluating: ${whole(evaluating[0])}${evaluating[1] ? " of " + whole(evaluating[1]) : ""} batches` : status.words);
+    this.status = status;
+    this.sign();
     const health = ["good", "plain", "warn", "bad"].includes(status.tone) ? status.tone : "plain";
     setAttribute(this.verdict, "data-tone", health);
     setIcon(this.verdictIcon, health);
-    setText(this.sentence, status.verdict);
+    setText(this.sentence, valuesIn(countsIn(status.verdict)));
     this.verdict.classList.toggle("tnb-blank", !status.verdict);
+    show(this.failure, status.traceback);
+    setText(this.traceback, status.traceback);
     this.progress(status);
     this.set("step", status.step === null || status.step === undefined ? null : whole(status.step), status.total ? " / " + whole(status.total) : "");
     this.set("epoch", typeof status.epoch === "number" ? status.epoch.toFixed(2) : status.epoch, status.epochs ? " / " + rounded(status.epochs) : "");
-    this.set("loss", status.loss);
-    this.set("speed", status.rate);
+    this.set("loss", valueText(status.loss));
+    this.set("speed", typeof status.rate === "string" ? status.rate.replace(/^\d{4,}/, thousands) : status.rate);
     this.set("elapsed", status.elapsed);
     this.set("left", status.left);
     this.set("memory", status.memory);
     show(this.fact.memory.box, status.memory);
   }
 
-  progress({ share, state, step, total }) {
+  progress({ share, step, total }) {
     const known = typeof share === "number" && Number.isFinite(share), width = known ? Math.min(1, Math.max(0, share)) * 100 : 0;
     this.done.style.transform = `scaleX(${(width / 100).toFixed(5)})`;
     setAttribute(this.bar, "aria-valuenow", known ? Math.round(width) : null);
     setAttribute(this.bar, "aria-valuetext", total ? `step ${whole(step)} of ${whole(total)}` : step !== undefined ? `step ${whole(step)}` : null);
-    setAttribute(this.bar, "data-state", state);
   }
 
-  // The state of the connection to the kernel: empty when it works.
-  connection(words) {
+  // The state of the run, as far as it is known: without a connection, only what it was when the kernel was heard last.
+  sign() {
+    const { status, heard } = this, state = String(status.state || "new"), [shape, tone] = STATES[state] || STATES.inactive, evaluating = status.evaluating;
+    show(this.state, !heard);
+    setText(this.state, evaluating ? "evaluating" : state === "new" ? "Not started" : state);
+    setIcon(this.pillIcon, heard ? "plain" : evaluating ? "evaluate" : shape);
+    setAttribute(this.pill, "data-tone", heard ? "plain" : tone);
+    setAttribute(this.pill, "data-live", !heard && (state === "training" || evaluating) ? "" : null);
+    const batches = evaluating && `${whole(evaluating[0])}${evaluating[1] ? " of " + whole(evaluating[1]) : ""} batches`;
+    setText(this.words, heard ? `last known: ${state}, step ${whole(status.step)}, at ${heard}` : batches || countsIn(this.place(status.words, state)));
+    setAttribute(this.bar, "data-state", heard ? "inactive" : state);
+  }
+
+  // The words without the state, which stands before them already: "after step 10 of 100".
+  place(words, state) {
+    if (typeof words !== "string" || state === "new" && /^not started$/i.test(words)) return "";
+    return words.startsWith(state + " ") ? words.slice(state.length + 1) : words;
+  }
+
+  // words: on the connection to the kernel, empty when it works; heard: when it is gone, the time of the last message.
+  connection(words, heard) {
+    this.heard = heard;
     setText(this.link, words);
     show(this.link, Boolean(words));
+    const place = heard ? this.pill : this.top;   // instead of a state that is not known
+    if (this.link.parentNode !== place) place.append(this.link);
+    if (this.status) this.sign();
   }
 }
 

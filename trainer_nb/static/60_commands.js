@@ -31,20 +31,21 @@ class Commands {
   waiting(control) { return [...this.pending.values()].filter(o => o.control === control).length; }
 
   // An answer from the kernel; those to other pages' commands are ignored.
-  answer({ kind, id, text }) {
-    const command = this.pending.get(id);
+  answer(content) {
+    const { kind, id, text } = content, command = this.pending.get(id);
     if (!command) return;
     if (kind === "received") {
       clearTimeout(command.timer);
       this.move(command, "received", `${command.control.name}: received, the kernel is working on it`);
-    } else this.end(command, kind, text || `${command.control.name}: ${kind}`);
+    } else this.end(command, kind, text || `${command.control.name}: ${kind}`, content);
   }
 
-  end(command, phase, text) {
+  // content: of the answer; empty if the command could not be sent.
+  end(command, phase, text, content = {}) {
     clearTimeout(command.timer);
     this.pending.delete(command.id);
     this.move(command, phase, text, phase === "rejected" ? "bad" : "good");
-    command.control.answered && command.control.answered(phase);
+    command.control.answered && command.control.answered(phase, content);
   }
 
   stop() { for (const command of this.pending.values()) clearTimeout(command.timer); }

@@ -117,7 +117,6 @@ class Controls {
     this.buttons.pause.rename(this.running ? "Pause" : state === "new" ? "Start" : "Resume", this.running ? "pause" : "play");
     for (const name of ["pause", "step", "steps", "stop"]) this.buttons[name].fade(over, words);
     this.buttons.rewind.fade(!status.step, "No step has been done yet");
-    setAttribute(this.box, "data-busy", status.where === "cell" ? "" : null);
   }
 
   stop() { for (const button of Object.values(this.buttons)) button.stop(); }

@@ -114,10 +114,12 @@ class Choice extends Setting {
   }
 }
 
-// The learning rate: a slider over powers of ten beside the field. It is applied when the slider is let go.
+// The learning rate: a slider over powers of ten beside the field, applied when it is let go; buttons for small changes, which a slider
+// over seven powers of ten cannot make; and the way back from the last change made here.
 class Rate extends Setting {
   constructor(view, given) {
     super(view, given, "tnb-rate");
+    Object.assign(this, { sent: [], before: [] });   // changes that are not answered yet; the values before those that were made
     setText(this.label, this.name = this.title = "Learning rate");
     this.slider = make("input", "tnb-slider", null, { type: "range", step: "0.02", "aria-label": "learning rate, on a scale of powers of ten" });
     this.slider.addEventListener("pointerdown", () => { this.held = true; });
@@ -126,7 +128,46 @@ class Rate extends Setting {
     this.slider.addEventListener("change", () => this.let());
     this.slider.addEventListener("blur", () => { if (this.due) this.release(); });
     this.label.after(this.slider);
+    const button = (text, label, press) => {
+      const node = make("button", "tnb-button tnb-small", text, { type: "button", "aria-label": label, title: label });
+      node.addEventListener("click", press);
+      return node;
+    };
+    this.less = button("÷3", "divide the learning rate by 3", () => this.scale(1 / 3));
+    this.more = button("×3", "multiply the learning rate by 3", () => this.scale(3));
+    this.back = button("Undo", "undo the last change of the learning rate", () => this.undo());
+    this.tools = make("span", "tnb-group");
+    this.tools.append(this.less, this.more, this.back);
+    this.input.after(this.tools);
+    this.note = make("span", "tnb-rate-note");
+    this.box.append(this.note);
     this.put(given.value);
+    this.offer();
+  }
+
+  scale(factor) {
+    const value = this.touched ? this.read() : this.sent.length ? this.sent[this.sent.length - 1].value : this.given.value;
+    if (value > 0) this.apply(Number((value * factor).toPrecision(3)));
+    else this.apply(this.touched ? undefined : null);
+  }
+
+  undo() { if (this.before.length) this.apply(this.before.pop(), true); }
+
+  offer() { this.back.disabled = !this.before.length; }
+
+  apply(value = this.read(), undoes = false) {
+    if (value === null) return;
+    if (value !== undefined) this.sent.push({ value, undoes, before: this.sent.length ? this.sent[this.sent.length - 1].value : this.given.value });
+    this.offer();
+    super.apply(value);
+  }
+
+  answered(phase, content) {
+    const { value, undoes, before } = this.sent.shift();
+    if (phase === "rejected" ? undoes : !undoes && before !== null && before !== undefined) this.before.push(phase === "rejected" ? value : before);
+    if (phase === "done") setText(this.note, `lr ${number(value)} from step ${whole(content.step)}`);
+    this.offer();
+    super.answered(phase);
   }
 
   slide() {
@@ -148,8 +189,11 @@ class Rate extends Setting {
     if (this.touched) this.apply();
   }
 
+  // The field shows as many digits as other values; sent as it is, the present value stays.
+  read() { return this.touched ? super.read() : this.given.value; }
+
   put(value) {
-    super.put(value);
+    super.put(typeof value === "number" ? Number(value.toPrecision(3)) : value);
     if (!this.slider) return;
     const place = value > 0 ? Math.log10(value) : -7;
     setAttribute(this.slider, "min", Math.min(-7, Math.floor(place)));

@@ -23,7 +23,8 @@ class Evaluations {
     this.fresh = this.fresh !== false && !this.scroll.clientHeight;   // not yet in sight
     this.cells(this.columns, "th", columns);
     while (this.body.children.length > rows.length) this.body.lastChild.remove();
-    rows.forEach((row, i) => this.cells(this.body.children[i] || this.body.appendChild(make("tr")), "td", row));
+    const shown = row => row.map((text, i) => columns[i] === "epoch" ? text : cellText(text));
+    rows.forEach((row, i) => this.cells(this.body.children[i] || this.body.appendChild(make("tr")), "td", shown(row)));
     setText(this.note, earlier ? `${whole(earlier)} earlier ${earlier === 1 ? "one is" : "ones are"} not listed` : "");
     show(this.box, rows.length);
     if (bottom) this.scroll.scrollTop = this.scroll.scrollHeight;
@@ -40,6 +41,9 @@ class Evaluations {
   }
 }
 
+// A count with separators, a measured value with as many digits as elsewhere, and other texts as they are.
+const cellText = text => /^-?\d+$/.test(text) ? whole(Number(text)) : valueText(text);
+
 // One line for the newest, a list for all.
 class Notices {
   constructor() {
@@ -53,7 +57,7 @@ class Notices {
     this.list = make("ol", "tnb-notices", null, { tabindex: "0" });
     this.box.append(head, this.list);
     show(this.box, false);
-    this.held = [];
+    this.held = null;
   }
 
   say(text, tone = "plain", phase = "") {
@@ -61,19 +65,19 @@ class Notices {
     setAttribute(this.line, "data-tone", tone);
     setAttribute(this.line, "data-phase", phase || null);
     setIcon(this.icon, phase === "sent" || phase === "received" ? "dot" : phase === "busy" ? "wait" : tone === "plain" ? "info" : tone);
-    setText(this.text, text);
+    setText(this.text, countsIn(text));
   }
 
-  // The line shows the newest notice, unless it was there before.
+  // The line shows the newest notice, unless it was there before, or when the page came.
   update(list) {
-    const last = list[list.length - 1], before = this.held[this.held.length - 1], key = o => o ? JSON.stringify([o.text, o.at]) : "";
+    const last = list[list.length - 1], first = !this.held, before = (this.held || [])[(this.held || []).length - 1], key = o => o ? JSON.stringify([o.text, o.at]) : "";
     const bottom = this.list.scrollTop + this.list.clientHeight >= this.list.scrollHeight - 4;
     while (this.list.children.length > list.length) this.list.lastChild.remove();
     list.forEach((notice, i) => this.put(this.list.children[i] || this.list.appendChild(this.row()), notice));
     show(this.box, list.length);
     this.held = list;
     if (bottom) this.list.scrollTop = this.list.scrollHeight;
-    if (last && key(last) !== key(before)) this.say(last.text, last.tone);
+    if (last && !first && key(last) !== key(before)) this.say(last.text, last.tone);
   }
 
   row() {
@@ -86,7 +90,7 @@ class Notices {
     const shown = ["good", "plain", "warn", "bad"].includes(tone) ? tone : "plain";
     setAttribute(row, "data-tone", shown);
     setIcon(row.children[0], shown === "plain" ? "info" : shown);
-    setText(row.children[1], text);
+    setText(row.children[1], countsIn(text));
     setText(row.children[2], typeof at === "number" ? "step " + whole(at) : at);
   }
 }

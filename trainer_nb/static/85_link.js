@@ -1,6 +1,8 @@
 // The connection to the kernel: hello until it is answered, and the state of the connection.
 
 const AGAIN = 2000, SILENCE = 1000;   // ms between two hellos; ms after which the page shows that it waits
+// While the run trains, the kernel is heard every 2 s. ms of silence after which the page asks for an answer; ms that it waits for it
+const QUIET = 5000, GONE = 8000, RETRY = 10000;   // and ms between two later attempts
 
 class Link {
   constructor(view, model) {
@@ -10,6 +12,9 @@ class Link {
     this.onMessage = (content, buffers) => this.receive(content, buffers || []);
     this.gone = () => this.close();
     this.moved = () => this.alive() ? this.hello() : this.close();
+    this.heard = Date.now();
+    this.asked = null;
+    this.watch = setInterval(() => this.look(), 1000);
     model.on("msg:custom", this.onMessage);
     model.on("comm:close", this.gone);
     model.on("comm_live_update", this.moved);
@@ -27,10 +32,24 @@ class Link {
     this.say();
   }
 
+  // A kernel that was killed or restarted closes nothing: without an answer, a run that is shown as training is not known to train.
+  look() {
+    if (!this.answered || this.closed || !this.view.live()) { this.asked = null; return; }
+    const now = Date.now();
+    if (this.asked !== null && now - this.asked > GONE) {
+      this.close();
+      this.timer = setInterval(() => this.post({ kind: "ping" }), RETRY);
+    }
+    else if (this.asked === null && now - this.heard > QUIET) {
+      this.asked = now;
+      this.post({ kind: "ping" });
+    }
+  }
+
   say() { this.post({ kind: "hello", page: this.page, view: this.view.id, seen: this.seen }); }
 
   post(content) {
-    if (this.closed && content.kind !== "hello") return false;
+    if (this.closed && !["hello", "ping"].includes(content.kind)) return false;
     try { this.model.send(content); return true; }
     catch (error) {
       if (!this.closed) { console.warn("trainer_nb: not sent:", error); this.lost(); }
@@ -46,13 +65,21 @@ class Link {
 
   receive(content, buffers) {
     if (!content || typeof content !== "object") return;
+    this.heard = Date.now();
+    this.asked = null;
     if (content.kind === "all") {
       this.seen++;
       this.answered = true;
       clearInterval(this.timer);
       clearTimeout(this.patience);
     }
-    if (this.answered && (this.closed || content.kind === "all")) { this.closed = false; this.view.connection(""); }
+    if (this.answered && (this.closed || content.kind === "all")) {
+      const again = this.closed && content.kind === "pong";
+      this.closed = false;
+      clearInterval(this.timer);
+      this.view.connection("");
+      if (again) { this.hello(); return; }   // messages may be missing
+    }
     if (content.kind === "all") this.view.begin(content, buffers);
     else if (content.kind === "news" && this.seen && !this.view.take(content, buffers)) this.hello();
     else if (["received", "done", "rejected"].includes(content.kind)) this.view.commands.answer(content);
@@ -67,6 +94,7 @@ class Link {
 
   stop() {
     clearInterval(this.timer);
+    clearInterval(this.watch);
     clearTimeout(this.patience);
     this.model.off("msg:custom", this.onMessage);
     this.model.off("comm:close", this.gone);

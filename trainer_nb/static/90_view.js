@@ -8,14 +8,23 @@ class View {
     Object.assign(this, { runs: new Map(), places: new Map(), order: [], metrics: {}, marks: [], status: {}, charts: new Map(), heats: new Map() });
     this.root = make("div", "tnb", null, { "data-lm-suppress-shortcuts": "true" });
     this.root.trainerNb = this;
+    el.classList.add("tnb-host");
+    const part = model.get("part");
+    if (part) this.root.setAttribute("data-part", part);   // of the view, which is shown alone
     this.theme = new Theme(this.root, () => this.recolor());
     this.commands = new Commands(this);
     this.build();
     el.append(this.root);
-    this.keys = event => { if (!event.ctrlKey && !event.metaKey) event.stopPropagation(); };   // a notebook's shortcuts are not meant here
+    // A notebook's shortcuts are not meant here, but for saving.
+    const saving = event => (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "s", command = event => event.ctrlKey || event.metaKey;
+    this.keys = event => { if (!saving(event) && (!command(event) || event.target.matches("input, select, pre"))) event.stopPropagation(); };
     this.root.addEventListener("keydown", this.keys);
-    // But saving is: the mark is off for that one key, before JupyterLab (which listens at the document) looks for it.
-    this.saves = event => setAttribute(this.root, "data-lm-suppress-shortcuts", (event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "s" ? null : "true");
+    // Before JupyterLab and Notebook 7 (which listen at the document) look for the mark: it stands at the element with the focus as well,
+    // since shortcuts of Notebook 7 that are meant for any element with the focus are looked for there first.
+    this.saves = event => {
+      if (!this.root.contains(event.target)) return;
+      for (const node of [this.root, event.target]) setAttribute(node, "data-lm-suppress-shortcuts", saving(event) ? null : "true");
+    };
     window.addEventListener("keydown", this.saves, true);
     this.stills = new Stills(this.root);
     this.placed = new ResizeObserver(() => { this.theme.read(); this.stills.watch(this.still); this.evaluations.settle(); });   // made before it stands in the page
@@ -86,17 +95,21 @@ class View {
   setStatus(status) {
     if (this.status.state !== status.state && this.notices.phase === "done") this.say("", "plain");   // what was done has passed
     this.status = status;
+    this.heardAt = new Date();
     this.header.update(status);
     this.controls.update(status);
     const busy = status.where === "cell" && this.controlled;
     setText(this.hintText, busy ? this.cellHint || "A cell is training: clicks take effect when it ends." : "");
     show(this.hint, busy);
+    setAttribute(this.control, "data-busy", status.where === "cell" ? "" : null);
   }
 
   setRuns(list) {
     this.order = list.map(o => o.run);
     for (const id of this.runs.keys()) if (!this.order.includes(id)) { this.runs.delete(id); delete this.metrics[id]; }
     if (this.mainId !== this.order[0]) { this.mainId = this.order[0]; this.places.clear(); this.places.set(this.mainId, 0); this.zoomTo(null); }
+    // the kernel gives each run its colour, the same in all charts; place 1 has colour 2, since 1 is that of the evaluations
+    for (const o of list) if (typeof o.color === "number") this.places.set(o.run, o.color ? o.color - 1 : 0);
     for (const id of this.order) this.run(id);
   }
 
@@ -122,6 +135,9 @@ class View {
   // ---- what the parts ask
   all() { return this.order.map(o => this.runs.get(o)).filter(Boolean); }
   shown() { return this.all().filter(o => !this.hidden.has("run:" + o.id)); }
+  live() { return this.status.state === "training" || Boolean(this.status.evaluating); }
+  // Whether the newest loss is known and is not finite.
+  brokenLoss() { const { loss } = this.status; return typeof loss === "string" && /^(nan|-?inf)/i.test(loss); }
   main() { return this.runs.get(this.mainId) || this.all()[0] || new Run("", 0); }
 
   // A place of a mark on the axis in force: its own, or by its step.
@@ -182,8 +198,8 @@ class View {
     const { theme } = this, entries = this.all().map(run => ({ key: "run:" + run.id, text: run.label, kind: "line", color: theme.hue(run.place ? run.place + 1 : 0) }));
     if (this.all().some(o => o.rows)) entries.push({ key: "kind:steps", text: "each step", kind: "band", color: theme.hue(0) });
     if (Object.values(this.metrics).some(o => Object.keys(o).length)) entries.push({ key: "kind:evaluations", text: "evaluations", kind: "ring", color: theme.hue(1) });
-    if (this.all().some(o => o.left.length)) entries.push({ key: "kind:left", text: "abandoned", kind: "dashes", color: theme.muted });
-    if (this.marks.length) entries.push({ key: "kind:marks", text: "changes", kind: "flag", color: theme.muted });
+    if (this.all().some(o => o.left.length)) entries.push({ key: "kind:left", text: "discarded", kind: "dashes", color: theme.muted });
+    if (this.marks.length) entries.push({ key: "kind:marks", text: "events", kind: "flag", color: theme.muted });
     this.toolbar.list(entries);
   }
 
@@ -233,7 +249,7 @@ class View {
     const changes = this.marks.filter(under).slice(0, 8);
     const row = main.nearest(AXES[this.axis].column, x), near = row >= 0 ? main.convert(x, AXES[this.axis].column, 0) : x;
     const others = Object.entries(AXES).filter(([name]) => name !== this.axis && row >= 0).map(([, axis]) => axis.say(main.convert(near, 0, axis.column)));
-    this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, changes.map(o => `⚑ ${o.word || o.kind}${o.gone ? " (abandoned)" : ""}`),
+    this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, changes.map(o => `⚑ ${countsIn(o.word || o.kind)}${o.gone ? " (discarded)" : ""}`),
       [box.left - own.left + place, box.top - own.top + 18]);
   }
 
@@ -274,7 +290,9 @@ class View {
   connection(state) {
     const words = { waiting: "Waiting for the kernel (a cell is running, or the kernel is gone)", closed: "Not connected to a kernel" }[state] || "";
     if (words) setText(this.waitingText, words + (state === "closed" ? ": run the cell again to see this dashboard live." : ""));
-    this.header.connection({ waiting: "waiting for the kernel", closed: "not connected" }[state] || "");
+    this.closed = state === "closed";
+    this.header.connection({ waiting: "waiting for the kernel", closed: "not connected" }[state] || "", this.closed && this.heardAt ? clockOf(this.heardAt) : "");
+    setAttribute(this.control, "data-gone", this.closed ? "" : null);
     this.root.classList.toggle("tnb-closed", state === "closed");
   }
 

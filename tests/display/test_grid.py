@@ -1,0 +1,31 @@
+"The grid of a chart: no empty cell, and a legend that plotly's buttons do not cover."
+import re
+
+import pytest
+
+from trainer_nb.display.charts import plotly_figure, plotly_spec
+from trainer_nb.display.panels import LineSeries, Panel
+from trainer_nb.display.svg import PANEL_WIDTH, render_svg
+
+
+def panels(n): return [Panel(f"panel {i}", [LineSeries([1, 2], [3, 4], "one"), LineSeries([1, 2], [4, 3], "two")]) for i in range(n)]
+
+
+@pytest.mark.parametrize("count,columns,width", [(1, 2, 1), (2, 2, 1), (3, 2, 2), (4, 2, 1), (4, 3, 3), (5, 3, 2), (7, 3, 3)])
+def test_the_last_panel_fills_its_row(count, columns, width):
+    layout = plotly_spec(panels(count), columns)["layout"]
+    axes = [layout["xaxis" + (str(i + 1) if i else "")]["domain"] for i in range(count)]
+    assert len([k for k in layout if k.startswith("xaxis")]) == count
+    assert axes[-1][1] == pytest.approx(1.0)
+    shown = min(columns, count)
+    assert axes[-1][0] == axes[(count - 1) % shown][0]
+    assert axes[-1][1] - axes[-1][0] >= width * (axes[0][1] - axes[0][0]) - 1e-9
+    assert plotly_figure(panels(count), columns).layout.xaxis.domain == tuple(axes[0])
+    # the same in the picture: the axis of the last panel ends at the right edge
+    svg = render_svg(panels(count), columns)
+    assert float(re.search(r'viewBox="0 0 ([\d.]+) ', svg)[1]) == shown * (PANEL_WIDTH + 20) - 20
+
+
+def test_the_legend_is_away_from_plotlys_buttons():
+    spec = plotly_spec(panels(3))
+    assert spec["layout"]["legend"]["xanchor"] == "left" and spec["layout"]["legend"]["x"] == 0

@@ -1,0 +1,193 @@
+"The kernel's side of a live view: signs of life, the thread that updates all views, and views as widgets."
+import gc, math, subprocess, sys, threading, time, weakref
+
+import pytest
+import torch
+
+from lab import eventually
+from trainer_nb import Learner
+from trainer_nb.live import dashboard
+from trainer_nb.live.dashboard import ViewRefresher
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Page:
+    "Takes the place of a widget, and keeps its messages."
+    def __init__(self): self.messages = []
+    def send(self, content, buffers=None): self.messages.append(content)
+    def close(self): pass
+    def kinds(self): return [o["kind"] for o in self.messages]
+
+
+def made(**settings):
+    torch.manual_seed(0)
+    x = torch.randn(64, 4)
+    data = torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long())
+    return Learner(torch.nn.Linear(4, 2), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True,
+                   max_steps=100, **settings)
+
+
+def shown(learn):
+    "A view, and the page that shows it."
+    view, page = learn.dashboard(), Page()
+    view.connection.widget = page
+    view.connection.receive(page, {"kind": "hello", "page": "p1", "view": "v1"}, [])
+    return view, page
+
+
+def test_a_page_that_asks_is_answered():
+    view, page = shown(made())
+    view.connection.receive(page, {"kind": "ping"}, [])
+    assert page.kinds() == ["all", "pong"]
+
+
+def test_signs_of_life(monkeypatch):
+    "While a step takes long nothing changes, and the page must not take the kernel for dead; at other times it is left alone."
+    learn = made()
+    view, page = shown(learn)
+    view.send_changes()
+    page.messages.clear()
+    monkeypatch.setattr(dashboard, "SIGN_INTERVAL", 0.0)
+    monkeypatch.setattr(view, "send_changes", lambda: None)
+    view.refresh()
+    assert page.kinds() == []                            # it does not train
+    view.view_model.sent["status"]["state"] = "training"
+    view.refresh()
+    assert page.kinds() == ["pong"]
+    monkeypatch.setattr(dashboard, "SIGN_INTERVAL", 60.0)
+    view.refresh()
+    assert page.kinds() == ["pong"]                      # one is enough
+
+
+def test_a_changed_setting_says_its_first_step():
+    learn = made()
+    view, page = shown(learn)
+    learn.step(7)
+    view.connection.receive(page, {"kind": "do", "id": "v1-1", "verb": "set", "with": {"lr": 0.02}}, [])
+    eventually(lambda: page.kinds()[-1] == "done")
+    assert page.messages[-1] == {"kind": "done", "id": "v1-1", "text": "lr = 0.02 from step 8 on", "step": 8}
+    assert learn.optimizer.param_groups[0]["lr"] == 0.02
+
+
+class Slow:
+    "A view whose updates take time, of the processor or of others, and whose command is done at some time."
+    def __init__(self, wall=0.0, done_at=None): self.wall, self.done_at, self.failures, self.updates, self.answered = wall, done_at, 0, 0, None
+    def refresh(self):
+        self.updates += 1
+        time.sleep(self.wall)
+    def poll(self):
+        if self.done_at is None or self.answered: return False
+        if time.monotonic() > self.done_at: self.answered = time.monotonic()
+        return not self.answered
+    def give_up(self, error): raise AssertionError(error)
+
+
+def test_the_pause_is_bounded_and_counts_the_threads_own_time():
+    "Waiting for others is no work: the thread of the updates is not slowed down by a training thread."
+    assert [ViewRefresher().pause_after(o) for o in (0.0, 0.02, 0.05, 60.0)] == [0.25, pytest.approx(0.38), pytest.approx(0.95), 1.0]
+    refresher, slow = ViewRefresher(), Slow(wall=0.2)
+    refresher.add(slow)
+    time.sleep(3)
+    assert slow.updates >= 4                             # every 0.45 s; 19 times 0.2 s would be one
+
+
+def test_answers_do_not_wait_for_the_next_update(monkeypatch):
+    monkeypatch.setattr(ViewRefresher, "EVERY", 1.0)
+    refresher, slow = ViewRefresher(), Slow()
+    refresher.add(slow)
+    eventually(lambda: slow.updates, "an update")
+    slow.done_at = time.monotonic() + 0.2
+    refresher.has_command.set()                          # as a view does with each command
+    eventually(lambda: slow.answered, "an answer", 3)
+    assert slow.answered - slow.done_at < 0.5
+
+
+def test_a_picture_holds_up_no_message(monkeypatch):
+    "It is drawn in a thread of its own, from a copy; messages and answers go on meanwhile."
+    learn = made()
+    view, page = shown(learn)
+    begun, go_on, drawn = threading.Event(), threading.Event(), []
+    class Handle:
+        def update(self, bundle, raw): drawn.append(bundle)
+    def slowly(view_model, *ignored):
+        begun.set()
+        go_on.wait(30)
+        return {"step": view_model.sent["status"]["step"], "blocks": len(view_model.curves[0].blocks.table), "text/html": ""}
+    monkeypatch.setattr(dashboard, "still_bundle", slowly)
+    view.still.handle = Handle()
+    learn.step(3)
+    view.refresh()                                       # the state has changed: a picture is due
+    assert begun.wait(30)
+    learn.step(4)
+    view.refresh()
+    assert page.messages[-1]["status"]["step"] == 7 and not drawn
+    view.connection.receive(page, {"kind": "do", "id": "v1-1", "verb": "set", "with": {"lr": 0.02}}, [])
+    eventually(lambda: page.kinds()[-1] == "done")
+    go_on.set()
+    eventually(lambda: [(o["step"], o["blocks"]) for o in drawn] == [(3, 3)], "the picture of its time")
+
+
+# --- a view as a widget ---------------------------------------------------------------------------------------------------
+
+def test_a_view_in_a_box():
+    "Like any other widget, with its parts, each of which receives the messages; and without a connection until it is shown."
+    import ipywidgets
+    view = made().dashboard()
+    assert isinstance(view, ipywidgets.Widget) and view.comm is None
+    box = ipywidgets.VBox([view, ipywidgets.HBox([view.controls, view.charts, view.table])])
+    assert box.children[0] is view and view.comm is not None and view in dashboard.OPEN_VIEWS
+    assert view.charts is view.charts and [o.part for o in box.children[1].children] == ["controls", "charts", "table"]
+    sent = []
+    for name in ("controls", "charts", "table"): getattr(view, name).send = lambda content, buffers, name=name: sent.append((name, content["kind"]))
+    view.connection.receive(view.table, {"kind": "hello", "page": "p1", "view": "v1"}, [])
+    assert sent == [("controls", "all"), ("charts", "all"), ("table", "all")]
+    view.close()
+    assert view.comm is None and view not in dashboard.OPEN_VIEWS and not view.connection.parts
+    assert "Linear" in repr(view)
+
+
+def test_the_traits_of_a_view(capsys):
+    "Step, loss and state, to be observed and linked; an observer that fails ends nothing."
+    import ipywidgets, traitlets
+    learn = made()
+    view, bar, seen = learn.dashboard(), ipywidgets.IntProgress(max=100), []
+    assert (view.step, view.state) == (0, "new") and math.isnan(view.loss)
+    traitlets.link((view, "step"), (bar, "value"))
+    view.observe(lambda change: seen.append((change["name"], change["new"])), ["state", "loss"])
+    view.observe(lambda change: 1 / 0, "state")
+    learn.step(20)
+    eventually(lambda: view.state == "paused" and view.step == 20, "the thread that updates views")
+    assert bar.value == 20 and view.loss == learn.history[-1].loss and ("state", "paused") in seen and ("loss", view.loss) in seen
+    assert "An observer of state failed with ZeroDivisionError" in capsys.readouterr().err
+    learn.train()
+    eventually(lambda: view.state == "finished" and view.step == 100 == bar.value)
+    view.close()
+
+
+def test_a_view_that_is_not_shown_is_deleted():
+    view = made().dashboard()
+    dead = weakref.ref(view)
+    del view
+    gc.collect()
+    assert dead() is None
+
+
+def test_two_views_of_one_cell(monkeypatch):
+    "One cell may show several; run again, it shows new ones."
+    request = {"msg_id": "m1", "cell": "c1"}
+    monkeypatch.setattr(dashboard, "kernel_request", lambda: request)
+    learn = made()
+    one, two = learn.dashboard(), learn.dashboard()
+    one.model_id, two.model_id
+    assert one.comm is not None and two.comm is not None
+    request = {"msg_id": "m2", "cell": "c1"}
+    three = learn.dashboard()
+    three.model_id
+    assert one.comm is None and two.comm is None and three.comm is not None
+    three.close()
+
+
+def test_the_import_needs_no_widgets():
+    code = "import sys, trainer_nb; print([o for o in ('anywidget', 'ipywidgets') if o in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
