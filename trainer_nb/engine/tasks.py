@@ -439,13 +439,15 @@ def run_deferred_changes(run: RunState) -> None:
     """Apply the changes that callbacks have postponed, now that the user owns the run; keep one that is interrupted for
     the next time."""
     while run.deferred_changes:
+        change = run.deferred_changes.pop(0)
         try:
-            run.deferred_changes[0]()
+            change()
         except Exception:
             # invalid, and it would be again
-            run.deferred_changes.pop(0)
             raise
-        run.deferred_changes.pop(0)
+        except BaseException:
+            run.deferred_changes.insert(0, change)
+            raise
 
 # %% ../../nbs/06_engine/20_tasks.ipynb #a2d10003
 def restore_here(learner: TrainerBase, snapshot: Snapshot) -> None:
