@@ -312,6 +312,7 @@ def check_part(
     value: Any,
 ) -> None:
     "Raise TypeError for a part that the constructor would not accept either."
+    check_not_remote(learner.run_state, name)
     if name == "data_collator" and value is None:
         raise TypeError("data_collator is a function, not None; trainer_nb.default_data_collator is the default.")
     if name in FUNCTIONS and not (name == "compute_metrics" and learner.args.batch_eval_metrics):
