@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['HISTORIES', 'FETCH_INTERVAL', 'RESERVED_KINDS', 'LOGGED_BY_LOOP', 'NOTHING_SENT', 'LogSink', 'History',
-           'register_for_forks', 'select_records', 'describe_history', 'DeferredFetch', 'request_fetch', 'send_to_log',
-           'add_event', 'event_metrics', 'store_event', 'metric_column', 'Place', 'abandoned_at', 'is_ancestor',
-           'abandon_after', 'update_abandoned', 'list_evaluations', 'history_dataframe', 'rows_line', 'reading_line',
-           'unsent_lines', 'open_log', 'is_continuation', 'close_other_logs', 'log_header', 'count_logged',
-           'disable_log', 'flush_log', 'copy_log', 'close_log', 'detach_log', 'history_from_header', 'apply_log_line',
-           'apply_reading', 'validate_position', 'index_events', 'read_history']
+           'register_for_forks', 'select_records', 'describe_history', 'metric_column', 'DeferredFetch',
+           'request_fetch', 'send_to_log', 'add_event', 'event_metrics', 'store_event', 'Place', 'abandoned_at',
+           'is_ancestor', 'abandon_after', 'update_abandoned', 'list_evaluations', 'history_dataframe', 'rows_line',
+           'reading_line', 'unsent_lines', 'open_log', 'is_continuation', 'close_other_logs', 'log_header',
+           'count_logged', 'disable_log', 'flush_log', 'copy_log', 'close_log', 'detach_log', 'history_from_header',
+           'apply_log_line', 'apply_reading', 'validate_position', 'index_events', 'read_history']
 
 # %% ../../nbs/01_core/08_history.ipynb #c4bea7d9
 class LogSink(Protocol):
@@ -221,6 +221,21 @@ def describe_history(history: History) -> str:
     heading = f"History of run {history.run_id}{name}, {len(history)} rows"
     return f"{heading}\n{Records(head_and_tail(history))!r}" if len(history) else heading
 
+def metric_column(history: History, name: str) -> np.ndarray:
+    "Return a metric by row, nan where it has no value; raise KeyError for an unknown name."
+    values = np.full(len(history), math.nan)
+    known = dict.fromkeys([*COLUMN_NAMES, "samples_per_second"])
+    is_metric = False
+    for row, metrics in list(history.metrics.items()):
+        known |= dict.fromkeys(metrics)
+        value = metrics.get(name)
+        if isinstance(value, (int, float)) and row < len(values):
+            values[row] = value
+            is_metric = True
+    if not is_metric:
+        raise KeyError(f"There is no column {name!r}.{suggest_names(name, known)}")
+    return values
+
 # %% ../../nbs/01_core/08_history.ipynb #3f884c96
 FETCH_INTERVAL = 2.0   # seconds
 
@@ -302,21 +317,6 @@ def store_event(history: History, event: dict[str, Any]):
         if row is not None:
             history.metrics.setdefault(row, {}).update(metrics)
             history.metric_rows.append(row)
-
-def metric_column(history: History, name: str) -> np.ndarray:
-    "Return a metric by row, nan where it has no value; raise KeyError for an unknown name."
-    values = np.full(len(history), math.nan)
-    known = dict.fromkeys([*COLUMN_NAMES, "samples_per_second"])
-    is_metric = False
-    for row, metrics in list(history.metrics.items()):
-        known |= dict.fromkeys(metrics)
-        value = metrics.get(name)
-        if isinstance(value, (int, float)) and row < len(values):
-            values[row] = value
-            is_metric = True
-    if not is_metric:
-        raise KeyError(f"There is no column {name!r}.{suggest_names(name, known)}")
-    return values
 
 # %% ../../nbs/01_core/08_history.ipynb #3a58750f
 class Place(NamedTuple):
