@@ -289,7 +289,7 @@ def test_a_layer_that_was_watched_later_is_blank_before():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         heat = next(o for o in learn.watched.panels() if o.title == "output spread").things[0]
-        row = heat.rows.index("outer")
+        row = heat.rows.index("outer (Linear)")
         assert np.isnan(heat.values[row][:3]).all() and np.isfinite(heat.values[row][3:]).all()
         assert apply_colormap(*color_values(heat))[row, :, 3].tolist() == [0, 0, 0, 255, 255, 255]
         assert heatmap_trace(heat)["z"][row][:3] == [None] * 3 and np.isnan(reduce_columns(heat, 3).values[row, 0])

@@ -30,9 +30,9 @@ from ..engine.overrides import TrainerBase, local_model
 # %% auto #0
 __all__ = ['WATCH_COLUMNS', 'DEFAULT_QUANTITIES', 'Quantities', 'DEFAULT_PANELS', 'SHARE_TITLES', 'split_quantities',
            'select_layers', 'layer_moments', 'LayerSampler', 'to_scalar_tensor', 'watch_columns', 'watch_values',
-           'output_histograms', 'Watch', 'watch', 'unwatch', 'WatchTable', 'read_watch_tables', 'watched_names',
-           'combine_tables', 'WatchReport', 'heatmap_panel', 'histogram_series', 'histogram_panel', 'watch_panels',
-           'histogram_chart']
+           'output_histograms', 'Watch', 'watch', 'unwatch', 'WatchTable', 'read_watch_tables', 'watched_types',
+           'watched_names', 'combine_tables', 'WatchReport', 'heatmap_panel', 'histogram_series', 'histogram_panel',
+           'watch_panels', 'histogram_chart']
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #7bd8f72c
 WATCH_COLUMNS = {
@@ -293,7 +293,9 @@ class Watch(TrainerCallback):
         if self.sampled is None: return
         history = learner.run_state.history
         row = len(history) - 1
-        header = {"kind": "watch", "layers": list(self.layers), "columns": watch_columns(self.sampled)}
+        kinds = [type(layer).__name__ for layer in self.layers.values()]
+        columns = watch_columns(self.sampled)
+        header = {"kind": "watch", "layers": list(self.layers), "types": kinds, "columns": columns}
         if header["columns"]:
             history.readings.add(row, history.readings.table(header), watch_values(self.sampled))
         names, shapes = output_histograms(self.sampled)
@@ -363,6 +365,11 @@ def read_watch_tables(history: History) -> list[WatchTable]:
         tables.append(WatchTable(header["kind"], layers, columns, kept_rows, steps[kept_rows], numbers))
     return tables
 
+def watched_types(history: History) -> dict[str, str]:
+    "Return the type of each layer by its name, where the log has it."
+    headers = [header for header in history.readings.tables if "types" in header]
+    return {name: kind for header in headers for name, kind in zip(header["layers"], header["types"])}
+
 def watched_names(history: History) -> list[str]:
     "Return the names of the measured numbers, without copying the numbers."
     headers = [header for header in history.readings.tables if header.get("kind") == "watch"]
@@ -395,6 +402,8 @@ class WatchReport(PanelDisplay):
     def __init__(self, history: History):
         self.tables = read_watch_tables(history)
         self._names = watched_names(history)
+        # types of the layers, by name
+        self.types = watched_types(history)
 
     def names(self) -> list[str]:
         "Return the names of the measured numbers."
@@ -445,7 +454,8 @@ def heatmap_panel(watched: WatchReport, column: str) -> Panel | None:
     log = column not in SHARE_TITLES and (np.nan_to_num(rows, nan=1.0) > 0).any()
     # a fixed range, so that a small share looks small
     span = (0.0, 1.0) if column in SHARE_TITLES else None
-    return Panel(SHARE_TITLES.get(column, column), [Heatmap(steps, list(groups), rows, log, span=span)])
+    names = [f"{name} ({watched.types[name]})" if name in watched.types else name for name in groups]
+    return Panel(SHARE_TITLES.get(column, column), [Heatmap(steps, names, rows, log, span=span)])
 
 def histogram_series(watched: WatchReport, layer: str) -> tuple[list[int], np.ndarray]:
     "Return a layer's steps and histograms (steps, BINS + 1); raise KeyError if there are none."
