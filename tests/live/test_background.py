@@ -1,5 +1,5 @@
 "A run in a thread: the same bytes as in a cell, every verb meanwhile, errors, waiting, and what headless programs, terminals and scripts make of it."
-import contextlib, gc, os, subprocess, sys, textwrap, time, warnings, weakref
+import contextlib, gc, os, re, subprocess, sys, textwrap, time, warnings, weakref
 
 import nbformat
 import pytest
@@ -351,7 +351,7 @@ def test_a_program_sees_the_end_that_the_refreshing_thread_has_drawn(tmp_path):
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
     NotebookClient(nb, timeout=120, store_widget_state=False, resources={"metadata": {"path": str(tmp_path)}}).execute()
     stills = [o["data"]["text/html"] for o in nb.cells[1].outputs if "trainer_nb still" in o.get("data", {}).get("text/html", "")]
-    assert len(stills) == 1 and "step 60 of" in stills[0] and "paused" in stills[0]
+    assert len(stills) == 1 and "step 60 of" in stills[0] and "paused" in stills[0] and re.search(r"as of \d\d:\d\d:\d\d", stills[0])
 
 
 def test_a_loop_of_verbs_does_not_lock_the_run_out():

@@ -128,6 +128,25 @@ def test_a_picture_holds_up_no_message(monkeypatch):
     eventually(lambda: [(o["step"], o["blocks"]) for o in drawn] == [(3, 3)], "the picture of its time")
 
 
+def test_a_picture_that_had_to_move_says_so(monkeypatch):
+    "A page that was loaded again updates no output of its cells, so the picture goes below the cell that has just ended, once."
+    learn = made()
+    view, page = shown(learn)
+    displayed = []
+    class Handle:
+        def update(self, bundle, raw): "It is not seen any more."
+    def display(bundle, **kwargs):
+        displayed.append(bundle["text/html"])
+        return Handle()
+    monkeypatch.setattr("IPython.display.display", display)
+    view.still.show()
+    assert "as of" in displayed[0] and dashboard.MOVED_CAPTION not in displayed[0]
+    learn.step(3)
+    view.connection.receive(page, {"kind": "hello", "page": "another", "view": "v2"}, [])
+    for _ in range(2): dashboard.refresh_still(view)
+    assert len(displayed) == 2 and dashboard.MOVED_CAPTION in displayed[1] and "step 3" in displayed[1]
+
+
 # --- a view as a widget ---------------------------------------------------------------------------------------------------
 
 def test_a_view_in_a_box():
