@@ -106,13 +106,13 @@ class TrainingMixin(TrainerBase):
 
 # %% ../nbs/learner.ipynb #f2c23904
 def check_train_args(run: RunState, resume: Any, trial: Any, ignored: Sequence[str] | None) -> None:
-    """Raise ValueError for arguments of train() that only the Trainer's internal calls use, or that would not reach the
-    run; TypeError for a number of epochs."""
+    """Raise ValueError for a number of epochs, and for arguments of train() that only the Trainer's internal calls use,
+    or that would not reach the run."""
     if isinstance(resume, (int, float)) and not isinstance(resume, bool):
-        raise TypeError(
-            f"train() trains to the end of the run, and takes no number of epochs: learn.run(epochs={resume}) trains"
-            f" for that long, and Learner(..., num_train_epochs={resume}) or learn.set(num_train_epochs={resume}) makes"
-            " it the length of the run."
+        raise ValueError(
+            f"train() trains to the end of the run; it resumes from the path of a checkpoint or True, not from {resume}."
+            f" learn.run(epochs={resume}) trains for that many epochs, and learn.set(num_train_epochs={resume}) makes"
+            " them the length of the run."
         )
     if trial is not None:
         raise ValueError("train() takes no trial: hyperparameter_search() makes a learner for each, and trains it.")

@@ -67,7 +67,7 @@ def test_refused_when_made(what): refused(*MADE[what])
 
 CALLS = {
     "train(epochs)": (lambda learn: learn.train(epochs=5), TypeError, r"train\(\) has no argument 'epochs'.*learn.run\(epochs=5\).*learn.set\(num_train_epochs=5\)"),
-    "train(n)": (lambda learn: learn.train(5), TypeError, r"no number of epochs: learn.run\(epochs=5\)"),
+    "train(n)": (lambda learn: learn.train(5), ValueError, r"not from 5. learn.run\(epochs=5\).*learn.set\(num_train_epochs=5\)"),
     "train(max_steps)": (lambda learn: learn.train(max_steps=5), TypeError, r"learn.run\(steps=5\)"),
     "train(lr)": (lambda learn: learn.train(lr=0.1), TypeError, r"learn.set\(lr=0.1\)"),
     "step(steps)": (lambda learn: learn.step(steps=5), TypeError, r"step\(\) has no argument 'steps'; it is called 'n'"),
