@@ -320,6 +320,7 @@ def test_notebook_7(browser):
     finally: lab.close()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_killed_does_not_train(page):
     "The server starts another kernel; what the page shows as training must not stay green. A cell that only keeps the kernel busy is not that."
     page.run(2).stands("training")
