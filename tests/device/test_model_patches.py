@@ -291,7 +291,11 @@ def test_inductor(tmp_path):
         for m in model.modules():
             if isinstance(m, nn.Dropout): m.p = 0.0   # compiled code draws other numbers
     for o in (plain, fast, twice): o.train()
-    assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(weights(plain).values(), weights(fast).values()))
+    # the gradient of a bias before a BatchNorm is rounding alone, of which Adam makes a whole step
+    free = ("inner.bias", "norm.running_mean")
+    one, other = ({n: w for n, w in weights(o).items() if not n.endswith(free)} for o in (plain, fast))
+    assert len(one) > 10 and all(torch.allclose(w, other[n], rtol=1e-3, atol=1e-4) for n, w in one.items())
+    np.testing.assert_allclose(plain.history.column("loss"), fast.history.column("loss"), rtol=1e-5)
     assert same(weights(fast), weights(twice))
     dropped, again = encoded(torch_compile=True, output_dir=str(tmp_path / "d"), save_steps=2, save_strategy="steps"), encoded(torch_compile=True)
     dropped.train()
