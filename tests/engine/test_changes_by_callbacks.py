@@ -99,3 +99,17 @@ def test_a_rate_set_before_the_first_step_is_no_setting_without_effect():
         other = learn.branch()
         other.step()
     assert other.history[0].learning_rate == 0.02
+
+
+def test_a_press_while_a_verb_begins_pauses_it(monkeypatch):
+    "Freeing the memory of the last error takes a while: a press there is shown like any other, and nothing is lost."
+    from trainer_nb.core import interrupts
+    learn, pressed = hard_learner(max_steps=6), []
+    learn.step(1)
+    def press_once():
+        if not pressed: pressed.append(signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(interrupts, "release_last_traceback", press_once)
+    with pytest.raises(Paused): learn.train()
+    assert learn.state.global_step == 1 and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    learn.train()
+    assert learn.state.global_step == 6

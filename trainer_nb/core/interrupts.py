@@ -284,6 +284,16 @@ class Button(InterruptGuard):
             self.abortable = True
         return self
 
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        "Keep interrupts inside the block for the handler that replaces this one, or for the end."
+        before = self.abortable
+        self.abortable = False
+        try:
+            yield
+        finally:
+            self.abortable = before
+
     def take_pressed(self) -> int:
         "Return the number of deferred interrupts, for the handler that replaces this one, and reset it."
         pressed = self.pressed
@@ -419,7 +429,9 @@ def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L,
             if run is not None:
                 run.verb_called = True
                 if RUN_LOCK.depth == 1:
-                    release_last_traceback()
+                    # collecting garbage takes a while; a press meanwhile is one of the verb
+                    with RUN_LOCK.button.deferred():
+                        release_last_traceback()
                     show_pending_messages(run.pending_messages)
                 if run.remote_run is not None and run.remote_run.handles_verb(method.__name__):
                     return run.remote_run.do(self, method.__name__, args, kwargs)
