@@ -213,14 +213,23 @@ class Worker:
             self.process.wait()
 
 
+def python_path() -> str:
+    "Return PYTHONPATH with this checkout in front: it is measured, not another one that is installed."
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def use_checkout():
+    "Let processes and kernels that this one starts import the package of this checkout."
+    os.environ["PYTHONPATH"] = python_path()
+
+
 def worker_environment(opts) -> dict:
     "Return a worker's environment: its threads, no network, and byte code as an installed package has it."
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     env = os.environ | {"OMP_NUM_THREADS": str(opts.threads), "MKL_NUM_THREADS": str(opts.threads),
                         "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore",
                         "CUDA_VISIBLE_DEVICES": given if opts.device == "cuda" else "",
-                        # This checkout is measured, not another one that is installed.
-                        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+                        "PYTHONPATH": python_path()}
     # pip compiles what it installs. A checkout has no byte code at first, or never where writing it is turned off.
     if opts.byte_code:
         env.pop("PYTHONDONTWRITEBYTECODE", None)

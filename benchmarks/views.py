@@ -9,8 +9,10 @@ A contender that is not installed is named and left out.
 """
 from __future__ import annotations
 
-import argparse, ast, platform, random, statistics, sys, tempfile, threading, time
+import argparse, ast, random, statistics, sys, tempfile, threading, time
 from pathlib import Path
+
+import harness
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -130,29 +132,33 @@ class Kernel:
         self.manager.shutdown_kernel(now=True)
 
 
-def spread(values): return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
-
-
-def slow(kernel, rounds, seconds, note=""):
-    "The same loop with no view, one and three, alternating."
-    rates, sent = {0: [], 1: [], 3: []}, {0: [], 1: [], 3: []}
+def measure_rates(kernel, rounds, seconds, numbers=(0, 1, 3)):
+    "Return, by number of views, the steps per second and the bytes per second of each round; the numbers alternate."
+    rates, sent = {n: [] for n in numbers}, {n: [] for n in numbers}
     for _ in range(rounds):
-        for n in random.sample([0, 1, 3], 3):
+        for n in random.sample(numbers, len(numbers)):
             kernel.run(f"with_views({n})")
             before = getattr(kernel, "bytes", 0)
             rates[n].append(kernel.value(f"steps_per_second({seconds})"))
             sent[n].append((getattr(kernel, "bytes", 0) - before) / (seconds + 0.3))
-    print(f"\na loop of {statistics.median(rates[0]):.0f} steps/s in the background{note}, {rounds} rounds of {seconds:g} s each; time of a step, without a view = 1")
+    return rates, sent
+
+
+def slow(kernel, rounds, seconds):
+    "Return the figures of the same loop with no view, one and three."
+    rates, sent = measure_rates(kernel, rounds, seconds)
+    figures = {"rate": statistics.median(rates[0])}
     for n in (1, 3):
-        said = f", {statistics.median(sent[n]) / 1e3:.1f} kB/s" if hasattr(kernel, "bytes") else ""
-        print(f"  {n} view{'s' * (n > 1)}: {spread([a / b for a, b in zip(rates[0], rates[n])])}{said}")
-    half = len(rates[0]) // 2 or 1
-    print(f"  for comparison, no view against no view (neighbouring rounds): {spread([a / b for a, b in zip(rates[0][::2], rates[0][1::2])] or [1.0])}, {half} pairs")
+        figures[str(n)] = {"ratio": harness.quotients(rates[0], rates[n])}
+        if hasattr(kernel, "bytes"): figures[str(n)]["kB/s"] = statistics.median(sent[n]) / 1e3
+    pairs = list(zip(rates[0][::2], rates[0][1::2]))
+    if pairs: figures["0"] = {"ratio": harness.quotients(*zip(*pairs))}
+    return figures
 
 
 def peers(rounds, n):
-    "What others add to a hand-written loop, each in a kernel of its own."
-    print(f"\na hand-written loop in a cell, {rounds} rounds of {n} steps; time of a step, without a display = 1")
+    "Return what others add to a hand-written loop, each in a kernel of its own, and which ones are left out."
+    figures, left_out = {}, {}
     for name, code in PEERS.items():
         kernel = Kernel()
         try:
@@ -166,9 +172,10 @@ def peers(rounds, n):
                     pair[which] = kernel.value(f"{which}({n})")
                     if which == "shown": sent.append((kernel.bytes - before) / (time.perf_counter() - began))
                 ratios.append(pair["bare"] / pair["shown"])
-            print(f"  {name}: {spread(ratios)}, {statistics.median(sent) / 1e3:.1f} kB/s")
-        except RuntimeError as error: print(f"  {name}: left out ({error})")
+            figures[name] = {"ratio": harness.median_with_interval(ratios), "kB/s": statistics.median(sent) / 1e3}
+        except RuntimeError as error: left_out[name] = str(error)
         finally: kernel.close()
+    return figures, left_out
 
 
 def on_a_page(rounds, seconds):
@@ -179,7 +186,7 @@ def on_a_page(rounds, seconds):
     from playwright.sync_api import sync_playwright
     with sync_playwright() as p:
         lab = Lab(p.chromium.launch(executable_path=find_chromium(), headless=True, args=["--no-sandbox", "--disable-gpu"]))
-        try: times(lab, max(3, rounds // 3)), drawn(lab, rounds, seconds)
+        try: return {"times": times(lab, max(3, rounds // 3)), "drawn": drawn(lab, rounds, seconds)}
         finally: lab.close()
 
 
@@ -198,9 +205,8 @@ def times(lab, rounds):
             while not page.tab.evaluate(f"i => ({test})(document.querySelectorAll('.jp-Notebook .jp-Cell')[i].querySelector('.tnb'))", i): time.sleep(0.005)
             found[name].append(time.perf_counter() - began)
         page.tab.wait_for_timeout(500)
-    print(f"\nseconds from running the cell, of {rounds} views in JupyterLab (the first one of a page last in brackets)")
-    for name, values in found.items(): print(f"  {name}: {spread(values)} [{values[0]:.3f}]")
     page.close(), lab.pages.remove(page), lab.stop_kernels()
+    return {name: {"s": harness.median_with_interval(values), "first": values[0]} for name, values in found.items()}
 
 
 def drawn(lab, rounds, seconds):
@@ -210,26 +216,58 @@ def drawn(lab, rounds, seconds):
     class Here:
         def run(self, code): page.run(1 + cells[1:].index(code)); page.tab.wait_for_timeout(300)
         def value(self, expression): return page.ask(expression)
-    slow(Here(), rounds, seconds, " with a browser that draws")
+    figures = slow(Here(), rounds, seconds)
     page.close(), lab.pages.remove(page), lab.stop_kernels()
+    return figures
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def tables(found: dict) -> dict:
+    "Return the tables of a stored result by name."
+    figures, rows = found["figures"], []
+    def add(label, figure, bold=False):
+        rows.append([label, harness.with_interval(figure["ratio"], 3, bold=bold),
+                     f"{figure['kB/s']:.0f}" if "kB/s" in figure else ""])
+    for part, note in (("slow", "no browser"), ("drawn", "drawn by a browser")):
+        of_part = figures.get(part)
+        if not of_part: continue
+        add(f"one view, {of_part['rate']:,.0f} steps/s, {note}", of_part["1"], bold=part == "slow")
+        add(f"three views, {note}", of_part["3"])
+        if "0" in of_part: add(f"no view against no view, neighbouring rounds, {note}", of_part["0"])
+    for name, figure in figures.get("peers", {}).items(): add(f"{name}, in a cell", figure)
+    made = {"views": harness.table(["time of a step, without a view = 1", "", "sent, kB/s"], rows)} if rows else {}
+    if figures.get("times"):
+        rows = [[name, harness.with_interval(figure["s"]), f"{figure['first']:.2f}"]
+                for name, figure in figures["times"].items()]
+        made["times"] = harness.table(["from running the cell to", "s", "the first view of a page, s"], rows)
+    notes = [f"{harness.INTERVALS} {harness.describe(found)}", *harness.missing_lines(found, {})]
+    return made | {"notes": "\n".join(notes)}
+
+
+def main(argv=None):
+    "Measure what was asked for and print the tables."
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", choices=["slow", "peers", "page"])
-    given = parser.parse_args()
-    rounds, seconds, n = (3, 1.0, 1000) if given.quick else (9, 3.0, 3000)
-    print(f"Python {platform.python_version()}, {platform.processor() or platform.machine()}, one thread for training")
-    if given.only in (None, "slow"):
+    parser.add_argument("--rounds", type=int, default=16)
+    parser.add_argument("--json", metavar="FILE", help="write the summary to this file")
+    opts = parser.parse_args(argv)
+    harness.use_checkout()
+    if opts.quick: opts.rounds = min(6, opts.rounds)
+    seconds, n = (1.0, 1000) if opts.quick else (3.0, 3000)
+    figures, left_out = {}, {}
+    if opts.only in (None, "slow"):
         kernel = Kernel()
         kernel.run(OURS)
-        slow(kernel, rounds, seconds)
+        figures["slow"] = slow(kernel, opts.rounds, seconds)
         kernel.close()
-    if given.only in (None, "peers"): peers(rounds, n)
-    if given.only in (None, "page"):
-        try: on_a_page(rounds, seconds)
-        except ImportError as error: print(f"\nJupyterLab with a browser: left out ({error})")
+    if opts.only in (None, "peers"): figures["peers"], left_out = peers(opts.rounds, n)
+    if opts.only in (None, "page"):
+        try: figures |= on_a_page(opts.rounds, seconds)
+        except ImportError as error: left_out["JupyterLab with a browser"] = str(error)
+    packages = ["jupyterlab", "ipykernel", "fastprogress", "livelossplot"]
+    found = harness.result("views", opts, ["rounds"], figures, left_out, packages)
+    harness.print_result(found, tables(found))
+    harness.write_json(opts.json, found)
 
 
 if __name__ == "__main__": main()
