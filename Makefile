@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constr
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart lab test test-slow test-gpu soak browser export bench wheel clean
+.PHONY: help quickstart lab test test-slow test-gpu soak browser export bench figures wheel clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z-]+: .*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,11 +51,16 @@ export: $(VENV)/.dev ## make trainer_nb/*.py and README.md from the notebooks
 	@$(BIN)/nbdev_export
 	@$(BIN)/python scripts/make_readme.py
 
-bench: $(VENV)/.bench browser ## measure what a step, a checkpoint, a live view and several processes cost, beside other libraries
-	@$(BIN)/python benchmarks/overhead.py
-	@$(BIN)/python benchmarks/saving.py --sizes 1 30
-	@$(BIN)/python benchmarks/views.py
-	@$(BIN)/python benchmarks/launching.py
+BENCH ?= overhead models evaluating tools saving watching views launching
+SIZES ?= 1 30 300
+bench: $(VENV)/.bench browser ## BENCH="overhead models ...": measure what a step, a checkpoint, a live view, ... cost, beside other libraries
+	@for o in $(BENCH); do \
+	  $(BIN)/python benchmarks/$$o.py --json benchmarks/results/$$o.json $$(test $$o = saving && echo --sizes $(SIZES)) || exit 1; \
+	done
+
+figures: | $(BIN)/pip ## write the figures that `make bench` has stored into the tables of README.md and benchmarks/README.md
+	@$(BIN)/python benchmarks/insert.py
+	@$(BIN)/python scripts/make_readme.py
 
 wheel: $(BIN)/pip ## build the wheel into dist/
 	@rm -rf build/lib build/bdist.* # setuptools would pack the modules that it finds there

@@ -379,11 +379,11 @@ def quotients(above, below) -> dict:
 
 
 def with_interval(figure: dict | None, digits: int = 2, scale: float = 1, bold: bool = False) -> str:
-    "Return `median (low to high)` as text; without enough rounds for an interval, `median (n rounds)`."
+    "Return `median (low to high)` as text; `median (n rounds)` where these are too few for an interval."
     if figure is None: return ""
     def number(value): return f"{value * scale:,.{digits}f}"
     middle = f"**{number(figure['median'])}**" if bold else number(figure["median"])
-    if "low" not in figure: return f"{middle} ({figure['n']} rounds)"
+    if "low" not in figure: return f"{middle} ({figure['n']} round{'s' * (figure['n'] != 1)})"
     return f"{middle} ({number(figure['low'])} to {number(figure['high'])})"
 
 

@@ -1,19 +1,33 @@
-"""What a run on two processes costs from a notebook: its start, one step on command, training, and coming home; beside DDP by hand, started the same way.
+"""Measure what a run on two processes costs from a notebook: its start, one step on command, training, and coming home.
 
-    python benchmarks/launching.py                     # some ten minutes, on two cores
+    python benchmarks/launching.py                     # about half an hour, on two cores
+    python benchmarks/launching.py --quick             # a rough look
     python benchmarks/launching.py --parts start       # or: steps, home
-    python benchmarks/launching.py --sizes 1 30 300    # models to bring home, in millions of parameters; 300 needs 30 GB of memory
-    python benchmarks/launching.py --rounds 3          # a rough look
-    python benchmarks/launching.py --parts steps --fresh 8   # start both so many times anew: a process is some percent faster than its twin for all its life
+    python benchmarks/launching.py --sizes 1 30 300    # models to bring home; 300 million parameters need 30 GB of memory
+    python benchmarks/launching.py --parts steps --fresh 8 --works tiny   # processes started anew so many times
 
-How each figure is measured is told in benchmarks/README.md. This file imports only the standard library at its top: each measurement imports what it
-needs, in a process of its own.
+It stands beside DistributedDataParallel by hand, started the same way. benchmarks/README.md describes how each figure
+is measured. Each measurement imports what it needs, in a process of its own.
 """
 from __future__ import annotations
 
-import argparse, gc, json, os, platform, shutil, socket, statistics, subprocess, sys, tempfile, threading, time
+import argparse
+import gc
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
 
-WORKLOADS = {"tiny": (64, 192, 3, 32), "ten milliseconds": (512, 512, 6, 48)}   # features, width, layers, batch of a process
+import harness
+
+# features, width, layers, batch of a process
+WORKLOADS = {"tiny": (64, 192, 3, 32), "ten milliseconds": (512, 512, 6, 48)}
 CLASSES, ROWS, LR, CLIP, LOG_EVERY = 10, 19_200, 1e-3, 1.0, 500
 
 
@@ -236,8 +250,8 @@ def timed(act):
     return time.perf_counter() - began
 
 
-def alternate(work, rounds):
-    "Rounds in which both do the same number of steps, in changing order."
+def alternate(work, rounds, turn, seconds):
+    "Return rounds in which both do the same number of steps, of about so many seconds, in changing order."
     from multiprocessing.connection import Listener
     folder = tempfile.mkdtemp()
     lines, processes, found = {}, {}, {"ours": [], "by hand": [], "by hand again": [], "step": []}
@@ -251,11 +265,11 @@ def alternate(work, rounds):
         def block(who, command, n):
             lines[who].send((command, n))
             return lines[who].recv()
-        n = max(100, int(3 / block("by hand", "run", 50)[0]))
+        n = max(20, int(seconds / block("by hand", "run", 50)[0]))
         for who in ("ours", "by hand"): block(who, "run", n)   # warms up
         for number in range(rounds):
             order = ["ours", "by hand", "by hand again", "step"]
-            for name in order[number % 4:] + order[:number % 4]:
+            for name in harness.rotated(order, turn + number):
                 if name == "step": found["step"].append(statistics.median(block("ours", "step", 60)))
                 else: found[name].append(block(name.removesuffix(" again"), "run", n))
         for line in lines.values(): line.send(None)
@@ -380,76 +394,116 @@ def measure(part, *arguments):
 VERBOSE = False
 
 
-def turned(order, number):
-    number %= len(order)
-    return order[number:] + order[:number]
-
-
-def spread(values, form="{:.2f}"): return f"{form.format(statistics.median(values))} ({form.format(min(values))} to {form.format(max(values))})"
-def ratios(ours, theirs): return spread([a / b for a, b in zip(ours, theirs)])
-def table(head, rows): print("\n".join(["| " + " | ".join(r) + " |" for r in (head, ["---"] + ["---:"] * (len(head) - 1), *rows)]) + "\n", flush=True)
-
-
-def show_start(rounds):
+def measure_start(rounds: int, raw: dict) -> dict:
+    "Return the seconds to the first step: of the first launch in a kernel, and after a step in the kernel."
     names, found = ["ours, fork", "notebook_launcher", "ours, spawn", "elastic launcher", "mp.spawn"], {}
     for number in range(rounds):
-        for name in turned(names, number): found.setdefault(name, []).append(measure("start", name))
-    first, later = ({name: [o[which] for o in values] for name, values in found.items()} for which in (0, 1))
+        for name in harness.rotated(names, number): found.setdefault(name, []).append(measure("start", name))
+    raw["start"] = found
     peer = {"ours, fork": "notebook_launcher", "ours, spawn": "elastic launcher"}
-    table(["from the launch to the end of the first step, s", "a fresh kernel", "ratio", "after a step in the kernel", "ratio"],
-          [[name, spread(first[name]), ratios(first[name], first[peer[name]]) if name in peer else "", spread(later[name]),
-            ratios(later[name], later[peer[name]]) if name in peer else ""] for name in names])
-    return found
+    figures = {}
+    for name in names:
+        figures[name] = {}
+        for which, part in enumerate(("fresh", "later")):
+            seconds = [row[which] for row in found[name]]
+            figures[name][part] = {"s": harness.median_with_interval(seconds)}
+            if name not in peer: continue
+            figures[name][part]["ratio"] = harness.quotients(seconds, [row[which] for row in found[peer[name]]])
+    return figures
 
 
-def show_steps(rounds, fresh, works):
-    rows, everything = [], {}
-    for work in works:
-        everything[work] = found = {"ours": [], "by hand": [], "by hand again": [], "step": []}
-        for _ in range(fresh):
-            for name, values in alternate(work, rounds).items(): found[name] += values
-        (ours, busy), (by_hand, hand_busy), (again, _) = (zip(*found[who]) for who in ("ours", "by hand", "by hand again"))
-        rows.append([work, spread([1000 * s for s in by_hand]), spread([1000 * s for s in ours]), ratios(ours, by_hand), ratios(busy, hand_busy), ratios(again, by_hand),
-                     spread([1000 * (step - run) for step, run in zip(found["step"], ours)])])
-    table(["work", "a step by hand, ms", "ours, ms", "ratio", "in processor time", "by hand against itself", "step(1) beyond a step, ms"], rows)
-    return everything
+def measure_steps(opts, raw: dict) -> dict:
+    "Return, by work, the milliseconds of a step and the ratios to the loop by hand."
+    figures, raw["steps"] = {}, {}
+    for work in opts.works:
+        found = raw["steps"][work] = {"ours": [], "by hand": [], "by hand again": [], "step": []}
+        for turn in range(opts.fresh):
+            harness.say(f"steps, {work}: set of processes {turn + 1} of {opts.fresh}")
+            for name, values in alternate(work, opts.turns, turn, opts.seconds).items(): found[name] += values
+        (ours, busy), (hand, hand_busy), (again, _) = (zip(*found[who]) for who in ("ours", "by hand", "by hand again"))
+        beyond = [1000 * (step - run) for step, run in zip(found["step"], ours)]
+        figures[work] = {"hand_ms": harness.median_with_interval([1000 * s for s in hand]),
+                         "ours_ms": harness.median_with_interval([1000 * s for s in ours]),
+                         "ratio": harness.quotients(ours, hand), "cpu_ratio": harness.quotients(busy, hand_busy),
+                         "hand_ratio": harness.quotients(again, hand),
+                         "step_beyond_ms": harness.median_with_interval(beyond)}
+    return figures
 
 
-def show_home(sizes, rounds):
-    rows, everything = [], {}
+def measure_home(sizes: list[int], rounds: int, raw: dict) -> dict:
+    "Return, by size of the model, seconds and memory of coming home, by hand and ours."
+    figures, raw["home"] = {}, {}
     for size in sizes:
-        everything[size] = found = {}
+        found = raw["home"][size] = {}
         for number in range(rounds if size < 100 else 2):
-            for who in turned(["ours", "by hand"], number): found.setdefault(who, []).append(measure("home", who, size))
-        (ours, more), (theirs, their_more) = (zip(*found[who]) for who in ("ours", "by hand"))
+            for who in harness.rotated(["ours", "by hand"], number):
+                found.setdefault(who, []).append(measure("home", who, size))
+        (ours, more), (hand, hand_more) = (zip(*found[who]) for who in ("ours", "by hand"))
         state = 12e6 * size
-        rows.append([f"{size} M ({state / 1e6:,.0f} MB)", spread(ours), spread(theirs), ratios(ours, theirs), spread([m / state for m in more]), spread([m / state for m in their_more])])
-    table(["model (weights and optimizer)", "close(), s", "by a file in memory, s", "ratio", "memory besides, times the state", "by a file"], rows)
-    return everything
+        figures[str(size)] = {"ours_s": harness.median_with_interval(ours), "hand_s": harness.median_with_interval(hand),
+                              "ratio": harness.quotients(ours, hand),
+                              "ours_memory": harness.median_with_interval([m / state for m in more]),
+                              "hand_memory": harness.median_with_interval([m / state for m in hand_more])}
+    return figures
 
 
-def main():
+def tables(found: dict) -> dict:
+    "Return the tables of a stored result by name."
+    figures, made, text = found["figures"], {}, harness.with_interval
+    if figures.get("start"):
+        rows = [[name, *(text(row[part].get(key)) for part in ("fresh", "later") for key in ("s", "ratio"))]
+                for name, row in figures["start"].items()]
+        head = ["from the launch to the end of the first step, s", "a fresh kernel", "ratio",
+                "after a step in the kernel", "ratio"]
+        made["start"] = harness.table(head, rows)
+    if figures.get("steps"):
+        labels = {"ten milliseconds": "ten milliseconds and more"}
+        rows = [[labels.get(work, work), text(row["hand_ms"]), text(row["ours_ms"]), text(row["ratio"], bold=True),
+                 text(row["cpu_ratio"]), text(row["hand_ratio"]), text(row["step_beyond_ms"], 1)]
+                for work, row in figures["steps"].items()]
+        head = ["work", "a step by hand, ms", "ours, ms", "ratio", "in processor time", "by hand against itself",
+                "`step(1)` beyond a step, ms"]
+        made["steps"] = harness.table(head, rows)
+    if figures.get("home"):
+        rows = [[f"{size} M ({12 * int(size):,} MB)", text(row["ours_s"]), text(row["hand_s"]), text(row["ratio"]),
+                 text(row["ours_memory"]), text(row["hand_memory"])] for size, row in figures["home"].items()]
+        head = ["model (weights and optimizer)", "close(), s", "by a file in memory, s", "ratio",
+                "memory besides, times the state", "by a file"]
+        made["home"] = harness.table(head, rows)
+    return made | {"notes": f"{harness.INTERVALS} Two processes of one thread each. {harness.describe(found)}"}
+
+
+def main(argv=None):
+    "Measure what was asked for and print the tables."
     global VERBOSE
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few rounds: a rough look")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 30], help="millions of parameters")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--fresh", type=int, default=3, help="of the steps: so many times both are started anew")
+    parser.add_argument("--rounds", type=int, default=8, help="of starts, and of coming home")
+    parser.add_argument("--fresh", type=int, default=16, help="of the steps: so many times both are started anew")
+    parser.add_argument("--turns", type=int, default=1, help="of the steps: rounds with each set of processes")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of the steps: length of a block")
     parser.add_argument("--works", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS), help="of the steps")
-    parser.add_argument("--json", help="a file for every single measurement")
-    parser.add_argument("--verbose", action="store_true", help="show what the processes say")
+    parser.add_argument("--json", metavar="FILE", help="write the summary to this file")
+    parser.add_argument("--raw", metavar="FILE", help="write every single measurement to this file")
+    parser.add_argument("--verbose", action="store_true", help="show what the processes write to standard error")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        part, *arguments = json.loads(options.one)
+    opts = parser.parse_args(argv)
+    if opts.one:
+        part, *arguments = json.loads(opts.one)
         return print(json.dumps(PARTS[part](*arguments)))
-    VERBOSE, found = options.verbose, {}
-    print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; two processes of one thread each.\n", flush=True)
-    if "start" in options.parts: found["start"] = show_start(options.rounds)
-    if "steps" in options.parts: found["steps"] = show_steps(options.rounds, options.fresh, options.works)
-    if "home" in options.parts: found["home"] = show_home(options.sizes, options.rounds)
-    if options.json:
-        with open(options.json, "w") as file: json.dump(found, file)
+    if opts.quick: opts.rounds, opts.turns, opts.fresh = min(2, opts.rounds), min(6, opts.turns * opts.fresh), 1
+    VERBOSE = opts.verbose
+    harness.use_checkout()
+    figures, raw = {}, {}
+    if "start" in opts.parts: figures["start"] = measure_start(opts.rounds, raw)
+    if "steps" in opts.parts: figures["steps"] = measure_steps(opts, raw)
+    if "home" in opts.parts: figures["home"] = measure_home(opts.sizes, opts.rounds, raw)
+    found = harness.result("launching", opts, ["rounds", "fresh", "turns", "seconds"], figures, {})
+    harness.print_result(found, tables(found))
+    harness.write_json(opts.json, found)
+    harness.write_json(opts.raw, raw)
 
 
 if __name__ == "__main__": main()

@@ -1,15 +1,25 @@
-"""How long the training loop stands still for a checkpoint and for a snapshot, and how long it takes to resume.
+"""Measure how long the training loop stands still for a checkpoint and for a snapshot, and how long it takes to resume.
 
     python benchmarks/saving.py                # models of 1, 30 and 300 million parameters; needs 20 GB of memory and 15 of disk
     python benchmarks/saving.py --sizes 1 30   # without the large one
     python benchmarks/saving.py --parts saves  # or resume, ring
 
-How each figure is measured is told in benchmarks/README.md. This file imports only the standard library at its top: each measurement imports what it
-needs, in a process of its own.
+benchmarks/README.md describes how each figure is measured. Each measurement imports what it needs, in a process of its
+own.
 """
 from __future__ import annotations
 
-import argparse, json, os, shutil, statistics, subprocess, sys, tempfile, time
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import harness
 
 WIDTH = 1024
 ROUNDS = {1: 15, 30: 7, 300: 3}
@@ -120,7 +130,7 @@ def resume(step, folder):
     first.state.global_step = step
     place = first.save_checkpoint(os.path.join(folder, f"at {step}"))
     found = []
-    for _ in range(5):
+    for _ in range(9):
         learn = made()
         learn.step(1)                                              # imports and preparations are not what is measured
         before = Rows.reads
@@ -162,43 +172,76 @@ def measure(part, argument):
     finally: shutil.rmtree(folder, ignore_errors=True)
 
 
-def ms(values): return f"{1000 * statistics.median(values):,.1f}"
-def ratio(values, base): return f"{statistics.median(values) / statistics.median(base):.2f}"
+SAVES = {"clone": "clone the tensors", "snapshot": "snapshot", "checkpoint": "checkpoint", "first checkpoint": "the first one",
+         "torch.save": "blocking `torch.save`", "trainer": "transformers' `Trainer`"}
 
 
-def table(head, rows): print("\n".join(["| " + " | ".join(r) + " |" for r in (head, ["---"] + ["---:"] * (len(head) - 1), *rows)]) + "\n")
+def measure_saves(size: int) -> dict:
+    "Return the milliseconds that the loop stands still, by what is done, and the ratio to cloning the same tensors."
+    found = measure("saves", size)
+    found["first checkpoint"] = [found["first checkpoint"]]
+    found |= measure("trainers_saves", size)
+    base = statistics.median(found["clone"])
+    figures = {"MB": found["bytes"] / 1e6}
+    for name in SAVES:
+        figures[name] = harness.median_with_interval([1000 * seconds for seconds in found[name]])
+        # The Trainer saves in a process of its own: there are no rounds in which to form the ratio.
+        figures[name]["ratio"] = statistics.median(found[name]) / base
+    figures["beside"] = harness.quotients(found["beside"], found["alone"])
+    return figures
 
 
-def main():
+def measure_ring(size: int) -> dict:
+    "Return the milliseconds of a step without the ring, and the ratio with it."
+    found = measure("ring", size)
+    return {"ms": harness.median_with_interval([1000 * seconds for seconds in found["without"]]),
+            "ratio": harness.quotients(found["with"], found["without"]), "every": found["every"]}
+
+
+def tables(found: dict) -> dict:
+    "Return the tables of a stored result by name."
+    figures, made = found["figures"], {}
+    if figures.get("saves"):
+        rows = [[f"{size} M ({row['MB']:,.0f} MB)", f"{row['clone']['median']:,.1f}",
+                 *(f"{row[name]['median']:,.1f} ({row[name]['ratio']:.2f})" for name in list(SAVES)[1:]),
+                 harness.with_interval(row["beside"])] for size, row in figures["saves"].items()]
+        head = ["model (weights and optimizer)", *SAVES.values(), "a step beside the writing, alone = 1"]
+        title = "Milliseconds that the loop stands still, and in brackets times the cloning of the same tensors:"
+        made["saves"] = f"{title}\n\n{harness.table(head, rows)}"
+    if figures.get("resume"):
+        rows = [[f"{int(step):,}", harness.with_interval(figure, 1)] for step, figure in figures["resume"].items()]
+        made["resume"] = harness.table(["resuming at step", "ms until the next step is done"], rows)
+    if figures.get("ring"):
+        rows = [[f"{size} M", harness.with_interval(row["ms"], 1), harness.with_interval(row["ratio"], 3), str(row["every"])]
+                for size, row in figures["ring"].items()]
+        head = ["model", "a step without the ring, ms", "with the ring", "steps between two snapshots"]
+        made["ring"] = harness.table(head, rows)
+    return made | {"notes": f"{harness.INTERVALS} {harness.describe(found)}"}
+
+
+def main(argv=None):
+    "Measure what was asked for and print the tables."
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="only the model of one million parameters")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 30, 300], help="millions of parameters")
-    parser.add_argument("--parts", nargs="+", default=["saves", "resume", "ring"])
+    parser.add_argument("--parts", nargs="+", default=["saves", "resume", "ring"], choices=["saves", "resume", "ring"])
+    parser.add_argument("--json", metavar="FILE", help="write the summary to this file")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        part, argument, folder = options.one
+    opts = parser.parse_args(argv)
+    if opts.one:
+        part, argument, folder = opts.one
         return print(json.dumps(PARTS[part](int(argument), folder)))
-    if "saves" in options.parts:
-        rows = []
-        for size in options.sizes:
-            ours, theirs = measure("saves", size), measure("trainers_saves", size)
-            base = ours["clone"]
-            rows.append([f"{size} M ({ours['bytes'] / 1e6:,.0f} MB)", ms(base), *(f"{ms(v)} ({ratio(v, base)})" for v in (
-                ours["snapshot"], ours["checkpoint"], [ours["first checkpoint"]], ours["torch.save"], theirs["trainer"])), ratio(ours["beside"], ours["alone"]), ms(ours["whole"])])
-        print("Milliseconds that the loop stands still, and in brackets times the cloning of the same tensors.\n")
-        table(["model (weights and optimizer)", "clone the tensors", "snapshot", "checkpoint", "the first one", "blocking torch.save", "transformers Trainer",
-               "a step beside the writing", "until it is on the disk, ms"], rows)
-    if "resume" in options.parts:
-        found = {step: measure("resume", step)["resume"] for step in (10, 100_000)}
-        print(f"Resuming at step 10 of an epoch: {ms(found[10])} ms; at step 100,000: {ms(found[100_000])} ms ({ratio(found[100_000], found[10])}). "
-              "Loading, and the next step; one sample is read.\n")
-    if "ring" in options.parts:
-        rows = []
-        for size in [s for s in options.sizes if s < 300]:
-            found = measure("ring", size)
-            shares = [a / b for a, b in zip(found["with"], found["without"])]
-            rows.append([f"{size} M", ms(found["without"]), f"{statistics.median(shares):.3f}", str(found["every"])])
-        table(["model", "a step without the ring, ms", "with the ring", "one snapshot each so many steps"], rows)
+    if opts.quick: opts.sizes = [1]
+    harness.use_checkout()
+    figures = {}
+    if "saves" in opts.parts: figures["saves"] = {str(size): measure_saves(size) for size in opts.sizes}
+    if "resume" in opts.parts:
+        times = {step: measure("resume", step)["resume"] for step in (10, 100_000)}
+        figures["resume"] = {str(step): harness.median_with_interval([1000 * s for s in found]) for step, found in times.items()}
+    if "ring" in opts.parts: figures["ring"] = {str(size): measure_ring(size) for size in opts.sizes if size < 300}
+    found = harness.result("saving", opts, ["sizes"], figures, {})
+    harness.print_result(found, tables(found))
+    harness.write_json(opts.json, found)
 
 
 if __name__ == "__main__": main()

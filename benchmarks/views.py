@@ -1,10 +1,10 @@
-"""What a live view costs the loop that it looks at, and how soon it is there.
+"""Measure what a live view costs the loop that it looks at, and how soon it is there.
 
     python benchmarks/views.py              # without a browser and with one (real JupyterLab, headless Chromium)
     python benchmarks/views.py --quick      # fewer and shorter rounds
     python benchmarks/views.py --only slow  # or: slow, peers, page
 
-How it is measured is told in benchmarks/README.md. What is measured runs in a real kernel, in rounds in which the contenders alternate.
+benchmarks/README.md describes how it is measured. What is measured runs in a real kernel, in rounds in which the contenders alternate.
 A contender that is not installed is named and left out.
 """
 from __future__ import annotations

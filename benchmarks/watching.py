@@ -1,15 +1,23 @@
-"""What it costs to watch all layers of a model while it trains.
+"""Measure what it costs to watch all layers of a model while it trains.
 
     python benchmarks/watching.py                 # a transformer of 30 million parameters, batches of 8 x 128 tokens, every 10 steps
     python benchmarks/watching.py --quick         # a small one
     python benchmarks/watching.py --only trainer_nb
 
-How it is measured is told in benchmarks/README.md. A contender that is not installed is named and left out. This file imports only the standard library
-at its top: each contender works in a process of its own.
+benchmarks/README.md describes how it is measured. A contender that is not installed is named and left out. Each
+contender works in a process of its own.
 """
 from __future__ import annotations
 
-import argparse, json, os, platform, statistics, subprocess, sys, tempfile, time
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+import harness
 
 EVERY, VOCABULARY = 10, 8000
 
@@ -146,23 +154,43 @@ def measure(name, quick, blocks, threads):
     except (ValueError, IndexError): return None, done.stderr
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true"); parser.add_argument("--only", choices=CONTENDERS); parser.add_argument("--contender", choices=CONTENDERS)
-    parser.add_argument("--blocks", type=int, default=5); parser.add_argument("--threads", type=int, default=os.cpu_count()); parser.add_argument("--verbose", action="store_true")
-    given = parser.parse_args()
-    if given.contender:
-        found, parameters = CONTENDERS[given.contender](given.quick, given.blocks)
-        print(json.dumps({"pairs": found, "parameters": parameters}))
-        return
-    print("| watched, every 10 steps | ten steps without, s | more time with | smallest and largest |\n| --- | ---: | ---: | ---: |")
-    for name in [given.only] if given.only else CONTENDERS:
-        found, said = measure(name, given.quick, given.blocks, given.threads)
-        if found is None: print(f"{name} is left out: {said.strip().splitlines()[-1] if said.strip() else 'it said nothing'}"); continue
-        if given.verbose: print(said)
-        more = sorted(with_ / without - 1 for without, with_ in found["pairs"])
-        print(f"| {NAMES[name]} | {statistics.median(p[0] for p in found['pairs']):.2f} | {statistics.median(more):.1%} | {more[0]:.1%} to {more[-1]:.1%} |", flush=True)
-    print(f"\n{platform.processor() or platform.machine()}, {given.threads} threads, {given.blocks} pairs of blocks")
+def tables(found: dict) -> dict:
+    "Return the table of a stored result."
+    rows = [[NAMES[name], harness.with_interval(row["s"]), harness.with_interval(row["more"], 1, 100, name == "trainer_nb")]
+            for name, row in found["figures"].items()]
+    head = [f"watched, every {EVERY} steps", f"{EVERY} steps without, s", "more time with, %"]
+    notes = [f"{harness.INTERVALS} {harness.describe(found)}", *harness.missing_lines(found, NAMES)]
+    return {"watching": harness.table(head, rows), "notes": "\n".join(notes)}
+
+
+def main(argv=None):
+    "Measure what was asked for and print the table."
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=CONTENDERS)
+    parser.add_argument("--blocks", type=int, default=16, help="pairs of blocks")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="torch's threads")
+    parser.add_argument("--json", metavar="FILE", help="write the summary to this file")
+    parser.add_argument("--verbose", action="store_true", help="show what the contenders write to standard error")
+    parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
+    opts = parser.parse_args(argv)
+    if opts.contender:
+        found, parameters = CONTENDERS[opts.contender](opts.quick, opts.blocks)
+        return print(json.dumps({"pairs": found, "parameters": parameters}))
+    harness.use_checkout()
+    if opts.quick: opts.blocks = min(6, opts.blocks)
+    figures, left_out = {}, {}
+    for name in [opts.only] if opts.only else CONTENDERS:
+        found, written = measure(name, opts.quick, opts.blocks, opts.threads)
+        if opts.verbose: print(written, file=sys.stderr)
+        if found is None:
+            left_out[name] = written.strip().splitlines()[-1] if written.strip() else "it wrote nothing"
+            continue
+        figures[name] = {"s": harness.median_with_interval([without for without, _ in found["pairs"]]),
+                         "more": harness.median_with_interval([with_ / without - 1 for without, with_ in found["pairs"]])}
+    found = harness.result("watching", opts, ["blocks"], figures, left_out, ["wandb", "fastai"])
+    harness.print_result(found, tables(found))
+    harness.write_json(opts.json, found)
 
 
 if __name__ == "__main__": main()

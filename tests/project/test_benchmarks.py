@@ -1,0 +1,178 @@
+"The benchmarks: their statistics, a tiny run of each script, and the tables that are made from stored results."
+import importlib, json, math, os, shutil, subprocess, sys
+
+import pytest
+
+from conftest import ROOT
+
+BENCHMARKS = ["overhead", "models", "evaluating", "tools", "saving", "watching", "views", "launching"]
+
+
+@pytest.fixture
+def load(monkeypatch):
+    "Import a module of benchmarks/."
+    monkeypatch.syspath_prepend(ROOT/"benchmarks")
+    yield importlib.import_module
+    for name in ["harness", "insert", *BENCHMARKS]: sys.modules.pop(name, None)
+
+
+def measured(tmp_path, name, *options, path=""):
+    "Run a benchmark and return the summary that it writes, and what it prints."
+    file = tmp_path/"out"/f"{name}.json"
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, [str(path), str(ROOT)]))}
+    done = subprocess.run([sys.executable, ROOT/"benchmarks"/f"{name}.py", "--json", file, *options], env=env, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    return json.loads(file.read_text()), done.stdout
+
+
+# --- statistics ----------------------------------------------------------------------------------------------------------
+
+def test_interval_of_a_median(load):
+    "The k-th smallest and k-th largest value, the k of the binomial distribution; none where there are too few values."
+    interval = load("harness").median_with_interval
+    assert interval(range(1, 17)) == {"median": 8.5, "n": 16, "low": 4, "high": 13}
+    assert interval([3, 1, 2, 6, 5, 4]) == {"median": 3.5, "n": 6, "low": 1, "high": 6}
+    assert interval([1, 2, 3, 4, 5]) == {"median": 3, "n": 5} and interval([2.0]) == {"median": 2.0, "n": 1}
+    for n in (6, 9, 16, 25, 40):
+        k = interval(range(1, n + 1))["low"]
+        outside = [2 * sum(math.comb(n, i) for i in range(j)) / 2**n for j in (k, k + 1)]
+        assert outside[0] <= 0.05 < outside[1]
+
+
+def test_ratios_are_formed_within_a_round(load):
+    "A moment that slows both sides down changes no ratio."
+    harness = load("harness")
+    by_hand = [1.0, 1.0, 1.0, 9.0, 1.0, 1.0]
+    assert harness.quotients([2 * o for o in by_hand], by_hand) == {"median": 2, "n": 6, "low": 2, "high": 2}
+
+
+def test_each_turn_has_another_order(load):
+    rotated = load("harness").rotated
+    orders = [rotated(["a", "b", "c"], turn) for turn in range(6)]
+    assert len({tuple(o) for o in orders}) == 6 and all(sorted(o) == ["a", "b", "c"] for o in orders)
+
+
+# --- tiny runs -----------------------------------------------------------------------------------------------------------
+
+TINY = {
+    "overhead": ["--fresh", "1", "--rounds", "1", "--blocks", "2", "--steps", "60", "--only", "trainer_nb", "--parts", "steps", "--works", "small"],
+    "models": ["--fresh", "1", "--rounds", "1", "--steps", "1", "--warmup", "4", "--only", "trainer_nb", "--works", "bert, 0 workers, fp32"],
+    "evaluating": ["--fresh", "1", "--rounds", "1", "--blocks", "1", "--samples", "300", "--only", "trainer_nb", "--parts", "calls"],
+    "tools": ["--fresh", "1", "--rounds", "1", "--only", "lr_find", "inspect"],
+    "saving": ["--parts", "resume"],
+    "launching": ["--rounds", "1", "--fresh", "1", "--seconds", "0.1", "--parts", "steps", "--works", "tiny"],
+}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_tiny_run_of(tmp_path, load, name):
+    "Each script writes a summary of this version from which its tables are made; it prints them too."
+    found, printed = measured(tmp_path, name, "--quick", *TINY[name])
+    assert found["benchmark"] == name and found["quick"] is True and found["left_out"] == {}
+    assert found["package_version"] == importlib.import_module("trainer_nb").__version__ and found["versions"]["torch"]
+    for text in load(name).tables(found).values(): assert text in printed
+    assert "NOT THE SAME WORK" not in printed and "for the tables" in printed
+
+
+def test_figures_of_a_tiny_run(tmp_path):
+    "Both contenders have done the same work: µs by hand and ours, their ratio, nearly equal losses."
+    found, _ = measured(tmp_path, "overhead", *TINY["overhead"])
+    rows = found["figures"]["steps"]["small"]
+    assert list(rows) == ["hand", "trainer_nb"] and found["quick"] is False
+    assert rows["trainer_nb"]["ratio"]["median"] == pytest.approx(rows["trainer_nb"]["us"]["median"] / rows["hand"]["us"]["median"], rel=1e-4)
+    assert rows["trainer_nb"]["loss"] == pytest.approx(rows["hand"]["loss"], rel=0.1)
+
+
+def test_a_contender_that_is_missing_is_named(tmp_path):
+    "It is left out, with the reason; the others are measured."
+    (tmp_path/"lightning.py").write_text("raise ImportError('No module named lightning')")
+    options = [o if o != "trainer_nb" else "lightning" for o in TINY["overhead"]]
+    found, printed = measured(tmp_path, "overhead", *options, path=tmp_path)
+    assert found["left_out"] == {"lightning": "No module named lightning"} and list(found["figures"]["steps"]["small"]) == ["hand"]
+    assert "Left out: Lightning: No module named lightning." in printed
+
+
+@pytest.mark.slow
+def test_imports_and_starts_with_byte_code_and_without(tmp_path):
+    "Both are measured, and the checkout gets no byte code."
+    before = sorted(ROOT.glob("trainer_nb/**/*.pyc"))
+    found, _ = measured(tmp_path, "overhead", "--imports", "1", "--starts", "1", "--only", "trainer_nb", "--parts", "imports", "first")
+    for part in ("import", "first"): assert set(found["figures"][part]) == {"hand", "trainer_nb"} and set(found["figures"][f"{part}_source"]) == {"trainer_nb"}
+    assert found["figures"]["import"]["trainer_nb"]["peak"] > found["figures"]["import"]["hand"]["peak"] > 0
+    assert sorted(ROOT.glob("trainer_nb/**/*.pyc")) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, options", [("watching", ["--blocks", "1", "--only", "trainer_nb"]), ("views", ["--rounds", "1", "--only", "slow"]),
+                                           ("tools", ["--rounds", "1", "--fresh", "1", "--only", "watch", "dashboard"]),
+                                           ("evaluating", ["--samples", "300", "--parts", "memory"])])
+def test_a_slow_tiny_run_of(tmp_path, load, name, options):
+    found, printed = measured(tmp_path, name, "--quick", *options)
+    for text in load(name).tables(found).values(): assert text in printed
+
+
+# --- tables from stored results ----------------------------------------------------------------------------------------------
+
+def made_up(overhead, harness):
+    "A result of overhead.py with times that are easy to check: ours takes 1.5 times as long."
+    def rows(factor): return {"wall": [factor * (1 + i % 3) * 1e-4 for i in range(16)], "cpu": [factor * 1e-4] * 16, "loss": 1.0}
+    figures = {"steps": overhead.summarize_steps({work: {"hand": rows(1), "trainer_nb": rows(1.5)} for work in overhead.WORKS})}
+    for kind in ("import", "first"):
+        figures[kind] = overhead.summarize_starts({name: [{"wall": factor, "cpu": factor, "peak": 200.0}] * 9 for name, factor in (("hand", 2.0), ("trainer_nb", 3.0))})
+    return {"benchmark": "overhead", "package_version": harness.package_version(), "date": "2026-01-02", "quick": False, "left_out": {"lightning": "not installed"},
+            "machine": {"processor": "a processor", "cores": 2, "threads": 1}, "versions": {"python": "3", "torch": "2"}, "options": {}, "figures": figures}
+
+
+@pytest.fixture
+def repository(tmp_path):
+    "A copy of the files with tables, without stored results, and a function that runs insert.py on it."
+    for name in ("benchmarks/README.md", "nbs/index.ipynb"):
+        (tmp_path/name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT/name, tmp_path/name)
+    (tmp_path/"benchmarks"/"results").mkdir()
+    def insert(*options): return subprocess.run([sys.executable, ROOT/"benchmarks"/"insert.py", "--root", tmp_path, *options], capture_output=True, text=True)
+    return tmp_path, insert
+
+
+def test_tables_are_what_the_stored_results_give():
+    "Of this repository: the tables agree with benchmarks/results/, whose figures belong to this version."
+    done = subprocess.run([sys.executable, ROOT/"benchmarks"/"insert.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_benchmark_has_a_place_for_its_tables(load):
+    insert = load("insert")
+    page = {match[2]: match[3] for match in insert.MARKED.finditer((ROOT/"benchmarks"/"README.md").read_text())}
+    assert page == dict.fromkeys(BENCHMARKS) and insert.BENCHMARKS == BENCHMARKS
+    assert "<!-- figures: overhead.readme -->" in (ROOT/"README.md").read_text()
+
+
+def test_tables_are_inserted(load, repository):
+    "In the page and in the notebook of the README; other places stay, a second run changes nothing."
+    root, insert = repository
+    before = (root/"benchmarks"/"README.md").read_text()
+    assert insert("--check").returncode == 0
+    found = made_up(load("overhead"), load("harness"))
+    (root/"benchmarks"/"results"/"overhead.json").write_text(json.dumps(found))
+    refused = insert("--check")
+    assert refused.returncode == 1 and "make figures" in refused.stderr and (root/"benchmarks"/"README.md").read_text() == before
+    assert insert().returncode == 0 and insert("--check").returncode == 0 and insert().stdout == ""
+    page = (root/"benchmarks"/"README.md").read_text()
+    assert "| trainer_nb | 300 (150 to 450) | **1.50** (1.50 to 1.50) | 1.50 (1.50 to 1.50) | 1.000 |" in page
+    assert "Left out: Lightning: not installed." in page and "1.23" not in page
+    assert page[page.index("<!-- figures: saving -->"):] == before[before.index("<!-- figures: saving -->"):]
+    notebook = json.loads((root/"nbs"/"index.ipynb").read_text())
+    cell = next("".join(o["source"]) for o in notebook["cells"] if "<!-- figures: overhead.readme -->" in "".join(o["source"]))
+    assert "With a hand-written loop, a step took 200 µs and 200 µs, `import torch` took 2.00 s" in cell and "eighteen rounds" not in cell
+    assert "| trainer_nb | **1.50** (1.50 to 1.50) | **1.50** (1.50 to 1.50) | **1.50** (1.50 to 1.50) | **1.50** (1.50 to 1.50) |" in cell
+
+
+@pytest.mark.parametrize("change, message", [({"package_version": "0.0.1"}, "measured with trainer_nb 0.0.1"), ({"quick": True}, "rough look"),
+                                             ({"benchmark": "models"}, "result of models"), ({"figures": {"steps": {}}}, "no table 'readme'")])
+def test_a_result_that_does_not_belong_here_is_refused(load, repository, change, message):
+    "Of another version, of a rough look, of another script, or without a table that a page shows: nothing is written."
+    root, insert = repository
+    (root/"benchmarks"/"results"/"overhead.json").write_text(json.dumps(made_up(load("overhead"), load("harness")) | change))
+    def text(): return [(root/name).read_text() for name in ("benchmarks/README.md", "nbs/index.ipynb")]
+    before, done = text(), insert()
+    assert done.returncode == 1 and message in done.stderr and text() == before
