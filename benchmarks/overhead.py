@@ -5,7 +5,7 @@
     python benchmarks/overhead.py --profile    # where trainer_nb's own step spends its time
 
 Five contenders train the same small networks on the same data: a loop written by hand, that loop with Accelerate,
-transformers' Trainer, Lightning, and trainer_nb. benchmarks/README.md describes how each figure is measured.
+transformers' Trainer, Lightning, and trainer_nb; the loop by hand takes part twice. benchmarks/README.md describes how each figure is measured.
 """
 from __future__ import annotations
 
@@ -232,6 +232,8 @@ def with_trainer_nb(work, steps, tick, device):
 Contender = namedtuple("Contender", "label train statement package")
 CONTENDERS = {
     "hand": Contender("hand-written loop", hand_written, "import torch", "torch"),
+    # The same against itself: how far from 1 a ratio comes by chance.
+    "again": Contender("hand-written loop, in another process", hand_written, "import torch", "torch"),
     "accelerate": Contender("the same loop with Accelerate", with_accelerate, "import accelerate", "accelerate"),
     "transformers": Contender("transformers' `Trainer`", with_trainer,
                               "import transformers; from transformers import Trainer", "transformers"),
@@ -326,7 +328,7 @@ def readme_table(found: dict) -> str:
     lines.append(f"With a hand-written loop, {', '.join(by_hand)}.")
     head = ["", *(f"a step of {micro(work)}, by hand = 1" for work in steps), "import, torch = 1",
             "start to first step, by hand = 1"]
-    names = ["trainer_nb", *(n for n in CONTENDERS if n not in ("trainer_nb", "hand"))]
+    names = ["trainer_nb", *(n for n in CONTENDERS if n not in ("trainer_nb", "hand", "again"))]
     rows = []
     for name in names:
         cells = [harness.with_interval(rows_.get(name, {}).get("ratio"), bold=name == "trainer_nb")
@@ -395,7 +397,7 @@ def measure(opts) -> tuple[dict, dict, dict]:
     if "steps" in opts.parts:
         raw["steps"] = harness.measure_by_turns(__file__, names, opts.works, opts, left_out)
         figures["steps"] = summarize_steps(raw["steps"])
-    names = [n for n in names if n not in left_out]
+    names = [n for n in names if n not in left_out and n != "again"]
     works = opts.works[:1]
     with harness.byte_code_folder(opts):
         for part, kind, times in (("imports", "import", opts.imports), ("first", "first", opts.starts)):

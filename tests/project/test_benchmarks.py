@@ -92,6 +92,44 @@ def test_a_contender_that_is_missing_is_named(tmp_path):
     assert "Left out: Lightning: No module named lightning." in printed
 
 
+FAILING = """
+import sys, time
+import harness
+def train(name):
+    def steps(work, n, tick, device):
+        for i in range(n):
+            if (name, work) == ("broken", "b") and i == 3: raise RuntimeError("out of order")
+            time.sleep({"hand": 0.01, "broken": 0.02}[name]); tick()
+        return 1.0
+    return steps
+if __name__ == "__main__":
+    import argparse, json
+    p = argparse.ArgumentParser()
+    harness.add_options(p, ["hand", "broken"])
+    harness.add_rounds(p, fresh=2, rounds=1, blocks=2, steps=2)
+    opts = p.parse_args()
+    if opts.worker: sys.exit(harness.serve(opts.worker, {"steps": lambda spec, exchange: harness.train_by_turns(train(spec["name"]), spec, exchange)}))
+    left_out = {}
+    found = harness.measure_by_turns(__file__, ["hand", "broken"], ["a", "b", "c"], opts, left_out)
+    print(json.dumps([found, left_out]))
+"""
+
+
+def test_a_contender_that_fails_in_one_work(tmp_path):
+    "It is left out of that work alone, with the error; rounds of the others are complete."
+    (tmp_path/"script.py").write_text(FAILING)
+    env = os.environ | {"PYTHONPATH": str(ROOT/"benchmarks")}
+    done = subprocess.run([sys.executable, tmp_path/"script.py"], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found, left_out = json.loads(done.stdout)
+    assert left_out == {"broken, b": "RuntimeError: out of order (see --verbose)"}
+    assert {work: list(rows) for work, rows in found.items()} == {"a": ["hand", "broken"], "b": ["hand"], "c": ["hand", "broken"]}
+    for work in ("a", "c"):
+        for name, seconds in (("hand", 0.01), ("broken", 0.02)):
+            walls = found[work][name]["wall"]
+            assert len(walls) == 2 and min(walls) >= seconds and min(found[work][name]["cpu"]) < seconds
+
+
 @pytest.mark.slow
 def test_imports_and_starts_with_byte_code_and_without(tmp_path):
     "Both are measured, and the checkout gets no byte code."
