@@ -11,7 +11,7 @@ import operator
 import random
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -382,22 +382,24 @@ class FetchBackup:
         "Return the present values, for `put_back`."
         learner = run.learner() if run.learner is not None else None
         of = run.loader, getattr(learner, "train_dataset", None), getattr(learner, "data_collator", None)
-        if self.of is None or any(a is not b for a, b in zip(of, self.of)):
+        if self.of is None or not all(map(operator.is_, of, self.of)):
             self.holders = fetch_holders(run)
             self.of = of
         return [(h, {k: (v, _state_of(v)) for k, v in self._values(h).items()}) for h in self.holders]
 
     def _values(self, holder) -> dict:
-        # called before each fetch: the data itself is skipped by its type, without a call
+        attributes = vars(holder.owner)
+        # called before each fetch: most data sets hold data only, which its type tells
+        if _DATA.issuperset(map(type, attributes.values())): return {}
         return {
             k: v
-            for k, v in vars(holder.owner).items()
+            for k, v in attributes.items()
             if type(v) not in _DATA and k not in holder.skip and is_fetch_state(holder.kinds, v)
         }
 
     def put_back(
         self,
-        kept: list,  # as keep returned it
+        kept: Sequence,  # as keep returned it
     ) -> bool:
         "Restore the values that have changed since; return whether there were any."
         changed = False

@@ -9,7 +9,8 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,7 +32,7 @@ from .signatures import positional_args
 from .snapshot_fields import named_weights
 from .user_state import report_lost
 from ..optim.optimizers import check_optimizer_state
-from ..optim.schedules import is_metric_driven
+from ..optim.schedules import advance_schedule, is_metric_driven
 
 # %% auto #0
 __all__ = ['StepResult', 'Step', 'check_step_loss', 'sync_processes', 'should_sync_gradients', 'training_step_of',
@@ -41,6 +42,7 @@ __all__ = ['StepResult', 'Step', 'check_step_loss', 'sync_processes', 'should_sy
            'back_up_before_first_step', 'handle_failed_update', 'restore_before_first_step', 'take_step']
 
 # %% ../../nbs/06_engine/19_step.ipynb #e2fb8b87
+_GRAD = operator.attrgetter("grad")
 _REQUIRES_GRAD = operator.attrgetter("requires_grad")
 _VERSION = operator.attrgetter("_version")
 _KIND = operator.attrgetter("dtype", "device")
@@ -253,7 +255,10 @@ def finalize_gradients(learner: TrainerBase) -> torch.Tensor:
     run = learner.run_state
     if run.device.scaler is not None:
         run.device.scaler.unscale_(run.optimizer)
-    params = [p for p in run.params if p.grad is not None]
+    params = run.params
+    if any(map(operator.is_, map(_GRAD, params), repeat(None))):
+        # frozen, or unused in this step
+        params = [p for p in params if p.grad is not None]
     if run.device.sharded_model is not None:
         norm = clip_sharded_grad_norm(params, run.args.max_grad_norm, run.device.world)
     else:
@@ -278,7 +283,7 @@ def clip_dense_gradients(
     limit: float,  # maximum norm; 0: no clipping
 ) -> torch.Tensor:
     "Clip the gradients in place, exactly as torch.nn.utils.clip_grad_norm_ does; return their norm before clipping."
-    grads = cast(list[torch.Tensor], [p.grad for p in params])
+    grads = list(map(_GRAD, params))
     kinds = set(map(_KIND, grads))
     if len(kinds) != 1 or set(map(type, grads)) != {torch.Tensor} or grads[0].device.type not in _FOREACH_DEVICES:
         # torch groups the gradients, and has other functions for subclasses and other devices
@@ -323,7 +328,7 @@ def commit_step(step: Step) -> StepResult:
     # weights of this step with the previous learning rate would be an invalid state
     try:
         if not skipped and not is_metric_driven(run.lr_scheduler):
-            run.lr_scheduler.step()
+            advance_schedule(run.lr_scheduler)
     except BaseException as error:
         handle_failed_update(
             step, error, backup, "the schedule failed after the update", "the weights may be ahead of the schedule"
