@@ -263,7 +263,8 @@ def map_tensors(
 ):
     "Return the batch in new containers, with `change` applied to each tensor."
     if isinstance(batch, torch.Tensor): return change(batch)
-    if isinstance(batch, dict): return {k: map_tensors(v, change) for k, v in batch.items()}
+    if isinstance(batch, dict):
+        return {k: change(v) if isinstance(v, torch.Tensor) else map_tensors(v, change) for k, v in batch.items()}
     if isinstance(batch, Mapping):
         return type(batch)({k: map_tensors(v, change) for k, v in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
@@ -298,8 +299,11 @@ def to_device(
     pin: bool = False,  # copy to a GPU through page-locked memory
 ) -> Any:
     "Return the batch on a device, without a copy if it is there already; copy asynchronously from pinned memory."
-    if isinstance(batch, dict) and all(isinstance(t, torch.Tensor) and t.device == device for t in batch.values()):
-        return batch
+    if isinstance(batch, dict):
+        for value in batch.values():
+            if not isinstance(value, torch.Tensor) or value.device != device: break
+        else:
+            return batch
     return map_tensors(batch, lambda t: t if t.device == device else _copy_to_device(t, device, pin))
 
 def _copy_to_device(t: torch.Tensor, device: torch.device, pin: bool):

@@ -17,7 +17,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import accumulate, chain, islice
+from operator import length_hint
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -27,14 +28,14 @@ from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ..core.interrupts import BATCH_WAIT, InterruptGuard
-from ..core.seeding import SEED_FETCH, SEED_ORDER, mix_seed, preserve_generators, seed_all
+from ..core.seeding import SEED_FETCH, SEED_ORDER, mix_seed, mix_seeds, preserve_generators, seed_all
 from .collate import RemoveColumns
 from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, split_evenly, take_own_batch
 
 # %% auto #0
-__all__ = ['WORKER_WATCH', 'RequestedBatch', 'BatchRequest', 'ended_early', 'batch_of', 'SeededDataset', 'block_sigint',
-           'exit_with_parent', 'WorkerInit', 'check_importable', 'WorkerDeathWatch', 'check_complete', 'out_of_fetch',
-           'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource', 'BatchPlan', 'set_epoch',
+__all__ = ['WORKER_WATCH', 'REQUESTS_AT_ONCE', 'RequestedBatch', 'BatchRequest', 'ended_early', 'batch_of', 'SeededDataset',
+           'block_sigint', 'exit_with_parent', 'WorkerInit', 'check_importable', 'WorkerDeathWatch', 'check_complete',
+           'out_of_fetch', 'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource', 'BatchPlan', 'set_epoch',
            'with_seeded_generators', 'SeededCollate', 'batch_requests', 'MapSource']
 
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f25
@@ -66,16 +67,16 @@ class SeededDataset(torch.utils.data.Dataset):
     def __init__(self, dataset: Any): self.dataset = dataset
     def __getitems__(self, request: BatchRequest):
         seed_all(request.seed)
-        many = getattr(self.dataset, "__getitems__", None)
-        fetched = []
+        dataset = self.dataset
+        many = getattr(dataset, "__getitems__", None)
+        indices = iter(request.indices)
         try:
-            if many: return many(request.indices)
-            for i in request.indices:
-                fetched.append(self.dataset[i])
+            return [dataset[i] for i in indices] if many is None else many(request.indices)
         except StopIteration as error:
-            where = f"one of the samples {request.indices}" if many else f"sample {request.indices[len(fetched)]}"
-            raise ended_early(f"{type(self.dataset).__name__} raised it for {where}") from error
-        return fetched
+            where = f"one of the samples {request.indices}"
+            if many is None:
+                where = f"sample {request.indices[-1 - length_hint(indices)]}"
+            raise ended_early(f"{type(dataset).__name__} raised it for {where}") from error
 
 # %% ../../nbs/03_data/02_sources.ipynb #06387a82
 @contextmanager
@@ -337,9 +338,11 @@ class _SlicedPlan:
         self.share = share
         self.samples = len(order) - (len(order) % self.size if drop_last else 0)
     def iterate_from(self, position: int):
+        is_whole = self.share.of == 1
         for start in range(position, self.samples, self.size):
             part = self.order[start:min(start + self.size, self.samples)]
-            yield split_evenly(self.share, part.tolist() if isinstance(part, torch.Tensor) else list(part))
+            indices = part.tolist() if isinstance(part, torch.Tensor) else list(part)
+            yield RankBatch(indices, len(indices), 1.0) if is_whole else split_evenly(self.share, indices)
     def left(self, position: int): return -(-(self.samples - position) // self.size)
 
 class _ListedPlan:
@@ -420,6 +423,7 @@ class SeededCollate:
         return self.collate(features)
 
 # %% ../../nbs/03_data/02_sources.ipynb #195abad8
+REQUESTS_AT_ONCE = 32
 RequestedBatch = tuple[BatchRequest | None, int, float]   # request, samples of all processes, weight
 
 def batch_requests(plan: BatchPlan, cursor: Cursor, seed: int, share: RankShard) -> Iterator[RequestedBatch]:
@@ -427,10 +431,17 @@ def batch_requests(plan: BatchPlan, cursor: Cursor, seed: int, share: RankShard)
     if the batch belongs to another process.
     Not a method of the source, to avoid a reference cycle through the workers."""
     position = cursor.position
-    for k, part in enumerate(plan.iterate_from(position)):
-        place = mix_seed(seed, SEED_FETCH, cursor.epoch, position, 0 if share.turns else share.rank)
-        yield BatchRequest(place, part.mine) if share.owns_batch(k) else None, part.samples, part.weight
-        position += part.samples
+    start = mix_seed(seed, SEED_FETCH, cursor.epoch)
+    rank = 0 if share.turns else share.rank
+    parts = plan.iterate_from(position)
+    k = 0
+    # their seeds are computed together
+    while some := list(islice(parts, REQUESTS_AT_ONCE)):
+        positions = list(accumulate([samples for _, samples, _ in some], initial=position))
+        position = positions.pop()
+        for (mine, samples, weight), place in zip(some, mix_seeds(positions, rank, start)):
+            yield BatchRequest(place, mine) if share.owns_batch(k) else None, samples, weight
+            k += 1
 
 # %% ../../nbs/03_data/02_sources.ipynb #eb3ad7ad
 class MapSource(BatchSource):

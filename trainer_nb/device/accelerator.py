@@ -316,7 +316,7 @@ class Device:
     @property
     def scaler(self) -> torch.amp.GradScaler | None:
         "Return the scaler of the gradients; None without fp16."
-        return self.accelerator.scaler
+        return self._isolated.accelerator.scaler
 
     @property
     def shards_model(self) -> bool:
@@ -374,8 +374,9 @@ class Device:
 
     def backward(self, loss: torch.Tensor):
         "Run backward; scale the loss if there is a scaler."
-        if self.scaler is not None:
-            loss = self.scaler.scale(loss)
+        scaler = self.scaler
+        if scaler is not None:
+            loss = scaler.scale(loss)
         loss.backward()
         self._strategy.after_backward()
 
@@ -398,7 +399,8 @@ class Device:
     def matches_trainable(self, params: list[torch.nn.Parameter]) -> bool:
         """Return whether the gradients of the parameters that are trainable now are
         averaged; if not, prepare the model again."""
-        return self._strategy is not None and self._strategy.matches_trainable(params)
+        if self._strategy is None: return False
+        return self.world.size == 1 or self._strategy.matches_trainable(params)
 
     def num_collectives(self) -> int:
         "Return the number of exchanges between processes: equal if they are in sync."
