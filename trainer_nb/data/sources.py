@@ -26,15 +26,16 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from ..core.errors import short_repr
 from ..core.interrupts import BATCH_WAIT, InterruptGuard
 from ..core.seeding import SEED_FETCH, SEED_ORDER, mix_seed, preserve_generators, seed_all
 from .collate import RemoveColumns
 from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, split_evenly, take_own_batch
 
 # %% auto #0
-__all__ = ['WORKER_WATCH', 'RequestedBatch', 'BatchRequest', 'ended_early', 'batch_of', 'SeededDataset', 'block_sigint',
-           'exit_with_parent', 'WorkerInit', 'check_importable', 'WorkerDeathWatch', 'check_complete', 'out_of_fetch',
-           'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource', 'BatchPlan', 'set_epoch',
+__all__ = ['WORKER_WATCH', 'RequestedBatch', 'BatchRequest', 'ended_early', 'batch_of', 'missing_sample', 'SeededDataset',
+           'block_sigint', 'exit_with_parent', 'WorkerInit', 'check_importable', 'WorkerDeathWatch', 'check_complete',
+           'out_of_fetch', 'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource', 'BatchPlan', 'set_epoch',
            'with_seeded_generators', 'SeededCollate', 'batch_requests', 'MapSource']
 
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f25
@@ -61,6 +62,21 @@ def batch_of(dataset: Any, collate: Callable[[list], Any], request: BatchRequest
     except StopIteration as error:
         raise ended_early(f"the data_collator raised it for the samples {request.indices}") from error
 
+def missing_sample(
+    dataset: Any,
+    where: str,  # description of the samples that were requested
+    error: LookupError,
+) -> LookupError:
+    "Return an error of the same kind for a sample that a data set counts and does not have."
+    name = type(dataset).__name__
+    kind = KeyError if isinstance(error, KeyError) else IndexError
+    frame = " A DataFrame is indexed by its columns; give it as df.to_dict('records')." if hasattr(dataset, "iloc") else ""
+    check = " Check that it is not larger than the number of items, and what __getitem__ does with this index."
+    return kind(
+        f"{name} raised {type(error).__name__}({short_repr(error.args[0] if error.args else '', 60)}) for {where}, and"
+        f" its __len__ is {len(dataset)}.{frame or check}"
+    )
+
 class SeededDataset(torch.utils.data.Dataset):
     "Wrap a map-style data set and seed the generators before each batch."
     def __init__(self, dataset: Any): self.dataset = dataset
@@ -72,9 +88,14 @@ class SeededDataset(torch.utils.data.Dataset):
             if many: return many(request.indices)
             for i in request.indices:
                 fetched.append(self.dataset[i])
-        except StopIteration as error:
-            where = f"one of the samples {request.indices}" if many else f"sample {request.indices[len(fetched)]}"
-            raise ended_early(f"{type(self.dataset).__name__} raised it for {where}") from error
+        except (StopIteration, IndexError, KeyError) as error:
+            index = None if many else request.indices[len(fetched)]
+            where = f"one of the samples {short_repr(request.indices, 60)}" if many else f"sample {index}"
+            if isinstance(error, StopIteration):
+                raise ended_early(f"{type(self.dataset).__name__} raised it for {where}") from error
+            # another key is missing in the data set's own code
+            if isinstance(error, KeyError) and (many or error.args != (index,)): raise
+            raise missing_sample(self.dataset, where, error) from error
         return fetched
 
 # %% ../../nbs/03_data/02_sources.ipynb #06387a82
