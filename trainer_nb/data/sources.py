@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from operator import length_hint
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -70,11 +71,10 @@ def missing_sample(
     "Return an error of the same kind for a sample that a data set counts and does not have."
     name = type(dataset).__name__
     kind = KeyError if isinstance(error, KeyError) else IndexError
-    frame = " A DataFrame is indexed by its columns; give it as df.to_dict('records')." if hasattr(dataset, "iloc") else ""
-    check = " Check that it is not larger than the number of items, and what __getitem__ does with this index."
     return kind(
         f"{name} raised {type(error).__name__}({short_repr(error.args[0] if error.args else '', 60)}) for {where}, and"
-        f" its __len__ is {len(dataset)}.{frame or check}"
+        f" its __len__ is {len(dataset)}. Check that it is not larger than the number of items, and what __getitem__"
+        " does with this index."
     )
 
 class SeededDataset(torch.utils.data.Dataset):
@@ -82,21 +82,19 @@ class SeededDataset(torch.utils.data.Dataset):
     def __init__(self, dataset: Any): self.dataset = dataset
     def __getitems__(self, request: BatchRequest):
         seed_all(request.seed)
-        many = getattr(self.dataset, "__getitems__", None)
-        fetched = []
+        dataset = self.dataset
+        many = getattr(dataset, "__getitems__", None)
+        indices = iter(request.indices)
         try:
-            if many: return many(request.indices)
-            for i in request.indices:
-                fetched.append(self.dataset[i])
+            return [dataset[i] for i in indices] if many is None else many(request.indices)
         except (StopIteration, IndexError, KeyError) as error:
-            index = None if many else request.indices[len(fetched)]
-            where = f"one of the samples {short_repr(request.indices, 60)}" if many else f"sample {index}"
+            index = request.indices[-1 - length_hint(indices)] if many is None else None
+            where = f"sample {index}" if many is None else f"one of the samples {short_repr(request.indices, 60)}"
             if isinstance(error, StopIteration):
-                raise ended_early(f"{type(self.dataset).__name__} raised it for {where}") from error
+                raise ended_early(f"{type(dataset).__name__} raised it for {where}") from error
             # another key is missing in the data set's own code
-            if isinstance(error, KeyError) and (many or error.args != (index,)): raise
-            raise missing_sample(self.dataset, where, error) from error
-        return fetched
+            if isinstance(error, KeyError) and (many is not None or error.args != (index,)): raise
+            raise missing_sample(dataset, where, error) from error
 
 # %% ../../nbs/03_data/02_sources.ipynb #06387a82
 @contextmanager
@@ -358,9 +356,11 @@ class _SlicedPlan:
         self.share = share
         self.samples = len(order) - (len(order) % self.size if drop_last else 0)
     def iterate_from(self, position: int):
+        is_whole = self.share.of == 1
         for start in range(position, self.samples, self.size):
             part = self.order[start:min(start + self.size, self.samples)]
-            yield split_evenly(self.share, part.tolist() if isinstance(part, torch.Tensor) else list(part))
+            indices = part.tolist() if isinstance(part, torch.Tensor) else list(part)
+            yield RankBatch(indices, len(indices), 1.0) if is_whole else split_evenly(self.share, indices)
     def left(self, position: int): return -(-(self.samples - position) // self.size)
 
 class _ListedPlan:
@@ -448,10 +448,12 @@ def batch_requests(plan: BatchPlan, cursor: Cursor, seed: int, share: RankShard)
     if the batch belongs to another process.
     Not a method of the source, to avoid a reference cycle through the workers."""
     position = cursor.position
-    for k, part in enumerate(plan.iterate_from(position)):
-        place = mix_seed(seed, SEED_FETCH, cursor.epoch, position, 0 if share.turns else share.rank)
-        yield BatchRequest(place, part.mine) if share.owns_batch(k) else None, part.samples, part.weight
-        position += part.samples
+    start = mix_seed(seed, SEED_FETCH, cursor.epoch)
+    rank = 0 if share.turns else share.rank
+    for k, (mine, samples, weight) in enumerate(plan.iterate_from(position)):
+        place = mix_seed(position, rank, start=start)
+        yield BatchRequest(place, mine) if share.owns_batch(k) else None, samples, weight
+        position += samples
 
 # %% ../../nbs/03_data/02_sources.ipynb #eb3ad7ad
 class MapSource(BatchSource):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from ..core.history import History
 from ..core.interrupts import RUN_LOCK
 from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import DataCollatorWithPadding, default_data_collator, to_device
-from ..device.accelerator import check_fp16, empty_device_cache
+from ..device.accelerator import NO_CONTEXT, check_fp16, empty_device_cache
 from .dataloaders import check_eval_data, check_given_data, check_train_dataset
 from .dataloaders import column_dropping_collator, count_samples, drop_unused_columns
 from .dataloaders import find_eval_dataset, initial_training_values, is_iterable_only
@@ -612,7 +612,7 @@ class TrainerBase:
 
     def autocast_smart_context_manager(self, cache_enabled: bool = True) -> AbstractContextManager:
         "Return a context without effect; for subclasses that override it."
-        return nullcontext()
+        return NO_CONTEXT
 
     def model_arguments(self, inputs: Any, num_items: torch.Tensor | None = None) -> tuple[Any, Any]:
         "Return the arguments for the model, and the labels if the loss is not computed by the model."
@@ -620,7 +620,7 @@ class TrainerBase:
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         "Move the batch to the device. Raise ValueError if it is empty."
-        if isinstance(inputs, Mapping) and not inputs:
+        if isinstance(inputs, (dict, Mapping)) and not inputs:
             raise ValueError(
                 f"The batch is empty; {self.model_facts.name}'s forward takes"
                 f" {', '.join(sorted(self.model_facts.arguments))}, so let the data or the data_collator give some of"
@@ -660,7 +660,7 @@ class TrainerBase:
         inputs: Any,  # a micro-batch
     ) -> int:
         "Return the floating-point operations of a micro-batch, forward and backward; 0 if unknown."
-        return count_flops(self.run_state.model, inputs)
+        return count_flops(self.run_state.model, inputs) if self.model_facts.counts_parameters else 0
 
     def store_flos(self) -> None:
         "Add the operations since the last call, of all processes, to state.total_flos."
