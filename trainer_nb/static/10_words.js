@@ -56,7 +56,7 @@ function number(value, digits = 3) {
     const [head, power] = size.toExponential(Math.min(digits - 1, 2)).split("e");
     return sign + Number(head) + "e" + power.replace("+", "");
   }
-  if (size >= 10 ** digits) return sign + thousands(size.toFixed(0));
+  if (size >= 10 ** digits - 0.5) return sign + thousands(size.toFixed(0));
   return sign + thousandsOf(size.toPrecision(digits));
 }
 
