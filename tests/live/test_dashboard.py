@@ -181,7 +181,7 @@ def test_what_stays(page, lab):
     assert html.count('alt="trainer_nb still') == 1 and f"finished after step {at}" in html
     lab.stop_kernels()
     page.reload()
-    picture = page.tab.locator("[data-trainer-nb-still] img, img[alt^='trainer_nb still']").first
+    picture = page.tab.locator("[data-trainer-nb-still] .tnb-picture").first
     eventually(picture.is_visible, "the picture")
     assert f"finished after step {at}" in page.output(1)
     page.tab.wait_for_function("document.body.textContent.includes('Error displaying widget')")

@@ -1,0 +1,29 @@
+// Numbers in words. Part of the script of saved pictures as well.
+
+const thousands = text => text.replace(/\B(?=(\d{3})+(?!\d))/g, ",");
+
+// A whole number, or what was given where it is none.
+function whole(value) {
+  if (value === null || value === undefined) return "–";
+  return Number.isFinite(value) ? (value < 0 ? "−" : "") + thousands(String(Math.round(Math.abs(value)))) : String(value);
+}
+
+// A measured value, in `digits` digits that count; always the same number of them, so that a live value does not jump about. A small
+// one is a power of ten, without zeros at its end.
+function number(value, digits = 3) {
+  if (typeof value !== "number" || Number.isNaN(value)) return "–";
+  const size = Math.abs(value), sign = value < 0 ? "−" : "";
+  if (value === 0) return "0";
+  if (size === Infinity) return sign + "∞";
+  if (size >= 1e7 || size < 1e-2) {
+    const [head, power] = size.toExponential(Math.min(digits - 1, 2)).split("e");
+    return sign + Number(head) + "e" + power.replace("+", "");
+  }
+  if (size >= 10 ** digits) return sign + thousands(size.toFixed(0));
+  return sign + thousandsOf(size.toPrecision(digits));
+}
+
+function thousandsOf(text) {
+  const [head, tail] = text.split(".");
+  return thousands(head) + (tail ? "." + tail : "");
+}
