@@ -17,18 +17,20 @@ from numpy.typing import ArrayLike
 from .panels import Heatmap, Histogram, LineSeries, Marker, Panel, downsample, format_tick
 from .panels import panel_height, panel_to_text
 from .pictures import picture_html
-from .svg import GRID_COLOR, TEXT_COLOR, VIRIDIS, color_values, reduce_columns, render_svg
+from .svg import GRID_COLOR, PALETTE, TEXT_COLOR, VIRIDIS, color_values, reduce_columns, render_svg
 from .svg import series_color
 from .tables import escape_html
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+    from plotly.graph_objs.layout import Template
 
 # %% auto #0
-__all__ = ['LINE_OPACITY', 'GRID_RGBA', 'FIGURE_PANEL_HEIGHT', 'COLUMN_GAP', 'WIDE_COLUMN_GAP', 'ROW_GAP', 'TRACE_BUILDERS',
-           'PLOTLY_MIME', 'SVG_MIME', 'round_values', 'exact_x_values', 'line_trace', 'histogram_trace',
-           'heatmap_trace', 'axes_layout', 'text_annotations', 'marker_line', 'marker_annotations', 'subplot_grid',
-           'panel_grid', 'panel_traces', 'plotly_spec', 'plotly_figure', 'PanelDisplay', 'Chart']
+__all__ = ['LINE_OPACITY', 'VIRIDIS_SCALE', 'FIGURE_PANEL_HEIGHT', 'COLUMN_GAP', 'WIDE_COLUMN_GAP', 'ROW_GAP', 'GRID_RGBA',
+           'TEMPLATE_NAME', 'TRACE_BUILDERS', 'PLOTLY_MIME', 'SVG_MIME', 'round_values', 'exact_x_values', 'line_trace',
+           'histogram_trace', 'heatmap_trace', 'axes_layout', 'text_annotations', 'marker_line', 'marker_annotations',
+           'figure_template', 'subplot_grid', 'panel_grid', 'panel_traces', 'plotly_spec', 'plotly_figure',
+           'PanelDisplay', 'Chart']
 
 # %% ../../nbs/00_display/04_charts.ipynb #d2bbaae7
 def round_values(values: ArrayLike) -> list[float | None]:
@@ -79,6 +81,8 @@ def histogram_trace(bars: Histogram) -> dict[str, Any]:
     }
 
 # %% ../../nbs/00_display/04_charts.ipynb #41bd8197
+VIRIDIS_SCALE = [[i / (len(VIRIDIS) - 1), "rgb({:.0f},{:.0f},{:.0f})".format(*c)] for i, c in enumerate(VIRIDIS)]
+
 def heatmap_trace(heat: Heatmap) -> dict[str, Any]:
     "Return a heat map as a plotly trace, with the first row at the top."
     heat = reduce_columns(heat)
@@ -94,7 +98,7 @@ def heatmap_trace(heat: Heatmap) -> dict[str, Any]:
         "z": [round_values(row) for row in values],
         "zmin": low,
         "zmax": high,
-        "colorscale": [[i / (len(VIRIDIS) - 1), "rgb({:.0f},{:.0f},{:.0f})".format(*c)] for i, c in enumerate(VIRIDIS)],
+        "colorscale": VIRIDIS_SCALE,
         "colorbar": {
             "thickness": 8,
             "outlinewidth": 0,
@@ -109,25 +113,10 @@ def heatmap_trace(heat: Heatmap) -> dict[str, Any]:
     return trace
 
 # %% ../../nbs/00_display/04_charts.ipynb #d34d0020
-GRID_RGBA = "rgba(125,125,125,.22)"
-
 def axes_layout(panel: Panel) -> tuple[dict[str, Any], dict[str, Any]]:
-    "Return the scales, labels and colours of the horizontal and of the vertical axis of a panel."
-    common = {
-        "zeroline": False,
-        "ticks": "",
-        "automargin": True,
-        "linecolor": GRID_COLOR,
-        "tickcolor": GRID_COLOR,
-        "gridcolor": GRID_RGBA,
-        "exponentformat": "e",
-    }
-    across = common | {
-        "type": "log" if panel.xlog else "linear",
-        "showgrid": False,
-        "title": {"text": panel.x, "standoff": 6, "font": {"size": 11}},
-    }
-    up = common | {"type": "log" if panel.ylog else "linear", "title": {"text": panel.y, "font": {"size": 11}}}
+    "Return the scales and labels of the horizontal and of the vertical axis of a panel."
+    across: dict[str, Any] = {"type": "log" if panel.xlog else "linear", "title": {"text": panel.x}}
+    up: dict[str, Any] = {"type": "log" if panel.ylog else "linear", "title": {"text": panel.y}}
     if panel.of(Heatmap):
         up |= {"type": "category", "autorange": "reversed"}
     elif panel.rows:
@@ -187,6 +176,40 @@ COLUMN_GAP = 0.1
 WIDE_COLUMN_GAP = 0.2
 ROW_GAP = 0.26
 
+GRID_RGBA = "rgba(125,125,125,.22)"
+TEMPLATE_NAME = "trainer_nb"
+
+@cache
+def figure_template() -> Template:
+    "Return the template of all figures, for light and dark backgrounds; registered as `trainer_nb` in plotly.io.templates."
+    import plotly.io
+    from plotly.graph_objs.layout import Template
+    axis = {
+        "zeroline": False,
+        "ticks": "",
+        "automargin": True,
+        "linecolor": GRID_COLOR,
+        "tickcolor": GRID_COLOR,
+        "gridcolor": GRID_RGBA,
+        "exponentformat": "e",
+        "title": {"font": {"size": 11}},
+    }
+    layout = {
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": TEXT_COLOR, "size": 11},
+        "colorway": list(PALETTE),
+        "colorscale": {"sequential": VIRIDIS_SCALE},
+        "margin": {"l": 50, "r": 30, "t": 60, "b": 45},
+        "hovermode": "closest",
+        "xaxis": axis | {"showgrid": False, "title": {"standoff": 6, "font": {"size": 11}}},
+        "yaxis": axis,
+    }
+    template = Template(layout=layout)
+    # a name for the figures of users; their default stays
+    plotly.io.templates[TEMPLATE_NAME] = template
+    return template
+
 @cache
 def subplot_grid(
     count: int,  # of panels
@@ -206,7 +229,7 @@ def subplot_grid(
         vertical_spacing=ROW_GAP / rows,
         specs=[cells[row * columns:(row + 1) * columns] for row in range(rows)],
     )
-    return grid.update_layout(template="none")
+    return grid.update_layout(template=figure_template())
 
 def panel_grid(panels: Sequence[Panel], columns: int) -> Figure:
     "Return the grid for some panels, with at most `columns` side by side."
@@ -247,11 +270,6 @@ def plotly_spec(
     rows = max(1, math.ceil(len(panels) / max(1, columns)))
     layout |= {
         "height": panel_height(panels, FIGURE_PANEL_HEIGHT) * rows + 60,
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": TEXT_COLOR, "size": 11},
-        "margin": {"l": 50, "r": 30, "t": 60, "b": 45},
-        "hovermode": "closest",
         # on the left, because plotly shows its buttons on the right
         "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "yref": "container"},
         "annotations": [],
