@@ -190,6 +190,9 @@ def take_states(browser, folder):
     source, style = "\n".join(o.read_text("utf-8") for o in sorted(static.glob("*.js"))), (static/"dashboard.css").read_text("utf-8")
     with contextlib.redirect_stdout(None):               # of the logs of the runs
         learn = made(700)
+        learn.run(steps=200)
+        learn.set(lr=1e-3)
+        learn.watch()
         learn.train()
         hover = "document.querySelector('.tnb-picture svg').dispatchEvent(new PointerEvent('pointermove', { clientX: innerWidth / 3, clientY: 160 }))"
         every = [*states(), ("static_image", still(learn), None), ("static_picture", still(learn), hover)]

@@ -135,6 +135,27 @@ def test_every_kind_of_panel(opened, width):
     assert overlaps == []
 
 
+def test_a_heat_map_begins_where_it_was_measured(opened):
+    "What was not measured is blank; a value of zero, which a logarithmic scale cannot show, is named."
+    norms = np.array([[0.01, 0.0, 0.0025], [1050.0, 0.5, np.nan]])
+    page = opened(exported("light", bundle(Panel("Loss", [LineSeries(STEPS, 1 / STEPS, "loss")]), Panel("gradient norm", [Heatmap([1000, 1200, 1400], ["first", "second"], norms, log=True)]))))
+    box, plot = page.plot(1).bounding_box(), page.plot(1)
+    left, width = plot.evaluate("o => { const image = o.querySelector('image'); return [+image.getAttribute('x'), +image.getAttribute('width')]; }")
+    def shown(step, y): return page.point((left + width * step / 2000) / box["width"], 1, y).split("\n")
+    assert shown(1000, 50) == ["step 1,000", "first", "0.0100"]
+    assert shown(1200, 50)[1:] == ["first", "no signal (0)"] and shown(1400, 160)[1:] == ["second", "not measured"] and shown(1000, 160)[-1] == "1,050"
+    assert shown(300, 50)[-1] == "not measured" and shown(1900, 50)[-1] == "not measured"
+    drawn = plot.evaluate("""async o => {
+      const image = new Image();
+      image.src = o.querySelector('image').getAttribute('href');
+      await image.decode();
+      const pen = Object.assign(document.createElement('canvas'), { width: image.width, height: image.height }).getContext('2d');
+      pen.drawImage(image, 0, 0);
+      return [0.1, 0.5, 0.6, 0.9].map(share => pen.getImageData(Math.round(share * image.width), 0, 1, 1).data[3]);
+    }""")
+    assert drawn == [0, 255, 0, 0]
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_colours_of_both_themes(opened, theme):
     "The hues of the live view, decided by what lies behind the picture and not by the system."

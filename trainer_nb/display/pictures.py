@@ -60,7 +60,9 @@ def heatmap_fields(heat: Heatmap) -> dict[str, Any]:
     low, high = (10**low, 10**high) if heat.log else (low, high)
     values = [compact_values(row, 3) for row in np.asarray(heat.values, float)]
     x = compact_values(heat.x, 6)
-    return {"x": x, "rows": list(heat.rows), "values": values, "log": heat.log, "low": low, "high": high}
+    # a computed condition is a bool of numpy, which JSON lacks
+    scale = {"log": bool(heat.log), "low": float(low), "high": float(high)}
+    return scale | {"x": x, "rows": list(heat.rows), "values": values}
 
 def panel_fields(panel: Panel) -> dict[str, Any]:
     "Return a panel as fields of JSON."
@@ -74,8 +76,8 @@ def panel_fields(panel: Panel) -> dict[str, Any]:
         "note": panel.note,
         "x": panel.x,
         "y": panel.y,
-        "xlog": panel.xlog,
-        "ylog": panel.ylog,
+        "xlog": bool(panel.xlog),
+        "ylog": bool(panel.ylog),
         "rows": list(panel.rows),
         "lines": [line_fields(line) for line in panel.of(LineSeries)],
         "bars": [bar_fields(bars) for bars in panel.of(Histogram)],

@@ -496,9 +496,11 @@ def column_boxes(panels: Sequence[Panel], columns: int) -> list[PanelBox]:
         boxes.append(PanelBox(left, row * (tall + ROW_SPACE), tall, across * (PANEL_WIDTH + PANEL_GAP) - PANEL_GAP))
     return boxes
 
-def live_boxes(count: int) -> list[PanelBox]:
-    "Return the places of panels as in a live view: the first one large, with one or two beside it if the rest fills rows."
-    small = count - 1
+def live_boxes(panels: Sequence[Panel]) -> list[PanelBox]:
+    """Return the places of panels as in a live view: the first one large, with one or two beside it if the rest fills
+    rows; below them the heat maps in their full width."""
+    heats = [panel for panel in panels if panel.of(Heatmap)]
+    small = len(panels) - len(heats) - 1
     beside = min(2, small) if small % 3 else 0
     left_over = (small - beside) % 3
     # of six columns the large panel takes four beside others; a small one takes two, or three if two are left over
@@ -512,6 +514,9 @@ def live_boxes(count: int) -> list[PanelBox]:
         across = 3 if small - beside - i <= left_over else 2
         row, place = divmod(i, 3)
         boxes.append(box(place * across, down + row, across))
+    for panel in heats:
+        top = boxes[-1].top + boxes[-1].height + ROW_SPACE
+        boxes.append(PanelBox(0, top, panel_height([panel], 0), 6 * unit - PANEL_GAP))
     return boxes
 
 def render_svg(
@@ -522,7 +527,7 @@ def render_svg(
     "Return an SVG document with the panels side by side."
     columns = max(1, min(columns, len(panels)))
     live = live and len(panels) > 1
-    boxes = live_boxes(len(panels)) if live else column_boxes(panels, columns)
+    boxes = live_boxes(panels) if live else column_boxes(panels, columns)
     # the small panels of a live view have the names of the large one
     inside = "".join(draw_panel(p, *box, not live or i == 0) for i, (p, box) in enumerate(zip(panels, boxes)))
     width = 2 * PANEL_WIDTH + PANEL_GAP if live else columns * (PANEL_WIDTH + PANEL_GAP) - PANEL_GAP

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..display.panels import LineSeries, Marker, Panel, centered_moving_average, downsample, panel_to_text
+from ..display.panels import Heatmap, LineSeries, Marker, Panel, centered_moving_average, downsample, panel_to_text
 from ..display.pictures import picture_html
 from ..display.tables import escape_html, format_value, html_table, text_table
 from .curves import EVALUATION_COLOR, MAX_METRIC_POINTS, QUANTITIES, BlockSeries, abandoned_blocks
@@ -20,8 +20,8 @@ from .view_model import RunCurve, ViewModel
 
 # %% auto #0
 __all__ = ['MAX_LINE_POINTS', 'MAX_LINES', 'MAX_TABLE_COLUMNS', 'quantity_lines', 'view_metric_lines', 'abandoned_lines',
-           'quantity_panel', 'view_panels', 'headline_lines', 'evaluation_rows', 'still_html', 'still_text',
-           'still_bundle']
+           'quantity_panel', 'layer_panels', 'view_panels', 'headline_lines', 'evaluation_rows', 'still_html',
+           'still_text', 'still_bundle']
 
 # %% ../../nbs/10_live/10_static_view.ipynb #209ef005
 # points of a line; lines in a panel; columns of the table: a picture must be small
@@ -96,9 +96,16 @@ def quantity_panel(view_model: ViewModel, quantity: str, points: int) -> Panel |
         lines += abandoned_lines(curves[0], quantity)
     return Panel(quantity_title(quantity), lines[:MAX_LINES]) if lines else None
 
+def layer_panels(view_model: ViewModel) -> list[Panel]:
+    "Return the panels of the layers that are watched."
+    return [
+        Panel(o["title"], [Heatmap(o["x"], o["rows"], values, o["log"], o["label"], o["span"])])
+        for o, values in view_model.layers
+    ]
+
 def view_panels(
     view_model: ViewModel,
-    most: int = 6,                  # panels
+    most: int = 6,                  # panels, besides those of layers
     points: int = MAX_LINE_POINTS,  # of a line
 ) -> list[Panel]:
     "Return the panels of a view; in a panel with very many lines only the first ones."
@@ -109,6 +116,7 @@ def view_panels(
     if panels:
         marks = [mark for mark in view_model.sent.get("marks", []) if mark["kind"] != "checkpoint" and not mark["gone"]]
         panels[0].things += [Marker(mark["step"], format_value(mark["word"], 24)) for mark in marks[-6:]]
+        panels += layer_panels(view_model)
     return panels
 
 

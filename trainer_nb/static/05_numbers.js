@@ -27,3 +27,9 @@ function thousandsOf(text) {
   const [head, tail] = text.split(".");
   return thousands(head) + (tail ? "." + tail : "");
 }
+
+// A value of a heat map. On a logarithmic scale zero has no colour, as what is not known: the words tell them apart.
+function signal(value, log) {
+  if (value === null || !Number.isFinite(value)) return "not measured";
+  return log && value === 0 ? "no signal (0)" : number(value);
+}

@@ -176,12 +176,13 @@ class Plot {
   heat(parent, heat) {
     const { x, rows, values } = heat, between = x.slice(1).map((o, i) => (o + x[i]) / 2), columns = Math.max(1, Math.round(this.right - this.left));
     const canvas = document.createElement("canvas"), pen = Object.assign(canvas, { width: columns, height: rows.length }).getContext("2d"), data = pen.createImageData(columns, rows.length);
-    heat.column = at => { const i = between.findIndex(o => at < o); return i < 0 ? x.length - 1 : i; };
+    const ends = [x[0] - (between.length ? between[0] - x[0] : 0.5), ...between, 2 * x.at(-1) - (between.at(-1) ?? x[0] - 0.5)];
+    heat.column = at => ends.findIndex((o, i) => at >= o && at < ends[i + 1]);   // −1 where nothing was measured
     const measure = heat.log ? Math.log10 : o => o, low = measure(heat.low), high = measure(heat.high);
     for (let i = 0; i < columns; i++) {
       const column = heat.column(this.xScale.value(this.left + i + 0.5));
       rows.forEach((_, row) => {
-        const value = values[row][column];
+        const value = values[row][column] ?? null;
         if (value !== null && (!heat.log || value > 0)) data.data.set([...viridis((measure(value) - low) / (high - low || 1)), 255], 4 * (row * columns + i));
       });
     }
@@ -224,7 +225,7 @@ class Plot {
   snap(x) {
     const lines = this.shown(this.lines).filter(o => o.style !== "faint"), [low, high] = this.range;
     const places = (lines.length ? lines : this.shown(this.lines)).flatMap(o => o.x.filter((at, i) => at >= low && at <= high && o.y[i] !== null));
-    return nearest(places, x) ?? x;
+    return nearest(places, x) ?? this.heats[0]?.x[this.heats[0].column(x)] ?? x;
   }
 
   // The crosshair of this panel.
@@ -256,7 +257,7 @@ class Plot {
       const lines = this.shown(this.lines).flatMap(line => line.x.filter((at, i) => line.y[i] === row && at !== null).map(at => one(line, line.owner || this.x, number(at))));
       return [this.rows[row] ?? "", lines];
     }
-    if (this.heats.length) return [place, this.heats.filter(o => o.rows[row] !== undefined).map(o => one(null, o.rows[row], number(o.values[row][o.column(x)])))];
+    if (this.heats.length) return [place, this.heats.filter(o => o.rows[row] !== undefined).map(o => one(null, o.rows[row], signal(o.values[row][o.column(x)], o.log)))];
     const rows = this.shown(this.lines).filter(o => o.style !== "points" || o.name).map(line => [line, this.valueAt(line, x)]).filter(o => o[1])
       .map(([line, [at, low, high]]) => {
         const away = Math.abs(this.xScale.at(at) - this.xScale.at(x)) > 8 && this.x === "step" ? ` (step ${whole(at)})` : "";   // an evaluation nearby
@@ -284,8 +285,16 @@ class Picture {
     image.replaceWith(this.box);
     this.names();
     new ResizeObserver(() => { if (this.box.clientWidth !== this.width) this.draw(); }).observe(this.box);
-    const look = () => this.draw(), query = matchMedia("(prefers-color-scheme: dark)");
-    const observer = new MutationObserver(() => { if (this.box.isConnected) setTimeout(look, 100); else observer.disconnect(); });
+    this.follow(new WeakRef(this));
+  }
+
+  // Draw again when the page's theme changes. The page does not keep a picture that a newer one has replaced.
+  follow(own) {
+    const query = matchMedia("(prefers-color-scheme: dark)"), observer = new MutationObserver(() => look());
+    function look() {
+      if (own.deref()?.box.isConnected) setTimeout(() => own.deref()?.draw(), 100);
+      else { observer.disconnect(); query.removeEventListener("change", look); }
+    }
     for (const node of [document.body, document.documentElement]) observer.observe(node, { attributes: true });
     query.addEventListener("change", look);
   }
@@ -341,7 +350,7 @@ class Picture {
 
   // The first panel is large beside two others in a live view's picture; else each takes its place in the columns.
   arrange() {
-    const wide = this.width >= 860, several = this.width >= 560, rest = this.plots.length - 1, beside = rest % 3 ? Math.min(2, rest) : 0, left = (rest - beside) % 3;
+    const wide = this.width >= 860, several = this.width >= 560, rest = this.plots.filter(o => !o.heats.length).length - 1, beside = rest % 3 ? Math.min(2, rest) : 0, left = (rest - beside) % 3;
     this.box.style.gridTemplateColumns = "repeat(12, minmax(0, 1fr))";
     return this.plots.map(({ cell, heats, rows }, i) => {
       let span = several ? 6 : 12, tall = this.height;
@@ -351,6 +360,9 @@ class Picture {
         span = Math.floor(12 / columns);
         if (i === this.plots.length - 1) span = 12 - span * (i % columns);
         if (heats.length || rows.length) tall = this.tall;
+      } else if (heats.length) {
+        span = 12;
+        tall = Math.min(460, Math.max(90, heats[0].rows.length * 15 + 42));
       } else if (i === 0) {
         span = wide && beside ? 8 : 12;
         cell.style.gridRow = wide && beside === 2 ? "span 2" : "";
