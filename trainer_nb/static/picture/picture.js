@@ -13,6 +13,7 @@ const STYLE = `
 .tnb-picture .soft { opacity: .65; }
 .tnb-picture .legend { grid-column: 1 / -1; display: flex; flex-wrap: wrap; align-items: center; gap: 2px 8px; }
 .tnb-picture .hint { margin-left: auto; font-size: 11px; opacity: .6; }
+.tnb-picture .head[hidden] { display: none; }
 .tnb-picture .head { display: flex; gap: 8px; white-space: nowrap; overflow: hidden; min-height: 20px; }
 .tnb-picture .note { font-size: 11px; font-weight: 600; }
 .tnb-picture .tip { position: absolute; z-index: 9; pointer-events: none; padding: 6px 9px; border: 1px solid rgba(127, 127, 127, .5); border-radius: 6px; font-size: 12px; white-space: nowrap; box-shadow: 0 3px 14px rgba(0, 0, 0, .16); }
@@ -53,6 +54,7 @@ class Plot {
       line.owner = owner = line.name || owner;                       // a line's marks go with it
     }
     const main = this.lines.find(o => o.style === "line");
+    head.hidden = !this.title;
     if (picture.live && main) html(head, "span", "soft", number(finite(main.y).pop()));
     this.svg = svg(this.cell, "svg", { role: "img", "aria-label": this.title });
     if (this.note) html(this.cell, "div", "note", this.note);
@@ -60,6 +62,15 @@ class Plot {
   }
 
   shown(things) { return things.filter(o => !this.picture.hidden.has(o.owner ?? o.name)); }
+
+  // The lines from back to front: of several runs the first lies above the others, evaluations above all, as in the live view.
+  layers() {
+    const lines = this.shown(this.lines);
+    if (!this.picture.live || lines.some(o => o.style === "faint")) return lines;
+    const owners = [...new Set(lines.map(o => o.owner))], marked = new Set(lines.filter(o => o.style === "points").map(o => o.owner));
+    const depth = ({ owner }) => (marked.has(owner) ? owners.length : 0) - owners.indexOf(owner);
+    return lines.sort((a, b) => depth(a) - depth(b));
+  }
 
   // All places on the horizontal axis.
   places() { return finite([...this.lines.flatMap(o => o.x), ...this.bars.flatMap(o => o.edges), ...this.heats.flatMap(o => o.x)]).filter(o => !this.xlog || o > 0); }
@@ -103,7 +114,7 @@ class Plot {
     const inside = svg(this.svg, "svg", { x: left - 5, y: top - 5, width: Math.max(1, right - left + 10), height: bottom - top + 6, viewBox: `${left - 5} ${top - 5} ${Math.max(1, right - left + 10)} ${bottom - top + 6}`, style: `width: ${Math.max(1, right - left + 10)}px` });
     for (const heat of this.heats) this.heat(inside, heat);
     for (const bar of this.shown(this.bars)) this.bar(inside, bar);
-    for (const line of this.shown(this.lines)) this.line(inside, line);
+    for (const line of this.layers()) this.line(inside, line);
     this.marks.forEach((mark, i) => this.mark(inside, mark, i % 4));
     if (this.above !== null) svg(this.svg, "text", { x: right, y: top + 10, "text-anchor": "end", class: "soft" }, "↑ up to " + number(this.above));
     if (this.below !== null) svg(this.svg, "text", { x: right, y: bottom - 5, "text-anchor": "end", class: "soft" }, "↓ down to " + number(this.below));
@@ -337,7 +348,7 @@ class Picture {
     let low = places.reduce((a, b) => Math.min(a, b), Infinity), high = places.reduce((a, b) => Math.max(a, b), -Infinity);
     if (low > high) return plot.xlog ? [0.1, 1] : [0, 1];
     if (plot.group === "step" && !plot.xlog && low > 0 && low <= 0.3 * high) low = 0;
-    if (plot.xlog) return low < high ? [low, high] : [low / 2, high * 2];
+    if (plot.xlog) { const pad = low === high ? 2 : plot.rows.length ? (high / low) ** 0.03 : 1; return [low / pad, high * pad]; }
     const pad = low === high ? Math.abs(low) * 0.1 || 0.5 : plot.rows.length ? (high - low) * 0.03 : 0;
     return [low - pad, high + pad];
   }
