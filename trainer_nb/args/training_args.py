@@ -43,8 +43,11 @@ def enum_property(
     # a dictionary, because callbacks read it at each step; an invalid value is returned as it is, for the message
     members: dict[Any, Choice] = {member.value: member for member in enum}
     def read(args: object) -> Any:
-        value = vars(args)[field]
-        return members.get(value, value) if isinstance(value, str) else value
+        value = args.__dict__[field]
+        try:
+            return members[value]
+        except (KeyError, TypeError):
+            return value
     def write(args: object, value: Any) -> None: vars(args)[field] = to_builtin(value)
     return property(read, write)
 

@@ -16,6 +16,8 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
+from operator import is_
 from pathlib import Path
 from typing import Any, Protocol, Self, TextIO, cast
 
@@ -346,9 +348,10 @@ class CallbackHandler(TrainerHandlerCompat):
 
     def listeners(self, event: str) -> list[TrainerCallback]:
         "Return the callbacks that override `event`, in order."
-        if event not in self._listening:
-            self._listening[event] = [c for c in self.callbacks if overrides_event(c, event)]
-        return self._listening[event]
+        found = self._listening.get(event)
+        if found is None:
+            found = self._listening[event] = [c for c in self.callbacks if overrides_event(c, event)]
+        return found
 
     def call(
         self,
@@ -364,7 +367,7 @@ class CallbackHandler(TrainerHandlerCompat):
         while pending:
             callback = pending.pop(0)
             # an earlier callback may have removed it
-            if not any(c is callback for c in self.callbacks): continue
+            if not any(map(is_, self.callbacks, repeat(callback))): continue
             before = interrupts is not None and interrupts.abortable
             if interrupts is not None:
                 interrupts.abortable = not getattr(callback, "quick", False)
@@ -395,14 +398,17 @@ class DefaultFlowCallback(TrainerCallback):
     def on_step_end(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         "Set the requests of the strategies that count steps."
         step = state.global_step
-        last = state.global_step >= state.max_steps
+        last = step >= state.max_steps
+        # the numbers come first, because they rule out most steps; 0 stands for a strategy that counts nothing
         if (step == 1 and args.logging_first_step) or (
-            args.logging_strategy == "steps" and step % state.logging_steps == 0
+            state.logging_steps and step % state.logging_steps == 0 and args.logging_strategy == "steps"
         ):
             control.should_log = True
-        if args.eval_strategy == "steps" and args.eval_delay <= step and (last or step % state.eval_steps == 0):
+        evaluates = last or (state.eval_steps and step % state.eval_steps == 0)
+        if evaluates and args.eval_strategy == "steps" and args.eval_delay <= step:
             control.should_evaluate = True
-        if args.save_strategy == "steps" and args.output_dir is not None and (last or step % state.save_steps == 0):
+        saves = last or (state.save_steps and step % state.save_steps == 0)
+        if saves and args.save_strategy == "steps" and args.output_dir is not None:
             control.should_save = True
         if last:
             control.should_training_stop = True
@@ -484,7 +490,10 @@ def fire_event(
     "Call an event on callbacks now."
     run = learner.run_state
     if pending is None:
-        pending = list(run.callbacks.listeners(event))
+        listeners = run.callbacks.listeners(event)
+        # most events of a step have none
+        if not listeners: return
+        pending = list(listeners)
     if not pending: return
     run.control = run.callbacks.call(
         event, pending, run.args, run.state, run.control, run.interrupts, **event_arguments(learner), **data
@@ -492,7 +501,9 @@ def fire_event(
 
 def fire_event_safely(learner: EventSource, event: str, **data: Any) -> BaseException | None:
     "Call an event on every callback that overrides it, even if one raises; return the first error or None."
-    pending = list(learner.run_state.callbacks.listeners(event))
+    listeners = learner.run_state.callbacks.listeners(event)
+    if not listeners: return None
+    pending = list(listeners)
     first_error: BaseException | None = None
     while pending:
         try:

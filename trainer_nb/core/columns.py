@@ -156,11 +156,13 @@ class DeferredScalars:
         waiting: list[tuple[int, torch.Tensor | DeferredScalar]] = []
         by_device: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
         for position, value in self.unpacked:
-            if isinstance(value, DeferredScalar) and not value.known:
-                waiting.append((position, value))
-            else:
-                tensor = resolve_deferred(value)
+            if isinstance(value, torch.Tensor):
+                by_device.setdefault(value.device, []).append((position, value))
+            elif value.known:
+                tensor = value.tensor()
                 by_device.setdefault(tensor.device, []).append((position, tensor))
+            else:
+                waiting.append((position, value))
         packed = []
         for pairs in by_device.values():
             positions, tensors = zip(*pairs)
@@ -209,12 +211,12 @@ def split_deferred(
     deferred: list[tuple[int, torch.Tensor | DeferredScalar]] = []
     unknown = 0
     for column, value in enumerate(values):
-        if isinstance(value, (float, int)):
+        if isinstance(value, float):
             numbers[column] = value
-        elif value is None:
-            unknown |= 1 << column
         elif isinstance(value, torch.Tensor):
             deferred.append((column, as_scalar(value, column)))
+        elif value is None:
+            unknown |= 1 << column
         elif isinstance(value, DeferredScalar):
             deferred.append((column, value))
         else:
@@ -252,8 +254,7 @@ class RowStore:
         numbers, deferred, unknown = split_deferred((loss, grad_norm, learning_rate))
         with self.lock:
             row = self.columns.append(step, epoch, numbers[0], numbers[2], numbers[1], samples, seconds, unknown)
-            for column, value in deferred:
-                self.pending.add(3 * row + column, value)
+            self.pending.unpacked += [(3 * row + column, value) for column, value in deferred]
         if row % PACK_SIZE == PACK_SIZE - 1:
             self.pack()
         return row

@@ -10,12 +10,13 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
 import torch
 
 # %% auto #0
-__all__ = ['SEED_FORWARD', 'SEED_FETCH', 'SEED_ORDER', 'SEED_EVALUATE', 'mix_seed', 'seed_all', 'generator_states',
+__all__ = ['SEED_FORWARD', 'SEED_FETCH', 'SEED_ORDER', 'SEED_EVALUATE', 'mix_seed', 'stream_seed', 'seed_all', 'generator_states',
            'set_generator_states', 'preserve_generators', 'set_seed', 'enable_determinism']
 
 # %% ../../nbs/01_core/01_seeding.ipynb #47468ef2
@@ -23,9 +24,10 @@ _MASK = (1 << 64) - 1
 
 def mix_seed(
     *position: int,  # integers that identify a position; their order matters
+    start: int = 0,  # the seed of integers before these
 ) -> int:
     "Return a 64-bit seed computed from a few integers."
-    h = 0
+    h = start
     for x in position:
         h = (h + x + 0x9E3779B97F4A7C15) & _MASK
         h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -33,10 +35,19 @@ def mix_seed(
         h ^= h >> 31
     return h
 
+@lru_cache
+def stream_seed(
+    seed: int,  # the user's
+    stream: int,  # one of the constants below
+) -> int:
+    "Return mix_seed(seed, stream), from which the seeds of a stream start; compute it once."
+    return mix_seed(seed, stream)
+
 # %% ../../nbs/01_core/01_seeding.ipynb #1fa89456
 SEED_FORWARD, SEED_FETCH, SEED_ORDER, SEED_EVALUATE = range(1, 5)
 
 # %% ../../nbs/01_core/01_seeding.ipynb #94bdc0b2
+_seed_torch = torch.default_generator.manual_seed
 # generator used by random.random()
 _PYTHON_RANDOM: random.Random = getattr(random.seed, "__self__")
 # the method that random.seed() calls for an integer, without its type checks
@@ -46,12 +57,12 @@ def seed_all(
     seed: int,  # 64-bit integer
 ):
     "Seed the generators of torch (CPU, and the current CUDA device if initialized), numpy and Python."
-    torch.default_generator.manual_seed(seed)
+    _seed_torch(seed)
     if torch.cuda.is_initialized():
         torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     _seed_python(seed)
-    setattr(_PYTHON_RANDOM, "gauss_next", None)
+    _PYTHON_RANDOM.gauss_next = None  # type: ignore[attr-defined]
 
 # %% ../../nbs/01_core/01_seeding.ipynb #89dd32a5
 def generator_states() -> tuple:

@@ -263,7 +263,8 @@ def map_tensors(
 ):
     "Return the batch in new containers, with `change` applied to each tensor."
     if isinstance(batch, torch.Tensor): return change(batch)
-    if isinstance(batch, dict): return {k: map_tensors(v, change) for k, v in batch.items()}
+    if isinstance(batch, dict):
+        return {k: change(v) if isinstance(v, torch.Tensor) else map_tensors(v, change) for k, v in batch.items()}
     if isinstance(batch, Mapping):
         return type(batch)({k: map_tensors(v, change) for k, v in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from operator import length_hint
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -66,16 +67,16 @@ class SeededDataset(torch.utils.data.Dataset):
     def __init__(self, dataset: Any): self.dataset = dataset
     def __getitems__(self, request: BatchRequest):
         seed_all(request.seed)
-        many = getattr(self.dataset, "__getitems__", None)
-        fetched = []
+        dataset = self.dataset
+        many = getattr(dataset, "__getitems__", None)
+        indices = iter(request.indices)
         try:
-            if many: return many(request.indices)
-            for i in request.indices:
-                fetched.append(self.dataset[i])
+            return [dataset[i] for i in indices] if many is None else many(request.indices)
         except StopIteration as error:
-            where = f"one of the samples {request.indices}" if many else f"sample {request.indices[len(fetched)]}"
-            raise ended_early(f"{type(self.dataset).__name__} raised it for {where}") from error
-        return fetched
+            where = f"one of the samples {request.indices}"
+            if many is None:
+                where = f"sample {request.indices[-1 - length_hint(indices)]}"
+            raise ended_early(f"{type(dataset).__name__} raised it for {where}") from error
 
 # %% ../../nbs/03_data/02_sources.ipynb #06387a82
 @contextmanager
@@ -337,9 +338,11 @@ class _SlicedPlan:
         self.share = share
         self.samples = len(order) - (len(order) % self.size if drop_last else 0)
     def iterate_from(self, position: int):
+        is_whole = self.share.of == 1
         for start in range(position, self.samples, self.size):
             part = self.order[start:min(start + self.size, self.samples)]
-            yield split_evenly(self.share, part.tolist() if isinstance(part, torch.Tensor) else list(part))
+            indices = part.tolist() if isinstance(part, torch.Tensor) else list(part)
+            yield RankBatch(indices, len(indices), 1.0) if is_whole else split_evenly(self.share, indices)
     def left(self, position: int): return -(-(self.samples - position) // self.size)
 
 class _ListedPlan:
@@ -427,10 +430,12 @@ def batch_requests(plan: BatchPlan, cursor: Cursor, seed: int, share: RankShard)
     if the batch belongs to another process.
     Not a method of the source, to avoid a reference cycle through the workers."""
     position = cursor.position
-    for k, part in enumerate(plan.iterate_from(position)):
-        place = mix_seed(seed, SEED_FETCH, cursor.epoch, position, 0 if share.turns else share.rank)
-        yield BatchRequest(place, part.mine) if share.owns_batch(k) else None, part.samples, part.weight
-        position += part.samples
+    start = mix_seed(seed, SEED_FETCH, cursor.epoch)
+    rank = 0 if share.turns else share.rank
+    for k, (mine, samples, weight) in enumerate(plan.iterate_from(position)):
+        place = mix_seed(position, rank, start=start)
+        yield BatchRequest(place, mine) if share.owns_batch(k) else None, samples, weight
+        position += samples
 
 # %% ../../nbs/03_data/02_sources.ipynb #eb3ad7ad
 class MapSource(BatchSource):

@@ -316,7 +316,7 @@ class Device:
     @property
     def scaler(self) -> torch.amp.GradScaler | None:
         "Return the scaler of the gradients; None without fp16."
-        return self.accelerator.scaler
+        return self._isolated.accelerator.scaler
 
     @property
     def shards_model(self) -> bool:
@@ -374,8 +374,9 @@ class Device:
 
     def backward(self, loss: torch.Tensor):
         "Run backward; scale the loss if there is a scaler."
-        if self.scaler is not None:
-            loss = self.scaler.scale(loss)
+        scaler = self.scaler
+        if scaler is not None:
+            loss = scaler.scale(loss)
         loss.backward()
         self._strategy.after_backward()
 

@@ -29,6 +29,9 @@ __all__ = ['ModelFacts', 'unwrap_model', 'inspect_model', 'extract_loss', 'descr
            'model_arguments', 'call_loss_func', 'count_labels', 'extract_labels', 'predict_batch']
 
 # %% ../../nbs/06_engine/02_loss.ipynb #dd134a90
+# the check for a dict comes first, because it is ten times as fast
+_MAPPING = (dict, Mapping)
+
 class ModelFacts(NamedTuple):
     "Describe the arguments of a model's forward."
     name: str                  # of the class, for messages
@@ -38,6 +41,7 @@ class ModelFacts(NamedTuple):
     can_return_loss: bool      # forward returns a loss without labels
     shifts_labels: bool        # its own loss compares output i with label i + 1, and ignores the first label
     is_causal: bool            # it is a causal language model: a loss that is computed here has to shift
+    counts_parameters: bool    # it has num_parameters(), from which FLOPs are estimated
 
 # %% ../../nbs/06_engine/02_loss.ipynb #46418f63
 def unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
@@ -71,7 +75,8 @@ def inspect_model(
                       label_names=list(label_names) if label_names is not None else labels,
                       accepts_loss_kwargs=getattr(inner, "accepts_loss_kwargs", takes_any),
                       can_return_loss=returns is not None and returns.default is True,
-                      shifts_labels=_uses_causal_loss(inner), is_causal=_is_causal(inner))
+                      shifts_labels=_uses_causal_loss(inner), is_causal=_is_causal(inner),
+                      counts_parameters=hasattr(model, "num_parameters"))
 
 # %% ../../nbs/06_engine/02_loss.ipynb #17f21f13
 def _uses_causal_loss(model: torch.nn.Module) -> bool:
@@ -102,7 +107,7 @@ def extract_loss(
     inputs: Iterable[str] = (),  # the names of its inputs, for the message
 ) -> torch.Tensor:
     "Return the loss from a model's output. Raise ValueError if the output has no loss."
-    if isinstance(outputs, Mapping):
+    if isinstance(outputs, _MAPPING):
         if outputs.get("loss") is not None: return outputs["loss"]
         given = f" from {', '.join(map(str, inputs))}" if inputs else ""
         if inputs and not any("label" in str(name) for name in inputs):
@@ -223,7 +228,7 @@ def label_smoothed_loss(
 # %% ../../nbs/06_engine/02_loss.ipynb #42d5d8cf
 def call_model(model: torch.nn.Module, inputs: Any) -> Any:
     "Call a model with a batch of any type."
-    if isinstance(inputs, Mapping): return model(**inputs)
+    if isinstance(inputs, _MAPPING): return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
 def split_labels(
@@ -308,7 +313,7 @@ def compute_batch_loss(
         loss = label_smoothed_loss(outputs, labels, smoothing, learner.model_facts.is_causal, num_items)
     else:
         try:
-            loss = extract_loss(outputs, inputs if isinstance(inputs, Mapping) else ())
+            loss = extract_loss(outputs, inputs if isinstance(inputs, _MAPPING) else ())
         except ValueError:
             text = text_label(first_sample(learner))
             if text is not None: raise text_label_error(text) from None
@@ -322,7 +327,7 @@ def compute_batch_loss(
 def model_arguments(learner: TrainerBase, inputs: Any, num_items: torch.Tensor | None = None) -> tuple[Any, Any]:
     "Return the arguments for the model, and the labels if the loss is not computed by the model."
     if learner.loss_func is not None: return split_labels(inputs, learner.label_names)
-    if not isinstance(inputs, Mapping):
+    if not isinstance(inputs, _MAPPING):
         return (inputs, None) if learner.compute_loss_func is None else split_labels(inputs, learner.label_names)
     given = dict(inputs)
     labels = None

@@ -613,7 +613,7 @@ class TrainerBase:
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         "Move the batch to the device. Raise ValueError if it is empty."
-        if isinstance(inputs, Mapping) and not inputs:
+        if isinstance(inputs, (dict, Mapping)) and not inputs:
             raise ValueError(
                 f"The batch is empty; {self.model_facts.name}'s forward takes"
                 f" {', '.join(sorted(self.model_facts.arguments))}, so let the data or the data_collator give some of"
@@ -653,7 +653,7 @@ class TrainerBase:
         inputs: Any,  # a micro-batch
     ) -> int:
         "Return the floating-point operations of a micro-batch, forward and backward; 0 if unknown."
-        return count_flops(self.run_state.model, inputs)
+        return count_flops(self.run_state.model, inputs) if self.model_facts.counts_parameters else 0
 
     def store_flos(self) -> None:
         "Add the operations since the last call, of all processes, to state.total_flos."

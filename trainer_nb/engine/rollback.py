@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import operator
 import random
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,13 +59,24 @@ class _Moved(Exception):
     "Signal that a weight's memory has moved."
 
 # %% ../../nbs/06_engine/17_rollback.ipynb #69282805
+_DATA_PTR = torch.Tensor.data_ptr
+_NBYTES = operator.attrgetter("nbytes")
+
 class WeightSample:
     "Sample a few numbers of each weight, to compare them after a failed step."
-    def __init__(self): self.weights, self.host, self.others, self.copies = [], [], [], []
+    def __init__(self):
+        self.weights: list[torch.Tensor] = []
+        self.ids: list[int] = []
+        # on the host: each weight with its index and its places as (offset, length) in bytes
+        self.host: list[tuple[torch.Tensor, int, list[tuple[int, int]]]] = []
+        # on other devices: (index of the weight, place), and copies of the numbers there
+        self.others: list[Any] = []
+        self.copies: list[torch.Tensor] = []
 
     def _plan(self, weights: list):
         "Select the positions."
         self.weights = list(weights)
+        self.ids = list(map(id, weights))
         self.host = []
         self.others = []
         self.copies = []
@@ -77,7 +89,7 @@ class WeightSample:
             )
             if simple and p.data_ptr():
                 places = [(at * p.itemsize, n * p.itemsize) for at, n in sample_places(p)]
-                self.host.append((p, p.nbytes, p.data_ptr(), places, i))
+                self.host.append((p, i, places))
             elif p.layout is torch.strided and torch.ops.aten.is_non_overlapping_and_dense(to_local(p)):
                 self.others.append(i)
         per_weight = max(MAX_SAMPLED_WEIGHTS // max(len(self.others), 1), 1)
@@ -85,13 +97,20 @@ class WeightSample:
         self.others = [
             (i, place) for i in self.others[::step] for place in sample_places(to_local(weights[i]))[:per_weight]
         ]
+        # each step reads these with functions written in C
+        self._on_host = [p for p, _, _ in self.host]
+        self._starts = [p.data_ptr() for p in self._on_host]
+        self._sizes = [p.nbytes for p in self._on_host]
+        placed = [(start + at, n) for start, (_, _, places) in zip(self._starts, self.host) for at, n in places]
+        self._addresses = [address for address, _ in placed]
+        self._lengths = [n for _, n in placed]
 
     def take(
         self,
         weights: list,  # the trainable ones
     ):
         "Store the current numbers of the weights."
-        if len(weights) != len(self.weights) or any(a is not b for a, b in zip(weights, self.weights)):
+        if list(map(id, weights)) != self.ids:
             self._plan(weights)
         try:
             self._take()
@@ -101,18 +120,12 @@ class WeightSample:
             self._take()
 
     def _take(self):
-        self.bytes = self._read()
-        self._copy()
-
-    def _read(self) -> list[bytes]:
-        found = []
-        read = ctypes.string_at
-        for p, size, start, places, _ in self.host:
-            # memory that lies elsewhere, or has another size, may have another layout as well
-            if p.data_ptr() != start or p.nbytes != size: raise _Moved
-            for at, n in places:
-                found.append(read(start + at, n))
-        return found
+        # memory that lies elsewhere, or has another size, may have another layout as well
+        if list(map(_DATA_PTR, self._on_host)) != self._starts: raise _Moved
+        if list(map(_NBYTES, self._on_host)) != self._sizes: raise _Moved
+        self.bytes = list(map(ctypes.string_at, self._addresses, self._lengths))
+        if self.others:
+            self._copy()
 
     @torch.no_grad()
     def _now(self) -> list[torch.Tensor]:
@@ -121,7 +134,6 @@ class WeightSample:
 
     @torch.no_grad()
     def _copy(self):
-        if not self.others: return
         now = self._now()
         fits = len(now) == len(self.copies) and all(
             a.shape == b.shape and a.dtype == b.dtype and a.device == b.device for a, b in zip(now, self.copies)
@@ -136,7 +148,7 @@ class WeightSample:
         A weight with another shape counts as changed."""
         found = set()
         taken = iter(self.bytes)
-        for p, size, _, places, i in self.host:
+        for (p, i, places), size in zip(self.host, self._sizes):
             before = [next(taken) for _ in places]
             if p.nbytes != size or not p.is_cpu:
                 found.add(i)
@@ -370,22 +382,24 @@ class FetchBackup:
         "Return the present values, for `put_back`."
         learner = run.learner() if run.learner is not None else None
         of = run.loader, getattr(learner, "train_dataset", None), getattr(learner, "data_collator", None)
-        if self.of is None or any(a is not b for a, b in zip(of, self.of)):
+        if self.of is None or not all(map(operator.is_, of, self.of)):
             self.holders = fetch_holders(run)
             self.of = of
         return [(h, {k: (v, _state_of(v)) for k, v in self._values(h).items()}) for h in self.holders]
 
     def _values(self, holder) -> dict:
-        # called before each fetch: the data itself is skipped by its type, without a call
+        attributes = vars(holder.owner)
+        # called before each fetch: most data sets hold data only, which its type tells
+        if _DATA.issuperset(map(type, attributes.values())): return {}
         return {
             k: v
-            for k, v in vars(holder.owner).items()
+            for k, v in attributes.items()
             if type(v) not in _DATA and k not in holder.skip and is_fetch_state(holder.kinds, v)
         }
 
     def put_back(
         self,
-        kept: list,  # as keep returned it
+        kept: Sequence,  # as keep returned it
     ) -> bool:
         "Restore the values that have changed since; return whether there were any."
         changed = False

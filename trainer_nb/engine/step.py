@@ -5,17 +5,19 @@
 # %% ../../nbs/06_engine/19_step.ipynb #30eafa28
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import torch
 
 from ..args.parallel import syncs_each_batch
 from ..core.callbacks import TrainerControl, fire_event, fire_event_safely
 from ..core.errors import warn
-from ..core.seeding import SEED_FORWARD, mix_seed, seed_all
+from ..core.seeding import SEED_FORWARD, mix_seed, seed_all, stream_seed
 from ..data.collate import map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
 from ..device.sharding import clip_sharded_grad_norm, copy_into
@@ -30,17 +32,22 @@ from .signatures import positional_args
 from .snapshot_fields import named_weights
 from .user_state import report_lost
 from ..optim.optimizers import check_optimizer_state
-from ..optim.schedules import is_metric_driven
+from ..optim.schedules import advance_schedule, is_metric_driven
 
 # %% auto #0
-__all__ = ['StepResult', 'Step', 'sample_weights', 'check_step_loss', 'sync_processes', 'should_sync_gradients',
-           'training_step_of', 'count_step_items', 'get_offered_batches', 'finalize_gradients', 'clip_gradients',
-           'clip_dense_gradients', 'sparse_rows_param', 'commit_step', 'optimizer_step', 'await_copies', 'current_rate',
-           'complete_step', 'rollback_step', 'corrupted_on_failure', 'restore_before_step', 'warn_weights_changed',
-           'FirstStepBackup', 'back_up_before_first_step', 'handle_failed_update', 'restore_before_first_step',
-           'take_step']
+__all__ = ['StepResult', 'Step', 'check_step_loss', 'sync_processes', 'should_sync_gradients', 'training_step_of',
+           'count_step_items', 'get_offered_batches', 'finalize_gradients', 'clip_gradients', 'clip_dense_gradients',
+           'sparse_rows_param', 'commit_step', 'optimizer_step', 'await_copies', 'current_rate', 'complete_step',
+           'rollback_step', 'corrupted_on_failure', 'restore_before_step', 'warn_weights_changed', 'FirstStepBackup',
+           'back_up_before_first_step', 'handle_failed_update', 'restore_before_first_step', 'take_step']
 
 # %% ../../nbs/06_engine/19_step.ipynb #e2fb8b87
+_GRAD = operator.attrgetter("grad")
+_REQUIRES_GRAD = operator.attrgetter("requires_grad")
+_VERSION = operator.attrgetter("_version")
+_KIND = operator.attrgetter("dtype", "device")
+_FOREACH_DEVICES = ("cpu", "cuda")
+
 class StepResult(NamedTuple):
     "Hold the results of a committed step."
     learning_rate: float | torch.Tensor   # of the first group; a number or a one-element tensor
@@ -50,6 +57,18 @@ class StepResult(NamedTuple):
 
 class Step:
     "Take one optimizer step, which can be rolled back until it is committed."
+    # results so far: number of micro-batches, their FLOPs, loss and norm; the last two on the device
+    num_done = 0
+    flops = 0.0
+    loss: Any = None
+    norm: Any = None
+    # for a rollback: the control with its flags, the state of the data set before the fetch,
+    # and the versions of the weights and of the tensors that were passed to the model
+    control_before: tuple[TrainerControl, dict[str, Any]] | None = None
+    data_before: Sequence = ()
+    weights: Sequence[torch.nn.Parameter] = ()
+    weight_versions: Sequence[int] = ()
+
     def __init__(
         self,
         learner: TrainerBase,
@@ -59,22 +78,13 @@ class Step:
         self.run = learner.run_state
         self.committed = committed
         self.training_step = training_step_of(learner)
-        # results so far: number of micro-batches, their FLOPs, loss and norm; the last two on the device
-        self.num_done = 0
-        self.flops = 0.0
-        self.loss: Any = None
-        self.norm: Any = None
-        # for a rollback: the control with its flags, the state of the data set before the fetch,
-        # and the versions of the weights and of the tensors that were passed to the model
-        self.control_before: tuple[TrainerControl, dict[str, Any]] | None = None
-        self.data_before: list = []
-        self.weight_versions: list[tuple[torch.nn.Parameter, int]] = []
         self.input_versions: list[tuple[torch.Tensor, int]] = []
 
     def begin(self) -> bool:
         "Fetch the micro-batches and back up the state that the step changes; return False at the end of the epoch."
         run = self.run
-        run.pending_logs = []
+        if run.pending_logs:
+            run.pending_logs = []
         run.device.reshard()
         for p in run.params:
             # gradients of a manual backward pass between two steps do not belong to this step
@@ -108,7 +118,10 @@ class Step:
             run.backups = Backups(AdaptiveBackup(run_modules(run), UserBackup(run)), full)
         run.backups.keep()
         # a full backup restores the weights; otherwise a change of them is reported
-        self.weight_versions = [] if run.backups.full is not None else sample_weights(run)
+        if run.backups.full is None:
+            self.weights = list(filter(_REQUIRES_GRAD, run.params))
+            self.weight_versions = list(map(_VERSION, self.weights))
+            run.backups.adaptive.weight_sample.take(self.weights)
         self.control_before = run.control, dict(vars(run.control))
 
     def more(self) -> bool:
@@ -131,8 +144,9 @@ class Step:
         run = self.run
         assert run.window is not None
         micro_batch = run.window[self.num_done]
-        seed = mix_seed(run.args.seed, SEED_FORWARD, run.state.global_step, self.num_done)
-        seed_all(seed if run.device.world.is_main_process else mix_seed(seed, run.device.world.rank))
+        seed = mix_seed(run.state.global_step, self.num_done, start=stream_seed(run.args.seed, SEED_FORWARD))
+        rank = run.device.world.rank
+        seed_all(mix_seed(seed, rank) if rank else seed)
         vars(self.learner).update(current_weight=micro_batch.weight, current_micro_batch=self.num_done)
         if micro_batch.weight:
             self.flops += float(self.learner.floating_point_ops(micro_batch.batch))
@@ -163,12 +177,6 @@ class Step:
         self.norm = finalize_gradients(self.learner)
 
 # %% ../../nbs/06_engine/19_step.ipynb #b403149b
-def sample_weights(run: RunState) -> list[tuple[torch.nn.Parameter, int]]:
-    "Return the trainable weights with their versions; record a sample of their values."
-    weights = [p for p in run.params if p.requires_grad]
-    run.backups.adaptive.weight_sample.take(weights)
-    return [(p, p._version) for p in weights]
-
 def check_step_loss(
     loss: Any,  # as training_step returned it
 ) -> float | torch.Tensor:
@@ -247,7 +255,10 @@ def finalize_gradients(learner: TrainerBase) -> torch.Tensor:
     run = learner.run_state
     if run.device.scaler is not None:
         run.device.scaler.unscale_(run.optimizer)
-    params = [p for p in run.params if p.grad is not None]
+    params = run.params
+    if any(map(operator.is_, map(_GRAD, params), repeat(None))):
+        # frozen, or unused in this step
+        params = [p for p in params if p.grad is not None]
     if run.device.sharded_model is not None:
         norm = clip_sharded_grad_norm(params, run.args.max_grad_norm, run.device.world)
     else:
@@ -264,15 +275,25 @@ def clip_gradients(
     try:
         return clip_dense_gradients(params, limit)
     except NotImplementedError:
+        # of sparse gradients there is no norm
         return clip_dense_gradients([sparse_rows_param(p) for p in params], limit)
 
 def clip_dense_gradients(
     params: Sequence[torch.Tensor],  # all of them with a gradient
     limit: float,  # maximum norm; 0: no clipping
 ) -> torch.Tensor:
-    "Clip the gradients in place; return their norm before clipping."
-    if limit > 0: return torch.nn.utils.clip_grad_norm_(params, limit)
-    return torch.nn.utils.get_total_norm(cast(list[torch.Tensor], [p.grad for p in params]))
+    "Clip the gradients in place, exactly as torch.nn.utils.clip_grad_norm_ does; return their norm before clipping."
+    grads = list(map(_GRAD, params))
+    kinds = set(map(_KIND, grads))
+    if len(kinds) != 1 or set(map(type, grads)) != {torch.Tensor} or grads[0].device.type not in _FOREACH_DEVICES:
+        # torch groups the gradients, and has other functions for subclasses and other devices
+        if limit > 0: return torch.nn.utils.clip_grad_norm_(params, limit)
+        return torch.nn.utils.get_total_norm(grads)
+    with torch.no_grad():
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+        if limit > 0:
+            torch._foreach_mul_(grads, torch.clamp(limit / (norm + 1e-6), max=1.0))
+    return norm
 
 def sparse_rows_param(p: torch.Tensor) -> torch.Tensor:
     """Return a stand-in whose gradient shares memory with the values of a sparse
@@ -307,7 +328,7 @@ def commit_step(step: Step) -> StepResult:
     # weights of this step with the previous learning rate would be an invalid state
     try:
         if not skipped and not is_metric_driven(run.lr_scheduler):
-            run.lr_scheduler.step()
+            advance_schedule(run.lr_scheduler)
     except BaseException as error:
         handle_failed_update(
             step, error, backup, "the schedule failed after the update", "the weights may be ahead of the schedule"
@@ -361,16 +382,18 @@ def complete_step(run: RunState) -> int:
     window = run.window or []
     for p in run.params:
         p.grad = None
-    samples = sum(f.samples for f in window)
-    run.cursor = window[-1].after
-    run.bookmark = window[-1].bookmark
+    samples = sum([f.samples for f in window])
+    last = window[-1]
+    run.cursor = last.after
+    run.bookmark = last.bookmark
     run.window = None
     run.phase = "tasks"
     run.batches_in_epoch += len(window)
     run.samples += samples
-    run.state.global_step += 1
-    batches = run.loader.batches or run.state.max_steps * run.args.gradient_accumulation_steps
-    run.state.epoch = run.cursor.epoch + run.batches_in_epoch / batches
+    state = run.state
+    state.global_step += 1
+    batches = run.loader.batches or state.max_steps * run.args.gradient_accumulation_steps
+    state.epoch = last.after.epoch + run.batches_in_epoch / batches
     return samples
 
 # %% ../../nbs/06_engine/19_step.ipynb #054d7fbd
@@ -421,11 +444,12 @@ def restore_before_step(step: Step) -> None:
 
 def warn_weights_changed(step: Step) -> None:
     "Warn if user code has changed weights before the update; a step does not back them up."
-    if not step.weight_versions: return
+    if not step.weights: return
     backup = step.run.backups.adaptive
     backed_up = {id(t) for t in backup.kept}
-    with_new_version = [p for p, version in step.weight_versions if p._version != version and id(p) not in backed_up]
-    sampled = [step.weight_versions[i][0] for i in backup.weight_sample.changed()]
+    counted = zip(step.weights, step.weight_versions)
+    with_new_version = [p for p, version in counted if p._version != version and id(p) not in backed_up]
+    sampled = [step.weights[i] for i in backup.weight_sample.changed()]
     written = [p for p in sampled if id(p) not in backed_up]
     if written:
         # a replay does not repeat this change
@@ -487,7 +511,7 @@ def restore_before_first_step(step: Step, backup: FirstStepBackup) -> None:
     "Restore the run's state before its first step."
     run = step.run
     # no warning: the weights are restored below
-    step.weight_versions = []
+    step.weights = ()
     initial = run.initial_snapshot
     assert initial is not None
     with corrupted_on_failure(run), torch.no_grad():

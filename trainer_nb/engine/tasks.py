@@ -49,7 +49,8 @@ def record_step(learner: TrainerBase, done: StepResult) -> None:
         done.loss,
         done.grad_norm,
     )
-    run.due.extend(Task("say", data={"logs": logs}) for logs in run.pending_logs)
+    for logs in run.pending_logs:
+        run.due.append(Task("say", data={"logs": logs}))
     run.due.append(Task("step_end"))
 
 # %% ../../nbs/06_engine/20_tasks.ipynb #b935caa0
