@@ -22,7 +22,7 @@ from .svg import PANEL_HEIGHT, color_values, reduce_columns, render_svg
 from .tables import escape_html
 
 # %% auto #0
-__all__ = ['SCRIPT_FILES', 'MAX_PICTURE_CHARS', 'POINT_LIMITS', 'compact_values', 'position_fields', 'line_fields',
+__all__ = ['SCRIPT_FILES', 'MAX_PICTURE_CHARS', 'POINT_LIMITS', 'compact_values', 'line_positions', 'line_fields',
            'heatmap_fields', 'panel_fields', 'picture_script', 'packed_script', 'embedded_json', 'thin_panels',
            'image_html', 'picture_html']
 
@@ -41,7 +41,7 @@ def compact_values(
         rounded.append(int(number) if number == int(number) else number)
     return rounded
 
-def position_fields(x: np.ndarray) -> dict[str, list]:
+def line_positions(x: np.ndarray) -> dict[str, list]:
     "Return the positions of a line as fields of JSON: differences if they are steps, else the rounded values."
     if len(x) and np.isfinite(x).all() and (x == np.rint(x)).all():
         return {"steps": np.diff(x, prepend=0.0).astype(int).tolist()}
@@ -52,7 +52,7 @@ def line_fields(line: LineSeries) -> dict[str, Any]:
     # the values of single steps are a backdrop
     digits = 3 if line.style == "faint" else 4
     values = {"y": compact_values(line.y, digits), "name": line.name, "color": line.color, "style": line.style}
-    return position_fields(np.asarray(line.x, float)) | values
+    return line_positions(np.asarray(line.x, float)) | values
 
 def heatmap_fields(heat: Heatmap) -> dict[str, Any]:
     "Return a heat map as fields of JSON."
