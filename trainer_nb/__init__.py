@@ -2,26 +2,34 @@
 
 __version__ = "0.1.0"
 
+import gc
 from pathlib import Path
 
-from . import aliases
-from .core.callbacks import (DefaultFlowCallback, EarlyStoppingCallback, ExportableState, PrinterCallback, TrainerCallback,
-                             TrainerControl, TrainerState)
-from .core.errors import Paused, InvalidOperation, checked
-from .core.history import History, Record, Records
-from .core.seeding import set_seed
-from .args.training_args import TrainingArguments
-from .data.collate import DataCollatorWithPadding, DefaultDataCollator, default_data_collator
-from .data.text_collators import (DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, DataCollatorForSeq2Seq,
-                                  DataCollatorForTokenClassification, DataCollatorForWholeWordMask,
-                                  DataCollatorWithFlattening)
-from .engine import metrics
-from .engine.evaluate import EvalPrediction, PredictionOutput
-from .engine.loop import TrainOutput
-from .engine.snapshot import Snapshot, differences
-from .live.progress import ProgressCallback
-from .live.reporting import ReportCallback
-from .learner import Learner
+# A collection of everything that torch has created takes longer than these imports.
+_collects = gc.isenabled()
+gc.disable()
+try:
+    from . import aliases
+    from .core.callbacks import (DefaultFlowCallback, EarlyStoppingCallback, ExportableState, PrinterCallback, TrainerCallback,
+                                 TrainerControl, TrainerState)
+    from .core.errors import Paused, InvalidOperation, checked
+    from .core.history import History, Record, Records
+    from .core.seeding import set_seed
+    from .args.training_args import TrainingArguments
+    from .data.collate import DataCollatorWithPadding, DefaultDataCollator, default_data_collator
+    from .data.text_collators import (DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, DataCollatorForSeq2Seq,
+                                      DataCollatorForTokenClassification, DataCollatorForWholeWordMask,
+                                      DataCollatorWithFlattening)
+    from .engine import metrics
+    from .engine.evaluate import EvalPrediction, PredictionOutput
+    from .engine.loop import TrainOutput
+    from .engine.snapshot import Snapshot, differences
+    from .live.progress import ProgressCallback
+    from .live.reporting import ReportCallback
+    from .learner import Learner
+finally:
+    if _collects:
+        gc.enable()
 
 # trainer_nb.metrics, trainer_nb.generate and trainer_nb.parsing are documented names of modules that live in chapters.
 aliases.install()

@@ -251,10 +251,11 @@ class RowStore:
         grad_norm: Scalar = None,
     ) -> int:
         "Append a row and return its index, without waiting for the device."
-        numbers, deferred, unknown = split_deferred((loss, grad_norm, learning_rate))
+        (loss, grad_norm, rate), deferred, unknown = split_deferred((loss, grad_norm, learning_rate))
         with self.lock:
-            row = self.columns.append(step, epoch, numbers[0], numbers[2], numbers[1], samples, seconds, unknown)
-            self.pending.unpacked += [(3 * row + column, value) for column, value in deferred]
+            row = self.columns.append(step, epoch, loss, rate, grad_norm, samples, seconds, unknown)
+            for column, value in deferred:
+                self.pending.unpacked.append((3 * row + column, value))
         if row % PACK_SIZE == PACK_SIZE - 1:
             self.pack()
         return row

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import psutil
 import torch
 
 # %% auto #0
@@ -34,11 +33,14 @@ def read_proc_status(
 
 def host_memory() -> int:
     "Return the resident memory of this process in bytes."
+    import psutil
     return psutil.Process().memory_info().rss
 
 def peak_host_memory() -> int:
     "Return the peak of the resident memory of this process in bytes, since the last reset."
-    if sys.platform == "win32": return psutil.Process().memory_info().peak_wset
+    if sys.platform == "win32":
+        import psutil
+        return psutil.Process().memory_info().peak_wset
     try:
         return read_proc_status("VmHWM")
     except OSError:

@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import accumulate, chain, islice
 from operator import length_hint
 from typing import Any, NamedTuple, Protocol
 
@@ -28,14 +28,14 @@ from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ..core.interrupts import BATCH_WAIT, InterruptGuard
-from ..core.seeding import SEED_FETCH, SEED_ORDER, mix_seed, preserve_generators, seed_all
+from ..core.seeding import SEED_FETCH, SEED_ORDER, mix_seed, mix_seeds, preserve_generators, seed_all
 from .collate import RemoveColumns
 from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, split_evenly, take_own_batch
 
 # %% auto #0
-__all__ = ['WORKER_WATCH', 'RequestedBatch', 'BatchRequest', 'ended_early', 'batch_of', 'SeededDataset', 'block_sigint',
-           'exit_with_parent', 'WorkerInit', 'check_importable', 'WorkerDeathWatch', 'check_complete', 'out_of_fetch',
-           'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource', 'BatchPlan', 'set_epoch',
+__all__ = ['WORKER_WATCH', 'REQUESTS_AT_ONCE', 'RequestedBatch', 'BatchRequest', 'ended_early', 'batch_of', 'SeededDataset',
+           'block_sigint', 'exit_with_parent', 'WorkerInit', 'check_importable', 'WorkerDeathWatch', 'check_complete',
+           'out_of_fetch', 'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource', 'BatchPlan', 'set_epoch',
            'with_seeded_generators', 'SeededCollate', 'batch_requests', 'MapSource']
 
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f25
@@ -423,6 +423,7 @@ class SeededCollate:
         return self.collate(features)
 
 # %% ../../nbs/03_data/02_sources.ipynb #195abad8
+REQUESTS_AT_ONCE = 32
 RequestedBatch = tuple[BatchRequest | None, int, float]   # request, samples of all processes, weight
 
 def batch_requests(plan: BatchPlan, cursor: Cursor, seed: int, share: RankShard) -> Iterator[RequestedBatch]:
@@ -432,10 +433,15 @@ def batch_requests(plan: BatchPlan, cursor: Cursor, seed: int, share: RankShard)
     position = cursor.position
     start = mix_seed(seed, SEED_FETCH, cursor.epoch)
     rank = 0 if share.turns else share.rank
-    for k, (mine, samples, weight) in enumerate(plan.iterate_from(position)):
-        place = mix_seed(position, rank, start=start)
-        yield BatchRequest(place, mine) if share.owns_batch(k) else None, samples, weight
-        position += samples
+    parts = plan.iterate_from(position)
+    k = 0
+    # their seeds are computed together
+    while some := list(islice(parts, REQUESTS_AT_ONCE)):
+        positions = list(accumulate([samples for _, samples, _ in some], initial=position))
+        position = positions.pop()
+        for (mine, samples, weight), place in zip(some, mix_seeds(positions, rank, start)):
+            yield BatchRequest(place, mine) if share.owns_batch(k) else None, samples, weight
+            k += 1
 
 # %% ../../nbs/03_data/02_sources.ipynb #eb3ad7ad
 class MapSource(BatchSource):

@@ -144,22 +144,22 @@ class World:
         return self._last_mean, gathered.common_flags
 
     def broadcast_tensors(self, tensors: list[torch.Tensor]):
-        "Broadcast the tensors of rank 0 in place, with one message per dtype and device."
+        "Broadcast the tensors of rank 0 in place, with one message per device, whatever their dtypes."
         if self.is_single_process or not tensors: return
         import torch.distributed as dist
-        kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
-        for t in tensors:
-            kinds.setdefault((t.dtype, t.device), []).append(t)
+        by_device: dict[torch.device, list[torch.Tensor]] = {}
+        # the widest numbers first, so that each part of the message is aligned
+        for t in sorted(tensors, key=torch.Tensor.element_size, reverse=True):
+            by_device.setdefault(t.device, []).append(t)
         with torch.no_grad():
-            for some in kinds.values():
-                flat = torch.cat([t.reshape(-1) for t in some])
-                dist.broadcast(flat, src=0)
+            for some in by_device.values():
+                message = torch.cat([t.reshape(-1).view(torch.uint8) for t in some])
+                dist.broadcast(message, src=0)
                 if self.is_main_process: continue
-                parts = flat.split([t.numel() for t in some])
+                parts = [part.view(t.dtype) for t, part in zip(some, message.split([t.nbytes for t in some]))]
                 # flat views where possible: _foreach_copy_ is fast for equal shapes
                 targets = [t.view(-1) if t.is_contiguous() else t for t in some]
-                values = [part if t.is_contiguous() else part.view(t.shape) for t, part in zip(some, parts)]
-                torch._foreach_copy_(targets, values)
+                torch._foreach_copy_(targets, [p if t.is_contiguous() else p.view(t.shape) for t, p in zip(some, parts)])
 
     # plain values: pickled, on the host
 

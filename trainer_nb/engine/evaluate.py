@@ -162,6 +162,7 @@ class EvalBatches:
         even: bool = False,  # all processes compute equally often; an additional batch counts no samples
     ):
         self.seed = mix_seed(learner.args.seed, SEED_EVALUATE)
+        self.start = mix_seed(self.seed)
         self.cursor = Cursor()
         self.share = share
         self.even = even
@@ -173,10 +174,11 @@ class EvalBatches:
         try:
             for k in count():
                 if not (window := self.feed.take(self.cursor, 1)): break
-                self.cursor = window[0].after
-                seed_all(mix_seed(self.seed, self.cursor.position))
-                if self.share.owns_batch(k): last = window[0].batch
-                yield window[0].batch if self.share.owns_batch(k) else None, window[0].samples
+                batch, samples, self.cursor, *_ = window[0]
+                seed_all(mix_seed(self.cursor.position, start=self.start))
+                is_own = self.share.owns_batch(k)
+                if is_own: last = batch
+                yield batch if is_own else None, samples
             if self.even and 0 < k % self.share.of <= self.share.rank:
                 yield ResumableLoader(self.loader, self.seed).take(Cursor(), 1)[0].batch if last is None else last, 0
         finally:

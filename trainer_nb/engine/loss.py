@@ -42,6 +42,7 @@ class ModelFacts(NamedTuple):
     shifts_labels: bool        # its own loss compares output i with label i + 1, and ignores the first label
     is_causal: bool            # it is a causal language model: a loss that is computed here has to shift
     counts_parameters: bool    # it has num_parameters(), from which FLOPs are estimated
+    config: Any                # its configuration; None if it has none
 
 # %% ../../nbs/06_engine/02_loss.ipynb #46418f63
 def unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
@@ -76,7 +77,7 @@ def inspect_model(
                       accepts_loss_kwargs=getattr(inner, "accepts_loss_kwargs", takes_any),
                       can_return_loss=returns is not None and returns.default is True,
                       shifts_labels=_uses_causal_loss(inner), is_causal=_is_causal(inner),
-                      counts_parameters=hasattr(model, "num_parameters"))
+                      counts_parameters=hasattr(model, "num_parameters"), config=getattr(model, "config", None))
 
 # %% ../../nbs/06_engine/02_loss.ipynb #17f21f13
 def _uses_causal_loss(model: torch.nn.Module) -> bool:
@@ -389,8 +390,7 @@ def predict_batch(
     "Return loss, predictions and labels of a batch, computed without gradients and without generation."
     inputs = learner._prepare_inputs(inputs)
     if ignore_keys is None:
-        config = getattr(learner.model, "config", None)
-        ignore_keys = getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])
+        ignore_keys = getattr(learner.model_facts.config, "keys_to_ignore_at_inference", ["past_key_values"])
     labels = extract_labels(learner, inputs)
     has_loss = labels is not None or _returns_loss(learner, inputs)
     loss = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from ..core.history import History
 from ..core.interrupts import RUN_LOCK
 from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import DataCollatorWithPadding, default_data_collator, to_device
-from ..device.accelerator import check_fp16, empty_device_cache
+from ..device.accelerator import NO_CONTEXT, check_fp16, empty_device_cache
 from .dataloaders import check_eval_data, check_given_data, check_train_dataset
 from .dataloaders import column_dropping_collator, count_samples, drop_unused_columns
 from .dataloaders import find_eval_dataset, initial_training_values, is_iterable_only
@@ -605,7 +605,7 @@ class TrainerBase:
 
     def autocast_smart_context_manager(self, cache_enabled: bool = True) -> AbstractContextManager:
         "Return a context without effect; for subclasses that override it."
-        return nullcontext()
+        return NO_CONTEXT
 
     def model_arguments(self, inputs: Any, num_items: torch.Tensor | None = None) -> tuple[Any, Any]:
         "Return the arguments for the model, and the labels if the loss is not computed by the model."

@@ -299,9 +299,11 @@ class UserBackup:
 
     def keep(self):
         "Copy the attributes that change; copy all of them in an observed step."
+        self.state = None
+        # after the first steps, the attributes of most runs are known not to change before the update
+        if not (self.observing or self.slots or self.changing or self.kept or self.own): return
         self.kept = []
         self.own = {}
-        self.state = None
         if self.observing:
             start = time.perf_counter()
             self.state = capture_user_state(self.run, find=code_holders)
@@ -468,6 +470,7 @@ class BufferBackup:
 
     def keep(self):
         "Copy the tensors in all slots."
+        if not (self.slots or self.kept): return
         self.kept = [held.get(name) for held, name in self.slots]
         now = [t for t in self.kept if t is not None]
         if now and len(now) == len(self.copies) and all(map(_same_layout, now, self.copies)):

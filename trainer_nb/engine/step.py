@@ -35,7 +35,7 @@ from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import advance_schedule, is_metric_driven
 
 # %% auto #0
-__all__ = ['StepResult', 'Step', 'check_step_loss', 'sync_processes', 'should_sync_gradients', 'training_step_of',
+__all__ = ['StepResult', 'Step', 'check_step_loss', 'sync_processes', 'should_sync_gradients', 'with_accepted_arguments',
            'count_step_items', 'get_offered_batches', 'finalize_gradients', 'clip_gradients', 'clip_dense_gradients',
            'sparse_rows_param', 'commit_step', 'optimizer_step', 'await_copies', 'current_rate', 'complete_step',
            'rollback_step', 'corrupted_on_failure', 'restore_before_step', 'warn_weights_changed', 'FirstStepBackup',
@@ -45,7 +45,7 @@ __all__ = ['StepResult', 'Step', 'check_step_loss', 'sync_processes', 'should_sy
 _GRAD = operator.attrgetter("grad")
 _REQUIRES_GRAD = operator.attrgetter("requires_grad")
 _VERSION = operator.attrgetter("_version")
-_KIND = operator.attrgetter("dtype", "device")
+_KIND = operator.attrgetter("dtype", "device", "requires_grad")
 _FOREACH_DEVICES = ("cpu", "cuda")
 
 class StepResult(NamedTuple):
@@ -77,7 +77,8 @@ class Step:
         self.learner = learner
         self.run = learner.run_state
         self.committed = committed
-        self.training_step = training_step_of(learner)
+        self.is_override = type(learner).training_step is not TrainerBase.training_step
+        self.training_step = with_accepted_arguments(learner.training_step) if self.is_override else learner.training_step
         self.input_versions: list[tuple[torch.Tensor, int]] = []
 
     def begin(self) -> bool:
@@ -86,9 +87,10 @@ class Step:
         if run.pending_logs:
             run.pending_logs = []
         run.device.reshard()
-        for p in run.params:
+        if not all(map(operator.is_, map(_GRAD, run.params), repeat(None))):
             # gradients of a manual backward pass between two steps do not belong to this step
-            p.grad = None
+            for p in run.params:
+                p.grad = None
         if run.window is None:
             self.fetch()
         if run.window is None: return False
@@ -132,7 +134,7 @@ class Step:
         "Run forward and backward of the next micro-batch, and count it."
         run = self.run
         # an override may omit the mode switch with which the method of the base class begins
-        if type(self.learner).training_step is not TrainerBase.training_step:
+        if self.is_override:
             run.modes.enter(run.wrapped_model, run.model)
         with run.device.sync_context(should_sync_gradients(self), not self.num_done):
             batch = self.next_input()
@@ -181,13 +183,13 @@ def check_step_loss(
     loss: Any,  # as training_step returned it
 ) -> float | torch.Tensor:
     "Return the loss, detached; raise TypeError unless it is one number."
-    if isinstance(loss, (int, float)): return loss
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1: return loss.detach() if loss.requires_grad else loss
+    if not isinstance(loss, (int, float)):
         raise TypeError(
             f"training_step returned {describe_output(loss)}, but it has to return the loss of the micro-batch, one"
             " number: return loss.detach()."
         )
-    return loss.detach() if loss.requires_grad else loss
+    return loss
 
 # %% ../../nbs/06_engine/19_step.ipynb #66dfe42c
 def sync_processes(
@@ -216,11 +218,9 @@ def should_sync_gradients(step: Step) -> bool:
     return step.num_done + 1 == len(step.run.window or ()) or syncs_each_batch(step.run.args)
 
 # %% ../../nbs/06_engine/19_step.ipynb #165d6934
-def training_step_of(learner: TrainerBase) -> Callable[..., Any]:
-    "Return training_step, or a wrapper that passes an override as many arguments as it accepts."
-    step = learner.training_step
-    if type(learner).training_step is TrainerBase.training_step: return step
-    return lambda *given: step(*positional_args(step, *given))
+def with_accepted_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+    "Return a wrapper that passes a function as many positional arguments as it accepts."
+    return lambda *given: function(*positional_args(function, *given))
 
 def count_step_items(learner: TrainerBase, window: Sequence[MicroBatch]) -> torch.Tensor | None:
     "Return the number of labels in the micro-batches, as an override of _get_num_items_in_batch counts them."
@@ -285,14 +285,14 @@ def clip_dense_gradients(
     "Clip the gradients in place, exactly as torch.nn.utils.clip_grad_norm_ does; return their norm before clipping."
     grads = list(map(_GRAD, params))
     kinds = set(map(_KIND, grads))
-    if len(kinds) != 1 or set(map(type, grads)) != {torch.Tensor} or grads[0].device.type not in _FOREACH_DEVICES:
-        # torch groups the gradients, and has other functions for subclasses and other devices
+    is_plain = len(kinds) == 1 and set(map(type, grads)) == {torch.Tensor}
+    if not is_plain or grads[0].requires_grad or grads[0].device.type not in _FOREACH_DEVICES:
+        # torch groups the gradients by kind, and has other functions for subclasses and other devices
         if limit > 0: return torch.nn.utils.clip_grad_norm_(params, limit)
         return torch.nn.utils.get_total_norm(grads)
-    with torch.no_grad():
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
-        if limit > 0:
-            torch._foreach_mul_(grads, torch.clamp(limit / (norm + 1e-6), max=1.0))
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+    if limit > 0:
+        torch._foreach_mul_(grads, torch.clamp(limit / (norm + 1e-6), max=1.0))
     return norm
 
 def sparse_rows_param(p: torch.Tensor) -> torch.Tensor:
@@ -537,13 +537,16 @@ def take_step(
     step = Step(learner, committed)
     try:
         run.phase = "step"
-        with run.interrupts.opened():
-            if not step.begin():
-                run.phase = "idle"
-                return None
-            while step.more():
-                step.substep()
-            step.complete_gradients()
+        # an interrupt is allowed from here on, until the commit or the rollback begins
+        run.interrupts.open()
+        if not step.begin():
+            run.interrupts.abortable = False
+            run.phase = "idle"
+            return None
+        while step.more():
+            step.substep()
+        step.complete_gradients()
+        run.interrupts.abortable = False
     except BaseException:
         rollback_step(step)
         raise

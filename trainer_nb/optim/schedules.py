@@ -290,6 +290,7 @@ def create_scheduler(
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #5a1f7c21
 _LR = itemgetter("lr")
+_FLOAT = {float}
 
 def advance_schedule(scheduler: LRScheduler) -> None:
     "Set the rates of the next step as scheduler.step() does; those of a LambdaLR in a third of its time."
@@ -299,14 +300,14 @@ def advance_schedule(scheduler: LRScheduler) -> None:
     groups = scheduler.optimizer.param_groups
     bases = scheduler.base_lrs
     # torch changes a rate that is a tensor in place
-    if set(map(type, (*bases, *map(_LR, groups)))) != {float} or not len(bases) == len(scheduler.lr_lambdas) == len(groups): return scheduler.step()
+    if set(map(type, (*bases, *map(_LR, groups)))) != _FLOAT: return scheduler.step()
     step = scheduler.last_epoch + 1
     rates = [base * factor(step) for base, factor in zip(bases, scheduler.lr_lambdas)]
-    for group, rate in zip(groups, rates):
+    for group, rate in zip(groups, rates, strict=True):
         group["lr"] = rate
     scheduler._step_count += 1
     scheduler.last_epoch = step
-    scheduler._last_lr = [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
+    scheduler._last_lr = rates
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #07bbed97
 def is_builtin_schedule(scheduler: LRScheduler) -> bool:
