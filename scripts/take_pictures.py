@@ -184,14 +184,18 @@ def still(learn):
 
 
 def take_states(browser, folder):
-    "Every state in both themes and in two widths, and the static picture."
+    "Every state in both themes and in two widths, and the static picture: as an image, and with its script."
     folder.mkdir(parents=True, exist_ok=True)
     static = ROOT/"trainer_nb"/"static"
     source, style = "\n".join(o.read_text("utf-8") for o in sorted(static.glob("*.js"))), (static/"dashboard.css").read_text("utf-8")
     with contextlib.redirect_stdout(None):               # of the logs of the runs
         learn = made(700)
+        learn.run(steps=200)
+        learn.set(lr=1e-3)
+        learn.watch()
         learn.train()
-        every = [*states(), ("static_picture", still(learn), "")]
+        hover = "document.querySelector('.tnb-picture svg').dispatchEvent(new PointerEvent('pointermove', { clientX: innerWidth / 3, clientY: 160 }))"
+        every = [*states(), ("static_image", still(learn), None), ("static_picture", still(learn), hover)]
     for name, message, command in every:
         for theme in ("light", "dark"):
             for width in WIDTHS:
@@ -200,7 +204,11 @@ def take_states(browser, folder):
                 tab.set_content((ROOT/"tests"/"page.html").read_text("utf-8"))
                 tab.evaluate("""light => { document.body.dataset.jpThemeLight = light;
                   document.body.style = "background: var(--jp-layout-color1); color: var(--jp-ui-font-color1); font-family: system-ui, sans-serif" }""", str(theme == "light").lower())
-                if isinstance(message, str): tab.evaluate("html => { document.getElementById('stills').innerHTML = html }", message)
+                if command is None: tab.evaluate("html => { document.getElementById('stills').innerHTML = html }", message)   # no script runs
+                elif isinstance(message, str):
+                    tab.evaluate("html => { document.getElementById('stills').append(document.createRange().createContextualFragment(html)) }", message)
+                    tab.wait_for_selector(".tnb-picture svg path", state="attached")
+                    tab.evaluate(f"() => {{ {command} }}")
                 else:
                     tab.evaluate("([source, style]) => start(source, style)", [source, style])
                     tab.evaluate("([content, buffers]) => feed(content, buffers)", list(message))

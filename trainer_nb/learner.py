@@ -206,6 +206,7 @@ class LiveMixin(TrainerBase):
         from trainer_nb.engine.settings import end_here
         apply_change(self, "stop()", lambda: end_here(self.run_state))
 
+    @checked
     def pause(self):
         "Request a pause of the training verb and of the background run at the next step boundary; return at once."
         run = self.run_state
@@ -605,6 +606,7 @@ class TuningMixin(TrainerBase):
             self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs
         )
 
+    @checked
     @exclusive
     def batch_size_find(self,
                         mode: str = "power",            # "power": sizes are doubled; "binary": then the exact largest size

@@ -5,11 +5,11 @@
 # %% ../nbs/trainer_compat.ipynb #885eca5e
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from .core.errors import InvalidOperation, suggest_names
+from .core.errors import InvalidOperation, missing_attribute_error
 from .engine.loss import label_smoothed_loss
 from .live.model_card import write_model_card
 
@@ -162,15 +162,11 @@ def missing_attribute(learner: Any, name: str) -> AttributeError:
         kind = type(learner).__name__
         problem = f"{kind}.__init__ has to call super().__init__(...) with the arguments of a Learner"
         return AttributeError(f"{problem} before anything else.", name=name)
-    problem = f"The learner has no attribute {name!r}"
-    # looked up very often by IPython and other tools, which expect no advice
-    if name.startswith("_"): return AttributeError(f"{problem}.", name=name)
-    if name in ATTRIBUTE_HINTS: return AttributeError(f"{problem}: {ATTRIBUTE_HINTS[name]}.", name=name)
     run = vars(learner).get("run_state")
-    if run is not None and name in vars(run.args):
-        return AttributeError(f"{problem}: {name} is a setting; learn.args.{name} is its value.", name=name)
-    public = [known for known in dir(type(learner)) if not known.startswith("_")]
-    return AttributeError(f"{problem}." + suggest_names(name, public, 1), name=name)
+    hints = ATTRIBUTE_HINTS
+    if name not in hints and run is not None and name in vars(run.args):
+        hints = {name: f"{name} is a setting; learn.args.{name} is its value"}
+    return missing_attribute_error("The learner", name, dir(type(learner)), hints)
 
 # %% ../nbs/trainer_compat.ipynb #80c0bff0
 NO_HUB_MESSAGE = (
@@ -263,6 +259,21 @@ class TrainerCompatMixin:
         "Release all memory and end the other processes, at the end of a script."
         self.close()
         self.free()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        "Raise TypeError with what is probably meant."
+        raise TypeError(
+            "A learner cannot be called: learn.model(x) is the output of the model, learn.predict(dataset) predicts a"
+            " data set, and learn.train() trains."
+        )
+
+    # with this and without __iter__, a loop over a learner raises the error, and yet a learner is no Iterable
+    def __getitem__(self, i: object) -> NoReturn:
+        "Raise TypeError with what is probably meant."
+        raise TypeError(
+            "A learner has no items: `for record in learn.steps(): ...` trains step by step, and learn.history[-1] is"
+            " the record of the last step."
+        )
 
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that a missing attribute has here; called for missing ones only."

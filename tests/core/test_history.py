@@ -178,7 +178,7 @@ def test_tables():
     lines = repr(h[:]).splitlines()
     assert len(lines) == 12 and "…" in lines[6] and len({len(o) for o in lines}) == 1
     assert lines[1].split()[0] == "1" and lines[-1].split()[0] == "40"
-    assert "1.235" in lines[1] and "—" in lines[1] and "nan" not in lines[1] and lines[-1].split()[4] == "nan"
+    assert "1.23" in lines[1] and "—" in lines[1] and "nan" not in lines[1] and lines[-1].split()[4] == "nan"
     assert len(repr(h[:12]).splitlines()) == 13 and "…" not in repr(h[:12])
     assert h[:]._repr_html_().count("<tr>") == 12 and h._repr_html_() == h[:]._repr_html_()
     assert h[0]._repr_html_() == h[:1]._repr_html_() and repr(h[0]) == repr(h[:1])

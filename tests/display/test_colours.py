@@ -28,7 +28,7 @@ def lab(rgb):
 
 
 def page_palettes():
-    text = (ROOT/"trainer_nb/static/20_theme.js").read_text("utf-8")
+    text = (ROOT/"trainer_nb/static/07_colors.js").read_text("utf-8")
     return {name: re.findall(r"#[0-9a-f]{6}", re.search(rf"\b{name}: \[([^\]]*)\]", text)[1]) for name in ("light", "dark")}
 
 

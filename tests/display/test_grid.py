@@ -1,5 +1,5 @@
 "The grid of a chart: no empty cell, and a legend that plotly's buttons do not cover."
-import re
+import re, subprocess, sys
 
 import pytest
 
@@ -29,3 +29,26 @@ def test_the_last_panel_fills_its_row(count, columns, width):
 def test_the_legend_is_away_from_plotlys_buttons():
     spec = plotly_spec(panels(3))
     assert spec["layout"]["legend"]["xanchor"] == "left" and spec["layout"]["legend"]["x"] == 0
+
+
+def test_one_template_for_both_themes():
+    "A real template, registered under a name; the user's default stays, and nothing is imported before the first figure."
+    import plotly.graph_objects as go
+    import plotly.io
+    before = plotly.io.templates.default
+    figure = plotly_figure(panels(2))
+    template = plotly.io.templates["trainer_nb"]
+    assert isinstance(template, go.layout.Template) and figure.layout.template == template and plotly.io.templates.default == before
+    assert plotly_spec(panels(2))["layout"]["template"] == template.to_plotly_json()
+    # on white and on black, text has a contrast of at least 3
+    light = (int(template.layout.font.color[1:3], 16) / 255) ** 2.2
+    assert min(1.05 / (light + 0.05), (light + 0.05) / 0.05) > 3
+    own = go.Figure(go.Scatter(y=[1, 2]), layout={"template": "trainer_nb"})
+    assert own.layout.template.layout.paper_bgcolor == "rgba(0,0,0,0)"
+    # nothing of it is repeated in a figure
+    assert "font" not in plotly_spec(panels(1))["layout"] and "gridcolor" not in plotly_spec(panels(1))["layout"]["xaxis"]
+
+
+def test_the_import_needs_no_plotly():
+    code = "import sys, trainer_nb, trainer_nb.display.charts; print('plotly' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"

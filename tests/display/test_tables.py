@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest, torch
 
-from trainer_nb.display.tables import (Table, escape_html, column_headings, html_table, is_number, format_value, text_table, head_and_tail,
-                                       to_frame)
+from trainer_nb.display.tables import (Table, escape_html, column_headings, html_table, is_number, format_number, format_setting, format_value, text_table,
+                                       head_and_tail, to_frame)
 
 ROWS = [{"layer": "body", "size": 1200, "norm": 0.25}, {"layer": "head.first", "size": 33, "norm": None, "note": "<b>"}]
 
@@ -29,11 +29,30 @@ class Page(HTMLParser):
         if self.rows: self.rows[-1][-1][2] += data
 
 
-def test_numbers_have_four_digits_and_unknown_is_a_dash():
-    values = [1 / 3, np.float64(1 / 3), np.float32(1 / 3), torch.tensor(1 / 3), np.array(1 / 3), 12345.678, 1e9, 1e-9, 12, 123456789, np.int64(12), True, None, math.nan, -math.inf]
-    assert [format_value(o) for o in values] == ["0.3333"] * 5 + ["12346", "1e+09", "1e-09", "12", "123456789", "12", "True", "—", "nan", "-inf"]
+# what number() of static/10_words.js shows of each, with a minus sign of typesetters
+NUMBERS = {0.0: "0", 0.9949: "0.995", 0.5: "0.500", 1.0: "1.00", 99.96: "100", 12.34: "12.3", 999.4: "999", 999.6: "1,000", 1050.4: "1,050", 9999999.0: "9,999,999",
+           1e7: "1e7", 1.234e9: "1.23e9", 0.01: "0.0100", 0.0025: "2.5e-3", 1e-05: "1e-5", 0.00999: "9.99e-3", -1 / 3: "-0.333", -1234.5: "-1,234"}
+
+
+def test_numbers_are_those_of_the_page_and_unknown_is_a_dash():
+    assert {value: format_number(value) for value in NUMBERS} == NUMBERS == {value: format_value(value) for value in NUMBERS}
+    assert format_number(0.33333, 2) == "0.33" and format_number(123.4, 2) == "123" and format_number(100.0) == "100"
+    values = [1 / 3, np.float64(1 / 3), np.float32(1 / 3), torch.tensor(1 / 3), np.array(1 / 3), 12, 123456789, -1050, np.int64(1050), torch.tensor(1050), True, None, math.nan, -math.inf]
+    assert [format_value(o) for o in values] == ["0.333"] * 5 + ["12", "123,456,789", "-1,050", "1,050", "1,050", "True", "—", "nan", "-inf"]
     assert [is_number(o) for o in (1, 1.5, math.nan, np.float32(1), np.int8(1), torch.tensor(1), np.array(2.0))] == [True] * 7
     assert [is_number(o) for o in (True, np.bool_(True), torch.tensor(True), None, "1", [1], np.zeros(2), torch.zeros(1))] == [False] * 8
+
+
+def test_a_setting_is_as_one_would_type_it():
+    values = [4800, 3.0, 0.01, 0.0123, 1e-3, 1.23e-3, 2.5e-5, 0.000123456, 1 / 3, 1e6, 1234567.5, 1e20, np.float32(0.5), True, None, math.nan, "cosine", "a\nb"]
+    assert [format_setting(o) for o in values] == ["4800", "3", "0.01", "0.0123", "0.001", "0.00123", "2.5e-5", "1.235e-4", "0.333333", "1000000", "1234570", "1e20", "0.5", "True",
+                                                   "None", "nan", "cosine", "a b"]
+    assert all(math.isclose(float(format_setting(o)), o, rel_tol=1e-3) for o in NUMBERS)
+
+
+def test_frames_have_all_digits():
+    pytest.importorskip("pandas")
+    assert Table([{"n": 1 / 3}]).frame()["n"][0] == 1 / 3
 
 
 def test_text_from_outside_is_cut_and_cleaned():
@@ -46,7 +65,7 @@ def test_both_forms_show_the_same_and_align_alike():
     assert [[o[2] for o in row] for row in page] == [re.split(r"\s{2,}", line.strip()) for line in lines]
     assert [o[:2] for o in page[0]] == [["th", "left"], ["th", "right"], ["th", "right"], ["th", "left"]]
     assert all(o[1] == head[1] for row in page[1:] for o, head in zip(row, page[0]))
-    assert lines == ["layer       size  norm  note", "body        1200  0.25  —", "head.first    33     —  <b>"]
+    assert lines == ["layer        size   norm  note", "body        1,200  0.250  —", "head.first     33      —  <b>"]
     assert text_table([]) == "no rows" and "no rows" in html_table([])
     assert column_headings([{"a": None}, None, {"b": "1"}]) == {"a": True, "b": False}
 

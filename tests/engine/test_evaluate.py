@@ -246,7 +246,7 @@ def test_mistakes_with_streaming_metrics():
                                 (TypeError, "a dict of names", [right]), (TypeError, "names are text", {1: right})):
         with pytest.raises(error, match=words): Learner(net(), metrics=wrong)
     with pytest.raises(ValueError, match="'recall'.*no mean over samples.*sum, count"): evaluate(recall=macro)
-    with pytest.raises(TypeError, match="returned dict; a function returns"): evaluate(a=lambda p, y: {})
+    with pytest.raises(TypeError, match="returned {}, of type dict; a function returns"): evaluate(a=lambda p, y: {})
     def boom(p, y): raise ArithmeticError("no")
     with pytest.raises(ArithmeticError) as told: evaluate(own=boom)
     assert any("metrics['own']" in note and "(8, 3)" in note for note in told.value.__notes__)

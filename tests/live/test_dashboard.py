@@ -1,6 +1,7 @@
 "The dashboard in real JupyterLab, driven by Chromium: every control, reloads, what stays without a kernel, two views, errors, hostile names."
 import os, re, subprocess, sys
 
+import nbformat
 import pytest
 
 from lab import Lab, eventually
@@ -181,11 +182,43 @@ def test_what_stays(page, lab):
     assert html.count('alt="trainer_nb still') == 1 and f"finished after step {at}" in html
     lab.stop_kernels()
     page.reload()
-    picture = page.tab.locator("[data-trainer-nb-still] img, img[alt^='trainer_nb still']").first
+    picture = page.tab.locator("[data-trainer-nb-still] .tnb-picture").first
     eventually(picture.is_visible, "the picture")
     assert f"finished after step {at}" in page.output(1)
     page.tab.wait_for_function("document.body.textContent.includes('Error displaying widget')")
     assert "Error displaying widget" not in page.output(1)          # it is there, but hidden
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+@pytest.mark.parametrize("kernel", ["python3", "a kernel that is not there"])
+def test_no_message_about_a_missing_widget(lab, tmp_path, monkeypatch, trusted, kernel):
+    "Opened later, trusted or not, with a new kernel or none: the picture alone, interactive where scripts may run."
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(SETUP, names)
+    names["learn"].model.nap = 0
+    names["learn"].step(4)
+    view = {"version_major": 2, "version_minor": 0, "model_id": "gone"}
+    outputs = [nbformat.v4.new_output("display_data", {"application/vnd.jupyter.widget-view+json": view, "text/html": "", "text/plain": ""}),
+               nbformat.v4.new_output("display_data", names["learn"].dashboard().make_still())]
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("view", outputs=outputs)])
+    nb.metadata = {"kernelspec": {"name": kernel, "display_name": kernel, "language": "python"}}
+    path = lab.root/f"gone_{trusted}_{len(kernel)}.ipynb"
+    nbformat.write(nb, path)
+    if trusted: subprocess.run([sys.executable, "-m", "jupyter", "trust", path], env=lab.env, capture_output=True, check=True)
+    tab = lab.browser.new_context(viewport={"width": 1200, "height": 900}).new_page()
+    tab.goto(f"http://127.0.0.1:{lab.port}/doc/tree/{path.name}?token=t&reset")
+    tab.wait_for_selector(".jp-OutputArea:has-text('paused after step 4')", timeout=60000)
+    if kernel != "python3": tab.locator(".jp-Dialog button", has_text="No Kernel").click(timeout=20000)
+    if trusted:
+        message = "Loading widget" if kernel != "python3" else "Error displaying widget"
+        tab.wait_for_function("message => document.querySelector('.jp-OutputArea').textContent.includes(message)", arg=message)
+    tab.wait_for_timeout(500)
+    shown = tab.locator(".jp-OutputArea").inner_text()
+    assert "widget" not in shown and "paused after step 4" in shown
+    assert tab.locator(".tnb-picture").count() == int(trusted) and tab.locator("img[alt^='trainer_nb still']").count() == int(not trusted)
+    tab.context.close()
+    lab.stop_kernels()
 
 
 @pytest.mark.slow

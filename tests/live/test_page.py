@@ -482,6 +482,21 @@ def test_texts_are_texts(live):
     assert HOSTILE in live.js("[...document.querySelectorAll('.tnb-card-title')].map(o => o.textContent)")
 
 
+def test_a_layer_without_signal(live):
+    "Zero has no colour on a logarithmic scale, and neither has what was not measured: the words tell them apart."
+    layer = {"title": "gradient norm", "label": "", "rows": ["first", "second"], "columns": 2, "x": [1, 50], "log": True, "buffer": 1}
+    live.feed(everything(layers=[layer]), [blocks(50), np.array([[0.0, 0.5], [np.nan, 1050.0]])])
+    live.settle()
+    plot = live.tab.locator(".tnb-wide .tnb-plot")
+    def shown(share, y):
+        plot.hover(position={"x": plot.bounding_box()["width"] * share, "y": y})
+        live.settle()
+        return live.text(".tnb-tooltip-rows")
+    height = plot.bounding_box()["height"]
+    assert shown(0.2, 20) == "firstno signal (0)" and shown(0.2, height - 35) == "secondnot measured"
+    assert shown(0.9, 20) == "first0.500" and shown(0.9, height - 35) == "second1,050"
+
+
 def test_a_failed_run_shows_its_error_and_goes_on(live):
     "A red pill, the step, the traceback folded, in colours that can be read; and Resume, which works."
     text = "Traceback (most recent call last):\n  File \"<cell>\", line 1, in forward\nValueError: " + HOSTILE
@@ -544,7 +559,7 @@ def test_numbers_are_written_in_one_way(live):
     assert live.text(".tnb-words") == "after step 1,050 of 4,800 (epoch 0.50)" and live.text(".tnb-verdict") == "The loss has been nan since step 1,050."
     facts = [o.inner_text().replace("\n", "") for o in live.tab.locator(".tnb-fact-value").all()]
     assert facts[0].replace(" ", "") == "1,050/4,800" and facts[2] == "2.5e-3"
-    for given, shown in [("0.9949", "0.995"), ("1.0349", "1.03"), ("nan", "NaN"), ("inf", "inf"), ("12345", "12,345"), ("0.0125", "0.0125"), ("1e-05", "1e-5")]:
+    for given, shown in [("0.9949", "0.995"), ("1.0349", "1.03"), ("nan", "NaN"), ("inf", "inf"), ("12345", "12,345"), ("999.6", "1,000"), ("0.0125", "0.0125"), ("1e-05", "1e-5")]:
         live.feed({"kind": "news", "status": status(loss=given)})
         assert live.tab.locator(".tnb-fact-value").nth(2).inner_text() == shown
     for state, pill in [("new", "Not started"), ("paused", "paused"), ("failed", "failed"), ("finished", "finished"), ("waiting", "waiting")]:

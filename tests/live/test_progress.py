@@ -63,7 +63,7 @@ def advance(run, n=1, loss=lambda i: 1.0 / i):
 # ---- what is said
 
 @pytest.mark.parametrize("view, said", [
-    (ProgressView(step=120, total=500, epoch=1.2, loss=0.3123, rate=85.0), "step 120/500  epoch 1.20  loss 0.3123  85 steps/s  4.5 s left"),
+    (ProgressView(step=120, total=500, epoch=1.2, loss=0.3123, rate=85.0), "step 120/500  epoch 1.20  loss 0.312  85 steps/s  4.5 s left"),
     (ProgressView(step=0, total=500), "step 0/500"),
     (ProgressView(step=7), "step 7"),
     (ProgressView(step=1, total=9, rate=0.04), "step 1/9  25 s/step  3 min 20 s left"),
@@ -208,7 +208,7 @@ def test_logs_are_lines_in_a_terminal_and_a_table_where_nothing_is_evaluated(clo
         clock.now += 1; bar.tick()
     view = screen.last
     assert [o["train loss"] for o in view.logs] == [0.5, 0.25, 0.5 / 3] and view.logs[0] == {"step": 1, "epoch": 0.01, "train loss": 0.5, "learning_rate": 0.1, "note": "[101 characters]"}
-    assert screens.UnprintedRows().lines(view) == ["step 1  epoch 0.01  train loss 0.5  learning_rate 0.1  note [101 characters]", *screens.UnprintedRows().lines(view)[1:]] and len(screens.UnprintedRows().lines(view)) == 4
+    assert screens.UnprintedRows().lines(view) == ["step 1  epoch 0.0100  train loss 0.500  learning_rate 0.100  note [101 characters]", *screens.UnprintedRows().lines(view)[1:]] and len(screens.UnprintedRows().lines(view)) == 4
     news = screens.UnprintedRows()
     assert news.lines(view) and news.lines(view) == []
     assert "learning_rate" not in view_html(view)   # there is an evaluation: that is the table
@@ -469,7 +469,7 @@ def test_long_runs_leave_lines_in_a_log_file(capsys):
     for second in range(1, 101): screen.show(ProgressView(step=second * 10, seconds=float(second), evaluations=[row] * (second > 12)))
     screen.close(ProgressView(step=1000, seconds=100.0, evaluations=[row], over=True, status="done"))
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 12 and said[0] == "step 100" and said[1] == "step 100  eval_loss 0.5" and said[-1] == "step 1,000  1 min 40 s  done"
+    assert len(said) == 12 and said[0] == "step 100" and said[1] == "step 100  eval_loss 0.500" and said[-1] == "step 1,000  1 min 40 s  done"
     for hours in (10,):
         for second in range(0, 3600 * hours, 5): screen.show(ProgressView(step=second, seconds=float(second)))
     assert len(capsys.readouterr().err.splitlines()) < 400

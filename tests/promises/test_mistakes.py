@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from trainer_nb import EarlyStoppingCallback, Learner, TrainerCallback, TrainingArguments, compare, set_seed
+import trainer_nb
+from trainer_nb import DataCollatorWithPadding, EarlyStoppingCallback, Learner, TrainerCallback, TrainingArguments, compare, set_seed
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -450,3 +451,238 @@ def test_lists_of_tensors_are_samples():
     auto = learner(nn.Linear(4, 4), data=[*X], loss_func=F.mse_loss)
     assert auto.train().global_step == 9
     assert learner(nn.Linear(4, 4), data=[*X[:2]], loss_func=F.mse_loss).train().global_step == 3
+
+
+# --- reading the results -------------------------------------------------------------------------------------------------
+
+def metric(p): return {"accuracy": float((p.predictions.argmax(-1) == p.label_ids).mean())}
+
+
+READ = {
+    "history.loss": (lambda learn: learn.history.loss, AttributeError, r"A history has no attribute 'loss': history\['loss'\] is that of each step, and history\[-1\].loss that of the last"),
+    "history.losses": (lambda learn: learn.history.losses, AttributeError, r"history\['loss'\]"),
+    "history.history": (lambda learn: learn.history.history["loss"], AttributeError, r"history\['loss'\] is a column"),
+    "history.eval_loss": (lambda learn: learn.history.eval_loss, AttributeError, r"history\['eval_loss'\] is that metric by step, and history.evaluations\(\)"),
+    "history.evalutions": (lambda learn: learn.history.evalutions(), AttributeError, "Did you mean 'evaluations'"),
+    "history['los']": (lambda learn: learn.history["los"], KeyError, "There is no column 'los'. Did you mean 'loss'"),
+    "history[1.0]": (lambda learn: learn.history[1.0], TypeError, r"indexed by the number of a row, history\[-1\].*not by 1.0"),
+    "record.lss": (lambda learn: learn.history[-1].lss, AttributeError, "A record has no attribute 'lss'. Did you mean 'loss'"),
+    "record.lr": (lambda learn: learn.history[-1].lr, AttributeError, "it is called learning_rate"),
+    "record.eval_loss": (lambda learn: learn.history[-1].eval_loss, AttributeError, r"record.metrics\['eval_loss'\]"),
+    "record['loss']": (lambda learn: learn.history[-1]["loss"], TypeError, r"such as record.loss, and record.as_dict\(\)"),
+    "records.lss": (lambda learn: learn.history[:].lss, AttributeError, "Did you mean 'loss'"),
+    "records.eval_loss": (lambda learn: learn.history[:].eval_loss, AttributeError, r"records.frame\(\)\['eval_loss'\]"),
+    "records['loss']": (lambda learn: learn.history[:]["loss"], TypeError, r"a list of rows; table.frame\(\)\['loss'\] is a column"),
+    "evaluations.eval_loss": (lambda learn: learn.history.evaluations().eval_loss, AttributeError, r"evaluations.frame\(\)\['eval_loss'\]"),
+    "state.step": (lambda learn: learn.state.step, AttributeError, "state.global_step is the number of completed steps"),
+    "state.loss": (lambda learn: learn.state.loss, AttributeError, r"learn.history\[-1\].loss"),
+    "state.max_step": (lambda learn: learn.state.max_step, AttributeError, "Did you mean 'max_steps'"),
+    "learn(x)": (lambda learn: learn(X), TypeError, r"cannot be called: learn.model\(x\).*learn.predict\(dataset\)"),
+    "for x in learn": (lambda learn: [x for x in learn], TypeError, r"for record in learn.steps\(\)"),
+    "learn[0]": (lambda learn: learn[0], TypeError, r"learn.history\[-1\] is the record of the last step"),
+    "show_batch(0)": (lambda learn: learn.show_batch(0), ValueError, r"show_batch\(0\) shows nothing.*from 1 on"),
+    "show_batch(-1)": (lambda learn: learn.show_batch(-1), ValueError, r"show_batch\(-1\) shows nothing"),
+    "history.frame('loss')": (lambda learn: learn.history.frame("loss"), TypeError, "all='loss', of type str; it should be True or False"),
+    "history.evaluations(name)": (lambda learn: learn.history.evaluations("eval_loss"), TypeError, "all='eval_loss', of type str"),
+    "snapshots": (lambda learn: learn.snapshots["begining"], KeyError, "There is no snapshot 'begining'; there are: 'beginning'. Did you mean 'beginning'"),
+    "pause(5)": (lambda learn: learn.pause(5), TypeError, r"pause\(\) takes no arguments, and was given 5"),
+    "batch_size_find(start)": (lambda learn: learn.batch_size_find(start="a"), TypeError, "start='a', of type str; it should be a whole number or None"),
+    "predict().labels": (lambda learn: learn.predict(ROWS).labels, AttributeError, r"The result of predict\(\) has no attribute 'labels': they are called label_ids"),
+    "predict().preds": (lambda learn: learn.predict(ROWS).preds, AttributeError, "they are called predictions"),
+    "predict().metric": (lambda learn: learn.predict(ROWS).metric, AttributeError, "Did you mean 'metrics'"),
+    "start().join()": (lambda learn: learn.start(steps=1).join(), AttributeError, r"A background run has no attribute 'join': handle.wait\(\)"),
+}
+WHOLE = {
+    "train().loss": (lambda learn: learn.train().loss, AttributeError, "training_loss is the mean over all steps"),
+    "debug_step().backwards": (lambda learn: learn.debug_step().backwards(), AttributeError, "A debug step has no attribute 'backwards'. Did you mean 'backward'"),
+    "p.labels": (lambda learn: learn.evaluate(), AttributeError, "The argument of compute_metrics has no attribute 'labels': they are called label_ids"),
+}
+
+
+@pytest.mark.parametrize("what", READ)
+def test_reading_what_does_not_exist(what):
+    learn = learner(eval_dataset=ROWS)
+    learn.step()
+    learn.evaluate()
+    learn.snapshot("beginning")
+    mistake, kind, words = READ[what]
+    refused(lambda: mistake(learn), kind, words)
+    if learn.run_state.background_run is not None: learn.run_state.background_run.wait()
+    assert learn.step()[0].step == learn.state.global_step == len(learn.history)
+
+
+@pytest.mark.parametrize("what", WHOLE)
+def test_results_of_verbs(what):
+    learn = learner(eval_dataset=ROWS, compute_metrics=(lambda p: {"a": p.labels}) if what == "p.labels" else None)
+    mistake, kind, words = WHOLE[what]
+    refused(lambda: mistake(learn), kind, words)
+
+
+def test_columns_by_name():
+    learn = learner(eval_dataset=ROWS)
+    learn.step(2)
+    learn.evaluate()
+    for name in ("loss", "step", "samples_per_second", "eval_loss"):
+        assert learn.history[name].tobytes() == learn.history.column(name).tobytes()
+    assert learn.history["loss"].tolist() == learn.history[:].loss
+
+
+def test_what_is_missing_is_missing_for_python_too():
+    "hasattr, copies and pickles work as for any object."
+    import copy, pickle
+    from collections.abc import Iterable
+    learn = learner()
+    learn.step()
+    for thing in (learn.history, learn.history[0], learn.history[:], learn.history.evaluations(), learn.state):
+        assert not hasattr(thing, "nothing_like_it") and not hasattr(thing, "_repr_svg_") and getattr(thing, "__array__", 5) == 5
+    assert copy.deepcopy(learn.state) == pickle.loads(pickle.dumps(learn.state)) == learn.state
+    assert copy.copy(learn.history[0]).loss == learn.history[0].loss and not isinstance(learn, Iterable) and bool(learn)
+
+
+# --- tokenizers, data sets and user functions ------------------------------------------------------------------------------
+
+class Pads:
+    def pad(self, features, return_tensors="pt", **options): return {"x": torch.tensor([f["x"] for f in features])}
+
+
+COLLATORS = ["DataCollatorWithPadding", "DataCollatorForTokenClassification", "DataCollatorForSeq2Seq", "DataCollatorForMultipleChoice",
+             "DataCollatorForLanguageModeling", "DataCollatorForWholeWordMask"]
+
+
+@pytest.mark.parametrize("name", COLLATORS)
+def test_collators_take_a_tokenizer(name):
+    kind = getattr(trainer_nb, name)
+    refused(lambda: kind(), TypeError, rf"{name}\(\) needs 'tokenizer'; it takes tokenizer, ")
+    refused(lambda: kind("bert"), TypeError, rf"{name} takes a tokenizer, not 'bert'; load it: AutoTokenizer.from_pretrained\('bert'\)")
+    refused(lambda: kind(Net()), TypeError, rf"{name} takes a tokenizer, not Net.*pad\(features\)")
+    refused(lambda: kind(Pads), TypeError, rf"{name} takes a tokenizer, not <class")
+    refused(lambda: kind(tokeniser=Pads()), TypeError, "no argument 'tokeniser'. Did you mean 'tokenizer'")
+    refused(lambda: kind(Pads(), pad_to_multiple_of="8"), TypeError, "pad_to_multiple_of='8', of type str; it should be a whole number or None")
+
+
+def test_a_tokenizer_that_pads_is_enough():
+    assert DataCollatorWithPadding(Pads())([{"x": 1}])["x"].tolist() == [1]
+    refused(lambda: DataCollatorWithPadding(None), TypeError, "takes a tokenizer, not None")
+    refused(lambda: DataCollatorWithPadding(object()), TypeError, "takes a tokenizer, not <object")
+
+
+class Long(Dataset):
+    "Counts more samples than it has."
+    def __init__(self, rows): self.rows = rows
+    def __len__(self): return 30
+    def __getitem__(self, i): return self.rows[i]
+
+
+class Careless(Long):
+    def __getitem__(self, i): return {"x": ROWS[0]["x"], "labels": ROWS[0]["label"]}
+
+
+def test_a_length_that_is_too_large():
+    rows = dict(enumerate(ROWS))
+    order = {"train_sampling_strategy": "sequential"}
+    for data, kind, raised in ((Long(ROWS), IndexError, r"IndexError\('list index out of range'\)"), (Long(rows), KeyError, r"KeyError\(20\)")):
+        words = rf"Long raised {raised} for sample 20, and its __len__ is 30. Check that it is not larger than the number of items"
+        learn = learner(data=data, eval_dataset=data, **order)
+        refused(learn.train, kind, words)
+        assert learn.state.global_step == 2
+        refused(learn.evaluate, kind, words)
+        learn.train_dataset = ROWS
+        assert learn.train().global_step >= 3
+    subset = torch.utils.data.Subset(ROWS, range(25))
+    refused(learner(data=subset, **order).train, IndexError, r"Subset raised IndexError\(.*for one of the samples \[.*its __len__ is 25")
+    with pytest.raises(IndexError, match="Long raised IndexError.*for sample 20, and its __len__ is 30"):
+        learner(data=Long(ROWS), dataloader_num_workers=1, **order).train()
+
+
+def test_a_key_that_the_users_code_lacks_is_left_alone():
+    with pytest.raises(KeyError) as raised: learner(data=Careless(ROWS)).step()
+    assert raised.value.args == ("label",)
+
+
+FUNCTIONS = {
+    "compute_metrics": (dict(compute_metrics=lambda p: {"a": (p.predictions == p.label_ids[:7]).mean()}), ValueError,
+                        "(in compute_metrics, which was given predictions (20, 3) and labels (20,); argmax(-1) of the predictions is the class of each)"),
+    "another error": (dict(compute_metrics=lambda p: {"a": 1 / 0}), ZeroDivisionError, "(in compute_metrics, which was given predictions (20, 3) and labels (20,))"),
+    "by batch": (dict(compute_metrics=lambda p, compute_result: 1 / 0, batch_eval_metrics=True), ZeroDivisionError, "(in compute_metrics, which was given predictions (8, 3) and labels (8,))"),
+    "preprocess": (dict(compute_metrics=metric, preprocess_logits_for_metrics=lambda logits, labels: logits.nothing), AttributeError,
+                   "(in preprocess_logits_for_metrics, which was given predictions (8, 3) and labels (8,))"),
+    "metrics": (dict(metrics={"a": lambda predicted, labels: predicted == labels}), RuntimeError,
+                "(in metrics['a'], which was given predictions (8, 3) and labels (8,); argmax(-1) of the predictions is the class of each)"),
+}
+
+
+@pytest.mark.parametrize("what", FUNCTIONS)
+def test_an_error_in_a_users_function_has_its_name_and_shapes(what):
+    "It is the error itself, with a note below it."
+    given, kind, note = FUNCTIONS[what]
+    learn = learner(eval_dataset=ROWS, **given)
+    with pytest.raises(kind) as raised: learn.evaluate()
+    assert note in raised.value.__notes__, raised.value.__notes__
+    assert learn.step()[0].step == 1
+
+
+RESULTS = {
+    "nothing": (dict(compute_metrics=lambda p: None), "compute_metrics returned NoneType; it must return a dict"),
+    "a number": (dict(compute_metrics=lambda p: 0.5), "compute_metrics returned float; it must return a dict"),
+    "no logits": (dict(compute_metrics=metric, preprocess_logits_for_metrics=lambda logits, labels: None), r"preprocess_logits_for_metrics returned None.*logits.argmax\(-1\)"),
+    "text": (dict(metrics={"a": lambda p, l: "x"}), r"metrics\['a'\] returned 'x', of type str; a function returns a number"),
+    "a pair of texts": (dict(metrics={"a": lambda p, l: ("x", "y")}), r"metrics\['a'\] returned \('x', 'y'\), of type tuple"),
+    "None": (dict(metrics={"a": lambda p, l: None}), r"metrics\['a'\] returned None"),
+}
+
+
+@pytest.mark.parametrize("what", RESULTS)
+def test_results_of_metrics(what):
+    given, words = RESULTS[what]
+    refused(learner(eval_dataset=ROWS, **given).evaluate, TypeError, words)
+
+
+@pytest.mark.parametrize("value", ["x", [1, 2], None])
+def test_the_best_model_is_chosen_by_a_number(value):
+    learn = learner(eval_dataset=ROWS, compute_metrics=lambda p: {"a": value}, metric_for_best_model="a", eval_strategy="epoch", per_device_train_batch_size=10)
+    refused(learn.train, TypeError, r"metric_for_best_model is 'a', and its value is .*; let compute_metrics return a number for it")
+
+
+def test_a_name_in_place_of_a_tokenizer():
+    for given in ({"processing_class": "bert"}, {"tokenizer": "bert"}):
+        refused(lambda: learner(**given), TypeError, r"processing_class is a tokenizer or a processor, not 'bert'; load it.*AutoTokenizer.from_pretrained\(name\)")
+
+
+def test_names_of_layers_and_labels_that_match_nothing():
+    refused(learner(layer_groups=["layre"]).step, ValueError, "layer_groups has 'layre'.*Did you mean 'layer'")
+    with pytest.warns(UserWarning, match=r"label_names=\['label'\] names 'label', and the batch has only x, labels, so this evaluation has no loss. Did you mean 'labels'"):
+        assert "eval_loss" not in learner(eval_dataset=ROWS, label_names=["label"]).evaluate()
+
+
+SEARCHES = {
+    "foo": (dict(foo=3), TypeError, r"hyperparameter_search\(\) has no argument 'foo'; the arguments for Optuna are sampler, "),
+    "sampeler": (dict(sampeler=None), TypeError, "no argument 'sampeler'. Did you mean 'sampler'"),
+    "n_trails": (dict(n_trails=3), TypeError, "no argument 'n_trails'. Did you mean 'n_trials'"),
+    "directions": (dict(directions=["minimize"]), TypeError, "no argument 'directions'. Did you mean 'direction'"),
+    "sampler": (dict(sampler="tpe"), TypeError, r"sampler='tpe' should be an object of Optuna, such as optuna.samplers.TPESampler\(\)"),
+    "pruner": (dict(pruner="median"), TypeError, r"optuna.pruners.MedianPruner\(\)"),
+    "timeout": (dict(timeout="1h"), TypeError, "timeout='1h' should be a number of seconds"),
+    "space": (dict(hp_space=lambda: {}), TypeError, r"hp_space is called as hp_space\(trial\)"),
+    "objective": (dict(compute_objective=lambda: 1), TypeError, r"called as compute_objective\(metrics\)"),
+    "no space": (dict(hp_space=lambda trial: None), TypeError, "hp_space returned None"),
+    "no objective": (dict(hp_space=lambda trial: {}, compute_objective=lambda m: None), TypeError, r"compute_objective returned None; it has to return a number, such as metrics\['eval_loss'\]"),
+    "objectives": (dict(hp_space=lambda trial: {}, compute_objective=lambda m: ["a"], direction=["minimize"]), TypeError, "a list of numbers, one for each direction"),
+    "no time": (dict(timeout=0), RuntimeError, "No trial was completed"),
+}
+
+
+@pytest.mark.parametrize("what", SEARCHES)
+def test_searches(what):
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+    given, kind, words = SEARCHES[what]
+    learn = learner(eval_dataset=ROWS)
+    refused(lambda: learn.hyperparameter_search(**{"n_trials": 1} | given), kind, words)
+    assert learn.step()[0].step == 1
+
+
+def test_an_objective_that_asks_for_another_metric():
+    pytest.importorskip("optuna")
+    learn = learner(eval_dataset=ROWS)
+    with pytest.raises(KeyError) as raised: learn.hyperparameter_search(lambda trial: {}, lambda metrics: metrics["eval_accuracy"], n_trials=1)
+    assert "which was given eval_loss, " in raised.value.__notes__[0]

@@ -23,15 +23,15 @@ from typing import Any, Protocol, Self, TextIO, cast
 
 import torch
 
-from .errors import check_attribute, checked, is_misspelling, warn
+from .errors import check_attribute, checked, is_misspelling, missing_attribute_error, warn
 from .interrupts import InterruptGuard
 
 # %% auto #0
-__all__ = ['EVENTS', 'LOGGER', 'EventArgs', 'TrainerState', 'ExportableState', 'TrainerControl', 'warn_extended_request',
-           'TrainerCallback', 'overrides_event', 'matches_callback', 'TrainerHandlerCompat', 'CallbackHandler',
-           'format_logs', 'DefaultFlowCallback', 'LoaderHolder', 'EventRun', 'EventSource', 'event_arguments',
-           'bound_handler', 'fire_event', 'fire_event_safely', 'close_callbacks', 'EarlyStoppingCallback',
-           'check_early_stopping', 'PrinterCallback', 'set_log_level', 'LoggerCallback']
+__all__ = ['STATE_HINTS', 'EVENTS', 'LOGGER', 'EventArgs', 'TrainerState', 'ExportableState', 'TrainerControl',
+           'warn_extended_request', 'TrainerCallback', 'overrides_event', 'matches_callback', 'TrainerHandlerCompat',
+           'CallbackHandler', 'format_logs', 'DefaultFlowCallback', 'LoaderHolder', 'EventRun', 'EventSource',
+           'event_arguments', 'bound_handler', 'fire_event', 'fire_event_safely', 'close_callbacks',
+           'EarlyStoppingCallback', 'check_early_stopping', 'PrinterCallback', 'set_log_level', 'LoggerCallback']
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #5c3708e0
 class EventArgs(Protocol):
@@ -56,6 +56,17 @@ class EventArgs(Protocol):
     def get_process_log_level(self) -> int: ...
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #5c3708ec
+# what is probably meant by a name
+STATE_HINTS = {
+    **dict.fromkeys(("step", "steps", "current_step"), "state.global_step is the number of completed steps"),
+    **dict.fromkeys(("total_steps", "num_steps"), "state.max_steps is the number of all steps"),
+    "loss": "learn.history[-1].loss is that of the last step, and state.log_history has those that were logged",
+    **dict.fromkeys(("lr", "learning_rate"), "learn.get_learning_rates() returns the present ones"),
+    "history": "learn.history has the values of all steps, and state.log_history those that were logged",
+    "logs": "it is state.log_history",
+    "metrics": "state.log_history has the metrics that were logged",
+}
+
 @dataclass
 class TrainerState:
     "Describe the progress of a run, with the Trainer's fields."
@@ -79,6 +90,10 @@ class TrainerState:
     trial_name: str | None = None
     trial_params: dict[str, Any] | None = None
     stateful_callbacks: dict[str, Any] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        "Raise AttributeError with the name that is probably meant; called for missing attributes only."
+        raise missing_attribute_error("The state", name, dir(type(self)), STATE_HINTS)
 
     def save_to_json(self, json_path: str | Path):
         "Write the state to a JSON file."

@@ -17,16 +17,17 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, TracebackType, UnionType
+from types import CodeType, FrameType, FunctionType, SimpleNamespace, TracebackType, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
 
 # %% auto #0
-__all__ = ['suggest_names', 'one_edit', 'is_misspelling', 'code_names', 'of_package', 'uses_name', 'misspelt_error',
-           'check_attribute', 'short_repr', 'call_error', 'check_types_of_call', 'checked', 'InvalidOperation', 'warn',
-           'Interrupted', 'Paused', 'install_excepthook', 'release_traceback_memory', 'release_last_traceback',
-           'release_traceback_after_cell', 'is_out_of_memory', 'free_after_failure']
+__all__ = ['suggest_names', 'missing_attribute_error', 'one_edit', 'is_misspelling', 'code_names', 'of_package', 'uses_name',
+           'misspelt_error', 'check_attribute', 'short_repr', 'call_error', 'check_types_of_call', 'checked',
+           'checked_class', 'InvalidOperation', 'warn', 'Interrupted', 'Paused', 'install_excepthook',
+           'release_traceback_memory', 'release_last_traceback', 'release_traceback_after_cell', 'is_out_of_memory',
+           'free_after_failure']
 
 # %% ../../nbs/01_core/00_errors.ipynb #f515edba
 def suggest_names(
@@ -37,6 +38,19 @@ def suggest_names(
     "Return a sentence that suggests similar names, or an empty string."
     similar = difflib.get_close_matches(str(name), [str(o) for o in names], n=n, cutoff=0.6)
     return f" Did you mean {' or '.join(repr(o) for o in similar)}?" if similar else ""
+
+# %% ../../nbs/01_core/00_errors.ipynb #1e97f5b3
+def missing_attribute_error(
+    owner: str,  # description of the object at the beginning of a sentence: "A record"
+    name: str,  # of the attribute
+    known: Iterable[str],  # attributes of the object
+    hints: Mapping[str, str] = {},  # what to type in place of a name
+) -> AttributeError:
+    "Return an error for an attribute that does not exist, with what is probably meant."
+    problem = f"{owner} has no attribute {name!r}"
+    if name.startswith("_"): return AttributeError(f"{problem}.", name=name)
+    if name in hints: return AttributeError(f"{problem}: {hints[name]}.", name=name)
+    return AttributeError(f"{problem}.{suggest_names(name, (k for k in known if k[:1] != '_'), 1)}", name=name)
 
 # %% ../../nbs/01_core/00_errors.ipynb #d8b3814f
 def one_edit(a: str, b: str) -> bool:
@@ -209,7 +223,10 @@ def _describe_kind(kind: Any) -> str:
 
 @functools.cache
 def _annotations(function: Callable) -> dict[str, Any]:
-    return get_type_hints(function)
+    "Return the annotations of a function's parameters; that of the result may name a type that is not imported."
+    function = inspect.unwrap(function)
+    given = {name: kind for name, kind in function.__annotations__.items() if name != "return"}
+    return get_type_hints(SimpleNamespace(__annotations__=given), function.__globals__)
 
 def check_types_of_call(
     function: Callable,
@@ -255,6 +272,14 @@ def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
         check_types_of_call(function, args[method:], kwargs)
         return function(*args, **kwargs)
     return call
+
+# %% ../../nbs/01_core/00_errors.ipynb #3f8b61da
+_C = TypeVar("_C", bound=type)
+
+def checked_class(cls: _C) -> _C:
+    "Decorate a class so that a call which does not fit the signature of its constructor raises TypeError."
+    cls.__init__ = checked(cls.__init__)   # type: ignore[misc]
+    return cls
 
 # %% ../../nbs/01_core/00_errors.ipynb #ec8d1025
 class InvalidOperation(RuntimeError):

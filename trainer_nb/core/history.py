@@ -22,7 +22,7 @@ import numpy as np
 from .columns import COLUMN_NAMES, PACK_SIZE, Readings, RowStore, Scalar, append_rows
 from .columns import columns_to_lists, copy_rows, get_column, last_row_of_step, mark_abandoned
 from .columns import mean_loss, throughput
-from .errors import suggest_names, warn
+from .errors import checked, missing_attribute_error, short_repr, suggest_names, warn
 from .log_file import LOG_WRITER, FileClaim, LogFile, decode_non_finite, dump_line, find_log
 from .log_file import log_path, prepare_log_file, read_log_lines, to_plain_data, validate_run_id
 from .records import RECORD_FIELDS, TIMING_SUFFIXES, Evaluations, Journal, Record, Records
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # %% auto #0
-__all__ = ['HISTORIES', 'FETCH_INTERVAL', 'RESERVED_KINDS', 'LOGGED_BY_LOOP', 'NOTHING_SENT', 'LogSink', 'History',
-           'register_for_forks', 'select_records', 'describe_history', 'metric_column', 'DeferredFetch',
-           'request_fetch', 'send_to_log', 'add_event', 'event_metrics', 'store_event', 'Place', 'abandoned_at',
-           'is_ancestor', 'abandon_after', 'update_abandoned', 'list_evaluations', 'history_dataframe', 'rows_line',
-           'reading_line', 'unsent_lines', 'open_log', 'is_continuation', 'close_other_logs', 'log_header',
-           'count_logged', 'disable_log', 'flush_log', 'copy_log', 'close_log', 'detach_log', 'history_from_header',
-           'apply_log_line', 'apply_reading', 'validate_position', 'index_events', 'read_history']
+__all__ = ['HISTORIES', 'HISTORY_HINTS', 'FETCH_INTERVAL', 'RESERVED_KINDS', 'LOGGED_BY_LOOP', 'NOTHING_SENT', 'LogSink',
+           'History', 'register_for_forks', 'select_records', 'missing_value_error', 'describe_history',
+           'metric_column', 'DeferredFetch', 'request_fetch', 'send_to_log', 'add_event', 'event_metrics',
+           'store_event', 'Place', 'abandoned_at', 'is_ancestor', 'abandon_after', 'update_abandoned',
+           'list_evaluations', 'history_dataframe', 'rows_line', 'reading_line', 'unsent_lines', 'open_log',
+           'is_continuation', 'close_other_logs', 'log_header', 'count_logged', 'disable_log', 'flush_log', 'copy_log',
+           'close_log', 'detach_log', 'history_from_header', 'apply_log_line', 'apply_reading', 'validate_position',
+           'index_events', 'read_history']
 
 # %% ../../nbs/01_core/08_history.ipynb #c4bea7d9
 class LogSink(Protocol):
@@ -92,7 +93,14 @@ class History:
     def __getitem__(self, i: int) -> Record: ...
     @overload
     def __getitem__(self, i: slice) -> Records: ...
-    def __getitem__(self, i): return select_records(self, i)
+    @overload
+    def __getitem__(self, i: str) -> np.ndarray: ...
+    def __getitem__(self, i): return self.column(i) if isinstance(i, str) else select_records(self, i)
+
+    def __getattr__(self, name: str) -> Any:
+        "Raise AttributeError with what is probably meant; called for missing attributes only."
+        raise missing_value_error(vars(self).get("metrics", {}), name)
+
     def __repr__(self): return describe_history(self)
     def _repr_html_(self): return Records(head_and_tail(self))._repr_html_()
 
@@ -135,6 +143,7 @@ class History:
         self.fetch()
         return mean_loss(self.rows, start, stop)
 
+    @checked
     def frame(
         self,
         all: bool = False,  # include abandoned rows, and a column `abandoned`
@@ -153,6 +162,7 @@ class History:
         "Mark everything after a place as abandoned; new rows continue from that place."
         abandon_after(self, place)
 
+    @checked
     def evaluations(
         self,
         all: bool = False,  # include abandoned evaluations
@@ -208,12 +218,44 @@ def register_for_forks(history: History):
 
 # %% ../../nbs/01_core/08_history.ipynb #3361d173
 def select_records(history: History, i: int | slice) -> Record | Records:
-    "Return a record, or the records of a slice; raise IndexError outside the history."
+    "Return a record, or the records of a slice; raise IndexError outside the history, and TypeError for no index."
     if isinstance(i, slice): return Records(Record(history, row) for row in range(*i.indices(len(history))))
+    if not hasattr(i, "__index__"):
+        raise TypeError(
+            "A history is indexed by the number of a row, history[-1], by a slice, or by the name of a column,"
+            f" history['loss']; not by {short_repr(i)}."
+        )
     row = operator.index(i)
     if not -len(history) <= row < len(history):
         raise IndexError(f"There is no row {row}: the history has {len(history)} rows.")
     return Record(history, row % len(history))
+
+# names of other libraries, and what to type for them
+HISTORY_HINTS = {
+    "history": "history['loss'] is a column, and history.frame() a table of all",
+    "log_history": "it is learn.state.log_history",
+    "losses": "history['loss'] is the loss of each step",
+    "lr": "history['learning_rate'] is the learning rate of each step",
+    "lrs": "history['learning_rate'] is the learning rate of each step",
+    "steps": "history['step'] has the number of each step, and history[-1].step the last",
+    "plot": "learn.plot() draws the history",
+    "values": "history['loss'] is a column, and history.frame() a table of all",
+    "to_csv": "history.frame().to_csv(path) writes it",
+    "to_pandas": "it is called frame",
+    "dataframe": "it is called frame",
+}
+
+def missing_value_error(
+    metrics: dict[int, dict[str, Any]],  # by row
+    name: str,  # of the attribute
+) -> AttributeError:
+    "Return the error for an attribute that a history does not have: a column, a metric, or another name."
+    hints = HISTORY_HINTS
+    if name in RECORD_FIELDS:
+        hints = {name: f"history[{name!r}] is that of each step, and history[-1].{name} that of the last"}
+    elif any(name in row for row in list(metrics.values())):
+        hints = {name: f"history[{name!r}] is that metric by step, and history.evaluations() has all evaluations"}
+    return missing_attribute_error("A history", name, dir(History), hints)
 
 def describe_history(history: History) -> str:
     "Return a history as text: its run and its records."

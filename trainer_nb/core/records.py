@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .columns import DEFERRED, GrowableColumns, RowStore, throughput
+from .errors import missing_attribute_error
 from ..display.tables import Table, head_and_tail, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # %% auto #0
-__all__ = ['RECORD_FIELDS', 'TIMING_SUFFIXES', 'ACT_FORMATTERS', 'RecordSource', 'row_value', 'Record', 'qualify_metric_names',
-           'record_cells', 'Records', 'Evaluations', 'Journal']
+__all__ = ['RECORD_FIELDS', 'RECORD_HINTS', 'TIMING_SUFFIXES', 'ACT_FORMATTERS', 'RecordSource', 'row_value', 'Record',
+           'qualify_metric_names', 'record_cells', 'Records', 'Evaluations', 'Journal']
 
 # %% ../../nbs/01_core/07_records.ipynb #f8893177
 class RecordSource(Protocol):
@@ -70,6 +71,21 @@ class Record:
         return dict(self.history.metrics.get(self.index, ()))
 
     def as_dict(self) -> dict[str, Any]: return {name: getattr(self, name) for name in RECORD_FIELDS}
+
+    def __getattr__(self, name: str) -> Any:
+        "Raise AttributeError with the name that is probably meant; called for missing attributes only."
+        # an error inside a property: its own message is the right one
+        if hasattr(type(self), name): return object.__getattribute__(self, name)
+        hints = RECORD_HINTS
+        if name[:1] != "_" and name in self.metrics:
+            hints = {name: f"it is a metric, record.metrics[{name!r}]"}
+        raise missing_attribute_error("A record", name, RECORD_FIELDS, hints)
+
+    def __getitem__(self, name: object) -> Any:
+        "Raise TypeError with the attribute that is probably meant."
+        meant = name if name in RECORD_FIELDS else "loss"
+        raise TypeError(f"A record has attributes, such as record.{meant}, and record.as_dict() is a dict of them.")
+
     def __repr__(self): return repr(Records([self]))
     def _repr_html_(self): return Records([self])._repr_html_()
 
@@ -78,6 +94,14 @@ RECORD_FIELDS = (
     "step", "epoch", "loss", "learning_rate", "grad_norm", "samples", "seconds", "samples_per_second", "abandoned",
     "metrics"
 )
+# names of other libraries, and what to type for them
+RECORD_HINTS = {
+    "lr": "it is called learning_rate",
+    "global_step": "it is called step",
+    "losses": "a record has the loss of one step, and history['loss'] is that of all",
+    "time": "the training time at the end of the step is called seconds",
+    "speed": "it is called samples_per_second",
+}
 # suffixes of metrics that tables omit
 TIMING_SUFFIXES = ("_runtime", "_per_second")
 
@@ -117,6 +141,13 @@ class Records(Table):
 
     def _cells(self, record: Record) -> dict[str, Any]: return record_cells(record)
 
+    def __getattr__(self, name: str) -> Any:
+        "Raise AttributeError with the name that is probably meant; called for missing attributes only."
+        hints = RECORD_HINTS
+        if name[:1] != "_" and any(name in record.metrics for record in self):
+            hints = {name: f"it is a metric, and records.frame()[{name!r}] is its column"}
+        raise missing_attribute_error("A table of records", name, dir(type(self)), hints)
+
     def frame(self) -> pd.DataFrame:
         "Return a pandas DataFrame with a row for each record and a column for each metric."
         rows = []
@@ -132,6 +163,12 @@ class Evaluations(Table):
 
     def _cells(self, row: dict[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in row.items() if not k.endswith(TIMING_SUFFIXES)}
+
+    def __getattr__(self, name: str) -> Any:
+        "Raise AttributeError with the column or the name that is probably meant; called for missing attributes only."
+        columns = dict.fromkeys(column for row in self for column in row)
+        hints = {column: f"it is a column, evaluations.frame()[{column!r}]" for column in columns}
+        raise missing_attribute_error("A table of evaluations", name, [*columns, *dir(type(self))], hints)
 
     def _shown(self) -> list[Mapping[str, Any] | None]:
         return [None if row is None else self._cells(row) for row in head_and_tail(self.together())]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,11 +15,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..core.errors import short_repr, warn
+from ..core.errors import checked_class, short_repr, warn
 
 # %% auto #0
 __all__ = ['PACKAGE_LOGGER', 'require_pt_tensors', 'default_data_collator', 'ragged_error', 'DefaultDataCollator', 'Tokenizer',
-           'pad_features', 'PaddingCollator', 'pad_batch', 'DataCollatorWithPadding', 'kept_columns',
+           'check_tokenizer', 'pad_features', 'PaddingCollator', 'pad_batch', 'DataCollatorWithPadding', 'kept_columns',
            'log_dropped_columns', 'RemoveColumns', 'infer_batch_size', 'map_tensors', 'shallow_copy_batch',
            'is_identical', 'to_device']
 
@@ -126,6 +127,21 @@ class Tokenizer(Protocol):
     "Describe an object that pads; the other attributes of a tokenizer are optional."
     def pad(self, features: list, **options: Any) -> Any: ...
 
+# what is given in place of a tokenizer by mistake; a mask or ids need other attributes than pad()
+_NO_TOKENIZERS = (str, os.PathLike, type, torch.nn.Module, int, float, list, tuple, Mapping)
+
+def check_tokenizer(
+    owner: object,  # a collator
+    tokenizer: Any,
+    pads: bool = True,  # whether its pad() is used
+) -> None:
+    "Raise TypeError for anything but a tokenizer."
+    if not isinstance(tokenizer, _NO_TOKENIZERS) and (not pads or callable(getattr(tokenizer, "pad", None))): return
+    remedy = "give an object with a method pad(features), such as a tokenizer of transformers"
+    if isinstance(tokenizer, str):
+        remedy = f"load it: AutoTokenizer.from_pretrained({tokenizer!r}) of transformers"
+    raise TypeError(f"{type(owner).__name__} takes a tokenizer, not {short_repr(tokenizer)}; {remedy}.")
+
 def pad_features(
     tokenizer: Tokenizer,
     features: list,
@@ -163,6 +179,7 @@ def pad_batch(
     )
 
 # %% ../../nbs/03_data/00_collate.ipynb #ca11d8a1
+@checked_class
 @dataclass
 class DataCollatorWithPadding:
     "Pad the examples of a batch with a tokenizer."
@@ -171,6 +188,8 @@ class DataCollatorWithPadding:
     max_length: int | None = None
     pad_to_multiple_of: int | None = None
     return_tensors: str = "pt"
+
+    def __post_init__(self): check_tokenizer(self, self.tokenizer)
 
     def __call__(self, features: list):
         "Return a padded batch; `label` and `label_ids` become `labels`."

@@ -27,16 +27,17 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from ..core.errors import short_repr
 from ..core.interrupts import BATCH_WAIT, InterruptGuard
 from ..core.seeding import SEED_FETCH, SEED_ORDER, mix_seed, mix_seeds, preserve_generators, seed_all
 from .collate import RemoveColumns
 from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, split_evenly, take_own_batch
 
 # %% auto #0
-__all__ = ['WORKER_WATCH', 'REQUESTS_AT_ONCE', 'RequestedBatch', 'BatchRequest', 'ended_early', 'batch_of', 'SeededDataset',
-           'block_sigint', 'exit_with_parent', 'WorkerInit', 'check_importable', 'WorkerDeathWatch', 'check_complete',
-           'out_of_fetch', 'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource', 'BatchPlan', 'set_epoch',
-           'with_seeded_generators', 'SeededCollate', 'batch_requests', 'MapSource']
+__all__ = ['WORKER_WATCH', 'REQUESTS_AT_ONCE', 'RequestedBatch', 'BatchRequest', 'ended_early', 'batch_of', 'missing_sample',
+           'SeededDataset', 'block_sigint', 'exit_with_parent', 'WorkerInit', 'check_importable', 'WorkerDeathWatch',
+           'check_complete', 'out_of_fetch', 'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource',
+           'BatchPlan', 'set_epoch', 'with_seeded_generators', 'SeededCollate', 'batch_requests', 'MapSource']
 
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f25
 class BatchRequest(NamedTuple):
@@ -62,6 +63,20 @@ def batch_of(dataset: Any, collate: Callable[[list], Any], request: BatchRequest
     except StopIteration as error:
         raise ended_early(f"the data_collator raised it for the samples {request.indices}") from error
 
+def missing_sample(
+    dataset: Any,
+    where: str,  # description of the samples that were requested
+    error: LookupError,
+) -> LookupError:
+    "Return an error of the same kind for a sample that a data set counts and does not have."
+    name = type(dataset).__name__
+    kind = KeyError if isinstance(error, KeyError) else IndexError
+    return kind(
+        f"{name} raised {type(error).__name__}({short_repr(error.args[0] if error.args else '', 60)}) for {where}, and"
+        f" its __len__ is {len(dataset)}. Check that it is not larger than the number of items, and what __getitem__"
+        " does with this index."
+    )
+
 class SeededDataset(torch.utils.data.Dataset):
     "Wrap a map-style data set and seed the generators before each batch."
     def __init__(self, dataset: Any): self.dataset = dataset
@@ -72,11 +87,14 @@ class SeededDataset(torch.utils.data.Dataset):
         indices = iter(request.indices)
         try:
             return [dataset[i] for i in indices] if many is None else many(request.indices)
-        except StopIteration as error:
-            where = f"one of the samples {request.indices}"
-            if many is None:
-                where = f"sample {request.indices[-1 - length_hint(indices)]}"
-            raise ended_early(f"{type(dataset).__name__} raised it for {where}") from error
+        except (StopIteration, IndexError, KeyError) as error:
+            index = request.indices[-1 - length_hint(indices)] if many is None else None
+            where = f"sample {index}" if many is None else f"one of the samples {short_repr(request.indices, 60)}"
+            if isinstance(error, StopIteration):
+                raise ended_early(f"{type(dataset).__name__} raised it for {where}") from error
+            # another key is missing in the data set's own code
+            if isinstance(error, KeyError) and (many is not None or error.args != (index,)): raise
+            raise missing_sample(dataset, where, error) from error
 
 # %% ../../nbs/03_data/02_sources.ipynb #06387a82
 @contextmanager

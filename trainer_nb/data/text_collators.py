@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
+from ..core.errors import checked_class
 from ..core.seeding import mix_seed
-from .collate import PaddingCollator, Tokenizer, pad_batch, pad_features, ragged_error
-from .collate import require_pt_tensors
+from .collate import PaddingCollator, Tokenizer, check_tokenizer, pad_batch, pad_features
+from .collate import ragged_error, require_pt_tensors
 
 # %% auto #0
 __all__ = ['round_up', 'pad_rows', 'padding_side', 'find_special_tokens', 'mask_token_id', 'mask_tokens', 'word_ids',
@@ -149,6 +150,7 @@ def check_masking(collator: DataCollatorForLanguageModeling):
         )
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #7729d562
+@checked_class
 @dataclass
 class DataCollatorForLanguageModeling:
     "Pad texts and add the labels of a masked or causal language model."
@@ -164,6 +166,8 @@ class DataCollatorForLanguageModeling:
     reads = ("special_tokens_mask", "offset_mapping")   # columns that the collator reads and the model does not
 
     def __post_init__(self):
+        # a tokenizer without pad() will do for lists of tokens
+        check_tokenizer(self, self.tokenizer, pads=False)
         require_pt_tensors(self.return_tensors)
         if not self.mlm and self.whole_word_mask:
             raise ValueError("whole_word_mask=True masks words, but mlm=False masks nothing. Give mlm=True, or leave"
@@ -211,6 +215,7 @@ class DataCollatorForLanguageModeling:
         return inputs, ids.masked_fill(~chosen, -100)
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #50ac2756
+@checked_class
 @dataclass
 class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
     "Mask whole words."
@@ -232,6 +237,7 @@ def pad_texts_and_pop_labels(collator: PaddingCollator, features: list, return_t
     features, labels = pop_labels(features, "label", "labels")
     return pad_batch(collator, features, return_tensors), labels
 
+@checked_class
 @dataclass
 class DataCollatorForTokenClassification:
     "Pad texts and the labels of their tokens."
@@ -241,6 +247,8 @@ class DataCollatorForTokenClassification:
     pad_to_multiple_of: int | None = None
     label_pad_token_id: int = -100
     return_tensors: str = "pt"
+
+    def __post_init__(self): check_tokenizer(self, self.tokenizer)
 
     def __call__(self, features: list, return_tensors: str | None = None):
         "Return a padded batch; `label` becomes `labels`."
@@ -252,6 +260,7 @@ class DataCollatorForTokenClassification:
         return batch
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #1cad9c51
+@checked_class
 @dataclass
 class DataCollatorForSeq2Seq:
     "Pad source texts and target texts."
@@ -264,6 +273,8 @@ class DataCollatorForSeq2Seq:
     pad_to_multiple_of: int | None = None
     label_pad_token_id: int = -100
     return_tensors: str = "pt"
+
+    def __post_init__(self): check_tokenizer(self, self.tokenizer)
 
     def __call__(self, features: list, return_tensors: str | None = None):
         "Return a padded batch; `label` becomes `labels`."
@@ -285,6 +296,7 @@ class DataCollatorForSeq2Seq:
         return pad_rows(labels, self.label_pad_token_id, padding_side(self.tokenizer), length, self.pad_to_multiple_of)
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #ca2f0d30
+@checked_class
 @dataclass
 class DataCollatorForMultipleChoice:
     "Pad examples that have several texts each."
@@ -293,6 +305,8 @@ class DataCollatorForMultipleChoice:
     max_length: int | None = None
     pad_to_multiple_of: int | None = None
     return_tensors: str = "pt"
+
+    def __post_init__(self): check_tokenizer(self, self.tokenizer)
 
     def __call__(self, features: list, return_tensors: str | None = None):
         "Return a batch of shape (examples, choices, length)."
@@ -304,6 +318,7 @@ class DataCollatorForMultipleChoice:
         return batch if labels is None else batch | {"labels": torch.tensor(labels)}
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #ec77a24c
+@checked_class
 @dataclass
 class DataCollatorWithFlattening:
     "Concatenate texts without padding."

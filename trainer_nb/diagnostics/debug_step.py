@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from ..core.columns import resolve_deferred
-from ..core.errors import InvalidOperation
+from ..core.errors import InvalidOperation, missing_attribute_error
 from ..core.interrupts import exclusive
 from ..core.seeding import generator_states, preserve_generators, set_generator_states
 from ..device.sharding import full_tensor, require_several_processes
@@ -76,6 +76,11 @@ def next_phase(
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #f0c2e999
 class DebugStep:
     "Take one optimizer step phase by phase: forward and backward for each micro-batch, then update or abort."
+    def __getattr__(self, name: str) -> Any:
+        "Raise AttributeError with the name that is probably meant; called for missing attributes only."
+        hints = {"step": "step.update() is the optimizer's part", "zero_grad": "update() and abort() discard gradients"}
+        raise missing_attribute_error("A debug step", name, dir(type(self)), hints)
+
     def __init__(self, learner: TrainerBase):
         run = learner.run_state
         if run.debug_step is not None:

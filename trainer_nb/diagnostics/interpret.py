@@ -153,7 +153,7 @@ def _get_first_batch(learner: TrainerBase, dataset: DatasetOrName | None) -> Any
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #465406ae
 def _tensor_row(name: str, tensor: torch.Tensor) -> dict[str, str]:
     "Describe a tensor by its shape, dtype and first values."
-    values = ", ".join(format_value(v) for v in tensor.detach().flatten()[:5].tolist())
+    values = ", ".join(format_value(v) if isinstance(v, float) else str(v) for v in tensor.detach().flatten()[:5].tolist())
     if tensor.numel() > 5: values += ", …"
     return {
         "key": name,
@@ -273,6 +273,8 @@ def show_batch(
         raise TypeError(
             f"show is a function of (batch, n) that returns HTML, or an object with a rich representation; it is {show!r}."
         )
+    if n < 1:
+        raise ValueError(f"show_batch({n}) shows nothing; give the number of samples to show, from 1 on.")
     batch = get_first_batch(learner, dataset)
     if batch is None: raise ValueError("There is nothing to show: the data gave no batch.")
     own = learner.eval_dataset[dataset] if isinstance(dataset, str) else dataset
@@ -512,7 +514,7 @@ class Confusion:
 
     def _head(self) -> str:
         lost = f"; {self.unknown} more predictions are not finite, and not counted" if self.unknown else ""
-        return f"accuracy {self.accuracy:.4g}: {self.counts.trace()} of {self.counts.sum()} right{lost}"
+        return f"accuracy {format_value(self.accuracy)}: {self.counts.trace()} of {self.counts.sum()} right{lost}"
 
     def __repr__(self):
         if len(self.names) > 12:

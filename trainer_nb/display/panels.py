@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .tables import format_value
+from .tables import format_exponent, format_value
 
 # %% auto #0
 __all__ = ['MAX_POINTS', 'Element', 'E', 'ROW_HEIGHT', 'MAX_PANEL_HEIGHT', 'SPARK_BLOCKS', 'downsample',
@@ -174,10 +174,7 @@ def log_ticks(
 # %% ../../nbs/00_display/01_panels.ipynb #6f1aab91
 def format_tick(value: float) -> str:
     "Format a number in few characters, as Python reads it."
-    if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
-        mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-    return f"{value:.4g}"
+    return format_exponent(value) if value and (abs(value) >= 1e5 or abs(value) < 1e-3) else f"{value:.4g}"
 
 def format_axis(value: float) -> str:
     "Format a number beside an axis, where space is scarce: thousands as 1,000 or 20k."

@@ -10,7 +10,7 @@ import struct
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,11 +21,12 @@ from .tables import escape_html
 
 # %% auto #0
 __all__ = ['CORRECT_RGB', 'INCORRECT_RGB', 'PALETTE', 'TEXT_COLOR', 'GRID_COLOR', 'VIRIDIS', 'LINE_STYLES', 'MAX_HEATMAP_COLUMNS',
-           'MAX_LABEL_CHARS', 'PANEL_WIDTH', 'PANEL_HEIGHT', 'HtmlDisplay', 'to_numpy', 'to_uint8_image', 'encode_png',
-           'image_tag', 'image_grid', 'waveform_svg', 'matrix_table', 'series_color', 'apply_colormap', 'AxisScale',
-           'svg_element', 'svg_text', 'polyline_segments', 'draw_line', 'draw_histogram', 'draw_marker',
-           'reduce_columns', 'color_values', 'svg_image', 'draw_row_labels', 'draw_heatmap', 'panel_scales',
-           'draw_axes', 'draw_legend', 'draw_panel', 'render_svg']
+           'MAX_LABEL_CHARS', 'PANEL_WIDTH', 'PANEL_HEIGHT', 'PANEL_GAP', 'ROW_SPACE', 'LIVE_PANEL_HEIGHT',
+           'HtmlDisplay', 'to_numpy', 'to_uint8_image', 'encode_png', 'image_tag', 'image_grid', 'waveform_svg',
+           'matrix_table', 'series_color', 'apply_colormap', 'AxisScale', 'svg_element', 'svg_text',
+           'polyline_segments', 'draw_line', 'draw_histogram', 'draw_marker', 'reduce_columns', 'color_values',
+           'svg_image', 'draw_row_labels', 'draw_heatmap', 'panel_scales', 'draw_axes', 'draw_legend', 'draw_panel',
+           'PanelBox', 'column_boxes', 'live_boxes', 'render_svg']
 
 # %% ../../nbs/00_display/02_svg.ipynb #92fe9ef6
 class HtmlDisplay:
@@ -451,6 +452,7 @@ def draw_panel(
     top_at: float = 0,
     height: float = PANEL_HEIGHT,
     width: float = PANEL_WIDTH,
+    legend: bool = True,  # draw the names of the lines
 ) -> str:
     "Draw a panel as an SVG group."
     heats = panel.of(Heatmap)
@@ -464,26 +466,72 @@ def draw_panel(
     things += [draw_histogram(o, x, y) for o in panel.of(Histogram)]
     things += [draw_line(o, x, y) for o in panel.of(LineSeries)]
     things += [draw_marker(o, x, y, i % 4) for i, o in enumerate(panel.of(Marker))]
-    head = svg_text(0, 17, panel.title, size=13, font_weight="600") + draw_legend(panel, right)
+    head = svg_text(0, 17, panel.title, size=13, font_weight="600") + (draw_legend(panel, right) if legend else "")
     return svg_element(
         "g", head + draw_axes(panel, x, y, top, bottom) + "".join(things), transform=f"translate({left_at},{top_at})"
     )
 
 # %% ../../nbs/00_display/02_svg.ipynb #f36b7cde
-def render_svg(panels: list, columns: int = 2) -> str:
+# space between panels in pixels, across and down; height of a small panel of a live view
+PANEL_GAP = 20
+ROW_SPACE = 8
+LIVE_PANEL_HEIGHT = 190
+
+class PanelBox(NamedTuple):
+    "Describe the place of a panel in a picture, in pixels."
+    left: int
+    top: int
+    height: int
+    width: int
+
+def column_boxes(panels: Sequence[Panel], columns: int) -> list[PanelBox]:
+    "Return the places of panels side by side, all of one height."
+    tall = panel_height(panels, PANEL_HEIGHT)
+    boxes = []
+    for i in range(len(panels)):
+        row, column = divmod(i, columns)
+        # the last panel fills its row
+        across = columns - column if i == len(panels) - 1 else 1
+        left = column * (PANEL_WIDTH + PANEL_GAP)
+        boxes.append(PanelBox(left, row * (tall + ROW_SPACE), tall, across * (PANEL_WIDTH + PANEL_GAP) - PANEL_GAP))
+    return boxes
+
+def live_boxes(panels: Sequence[Panel]) -> list[PanelBox]:
+    """Return the places of panels as in a live view: the first one large, with one or two beside it if the rest fills
+    rows; below them the heat maps in their full width."""
+    heats = [panel for panel in panels if panel.of(Heatmap)]
+    small = len(panels) - len(heats) - 1
+    beside = min(2, small) if small % 3 else 0
+    left_over = (small - beside) % 3
+    # of six columns the large panel takes four beside others; a small one takes two, or three if two are left over
+    unit = (PANEL_WIDTH + PANEL_GAP) // 3
+    def box(column: int, row: int, across: int, down: int = 1) -> PanelBox:
+        height = down * (LIVE_PANEL_HEIGHT + ROW_SPACE) - ROW_SPACE
+        return PanelBox(column * unit, row * (LIVE_PANEL_HEIGHT + ROW_SPACE), height, across * unit - PANEL_GAP)
+    down = 1 if beside == 1 else 2
+    boxes = [box(0, 0, 4 if beside else 6, down)] + [box(4, i, 2) for i in range(beside)]
+    for i in range(small - beside):
+        across = 3 if small - beside - i <= left_over else 2
+        row, place = divmod(i, 3)
+        boxes.append(box(place * across, down + row, across))
+    for panel in heats:
+        top = boxes[-1].top + boxes[-1].height + ROW_SPACE
+        boxes.append(PanelBox(0, top, panel_height([panel], 0), 6 * unit - PANEL_GAP))
+    return boxes
+
+def render_svg(
+    panels: Sequence[Panel],
+    columns: int = 2,  # maximum number of panels side by side
+    live: bool = False,  # in the layout of a live view
+) -> str:
     "Return an SVG document with the panels side by side."
     columns = max(1, min(columns, len(panels)))
-    rows = math.ceil(len(panels) / columns)
-    tall = panel_height(panels, PANEL_HEIGHT)
-    width = columns * (PANEL_WIDTH + 20) - 20
-    def panel_width(i: int) -> int:
-        # the last panel fills its row
-        return PANEL_WIDTH if i < len(panels) - 1 else width - (i % columns) * (PANEL_WIDTH + 20)
-    inside = "".join(
-        draw_panel(p, (i % columns) * (PANEL_WIDTH + 20), (i // columns) * (tall + 8), tall, panel_width(i))
-        for i, p in enumerate(panels)
-    )
-    height = max(rows, 1) * (tall + 8)
+    live = live and len(panels) > 1
+    boxes = live_boxes(panels) if live else column_boxes(panels, columns)
+    # the small panels of a live view have the names of the large one
+    inside = "".join(draw_panel(p, *box, not live or i == 0) for i, (p, box) in enumerate(zip(panels, boxes)))
+    width = 2 * PANEL_WIDTH + PANEL_GAP if live else columns * (PANEL_WIDTH + PANEL_GAP) - PANEL_GAP
+    height = max((box.top + box.height for box in boxes), default=PANEL_HEIGHT) + ROW_SPACE
     return svg_element(
         "svg", inside, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height}", width=width, height=height,
         style="max-width:100%;height:auto", font_family="system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif"

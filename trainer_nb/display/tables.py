@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import html
+import math
 import numbers
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,24 +15,63 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # %% auto #0
-__all__ = ['Rows', 'MAX_CELL_WIDTH', 'to_scalar', 'format_value', 'format_duration', 'escape_html', 'is_number',
-           'column_headings', 'text_table', 'html_table', 'head_and_tail', 'Table', 'to_frame']
+__all__ = ['Rows', 'MAX_CELL_WIDTH', 'to_scalar', 'format_exponent', 'format_number', 'format_setting', 'format_value',
+           'format_duration', 'escape_html', 'is_number', 'column_headings', 'text_table', 'html_table',
+           'head_and_tail', 'Table', 'to_frame']
 
-# %% ../../nbs/00_display/00_tables.ipynb #8912f2f6
+# %% ../../nbs/00_display/00_tables.ipynb #4e1b7a90
 def to_scalar(value: Any) -> Any:
     "Return the scalar in a zero-dimensional array or tensor; return any other value unchanged."
     return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
 
+def format_exponent(value: float, digits: int = 3) -> str:
+    "Format a number as a power of ten, without zeros at the end: 2.5e-3."
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}e{int(exponent)}"
+
+def format_number(
+    value: float,  # an int is shown in full
+    digits: int = 3,  # number of significant digits
+) -> str:
+    "Format a measured value, or a count: 0.995, 2.5e-3, 1,050."
+    if isinstance(value, int): return f"{value:,}"
+    size = abs(value)
+    if value == 0: return "0"
+    if not math.isfinite(size): return str(value)
+    if size >= 1e7 or size < 1e-2: return format_exponent(value, digits)
+    # from here on there is no digit behind the point; 999.5 is rounded to four digits
+    if size >= 10 ** digits - 0.5: return f"{value:,.0f}"
+    return f"{value:#.{digits}g}".removesuffix(".")
+
+# %% ../../nbs/00_display/00_tables.ipynb #5d28e6b7
+def _printable(value: object, limit: int) -> str:
+    "Return a value as one line of text of limited length."
+    shown = "".join(o if o.isprintable() else " " for o in str(value)[:limit + 1])
+    return shown if len(shown) <= limit else shown[:limit - 1] + "…"
+
+def format_setting(
+    value: object,
+    limit: int = 32,  # maximum number of characters for values that are not floats
+) -> str:
+    "Format the value of a setting as a user would type it, on one line: 4800, 0.01, 2.5e-5."
+    value = to_scalar(value)
+    if not isinstance(value, float) or not math.isfinite(value): return _printable(value, limit)
+    if value.is_integer() and abs(value) < 1e15: return str(int(value))
+    size = abs(value)
+    shown = f"{value:.6g}"
+    if size < 1e-4 or size >= 1e15 or (size < 1e-3 and len(shown) > 8): return format_exponent(value, 4)
+    return str(int(float(shown))) if "e" in shown else shown
+
+# %% ../../nbs/00_display/00_tables.ipynb #8912f2f6
 def format_value(
     value: object,  # None: a missing value
-    limit: int = 32,  # maximum number of characters for values that are not floats
+    limit: int = 32,  # maximum number of characters for values that are not numbers
 ) -> str:
     "Format a value as the plain text of one cell."
     value = to_scalar(value)
     if value is None: return "—"
-    if isinstance(value, float): return f"{value:.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
-    shown = "".join(o if o.isprintable() else " " for o in str(value)[:limit + 1])
-    return shown if len(shown) <= limit else shown[:limit - 1] + "…"
+    # neither True nor a member of an enumeration
+    return format_number(value) if isinstance(value, float) or type(value) is int else _printable(value, limit)
 
 # %% ../../nbs/00_display/00_tables.ipynb #610d3030
 def format_duration(seconds: float) -> str:
@@ -120,6 +160,8 @@ class Table(list):
     def _repr_html_(self): return html_table(self._shown())
 
     def __getitem__(self, i):
+        if isinstance(i, str):
+            raise TypeError(f"{type(self).__name__} is a list of rows; table.frame()[{i!r}] is a column.")
         selected = super().__getitem__(i)
         return type(self)(selected) if isinstance(i, slice) else selected
 

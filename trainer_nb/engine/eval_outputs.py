@@ -16,13 +16,14 @@ import numpy as np
 import torch
 
 from ..args.training_args import TrainingArguments
-from ..core.errors import warn
+from ..core.errors import missing_attribute_error, warn
 from ..data.collate import map_tensors
 from ..device.collectives import World
 
 # %% auto #0
-__all__ = ['pad_to_largest', 'concat_outputs', 'OutputGatherer', 'LossGatherer', 'EvalPrediction', 'EvalLoopOutput',
-           'PredictionOutput', 'metrics_format', 'metrics_table', 'require_output_dir', 'write_json', 'save_metrics']
+__all__ = ['OUTPUT_HINTS', 'pad_to_largest', 'concat_outputs', 'OutputGatherer', 'LossGatherer', 'EvalPrediction',
+           'EvalLoopOutput', 'PredictionOutput', 'metrics_format', 'metrics_table', 'require_output_dir', 'write_json',
+           'save_metrics']
 
 # %% ../../nbs/06_engine/24_eval_outputs.ipynb #3f58d62d
 def pad_to_largest(
@@ -139,6 +140,12 @@ class LossGatherer(OutputGatherer):
         return np.concatenate(each) if self.whole and each else each or None
 
 # %% ../../nbs/06_engine/24_eval_outputs.ipynb #68fe1e8c
+# what is probably meant by a name
+OUTPUT_HINTS = {
+    **dict.fromkeys(("labels", "targets", "y_true", "label"), "they are called label_ids"),
+    **dict.fromkeys(("preds", "logits", "outputs", "y_pred", "prediction"), "they are called predictions"),
+}
+
 class EvalPrediction:
     "Hold the argument of `compute_metrics`: NumPy arrays, or tuples of them."
     def __init__(self, predictions, label_ids, inputs=None, losses=None):
@@ -146,6 +153,9 @@ class EvalPrediction:
         self.label_ids = label_ids
         self.inputs = inputs
         self.losses = losses
+    def __getattr__(self, name: str) -> Any:
+        "Raise AttributeError with the name that is probably meant; called for missing attributes only."
+        raise missing_attribute_error("The argument of compute_metrics", name, vars(self), OUTPUT_HINTS)
     def _all(self): return [self.predictions, self.label_ids, *(p for p in (self.inputs, self.losses) if p is not None)]
     def __iter__(self): return iter(self._all())
     def __getitem__(self, i): return self._all()[i]
@@ -163,6 +173,10 @@ class PredictionOutput(NamedTuple):
     predictions: Any
     label_ids: Any
     metrics: dict
+
+    def __getattr__(self, name: str) -> Any:
+        "Raise AttributeError with the name that is probably meant; called for missing attributes only."
+        raise missing_attribute_error("The result of predict()", name, self._fields, OUTPUT_HINTS)
 
 # %% ../../nbs/06_engine/24_eval_outputs.ipynb #a17a9bc2
 def metrics_format(

@@ -16,7 +16,7 @@ import torch
 
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import fire_event
-from ..core.errors import free_after_failure, warn
+from ..core.errors import free_after_failure, suggest_names, warn
 from ..core.memory import free_host_memory, measure_memory
 from ..core.seeding import SEED_EVALUATE, generator_states, mix_seed, seed_all, set_generator_states
 from ..data.collate import map_tensors
@@ -32,14 +32,14 @@ from .prepare import check_equal_lengths, prepare_model
 from .rollback import BufferBackup
 from .run_state import preserve_training_modes, run_modules
 from .signatures import accepted_kwargs, positional_args
-from .streaming_metrics import OrderedBatches, StreamingMetrics, check_metrics
+from .streaming_metrics import OrderedBatches, StreamingMetrics, annotate_errors, check_metrics
 
 # %% auto #0
 __all__ = ['full_eval_dtype', 'cast_modules', 'cast_inputs', 'OptimizerWithModes', 'is_in_train_mode', 'averaged_weights',
-           'evaluation_mode', 'EvalBatches', 'eval_batches', 'EvalAccumulator', 'main_input', 'tensor_bytes',
-           'warn_large_predictions', 'free_gpu_memory', 'evaluation_loop', 'merge_processes', 'finish_evaluation',
-           'speed_metrics', 'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'predict_dataset',
-           'evaluate_datasets']
+           'evaluation_mode', 'EvalBatches', 'eval_batches', 'warn_missing_labels', 'reduce_logits', 'EvalAccumulator',
+           'main_input', 'tensor_bytes', 'warn_large_predictions', 'free_gpu_memory', 'evaluation_loop',
+           'merge_processes', 'finish_evaluation', 'speed_metrics', 'timed_evaluation_loop', 'eval_dataloader',
+           'evaluate_dataset', 'predict_dataset', 'evaluate_datasets']
 
 # %% ../../nbs/06_engine/25_evaluate.ipynb #81890226
 def full_eval_dtype(args: TrainingArguments):
@@ -192,6 +192,29 @@ def eval_batches(learner: TrainerBase, dataloader, share: RankShard = UNSHARDED)
     return iter(EvalBatches(learner, dataloader, share))
 
 # %% ../../nbs/06_engine/25_evaluate.ipynb #aad5d809
+def warn_missing_labels(
+    names: list[str] | None,  # the setting label_names
+    batch,
+):
+    "Warn if the user has named columns as labels that a batch does not have, so that there is no loss."
+    missing = [name for name in names or () if isinstance(batch, Mapping) and name not in batch]
+    if not missing: return
+    warn(
+        f"label_names={names!r} names {missing[0]!r}, and the batch has only {', '.join(map(str, batch))}, so this"
+        f" evaluation has no loss.{suggest_names(missing[0], batch, 1)}"
+    )
+
+def reduce_logits(function, predicted, labels):
+    "Call the user's preprocess_logits_for_metrics. Raise TypeError if it returns None."
+    with annotate_errors("preprocess_logits_for_metrics", predicted, labels):
+        kept = function(predicted, labels)
+    if kept is None:
+        raise TypeError(
+            "preprocess_logits_for_metrics returned None; it has to return the values to keep of the logits, such as"
+            " logits.argmax(-1)."
+        )
+    return kept
+
 class EvalAccumulator:
     "Hold the results of an evaluation, and select the parts of a batch to keep."
     def __init__(
@@ -214,6 +237,7 @@ class EvalAccumulator:
         self.keeps = purpose == "Prediction" or not (
             self.per_batch_metrics or learner.metrics and learner.compute_metrics is None
         )
+        self.purpose = purpose
         self.samples = 0
         self.estimated = False
 
@@ -221,10 +245,12 @@ class EvalAccumulator:
         "Add a batch of this process."
         learner = self.learner
         wanted = self.args.include_for_metrics
+        if k == 0 and loss is None and labels is None and self.purpose == "Evaluation":
+            warn_missing_labels(self.args.label_names, batch)
         self.losses.add_loss(k, loss, n)
         boil_down = learner.preprocess_logits_for_metrics
         if predicted is not None and boil_down is not None:
-            predicted = boil_down(predicted, labels)
+            predicted = reduce_logits(boil_down, predicted, labels)
         self.streams.add(k, n, predicted, labels)
         if self.rounds is not None and predicted is not None and labels is not None:
             more = {
@@ -249,7 +275,9 @@ class EvalAccumulator:
         if self.rounds is not None:
             self.rounds.turn(k, batches.at_end())
 
-    def _of_batch(self, thing, last): return self.learner.compute_metrics(EvalPrediction(**thing), compute_result=last)
+    def _of_batch(self, thing, last):
+        with annotate_errors("compute_metrics", thing["predictions"], thing["label_ids"]):
+            return self.learner.compute_metrics(EvalPrediction(**thing), compute_result=last)
 
 # %% ../../nbs/06_engine/25_evaluate.ipynb #45ceee71
 def main_input(learner: TrainerBase, batch):
@@ -367,11 +395,9 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
     if found.rounds is not None and found.rounds.begun:
         metrics = found.rounds.result
     elif compute is not None and not found.per_batch_metrics and predictions is not None and labels is not None:
-        metrics = compute(
-            EvalPrediction(
-                predictions, labels, found.inputs.joined(), found.losses.joined() if "loss" in wanted else None
-            )
-        )
+        losses = found.losses.joined() if "loss" in wanted else None
+        with annotate_errors("compute_metrics", predictions, labels):
+            metrics = compute(EvalPrediction(predictions, labels, found.inputs.joined(), losses))
     if not isinstance(metrics, Mapping):
         raise TypeError(
             f"compute_metrics returned {type(metrics).__name__}; it must return a dict of names and numbers, "

@@ -21,7 +21,7 @@ import torch
 
 from ..core.callbacks import fire_event_safely
 from ..core.errors import InvalidOperation, Paused, free_after_failure, install_excepthook
-from ..core.errors import release_traceback_after_cell, warn
+from ..core.errors import missing_attribute_error, release_traceback_after_cell, warn
 from ..core.records import Record
 from ..core.interrupts import BATCH_WAIT, RUN_LOCK, InterruptGuard
 from ..core.seeding import preserve_generators
@@ -668,6 +668,11 @@ class TrainOutput(NamedTuple):
     global_step: int       # number of optimizer steps
     training_loss: float   # mean over these steps
     metrics: dict[str, float]   # train_runtime in seconds, samples and steps per second, epoch, ...
+
+    def __getattr__(self, name: str) -> Any:
+        "Raise AttributeError with the name that is probably meant; called for missing attributes only."
+        hints = {"loss": "training_loss is the mean over all steps", "history": "learn.history has all steps"}
+        raise missing_attribute_error("The result of train()", name, self._fields, hints)
 
     def _repr_html_(self) -> str:
         names = {

@@ -328,11 +328,18 @@ def check_part(
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #c2bf1f66
 def resolve_processing_class(processing_class: Any, settings: dict[str, Any]) -> Any:
-    "Return the processing class; remove its older name from the settings, with a warning."
-    if "tokenizer" not in settings: return processing_class
-    warn("tokenizer is the older name of processing_class: give processing_class=tokenizer.")
-    older = settings.pop("tokenizer")
-    return older if processing_class is None else processing_class
+    """Return the processing class; remove its older name from the settings, with a warning.
+    Raise TypeError for the name of one, or the class itself."""
+    if "tokenizer" in settings:
+        warn("tokenizer is the older name of processing_class: give processing_class=tokenizer.")
+        older = settings.pop("tokenizer")
+        processing_class = older if processing_class is None else processing_class
+    if isinstance(processing_class, (str, type)):
+        raise TypeError(
+            f"processing_class is a tokenizer or a processor, not {short_repr(processing_class)}; load it, for example"
+            " with AutoTokenizer.from_pretrained(name) of transformers."
+        )
+    return processing_class
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #3ddf9ad9
 def check_run_not_begun(

@@ -23,7 +23,7 @@ from ..data.streams import StreamSource
 from ..device.accelerator import empty_device_cache
 from ..device.collectives import world_size
 from ..device.model_patches import apply_patches
-from ..display.tables import Table
+from ..display.tables import MAX_CELL_WIDTH, Table, format_setting
 from .dataloaders import LOADER_ARGS, check_eval_data
 from .overrides import TrainerBase, check_label_smoothing, drop_loader
 from .prepare import AUTO_BATCH_SIZE_ERROR, prepare, recompute_run_length
@@ -207,17 +207,13 @@ SETTABLE = {  # name: (description of its effect, function that applies it)
 }
 
 # %% ../../nbs/06_engine/22_settings.ipynb #449ac0a6
-# more than the usual four digits
-def _format_exact(value):
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
 class ChangesTable(Table):
     "Show changed settings: dicts with name, before, after, effect."
     def _cells(self, c):
         return {
             "setting": c["name"],
-            "before": _format_exact(c["before"]),
-            "now": _format_exact(c["after"]),
+            "before": format_setting(c["before"], MAX_CELL_WIDTH),
+            "now": format_setting(c["after"], MAX_CELL_WIDTH),
             "takes effect on": c["effect"],
         }
 

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..core.errors import short_repr
 from ..data.collate import map_tensors
 from ..device.collectives import World
 
 # %% auto #0
 __all__ = ['CHECKED_BATCHES', 'TOLERANCE', 'is_stateful_metric', 'check_metrics', 'BatchValue', 'is_scalar', 'MeanMetric',
-           'syncs_itself', 'OrderedBatches', 'annotate_errors', 'StreamingMetrics', 'flatten_metric']
+           'syncs_itself', 'OrderedBatches', 'describe_shape', 'annotate_errors', 'StreamingMetrics', 'flatten_metric']
 
 # %% ../../nbs/06_engine/04_streaming_metrics.ipynb #038c85a7
 def is_stateful_metric(metric) -> bool:
@@ -82,7 +83,7 @@ class MeanMetric:
     ):
         "Evaluate the function on a batch. Raise TypeError for an unsupported result."
         found = self.function(predicted, labels)
-        if isinstance(found, tuple) and len(found) == 2:
+        if isinstance(found, tuple) and len(found) == 2 and all(map(is_scalar, found)):
             part = BatchValue(number, _double(found[0]), _double(found[1]))
         elif isinstance(found, torch.Tensor) and found.ndim == 1 and len(found) == n and n != 1:
             part = BatchValue(number, _double(found).sum(), n)
@@ -92,8 +93,8 @@ class MeanMetric:
                 self.off.append(self._off(predicted, labels, n, part.total / n))
         else:
             raise TypeError(
-                f"metrics[{self.name!r}] returned {type(found).__name__}; a function returns a number, a value for each"
-                " sample, or a pair (sum, count)."
+                f"metrics[{self.name!r}] returned {short_repr(found, 60)}, of type {type(found).__name__}; a function returns"
+                " a number, a value for each sample, or a pair (sum, count)."
             )
         self.parts.append(part)
 
@@ -159,14 +160,29 @@ class OrderedBatches:
         self.world.run_on_main(do, to_send=lambda _: None)
 
 # %% ../../nbs/06_engine/04_streaming_metrics.ipynb #6903f028
+def describe_shape(value) -> str:
+    "Return the shape of a tensor or an array, those of several, or the type of another value."
+    if hasattr(value, "shape"): return str(tuple(value.shape))
+    if isinstance(value, (tuple, list)) and value and all(hasattr(part, "shape") for part in value[:4]):
+        shapes = [str(tuple(part.shape)) for part in value[:4]]
+        return f"a {type(value).__name__} of {', '.join(shapes)}{', ...' if len(value) > 4 else ''}"
+    return type(value).__name__
+
 @contextmanager
-def annotate_errors(name: str, given):
-    "Add a note with the metric's name and arguments to an error inside the block."
+def annotate_errors(
+    where: str,  # the user's function: "metrics['accuracy']"
+    predicted, labels,  # what it was given
+):
+    "Add a note with the function's name and the shapes of its arguments to an error inside the block."
     try:
         yield
     except Exception as error:
-        shapes = " and ".join(str(tuple(t.shape)) if isinstance(t, torch.Tensor) else type(t).__name__ for t in given)
-        error.add_note(f"(in metrics[{name!r}], which was given {shapes})")
+        shapes = [tuple(getattr(value, "shape", ())) for value in (predicted, labels)]
+        hint = ""
+        if len(shapes[0]) == len(shapes[1]) + 1 and isinstance(error, (ValueError, RuntimeError)):
+            hint = "; argmax(-1) of the predictions is the class of each"
+        given = f"predictions {describe_shape(predicted)} and labels {describe_shape(labels)}"
+        error.add_note(f"(in {where}, which was given {given}{hint})")
         raise
 
 # %% ../../nbs/06_engine/04_streaming_metrics.ipynb #601a2765
@@ -192,7 +208,7 @@ class StreamingMetrics:
 
     def _update(self, name: str, predicted, labels):
         at = map_tensors((predicted, labels), lambda t: t.to(self.device))
-        with annotate_errors(name, at):
+        with annotate_errors(f"metrics[{name!r}]", *at):
             self.objects[name].update(*at)
 
     def add(self, number: int, n: int, predicted, labels):
@@ -200,7 +216,7 @@ class StreamingMetrics:
         if predicted is None or labels is None: return
         self.seen = True
         for metric in self.functions.values():
-            with annotate_errors(metric.name, (predicted, labels)):
+            with annotate_errors(f"metrics[{metric.name!r}]", predicted, labels):
                 metric.update(number, n, predicted, labels)
         for name in self.objects:
             if name in self.rounds:

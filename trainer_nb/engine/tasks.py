@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..core.callbacks import TrainerCallback, fire_event
-from ..core.errors import warn
+from ..core.errors import short_repr, warn
 from ..core.memory import memory_metrics
 from ..core.seeding import preserve_generators
 from ..data.sampling import Cursor
@@ -243,9 +243,14 @@ def is_better(
     return value > best if larger else value < best
 
 def _find_metric(metrics: Mapping[str, float], name: str) -> float:
-    "Return a metric by its name, with or without the prefix eval_; raise KeyError if it is missing."
+    "Return a metric by its name, with or without eval_; raise KeyError if it is missing, and TypeError if it is no number."
     for key in (name, f"eval_{name}"):
-        if key in metrics: return metrics[key]
+        if key not in metrics: continue
+        if hasattr(metrics[key], "__float__"): return metrics[key]
+        raise TypeError(
+            f"metric_for_best_model is {name!r}, and its value is {short_repr(metrics[key])}, of type"
+            f" {type(metrics[key]).__name__}; let compute_metrics return a number for it."
+        )
     raise KeyError(
         f"metric_for_best_model is {name!r}, but the evaluation gave {', '.join(metrics)};"
         " learn.set(metric_for_best_model=...) names one of these."

@@ -92,7 +92,8 @@ class HistoryMirror(LogTail):
 # %% ../../nbs/11_launch/08_process_group.ipynb #9133e6e8
 class ProcessTable(Table):
     "Show one row per process: its location, and how its time is spent."
-    def _cells(self, row): return row
+    # a process id is no number to be read in thousands
+    def _cells(self, row): return row | {"pid": str(row["pid"])} if "pid" in row else row
 
 class ProcessReports:
     "Hold the location and the last speed report of each process."

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ..core.errors import Interrupted, InvalidOperation, install_excepthook, release_last_traceback
-from ..core.errors import release_traceback_memory, warn
+from ..core.errors import missing_attribute_error, release_traceback_memory, warn
 from ..core.interrupts import RUN_LOCK, Button, low_priority
 from ..engine.loop import TrainOutput, check_can_train, check_not_in_step, describe_interrupted_callback
 from ..engine.loop import describe_position, lookahead_limit, make_stop_condition, make_train_output
@@ -32,8 +32,8 @@ from .screens import NO_DISPLAY, Screen, in_kernel
 from ..state.async_save import wait_for_save
 
 # %% auto #0
-__all__ = ['BACKGROUND_RUNS', 'bind_context', 'StepBudget', 'require_learner', 'is_debug_step_open', 'check_can_wait',
-           'BackgroundRun', 'error_place', 'current_error', 'describe_background', 'request_steps',
+__all__ = ['HANDLE_HINTS', 'BACKGROUND_RUNS', 'bind_context', 'StepBudget', 'require_learner', 'is_debug_step_open',
+           'check_can_wait', 'BackgroundRun', 'error_place', 'current_error', 'describe_background', 'request_steps',
            'nothing_to_do_message', 'clear_error', 'run_background_thread', 'make_until', 'train_in_background',
            'record_failure', 'register_exit_pause', 'reset_after_fork', 'pause_all_runs', 'start_background',
            'get_handle', 'stop_run']
@@ -140,8 +140,20 @@ def check_can_wait(handle: BackgroundRun):
         check_not_in_step(handle.learner, "wait()")
 
 # %% ../../nbs/10_live/05_background.ipynb #5e9c3b32
+# names of threads and futures, and what to type for them
+HANDLE_HINTS = {
+    **dict.fromkeys(("join", "result"), "handle.wait() waits for the end and returns the result of train()"),
+    **dict.fromkeys(("cancel", "kill", "terminate", "close"), "handle.stop() ends the run, and handle.pause() pauses it"),
+    **dict.fromkeys(("is_alive", "running", "done"), "handle.training is True while it trains, and handle.status the words for it"),
+    "history": "learn.history has all steps",
+}
+
 class BackgroundRun:
     "Control a run that trains in a thread; returned by `learn.start()`."
+    def __getattr__(self, name: str) -> Any:
+        "Raise AttributeError with the name that is probably meant; called for missing attributes only."
+        raise missing_attribute_error("A background run", name, dir(type(self)), HANDLE_HINTS)
+
     def __init__(self, learner: TrainerBase):
         self._learner = weakref.ref(learner)
         self._budget = StepBudget()

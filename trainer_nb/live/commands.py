@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..core.errors import suggest_names
 from ..core.interrupts import RUN_LOCK
-from ..display.tables import format_value
+from ..display.tables import format_setting, format_value
 from ..engine.loop import describe_position
 from ..engine.overrides import TrainerBase
 from .background import get_handle, require_learner
@@ -71,7 +71,7 @@ def command_set(learner: TrainerBase, options: dict) -> Change:
     if "lr" in options and step == 1:
         # before the first step, `lr` is the base of the schedule
         options = {k: v for k, v in options.items() if k != "lr"} | {"learning_rate": options["lr"]}
-    texts = [f"{k} = {format_value(v)}" for k, v in options.items()]
+    texts = [f"{k} = {format_setting(v)}" for k, v in options.items()]
     return Change(f"{', '.join(texts)} from step {step} on", step)
 
 # verbs that the command thread executes

@@ -18,7 +18,7 @@ from ..core.history import History, read_history
 from ..diagnostics.watch import WatchReport, heatmap_panel, watched_names
 from ..display.charts import Chart
 from ..display.panels import LineSeries, Marker, Panel, centered_moving_average
-from ..display.tables import format_value
+from ..display.tables import format_setting, format_value
 from ..engine.overrides import local_model
 
 # %% auto #0
@@ -368,7 +368,7 @@ def run_label(
     "Return the name of a run; a branch that has none of its own is named after its changes."
     if history.name: return history.name
     if history.branch_changes is None: return default or f"run {history.run_id[:6]}"
-    changes = ", ".join(f"{name}={format_value(value)}" for name, value in history.branch_changes.items())
+    changes = ", ".join(f"{name}={format_setting(value)}" for name, value in history.branch_changes.items())
     return f"branch {changes or history.run_id[:6]}"
 
 def learner_name(

@@ -276,10 +276,10 @@ class StillOutput:
 
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #f6f9e18c
-# Without its kernel, a notebook shows an error in place of a widget. JupyterLab and Notebook 7 put the class `jupyter-widgets`
-# on the output itself only then; it is hidden if the static view is the next output.
+# Without its kernel, a notebook shows "Loading widget..." or an error in place of a widget. In JupyterLab and Notebook 7 only the
+# output of a widget is a panel; it is hidden until a live view is in it, if the static view is the next output.
 HIDE_MISSING_WIDGET = (
-    '<style>.jp-OutputArea-child:has(> .jp-OutputArea-output.jupyter-widgets):not(:has(.tnb))'
+    '<style>.jp-OutputArea-child:has(> .jp-OutputArea-output:is(.lm-Panel, .jupyter-widgets)):not(:has(.tnb))'
     ':has(+ .jp-OutputArea-child [data-trainer-nb-still="{number}"]) {{ display: none }}</style>'
 )
 

@@ -177,7 +177,7 @@ class LogSource:
             "words": status.words,
             "where": "",
             "traceback": status.traceback,
-            "epoch": format_value(float(columns.epoch[last])) if len(history) else None,
+            "epoch": f"{columns.epoch[last]:.2f}" if len(history) else None,
             "epochs": plan.get("epochs"),
             "elapsed": format_duration(seconds),
             "memory": None,

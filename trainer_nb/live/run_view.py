@@ -23,7 +23,7 @@ from ..core.history import History
 from ..diagnostics.watch import WatchReport
 from ..display.panels import Heatmap, downsample
 from ..display.svg import reduce_columns
-from ..display.tables import format_duration, format_value
+from ..display.tables import format_duration, format_setting, format_value
 from ..engine.loop import describe_position
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
@@ -175,8 +175,8 @@ def view_status(
         "words": words,
         "where": status.where,
         "traceback": status.traceback,
-        "epoch": format_value(float(state.epoch or 0.0)),
-        "epochs": format_value(float(state.num_train_epochs)) if state.num_train_epochs else None,
+        "epoch": f"{state.epoch or 0.0:.2f}",
+        "epochs": format_setting(round(float(state.num_train_epochs), 2)) if state.num_train_epochs else None,
         "elapsed": format_duration(run.seconds),
         "memory": memory,
         "evaluating": current_evaluation(run),

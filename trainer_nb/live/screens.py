@@ -17,7 +17,8 @@ __all__ = ['BLUE', 'GREEN', 'AMBER', 'RED', 'MAX_LOGGED_ROWS', 'NO_DISPLAY', 'Pr
            'UnprintedRows', 'TerminalScreen', 'LinesScreen', 'in_kernel', 'make_screen']
 
 # %% ../../nbs/10_live/00_screens.ipynb #fc52afc2
-from ..display.tables import escape_html, format_duration, format_value, html_table
+from ..display.tables import escape_html, format_duration, format_number, format_setting, format_value
+from ..display.tables import html_table
 
 
 # %% ../../nbs/10_live/00_screens.ipynb #06a370a8
@@ -76,7 +77,7 @@ def format_speed(
     many: str,    # its plural
 ) -> str:
     "Format a rate, as seconds per item if one takes more than a second."
-    def short(x: float) -> str: return f"{x:,.0f}" if x >= 1000 else format_value(x)
+    def short(x: float) -> str: return format_number(round(x)) if x >= 1000 else format_setting(x)
     rate, seconds = (float(f"{x:.3g}") for x in (rate, 1 / rate))
     return f"{short(rate)} {many}/s" if rate >= 1 else f"{short(seconds)} s/{one}"
 

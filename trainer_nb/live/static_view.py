@@ -5,13 +5,12 @@
 # %% ../../nbs/10_live/10_static_view.ipynb #fcda76f9
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable
 
 import numpy as np
 
-from ..display.panels import LineSeries, Marker, Panel, centered_moving_average, downsample, panel_to_text
-from ..display.svg import render_svg
+from ..display.panels import Heatmap, LineSeries, Marker, Panel, centered_moving_average, downsample, panel_to_text
+from ..display.pictures import picture_html
 from ..display.tables import escape_html, format_value, html_table, text_table
 from .curves import EVALUATION_COLOR, MAX_METRIC_POINTS, QUANTITIES, BlockSeries, abandoned_blocks
 from .curves import quantity_title, run_colors
@@ -20,17 +19,15 @@ from .view_model import RunCurve, ViewModel
 
 
 # %% auto #0
-__all__ = ['MAX_LINE_POINTS', 'MAX_LINES', 'MAX_TABLE_COLUMNS', 'MAX_SVG_BYTES', 'quantity_lines', 'view_metric_lines',
-           'abandoned_lines', 'quantity_panel', 'view_panels', 'headline_lines', 'evaluation_rows', 'view_svg',
-           'still_html', 'still_text', 'still_bundle']
+__all__ = ['MAX_LINE_POINTS', 'MAX_LINES', 'MAX_TABLE_COLUMNS', 'quantity_lines', 'view_metric_lines', 'abandoned_lines',
+           'quantity_panel', 'layer_panels', 'view_panels', 'headline_lines', 'evaluation_rows', 'still_html',
+           'still_text', 'still_bundle']
 
 # %% ../../nbs/10_live/10_static_view.ipynb #209ef005
 # points of a line; lines in a panel; columns of the table: a picture must be small
 MAX_LINE_POINTS = 300
 MAX_LINES = 40
 MAX_TABLE_COLUMNS = 12
-# characters of a picture; above this, its lines get fewer points
-MAX_SVG_BYTES = 120_000
 
 def quantity_lines(
     blocks: BlockSeries,
@@ -99,9 +96,16 @@ def quantity_panel(view_model: ViewModel, quantity: str, points: int) -> Panel |
         lines += abandoned_lines(curves[0], quantity)
     return Panel(quantity_title(quantity), lines[:MAX_LINES]) if lines else None
 
+def layer_panels(view_model: ViewModel) -> list[Panel]:
+    "Return the panels of the layers that are watched."
+    return [
+        Panel(o["title"], [Heatmap(o["x"], o["rows"], values, o["log"], o["label"], o["span"])])
+        for o, values in view_model.layers
+    ]
+
 def view_panels(
     view_model: ViewModel,
-    most: int = 6,                  # panels
+    most: int = 6,                  # panels, besides those of layers
     points: int = MAX_LINE_POINTS,  # of a line
 ) -> list[Panel]:
     "Return the panels of a view; in a panel with very many lines only the first ones."
@@ -112,6 +116,7 @@ def view_panels(
     if panels:
         marks = [mark for mark in view_model.sent.get("marks", []) if mark["kind"] != "checkpoint" and not mark["gone"]]
         panels[0].things += [Marker(mark["step"], format_value(mark["word"], 24)) for mark in marks[-6:]]
+        panels += layer_panels(view_model)
     return panels
 
 
@@ -138,16 +143,6 @@ def evaluation_rows(view_model: ViewModel) -> list[dict]:
     table = view_model.sent.get("evaluations", {"columns": [], "rows": []})
     return [dict(zip(table["columns"][:MAX_TABLE_COLUMNS], row)) for row in table["rows"]]
 
-def view_svg(view_model: ViewModel) -> str:
-    "Return the panels as SVG, with as many points as fit the size limit; empty if there are none."
-    svg = ""
-    for points in (MAX_LINE_POINTS, MAX_LINE_POINTS // 2, MAX_LINE_POINTS // 4, MAX_LINE_POINTS // 10):
-        panels = view_panels(view_model, points=points)
-        svg = render_svg(panels) if panels else ""
-        # base64 needs four characters for three bytes
-        if len(svg) * 4 / 3 < MAX_SVG_BYTES: break
-    return svg
-
 def still_html(
     view_model: ViewModel,
     number: str,          # of the view
@@ -163,18 +158,13 @@ def still_html(
         f'<div style="opacity:.75">{escape_html(numbers, 300)}</div>'
         f'<div>{escape_html(health, 400)}</div>'
     )
-    svg = view_svg(view_model) if curves else ""
-    image = ""
-    if svg:
-        data = b64encode(svg.encode()).decode()
-        image = (
-            f'<img alt="trainer_nb still {number}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">'
-        )
+    panels = view_panels(view_model) if curves else []
+    picture = picture_html(panels, alt=f"trainer_nb still {number}", live=True)
     rows = evaluation_rows(view_model)
     table = html_table(rows[-12:]) if rows else ""
     return (
         f'<div data-trainer-nb-still="{number}" title="trainer_nb still {number}" style="font-size:13px">'
-        f'{text}{image}{table}</div>'
+        f'{text}{picture}{table}</div>'
     )
 
 def still_text(view_model: ViewModel, drawn_at: float | None = None) -> str:

@@ -100,6 +100,8 @@ class ViewModel:
         # the parts that were sent last, by name
         self.sent: dict[str, Any] = {}
         self.keys: dict[str, Hashable] = {}
+        # the pictures of layers that were sent last
+        self.layers: list[tuple[dict, np.ndarray]] = []
 
     @property
     def state(self) -> str:
@@ -189,8 +191,9 @@ class ViewModel:
         "Return the pictures of layers if they have changed, and append their numbers to the buffers."
         history = self.main.history
         if not self.has_changed("layers", (history.readings.count, len(history.abandons))): return None
+        self.layers = layer_heatmaps(history)
         layers = []
-        for description, values in layer_heatmaps(history):
+        for description, values in self.layers:
             layers.append(description | {"buffer": len(buffers)})
             buffers.append(values)
         return layers

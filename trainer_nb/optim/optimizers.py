@@ -154,9 +154,12 @@ def parameter_groups(
 ) -> list[dict]:  # 'params', 'weight_decay'; with a list of rates also 'lr' and the indices
     "Return the parameter groups for an optimizer. Raise ValueError if all parameters are frozen."
     several = isinstance(args.learning_rate, list)
-    layers = layer_groups(model, args.layer_groups) if several else [("all", list(model.named_parameters()))]
+    # also if no rate needs them: freeze() does, and a wrong name should not wait for it
+    layers = layer_groups(model, args.layer_groups) if several or args.layer_groups else []
     if several:
         _check_lr_count(args.learning_rate, [name for name, _ in layers])
+    else:
+        layers = [("all", list(model.named_parameters()))]
     # grokadamw depends on the position in the group
     parted = args.weight_decay or args.optim == "grokadamw"
     decay = (decay_parameter_names(model) if decay is None else decay) if parted else set()

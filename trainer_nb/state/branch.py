@@ -17,7 +17,7 @@ from ..core.columns import append_rows, columns_to_lists, copy_rows
 from ..core.errors import short_repr
 from ..core.history import History, store_event
 from ..device.sharding import require_unsharded
-from ..display.tables import Table, format_value
+from ..display.tables import Table, format_setting
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState
@@ -179,7 +179,7 @@ class Comparison(Table):
         where = "The losses are equal at all common steps"
         if self.parted is not None:
             where = f"The losses diverge at step {self.parted}"
-        differ = ", ".join(f"{name} {format_value(a)} and {format_value(b)}" for name, (a, b) in self.settings.items())
+        differ = ", ".join(f"{name} {format_setting(a)} and {format_setting(b)}" for name, (a, b) in self.settings.items())
         return f"{where}; {differ or 'the same settings'}."
 
     def __repr__(self): return f"{self.title()}\n{super().__repr__()}"

@@ -47,13 +47,13 @@ def check_stream_position(learner: TrainerBase, snapshot: Snapshot):
 
 def get_named_snapshot(learner: TrainerBase, name: str) -> Snapshot:
     "Return a snapshot by its name. Raise KeyError for an unknown name."
-    if name in learner.snapshots: return learner.snapshots[name]
-    names = ", ".join(map(repr, learner.snapshots)) or "none"
-    if not isinstance(name, str) or "/" in name or "checkpoint" in name:
+    is_folder = not isinstance(name, str) or "/" in name or "checkpoint" in name
+    if is_folder and name not in learner.snapshots:
+        names = ", ".join(map(repr, learner.snapshots)) or "none"
         given = short_repr(name, 60)
         raise KeyError(f"restore() takes a snapshot, or the name of one ({names}), and not {given}; the folder of a"
                        " checkpoint is read by learn.load_checkpoint(folder).")
-    raise KeyError(f"There is no snapshot {name!r}; there are: {names}.{suggest_names(name, learner.snapshots)}")
+    return learner.snapshots[name]
 
 def restore_run(
     learner: TrainerBase,
@@ -90,6 +90,11 @@ def restore_run(
 # %% ../../nbs/07_state/10_restore.ipynb #1b21989a
 class Snapshots(dict):
     "Hold snapshots by name, displayed as a table."
+    def __missing__(self, name: object):
+        "Raise KeyError with the names that there are."
+        names = ", ".join(map(repr, self)) or "none"
+        raise KeyError(f"There is no snapshot {name!r}; there are: {names}.{suggest_names(name, self)}")
+
     def rows(self) -> list[dict]:
         "Return a row per snapshot: name, step, epoch, time and size in MB."
         return [

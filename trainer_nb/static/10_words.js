@@ -1,4 +1,4 @@
-// Elements of the page, and numbers in words. Whatever comes from outside is set as textContent, never as markup.
+// Elements of the page, and the kernel's texts. Whatever comes from outside is set as textContent, never as markup.
 
 function make(tag, cls = "", text = null, attributes = {}) {
   const node = document.createElement(tag);
@@ -23,14 +23,6 @@ function show(node, visible) { if (node.hidden === Boolean(visible)) node.hidden
 
 function randomId() { return Array.from(crypto.getRandomValues(new Uint32Array(2)), o => o.toString(36)).join(""); }
 
-const thousands = text => text.replace(/\B(?=(\d{3})+(?!\d))/g, ",");
-
-// A whole number, or what was given where it is none.
-function whole(value) {
-  if (value === null || value === undefined) return "–";
-  return Number.isFinite(value) ? (value < 0 ? "−" : "") + thousands(String(Math.round(Math.abs(value)))) : String(value);
-}
-
 // A value that the kernel sends as text, as the page writes numbers; what is no number as it is.
 function valueText(text, digits) {
   if (text === null || text === undefined || text === "") return text;
@@ -44,26 +36,6 @@ const countsIn = text => typeof text === "string" ? text.replace(/\b(steps?|of|b
 
 // The measured values in a text of the kernel, with as many digits as elsewhere: "0.04382 over the last 105 steps".
 const valuesIn = text => typeof text === "string" ? text.replace(/(?<![\w.])\d+\.\d{3,}(e-?\d+)?(?![\w.]*\w)/g, value => number(Number(value))) : text;
-
-// A measured value, in `digits` digits that count; always the same number of them, so that a live value does not jump about. A small
-// one is a power of ten, without zeros at its end.
-function number(value, digits = 3) {
-  if (typeof value !== "number" || Number.isNaN(value)) return "–";
-  const size = Math.abs(value), sign = value < 0 ? "−" : "";
-  if (value === 0) return "0";
-  if (size === Infinity) return sign + "∞";
-  if (size >= 1e7 || size < 1e-2) {
-    const [head, power] = size.toExponential(Math.min(digits - 1, 2)).split("e");
-    return sign + Number(head) + "e" + power.replace("+", "");
-  }
-  if (size >= 10 ** digits) return sign + thousands(size.toFixed(0));
-  return sign + thousandsOf(size.toPrecision(digits));
-}
-
-function thousandsOf(text) {
-  const [head, tail] = text.split(".");
-  return thousands(head) + (tail ? "." + tail : "");
-}
 
 function duration(minutes) {
   const seconds = Math.max(0, minutes * 60);

@@ -1,28 +1,9 @@
 // The colours in force. The style sheet takes them from the front end; the canvas needs them explicitly, and again whenever they change.
 
-// Blue for the run, orange for its evaluations, the others for runs beside it: the hues of the static pictures, apart for the colour-blind too.
-const HUES = {
-  light: ["#2f7fc1", "#e07b00", "#8f3ff5", "#b8256f", "#8a5a33", "#c9a66b"],
-  dark: ["#5aa9e6", "#f0993a", "#a35cff", "#e0317a", "#a8703f", "#e6efb0"],
-};
-const VIRIDIS = [[68, 1, 84], [71, 45, 123], [59, 82, 139], [44, 114, 142], [33, 144, 140], [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
-
-function viridis(share) {
-  const at = Math.min(1, Math.max(0, share)) * (VIRIDIS.length - 1), low = Math.min(Math.floor(at), VIRIDIS.length - 2);
-  return VIRIDIS[low].map((o, i) => Math.round(o + (VIRIDIS[low + 1][i] - o) * (at - low)));
-}
-
 // What a custom property comes to, as a plain colour: read from an element that wears it.
 function resolved(probe, name) {
   probe.style.color = `var(${name})`;
   return getComputedStyle(probe).color;
-}
-
-function lightness(color) {
-  const found = color.match(/[\d.]+/g);
-  if (!found || color.startsWith("color(") && found.length < 3) return 1;
-  const [r, g, b] = found.map(Number), top = color.startsWith("color(") ? 1 : 255;
-  return (0.299 * r + 0.587 * g + 0.114 * b) / top;
 }
 
 class Theme {

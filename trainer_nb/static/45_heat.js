@@ -100,7 +100,7 @@ class Heat extends Card {
     const { top, height } = this.area, { rows, columns } = this.given, row = Math.floor((this.pointed - top) / height * rows.length);
     const column = this.edges.findIndex((o, i) => x >= o && x < this.edges[i + 1]);
     if (row < 0 || row >= rows.length || column < 0 || column >= columns) return [];
-    return [{ label: rows[row], text: number(this.get(row, column)), each: "", color: "transparent", kind: "none" }];
+    return [{ label: rows[row], text: signal(this.get(row, column), this.given.log), each: "", color: "transparent", kind: "none" }];
   }
 }
 

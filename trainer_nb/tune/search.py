@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -14,10 +15,11 @@ from ..args.fields import field_types
 from ..args.training_args import TrainingArguments, resolve_args
 from ..args.fields import to_builtin
 from ..core.callbacks import TrainerState
-from ..core.errors import InvalidOperation, Paused, install_excepthook, suggest_names
+from ..core.errors import InvalidOperation, Paused, install_excepthook, short_repr, suggest_names
 from ..core.seeding import preserve_generators
 from ..engine.loop import check_can_train, describe_position
 from ..engine.overrides import TrainerBase, trial_parameter
+from ..engine.signatures import check_callable
 from ..engine.snapshot import restore_fields
 from ..state.async_save import Saver
 from ..state.clone import clone_learner
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['Objective', 'BestRun', 'default_hp_space', 'default_compute_objective', 'trial_args', 'cast_number',
-           'make_trial_learner', 'ObjectiveReporter', 'run_trial', 'check_search', 'search_hyperparameters',
+           'make_trial_learner', 'call_objective', 'ObjectiveReporter', 'run_trial', 'check_search',
+           'check_optuna_options', 'check_objective', 'check_completed', 'search_hyperparameters',
            'make_search_interrupted']
 
 # %% ../../nbs/09_tune/02_search.ipynb #b146aaac
@@ -119,6 +122,20 @@ def make_trial_learner(learner: TrainerBase, trial: Trial, args: TrainingArgumen
     return new
 
 # %% ../../nbs/09_tune/02_search.ipynb #3742a1f1
+def call_objective(
+    compute_objective: Objective,
+    metrics: dict[str, Any],  # of an evaluation
+    several: bool,  # whether there are several objectives
+) -> float | list[float]:
+    "Return the objective of an evaluation; raise TypeError if it is no number, and name the metrics in other errors."
+    try:
+        value = compute_objective(dict(metrics))
+    except Exception as error:
+        error.add_note(f"(in compute_objective, which was given {', '.join(metrics)})")
+        raise
+    check_objective(value, several)
+    return value
+
 class ObjectiveReporter:
     "Report a trial's evaluations to Optuna; raise TrialPruned if the trial is to be pruned."
     def __init__(
@@ -138,7 +155,7 @@ class ObjectiveReporter:
         self,
         metrics: dict[str, Any],  # of all evaluation sets
     ):
-        self.objective = self.compute(dict(metrics))
+        self.objective = call_objective(self.compute, metrics, self.several)
         step = self.state.global_step
         if self.several or not hasattr(self.trial, "report"): return
         self.trial.report(self.objective, step)
@@ -165,7 +182,8 @@ def run_trial(
         state.trial_params = dict(trial.params)
         state.trial_name = str(hp_name(trial)) if hp_name is not None else None
         new.train()
-        return compute_objective(new.evaluate()) if reporter.objective is None else reporter.objective
+        if reporter.objective is not None: return reporter.objective
+        return call_objective(compute_objective, new.evaluate(), several)
     finally:
         _release_learner(new)
 
@@ -212,6 +230,48 @@ def check_search(
         raise ImportError("hyperparameter_search() needs Optuna: pip install optuna")
 
 
+# arguments of study.optimize; the others are those of create_study
+_OPTIMIZE_OPTIONS = ("timeout", "catch", "gc_after_trial", "callbacks", "show_progress_bar")
+
+def check_optuna_options(options: dict[str, Any]):
+    "Raise TypeError for an argument that Optuna does not have, or of a wrong type."
+    import optuna
+    known = {*inspect.signature(optuna.create_study).parameters, *_OPTIMIZE_OPTIONS} - {"directions"}
+    for name, value in options.items():
+        if name not in known:
+            own = ("hp_space", "compute_objective", "n_trials", "direction", "backend", "hp_name")
+            meant = suggest_names(name, sorted({*own, *known}), 1)
+            listed = "the arguments for Optuna are sampler, pruner, storage, study_name, timeout"
+            raise TypeError(f"hyperparameter_search() has no argument {name!r}{'.' + meant if meant else f'; {listed}.'}")
+        kind = {"sampler": optuna.samplers.BaseSampler, "pruner": optuna.pruners.BasePruner}.get(name)
+        if kind is not None and value is not None and not isinstance(value, kind):
+            example = "TPESampler" if name == "sampler" else "MedianPruner"
+            raise TypeError(
+                f"{name}={short_repr(value)} should be an object of Optuna, such as optuna.{name}s.{example}()."
+            )
+        if name == "timeout" and value is not None and not isinstance(value, (int, float)):
+            raise TypeError(f"timeout={short_repr(value)} should be a number of seconds.")
+
+def check_objective(
+    value: Any,  # result of compute_objective
+    several: bool,  # whether there are several objectives
+):
+    "Raise TypeError for a result of compute_objective that is no number, or no list of them."
+    values = value if several and isinstance(value, (list, tuple)) else [value]
+    if all(hasattr(o, "__float__") for o in values): return
+    needed = "a list of numbers, one for each direction" if several else "a number, such as metrics['eval_loss']"
+    raise TypeError(f"compute_objective returned {short_repr(value)}; it has to return {needed}.")
+
+def check_completed(study: Study):
+    "Raise RuntimeError if no trial was completed, so that there is no best one."
+    states = [trial.state.name for trial in study.trials]
+    if "COMPLETE" in states: return
+    counts = ", ".join(f"{states.count(name)} {name.lower()}" for name in ("PRUNED", "FAIL") if name in states)
+    raise RuntimeError(
+        f"No trial was completed ({counts or 'none was begun'}), so there is no best one; a larger timeout or n_trials,"
+        " or another pruner, lets one reach its end."
+    )
+
 def search_hyperparameters(
     learner: TrainerBase,
     hp_space: Callable[[Trial], dict[str, Any]] | None = None,
@@ -232,16 +292,21 @@ def search_hyperparameters(
                              f" 'maximize'.{suggest_names(one, ['minimize', 'maximize'])}")
     if n_trials is not None and n_trials < 1:
         raise ValueError(f"n_trials={n_trials}: give a number of trials from 1 on, or None for no limit.")
-    options = {k: kwargs.pop(k) for k in ("timeout", "catch", "gc_after_trial") if k in kwargs}
+    check_optuna_options(kwargs)
+    options = {k: kwargs.pop(k) for k in _OPTIMIZE_OPTIONS if k in kwargs}
+    chosen = hp_space or default_hp_space, compute_objective or default_compute_objective, hp_name
+    for name, function in zip(("hp_space", "compute_objective", "hp_name"), chosen):
+        argument = "metrics" if name == "compute_objective" else "trial"
+        check_callable(name, function, f"{name}({argument})", None)
     goal = {"directions": [to_builtin(d) for d in direction]} if several else {"direction": to_builtin(direction)}
     study = optuna.create_study(**goal, **kwargs)
-    chosen = hp_space or default_hp_space, compute_objective or default_compute_objective, hp_name
     def objective(trial: Trial) -> float | list[float]: return run_trial(learner, trial, *chosen, several)
     with preserve_generators():
         try:
             study.optimize(objective, n_trials=n_trials, **options)
         except KeyboardInterrupt:
             raise make_search_interrupted(learner, study) from None
+    check_completed(study)
     best = study.best_trials if several else [study.best_trial]
     found = [BestRun(str(t.number), list(t.values) if several else t.value, dict(t.params), study) for t in best]
     return found if several else found[0]

@@ -1,0 +1,195 @@
+"Pictures in exported HTML, in a browser without a kernel and without a network: values, zoom, legend, both themes, and no script."
+import base64, re
+
+import nbformat
+import numpy as np
+import pytest
+from nbconvert import HTMLExporter
+
+from trainer_nb.display.charts import PLOTLY_MIME, Chart
+from trainer_nb.display.panels import Heatmap, Histogram, LineSeries, Marker, Panel
+from trainer_nb.display.pictures import MAX_PICTURE_CHARS, packed_script, picture_html
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = "</script><img src=x onerror='window.hacked=1'>"
+STEPS = np.arange(50, 2001, 50)
+
+
+def loss_panel(): return Panel("Loss", [LineSeries(STEPS, 1 + STEPS / 2e4, "running mean"), LineSeries(STEPS[1::2], 0.01 - STEPS[1::2] / 1e6, "eval_loss", 1), Marker(1050, "lr = 0.001")])
+def rate_panel(): return Panel("Learning rate", [LineSeries(STEPS, 2.5e-3 - STEPS * 0, "learning_rate")])
+
+
+def exported(theme="light", *bundles):
+    "A notebook with these outputs as a web page."
+    cells = [nbformat.v4.new_code_cell("x", outputs=[nbformat.v4.new_output("display_data", bundle)]) for bundle in bundles]
+    return HTMLExporter(theme=theme).from_notebook_node(nbformat.v4.new_notebook(cells=cells))[0]
+
+
+class Reader:
+    "A page that was exported, and its pictures."
+    def __init__(self, tab): self.tab = tab
+    def plot(self, n=0): return self.tab.locator(".tnb-picture svg[role=img]").nth(n)
+    def point(self, share, n=0, y=60):
+        box = self.plot(n).bounding_box()
+        self.tab.mouse.move(box["x"] + box["width"] * share, box["y"] + y)
+        return self.tab.locator(".tip:visible").inner_text()
+    def ticks(self, n=0): return self.plot(n).locator("text.soft").all_text_contents()
+    def drag(self, start, end, n=0):
+        box = self.plot(n).bounding_box()
+        x, width, y = box["x"], box["width"], box["y"] + 60
+        self.tab.mouse.move(x + width * start, y)
+        self.tab.mouse.down()
+        self.tab.mouse.move(x + width * (start + end) / 2, y)
+        self.tab.mouse.move(x + width * end, y)
+        self.tab.mouse.up()
+    def values(self): return self.tab.evaluate("[...document.querySelectorAll('.tnb-picture svg[role=img]')].map(o => [...o.querySelectorAll('path[fill=none]')].length)")
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    "A function that opens HTML without a network; nothing may go wrong in the page."
+    contexts, errors = [], []
+    def open_page(html, width=1300, scripts=True, ready=True):
+        (tmp_path/"page.html").write_text(html, "utf-8")
+        context = browser.new_context(viewport={"width": width, "height": 1200}, offline=True, java_script_enabled=scripts)
+        contexts.append(context)
+        tab = context.new_page()
+        # nbconvert's page asks for MathJax, which pictures do not need
+        tab.on("pageerror", lambda error: errors.append(str(error)))
+        tab.goto(f"file://{tmp_path}/page.html", wait_until="domcontentloaded")
+        if ready: tab.wait_for_selector(".tnb-picture svg path", state="attached")
+        return Reader(tab)
+    yield open_page
+    for context in contexts: context.close()
+    assert errors == []
+
+
+def bundle(*panels): return {"text/html": picture_html(panels), "text/plain": "x"}
+
+
+def test_values_at_the_nearest_step(opened):
+    "Written as on the live page, and beside the pointer; the crosshair stands in every panel of steps."
+    page = opened(exported("light", bundle(loss_panel(), rate_panel())))
+    lines = page.point(0.535).split("\n")
+    assert lines[0] == "step 1,050" and lines[1:3] == ["running mean", "1.05"] and lines[3] == "eval_loss" and lines[4] in ("9e-3 (step 1,000)", "8.9e-3 (step 1,100)")
+    assert "lr = 0.001" in lines[-1]
+    assert page.tab.locator(".tnb-picture svg[role=img] > g > path").count() == 2
+    assert page.point(0.5, 1).split("\n")[1:] == ["learning_rate", "2.5e-3"]
+    page.tab.mouse.move(3, 3)
+    assert page.tab.locator(".tip:visible").count() == 0
+
+
+def test_zoom_and_back(opened):
+    "Dragging zooms all panels of steps, and the values fill the height again; a double click shows everything."
+    page = opened(exported("light", bundle(loss_panel(), rate_panel())))
+    before = page.ticks(), page.ticks(1)
+    page.drag(0.4, 0.6)
+    steps = [int(o.replace(",", "")) for o in page.ticks() if re.fullmatch(r"[\d,]+", o)]
+    assert steps and all(600 < o < 1400 for o in steps if o > 10) and page.ticks(1) != before[1]
+    page.plot().dblclick(position={"x": 300, "y": 60})
+    assert (page.ticks(), page.ticks(1)) == before
+
+
+def test_the_legend_switches_lines(opened):
+    page = opened(exported("light", bundle(loss_panel(), rate_panel())))
+    button = page.tab.get_by_role("button", name="running mean")
+    drawn, high = page.values(), page.ticks()
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false" and page.values()[0] == drawn[0] - 1 and page.ticks() != high
+    assert "running mean" not in page.point(0.53)
+    button.click()
+    assert page.values() == drawn and page.ticks() == high
+
+
+def test_pictures_of_one_page_are_apart(opened):
+    "Two pictures: a zoom of the first leaves the second, and each is drawn once."
+    page = opened(exported("light", bundle(loss_panel()), bundle(loss_panel())))
+    assert page.tab.locator(".tnb-picture").count() == 2 and page.tab.locator("img[data-trainer-nb-image]").count() == 0
+    before = page.ticks(1)
+    page.drag(0.4, 0.6)
+    assert page.ticks(0) != before and page.ticks(1) == before
+
+
+@pytest.mark.parametrize("width", [420, 700, 1300])
+def test_every_kind_of_panel(opened, width):
+    "Heat maps, histograms, values of rows: drawn inside the page, with their values under the pointer."
+    counts, edges = np.histogram(np.random.default_rng(0).normal(size=500), 10)
+    panels = [Panel("norm", [Heatmap(STEPS, ["first", "second"], np.outer([1050.0, 0.0025], np.ones(40)), log=True)]), Panel("weights", [Histogram(edges, counts)], x="value"),
+              Panel("rows", [LineSeries([0.5, 1050], [0, 1], "weight", 0, "points"), LineSeries([1, 2], [0, 1], "gradient", 1, "points")], x="size", xlog=True, rows=["one", "a.long.name." * 5]),
+              Panel("log", [LineSeries(10.0 ** np.arange(-5, 0), [3, 2, 1, 2, np.nan], "loss"), Marker(1e-3, "lowest", 1.0, 1)], x="learning rate", xlog=True, ylog=True, note="a note")]
+    page = opened(exported("light", bundle(*panels)), width)
+    assert page.tab.locator(".tnb-picture svg[role=img]").count() == 4
+    assert "first" in (shown := page.point(0.6, 0, 40)) and "1,050" in shown
+    assert str(counts.max()) in page.point(0.5, 1) or str(counts[4]) in page.point(0.5, 1)
+    assert page.point(0.8, 2, 50).split("\n")[0] == "one" and "0.500" in page.point(0.8, 2, 50)
+    assert "learning rate" in page.point(0.5, 3)
+    own = page.tab.locator(".tnb-picture").bounding_box()
+    assert own["x"] + own["width"] <= width
+    assert page.tab.evaluate("document.documentElement.scrollWidth") <= width + 1
+    # no words on other words of the same axis
+    overlaps = page.tab.evaluate("""[...document.querySelectorAll('.tnb-picture svg[role=img]')].flatMap(plot => {
+      const boxes = [...plot.querySelectorAll(':scope > text')].map(o => [o.textContent, o.getBoundingClientRect()]);
+      return boxes.flatMap(([a, p], i) => boxes.slice(i + 1).filter(([, q]) => p.left < q.right - 1 && q.left < p.right - 1 && p.top < q.bottom - 3 && q.top < p.bottom - 3).map(([b]) => [a, b]));
+    })""")
+    assert overlaps == []
+
+
+def test_a_heat_map_begins_where_it_was_measured(opened):
+    "What was not measured is blank; a value of zero, which a logarithmic scale cannot show, is named."
+    norms = np.array([[0.01, 0.0, 0.0025], [1050.0, 0.5, np.nan]])
+    page = opened(exported("light", bundle(Panel("Loss", [LineSeries(STEPS, 1 / STEPS, "loss")]), Panel("gradient norm", [Heatmap([1000, 1200, 1400], ["first", "second"], norms, log=True)]))))
+    box, plot = page.plot(1).bounding_box(), page.plot(1)
+    left, width = plot.evaluate("o => { const image = o.querySelector('image'); return [+image.getAttribute('x'), +image.getAttribute('width')]; }")
+    def shown(step, y): return page.point((left + width * step / 2000) / box["width"], 1, y).split("\n")
+    assert shown(1000, 50) == ["step 1,000", "first", "0.0100"]
+    assert shown(1200, 50)[1:] == ["first", "no signal (0)"] and shown(1400, 160)[1:] == ["second", "not measured"] and shown(1000, 160)[-1] == "1,050"
+    assert shown(300, 50)[-1] == "not measured" and shown(1900, 50)[-1] == "not measured"
+    drawn = plot.evaluate("""async o => {
+      const image = new Image();
+      image.src = o.querySelector('image').getAttribute('href');
+      await image.decode();
+      const pen = Object.assign(document.createElement('canvas'), { width: image.width, height: image.height }).getContext('2d');
+      pen.drawImage(image, 0, 0);
+      return [0.1, 0.5, 0.6, 0.9].map(share => pen.getImageData(Math.round(share * image.width), 0, 1, 1).data[3]);
+    }""")
+    assert drawn == [0, 255, 0, 0]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_colours_of_both_themes(opened, theme):
+    "The hues of the live view, decided by what lies behind the picture and not by the system."
+    page = opened(exported(theme, bundle(loss_panel())))
+    assert page.plot().locator("path[fill=none]").first.get_attribute("stroke") == {"light": "#2f7fc1", "dark": "#5aa9e6"}[theme]
+    color = page.plot().locator("text").first.evaluate("o => getComputedStyle(o).fill")
+    lightness = sum(map(float, re.findall(r"[\d.]+", color)[:3])) / 765
+    assert lightness < 0.4 if theme == "light" else lightness > 0.6
+
+
+def test_without_scripts_the_image_stands_there(opened):
+    page = opened(exported("light", bundle(loss_panel())), scripts=False, ready=False)
+    image = page.tab.locator("img[data-trainer-nb-image]")
+    assert image.is_visible() and image.bounding_box()["height"] > 100
+
+
+def test_names_are_text(opened):
+    page = opened(exported("light", bundle(Panel(HOSTILE, [LineSeries(STEPS, STEPS, HOSTILE), LineSeries(STEPS, -STEPS, "b"), Marker(1000, HOSTILE)], note=HOSTILE))))
+    assert HOSTILE in page.point(0.5) and page.tab.evaluate("window.hacked") is None
+
+
+def test_a_chart_in_an_exported_page(opened):
+    "A chart carries plotly's figure for notebooks; nbconvert, which has no plotly, shows the picture."
+    made = Chart([loss_panel()]).bundle()
+    assert PLOTLY_MIME in made
+    page = opened(exported("light", made))
+    assert "step 1,050" in page.point(0.53)
+
+
+def test_the_picture_is_small():
+    noise = np.random.default_rng(0).normal(size=100_000)
+    huge = Panel("a", [LineSeries(np.arange(100_000), noise, f"line {i}") for i in range(30)])
+    assert len(picture_html([huge])) < MAX_PICTURE_CHARS and len(packed_script()) < 13_000
+    rows = [f"layer {i}" for i in range(60)]
+    assert len(picture_html([Panel("b", [Heatmap(np.arange(1000), rows, np.abs(noise[:60_000]).reshape(60, 1000), log=True)])])) < MAX_PICTURE_CHARS
+    data = re.search(r"base64,([^\"]+)\">", picture_html([loss_panel()]))[1]
+    assert base64.b64decode(data).startswith(b"<svg")

@@ -1,0 +1,60 @@
+// Values to places, and the round values between two others. Part of the script of saved pictures as well.
+
+class Scale {
+  constructor(low, high, from, to, log = false) {
+    Object.assign(this, { low, high, from, to, log });
+    this.a = log ? Math.log10(low) : low;
+    this.b = log ? Math.log10(high) : high;
+    this.rate = (to - from) / (this.b - this.a || 1);
+  }
+  at(value) { return this.log ? (value > 0 ? this.from + (Math.log10(value) - this.a) * this.rate : NaN) : this.from + (value - this.a) * this.rate; }
+  value(place) { const o = this.a + (place - this.from) / this.rate; return this.log ? 10 ** o : o; }
+}
+
+// The round step (1, 2 or 5 times a power of ten) that cuts a span into at most `count` parts.
+function roundStep(span, count) {
+  const rough = span / Math.max(1, count), power = 10 ** Math.floor(Math.log10(rough));
+  return [1, 2, 5, 10].find(o => o * power >= rough * 0.999999) * power;
+}
+
+function multiples(low, high, step) {
+  const found = [];
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9 && found.length < 100; k++) found.push(k * step);
+  return found;
+}
+
+function tickText(value, step, size) {
+  if (Math.abs(value) < step / 1e6) return "0";
+  const sign = value < 0 ? "−" : "", v = Math.abs(value);
+  if (size >= 1e9 || size < 1e-2 && step < 1e-3) return sign + exponent(v, step);
+  for (const [unit, letter, from] of [[1e6, "M", 1e6], [1e3, "k", 1e4]]) {
+    if (size >= from) return sign + (v / unit).toFixed(digits(step / unit)) + letter;
+  }
+  return sign + thousandsOf(v.toFixed(digits(step)));
+}
+
+const digits = step => Math.max(0, Math.min(9, -Math.floor(Math.log10(step * 1.000001))));
+
+function exponent(v, step) {
+  const power = Math.floor(Math.log10(v) + 1e-9), head = Number((v / 10 ** power).toFixed(digits(Math.min(1, step / 10 ** power))));
+  return `${head}e${power}`;
+}
+
+// Powers of ten; between them 2 and 5 where there are few; a narrow span is cut as a straight one.
+function logTicks(low, high, count) {
+  const decades = Math.log10(high / low);
+  if (decades < 0.7) {
+    const step = roundStep(high - low, count);
+    return multiples(low, high, step).map(at => ({ at, text: tickText(at, step, high) }));
+  }
+  const heads = decades > count / 2 ? [1] : decades > count / 4 ? [1, 3] : [1, 2, 5], found = [];
+  const every = Math.max(1, Math.ceil(decades / count));
+  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
+    if (power % every) continue;
+    for (const head of heads) {
+      const at = head * 10 ** power;
+      if (at >= low * 0.999999 && at <= high * 1.000001) found.push({ at, text: power >= -2 && power <= 3 ? tickText(at, at, at) : exponent(at, at) });
+    }
+  }
+  return found;
+}
