@@ -108,6 +108,8 @@ class OutputGatherer:
 # %% ../../nbs/06_engine/24_eval_outputs.ipynb #f0a8db21
 class LossGatherer(OutputGatherer):
     "Collect the mean losses of batches, with the number of samples of each."
+    dtype = torch.float32   # of the losses, as NumPy has it
+
     def add_loss(
         self,
         number: int,  # index of the batch
@@ -115,13 +117,17 @@ class LossGatherer(OutputGatherer):
         samples: int,
     ):
         "Add the loss of a batch."
-        if loss is not None:
-            self.add(number, {"loss": loss, "samples": samples})
+        if loss is None: return
+        # on the host, many small tensors between large ones would keep the memory of the large ones from reuse
+        value = float(loss) if loss.is_cpu else loss.detach()
+        self.dtype = torch.float32 if loss.dtype == torch.bfloat16 else loss.dtype
+        self.add(number, {"loss": value, "samples": samples})
 
     def mean(self, only_finite: bool = True):
         "Return the mean over all samples, summed in the order of the data; None without losses."
         if not self.parts: return None
-        losses = torch.stack([p["loss"].double() for p in self.parts]).tolist()
+        self.to_host()
+        losses = [float(p["loss"]) for p in self.parts]
         samples = [p["samples"] for p in self.parts]
         kept = [(loss, n) for loss, n in zip(losses, samples) if math.isfinite(loss)] if only_finite else []
         if kept and len(kept) < len(losses):
@@ -136,7 +142,8 @@ class LossGatherer(OutputGatherer):
     def joined(self):
         """Return each sample's loss (its batch's mean) as an array, or as a list
         with one entry per batch; None without losses."""
-        each = [np.repeat(concat_outputs([p["loss"]]), p["samples"]) for p in self.parts]
+        self.to_host()
+        each = [np.repeat(torch.tensor([float(p["loss"])], dtype=self.dtype).numpy(), p["samples"]) for p in self.parts]
         return np.concatenate(each) if self.whole and each else each or None
 
 # %% ../../nbs/06_engine/24_eval_outputs.ipynb #68fe1e8c

@@ -228,7 +228,7 @@ def content_of(run: RunState, value, name: str) -> Callable[[], Any]:
 
 # %% ../../nbs/06_engine/17_rollback.ipynb #6cdcf11e
 # fraction of the training time; number of logs after which the next step is observed regardless of the time
-OBSERVATION_SHARE = 0.005
+OBSERVATION_SHARE = 0.002
 ALWAYS_OBSERVED_LOGS = 3
 
 _Getter = Callable[[], Any]
@@ -530,6 +530,7 @@ class AdaptiveBackup(BufferBackup):
 
     def _watched(self, slots):
         "Return the slots that rarely change, large and frozen ones, with their fingerprints."
+        if not slots: return []
         frozen = {_slot_key(s) for s in _frozen_slots(self.model)}
         held = [(s, s[0].get(s[1])) for s in slots]
         return [

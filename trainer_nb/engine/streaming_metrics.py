@@ -96,7 +96,8 @@ class MeanMetric:
                 f"metrics[{self.name!r}] returned {short_repr(found, 60)}, of type {type(found).__name__}; a function returns"
                 " a number, a value for each sample, or a pair (sum, count)."
             )
-        self.parts.append(part)
+        # as numbers on the host, where many small tensors would keep the memory between them from reuse
+        self.parts.append(BatchValue(number, *(o.item() if isinstance(o, torch.Tensor) and o.is_cpu else o for o in part[1:])))
 
     def _off(self, predicted, labels, n, whole):
         "Return the relative difference between the mean over two halves and the whole."
@@ -119,7 +120,9 @@ class MeanMetric:
             BatchValue(p.number, *(o.cpu() if isinstance(o, torch.Tensor) else o for o in p[1:])) for p in self.parts
         ]
         parts = sorted((p for found in world.gather_object(parts) or [] for p in found), key=lambda p: p.number)
-        return (sum(p.total for p in parts) / sum(p.count for p in parts)).item() if parts else None
+        if not parts: return None
+        total, count = (torch.as_tensor(sum(values), dtype=torch.float64) for values in zip(*(p[1:] for p in parts)))
+        return (total / count).item()
 
     def reset(self): self.parts, self.off = [], []
 

@@ -5,10 +5,7 @@
 # %% ../../nbs/06_engine/00_training_modes.ipynb #26c32727
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, repeat
-from operator import attrgetter, contains, itemgetter, methodcaller
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -16,8 +13,7 @@ from torch import nn
 from ..core.errors import warn
 
 # %% auto #0
-__all__ = ['is_settled', 'SettledModel', 'module_modes', 'restore_modes', 'eval_mode_modules', 'TrainingModes', 'outermost',
-           'hold_eval_mode']
+__all__ = ['is_settled', 'module_modes', 'restore_modes', 'eval_mode_modules', 'TrainingModes', 'outermost', 'hold_eval_mode']
 
 # %% ../../nbs/06_engine/00_training_modes.ipynb #deb7df0d
 _FLAGS_ONLY = {nn.Module.train, nn.parallel.DistributedDataParallel.train}
@@ -51,36 +47,6 @@ def is_settled(
         todo.extend(inside["_modules"].values())
     return not any(m.training for one in held for m in one.modules())
 
-_CHILDREN = itemgetter("_modules")
-_TRAIN = attrgetter("train")
-_TRAINING = methodcaller("get", "training")
-
-class SettledModel:
-    "Check quickly whether a model is still settled: the same modules of the same classes, all in training mode."
-    def __init__(
-        self, model: nn.Module  # is_settled(model) is True
-    ):
-        self.model = model
-        self.modules = list(model.modules())
-        self.classes = list(map(type, self.modules))
-        self.kinds = list(set(self.classes))
-        self.train_methods = list(map(_TRAIN, self.kinds))
-        self.children = list(self._child_ids(map(vars, self.modules)))
-
-    def _child_ids(self, attributes: Iterable[dict[str, Any]]) -> Iterator[int]:
-        return map(id, chain.from_iterable(map(dict.values, map(_CHILDREN, attributes))))
-
-    def check(self) -> bool:
-        "Return whether train() would still change nothing; False also if the modules are others."
-        # functions written in C walk through the lists: each step calls this
-        attributes = list(map(vars, self.modules))
-        return (
-            all(map(_TRAINING, attributes))
-            and not any(map(contains, attributes, repeat("train")))
-            and list(map(type, self.modules)) == self.classes
-            and list(map(_TRAIN, self.kinds)) == self.train_methods
-            and list(self._child_ids(attributes)) == self.children
-        )
 
 # %% ../../nbs/06_engine/00_training_modes.ipynb #db73d603
 def module_modes(model: nn.Module) -> list:
@@ -113,12 +79,9 @@ class TrainingModes:
         self.seen = None
         self.lasting = None
         self.warned = False
-        # of the verb in progress
-        self._settled: SettledModel | None = None
 
     def see(self, model: nn.Module | None):
         "Store which modules are in evaluation mode: later calls of eval() come from a cell."
-        self._settled = None
         self.seen = frozenset() if model is None or is_settled(model) else frozenset(eval_mode_modules(model))
 
     def modules(self, model: nn.Module) -> list[nn.Module]:
@@ -131,13 +94,8 @@ class TrainingModes:
         inner: nn.Module,  # the model without its wrapper
     ):
         "Put a model into training mode for a step, as calling train() before each forward pass does."
-        settled = self._settled
-        if settled is not None and settled.model is model and not self.held and settled.check(): return
-        self._settled = None
         held = self.modules(inner) if self.held else ()
-        if is_settled(model, held):
-            self._settled = None if held else SettledModel(model)
-            return
+        if is_settled(model, held): return
         model.train()
         for m in held:
             m.eval()
