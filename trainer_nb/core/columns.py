@@ -149,7 +149,8 @@ class DeferredScalars:
     def wait(self):
         "Wait for all values that are being reduced."
         for _, value in list(self.unpacked):
-            resolve_deferred(value)
+            if isinstance(value, DeferredScalar):
+                value.tensor()
 
     def pack(self) -> None:
         "Stack the single tensors, one stack per device, without transferring or waiting."

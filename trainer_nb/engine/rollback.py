@@ -61,6 +61,7 @@ class _Moved(Exception):
 # %% ../../nbs/06_engine/17_rollback.ipynb #69282805
 _DATA_PTR = torch.Tensor.data_ptr
 _NBYTES = operator.attrgetter("nbytes")
+_RAW = operator.attrgetter("raw")
 
 class WeightSample:
     "Sample a few numbers of each weight, to compare them after a failed step."
@@ -102,8 +103,8 @@ class WeightSample:
         self._starts = [p.data_ptr() for p in self._on_host]
         self._sizes = [p.nbytes for p in self._on_host]
         placed = [(start + at, n) for start, (_, _, places) in zip(self._starts, self.host) for at, n in places]
-        self._addresses = [address for address, _ in placed]
-        self._lengths = [n for _, n in placed]
+        # their attribute `raw` is a copy of the bytes; they keep no memory alive
+        self._windows = [(ctypes.c_char * n).from_address(address) for address, n in placed]
 
     def take(
         self,
@@ -123,7 +124,7 @@ class WeightSample:
         # memory that lies elsewhere, or has another size, may have another layout as well
         if list(map(_DATA_PTR, self._on_host)) != self._starts: raise _Moved
         if list(map(_NBYTES, self._on_host)) != self._sizes: raise _Moved
-        self.bytes = list(map(ctypes.string_at, self._addresses, self._lengths))
+        self.bytes = list(map(_RAW, self._windows))
         if self.others:
             self._copy()
 
