@@ -9,7 +9,8 @@ import math
 import threading
 from array import array
 from collections.abc import Callable
-from typing import SupportsFloat, TypeVar
+from operator import attrgetter
+from typing import Any, SupportsFloat, TypeVar
 
 import numpy as np
 import torch
@@ -133,6 +134,8 @@ def as_scalar(
     )
 
 # %% ../../nbs/01_core/04_columns.ipynb #b7af6a7e
+_DEVICE = attrgetter("device")
+
 class DeferredScalars:
     "Hold values that are still on a device or being reduced, each with its position: 3 * row + column of `DEFERRED`."
     def __init__(self) -> None:
@@ -154,6 +157,12 @@ class DeferredScalars:
 
     def pack(self) -> None:
         "Stack the single tensors, one stack per device, without transferring or waiting."
+        if not self.unpacked: return
+        values: list[Any] = [value for _, value in self.unpacked]
+        if set(map(type, values)) == {torch.Tensor} and len(set(map(_DEVICE, values))) == 1:
+            self.packed.append((np.array([position for position, _ in self.unpacked]), torch.stack(values)))
+            self.unpacked = []
+            return
         waiting: list[tuple[int, torch.Tensor | DeferredScalar]] = []
         by_device: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
         for position, value in self.unpacked:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ['ModelFacts', 'unwrap_model', 'inspect_model', 'extract_loss', 'describe_output', 'extract_logits', 'check_loss',
            'explain_label_error', 'num_classes', 'label_smoothed_loss', 'call_model', 'split_labels', 'is_single_input',
            'first_sample', 'explain_model_error', 'raise_explained', 'explain_override_error', 'compute_batch_loss',
-           'model_arguments', 'call_loss_func', 'count_labels', 'extract_labels', 'predict_batch']
+           'model_arguments', 'call_loss_func', 'needs_label_counts', 'count_labels', 'extract_labels', 'predict_batch']
 
 # %% ../../nbs/06_engine/02_loss.ipynb #dd134a90
 # the check for a dict comes first, because it is ten times as fast
@@ -352,13 +352,17 @@ def call_loss_func(learner: TrainerBase, outputs: Any, labels: Any, inputs: Any)
         raise
 
 # %% ../../nbs/06_engine/02_loss.ipynb #51615745
+def needs_label_counts(learner: TrainerBase) -> bool:
+    "Return whether the loss may be a mean over the labels of the whole step."
+    return learner.compute_loss_func is not None or learner.model_facts.accepts_loss_kwargs
+
 def count_labels(
     learner: TrainerBase,
     batches: Sequence[Any],  # the micro-batches of a step
 ) -> torch.Tensor | None:
     """Return the number of labels in the micro-batches, for losses that are a
     mean over all of them; None if it is not needed."""
-    if not (learner.model_facts.accepts_loss_kwargs or learner.compute_loss_func is not None): return None
+    if not needs_label_counts(learner): return None
     if not all(isinstance(b, Mapping) and isinstance(b.get("labels"), torch.Tensor) for b in batches):
         return None
     number = sum(_counted_labels(learner, b).ne(-100).sum() for b in batches)

@@ -21,7 +21,7 @@ from ..core.seeding import SEED_FORWARD, mix_seed, seed_all, stream_seed
 from ..data.collate import map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
 from ..device.sharding import clip_sharded_grad_norm, copy_into
-from .loss import describe_output
+from .loss import describe_output, needs_label_counts
 from .overrides import TrainerBase
 from .rollback import AdaptiveBackup, Backups, FetchBackup, FullBackup, UserBackup
 from .rollback import copy_optimizer_attributes, copy_param_groups, copy_scheduler_state
@@ -224,11 +224,11 @@ def with_accepted_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def count_step_items(learner: TrainerBase, window: Sequence[MicroBatch]) -> torch.Tensor | None:
     "Return the number of labels in the micro-batches, as an override of _get_num_items_in_batch counts them."
-    batches = [f.batch for f in window]
     count = learner._get_num_items_in_batch
     if type(learner)._get_num_items_in_batch is TrainerBase._get_num_items_in_batch:
-        return count(batches)
-    return count(*positional_args(count, batches, learner.run_state.device.device))
+        if type(learner).count_items is TrainerBase.count_items and not needs_label_counts(learner): return None
+        return count([f.batch for f in window])
+    return count(*positional_args(count, [f.batch for f in window], learner.run_state.device.device))
 
 def get_offered_batches(
     learner: TrainerBase, window: Sequence[MicroBatch]
