@@ -148,7 +148,7 @@ def states():
     yield "evaluation", (content | {"status": content["status"] | {"evaluating": (120, 400)}}, buffers), ""
     yield "disconnected", training, "fire('comm:close')"
     yield "settings", training, "document.querySelector('.tnb-settings-bar .tnb-quiet').click()"
-    yield "changed_rate", training, "document.querySelector('.tnb-rate .tnb-small').click(); feed({ kind: 'done', id: sent[sent.length - 1].id, text: 'lr = 0.00078 from step 1051 on', step: 1051 })"
+    yield "changed_rate", training, "document.querySelector('.tnb-rate .tnb-small').click(); feed({ kind: 'done', id: sent[sent.length - 1].id, text: 'lr = 0.000781 from step 1051 on', step: 1051 })"
     yield "training_in_a_cell", while_it_trains(learn, 1100, background=False), ""
     learn.set(lr=1e-3)
     yield "paused", seen(learn), ""
