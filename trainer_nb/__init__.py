@@ -5,7 +5,7 @@ __version__ = "0.1.0"
 import gc
 from pathlib import Path
 
-# A collection of everything that torch has created takes longer than these imports.
+# A collection of everything that torch has created takes about as long as these imports.
 _collects = gc.isenabled()
 gc.disable()
 try:

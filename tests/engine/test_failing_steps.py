@@ -1,12 +1,16 @@
 "Errors at unusual moments of a step: before the update it is rolled back, and a rollback that fails marks the run as corrupted."
+import signal
+import sys
+from contextlib import contextmanager
+
 import pytest
 from toys import Boom, finish, hard_learner, unequal
-from trainer_nb import TrainerCallback
+from trainer_nb import Paused, TrainerCallback
 from trainer_nb.core.errors import InvalidOperation
+from trainer_nb.engine import step
 
 
 def test_what_fails_between_the_gradients_and_the_update_is_rolled_back(monkeypatch):
-    from trainer_nb.engine import step
     want = finish(hard_learner())
     learn, failures = hard_learner(), []
     def fails(run):
@@ -54,3 +58,45 @@ def test_a_rollback_that_fails_marks_the_run_as_corrupted():
     learn.pop_callback(callback)
     learn.restore(before)
     assert not learn.run_state.corrupted and unequal(finish(learn), want) == []
+
+
+# --- an interrupt between the error and the rollback ---------------------------------------------------------------------
+
+@contextmanager
+def pressing_after_the_error(at: int):
+    "Press twice before an instruction of take_step, counted from the error that reaches it; yield the number reached."
+    counts = {"seen": None}
+    def inside(frame, event, arg):
+        frame.f_trace_opcodes = True
+        if event == "exception" and counts["seen"] is None: counts["seen"] = 0
+        elif event == "opcode" and counts["seen"] is not None:
+            counts["seen"] += 1
+            if counts["seen"] == at:
+                for _ in range(2): signal.raise_signal(signal.SIGINT)
+        return inside
+    before = sys.gettrace()
+    sys.settrace(lambda frame, event, arg: inside if frame.f_code is step.take_step.__code__ else None)
+    try: yield counts
+    finally: sys.settrace(before)
+
+def failing_once(name):
+    "A hook of the model that fails once its statistics have changed."
+    if name == "end of forward" and failing_once.left:
+        failing_once.left -= 1
+        if not failing_once.left: raise Boom("in the model")
+failing_once.left = 0
+
+def test_an_interrupt_between_the_error_and_the_rollback_leaves_no_part_of_the_step():
+    want, reached = finish(hard_learner()), 0
+    for at in range(1, 60):
+        failing_once.left = 0
+        learn = hard_learner(hook=failing_once)
+        learn.step(2)
+        failing_once.left = 1
+        with pressing_after_the_error(at) as counts, pytest.raises((Boom, Paused)): learn.step()
+        assert not failing_once.left and not learn.run_state.corrupted and learn.state.global_step == 2
+        assert unequal(finish(learn), want) == [], at
+        reached = max(reached, counts["seen"])
+        if counts["seen"] < at: break
+    # all instructions from the error to the end of take_step
+    assert 5 < reached < 59

@@ -115,6 +115,8 @@ TRAINED = {
     "no schedule": (lambda: learner(cls=NoSchedule), TypeError, "create_scheduler made no schedule.*self.lr_scheduler"),
     "no module": (lambda: Learner(model_init=lambda: "bert", train_dataset=ROWS, use_cpu=True), TypeError, "model_init returned str, not a torch.nn.Module"),
     "all frozen": (lambda: learner(frozen()), ValueError, r"Every parameter.*frozen.*learn.unfreeze\(\)"),
+    "all frozen, with an optimizer": (lambda: learner(net := frozen(), optimizers=(torch.optim.SGD(net.parameters(), lr=0.1), None)), ValueError,
+                                      r"Every parameter.*frozen.*learn.unfreeze\(\)"),
     "labels too high": (lambda: learner(Net(2)), ValueError, "labels of this batch go from 0 to 2.*number the classes from 0"),
     "labels too low": (lambda: learner(train_dataset=labelled(-5)), ValueError, "go from -5 to -3"),
     "labels too high for a function": (lambda: learner(nn.Linear(4, 2), [(r["x"], r["labels"]) for r in ROWS], loss_func=nn.functional.cross_entropy), ValueError,

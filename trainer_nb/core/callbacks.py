@@ -505,10 +505,7 @@ def fire_event(
     "Call an event on callbacks now."
     run = learner.run_state
     if pending is None:
-        listeners = run.callbacks.listeners(event)
-        # most events of a step have none
-        if not listeners: return
-        pending = list(listeners)
+        pending = list(run.callbacks.listeners(event))
     if not pending: return
     run.control = run.callbacks.call(
         event, pending, run.args, run.state, run.control, run.interrupts, **event_arguments(learner), **data
@@ -516,9 +513,7 @@ def fire_event(
 
 def fire_event_safely(learner: EventSource, event: str, **data: Any) -> BaseException | None:
     "Call an event on every callback that overrides it, even if one raises; return the first error or None."
-    listeners = learner.run_state.callbacks.listeners(event)
-    if not listeners: return None
-    pending = list(listeners)
+    pending = list(learner.run_state.callbacks.listeners(event))
     first_error: BaseException | None = None
     while pending:
         try:

@@ -9,8 +9,7 @@ import math
 import threading
 from array import array
 from collections.abc import Callable
-from operator import attrgetter
-from typing import Any, SupportsFloat, TypeVar
+from typing import SupportsFloat, TypeVar
 
 import numpy as np
 import torch
@@ -134,8 +133,6 @@ def as_scalar(
     )
 
 # %% ../../nbs/01_core/04_columns.ipynb #b7af6a7e
-_DEVICE = attrgetter("device")
-
 class DeferredScalars:
     "Hold values that are still on a device or being reduced, each with its position: 3 * row + column of `DEFERRED`."
     def __init__(self) -> None:
@@ -152,27 +149,18 @@ class DeferredScalars:
     def wait(self):
         "Wait for all values that are being reduced."
         for _, value in list(self.unpacked):
-            if isinstance(value, DeferredScalar):
-                value.tensor()
+            resolve_deferred(value)
 
     def pack(self) -> None:
         "Stack the single tensors, one stack per device, without transferring or waiting."
-        if not self.unpacked: return
-        values: list[Any] = [value for _, value in self.unpacked]
-        if set(map(type, values)) == {torch.Tensor} and len(set(map(_DEVICE, values))) == 1:
-            self.packed.append((np.array([position for position, _ in self.unpacked]), torch.stack(values)))
-            self.unpacked = []
-            return
         waiting: list[tuple[int, torch.Tensor | DeferredScalar]] = []
         by_device: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
         for position, value in self.unpacked:
-            if isinstance(value, torch.Tensor):
-                by_device.setdefault(value.device, []).append((position, value))
-            elif value.known:
-                tensor = value.tensor()
-                by_device.setdefault(tensor.device, []).append((position, tensor))
-            else:
+            if isinstance(value, DeferredScalar) and not value.known:
                 waiting.append((position, value))
+            else:
+                tensor = resolve_deferred(value)
+                by_device.setdefault(tensor.device, []).append((position, tensor))
         packed = []
         for pairs in by_device.values():
             positions, tensors = zip(*pairs)
@@ -221,12 +209,12 @@ def split_deferred(
     deferred: list[tuple[int, torch.Tensor | DeferredScalar]] = []
     unknown = 0
     for column, value in enumerate(values):
-        if isinstance(value, float):
+        if isinstance(value, (float, int)):
             numbers[column] = value
-        elif isinstance(value, torch.Tensor):
-            deferred.append((column, as_scalar(value, column)))
         elif value is None:
             unknown |= 1 << column
+        elif isinstance(value, torch.Tensor):
+            deferred.append((column, as_scalar(value, column)))
         elif isinstance(value, DeferredScalar):
             deferred.append((column, value))
         else:
@@ -261,11 +249,11 @@ class RowStore:
         grad_norm: Scalar = None,
     ) -> int:
         "Append a row and return its index, without waiting for the device."
-        (loss, grad_norm, rate), deferred, unknown = split_deferred((loss, grad_norm, learning_rate))
+        numbers, deferred, unknown = split_deferred((loss, grad_norm, learning_rate))
         with self.lock:
-            row = self.columns.append(step, epoch, loss, rate, grad_norm, samples, seconds, unknown)
+            row = self.columns.append(step, epoch, numbers[0], numbers[2], numbers[1], samples, seconds, unknown)
             for column, value in deferred:
-                self.pending.unpacked.append((3 * row + column, value))
+                self.pending.add(3 * row + column, value)
         if row % PACK_SIZE == PACK_SIZE - 1:
             self.pack()
         return row

@@ -10,14 +10,13 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 
 import numpy as np
 import torch
 
 # %% auto #0
-__all__ = ['SEED_FORWARD', 'SEED_FETCH', 'SEED_ORDER', 'SEED_EVALUATE', 'mix_seed', 'mix_seeds', 'stream_seed', 'seed_all',
-           'generator_states', 'set_generator_states', 'preserve_generators', 'set_seed', 'enable_determinism']
+__all__ = ['SEED_FORWARD', 'SEED_FETCH', 'SEED_ORDER', 'SEED_EVALUATE', 'mix_seed', 'seed_all', 'generator_states',
+           'set_generator_states', 'preserve_generators', 'set_seed', 'enable_determinism']
 
 # %% ../../nbs/01_core/01_seeding.ipynb #47468ef2
 _MASK = (1 << 64) - 1
@@ -35,34 +34,12 @@ def mix_seed(
         h ^= h >> 31
     return h
 
-def mix_seeds(
-    positions: list[int],
-    last: int,  # an integer that follows each position
-    start: int,
-) -> list[int]:
-    "Return mix_seed(position, last, start=start) for many positions at once, in a tenth of the time."
-    h = np.array(positions, np.uint64) + np.uint64(start)
-    for x in (0, last):
-        # numbers of 64 bits wrap around
-        h = h + np.uint64((x + 0x9E3779B97F4A7C15) & _MASK)
-        h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        h = h ^ (h >> np.uint64(31))
-    return h.tolist()
 
-@lru_cache
-def stream_seed(
-    seed: int,  # the user's
-    stream: int,  # one of the constants below
-) -> int:
-    "Return mix_seed(seed, stream), from which the seeds of a stream start; compute it once."
-    return mix_seed(seed, stream)
 
 # %% ../../nbs/01_core/01_seeding.ipynb #1fa89456
 SEED_FORWARD, SEED_FETCH, SEED_ORDER, SEED_EVALUATE = range(1, 5)
 
 # %% ../../nbs/01_core/01_seeding.ipynb #94bdc0b2
-_seed_torch = torch.default_generator.manual_seed
 # generator used by random.random()
 _PYTHON_RANDOM: random.Random = getattr(random.seed, "__self__")
 # the method that random.seed() calls for an integer, without its type checks
@@ -72,12 +49,12 @@ def seed_all(
     seed: int,  # 64-bit integer
 ):
     "Seed the generators of torch (CPU, and the current CUDA device if initialized), numpy and Python."
-    _seed_torch(seed)
+    torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     _seed_python(seed)
-    _PYTHON_RANDOM.gauss_next = None  # type: ignore[attr-defined]
+    setattr(_PYTHON_RANDOM, "gauss_next", None)
 
 # %% ../../nbs/01_core/01_seeding.ipynb #89dd32a5
 def generator_states() -> tuple:

@@ -318,11 +318,8 @@ def to_device(
     pin: bool = False,  # copy to a GPU through page-locked memory
 ) -> Any:
     "Return the batch on a device, without a copy if it is there already; copy asynchronously from pinned memory."
-    if isinstance(batch, dict):
-        for value in batch.values():
-            if not isinstance(value, torch.Tensor) or value.device != device: break
-        else:
-            return batch
+    if isinstance(batch, dict) and all(isinstance(t, torch.Tensor) and t.device == device for t in batch.values()):
+        return batch
     return map_tensors(batch, lambda t: t if t.device == device else _copy_to_device(t, device, pin))
 
 def _copy_to_device(t: torch.Tensor, device: torch.device, pin: bool):

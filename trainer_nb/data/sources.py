@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate, chain, islice
+from itertools import chain
 from operator import length_hint
 from typing import Any, NamedTuple, Protocol
 
@@ -29,15 +29,15 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ..core.errors import short_repr
 from ..core.interrupts import BATCH_WAIT, InterruptGuard
-from ..core.seeding import SEED_FETCH, SEED_ORDER, mix_seed, mix_seeds, preserve_generators, seed_all
+from ..core.seeding import SEED_FETCH, SEED_ORDER, mix_seed, preserve_generators, seed_all
 from .collate import RemoveColumns
 from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, split_evenly, take_own_batch
 
 # %% auto #0
-__all__ = ['WORKER_WATCH', 'REQUESTS_AT_ONCE', 'RequestedBatch', 'BatchRequest', 'ended_early', 'batch_of', 'missing_sample',
-           'SeededDataset', 'block_sigint', 'exit_with_parent', 'WorkerInit', 'check_importable', 'WorkerDeathWatch',
-           'check_complete', 'out_of_fetch', 'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource',
-           'BatchPlan', 'set_epoch', 'with_seeded_generators', 'SeededCollate', 'batch_requests', 'MapSource']
+__all__ = ['WORKER_WATCH', 'RequestedBatch', 'BatchRequest', 'ended_early', 'batch_of', 'missing_sample', 'SeededDataset',
+           'block_sigint', 'exit_with_parent', 'WorkerInit', 'check_importable', 'WorkerDeathWatch', 'check_complete',
+           'out_of_fetch', 'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource', 'BatchPlan', 'set_epoch',
+           'with_seeded_generators', 'SeededCollate', 'batch_requests', 'MapSource']
 
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f25
 class BatchRequest(NamedTuple):
@@ -356,11 +356,9 @@ class _SlicedPlan:
         self.share = share
         self.samples = len(order) - (len(order) % self.size if drop_last else 0)
     def iterate_from(self, position: int):
-        is_whole = self.share.of == 1
         for start in range(position, self.samples, self.size):
             part = self.order[start:min(start + self.size, self.samples)]
-            indices = part.tolist() if isinstance(part, torch.Tensor) else list(part)
-            yield RankBatch(indices, len(indices), 1.0) if is_whole else split_evenly(self.share, indices)
+            yield split_evenly(self.share, part.tolist() if isinstance(part, torch.Tensor) else list(part))
     def left(self, position: int): return -(-(self.samples - position) // self.size)
 
 class _ListedPlan:
@@ -441,7 +439,6 @@ class SeededCollate:
         return self.collate(features)
 
 # %% ../../nbs/03_data/02_sources.ipynb #195abad8
-REQUESTS_AT_ONCE = 32
 RequestedBatch = tuple[BatchRequest | None, int, float]   # request, samples of all processes, weight
 
 def batch_requests(plan: BatchPlan, cursor: Cursor, seed: int, share: RankShard) -> Iterator[RequestedBatch]:
@@ -451,15 +448,10 @@ def batch_requests(plan: BatchPlan, cursor: Cursor, seed: int, share: RankShard)
     position = cursor.position
     start = mix_seed(seed, SEED_FETCH, cursor.epoch)
     rank = 0 if share.turns else share.rank
-    parts = plan.iterate_from(position)
-    k = 0
-    # their seeds are computed together
-    while some := list(islice(parts, REQUESTS_AT_ONCE)):
-        positions = list(accumulate([samples for _, samples, _ in some], initial=position))
-        position = positions.pop()
-        for (mine, samples, weight), place in zip(some, mix_seeds(positions, rank, start)):
-            yield BatchRequest(place, mine) if share.owns_batch(k) else None, samples, weight
-            k += 1
+    for k, part in enumerate(plan.iterate_from(position)):
+        place = mix_seed(position, rank, start=start)
+        yield BatchRequest(place, part.mine) if share.owns_batch(k) else None, part.samples, part.weight
+        position += part.samples
 
 # %% ../../nbs/03_data/02_sources.ipynb #eb3ad7ad
 class MapSource(BatchSource):

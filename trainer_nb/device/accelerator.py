@@ -399,8 +399,7 @@ class Device:
     def matches_trainable(self, params: list[torch.nn.Parameter]) -> bool:
         """Return whether the gradients of the parameters that are trainable now are
         averaged; if not, prepare the model again."""
-        if self._strategy is None: return False
-        return self.world.size == 1 or self._strategy.matches_trainable(params)
+        return self._strategy is not None and self._strategy.matches_trainable(params)
 
     def num_collectives(self) -> int:
         "Return the number of exchanges between processes: equal if they are in sync."

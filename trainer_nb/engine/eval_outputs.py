@@ -123,11 +123,16 @@ class LossGatherer(OutputGatherer):
         self.dtype = torch.float32 if loss.dtype == torch.bfloat16 else loss.dtype
         self.add(number, {"loss": value, "samples": samples})
 
+    def _numbers(self) -> list[float]:
+        "Return the losses, with one transfer from a device."
+        losses = [p["loss"] for p in self.parts]
+        if isinstance(next(iter(losses), 0.0), float): return losses
+        return torch.stack([loss.double() for loss in losses]).tolist()
+
     def mean(self, only_finite: bool = True):
         "Return the mean over all samples, summed in the order of the data; None without losses."
         if not self.parts: return None
-        self.to_host()
-        losses = [float(p["loss"]) for p in self.parts]
+        losses = self._numbers()
         samples = [p["samples"] for p in self.parts]
         kept = [(loss, n) for loss, n in zip(losses, samples) if math.isfinite(loss)] if only_finite else []
         if kept and len(kept) < len(losses):
@@ -142,8 +147,8 @@ class LossGatherer(OutputGatherer):
     def joined(self):
         """Return each sample's loss (its batch's mean) as an array, or as a list
         with one entry per batch; None without losses."""
-        self.to_host()
-        each = [np.repeat(torch.tensor([float(p["loss"])], dtype=self.dtype).numpy(), p["samples"]) for p in self.parts]
+        values = torch.tensor(self._numbers(), dtype=torch.float64).to(self.dtype).numpy()
+        each = [np.repeat(value, p["samples"]) for value, p in zip(values, self.parts)]
         return np.concatenate(each) if self.whole and each else each or None
 
 # %% ../../nbs/06_engine/24_eval_outputs.ipynb #68fe1e8c

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ['ModelFacts', 'unwrap_model', 'inspect_model', 'extract_loss', 'describe_output', 'extract_logits', 'check_loss',
            'explain_label_error', 'num_classes', 'label_smoothed_loss', 'call_model', 'split_labels', 'is_single_input',
            'first_sample', 'explain_model_error', 'raise_explained', 'explain_override_error', 'compute_batch_loss',
-           'model_arguments', 'call_loss_func', 'needs_label_counts', 'count_labels', 'extract_labels', 'predict_batch']
+           'model_arguments', 'call_loss_func', 'count_labels', 'extract_labels', 'predict_batch']
 
 # %% ../../nbs/06_engine/02_loss.ipynb #dd134a90
 # the check for a dict comes first, because it is ten times as fast
@@ -42,7 +42,7 @@ class ModelFacts(NamedTuple):
     shifts_labels: bool        # its own loss compares output i with label i + 1, and ignores the first label
     is_causal: bool            # it is a causal language model: a loss that is computed here has to shift
     counts_parameters: bool    # it has num_parameters(), from which FLOPs are estimated
-    config: Any                # its configuration; None if it has none
+
 
 # %% ../../nbs/06_engine/02_loss.ipynb #46418f63
 def unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
@@ -77,7 +77,7 @@ def inspect_model(
                       accepts_loss_kwargs=getattr(inner, "accepts_loss_kwargs", takes_any),
                       can_return_loss=returns is not None and returns.default is True,
                       shifts_labels=_uses_causal_loss(inner), is_causal=_is_causal(inner),
-                      counts_parameters=hasattr(model, "num_parameters"), config=getattr(model, "config", None))
+                      counts_parameters=hasattr(model, "num_parameters"))
 
 # %% ../../nbs/06_engine/02_loss.ipynb #17f21f13
 def _uses_causal_loss(model: torch.nn.Module) -> bool:
@@ -352,17 +352,13 @@ def call_loss_func(learner: TrainerBase, outputs: Any, labels: Any, inputs: Any)
         raise
 
 # %% ../../nbs/06_engine/02_loss.ipynb #51615745
-def needs_label_counts(learner: TrainerBase) -> bool:
-    "Return whether the loss may be a mean over the labels of the whole step."
-    return learner.compute_loss_func is not None or learner.model_facts.accepts_loss_kwargs
-
 def count_labels(
     learner: TrainerBase,
     batches: Sequence[Any],  # the micro-batches of a step
 ) -> torch.Tensor | None:
     """Return the number of labels in the micro-batches, for losses that are a
     mean over all of them; None if it is not needed."""
-    if not needs_label_counts(learner): return None
+    if not (learner.model_facts.accepts_loss_kwargs or learner.compute_loss_func is not None): return None
     if not all(isinstance(b, Mapping) and isinstance(b.get("labels"), torch.Tensor) for b in batches):
         return None
     number = sum(_counted_labels(learner, b).ne(-100).sum() for b in batches)
@@ -394,7 +390,8 @@ def predict_batch(
     "Return loss, predictions and labels of a batch, computed without gradients and without generation."
     inputs = learner._prepare_inputs(inputs)
     if ignore_keys is None:
-        ignore_keys = getattr(learner.model_facts.config, "keys_to_ignore_at_inference", ["past_key_values"])
+        config = getattr(learner.model, "config", None)
+        ignore_keys = getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])
     labels = extract_labels(learner, inputs)
     has_loss = labels is not None or _returns_loss(learner, inputs)
     loss = None

@@ -120,9 +120,6 @@ def scale_loss(
     num_items: torch.Tensor | None,  # labels of the step in all processes, None if they are not counted
 ) -> torch.Tensor:
     "Return a micro-batch's part of the step's loss."
-    # the only part of the step
-    is_whole = learner.current_gradient_accumulation_steps == 1 and learner.current_weight == 1
-    if is_whole and learner.run_state.device.world.size == 1: return loss
     scaled = is_loss_scaled(learner, num_items)
     weight = loss_weight(learner, num_items if scaled else None)
     if weight != 1: loss = loss * weight

@@ -66,21 +66,17 @@ _RAW = operator.attrgetter("raw")
 class WeightSample:
     "Sample a few numbers of each weight, to compare them after a failed step."
     def __init__(self):
-        self.weights: list[torch.Tensor] = []
-        self.ids: list[int] = []
+        self._plan([])
+
+    def _plan(self, weights: list):
+        "Select the positions."
+        self.weights: list[torch.Tensor] = list(weights)
+        self.ids = list(map(id, weights))
         # on the host: each weight with its index and its places as (offset, length) in bytes
         self.host: list[tuple[torch.Tensor, int, list[tuple[int, int]]]] = []
         # on other devices: (index of the weight, place), and copies of the numbers there
         self.others: list[Any] = []
         self.copies: list[torch.Tensor] = []
-
-    def _plan(self, weights: list):
-        "Select the positions."
-        self.weights = list(weights)
-        self.ids = list(map(id, weights))
-        self.host = []
-        self.others = []
-        self.copies = []
         for i, p in enumerate(weights):
             simple = (
                 p.device.type == "cpu"

@@ -9,7 +9,6 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -17,11 +16,11 @@ import torch
 from ..args.parallel import syncs_each_batch
 from ..core.callbacks import TrainerControl, fire_event, fire_event_safely
 from ..core.errors import warn
-from ..core.seeding import SEED_FORWARD, mix_seed, seed_all, stream_seed
+from ..core.seeding import SEED_FORWARD, mix_seed, seed_all
 from ..data.collate import map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
 from ..device.sharding import clip_sharded_grad_norm, copy_into
-from .loss import describe_output, needs_label_counts
+from .loss import describe_output
 from .overrides import TrainerBase
 from .rollback import AdaptiveBackup, Backups, FetchBackup, FullBackup, UserBackup
 from .rollback import copy_optimizer_attributes, copy_param_groups, copy_scheduler_state
@@ -32,7 +31,7 @@ from .signatures import positional_args
 from .snapshot_fields import named_weights
 from .user_state import report_lost
 from ..optim.optimizers import check_optimizer_state
-from ..optim.schedules import advance_schedule, is_metric_driven
+from ..optim.schedules import is_metric_driven
 
 # %% auto #0
 __all__ = ['StepResult', 'Step', 'check_step_loss', 'sync_processes', 'should_sync_gradients', 'with_accepted_arguments',
@@ -87,10 +86,9 @@ class Step:
         if run.pending_logs:
             run.pending_logs = []
         run.device.reshard()
-        if not all(map(operator.is_, map(_GRAD, run.params), repeat(None))):
+        for p in run.params:
             # gradients of a manual backward pass between two steps do not belong to this step
-            for p in run.params:
-                p.grad = None
+            p.grad = None
         if run.window is None:
             self.fetch()
         if run.window is None: return False
@@ -146,9 +144,8 @@ class Step:
         run = self.run
         assert run.window is not None
         micro_batch = run.window[self.num_done]
-        seed = mix_seed(run.state.global_step, self.num_done, start=stream_seed(run.args.seed, SEED_FORWARD))
-        rank = run.device.world.rank
-        seed_all(mix_seed(seed, rank) if rank else seed)
+        seed = mix_seed(run.args.seed, SEED_FORWARD, run.state.global_step, self.num_done)
+        seed_all(seed if run.device.world.is_main_process else mix_seed(seed, run.device.world.rank))
         vars(self.learner).update(current_weight=micro_batch.weight, current_micro_batch=self.num_done)
         if micro_batch.weight:
             self.flops += float(self.learner.floating_point_ops(micro_batch.batch))
@@ -224,11 +221,11 @@ def with_accepted_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def count_step_items(learner: TrainerBase, window: Sequence[MicroBatch]) -> torch.Tensor | None:
     "Return the number of labels in the micro-batches, as an override of _get_num_items_in_batch counts them."
+    batches = [f.batch for f in window]
     count = learner._get_num_items_in_batch
     if type(learner)._get_num_items_in_batch is TrainerBase._get_num_items_in_batch:
-        if type(learner).count_items is TrainerBase.count_items and not needs_label_counts(learner): return None
-        return count([f.batch for f in window])
-    return count(*positional_args(count, [f.batch for f in window], learner.run_state.device.device))
+        return count(batches)
+    return count(*positional_args(count, batches, learner.run_state.device.device))
 
 def get_offered_batches(
     learner: TrainerBase, window: Sequence[MicroBatch]
@@ -255,10 +252,7 @@ def finalize_gradients(learner: TrainerBase) -> torch.Tensor:
     run = learner.run_state
     if run.device.scaler is not None:
         run.device.scaler.unscale_(run.optimizer)
-    params = run.params
-    if any(map(operator.is_, map(_GRAD, params), repeat(None))):
-        # frozen, or unused in this step
-        params = [p for p in params if p.grad is not None]
+    params = [p for p in run.params if p.grad is not None]
     if run.device.sharded_model is not None:
         norm = clip_sharded_grad_norm(params, run.args.max_grad_norm, run.device.world)
     else:
@@ -275,7 +269,7 @@ def clip_gradients(
     try:
         return clip_dense_gradients(params, limit)
     except NotImplementedError:
-        # of sparse gradients there is no norm
+        # torch has no norm of several sparse gradients
         return clip_dense_gradients([sparse_rows_param(p) for p in params], limit)
 
 def clip_dense_gradients(
@@ -328,7 +322,7 @@ def commit_step(step: Step) -> StepResult:
     # weights of this step with the previous learning rate would be an invalid state
     try:
         if not skipped and not is_metric_driven(run.lr_scheduler):
-            advance_schedule(run.lr_scheduler)
+            run.lr_scheduler.step()
     except BaseException as error:
         handle_failed_update(
             step, error, backup, "the schedule failed after the update", "the weights may be ahead of the schedule"
@@ -382,7 +376,7 @@ def complete_step(run: RunState) -> int:
     window = run.window or []
     for p in run.params:
         p.grad = None
-    samples = sum([f.samples for f in window])
+    samples = sum(f.samples for f in window)
     last = window[-1]
     run.cursor = last.after
     run.bookmark = last.bookmark
@@ -537,16 +531,14 @@ def take_step(
     step = Step(learner, committed)
     try:
         run.phase = "step"
-        # an interrupt is allowed from here on, until the commit or the rollback begins
-        run.interrupts.open()
-        if not step.begin():
-            run.interrupts.abortable = False
-            run.phase = "idle"
-            return None
-        while step.more():
-            step.substep()
-        step.complete_gradients()
-        run.interrupts.abortable = False
+        # its end is safe from interrupts, so none can strike between the error and the rollback
+        with run.interrupts.opened():
+            if not step.begin():
+                run.phase = "idle"
+                return None
+            while step.more():
+                step.substep()
+            step.complete_gradients()
     except BaseException:
         rollback_step(step)
         raise

@@ -47,7 +47,6 @@ def is_settled(
         todo.extend(inside["_modules"].values())
     return not any(m.training for one in held for m in one.modules())
 
-
 # %% ../../nbs/06_engine/00_training_modes.ipynb #db73d603
 def module_modes(model: nn.Module) -> list:
     "Return each module with its flag."

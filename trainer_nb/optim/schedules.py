@@ -10,7 +10,6 @@ import inspect
 import math
 from collections.abc import Collection, Iterator
 from functools import partial
-from operator import itemgetter
 from typing import Any, Protocol, TypeGuard
 
 import torch
@@ -27,9 +26,9 @@ __all__ = ['SCHEDULES', 'SCHEDULER_LR_ATTRS', 'PLAIN_TYPES', 'GROUP_LR_KEYS', 'l
            'constant_with_warmup', 'polynomial', 'cosine_with_restarts', 'cosine_with_min_lr',
            'cosine_warmup_with_min_lr', 'inverse_sqrt', 'warmup_stable_decay', 'OneCycle', 'one_cycle', 'base_lrs',
            'base_lr_key', 'check_schedule_numbers', 'MetricDrivenScheduler', 'is_metric_driven',
-           'create_metric_scheduler', 'create_scheduler', 'advance_schedule', 'is_builtin_schedule', 'group_lists',
-           'schedule_parts', 'scheduler_state', 'match_lr_type', 'load_scheduler_state', 'scale_schedule', 'set_lr',
-           'set_base_lr', 'add_scheduled_group', 'stretch_schedule']
+           'create_metric_scheduler', 'create_scheduler', 'is_builtin_schedule', 'group_lists', 'schedule_parts',
+           'scheduler_state', 'match_lr_type', 'load_scheduler_state', 'scale_schedule', 'set_lr', 'set_base_lr',
+           'add_scheduled_group', 'stretch_schedule']
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #6013e947
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
@@ -287,27 +286,6 @@ def create_scheduler(
     functions = _lr_lambdas(args, n, rates)
     _set_initial_lr(optimizer, rates)
     return LambdaLR(optimizer, functions)
-
-# %% ../../nbs/05_optim/03_schedules.ipynb #5a1f7c21
-_LR = itemgetter("lr")
-_FLOAT = {float}
-
-def advance_schedule(scheduler: LRScheduler) -> None:
-    "Set the rates of the next step as scheduler.step() does; those of a LambdaLR in a third of its time."
-    # the first calls of step() check their order
-    if type(scheduler) is not LambdaLR or "step" in vars(scheduler) or scheduler._step_count < 2:
-        return scheduler.step()
-    groups = scheduler.optimizer.param_groups
-    bases = scheduler.base_lrs
-    # torch changes a rate that is a tensor in place
-    if set(map(type, (*bases, *map(_LR, groups)))) != _FLOAT: return scheduler.step()
-    step = scheduler.last_epoch + 1
-    rates = [base * factor(step) for base, factor in zip(bases, scheduler.lr_lambdas)]
-    for group, rate in zip(groups, rates, strict=True):
-        group["lr"] = rate
-    scheduler._step_count += 1
-    scheduler.last_epoch = step
-    scheduler._last_lr = rates
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #07bbed97
 def is_builtin_schedule(scheduler: LRScheduler) -> bool:
