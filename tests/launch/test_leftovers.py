@@ -99,3 +99,42 @@ def test_a_process_that_waits_for_others_says_so(monkeypatch):
     with remind_while_connecting(0.3): pass
     time.sleep(0.5)
     assert len(said) == 1
+
+
+KILLED = '''
+import glob, os, signal, sys, torch
+from torch.utils.data import TensorDataset
+from trainer_nb import Learner
+
+data = TensorDataset(torch.randn(48, 4), torch.randint(2, (48,)))
+learn = Learner(torch.nn.Linear(4, 2), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, report_to="none", disable_tqdm=True)
+learn.launch(2)
+learn.step(1)
+stem = learn.run_state.remote_run.processes.pool.settings["stem"]
+shared = f"/dev/shm/{stem}-{os.getpid()}-99" if os.path.isdir("/dev/shm") else ""
+if shared: open(shared, "wb").write(b"weights")
+print(shared, *glob.glob(os.environ["TMPDIR"] + "/trainer_nb-*"), flush=True)
+if sys.argv[1] == "killed": os.kill(os.getpid(), signal.SIGKILL)
+learn.close()
+'''
+
+
+def test_the_files_of_a_killed_kernel_go_with_the_next_launch(tmp_path):
+    "Folders and shared memory; those of a kernel that is alive stay, and so do folders of other programs."
+    from trainer_nb.launch.serialization import make_scratch_folder, remove_scratch_folder
+    (tmp_path/"program.py").write_text(KILLED)
+    (parent := tmp_path/"t").mkdir()
+    mine = make_scratch_folder(str(parent))
+    (parent/"trainer_nb-of-mine").mkdir()
+    def found(how):
+        done = subprocess.run([sys.executable, "-W", "ignore", "program.py", how], capture_output=True, text=True, timeout=200, cwd=tmp_path,
+                              env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(parent)})
+        assert done.returncode == (-9 if how == "killed" else 0), done.stderr
+        return set(done.stdout.split()) - {mine, str(parent/"trainer_nb-of-mine")}
+    left = found("killed")
+    assert len(left) >= 2 and all(map(os.path.exists, left))
+    again = found("to the end")
+    assert not left & again and not any(map(os.path.exists, left | again))
+    assert sorted(p.name for p in parent.glob("trainer_nb-*")) == sorted([os.path.basename(mine), "trainer_nb-of-mine"])
+    remove_scratch_folder(mine)
+    assert not os.path.exists(mine)
