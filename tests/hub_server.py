@@ -57,6 +57,8 @@ class HubServer(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 16                                  # head and body in one packet
+    disable_nagle_algorithm = True
 
     def log_message(self, *args): pass
 
@@ -67,6 +69,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content) if length is None else length))
         self.end_headers()
         if self.command != "HEAD": self.wfile.write(content)
+        self.wfile.flush()
 
     def handle_request(self):
         hub, path = self.server, unquote(urlsplit(self.path).path)

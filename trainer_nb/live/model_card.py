@@ -106,7 +106,7 @@ def result_rows(state: TrainerState) -> list[dict]:
         if not metrics: continue
         # several evaluation sets log at the same step
         row = rows.setdefault(logged["step"], {"training loss": loss, "epoch": logged.get("epoch"), "step": logged["step"]})
-        row |= metrics
+        row |= dict(sorted(metrics.items(), key=lambda item: item[0] != "eval_loss"))
     return list(rows.values())
 
 def markdown_rows(rows: list[dict]) -> str:

@@ -33,7 +33,7 @@ from .resume import resolve_checkpoint
 __all__ = ['PushFailed', 'hub_client', 'status_code', 'is_unreachable', 'describe_push_failure', 'first_line', 'PushFolder',
            'remove_if_empty', 'Commit', 'Push', 'matches_any', 'link_file', 'copy_file', 'add_files', 'add_model',
            'Uploader', 'again', 'upload', 'no_progress_bars', 'warn_quietly', 'take_token', 'open_branch_repository',
-           'get_uploader', 'check_access', 'open_repository', 'WritesCard', 'plan_push', 'push_message',
+           'get_uploader', 'check_access', 'open_repository', 'WritesCard', 'plan_push', 'draft_card', 'push_message',
            'push_checkpoint', 'finish_pushes', 'begin_push', 'push_saved_model', 'add_model_tags', 'await_push',
            'wait_for_future', 'Repository', 'parse_repository', 'find_checkpoint', 'download_checkpoint',
            'is_checkpoint_name', 'newest_checkpoint']
@@ -288,7 +288,7 @@ class Uploader:
             # a checkpoint that is still being written is not in the queue yet
             time.sleep(0.02)
             self.idle.wait(0.1)
-            if not announced and time.monotonic() - started > 0.5:
+            if not announced and not self.is_done() and time.monotonic() - started > 0.5:
                 announced = True
                 print(
                     f"Waiting for {self.current()} to be pushed to {self.url}; an interrupt ends the waiting, not the push.",
@@ -452,7 +452,7 @@ def plan_push(uploader: Uploader, learner: TrainerBase, checkpoint: Path) -> Cal
     uploader.skipped = None
     run_tasks_now(learner, Task("event", "on_push_begin"))
     message = push_message(run)
-    card = cast(WritesCard, learner).draft_model_card()
+    card = draft_card(learner)
     uploader.planned = checkpoint.name
     def push(folder: Path | None):
         try:
@@ -461,6 +461,14 @@ def plan_push(uploader: Uploader, learner: TrainerBase, checkpoint: Path) -> Cal
         finally:
             uploader.planned = None
     return push
+
+def draft_card(learner: TrainerBase) -> str | None:
+    "Return the text of the model card; None, with a warning, if it cannot be written."
+    try:
+        return cast(WritesCard, learner).draft_model_card()
+    except Exception as error:
+        warn_quietly(f"The push to the Hub goes without a model card ({type(error).__name__}: {error}).")
+        return None
 
 def push_message(run: RunState) -> str:
     "Return the Trainer's commit message of a push during training."
@@ -498,7 +506,7 @@ def finish_pushes(run: RunState):
     uploader = cast(Uploader | None, run.uploader)
     if uploader is None or uploader.pid != os.getpid(): return
     if not uploader.wait(run.interrupts):
-        print(f"The push goes on in the background; learn.push_to_hub() waits for it and pushes again.", flush=True)
+        print("The push goes on in the background; learn.push_to_hub() waits for it and pushes again.", flush=True)
     if uploader.skipped is not None and run.finished:
         skipped, uploader.skipped = uploader.skipped, None
         warn_quietly(f"{skipped} was not pushed to the Hub; learn.push_to_hub() pushes the present weights.")
