@@ -1,5 +1,5 @@
 "Pushing to the Hub and resuming from there, against a small server of its interface; the Trainer pushes to the same server."
-import os, signal, threading, time, warnings
+import os, signal, threading, warnings
 from pathlib import Path
 
 import pytest
@@ -88,9 +88,9 @@ def made(hub, side):
     return found
 
 
-@pytest.mark.parametrize("strategy", ["end", "every_save", "checkpoint", "all_checkpoints"])
-@pytest.mark.parametrize("saves", [dict(save_strategy="steps"), dict(save_strategy="epoch")])
+@pytest.mark.parametrize("strategy, saves", [("end", "steps"), ("every_save", "steps"), ("checkpoint", "steps"), ("all_checkpoints", "steps"), ("checkpoint", "epoch")])
 def test_the_commits_are_the_trainers(hub, tmp_path, strategy, saves):
+    saves = dict(save_strategy=saves)
     first = patient(theirs, tmp_path/"theirs", hub_strategy=strategy, **saves)
     first.train()
     wanted = made(hub, "theirs")
@@ -352,8 +352,8 @@ def test_the_users_readme_is_pushed(hub, tmp_path):
 
 # ---- resuming from the Hub
 
-@pytest.mark.parametrize("strategy, name", [("checkpoint", "me/out"), ("all_checkpoints", "hf://me/out"), ("all_checkpoints", "me/out/checkpoint-2"), ("checkpoint", True)])
-@pytest.mark.parametrize("save_format", ["safetensors", "trainer"])
+@pytest.mark.parametrize("strategy, name, save_format", [("checkpoint", "me/out", "safetensors"), ("all_checkpoints", "hf://me/out", "safetensors"),
+                                                         ("all_checkpoints", "me/out/checkpoint-2", "trainer"), ("checkpoint", True, "trainer")])
 def test_resuming_from_the_hub(hub, tmp_path, strategy, name, save_format):
     "Another machine continues with the same bytes as if there had been no interruption."
     first = patient(make, tmp_path/"out", hub_strategy=strategy, save_format=save_format, max_steps=6)
@@ -416,6 +416,7 @@ def test_what_a_killed_process_left_is_removed(hub, tmp_path):
     assert not (tmp_path/"out"/"_push").exists() and hub.messages()
 
 
+@pytest.mark.slow
 def test_two_processes_push_once(hub, tmp_path):
     learn = make(tmp_path/"out", hub_strategy="checkpoint", hub_always_push=True)
     with learn.launch(2):

@@ -237,7 +237,8 @@ class TrainingArguments(
         if "do_eval" in vars(self).get("_filled", {}):
             omitted.add("do_eval")
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in omitted}
-        return {name: value for name, value in values.items() if value != self.defaults()[name]}
+        default = self.defaults()
+        return {name: value for name, value in values.items() if value != default[name]}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in mask_token(self.changed()).items())})"
