@@ -62,7 +62,8 @@ class TrainingMixin(TrainerBase):
     @exclusive
     def train(
         self,
-        resume_from_checkpoint=None,  # a checkpoint's folder; True: the newest in output_dir, unless this run has begun
+        # a checkpoint's folder, or a repository of the Hub; True: the newest in output_dir, unless this run has begun
+        resume_from_checkpoint=None,
         trial=None,  # must be None: hyperparameter_search() trains its trials itself
         ignore_keys_for_eval=None,  # keys of the model's output that are not predictions, in evaluations
     ) -> TrainOutput:
@@ -80,6 +81,7 @@ class TrainingMixin(TrainerBase):
                 self._begin_again()
             run_to_end(self, ignore_keys_for_eval)
             wait_for_save(run)
+            self._finish_current_push()
             out = make_train_output(run)
             raise_if_interrupted(self)
             return out
@@ -142,6 +144,8 @@ def run_and_collect(
     "Advance the run until a condition holds, and return the records of these steps."
     with guarded(learn, verb, check_not_finished) as run:
         start = run_with_progress(learn, verb, make_stop_condition(run, steps, epochs, until), steps)
+        if run.finished:
+            learn._finish_current_push()
     return learn.history[start:]
 
 def run_to_end(
@@ -317,6 +321,9 @@ class ChangeMixin(TrainerBase):
         from trainer_nb.state.branch import branch
         with guarded(self, "branch()"):
             new = branch(self, changes)
+        if new.args.push_to_hub:
+            from trainer_nb.state.hub import open_branch_repository
+            open_branch_repository(new, changes)
         if new.args.enable_jit_checkpoint:
             new._listen()
         return new
@@ -632,9 +639,10 @@ class RecordingMixin(TrainerBase):
     def save_model(
         self,
         output_dir: str | Path | None = None,  # None: the learner's output_dir, ValueError if that is None too
-        _internal_call: bool = False,  # ignored, for compatibility with the Trainer
+        _internal_call: bool = False,  # True: do not push, although push_to_hub is set
     ):
-        "Write the model's weights as safetensors, or with its own save_pretrained; return the folder."
+        """Write the model's weights as safetensors, or with its own save_pretrained; return the folder.
+        With push_to_hub=True, push the model as well, as the Trainer does."""
         from trainer_nb.engine.evaluate import averaged_weights
         check_between_steps(self, "save_model()")
         folder = output_dir or self.args.output_dir
@@ -646,6 +654,9 @@ class RecordingMixin(TrainerBase):
             raise ValueError(f"{str(folder)!r} is a file; save_model() takes the folder for the model's files.")
         with averaged_weights(self.optimizer):
             self._save(str(folder))
+        if self.args.push_to_hub and not _internal_call:
+            from trainer_nb.state.hub import push_saved_model
+            push_saved_model(self)
         return Path(folder).expanduser()
 
     def _save(
@@ -672,12 +683,64 @@ class RecordingMixin(TrainerBase):
     @exclusive
     def load_checkpoint(
         self,
-        folder: str | Path = True,  # of a checkpoint, also one of the Trainer's; True: the newest in output_dir
+        # of a checkpoint, also one of the Trainer's, or a repository of the Hub; True: the newest in output_dir
+        folder: str | Path = True,
     ):
         """Resume from a checkpoint, with a warning for each difference.
         Raise ValueError, and change nothing, if the run cannot resume from it here."""
+        from trainer_nb.state.hub import find_checkpoint
         from trainer_nb.state.resume import load_checkpoint
-        return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder))
+        return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder, find_checkpoint))
+
+    @property
+    def hub_model_id(self) -> str | None:
+        "Return the full name of the repository on the Hub; None before init_hf_repo()."
+        return getattr(self.run_state.uploader, "repo_id", None)
+
+    @property
+    def push_in_progress(self):
+        "Return the uploader, whose is_done() and wait_until_done() concern the pushes; None without a repository."
+        return None if self.hub_model_id is None else self.run_state.uploader
+
+    @checked
+    def init_hf_repo(
+        self,
+        token: str | None = None,  # None: hub_token, or the one stored on this machine
+        private: bool | None = None,  # None: hub_private_repo; only for a new repository
+    ):
+        "Create the repository on the Hub, on the main process, if it is not there. Raise PushFailed if that fails."
+        from trainer_nb.state.hub import open_repository
+        open_repository(self, token, private)
+
+    @checked
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,  # False: push in the background and return a future
+        token: str | None = None,  # None: hub_token, or the one stored on this machine
+        revision: str | None = None,  # a branch; None: hub_revision
+        private: bool | None = None,  # None: hub_private_repo; only for a new repository
+        **kwargs,  # arguments of create_model_card
+    ):
+        """Save the model and its card into output_dir and push them to the Hub; return the commit.
+        Raise PushFailed, in one sentence with what to type, if that fails; the run is unchanged."""
+        from trainer_nb.state.hub import await_push
+        push = self._begin_push(commit_message, token, revision, private, kwargs, blocking)
+        # another process pushes
+        if push is None: return None
+        return await_push(self.run_state.uploader, push) if blocking else push.future
+
+    @exclusive
+    def _begin_push(self, *how):
+        "Save the model and its card, and start to push them; without the run lock, others train while one waits."
+        from trainer_nb.state.hub import begin_push
+        with guarded(self, "push_to_hub()", check_between_steps):
+            return begin_push(self, *how)
+
+    def _finish_current_push(self):
+        "Wait for the pushes at the end of training; an interrupt ends the waiting."
+        from trainer_nb.state.hub import finish_pushes
+        finish_pushes(self.run_state)
 
     def _save_checkpoint(self, model: torch.nn.Module | None = None, trial=None, metrics: dict[str, Any] | None = None):
         """Save a checkpoint; the loop calls this when one is due.
@@ -864,6 +927,7 @@ class Learner(
         self.snapshots = Snapshots()
         self.run_state.rewind_buffer = RewindBuffer()
         self.run_state.saver = Saver()
+        self._open_hub()
         for callback in (*make_logging_callbacks(self.args, self.callback_handler.callbacks), ProgressCallback()):
             self.callback_handler.add_callback(callback)
         self.run_state.memory_meter = meter
@@ -873,6 +937,15 @@ class Learner(
         if self.args.enable_jit_checkpoint:
             self._listen()
         run_tasks_now(self, Task("event", "on_init_end"))
+
+    def _open_hub(self):
+        "Create the repository, if the run is pushed; the access token is kept out of the arguments."
+        from trainer_nb.state.hub import Uploader, take_token
+        uploader = self.run_state.uploader = Uploader(take_token(self))
+        if not self.args.push_to_hub: return
+        self.init_hf_repo()
+        if uploader.url is not None:
+            print(f"The run is pushed to {uploader.url} (hub_strategy={self.args.hub_strategy.value!r}).", flush=True)
 
     def __setattr__(self, name: str, value):
         """Set an attribute.

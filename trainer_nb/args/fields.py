@@ -410,7 +410,7 @@ class CheckpointingArgs:
 # %% ../../nbs/02_args/00_fields.ipynb #97a7353a
 @dataclass
 class HubArgs:
-    push_to_hub: bool = arg_field(False, "push checkpoints to the Hub")
+    push_to_hub: bool = arg_field(False, "push the model to the Hub while it is trained, with each save")
     hub_model_id: str | None = arg_field(None, "name of the repository on the Hub")
     hub_strategy: HubStrategy | str = arg_field("every_save", "when to push: 'end', 'every_save', 'checkpoint', 'all_checkpoints'")
     hub_token: str | None = arg_field(None, "access token; None: the one stored on this machine")

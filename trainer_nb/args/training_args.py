@@ -26,13 +26,14 @@ from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, trans
 from .parallel import ParallelMode, Ranks, check_accelerator_config, check_sharding
 from .parallel import connect_processes, device_of, first_process_first, log_level
 from .setters import ArgumentSetters
-from .validation import check_assigned, check_conflicts, check_saving, check_steps, check_trackers
+from .validation import check_assigned, check_conflicts, check_hub, check_saving, check_steps
+from .validation import check_trackers
 from .validation import check_types, check_unsupported, check_values, matches_type
 from ..display.tables import html_table
 
 # %% auto #0
-__all__ = ['PROCESS_FIELDS', 'enum_property', 'sanitize', 'TrainingArguments', 'TrainingArgumentsKwargs',
-           'without_subclass_fields', 'resolve_args']
+__all__ = ['MASKED_TOKEN', 'PROCESS_FIELDS', 'enum_property', 'sanitize', 'mask_token', 'TrainingArguments',
+           'TrainingArgumentsKwargs', 'without_subclass_fields', 'resolve_args']
 
 # %% ../../nbs/02_args/05_training_args.ipynb #1d774ad3
 def enum_property(
@@ -119,6 +120,13 @@ def sanitize(values: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
         return value if type(value) in (bool, int, float, str) else str(value)
     return {name: shown(name, value) for name, value in values.items()}
 
+# what the Trainer writes in place of the token
+MASKED_TOKEN = "<HUB_TOKEN>"
+
+def mask_token(values: dict[str, Any]) -> dict[str, Any]:
+    "Return settings without the value of the token, which must not be shown or written."
+    return values | {"hub_token": MASKED_TOKEN} if values.get("hub_token") is not None else values
+
 # %% ../../nbs/02_args/05_training_args.ipynb #f55f3ef6
 @dataclass(repr=False)
 class TrainingArguments(
@@ -153,6 +161,7 @@ class TrainingArguments(
         check_steps(self)
         check_conflicts(self)
         check_saving(self)
+        check_hub(self)
         check_trackers(self)
         check_sharding(self)
         _sync_aliases(self)
@@ -169,6 +178,9 @@ class TrainingArguments(
             self.logging_dir = os.path.expanduser(self.logging_dir)
         if self.report_to in (None, [], ["none"]):
             self.report_to = "none"
+        # of a dictionary that was written without the token
+        if self.hub_token == MASKED_TOKEN:
+            self.hub_token = None
         # bools are accepted, though the annotation is one that command-line parsers support
         counted: Any = self.include_num_input_tokens_seen
         if isinstance(counted, bool):
@@ -193,8 +205,8 @@ class TrainingArguments(
         return cls(**d)
 
     def to_dict(self) -> dict[str, Any]:
-        "Return all fields as plain values in a new dictionary."
-        return {name: to_builtin(value) for name, value in asdict(self).items()}
+        "Return all fields as plain values in a new dictionary, without the token."
+        return mask_token({name: to_builtin(value) for name, value in asdict(self).items()})
 
     def to_sanitized_dict(self) -> dict[str, bool | int | float | str]:
         "Return the fields for trackers: numbers, strings and bools, without tokens."
@@ -225,14 +237,16 @@ class TrainingArguments(
         if "do_eval" in vars(self).get("_filled", {}):
             omitted.add("do_eval")
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in omitted}
-        return {name: value for name, value in values.items() if value != self.defaults()[name]}
+        default = self.defaults()
+        return {name: value for name, value in values.items() if value != default[name]}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.changed().items())})"
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in mask_token(self.changed()).items())})"
 
     def _repr_html_(self) -> str:
         default = self.defaults()
-        rows = [{"argument": k, "value": repr(v), "default": repr(default[k])} for k, v in self.changed().items()]
+        changed = mask_token(self.changed())
+        rows = [{"argument": k, "value": repr(v), "default": repr(default[k])} for k, v in changed.items()]
         return html_table(rows) if rows else "<p>All training arguments are at their defaults.</p>"
 
     def get_warmup_steps(
@@ -432,7 +446,7 @@ PROCESS_FIELDS = (
     "torch_compile_backend", "torch_compile_mode", "use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps",
     "skip_memory_metrics", "debug", "fsdp", "fsdp_config", "eval_on_start", "enable_jit_checkpoint", "ddp_backend",
     "ddp_timeout", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph",
-    *(f.name for f in fields(ScriptArgs))
+    *(f.name for f in fields(HubArgs)), *(f.name for f in fields(ScriptArgs))
 )
 
 # %% ../../nbs/02_args/05_training_args.ipynb #4e44ebbd

@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 __all__ = ['UNSUPPORTED', 'HUB_FIELDS', 'UNSUPPORTED_VALUES', 'VALUE_BOUNDS', 'REQUIRED_FIELDS', 'DATA_WORKER_FIELDS',
            'has_no_effect', 'format_argument', 'check_unsupported', 'matches_type', 'describe_type', 'check_type',
            'check_types', 'check_values', 'check_bound', 'check_choice', 'check_assigned', 'check_steps',
-           'check_conflicts', 'check_saving', 'check_trackers']
+           'check_conflicts', 'check_saving', 'check_hub', 'check_trackers']
 
 # %% ../../nbs/02_args/03_validation.ipynb #5cf558ad
-_NO_HUB = "pushes to the Hub, which is unsupported; use learn.save_model(folder), then huggingface_hub.upload_folder"
-
 UNSUPPORTED: dict[str, str] = {  # name: reason
     "deepspeed": (
         "is unsupported; fsdp=True shards weights, gradients and optimizer state over the processes of learn.launch(n)"
@@ -41,13 +39,9 @@ UNSUPPORTED: dict[str, str] = {  # name: reason
         " rewound or resumed; leave it out"
     ),
     "sortish_sampler": "is an older name; give train_sampling_strategy='group_by_length'",
-    **dict.fromkeys(
-        ("push_to_hub", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision"), _NO_HUB
-    ),
-    "hub_token": "is for pushing to the Hub, which is unsupported; `hf auth login` stores a token for huggingface_hub",
 }
-# they configure pushing, and have no effect without push_to_hub
-HUB_FIELDS = tuple(name for name in UNSUPPORTED if name.startswith("hub_"))
+# they configure the pushes during training; learn.push_to_hub() does not read them
+HUB_FIELDS = ("hub_strategy", "hub_always_push")
 
 # %% ../../nbs/02_args/03_validation.ipynb #def05f0a
 _FUSED_BACKWARD = "changes weights during the backward pass, so that a failed step could not be rolled back; "
@@ -88,12 +82,7 @@ def check_unsupported(
         if reason is not None:
             raise ValueError(f"{f.name}={value!r} {reason}.")
         if f.name not in UNSUPPORTED or has_no_effect(f, value): continue
-        if f.name not in HUB_FIELDS or args.push_to_hub:
-            raise ValueError(f"{format_argument(f.name, value)} {UNSUPPORTED[f.name]}.")
-        warn(f"{format_argument(f.name, value)} has no effect, since nothing is pushed to the Hub.")
-        if f.name.endswith("token"):
-            # do not keep a secret that is not used
-            setattr(args, f.name, None)
+        raise ValueError(f"{format_argument(f.name, value)} {UNSUPPORTED[f.name]}.")
 
 # %% ../../nbs/02_args/03_validation.ipynb #c307dc76
 def matches_type(
@@ -369,6 +358,19 @@ def check_saving(args: TrainingArguments) -> None:
         raise ValueError(f"{best} needs a folder to keep the best model in; give output_dir=.")
     if args.eval_strategy == "no":
         raise ValueError(f"{best} needs evaluations to compare models; give eval_strategy='epoch' or 'steps'.")
+
+def check_hub(args: TrainingArguments) -> None:
+    "Raise ValueError for pushes without a folder; warn about settings of pushes that do not take place."
+    if args.push_to_hub and args.output_dir is None:
+        raise ValueError("push_to_hub=True needs a folder for the files that are pushed; give output_dir=.")
+    default = type(args).defaults()
+    given = [name for name in HUB_FIELDS if getattr(args, name) != default[name]]
+    if not given or (args.push_to_hub and args.save_strategy != "no"): return
+    text = format_argument(given[0], vars(args)[given[0]])
+    if not args.push_to_hub:
+        warn(f"{text} has no effect, since nothing is pushed during training; push_to_hub=True pushes.")
+    elif args.hub_strategy != "end":
+        warn(f"{text} pushes with each checkpoint, and save_strategy='no' writes none; give save_strategy='steps'.")
 
 def _check_no_saving(args: TrainingArguments) -> None:
     "Raise ValueError if checkpoints are requested."

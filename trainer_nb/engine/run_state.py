@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
-           'SaverPart', 'RewindBufferPart', 'DebugStepPart', 'BackgroundRunPart', 'TransientState', 'RunState',
-           'run_modules', 'preserve_training_modes', 'record_act', 'own_run_name', 'as_callback', 'push_tasks',
-           'num_non_embedding_parameters', 'count_flops', 'store_flops', 'count_batch_tokens', 'count_step_tokens',
-           'add_tokens', 'fetch_tokens', 'token_metrics', 'token_speed_metrics', 'sum_filtered', 'mean_loss_to_log',
-           'run_mean_loss']
+           'SaverPart', 'UploaderPart', 'RewindBufferPart', 'DebugStepPart', 'BackgroundRunPart', 'TransientState',
+           'RunState', 'run_modules', 'preserve_training_modes', 'record_act', 'own_run_name', 'as_callback',
+           'push_tasks', 'num_non_embedding_parameters', 'count_flops', 'store_flops', 'count_batch_tokens',
+           'count_step_tokens', 'add_tokens', 'fetch_tokens', 'token_metrics', 'token_speed_metrics', 'sum_filtered',
+           'mean_loss_to_log', 'run_mean_loss']
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #d676918e
 @dataclass
@@ -125,6 +125,17 @@ class SaverPart(Protocol):
         "Raise SaveFailed, once, if the last checkpoint could not be written."
     def sweep(self, shelf: str | Path | None) -> None:
         "Remove incomplete checkpoints that killed processes have left in a folder."
+
+class UploaderPart(Protocol):
+    "Push the run to a repository of the Hub (`state.hub`)."
+    def plan_push(self, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None:
+        "Return a function that pushes a checkpoint once it is written, or None if that failed; None if it is not pushed."
+    def wait(self, interrupts: InterruptGuard | None = None) -> bool:
+        "Wait until nothing is being pushed; return False if an interrupt ended the waiting."
+    def free(self, interrupts: InterruptGuard | None = None) -> None:
+        "Wait until nothing is being pushed, and remove the files of failed pushes."
+    def access(self) -> tuple[str | None, str | None, str | None]:
+        "Return name and address of the repository, and the access token."
 
 class RewindBufferPart(Protocol):
     "Keep recent snapshots for `rewind` (`state.time_travel`)."
@@ -247,6 +258,7 @@ class RunState(TransientState):
     # -- parts from higher chapters, and the processes of the run
     remote_run: RemoteRunPart | None = rebuilt_field()             # the processes that have the run; None: it is in this one
     saver: SaverPart | None = rebuilt_field()
+    uploader: UploaderPart | None = rebuilt_field()
     rewind_buffer: RewindBufferPart | None = rebuilt_field()
     background_run: BackgroundRunPart | None = rebuilt_field()
     oom_recovery: OomRecovery | None = rebuilt_field()             # repeats a step that ran out of memory

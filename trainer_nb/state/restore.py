@@ -177,6 +177,8 @@ def free_run(learner: TrainerBase):
     run.initial_snapshot_freed = True
     if run.saver is not None:
         get_saver(run).free()
+    if run.uploader is not None:
+        run.uploader.free(run.interrupts)
     if learner.optimizers[0] is not None:
         learner.optimizers[0].state.clear()
     learner.snapshots.clear()

@@ -240,12 +240,13 @@ def continue_stopped_run(run: RunState) -> list[str]:
 def load_checkpoint(
     learner: TrainerBase,
     place,  # a folder, or True for the newest
+    find=resolve_checkpoint,  # returns the folder that is meant, on the main process
 ) -> ResumeReport:
     "Continue from a checkpoint; raise ValueError, with nothing changed, if that is not possible here."
     run = learner.run_state
     wait_for_save(run)
     prepare(learner)
-    folder = run.device.world.run_on_main(lambda: resolve_checkpoint(learner, place))
+    folder = run.device.world.run_on_main(lambda: find(learner, place))
     snapshot = read_snapshot(learner, folder)
     check_run_not_open(run, folder, snapshot)
     then = checkpoint_info(snapshot).get("given", {})
