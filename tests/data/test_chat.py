@@ -1,5 +1,6 @@
 "Conversations: tokens, labels, rows and losses are those of TRL; samples of a row do not see each other; loading, going back and resuming change nothing."
-import warnings
+import json, warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -332,3 +333,67 @@ def test_preference_batches_are_those_of_trl(trl, tmp_path, make, given):
 def test_preference_data_names_what_it_needs():
     with pytest.raises(ValueError, match="has prompt, chosen and rejected; this one has text"):
         DataCollatorForPreference(make_tokenizer())([{"text": "is it"}])
+
+
+# ---- the DPO recipe of the tutorial
+
+@pytest.fixture(scope="module")
+def recipe():
+    "The cell of the tutorial that defines the loss, as it stands there."
+    cells = json.loads((Path(__file__).parents[2]/"nbs/tutorials/chat.ipynb").read_text(encoding="utf-8"))["cells"]
+    source, = ["".join(c["source"]) for c in cells if "class DPOTrainer" in "".join(c["source"])]
+    names = {"torch": torch, "F": torch.nn.functional, "Trainer": Learner}
+    exec(source, names)
+    return names
+
+
+def dpo_losses(recipe, samples, model, steps=5, **given):
+    args = TrainingArguments(per_device_train_batch_size=4, max_steps=steps, learning_rate=1e-2, lr_scheduler_type="constant", seed=3, logging_steps=1, use_cpu=True,
+                             disable_tqdm=True, gradient_accumulation_steps=given.pop("gradient_accumulation_steps", 1))
+    learn = recipe["DPOTrainer"](model, args, train_dataset=samples, data_collator=DataCollatorForPreference(make_tokenizer()), **given)
+    learn.train()
+    return learn, [row["loss"] for row in learn.state.log_history if "loss" in row]
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_dpo_losses_are_those_of_trl(trl, tmp_path, recipe, accumulation):
+    theirs = dpo(trl, pairs(), tmp_path, gradient_accumulation_steps=accumulation)
+    theirs.train()
+    expected = [row["loss"] for row in theirs.state.log_history if "loss" in row]
+    learn, found = dpo_losses(recipe, pairs(), make_model(), ref_model=make_model(), gradient_accumulation_steps=accumulation)
+    assert found == pytest.approx(expected, rel=1e-3) and expected[-1] < expected[0]
+    margins = [row["rewards/margins"] for row in theirs.state.log_history if "rewards/margins" in row]
+    assert [row["rewards/margins"] for row in learn.state.log_history if "rewards/margins" in row] == pytest.approx(margins, rel=1e-3, abs=1e-6)
+    assert learn.evaluate(pairs())["eval_loss"] < expected[0]
+
+
+def test_dpo_against_the_disabled_adapter_and_against_log_probabilities_in_the_data(trl, tmp_path, recipe):
+    peft = pytest.importorskip("peft")
+    from transformers import set_seed
+    lora = lambda: peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = trl.DPOConfig(str(tmp_path), max_length=None, gradient_checkpointing=False, bf16=False, report_to="none", use_cpu=True, disable_tqdm=True, seed=3,
+                               logging_steps=1, per_device_train_batch_size=4, max_steps=5, learning_rate=1e-2, save_strategy="no", lr_scheduler_type="constant")
+        theirs = trl.DPOTrainer(make_model(), args=config, train_dataset=Dataset.from_list(pairs()), processing_class=make_tokenizer(), peft_config=lora())
+    theirs.train()
+    expected = [row["loss"] for row in theirs.state.log_history if "loss" in row]
+    def adapted():
+        model = make_model()
+        set_seed(3)
+        return peft.get_peft_model(model, lora())
+    assert dpo_losses(recipe, pairs(), adapted())[1] == pytest.approx(expected, rel=1e-3)
+    collate = DataCollatorForPreference(make_tokenizer())
+    with torch.no_grad(): chosen, rejected = recipe["log_probs"](make_model(), collate(pairs())).chunk(2)
+    ready = [p | {"ref_chosen_logps": c.item(), "ref_rejected_logps": r.item()} for p, c, r in zip(pairs(), chosen, rejected)]
+    assert dpo_losses(recipe, ready, adapted())[1] == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_collator_of_trl_trains_here_with_the_same_losses(trl):
+    "And ours on the same tokens."
+    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling as Theirs
+    ours = DataCollatorForChat(make_tokenizer(), assistant_only_loss=True)
+    tokens = tokenize_chat(chats(), ours)
+    a, b = learner(tokens, ours), learner(tokens, Theirs(pad_token_id=0))
+    a.step(3), b.step(3)
+    assert losses(a) == losses(b)
