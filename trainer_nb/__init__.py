@@ -27,6 +27,7 @@ try:
     from .engine.snapshot import Snapshot, differences
     from .live.progress import ProgressCallback
     from .live.reporting import ReportCallback
+    from .live.text_samples import TextSamplesCallback, text_samples
     from .learner import Learner
 finally:
     if _collects:
@@ -75,9 +76,10 @@ __all__ = [
     "DataCollatorWithPadding", "DefaultDataCollator", "DefaultFlowCallback", "EarlyStoppingCallback",
     "EvalPrediction", "ExportableState", "History", "InvalidOperation", "Learner", "Paused", "PredictionOutput", "PrinterCallback",
     "ProgressCallback", "Record", "Records", "ReportCallback", "Seq2SeqTrainer",
-    "Seq2SeqTrainingArguments", "Snapshot", "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl",
+    "Seq2SeqTrainingArguments", "Snapshot", "TextSamplesCallback", "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl",
     "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
-    "get_last_checkpoint", "metrics", "pack_dataset", "parse_args", "set_seed", "show_trained_tokens", "tokenize_chat",
+    "get_last_checkpoint", "metrics", "pack_dataset", "parse_args", "set_seed", "show_trained_tokens", "text_samples",
+    "tokenize_chat",
 ]
 
 

@@ -23,7 +23,7 @@ from ..display.tables import escape_html
 # %% auto #0
 __all__ = ['MESSAGE_COLUMNS', 'PROMPT_WARNING', 'TRUNCATION_WARNING', 'END_WARNING', 'PACKING_STRATEGIES', 'is_conversational',
            'to_messages', 'chat_template_of', 'render', 'has_generation_marks', 'mask_by_prefixes', 'assistant_mask',
-           'common_prefix', 'with_eos', 'template_options', 'truncation', 'plain_ids', 'as_list', 'is_trained',
+           'common_prefix', 'with_eos', 'template_options', 'truncation', 'plain_ids', 'plain_list', 'is_trained',
            'padding_id', 'warn_once', 'best_fit_rows', 'wrapped_rows', 'packed_pieces', 'pack_columns', 'pack_dataset',
            'DataCollatorForChat', 'tokenize_chat', 'show_trained_tokens', 'decode', 'split_prompt',
            'DataCollatorForPreference']
@@ -128,7 +128,7 @@ def assistant_mask(
         " template around its messages."
     )
 
-# %% ../../nbs/03_data/07_chat.ipynb #24a1e312
+# %% ../../nbs/03_data/07_chat.ipynb #265d3004
 def common_prefix(a: Sequence, b: Sequence) -> int:
     "Return the number of items at the beginning that two sequences have in common."
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
@@ -152,7 +152,7 @@ def truncation(mode: str, length: int | None) -> slice:
 
 def plain_ids(tokenizer: Any, text: str) -> list[int]: return list(tokenizer(text)["input_ids"])
 
-def as_list(values: Any) -> list: return values.tolist() if hasattr(values, "tolist") else list(values)
+def plain_list(values: Any) -> list: return values.tolist() if hasattr(values, "tolist") else list(values)
 
 def is_trained(labels: Sequence[int]) -> bool: return any(label != -100 for label in labels)
 
@@ -292,7 +292,7 @@ def pack_dataset(
         rows += [dict(zip(packed, values)) for values in zip(*packed.values())]
     return rows
 
-# %% ../../nbs/03_data/07_chat.ipynb #dc963de4
+# %% ../../nbs/03_data/07_chat.ipynb #05df4c6a
 @checked_class
 @dataclass
 class DataCollatorForChat:
@@ -348,8 +348,8 @@ class DataCollatorForChat:
     def _tokenize(self, sample: Mapping) -> tuple[list[int], list[int]]:
         "Return the tokens and the labels of a sample of any format."
         if "input_ids" in sample:
-            ids = as_list(sample["input_ids"])
-            return ids, as_list(sample.get("labels", ids))
+            ids = plain_list(sample["input_ids"])
+            return ids, plain_list(sample.get("labels", ids))
         sample = to_messages(sample)
         chat = is_conversational(sample)
         if self.assistant_only_loss and not chat:
@@ -422,7 +422,7 @@ class DataCollatorForChat:
         "Return a batch of one row, in which positions start again with each sample."
         pieces = []
         for sample in samples:
-            sizes = as_list(sample.get("seq_lengths", [len(sample["input_ids"])]))
+            sizes = plain_list(sample.get("seq_lengths", [len(sample["input_ids"])]))
             columns = [torch.as_tensor(sample[k], dtype=torch.long).split(sizes) for k in ("input_ids", "labels")]
             pieces += [{"input_ids": ids, "labels": labels} for ids, labels in zip(*columns) if len(ids)]
         size = sum(len(p["input_ids"]) for p in pieces)
@@ -488,7 +488,7 @@ def _token_span(text: str, trained: bool) -> str:
         f'{shown}</span>'
     )
 
-# %% ../../nbs/03_data/07_chat.ipynb #2ddd0abb
+# %% ../../nbs/03_data/07_chat.ipynb #56b40f32
 def split_prompt(
     sample: Mapping,  # chosen and rejected, each with the prompt
 ) -> dict:
@@ -554,7 +554,7 @@ class DataCollatorForPreference:
         ids, masks = [], []
         for name in ("chosen_ids", "rejected_ids"):
             for s in samples:
-                prompt, answer = as_list(s["prompt_ids"]), as_list(s[name])
+                prompt, answer = plain_list(s["prompt_ids"]), plain_list(s[name])
                 ids.append((prompt + answer)[kept])
                 masks.append(([0] * len(prompt) + [1] * len(answer))[kept])
                 if answer and 1 not in masks[-1]: warn_once(self._warned, TRUNCATION_WARNING.format(self.max_length))

@@ -69,7 +69,11 @@ class ReportCallback(TrainerCallback):
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         self.close()
 
-    def report(self, args: TrainingArguments, state: TrainerState, learner: TrainerBase, logs: dict | None = None):
+    def report(
+        self, args: TrainingArguments, state: TrainerState, learner: TrainerBase,
+        logs: dict | None = None,
+        texts: list[dict] | None = None,  # rows with prompt, generated, reference
+    ):
         "Log to the tracker, opening it if necessary; without logs, only open it."
         history = learner.history
         run_id, returns = self.reported_returns
@@ -83,6 +87,9 @@ class ReportCallback(TrainerCallback):
                 self.tracker.back(last_restored_step(history))
             if logs:
                 self.tracker.log(dict(logs), state.global_step)
+            # an object of the user may have been written for an earlier version
+            if texts and hasattr(self.tracker, "log_texts"):
+                self.tracker.log_texts(texts, state.global_step)
         except Exception as error:
             self.switch_off(error, history.run_id)
 

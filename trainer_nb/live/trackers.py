@@ -20,10 +20,11 @@ from ..core.errors import warn
 
 
 # %% auto #0
-__all__ = ['RUN_SUMMARY_KEYS', 'OWN_RUNS', 'TRACKER_CLASSES', 'IGNORED_VARIABLES', 'prefix_log_names', 'unwrap_scalar',
-           'numeric_values', 'tracked_row', 'RunDescription', 'to_plain', 'model_settings', 'tracker_config', 'Tracker',
-           'TensorBoard', 'WandB', 'Trackio', 'MLflow', 'AccelerateTracker', 'make_accelerate_tracker', 'CodeCarbon',
-           'is_tracker_installed', 'installed_trackers', 'resolve_trackers', 'warn_ignored_variables', 'make_tracker']
+__all__ = ['RUN_SUMMARY_KEYS', 'TEXTS_NAME', 'OWN_RUNS', 'TRACKER_CLASSES', 'IGNORED_VARIABLES', 'prefix_log_names',
+           'unwrap_scalar', 'numeric_values', 'tracked_row', 'markdown_table', 'RunDescription', 'to_plain',
+           'model_settings', 'tracker_config', 'Tracker', 'TensorBoard', 'WandB', 'Trackio', 'MLflow',
+           'AccelerateTracker', 'make_accelerate_tracker', 'CodeCarbon', 'is_tracker_installed', 'installed_trackers',
+           'resolve_trackers', 'warn_ignored_variables', 'make_tracker']
 
 # %% ../../nbs/10_live/02_trackers.ipynb #31cacc00
 # logged once, at the end: numbers of the whole run
@@ -52,6 +53,15 @@ def tracked_row(logs: dict, step: int) -> dict:
     "Return the row of a tracker in which the step is a value, without the numbers of the whole run."
     values = {k: v for k, v in logs.items() if k not in RUN_SUMMARY_KEYS}
     return {**prefix_log_names(values), "train/global_step": step}
+
+# the name of generated texts in a tracker
+TEXTS_NAME = "eval/texts"
+
+def markdown_table(rows: list[dict]) -> str:
+    "Return rows as a table in Markdown, one line per row."
+    def cell(value: Any) -> str: return str("" if value is None else value).replace("|", "\\|").replace("\n", "<br>")
+    lines = [[*rows[0]], ["---"] * len(rows[0]), *([*row.values()] for row in rows)]
+    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
 
 # %% ../../nbs/10_live/02_trackers.ipynb #2a0e1e92
@@ -111,6 +121,7 @@ class Tracker:
     name = ""
     def open(self, about: RunDescription): "Begin a run, or continue the run with this key."
     def log(self, logs: dict, step: int): "Log values, under the names that the run uses."
+    def log_texts(self, rows: list[dict], step: int): "Log generated texts: rows with prompt, generated, reference."
     def back(self, step: int): "Discard the values of later steps; the same steps will be logged again."
     def close(self): "Close the tracker at the end of the run, or before the run moves to another process."
 
@@ -134,6 +145,10 @@ class TensorBoard(Tracker):
         for name, value in numeric_values(prefix_log_names(logs), (int, float, str)).items():
             add = self.writer.add_text if isinstance(value, str) else self.writer.add_scalar
             add(name, value, step)
+        self.writer.flush()
+
+    def log_texts(self, rows: list[dict], step: int):
+        self.writer.add_text(TEXTS_NAME, markdown_table(rows), step)
         self.writer.flush()
 
     def back(self, step: int):
@@ -178,6 +193,11 @@ class WandB(Tracker):
                 self.run.summary[name] = logs[name]
         self.run.log(tracked_row(logs, step))
 
+    def log_texts(self, rows: list[dict], step: int):
+        import wandb
+        table = wandb.Table(columns=[*rows[0]], data=[[*row.values()] for row in rows])
+        self.run.log({TEXTS_NAME: table, "train/global_step": step})
+
     def close(self):
         if self.own:
             self.run.finish()
@@ -203,6 +223,9 @@ class Trackio(Tracker):
     def log(self, logs: dict, step: int):
         self.over = self.over or "train_runtime" in logs
         self.run.log(tracked_row(logs, step), step=step)
+
+    def log_texts(self, rows: list[dict], step: int):
+        self.run.log({TEXTS_NAME: markdown_table(rows), "train/global_step": step}, step=step)
 
     def close(self):
         import trackio
@@ -269,6 +292,10 @@ class MLflow(Tracker):
         metrics = {re.sub(r"[^0-9A-Za-z_\-. :/]", "_", k): v for k, v in numeric_values(logs).items()}
         mlflow.log_metrics(metrics, step=step, run_id=self.id)
 
+    def log_texts(self, rows: list[dict], step: int):
+        import mlflow
+        mlflow.MlflowClient().log_text(self.id, markdown_table(rows), f"{TEXTS_NAME}/step-{step}.md")
+
     def close(self):
         import mlflow
         if not self.own: return
@@ -312,6 +339,9 @@ class AccelerateTracker(Tracker):
 
     def log(self, logs: dict, step: int):
         self.tracker.log(numeric_values(prefix_log_names(logs), (int, float, str)), step=step)
+
+    def log_texts(self, rows: list[dict], step: int):
+        self.tracker.log({TEXTS_NAME: markdown_table(rows)}, step=step)
 
     def close(self):
         self.tracker.finish()
