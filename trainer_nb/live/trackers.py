@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..args.fields import TRACKERS
+from ..args.fields import TRACKERS, TRANSFORMERS_TRACKERS
 from ..args.training_args import TrainingArguments
+from ..core.callbacks import TrainerCallback
 from ..core.errors import warn
 
 
@@ -24,7 +25,7 @@ __all__ = ['RUN_SUMMARY_KEYS', 'TEXTS_NAME', 'OWN_RUNS', 'TRACKER_CLASSES', 'IGN
            'unwrap_scalar', 'numeric_values', 'tracked_row', 'markdown_table', 'RunDescription', 'to_plain',
            'model_settings', 'tracker_config', 'Tracker', 'TensorBoard', 'WandB', 'Trackio', 'MLflow',
            'AccelerateTracker', 'make_accelerate_tracker', 'CodeCarbon', 'is_tracker_installed', 'installed_trackers',
-           'resolve_trackers', 'warn_ignored_variables', 'make_tracker']
+           'resolve_trackers', 'transformers_callback', 'warn_ignored_variables', 'make_tracker']
 
 # %% ../../nbs/10_live/02_trackers.ipynb #31cacc00
 # logged once, at the end: numbers of the whole run
@@ -390,10 +391,21 @@ TRACKER_CLASSES = {
 }
 # where the module, or the package on PyPI, does not have the name of the tracker
 _MODULES = {"tensorboard": ("tensorboard", "tensorboardX")}
-_PIP = {"comet_ml": "comet-ml"}
+_PIP = {
+    "comet_ml": "comet-ml", "azure_ml": "azureml-sdk", "dagshub": "dagshub mlflow", "flyte": "flytekit flytekitplugins-deck-standard",
+}
+# what transformers' callbacks need, all of it
+_NEEDED = {
+    "azure_ml": ("azureml", "azureml.core"),
+    "neptune": ("neptune",),
+    "dagshub": ("dagshub", "mlflow"),
+    "flyte": ("flytekit", "flytekitplugins"),
+    "kubeflow": (),
+}
 
 def is_tracker_installed(name: str) -> bool:
     "Return True if the library of a tracker is installed."
+    if name in _NEEDED: return all(importlib.util.find_spec(module) is not None for module in _NEEDED[name])
     return any(importlib.util.find_spec(module) is not None for module in _MODULES.get(name, (name,)))
 
 def installed_trackers() -> list[str]:
@@ -401,7 +413,14 @@ def installed_trackers() -> list[str]:
     names = [name for name in TRACKERS if is_tracker_installed(name)]
     if "mlflow" in names and _is_variable_set("DISABLE_MLFLOW_INTEGRATION"):
         names.remove("mlflow")
-    return names
+    if importlib.util.find_spec("transformers") is None: return names
+    # as transformers decides: MLflow reports to Azure ML, Flyte works only within a task, Kubeflow within its job
+    found = [name for name in ("azure_ml", "dagshub", "neptune") if is_tracker_installed(name)]
+    if "azure_ml" in found and is_tracker_installed("mlflow"):
+        found.remove("azure_ml")
+    if os.environ.get("KUBEFLOW_TRAINER_SERVER_URL") and not _is_variable_set("DISABLE_KUBEFLOW_INTEGRATION"):
+        found.append("kubeflow")
+    return names + found
 
 def resolve_trackers(
     report_to: str | list[str],  # of TrainingArguments
@@ -415,14 +434,25 @@ def resolve_trackers(
             raise ImportError(
                 f"report_to={name!r} needs {name}, which is not installed: type `pip install {_PIP.get(name, name)}`."
             )
+        if name in TRANSFORMERS_TRACKERS and importlib.util.find_spec("transformers") is None:
+            raise ImportError(
+                f"report_to={name!r} uses the callback of transformers, which is not installed: type"
+                " `pip install transformers`."
+            )
     return names
+
+def transformers_callback(
+    name: str,  # one of TRANSFORMERS_TRACKERS
+) -> TrainerCallback:
+    "Return transformers' own callback for a tracker."
+    from transformers.integrations import get_reporting_integration_callbacks
+    return get_reporting_integration_callbacks(name)[0]()
 
 _ARTIFACTS_HINT = "weights and checkpoints stay in output_dir; send them yourself at on_save or on_train_end"
 _PROJECT_HINT = "give project= to the arguments"
 # by tracker: environment variables that the Trainer's callbacks read, and the alternative here
 IGNORED_VARIABLES = {
     "wandb": {
-        "WANDB_LOG_MODEL": _ARTIFACTS_HINT,
         "WANDB_WATCH": "learn.watch() keeps statistics of gradients and weights",
     },
     "mlflow": {
