@@ -13,10 +13,11 @@ from typing import Any, get_type_hints
 
 # %% auto #0
 __all__ = ['EXTRA_TYPES', 'ENUM_FIELDS', 'OPTIMIZER_NAMES', 'SCHEDULE_NAMES', 'TARGETED_OPTIMIZERS', 'METRIC_SCHEDULES',
-           'LOG_LEVELS', 'TRACKERS', 'CHOICES', 'FIELD_GROUPS', 'arg_field', 'field_default', 'field_types', 'Choice',
-           'IntervalStrategy', 'SaveStrategy', 'HubStrategy', 'SchedulerType', 'OptimizerNames', 'to_builtin',
-           'DurationArgs', 'OptimizationArgs', 'PrecisionArgs', 'MemoryArgs', 'DistributedArgs', 'LoggingArgs',
-           'EvaluationArgs', 'GenerationArgs', 'CheckpointingArgs', 'HubArgs', 'DataArgs', 'ScriptArgs']
+           'LOG_LEVELS', 'TRACKERS', 'TRANSFORMERS_TRACKERS', 'CHOICES', 'FIELD_GROUPS', 'arg_field', 'field_default',
+           'field_types', 'Choice', 'IntervalStrategy', 'SaveStrategy', 'HubStrategy', 'SchedulerType',
+           'OptimizerNames', 'to_builtin', 'DurationArgs', 'OptimizationArgs', 'PrecisionArgs', 'MemoryArgs',
+           'DistributedArgs', 'LoggingArgs', 'EvaluationArgs', 'GenerationArgs', 'CheckpointingArgs', 'HubArgs',
+           'DataArgs', 'ScriptArgs']
 
 # %% ../../nbs/02_args/00_fields.ipynb #cc957b19
 def arg_field(
@@ -157,6 +158,8 @@ LOG_LEVELS = ("detail", "debug", "info", "warning", "error", "critical", "passiv
 TRACKERS = (
     "tensorboard", "wandb", "trackio", "mlflow", "comet_ml", "clearml", "dvclive", "aim", "swanlab", "codecarbon"
 )
+# reported to by the callback of transformers.integrations
+TRANSFORMERS_TRACKERS = ("azure_ml", "neptune", "dagshub", "flyte", "kubeflow")
 CHOICES: dict[str, tuple] = {
     **{name: tuple(member.value for member in enum) for name, enum in ENUM_FIELDS.items()},
     "optim": OPTIMIZER_NAMES,
@@ -331,7 +334,8 @@ class LoggingArgs:
         "the first process of every machine shows progress and has log_level, not only rank 0",
     )
     report_to: None | str | list[str] = arg_field(
-        "none", "trackers that receive the logs: names from TRACKERS; 'all': those that are installed; 'none'"
+        "none", "trackers that receive the logs: names from TRACKERS or TRANSFORMERS_TRACKERS; 'all': those that are"
+        " installed; 'none'"
     )
     run_name: str | None = arg_field(None, "name of the run, for display and trackers")
     project: str = arg_field(

@@ -13,7 +13,8 @@ from dataclasses import Field, fields
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
-from .fields import CHOICES, METRIC_SCHEDULES, TARGETED_OPTIMIZERS, TRACKERS, CheckpointingArgs
+from .fields import CHOICES, METRIC_SCHEDULES, TARGETED_OPTIMIZERS, TRACKERS, TRANSFORMERS_TRACKERS
+from .fields import CheckpointingArgs
 from .fields import field_default, field_types, to_builtin
 from ..core.errors import short_repr, suggest_names, warn
 
@@ -395,30 +396,17 @@ def _best_model_setting(args: TrainingArguments) -> str | None:
     return None
 
 # %% ../../nbs/02_args/03_validation.ipynb #9c5854d0
-# tracker: its callback in transformers.integrations
-_TRANSFORMERS_ONLY_TRACKERS = {
-    "azure_ml": "AzureMLCallback",
-    "neptune": "NeptuneCallback",
-    "dagshub": "DagsHubCallback",
-    "flyte": "FlyteCallback",
-    "kubeflow": "KubeflowCallback",
-}
-
 def check_trackers(args: TrainingArguments) -> None:
     "Raise ValueError for unknown trackers, and for TensorBoard without a folder to write to."
     names = args.report_to if isinstance(args.report_to, list) else [args.report_to or "none"]
     for name in names:
-        if name in _TRANSFORMERS_ONLY_TRACKERS:
-            raise ValueError(
-                f"report_to={name!r} is supported only through transformers' callback; give the Learner"
-                f" callbacks=[transformers.integrations.{_TRANSFORMERS_ONLY_TRACKERS[name]}()]."
-            )
         if name in ("all", "none") and len(names) > 1:
             raise ValueError(f"report_to={names!r} combines {name!r} with other names; leave it out, or the others.")
-        if name not in (*TRACKERS, "all", "none"):
+        known = (*TRACKERS, *TRANSFORMERS_TRACKERS)
+        if name not in (*known, "all", "none"):
             raise ValueError(
-                f"report_to={name!r} is not one of {', '.join(map(repr, TRACKERS))}, 'all',"
-                f" 'none'.{suggest_names(name, TRACKERS)}"
+                f"report_to={name!r} is not one of {', '.join(map(repr, known))}, 'all', 'none'."
+                f"{suggest_names(name, known)}"
             )
     folder = args.logging_dir or args.output_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")
     if "tensorboard" in names and folder is None:

@@ -14,16 +14,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..args.fields import TRACKERS
+from ..args.fields import TRACKERS, TRANSFORMERS_TRACKERS
 from ..args.training_args import TrainingArguments
+from ..core.callbacks import TrainerCallback
 from ..core.errors import warn
 
 
 # %% auto #0
-__all__ = ['RUN_SUMMARY_KEYS', 'OWN_RUNS', 'TRACKER_CLASSES', 'IGNORED_VARIABLES', 'prefix_log_names', 'unwrap_scalar',
-           'numeric_values', 'tracked_row', 'RunDescription', 'to_plain', 'model_settings', 'tracker_config', 'Tracker',
-           'TensorBoard', 'WandB', 'Trackio', 'MLflow', 'AccelerateTracker', 'make_accelerate_tracker', 'CodeCarbon',
-           'is_tracker_installed', 'installed_trackers', 'resolve_trackers', 'warn_ignored_variables', 'make_tracker']
+__all__ = ['RUN_SUMMARY_KEYS', 'TEXTS_NAME', 'OWN_RUNS', 'TRACKER_CLASSES', 'IGNORED_VARIABLES', 'prefix_log_names',
+           'unwrap_scalar', 'numeric_values', 'tracked_row', 'markdown_table', 'RunDescription', 'to_plain',
+           'model_settings', 'tracker_config', 'Tracker', 'TensorBoard', 'WandB', 'Trackio', 'MLflow',
+           'AccelerateTracker', 'make_accelerate_tracker', 'CodeCarbon', 'is_tracker_installed', 'installed_trackers',
+           'resolve_trackers', 'transformers_callback', 'warn_ignored_variables', 'make_tracker']
 
 # %% ../../nbs/10_live/02_trackers.ipynb #31cacc00
 # logged once, at the end: numbers of the whole run
@@ -52,6 +54,15 @@ def tracked_row(logs: dict, step: int) -> dict:
     "Return the row of a tracker in which the step is a value, without the numbers of the whole run."
     values = {k: v for k, v in logs.items() if k not in RUN_SUMMARY_KEYS}
     return {**prefix_log_names(values), "train/global_step": step}
+
+# the name of generated texts in a tracker
+TEXTS_NAME = "eval/texts"
+
+def markdown_table(rows: list[dict]) -> str:
+    "Return rows as a table in Markdown, one line per row."
+    def cell(value: Any) -> str: return str("" if value is None else value).replace("|", "\\|").replace("\n", "<br>")
+    lines = [[*rows[0]], ["---"] * len(rows[0]), *([*row.values()] for row in rows)]
+    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
 
 # %% ../../nbs/10_live/02_trackers.ipynb #2a0e1e92
@@ -111,6 +122,7 @@ class Tracker:
     name = ""
     def open(self, about: RunDescription): "Begin a run, or continue the run with this key."
     def log(self, logs: dict, step: int): "Log values, under the names that the run uses."
+    def log_texts(self, rows: list[dict], step: int): "Log generated texts: rows with prompt, generated, reference."
     def back(self, step: int): "Discard the values of later steps; the same steps will be logged again."
     def close(self): "Close the tracker at the end of the run, or before the run moves to another process."
 
@@ -134,6 +146,10 @@ class TensorBoard(Tracker):
         for name, value in numeric_values(prefix_log_names(logs), (int, float, str)).items():
             add = self.writer.add_text if isinstance(value, str) else self.writer.add_scalar
             add(name, value, step)
+        self.writer.flush()
+
+    def log_texts(self, rows: list[dict], step: int):
+        self.writer.add_text(TEXTS_NAME, markdown_table(rows), step)
         self.writer.flush()
 
     def back(self, step: int):
@@ -178,6 +194,11 @@ class WandB(Tracker):
                 self.run.summary[name] = logs[name]
         self.run.log(tracked_row(logs, step))
 
+    def log_texts(self, rows: list[dict], step: int):
+        import wandb
+        table = wandb.Table(columns=[*rows[0]], data=[[*row.values()] for row in rows])
+        self.run.log({TEXTS_NAME: table, "train/global_step": step})
+
     def close(self):
         if self.own:
             self.run.finish()
@@ -203,6 +224,9 @@ class Trackio(Tracker):
     def log(self, logs: dict, step: int):
         self.over = self.over or "train_runtime" in logs
         self.run.log(tracked_row(logs, step), step=step)
+
+    def log_texts(self, rows: list[dict], step: int):
+        self.run.log({TEXTS_NAME: markdown_table(rows), "train/global_step": step}, step=step)
 
     def close(self):
         import trackio
@@ -269,6 +293,10 @@ class MLflow(Tracker):
         metrics = {re.sub(r"[^0-9A-Za-z_\-. :/]", "_", k): v for k, v in numeric_values(logs).items()}
         mlflow.log_metrics(metrics, step=step, run_id=self.id)
 
+    def log_texts(self, rows: list[dict], step: int):
+        import mlflow
+        mlflow.MlflowClient().log_text(self.id, markdown_table(rows), f"{TEXTS_NAME}/step-{step}.md")
+
     def close(self):
         import mlflow
         if not self.own: return
@@ -312,6 +340,9 @@ class AccelerateTracker(Tracker):
 
     def log(self, logs: dict, step: int):
         self.tracker.log(numeric_values(prefix_log_names(logs), (int, float, str)), step=step)
+
+    def log_texts(self, rows: list[dict], step: int):
+        self.tracker.log({TEXTS_NAME: markdown_table(rows)}, step=step)
 
     def close(self):
         self.tracker.finish()
@@ -360,10 +391,21 @@ TRACKER_CLASSES = {
 }
 # where the module, or the package on PyPI, does not have the name of the tracker
 _MODULES = {"tensorboard": ("tensorboard", "tensorboardX")}
-_PIP = {"comet_ml": "comet-ml"}
+_PIP = {
+    "comet_ml": "comet-ml", "azure_ml": "azureml-sdk", "dagshub": "dagshub mlflow", "flyte": "flytekit flytekitplugins-deck-standard",
+}
+# what transformers' callbacks need, all of it
+_NEEDED = {
+    "azure_ml": ("azureml", "azureml.core"),
+    "neptune": ("neptune",),
+    "dagshub": ("dagshub", "mlflow"),
+    "flyte": ("flytekit", "flytekitplugins"),
+    "kubeflow": (),
+}
 
 def is_tracker_installed(name: str) -> bool:
     "Return True if the library of a tracker is installed."
+    if name in _NEEDED: return all(importlib.util.find_spec(module) is not None for module in _NEEDED[name])
     return any(importlib.util.find_spec(module) is not None for module in _MODULES.get(name, (name,)))
 
 def installed_trackers() -> list[str]:
@@ -371,7 +413,14 @@ def installed_trackers() -> list[str]:
     names = [name for name in TRACKERS if is_tracker_installed(name)]
     if "mlflow" in names and _is_variable_set("DISABLE_MLFLOW_INTEGRATION"):
         names.remove("mlflow")
-    return names
+    if importlib.util.find_spec("transformers") is None: return names
+    # as transformers decides: MLflow reports to Azure ML, Flyte works only within a task, Kubeflow within its job
+    found = [name for name in ("azure_ml", "dagshub", "neptune") if is_tracker_installed(name)]
+    if "azure_ml" in found and is_tracker_installed("mlflow"):
+        found.remove("azure_ml")
+    if os.environ.get("KUBEFLOW_TRAINER_SERVER_URL") and not _is_variable_set("DISABLE_KUBEFLOW_INTEGRATION"):
+        found.append("kubeflow")
+    return names + found
 
 def resolve_trackers(
     report_to: str | list[str],  # of TrainingArguments
@@ -385,14 +434,25 @@ def resolve_trackers(
             raise ImportError(
                 f"report_to={name!r} needs {name}, which is not installed: type `pip install {_PIP.get(name, name)}`."
             )
+        if name in TRANSFORMERS_TRACKERS and importlib.util.find_spec("transformers") is None:
+            raise ImportError(
+                f"report_to={name!r} uses the callback of transformers, which is not installed: type"
+                " `pip install transformers`."
+            )
     return names
+
+def transformers_callback(
+    name: str,  # one of TRANSFORMERS_TRACKERS
+) -> TrainerCallback:
+    "Return transformers' own callback for a tracker."
+    from transformers.integrations import get_reporting_integration_callbacks
+    return get_reporting_integration_callbacks(name)[0]()
 
 _ARTIFACTS_HINT = "weights and checkpoints stay in output_dir; send them yourself at on_save or on_train_end"
 _PROJECT_HINT = "give project= to the arguments"
 # by tracker: environment variables that the Trainer's callbacks read, and the alternative here
 IGNORED_VARIABLES = {
     "wandb": {
-        "WANDB_LOG_MODEL": _ARTIFACTS_HINT,
         "WANDB_WATCH": "learn.watch() keeps statistics of gradients and weights",
     },
     "mlflow": {
