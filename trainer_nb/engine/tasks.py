@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -181,12 +181,17 @@ def log(
 ) -> None:
     "Log values at once; within a step, hold them back until it is committed."
     run = learner.run_state
+    given = logs
     logs = {k: v.detach() if isinstance(v, torch.Tensor) else v for k, v in logs.items()}
     if run.phase == "step":
         run.pending_logs.append(logs)
         return
     logs = {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in logs.items()}
-    logs |= {"epoch": run.state.epoch} | token_metrics(run)
+    place = {"epoch": run.state.epoch} | token_metrics(run)
+    logs |= place
+    if isinstance(given, MutableMapping):
+        # an override of evaluate() logs its metrics, then returns them: the Trainer adds the epoch to both
+        given.update(place)
     run.state.log_history.append({**logs, "step": run.state.global_step})
     run.history.note("log", run.state.global_step, **logs)
     run_tasks_now(learner, Task("event", "on_log", {"logs": logs}))
