@@ -151,7 +151,7 @@ def do_log(learner: TrainerBase, task: Task) -> None:
             run.backups.adaptive.detect_changes()
     # The Trainer passes the time at which training began to an override.
     try:
-        learner.log(*positional_args(learner.log, dict(task.data["logs"]), time.time() - run.seconds))
+        learner.log(*positional_args(learner.log, task.data["logs"], time.time() - run.seconds))
     finally:
         # the values are logged; the callbacks' event is queued
         task.done = bool(run.num_pushed_tasks)
@@ -187,13 +187,13 @@ def log(
         run.pending_logs.append(logs)
         return
     logs = {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in logs.items()}
-    place = {"epoch": run.state.epoch} | token_metrics(run)
-    logs |= place
-    if isinstance(given, MutableMapping):
-        # an override of evaluate() logs its metrics, then returns them: the Trainer adds the epoch to both
-        given.update(place)
+    logs |= {"epoch": run.state.epoch} | token_metrics(run)
     run.state.log_history.append({**logs, "step": run.state.global_step})
     run.history.note("log", run.state.global_step, **logs)
+    if isinstance(given, MutableMapping):
+        # metrics are logged and then returned: they get the epoch, and what callbacks add to the log
+        given.update(logs)
+        logs = given
     run_tasks_now(learner, Task("event", "on_log", {"logs": logs}))
 
 def do_log_values(learner: TrainerBase, task: Task) -> None:

@@ -27,7 +27,7 @@ raw_datasets = small_data.texts()
 tokenizer = small_data.tokenizer(raw_datasets["train"]["text"])
 model = GPT2LMHeadModel(GPT2Config(
     vocab_size=len(tokenizer), n_positions=16, n_embd=16, n_layer=2, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0,
-    attn_pdrop=0.0, bos_token_id=2, eos_token_id=3))
+    attn_pdrop=0.0, bos_token_id=2, eos_token_id=3, pad_token_id=0))
 if data_args.streaming:
     from datasets import IterableDatasetDict
     raw_datasets = IterableDatasetDict({k: v.to_iterable_dataset(num_shards=2) for k, v in raw_datasets.items()})
@@ -36,7 +36,8 @@ if data_args.streaming:
 def group_texts(examples):
     joined = {k: list(chain(*examples[k])) for k in examples}
     total = (len(joined["input_ids"]) // data_args.block_size) * data_args.block_size
-    result = {k: [t[i:i + data_args.block_size] for i in range(0, total, data_args.block_size)] for k, t in joined.items()}
+    result = {k: [t[i:i + data_args.block_size] for i in range(0, total, data_args.block_size)]
+              for k, t in joined.items()}
     result["labels"] = result["input_ids"].copy()
     return result
 
@@ -83,4 +84,4 @@ if training_args.do_eval:
     found["eval"] = metrics
 trainer.create_model_card(tasks="text-generation", dataset_tags="texts", dataset="texts")
 found["log"] = trainer.state.log_history
-found["weights"] = {name: p.detach().numpy() for name, p in trainer.model.named_parameters()}
+found["weights"] = {name: p.detach().float().numpy() for name, p in trainer.model.named_parameters()}

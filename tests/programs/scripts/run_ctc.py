@@ -27,7 +27,8 @@ os.makedirs(training_args.output_dir, exist_ok=True)
 with open(os.path.join(training_args.output_dir, "vocab.json"), "w") as writer:
     json.dump({"[PAD]": 0, "[UNK]": 1, "|": 2, "a": 3, "b": 4}, writer)
 tokenizer = Wav2Vec2CTCTokenizer(
-    os.path.join(training_args.output_dir, "vocab.json"), unk_token="[UNK]", pad_token="[PAD]", word_delimiter_token="|")
+    os.path.join(training_args.output_dir, "vocab.json"), unk_token="[UNK]", pad_token="[PAD]",
+    word_delimiter_token="|")
 feature_extractor = Wav2Vec2FeatureExtractor(return_attention_mask=True)
 processor = Wav2Vec2Processor(feature_extractor=feature_extractor, tokenizer=tokenizer)
 
@@ -63,6 +64,7 @@ model = Wav2Vec2ForCTC(Wav2Vec2Config(
     conv_dim=(8, 8), conv_stride=(5, 4), conv_kernel=(10, 8), num_feat_extract_layers=2, num_conv_pos_embeddings=8,
     num_conv_pos_embedding_groups=2, hidden_dropout=0.0, attention_dropout=0.0, activation_dropout=0.0,
     feat_proj_dropout=0.0, final_dropout=0.0, layerdrop=0.0, apply_spec_augment=False, pad_token_id=0,
+    bos_token_id=5, eos_token_id=6,
     ctc_loss_reduction=model_args.ctc_loss_reduction, ctc_zero_infinity=True))
 if model_args.freeze_feature_encoder:
     model.freeze_feature_encoder()

@@ -25,12 +25,18 @@ class ScriptArguments:
 class Recorder(TrainerCallback):
     "Write down every event with the place in the run."
     def __init__(self): self.events = []
-    def __getattribute__(self, name):
-        if not name.startswith("on_") or name == "on_substep_end": return super().__getattribute__(name)
-        def record(args, state, control, **kwargs):
-            given = sorted(k for k in kwargs if kwargs[k] is not None and k not in ("learner",))
-            self.events.append((name, state.global_step, state.epoch, control.should_save, control.should_evaluate, given))
-        return record
+
+
+def recorder_of(name):
+    def record(self, args, state, control, **kwargs):
+        given = sorted(k for k in kwargs if kwargs[k] is not None and k != "learner")
+        place = (state.global_step, state.epoch, control.should_save, control.should_evaluate)
+        self.events.append((name, *place, *given))
+    return record
+
+
+for event in [name for name in vars(TrainerCallback) if name.startswith("on_")]:
+    setattr(Recorder, event, recorder_of(event))
 
 
 class Actor(TrainerCallback):
@@ -42,8 +48,6 @@ class Actor(TrainerCallback):
     def on_evaluate(self, args, state, control, metrics, **kwargs):
         with open(os.path.join(args.output_dir, "seen.txt"), "a") as file:
             file.write(f"{state.global_step} {sorted(k for k in metrics if 'second' not in k)}\n")
-    def on_log(self, args, state, control, logs, **kwargs):
-        logs["seen_by_actor"] = 1.0
 
 
 class Stop(TrainerCallback):
@@ -58,8 +62,6 @@ class WeightedTrainer(Trainer):
         outputs = model(**inputs)
         weight = torch.tensor([1.0, 2.0], device=model.device)
         loss = torch.nn.functional.cross_entropy(outputs.logits.view(-1, 2), labels.view(-1), weight=weight)
-        if model.training and self.state.global_step % 5 == 0:
-            self.log({"weighted": 1.0})
         return (loss, outputs) if return_outputs else loss
 
     def get_eval_dataloader(self, eval_dataset=None):
@@ -71,7 +73,8 @@ class WeightedTrainer(Trainer):
     def evaluation_loop(self, *args, **kwargs):
         output = super().evaluation_loop(*args, **kwargs)
         prefix = kwargs.get("metric_key_prefix", "eval")
-        output.metrics[f"{prefix}_twice"] = 2 * output.metrics[f"{prefix}_loss"]
+        if f"{prefix}_loss" in output.metrics:
+            output.metrics[f"{prefix}_twice"] = 2 * output.metrics[f"{prefix}_loss"]
         return output
 
 
@@ -123,9 +126,9 @@ trainer.log_metrics("train", result.metrics)
 trainer.save_metrics("train", result.metrics)
 trainer.save_state()
 found["result"] = (result.global_step, result.training_loss, sorted(result.metrics))
-found["eval"] = trainer.evaluate(data["validation"].select(range(9)), metric_key_prefix="some")
-found["predict"] = tuple(trainer.predict(data["test"]) if False else trainer.predict(data["validation"]))
-found["lr"] = (trainer.optimizer.param_groups[0]["lr"], trainer.lr_scheduler.get_last_lr(), len(trainer.optimizer.param_groups))
+found["eval"] = trainer.evaluate(data["validation"].select(range(10)), metric_key_prefix="some")
+found["predict"] = tuple(trainer.predict(data["test"].select(range(10))))
+found["rates"] = [group["lr"] for group in trainer.optimizer.param_groups], trainer.lr_scheduler.get_last_lr()
 found["events"] = recorder.events
 found["log"] = trainer.state.log_history
 found["weights"] = {name: p.detach().numpy() for name, p in trainer.model.named_parameters()}

@@ -29,7 +29,8 @@ if model_args.model_type == "vit":
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, id2label=id2label, label2id=label2id))
 else:
     model = ResNetForImageClassification(ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", id2label=id2label, label2id=label2id))
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", id2label=id2label,
+        label2id=label2id))
 
 
 def collate_fn(examples):

@@ -1,9 +1,7 @@
 from transformers import Trainer, TrainingArguments
 
 # Token classification: labels aligned with words, batches of like lengths, label smoothing, evaluation by epochs.
-import json
 import os
-import sys
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -91,7 +89,8 @@ if training_args.do_predict:
     predictions, labels, metrics = trainer.predict(tokenized_datasets["test"], metric_key_prefix="predict")
     found["predict"] = (predictions, labels, metrics)
     predictions = np.argmax(predictions, axis=2)
-    true_predictions = [[label_list[p] for p, tag in zip(row, tags) if tag != -100] for row, tags in zip(predictions, labels)]
+    true_predictions = [[label_list[p] for p, tag in zip(row, tags) if tag != -100]
+                        for row, tags in zip(predictions, labels)]
     trainer.log_metrics("predict", metrics)
     trainer.save_metrics("predict", metrics)
     if trainer.is_world_process_zero():
@@ -101,4 +100,3 @@ if training_args.do_predict:
 trainer.create_model_card(tasks="token-classification", finetuned_from="tiny-bert")
 found["log"] = trainer.state.log_history
 found["weights"] = {name: p.detach().numpy() for name, p in trainer.model.named_parameters()}
-json.dump(found["log"], sys.stderr, default=float)

@@ -61,7 +61,7 @@ def compute_metrics(eval_preds):
 
 trainer = Seq2SeqTrainer(
     model=model, args=training_args, train_dataset=tokenized["train"],
-    eval_dataset={"seen": tokenized["train"].select(range(7)), "new": tokenized["validation"]},
+    eval_dataset={"seen": tokenized["train"].select(range(10)), "new": tokenized["validation"]},
     processing_class=tokenizer, data_collator=data_collator,
     compute_metrics=compute_metrics if training_args.predict_with_generate else None)
 found = {}
@@ -70,14 +70,15 @@ trainer.save_model()
 trainer.log_metrics("train", train_result.metrics)
 trainer.save_metrics("train", train_result.metrics)
 trainer.save_state()
-found["eval"] = metrics = trainer.evaluate(max_length=6, num_beams=2, metric_key_prefix="eval")
+found["eval"] = metrics = trainer.evaluate(metric_key_prefix="eval")
 trainer.log_metrics("eval", metrics)
 trainer.save_metrics("eval", metrics)
-result = trainer.predict(tokenized["test"].remove_columns("labels"), metric_key_prefix="predict", max_new_tokens=5)
+result = trainer.predict(tokenized["test"].select(range(5)), metric_key_prefix="predict", max_new_tokens=5)
 found["predict"] = tuple(result)
 trainer.save_metrics("predict", result.metrics)
 if training_args.predict_with_generate:
-    texts = tokenizer.batch_decode(np.where(result.predictions != -100, result.predictions, 0), skip_special_tokens=True)
+    tokens = np.where(result.predictions != -100, result.predictions, tokenizer.pad_token_id)
+    texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
     with open(os.path.join(training_args.output_dir, "generated_predictions.txt"), "w", encoding="utf-8") as writer:
         writer.write("\n".join(texts))
 trainer.create_model_card(language=["en", "de"], tasks="translation")

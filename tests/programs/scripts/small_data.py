@@ -135,6 +135,7 @@ def sounds(rows=40):
         heights = draw.integers(0, 2, 1 + i % 3)
         wave = np.concatenate([np.sin(np.arange(400) * (0.3 + 0.4 * h)) for h in heights])
         wave = wave + 0.05 * draw.standard_normal(len(wave))
-        return {"audio": wave.astype(np.float32).tolist(), "label": int(heights[0]), "text": "".join("ab"[h] for h in heights)}
+        text = "".join("ab"[h] for h in heights)
+        return {"audio": wave.astype(np.float32).tolist(), "label": int(heights[0]), "text": text}
     made = [row(i) for i in range(rows)]
     return DatasetDict(train=Dataset.from_list(made[:-13]), validation=Dataset.from_list(made[-13:]))
