@@ -35,7 +35,7 @@ def recorder_of(name):
     return record
 
 
-for event in [name for name in vars(TrainerCallback) if name.startswith("on_")]:
+for event in [name for name in vars(TrainerCallback) if name.startswith("on_") and name != "on_init_end"]:
     setattr(Recorder, event, recorder_of(event))
 
 
