@@ -315,6 +315,17 @@ def test_a_command_line_means_the_same_to_transformers_parser(tmp_path):
     assert parser.parse_dict(TrainingArguments(seed=3).to_dict())[0] == TrainingArguments(seed=3)
     assert TrainingArguments(learning_rate=[1e-3, 1e-4], layer_groups=["a"]).learning_rate == [1e-3, 1e-4]   # its reading of the types changes nothing here
 
+def test_words_of_a_command_line_that_the_trainers_arguments_take():
+    "transformers' parser gives every field, also those with defaults, and passes on True as a word."
+    parser = pytest.importorskip("transformers").HfArgumentParser(TrainingArguments)
+    for word, counted in (("True", "all"), ("true", "all"), ("False", "no"), ("non_padding", "non_padding")):
+        args, = parser.parse_args_into_dataclasses(["--include_num_input_tokens_seen", word])
+        assert args.include_num_input_tokens_seen == counted
+    for words in (["--sortish_sampler"], ["--sortish_sampler", "True"]):
+        with pytest.warns(UserWarning, match="older name"): args, = parser.parse_args_into_dataclasses(words)
+        assert args.train_sampling_strategy == "group_by_length"
+    with pytest.raises(ValueError, match="both are given"): TrainingArguments(sortish_sampler=True, train_sampling_strategy="sequential")
+
 @pytest.mark.parametrize("name", sorted(set(OTHER) - set(NEEDS) - {"layer_groups"}))
 def test_every_field_can_be_given_on_a_command_line(name):
     value = OTHER[name]

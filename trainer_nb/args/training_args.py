@@ -183,6 +183,9 @@ class TrainingArguments(
             self.hub_token = None
         # bools are accepted, though the annotation is one that command-line parsers support
         counted: Any = self.include_num_input_tokens_seen
+        if isinstance(counted, str):
+            # as a parser of a command line passes it on
+            counted = {"true": True, "false": False}.get(counted.lower(), counted)
         if isinstance(counted, bool):
             self.include_num_input_tokens_seen = "all" if counted else "no"
         _parse_json_fields(self)
