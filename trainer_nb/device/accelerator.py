@@ -23,6 +23,7 @@ from .collectives import SINGLE_PROCESS, World, world_size
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_launch_environment
 from .unused_parameters import UnusedParameters
+from .weight_storage import stays_in_place
 
 # %% auto #0
 __all__ = ['NO_CONTEXT', 'mixed_precision', 'check_fp16', 'should_use_cpu', 'kwargs_handlers', 'make_world',
@@ -348,7 +349,9 @@ class Device:
         sharded = None
         with self.patches.activated(), self._isolated.preparing(model) as accelerator:
             if self._sharding_config is None:
-                wrapped = accelerator.prepare_model(model)
+                # None: as the settings of Accelerate have it
+                placement = False if stays_in_place(model) else None
+                wrapped = accelerator.prepare_model(model, device_placement=placement)
             else:
                 # only for the precision
                 wrapped = accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)

@@ -13,6 +13,7 @@ import torch
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import CallbackHandler
 from ..core.errors import InvalidOperation, warn
+from ..device.weight_storage import packed_objects
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.state_forms import STATE_KINDS
@@ -159,9 +160,13 @@ def copied_whole(
     is_module = isinstance(thing, torch.nn.Module)
     for part in thing.modules() if is_module else [thing]:
         detach_computed(getattr(part, "__dict__", {}), memo)
+    # quantized weights are only read: both models have the same ones
+    shared = packed_objects(thing) if is_module else []
+    memo.update({id(o): o for o in shared})
     new = copy.deepcopy(thing, memo)
     if is_module:
-        tensors = [t for t in (*thing.parameters(), *thing.buffers()) if id(t) in memo]
+        apart = set(map(id, shared))
+        tensors = [t for t in (*thing.parameters(), *thing.buffers()) if id(t) in memo and id(t) not in apart]
         share_memory(tensors, memo)
         for t in tensors:
             hang_hooks(t, memo[id(t)], memo)
