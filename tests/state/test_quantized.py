@@ -236,12 +236,18 @@ def test_tools_leave_no_trace(folder, tmp_path, kind):
     learn.step(2)
     learn.inspect()
     learn.lr_find(num_steps=10)
-    assert "4,096" in str(learn.summary()) or "4096" in str(learn.summary()) or "64 x 64" in str(learn.summary())
-    watch = learn.watch()
+    [row] = [r for r in learn.summary() if r["layer"].endswith("0.self_attn.k_proj")]
+    assert row["parameters"] == 64 * 64 + 64 and row["trainable"] == "no"
+    learn.watch(every=1)
     learn.step(1)
-    watch.stop() if hasattr(watch, "stop") else None
+    assert len(learn.watched.frame())
+    learn.freeze("base_model")
+    learn.unfreeze()
+    assert not any(p.requires_grad for n, p in learn.model.named_parameters() if n.endswith("base_layer.weight"))
+    for n, p in learn.model.named_parameters(): p.requires_grad_("lora_" in n)
     step = learn.debug_step()
-    step.forward().backward().grads()
+    step.forward()
+    assert any(r["weight_norm"] is None and r["shape"] == (64, 64) for r in step.backward().grads())
     step.update()
     learn.train()
     assert_same(trained(learn.model), trained(want.model))

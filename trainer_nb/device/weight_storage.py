@@ -16,10 +16,10 @@ from ..core.errors import InvalidOperation
 from .sharding import is_dtensor
 
 # %% auto #0
-__all__ = ['ReadOnlyWeight', 'is_packed', 'is_read_only', 'read_only_weights', 'has_packed_weights', 'offload_map',
-           'weight_parts', 'weight_digest', 'stored_value', 'WeightDigests', 'has_adapters', 'check_quantized',
-           'keep_training_layout', 'packed_objects', 'devices_of', 'is_model_parallel', 'is_spread', 'stays_in_place',
-           'check_placement']
+__all__ = ['ReadOnlyWeight', 'is_packed', 'is_read_only', 'read_only_weights', 'has_packed_weights', 'weight_shape',
+           'offload_map', 'weight_parts', 'weight_digest', 'stored_value', 'WeightDigests', 'has_adapters',
+           'check_quantized', 'keep_training_layout', 'packed_objects', 'devices_of', 'is_model_parallel', 'is_spread',
+           'stays_in_place', 'is_of_bitsandbytes', 'move_model', 'check_placement']
 
 # %% ../../nbs/04_device/03a_weight_storage.ipynb #9a3c0005
 # types of parameters whose values are in their own memory
@@ -52,6 +52,10 @@ def read_only_weights(model: torch.nn.Module) -> Iterator[ReadOnlyWeight]:
 def has_packed_weights(model: torch.nn.Module) -> bool:
     "Return whether a model has packed weights."
     return any(is_packed(o.weight) for o in read_only_weights(model))
+
+def weight_shape(p: torch.Tensor) -> torch.Size:
+    "Return the shape of a weight: of a packed one, that of the weight which was quantized."
+    return torch.Size(getattr(getattr(p, "quant_state", None), "shape", p.shape))
 
 def offload_map(module: torch.nn.Module):
     "Return the mapping in which a hook of Accelerate holds a module's weights; None if there is no such hook."
@@ -221,9 +225,28 @@ def is_spread(model: torch.nn.Module) -> bool:
     return len(devices_of(model)) > 1 or any(offload_map(m) is not None for m in model.modules())
 
 def stays_in_place(model: torch.nn.Module) -> bool:
-    "Return whether a model must not be moved: its layers are distributed or offloaded, or a library has placed them."
-    method = getattr(getattr(model, "quantization_method", None), "value", None)
-    return method == "bitsandbytes" or is_spread(model)
+    "Return whether a model must not be moved: its layers are distributed, or Accelerate has dispatched it."
+    return is_spread(model) or "to" in vars(model)
+
+def is_of_bitsandbytes(model: torch.nn.Module) -> bool:
+    "Return whether a model was quantized with bitsandbytes when it was loaded."
+    return getattr(getattr(model, "quantization_method", None), "value", None) == "bitsandbytes"
+
+def move_model(
+    model: torch.nn.Module,
+    device: torch.device,
+):
+    "Move a model, with the scales of quantized layers, unless it has to stay where it is."
+    if stays_in_place(model): return
+    model.to(device)
+    if not is_of_bitsandbytes(model): return
+    for m in model.modules():
+        state = getattr(m, "state", None)
+        if hasattr(m, "init_8bit_state") and getattr(state, "SCB", None) is not None:
+            state.CB, state.SCB = m.weight.data, state.SCB.to(device)
+    base = model.get_base_model() if callable(getattr(model, "get_base_model", None)) else model
+    if getattr(base, "hf_device_map", None):
+        base.hf_device_map = {"": str(device)}
 
 # %% ../../nbs/04_device/03a_weight_storage.ipynb #9a3c0016
 def check_placement(
@@ -233,8 +256,13 @@ def check_placement(
     "Raise ValueError for weights without values, and InvalidOperation for a distributed model in several processes."
     for name, p in model.named_parameters():
         if not p.is_meta: continue
-        module, key = model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
-        if offload_map(module) is None:
+        if offload_map(model.get_submodule(name.rpartition(".")[0])) is None:
+            if is_spread(model):
+                raise InvalidOperation(
+                    f"{name!r} belongs to an adapter of an offloaded layer, and has no values; keep the layers that get"
+                    " adapters on a device, in device_map=, or leave the others out, with layers_to_transform= of the"
+                    " adapter's configuration."
+                )
             raise ValueError(
                 f"{type(model).__name__} is on the meta device and has no weights; load them, or make the model outside"
                 " of torch.device('meta')."

@@ -15,7 +15,7 @@ import torch
 from ..core.callbacks import close_callbacks
 from ..core.errors import InvalidOperation, release_last_traceback, short_repr, suggest_names
 from ..core.history import History
-from ..device.weight_storage import stays_in_place
+from ..device.weight_storage import move_model
 from ..display.tables import html_table, text_table
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare, redistribute_data, restore_group_settings
@@ -171,8 +171,8 @@ def free_run(learner: TrainerBase):
     reset_run_state(run)
     if run.device is not None:
         run.device.release()
-    if run.model is not None and not stays_in_place(run.model):
-        run.model.to("cpu")
+    if run.model is not None:
+        move_model(run.model, torch.device("cpu"))
     run.discard("device", "wrapped_model", "initial_snapshot", "frozen_weights", "eval_dataloader")
     run.params = []
     run.initial_snapshot_freed = True
