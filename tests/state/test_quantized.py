@@ -1,6 +1,9 @@
 """Quantized base models with adapters (QLoRA): the base is only read, a snapshot has its digest, and every promise about a run holds."""
 import copy
 import gc
+import os
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -336,6 +339,33 @@ def test_a_copy_of_the_model_has_its_own_base(folder):
     again = copy.deepcopy(model)
     a, b = (next(read_only_weights(o)) for o in (model, again))
     assert a.weight is not b.weight and weight_digest(a) == weight_digest(b)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["nf4", "torchao"])
+def test_the_exported_script(folder, tmp_path, kind):
+    "It loads the base as the cells did, and ends in the same weights."
+    (tmp_path/"cells.py").write_text(f"""
+import torch, transformers, peft
+from trainer_nb import Learner
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, TorchAoConfig
+from torchao.quantization import Int8WeightOnlyConfig
+def make():
+    torch.manual_seed(1)
+    quantization = BitsAndBytesConfig(load_in_4bit=True) if {kind == "nf4"} else TorchAoConfig(Int8WeightOnlyConfig())
+    base = AutoModelForCausalLM.from_pretrained({str(folder)!r}, quantization_config=quantization)
+    return peft.get_peft_model(base, peft.LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+rows = torch.arange(96).reshape(12, 8) % 64
+data = [{{"input_ids": r, "labels": r}} for r in rows]
+if __name__ == "__main__":
+    learn = Learner(model_init=make, train_dataset=data, max_steps=4, learning_rate=1e-2, use_cpu=True, disable_tqdm=True, output_dir={str(tmp_path/"out")!r}, save_strategy="no")
+    learn.train()
+    learn.export_script({str(tmp_path/"train.py")!r})
+""")
+    for name in ("cells.py", "train.py"):
+        done = subprocess.run([sys.executable, name], cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+        assert not done.returncode, done.stderr
+    assert "The weights are those of the run, byte for byte." in done.stdout
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ __all__ = ['ReadOnlyWeight', 'is_packed', 'is_read_only', 'read_only_weights', '
 
 # %% ../../nbs/04_device/03a_weight_storage.ipynb #9a3c0005
 # types of parameters whose values are in their own memory
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 class ReadOnlyWeight(NamedTuple):
     "Hold a packed or offloaded weight that is not trained."
