@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from .core.errors import missing_attribute_error
+from .core.errors import InvalidOperation, missing_attribute_error
+from .device.weight_storage import is_model_parallel
 from .engine.loss import label_smoothed_loss
 from .live.model_card import dataset_name, describe_datasets, draft_model_card, is_foreign_card
 from .live.model_card import write_model_card
@@ -174,11 +175,8 @@ def missing_attribute(learner: Any, name: str) -> AttributeError:
 class TrainerCompatMixin:
     "Provide the remaining attributes and methods of the Trainer under its names."
     deepspeed = neftune_hook_handle = None
-    is_deepspeed_enabled = is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = is_model_parallel = (
-        False
-    )
+    is_deepspeed_enabled = is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_distributed_loading_by_transformers = False
-    place_model_on_device = True
     current_flos = 0
     hp_space = hp_name = compute_objective = objective = None
     argument_hints = ARGUMENT_HINTS
@@ -186,6 +184,15 @@ class TrainerCompatMixin:
     @property
     def is_in_train(self) -> bool:
         return self.run_state.owner is not None
+
+    @property
+    def is_model_parallel(self) -> bool:
+        return is_model_parallel(self.run_state.model, self.args.device)
+
+    @property
+    def place_model_on_device(self) -> bool:
+        if self.args.place_model_on_device is not None: return self.args.place_model_on_device
+        return not (self.is_model_parallel or self.is_fsdp_enabled)
 
     @property
     def is_fsdp_enabled(self) -> bool:

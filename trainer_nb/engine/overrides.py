@@ -25,6 +25,7 @@ from ..core.interrupts import RUN_LOCK
 from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import DataCollatorWithPadding, default_data_collator, to_device
 from ..device.accelerator import NO_CONTEXT, check_fp16, empty_device_cache
+from ..device.weight_storage import check_quantized, keep_training_layout
 from .dataloaders import check_eval_data, check_given_data, check_train_dataset
 from .dataloaders import column_dropping_collator, count_samples, drop_unused_columns
 from .dataloaders import find_eval_dataset, initial_training_values, is_iterable_only
@@ -48,10 +49,10 @@ if TYPE_CHECKING:
 __all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'require_optimizer', 'find_param_group', 'make_optimizer', 'call_create_optimizer',
            'call_create_scheduler', 'count_items_in_processes', 'scale_loss', 'is_loss_scaled', 'loss_weight',
            'check_is_model', 'check_constructor_args', 'check_given_optimizers', 'check_cls_and_kwargs',
-           'check_model_storage', 'check_label_smoothing', 'check_arg_types', 'check_batch_eval_metrics',
-           'check_not_remote', 'UserPart', 'check_part', 'resolve_processing_class', 'check_run_not_begun',
-           'check_replaceable', 'replace_part', 'replace_train_dataset', 'replace_optimizer', 'replace_scheduler',
-           'replace_model', 'drop_loader', 'trial_parameter', 'build_model', 'local_model', 'TrainerBase']
+           'check_label_smoothing', 'check_arg_types', 'check_batch_eval_metrics', 'check_not_remote', 'UserPart',
+           'check_part', 'resolve_processing_class', 'check_run_not_begun', 'check_replaceable', 'replace_part',
+           'replace_train_dataset', 'replace_optimizer', 'replace_scheduler', 'replace_model', 'drop_loader',
+           'trial_parameter', 'build_model', 'local_model', 'TrainerBase']
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -181,7 +182,7 @@ def check_constructor_args(
     if model_init is not None and not callable(model_init):
         raise TypeError(f"model_init is a function, not {short_repr(model_init)}.")
     if model is not None:
-        check_model_storage(model)
+        check_quantized(model)
     for name, f in (("loss_func", loss_func), ("compute_loss_func", compute_loss_func)):
         if isinstance(f, type):
             raise TypeError(f"{name} is the class {f.__name__}; give a function, or an instance of it: {f.__name__}().")
@@ -234,18 +235,7 @@ def check_cls_and_kwargs(given: Any) -> None:
         " (torch.optim.SGD, {'lr': 0.1})."
     )
 
-def check_model_storage(model: torch.nn.Module) -> None:
-    "Raise InvalidOperation for a quantized model or one on several devices."
-    if getattr(model, "is_quantized", False):
-        raise InvalidOperation(
-            f"{type(model).__name__} is quantized, and a snapshot cannot hold packed weights; load it without"
-            " quantization_config=, in bf16 if memory is short (activation_checkpointing=True and adapters save more)."
-        )
-    if len(set(map(str, (getattr(model, "hf_device_map", None) or {}).values()))) > 1:
-        raise InvalidOperation(
-            f"{type(model).__name__} is spread over several devices, and a run has its model on one; load it without"
-            " device_map=, or use learn.launch(n) with fsdp='full_shard'."
-        )
+
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #ed9a7605
 def check_label_smoothing(
@@ -408,6 +398,8 @@ def replace_model(learner: TrainerBase, model: torch.nn.Module) -> None:
     "Replace the model before the first step."
     run = learner.run_state
     check_run_not_begun(run, "model", run.model)
+    check_quantized(model)
+    keep_training_layout(model)
     put_on(model, run.args.generation_config)
     if run.device is not None:
         run.device.release()
@@ -448,6 +440,8 @@ def build_model(learner: TrainerBase) -> None:
             model = learner.call_model_init(*positional_args(learner.call_model_init, learner._trial))
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
+    check_quantized(model)
+    keep_training_layout(model)
     put_on(model, run.args.generation_config)
     run.modes.see(model)
     run.model = model
@@ -553,6 +547,7 @@ class TrainerBase:
             learner=weakref.ref(self),
         )
         if model is not None:
+            keep_training_layout(model)
             self.run_state.model = model
         self.run_state.modes.see(model)
         check_given_data(self)

@@ -15,6 +15,7 @@ import torch
 from ..core.callbacks import close_callbacks
 from ..core.errors import InvalidOperation, release_last_traceback, short_repr, suggest_names
 from ..core.history import History
+from ..device.weight_storage import move_model
 from ..display.tables import html_table, text_table
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare, redistribute_data, restore_group_settings
@@ -171,7 +172,7 @@ def free_run(learner: TrainerBase):
     if run.device is not None:
         run.device.release()
     if run.model is not None:
-        run.model.to("cpu")
+        move_model(run.model, torch.device("cpu"))
     run.discard("device", "wrapped_model", "initial_snapshot", "frozen_weights", "eval_dataloader")
     run.params = []
     run.initial_snapshot_freed = True
