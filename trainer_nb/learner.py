@@ -23,7 +23,7 @@ from .engine.loop import TrainOutput, advance, apply_change, check_between_steps
 from .engine.loop import check_can_train_or_corrupted, check_not_in_step, describe_run, guarded
 from .engine.loop import iterate_steps, make_stop_condition, make_train_output, raise_if_interrupted
 from .engine.loop import validate_step_count
-from .engine.overrides import TrainerBase
+from .engine.overrides import TrainerBase, adopt_given_args, renew_model
 from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, record_act
 from .engine.snapshot import capture_snapshot
@@ -66,18 +66,23 @@ class TrainingMixin(TrainerBase):
         trial=None,  # must be None: hyperparameter_search() trains its trials itself
         ignore_keys_for_eval=None,  # keys of the model's output that are not predictions, in evaluations
     ) -> TrainOutput:
-        """Train to the end, continuing a run that has begun; on a finished run,
-        start a new one from the present weights."""
+        """Train to the end, continuing a run that has begun. On a finished run, start a new one: with model_init from a
+        new model, otherwise with the present weights and optimizer."""
         from trainer_nb.state.async_save import wait_for_save
         run = self.run_state
         check_train_args(run, resume_from_checkpoint, trial, ignore_keys_for_eval)
         with guarded(self, "train()", check_can_train):
             under_way = run.state.global_step and not run.finished and not run.corrupted
+            if not under_way and run.remote_run is None:
+                adopt_given_args(self)
             resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
             if resume and not (resume_from_checkpoint is True and under_way):
                 self.load_checkpoint(resume_from_checkpoint)
             elif run.finished and not run.due:
                 self._begin_again()
+            elif not run.state.global_step and run.model_seed not in (None, run.args.seed):
+                # as in the Trainer: the weights are those of the seed with which training begins
+                renew_model(self)
             run_to_end(self, ignore_keys_for_eval)
             wait_for_save(run)
             out = make_train_output(run)
@@ -86,9 +91,11 @@ class TrainingMixin(TrainerBase):
 
     @exclusive
     def _begin_again(self):
-        "Start a new run from the present weights."
-        from trainer_nb.state.restore import restart_from_current_weights
-        restart_from_current_weights(self)
+        "Start a new run after a finished one, and print from what."
+        from trainer_nb.state.restore import restart_finished_run
+        parts = restart_finished_run(self)
+        if self.is_world_process_zero():
+            print(f"train() begins a new run at step 0, with {parts}.", flush=True)
 
     @exclusive
     def steps(self):
@@ -129,7 +136,9 @@ def check_not_finished(learn: TrainerBase, verb: str) -> None:
             f"{verb} has nothing to do: the run is finished after step {run.state.global_step} of"
             f" {run.state.max_steps}."
             f" learn.set(max_steps=...){'' if run.args.max_steps > 0 else ' or learn.set(num_train_epochs=...)'}"
-            " prolongs it; learn.reset() begins anew."
+            " prolongs it; learn.train() begins a new run"
+            f" {'with the present weights' if learn.model_init is None else 'with a new model'}; learn.reset() goes back"
+            " to the first weights."
         )
 
 def run_and_collect(

@@ -252,7 +252,7 @@ def test_set_says_what_it_did():
     for wrong, word in (({"seed": 1}, "cannot be changed"), ({"lerning_rate": 1}, "Did you mean"), ({"lr": 1e-3, "learning_rate": 1e-3}, "lr and learning_rate are different settings"),
                         ({"weight_decay": -1.0}, "weight_decay"), ({"weight_decay": 0.1, "max_steps": 30, "lr": "x"}, "lr")):
         with pytest.raises((ValueError, TypeError), match=word): learn.set(**wrong)
-    assert learn.args.weight_decay == 0.0 and learn.state.max_steps == 14 and len(learn.optimizer.param_groups) == 1
+    assert learn.args.weight_decay == 0.0 and learn.state.max_steps == 14 and len(learn.optimizer.param_groups) == 2
     plain = make()
     plain.step()
     plain.set(lr=1e-3)

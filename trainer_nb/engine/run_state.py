@@ -189,6 +189,9 @@ class RunState(TransientState):
     callbacks: CallbackHandler = kept_field(CallbackHandler)       # snapshots contain those with a state
     learner: weakref.ref[TrainerBase] | None = kept_field()        # for attributes of its subclass, its callbacks and its data
     given_settings: dict[str, Any] = rebuilt_field(dict)           # the settings that were passed to the constructor
+    # the user's TrainingArguments, of which `args` is a copy, and their values at that time
+    given_args: tuple[TrainingArguments | None, dict[str, Any]] = rebuilt_field((None, {}))
+    model_seed: int | None = rebuilt_field()                       # with which model_init made the model
 
     # -- where the run is
     state: TrainerState = value_field(TrainerState)                # step, epoch, logs, as callbacks see them

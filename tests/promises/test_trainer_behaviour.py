@@ -1,0 +1,160 @@
+"""What the Trainer does without being asked, done here too: both sides run, and what they leave behind is compared."""
+import copy
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from trainer_nb import InvalidOperation, Learner, TrainingArguments
+from trainer_nb.engine.snapshot import differences
+from references import Net, accuracy, bert, for_classes, for_language, gpt2, make, net, one_thread, points, relative, sentences, vector   # noqa: F401
+
+
+# --- train() on a finished run -----------------------------------------------------------------------------------------
+
+def logged(one, *names):
+    "The rows of the log, as far as they do not tell the time."
+    return [{k: v for k, v in row.items() if k in names} for row in one.state.log_history]
+
+SHORT = dict(max_steps=6, per_device_train_batch_size=8, logging_steps=2, data_seed=42)
+
+def same_training(theirs, ours):
+    "The weights, the optimizer's state, and the logs."
+    assert relative(vector(ours.model), vector(theirs.model)) < 1e-6
+    names = "loss", "grad_norm", "learning_rate", "step", "epoch"
+    mine, other = logged(ours, *names), logged(theirs, *names)
+    assert [row.keys() for row in mine] == [row.keys() for row in other]
+    for a, b in zip(mine, other): assert a == pytest.approx(b, rel=1e-4)
+    optimizer = getattr(theirs.optimizer, "optimizer", theirs.optimizer)
+    assert len(ours.optimizer.param_groups) == len(optimizer.param_groups)
+    for a, b in zip(ours.optimizer.param_groups, optimizer.param_groups):
+        assert a["lr"] == pytest.approx(b["lr"])
+        for p, q in zip(a["params"], b["params"]):
+            assert sorted(ours.optimizer.state[p]) == sorted(optimizer.state[q])
+            for name, value in optimizer.state[q].items():
+                if isinstance(value, torch.Tensor): torch.testing.assert_close(ours.optimizer.state[p][name], value, rtol=1e-4, atol=1e-8)
+
+
+@pytest.mark.parametrize("given", [{}, {"optim": "sgd", "optim_args": "momentum=0.9"}, {"lr_scheduler_type": "cosine", "warmup_steps": 2},
+                                   {"lr_scheduler_type": "constant"}])
+def test_a_second_train_keeps_weights_and_optimizer(make, capsys, given):
+    theirs, ours = (made(net(), points(60), **SHORT | given) for made in (make.theirs, make.ours))
+    theirs.train(), ours.train()
+    first, state = ours.optimizer, ours.history.run_id
+    capsys.readouterr()
+    a, b = theirs.train(), ours.train()
+    assert a.global_step == b.global_step == 6 and b.training_loss == pytest.approx(a.training_loss, rel=1e-4)
+    assert ours.optimizer is first and ours.history.parent == state
+    lines = [line for line in capsys.readouterr().out.splitlines() if "new run" in line]
+    assert len(lines) == 1 and "same weights" in lines[0] and "same optimizer" in lines[0]
+    same_training(theirs, ours)
+
+
+def test_a_second_train_with_parts_of_the_user(make):
+    "An optimizer of the user's goes on; so does a schedule of theirs, which is not begun anew."
+    for scheduled in (False, True):
+        def parts(model):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            return optimizer, torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 20) if scheduled else None
+        model = net()
+        theirs = make.theirs(model, points(60), **SHORT)
+        theirs.optimizer, theirs.lr_scheduler = parts(theirs.model)
+        ours_model = copy.deepcopy(model)
+        given = {k: v for k, v in SHORT.items()}
+        ours = Learner(ours_model, train_dataset=points(60), optimizers=parts(ours_model), **make.settings(given) | {"learning_rate": 5e-5})
+        for one in (theirs, ours): one.train(), one.train()
+        same_training(theirs, ours)
+
+
+def test_a_second_train_with_model_init_is_a_new_model_and_a_new_optimizer(make, capsys):
+    def started(): return Net()
+    theirs = transformers.Trainer(None, transformers.TrainingArguments(**make.settings(SHORT)), train_dataset=points(60), model_init=started)
+    theirs.remove_callback(transformers.PrinterCallback)
+    ours = Learner(model_init=started, train_dataset=points(60), **make.settings(SHORT))
+    theirs.train(), ours.train()
+    model, optimizer = ours.model, ours.optimizer
+    once = vector(model)
+    capsys.readouterr()
+    theirs.train(), ours.train()
+    assert ours.model is not model and ours.optimizer is not optimizer and torch.equal(vector(ours.model), once)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "new run" in line]
+    assert len(lines) == 1 and "model_init" in lines[0]
+    same_training(theirs, ours)
+    ours.reset()
+    ours.train()
+    assert torch.equal(vector(ours.model), once)
+
+
+def test_a_loop_over_seeds(make):
+    "Each seed has its own weights and its own order, as in the Trainer, and none knows of the others."
+    given = {k: v for k, v in SHORT.items() if k != "data_seed"}
+    theirs = transformers.Trainer(None, transformers.TrainingArguments(**make.settings(given)), train_dataset=points(60), model_init=Net)
+    theirs.remove_callback(transformers.PrinterCallback)
+    ours = Learner(model_init=Net, train_dataset=points(60), **make.settings(given))
+    assert ours.model is not None
+    seen = []
+    for seed in (1, 2, 1):
+        theirs.args.seed = ours.args.seed = seed
+        theirs.train(), ours.train()
+        same_training(theirs, ours)
+        seen.append(vector(ours.model))
+    assert torch.equal(seen[0], seen[2]) and not torch.equal(seen[0], seen[1])
+    alone = Learner(model_init=Net, train_dataset=points(60), **make.settings(given | {"seed": 2}))
+    alone.train()
+    assert torch.equal(vector(alone.model), seen[1])
+
+
+def test_the_arguments_of_the_script_count_for_the_next_run(make):
+    "The Trainer has the very object; here a learner has a copy, and takes over what was changed when a run begins."
+    given = {k: v for k, v in SHORT.items() if k != "data_seed"}
+    args = TrainingArguments(**make.settings(given))
+    ours = Learner(None, args, model_init=Net, train_dataset=points(60))
+    seen = []
+    for seed in (1, 2):
+        args.seed = seed
+        ours.train()
+        seen.append(vector(ours.model))
+        assert ours.args.seed == seed
+    for seed, weights in zip((1, 2), seen):
+        alone = Learner(model_init=Net, train_dataset=points(60), **make.settings(given | {"seed": seed}))
+        alone.train()
+        assert torch.equal(vector(alone.model), weights)
+
+
+def test_what_follows_a_finished_run_is_said(make):
+    ours = make.ours(net(), points(60), **SHORT)
+    ours.train()
+    for verb in (ours.step, ours.run):
+        with pytest.raises(InvalidOperation, match=r"max_steps=.*prolongs.*train\(\) begins a new run"): verb()
+    ours.set(max_steps=9)
+    before = ours.optimizer
+    assert ours.train().global_step == 9 and ours.optimizer is before and ours.history.parent is None
+    ours.train()
+    assert ours.history.parent is not None and ours.state.global_step == 9
+
+
+def test_a_run_after_another_is_exact(make):
+    "It pauses, rewinds, resumes and branches byte for byte, with the state that the first run left in the optimizer."
+    def second():
+        one = make.ours(net(), points(60), **SHORT)
+        one.train()
+        one._begin_again()
+        return one
+    straight = second()
+    straight.train()
+    end = straight.snapshot()
+    other = second()
+    other.step(3)
+    middle = other.snapshot()
+    fork = other.branch()
+    other.rewind(2)
+    other.step(2)
+    assert differences(middle, other.snapshot()) == []
+    folder = other.save_checkpoint()
+    fork.train(), other.train()
+    assert differences(end, other.snapshot()) == [] and torch.equal(vector(fork.model), vector(straight.model))
+    third = make.ours(net(), points(60), **SHORT)
+    third.load_checkpoint(folder)
+    third.train()
+    assert torch.equal(vector(third.model), vector(straight.model))
