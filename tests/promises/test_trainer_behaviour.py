@@ -1,5 +1,6 @@
 """What the Trainer does without being asked, done here too: both sides run, and what they leave behind is compared."""
 import copy
+import warnings
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 
 from trainer_nb import InvalidOperation, Learner, TrainingArguments
 from trainer_nb.engine.snapshot import differences
-from references import Net, accuracy, bert, for_classes, for_language, gpt2, make, net, one_thread, points, relative, sentences, vector   # noqa: F401
+from references import Net, accuracy, bert, for_classes, for_language, gpt2, llama, make, net, one_thread, points, relative, sentences, vector   # noqa: F401
 
 
 # --- train() on a finished run -----------------------------------------------------------------------------------------
@@ -158,3 +159,78 @@ def test_a_run_after_another_is_exact(make):
     third.load_checkpoint(folder)
     third.train()
     assert torch.equal(vector(third.model), vector(straight.model))
+
+
+# --- special tokens ----------------------------------------------------------------------------------------------------
+
+def tokenizer(**special):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(36)} | {"<s>": 36, "</s>": 37, "<pad>": 38, "<unk>": 39}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", **special)
+
+ALL = dict(bos_token="<s>", eos_token="</s>", pad_token="<pad>")
+LANGUAGE = dict(max_steps=2, per_device_train_batch_size=4, logging_steps=1, data_collator=for_language)
+
+def configs(folder):
+    "The bytes of the configurations in a folder."
+    return {name: (folder / name).read_bytes() for name in ("config.json", "generation_config.json") if (folder / name).is_file()}
+
+def ends(model, value):
+    model.generation_config.eos_token_id = value
+    return model
+
+class Processor(transformers.ProcessorMixin):
+    "Nothing but a tokenizer."
+    def __init__(self, tokenizer): self.tokenizer = tokenizer
+    def save_pretrained(self, folder, **kwargs): pass
+
+
+TOKENS = {
+    "all": (lambda: gpt2(), lambda: tokenizer(**ALL)), "several ends": (lambda: ends(llama(), [5, 6]), lambda: tokenizer(**ALL)),
+    "some": (lambda: gpt2(), lambda: tokenizer(pad_token="<pad>")), "none": (lambda: gpt2(), lambda: None),
+    "a processor": (lambda: gpt2(), lambda: Processor(tokenizer(**ALL))), "no generation": (lambda: bert(), lambda: tokenizer(**ALL)),
+}
+
+@pytest.mark.parametrize("case", TOKENS)
+def test_special_tokens_are_the_tokenizers(make, tmp_path, case):
+    model, reader = (f() for f in TOKENS[case])
+    given = LANGUAGE | dict(processing_class=reader) | ({"data_collator": for_classes} if case == "no generation" else {})
+    theirs, ours = (made(copy.deepcopy(model), sentences(20), **given) for made in (make.theirs, make.ours))
+    assert ours.model.config.pad_token_id == model.config.pad_token_id   # not before the run begins
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        theirs.train(), ours.train()
+    theirs.save_model(tmp_path / "theirs"), ours.save_model(tmp_path / "ours")
+    assert configs(tmp_path / "ours") == configs(tmp_path / "theirs") and len(configs(tmp_path / "ours")) >= 1
+    assert ours.state.log_history[0]["loss"] == pytest.approx(theirs.state.log_history[0]["loss"], rel=1e-5)
+    said = [str(w.message) for w in said if "special tokens" in str(w.message)]
+    noted = [event for event in ours.history.events if event["kind"] == "special_tokens"]
+    assert len(said) == len(noted) == (case != "none")
+    if case == "several ends":
+        assert ours.model.generation_config.eos_token_id == [37, 5, 6] and "eos_token_id=37" in said[0]
+        assert noted[0]["data"] == {"eos_token_id": 37, "bos_token_id": 36, "pad_token_id": 38} and "pad_token_id=38" in repr(ours.journal)
+    ours.train()
+    assert configs(tmp_path / "ours") == configs(tmp_path / "theirs")
+
+
+def test_a_run_with_special_tokens_is_exact(make, tmp_path):
+    "A classifier that finds the last token of a text by the padding token: rewinding, branching and resuming agree."
+    def classifier():
+        torch.manual_seed(0)
+        return transformers.GPT2ForSequenceClassification(transformers.GPT2Config(
+            vocab_size=40, n_positions=16, n_embd=16, n_layer=1, n_head=2, num_labels=3, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+    def learner(): return make.ours(classifier(), sentences(20), processing_class=tokenizer(**ALL), data_collator=for_classes, **SHORT)
+    whole, ours = learner(), learner()
+    first = ours.snapshot()
+    ours.step(2)
+    ours.restore(first)
+    ours.step(3)
+    folder, fork, fresh = ours.save_checkpoint(), ours.branch(), learner()
+    fresh.load_checkpoint(folder)
+    for one in (whole, ours, fork, fresh):
+        one.train()
+        assert torch.equal(vector(one.model), vector(whole.model)) and one.model.config.pad_token_id == 38
+    theirs = make.theirs(classifier(), sentences(20), processing_class=tokenizer(**ALL), data_collator=for_classes, **SHORT)
+    theirs.train()
+    assert relative(vector(whole.model), vector(theirs.model)) < 1e-6

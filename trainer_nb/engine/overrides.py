@@ -27,6 +27,7 @@ from ..core.interrupts import RUN_LOCK
 from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import DataCollatorWithPadding, default_data_collator, to_device
 from ..device.accelerator import NO_CONTEXT, check_fp16, empty_device_cache
+from ..device.model_patches import store_use_cache
 from .dataloaders import check_eval_data, check_given_data, check_train_dataset
 from .dataloaders import column_dropping_collator, count_samples, drop_unused_columns
 from .dataloaders import find_eval_dataset, initial_training_values, is_iterable_only
@@ -556,6 +557,7 @@ class TrainerBase:
         check_batch_eval_metrics(args, compute_metrics)
         warn_of_idle(args)
         put_on(model, args.generation_config)
+        store_use_cache(model, args)
         pads = hasattr(processing_class, "pad")
         self._train_dataset = train_dataset
         self.eval_dataset = eval_dataset
