@@ -25,7 +25,7 @@ from .engine.loop import iterate_steps, make_stop_condition, make_train_output, 
 from .engine.loop import validate_step_count
 from .engine.overrides import TrainerBase, adopt_given_args, renew_model
 from .engine.prepare import prepare, prepare_model
-from .engine.run_state import RunState, Task, record_act
+from .engine.run_state import RunState, Task, announce_save_dir, record_act
 from .engine.snapshot import capture_snapshot
 from .engine.snapshot_tensors import Snapshot
 from .engine.tasks import log, run_tasks_now
@@ -640,17 +640,15 @@ class RecordingMixin(TrainerBase):
     @exclusive
     def save_model(
         self,
-        output_dir: str | Path | None = None,  # None: the learner's output_dir, ValueError if that is None too
+        output_dir: str | Path | None = None,  # None: the learner's output_dir, or "trainer_output"
         _internal_call: bool = False,  # ignored, for compatibility with the Trainer
     ):
         "Write the model's weights as safetensors, or with its own save_pretrained; return the folder."
         from trainer_nb.engine.evaluate import averaged_weights
         check_between_steps(self, "save_model()")
-        folder = output_dir or self.args.output_dir
-        if folder is None:
-            raise ValueError(
-                "There is no folder to save to; call save_model(folder), or give the Learner an output_dir=."
-            )
+        if not output_dir:
+            announce_save_dir(self.run_state)
+        folder = output_dir or self.args.save_dir
         if Path(folder).expanduser().is_file():
             raise ValueError(f"{str(folder)!r} is a file; save_model() takes the folder for the model's files.")
         with averaged_weights(self.optimizer):
@@ -674,7 +672,7 @@ class RecordingMixin(TrainerBase):
         output_dir: str | Path | None = None,  # of this checkpoint; None: checkpoint-<step> in the learner's output_dir
     ):
         """Write a checkpoint of the run and return its folder; from a callback, write it at the step boundary.
-        Raise ValueError without a folder, and SaveFailed if it cannot be written."""
+        Raise SaveFailed if it cannot be written."""
         from trainer_nb.state.async_save import save_checkpoint_sync
         return apply_change(self, "save_checkpoint()", lambda: save_checkpoint_sync(self, output_dir))
 
@@ -797,16 +795,18 @@ class RecordingMixin(TrainerBase):
         self, split: str, metrics: dict,
         combined: bool = True,  # also into all_results.json
     ):
-        "Write metrics to <split>_results.json in output_dir, on the main process. Raise ValueError without a folder."
-        from trainer_nb.engine.eval_outputs import require_output_dir, save_metrics
+        "Write metrics to <split>_results.json in output_dir, on the main process."
+        from trainer_nb.engine.eval_outputs import make_save_dir, save_metrics
+        announce_save_dir(self.run_state)
         if self.is_world_process_zero():
-            save_metrics(require_output_dir(self.args, "save_metrics()"), split, metrics, combined)
+            save_metrics(make_save_dir(self.args), split, metrics, combined)
 
     def save_state(self):
-        "Write the state to trainer_state.json in output_dir, on the main process. Raise ValueError without a folder."
-        from trainer_nb.engine.eval_outputs import require_output_dir
+        "Write the state to trainer_state.json in output_dir, on the main process."
+        from trainer_nb.engine.eval_outputs import make_save_dir
+        announce_save_dir(self.run_state)
         if self.is_world_process_zero():
-            self.state.save_to_json(require_output_dir(self.args, "save_state()") / "trainer_state.json")
+            self.state.save_to_json(make_save_dir(self.args) / "trainer_state.json")
 
 # %% ../nbs/learner.ipynb #0b828c57
 class Learner(

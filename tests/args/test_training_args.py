@@ -197,11 +197,12 @@ def test_what_is_allowed():
             assert getattr(TrainingArguments(**{name: value}, **beside), name) == value
     assert CHOICES["optim"] is OPTIMIZER_NAMES and CHOICES["lr_scheduler_type"] is SCHEDULE_NAMES
 
-def test_saving_needs_a_folder_and_the_best_an_evaluation():
+def test_saving_is_asked_for_and_the_best_needs_an_evaluation():
     for asked in (dict(save_strategy="epoch"), dict(save_steps=7), dict(save_total_limit=2), dict(save_only_model=True), dict(save_format="trainer")):
-        refused("output_dir", **asked)
-        assert TrainingArguments("out", **asked) and TrainingArguments(**asked | dict(save_strategy="no"))
-    refused("output_dir", load_best_model_at_end=True, save_strategy="no")
+        assert TrainingArguments("out", **asked).saves_checkpoints and TrainingArguments(**asked).saves_checkpoints
+        assert not TrainingArguments(**asked | dict(save_strategy="no")).saves_checkpoints and TrainingArguments(**asked).save_dir == "trainer_output"
+    assert TrainingArguments(save_strategy="steps").saves_checkpoints and not TrainingArguments().saves_checkpoints
+    assert not TrainingArguments(**TrainingArguments().to_dict()).saves_checkpoints
     for asked in (dict(load_best_model_at_end=True), dict(save_strategy="best")):
         refused("eval_strategy", output_dir="out", **asked)
         args = TrainingArguments("out", eval_strategy="epoch", **asked)

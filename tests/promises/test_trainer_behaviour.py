@@ -234,3 +234,43 @@ def test_a_run_with_special_tokens_is_exact(make, tmp_path):
     theirs = make.theirs(classifier(), sentences(20), processing_class=tokenizer(**ALL), data_collator=for_classes, **SHORT)
     theirs.train()
     assert relative(vector(whole.model), vector(theirs.model)) < 1e-6
+
+
+# --- without an output_dir ---------------------------------------------------------------------------------------------
+
+def files(folder): return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+NOWHERE = dict(use_cpu=True, disable_tqdm=True, max_steps=4, per_device_train_batch_size=8)
+
+class Asks(transformers.TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs): control.should_save = state.global_step == 2
+
+
+@pytest.mark.parametrize("given, folders", [
+    ({}, []), (dict(save_strategy="no"), []), (dict(save_steps=3), [3, 4]), (dict(save_strategy="epoch"), [4]),
+    (dict(save_strategy="no", callbacks=[Asks]), [2]), (dict(save_strategy="steps"), [4]),
+    (dict(save_strategy="best", eval_strategy="steps", eval_steps=4, metric_for_best_model="loss"), [4])])
+def test_what_is_asked_for_is_saved_without_an_output_dir(tmp_path, monkeypatch, capsys, given, folders):
+    monkeypatch.chdir(tmp_path)
+    learn = Learner(net(), train_dataset=points(64), eval_dataset=points(8), **NOWHERE | given)
+    learn.train()
+    out = capsys.readouterr().out
+    assert sorted({f.split("/")[1] for f in files(tmp_path)}) == [f"checkpoint-{n}" for n in folders]
+    assert out.count(str(tmp_path / "trainer_output")) == bool(folders)
+    learn.save_model(), learn.save_state(), learn.save_metrics("train", {"train_loss": 1.0})
+    assert {"trainer_output/model.safetensors", "trainer_output/trainer_state.json", "trainer_output/train_results.json"} <= files(tmp_path)
+    assert (out + capsys.readouterr().out).count(str(tmp_path / "trainer_output")) == 1
+    assert not any("run-" in f for f in files(tmp_path) if "checkpoint" not in f), "no log is written"
+    if 3 not in folders: return
+    again = Learner(net(), train_dataset=points(64), **NOWHERE | given)
+    again.load_checkpoint(tmp_path / "trainer_output" / "checkpoint-3")
+    again.train()
+    assert torch.equal(vector(again.model), vector(learn.model))
+    assert Learner(net(), train_dataset=points(64), **NOWHERE | given | dict(max_steps=5)).train(resume_from_checkpoint=True).global_step == 5
+
+
+def test_the_trainer_saves_in_the_same_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    theirs = transformers.Trainer(net(), transformers.TrainingArguments(report_to="none", save_steps=3, **NOWHERE), train_dataset=points(64))
+    theirs.train(), theirs.save_model(), theirs.save_state()
+    assert {"trainer_output/model.safetensors", "trainer_output/trainer_state.json", "trainer_output/checkpoint-3/model.safetensors"} <= files(tmp_path)

@@ -9,10 +9,11 @@ import copy
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
+from functools import wraps
 from typing import Any, Self, TypedDict, cast
 
 import torch
@@ -31,10 +32,13 @@ from .validation import check_types, check_unsupported, check_values, matches_ty
 from ..display.tables import html_table
 
 # %% auto #0
-__all__ = ['PROCESS_FIELDS', 'enum_property', 'sanitize', 'TrainingArguments', 'TrainingArgumentsKwargs',
+__all__ = ['DEFAULT_OUTPUT_DIR', 'PROCESS_FIELDS', 'enum_property', 'sanitize', 'TrainingArguments', 'TrainingArgumentsKwargs',
            'without_subclass_fields', 'resolve_args']
 
 # %% ../../nbs/02_args/05_training_args.ipynb #1d774ad3
+# of saved files, without an output_dir
+DEFAULT_OUTPUT_DIR = "trainer_output"
+
 def enum_property(
     field: str,  # name of the attribute
     enum: type[Choice],
@@ -235,6 +239,19 @@ class TrainingArguments(
         rows = [{"argument": k, "value": repr(v), "default": repr(default[k])} for k, v in self.changed().items()]
         return html_table(rows) if rows else "<p>All training arguments are at their defaults.</p>"
 
+    @property
+    def save_dir(self) -> str:
+        "Return the folder of saved files: output_dir, or without one that of the Trainer."
+        return DEFAULT_OUTPUT_DIR if self.output_dir is None else self.output_dir
+
+    @property
+    def saves_checkpoints(self) -> bool:
+        "Return whether checkpoints are written: with an output_dir, or if they are asked for."
+        if self.output_dir is not None or self.enable_jit_checkpoint or self.load_best_model_at_end: return True
+        if self.save_strategy == "no": return False
+        given = (f for f in fields(CheckpointingArgs) if f.name.startswith("save_") and getattr(self, f.name) != f.default)
+        return "_asks_to_save" in vars(self) or any(True for _ in given)
+
     def get_warmup_steps(
         self,
         num_training_steps: int,  # number of all optimizer steps
@@ -288,6 +305,18 @@ class TrainingArguments(
         if ranks.world_size == 1: return nullcontext()
         connect_processes(self.use_cpu, self.ddp_timeout_delta, self.ddp_backend)
         return first_process_first(ranks, local, desc)
+
+def _recording_init(init: Callable[..., None]) -> Callable[..., None]:
+    "Return a constructor that records whether save_strategy is given: its default saves only with an output_dir."
+    @wraps(init)
+    def recording_init(self: TrainingArguments, *args: Any, **kwargs: Any) -> None:
+        # a parser of command lines gives all fields
+        if "save_strategy" in kwargs and len(kwargs) < len(fields(TrainingArguments)):
+            vars(self)["_asks_to_save"] = True
+        init(self, *args, **kwargs)
+    return recording_init
+
+TrainingArguments.__init__ = _recording_init(TrainingArguments.__init__)  # type: ignore[method-assign]
 
 # after the class, because a dataclass takes an attribute of this name for the default
 for _name, _enum in ENUM_FIELDS.items():
@@ -456,6 +485,8 @@ def resolve_args(
         setattr(new, name, copy.deepcopy(value))
         # no longer derived from other fields
         vars(new).get("_filled", {}).pop(name, None)
+        if name == "save_strategy":
+            vars(new)["_asks_to_save"] = True
     new.check()
     return new
 

@@ -13,7 +13,7 @@ from dataclasses import Field, fields
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
-from .fields import CHOICES, METRIC_SCHEDULES, TARGETED_OPTIMIZERS, TRACKERS, CheckpointingArgs
+from .fields import CHOICES, METRIC_SCHEDULES, TARGETED_OPTIMIZERS, TRACKERS
 from .fields import field_default, field_types, to_builtin
 from ..core.errors import short_repr, suggest_names, warn
 
@@ -360,31 +360,11 @@ def _check_optimization(args: TrainingArguments) -> None:
 
 # %% ../../nbs/02_args/03_validation.ipynb #aa651360
 def check_saving(args: TrainingArguments) -> None:
-    "Raise ValueError for checkpoints without a folder, and for a best model without evaluations."
-    if args.output_dir is None:
-        _check_no_saving(args)
+    "Raise ValueError for a best model without evaluations."
     best = _best_model_setting(args)
     if best is None: return
-    if args.output_dir is None:
-        raise ValueError(f"{best} needs a folder to keep the best model in; give output_dir=.")
     if args.eval_strategy == "no":
         raise ValueError(f"{best} needs evaluations to compare models; give eval_strategy='epoch' or 'steps'.")
-
-def _check_no_saving(args: TrainingArguments) -> None:
-    "Raise ValueError if checkpoints are requested."
-    changed = [
-        f.name for f in fields(CheckpointingArgs) if f.name.startswith("save_") and getattr(args, f.name) != f.default
-    ]
-    if changed and args.save_strategy != "no":
-        raise ValueError(
-            f"{changed[0]}={getattr(args, changed[0])!r} requests checkpoints, but there is no folder to write them"
-            " to; give output_dir=."
-        )
-    if args.enable_jit_checkpoint:
-        raise ValueError(
-            "enable_jit_checkpoint=True writes a checkpoint when the process receives SIGTERM, but there is no folder"
-            " to write it to; give output_dir=."
-        )
 
 def _best_model_setting(args: TrainingArguments) -> str | None:
     "Return the setting that requests the best model, None if it is not requested."

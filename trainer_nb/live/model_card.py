@@ -105,11 +105,8 @@ def write_model_card(
     finetuned_from: str | None = None,  # by default the name in the model's configuration
     **metadata,                         # of card_front_matter
 ) -> Path | None:
-    """Write README.md into output_dir, and return its path; None if another README.md is there.
-    Raise ValueError without an output_dir."""
-    if args.output_dir is None:
-        raise ValueError("There is no folder to write a model card to; give the Learner an output_dir=.")
-    path = Path(args.output_dir)/"README.md"
+    "Write README.md into output_dir, and return its path; None if another README.md is there."
+    path = Path(args.save_dir)/"README.md"
     if path.exists() and LIBRARY_NAME not in path.read_text(encoding="utf-8").split("\n---", 1)[0]:
         warn(
             f"{path} was not written by trainer_nb, so it was kept and no model card was written; move it away, or give"
@@ -117,7 +114,7 @@ def write_model_card(
         )
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
-    name = model_name or os.path.basename(os.path.abspath(args.output_dir))
+    name = model_name or os.path.basename(os.path.abspath(args.save_dir))
     base_model = finetuned_from or getattr(getattr(model, "config", None), "_name_or_path", None) or None
     header = card_front_matter(finetuned_from=base_model, **metadata)
     path.write_text(f"{header}\n\n{card_text(name, args, state, model)}\n", encoding="utf-8")

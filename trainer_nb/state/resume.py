@@ -61,8 +61,8 @@ def resolve_checkpoint(
 ) -> Path:
     "Return the folder to resume from. Raise ValueError if no checkpoint is found."
     if where is True:
-        shelf = learner.args.output_dir
-        if shelf is None:
+        shelf = learner.args.save_dir
+        if learner.args.output_dir is None and not Path(shelf).is_dir():
             raise ValueError("There is no output_dir to look for a checkpoint in; name the checkpoint's folder.")
         # another learner may be writing the newest checkpoint
         wait_for_other_savers(learner.run_state, Path(shelf).absolute())
@@ -80,7 +80,7 @@ def resolve_checkpoint(
     if not folder.exists():
         clean_leftovers(folder.parent)
     if not folder.is_dir() or not is_checkpoint(folder):
-        raise ValueError(no_checkpoint_message(where, folder, learner.args.output_dir))
+        raise ValueError(no_checkpoint_message(where, folder, learner.args.save_dir))
     return folder
 
 def is_checkpoint(folder: Path) -> bool:
