@@ -274,3 +274,22 @@ def test_the_trainer_saves_in_the_same_folder(tmp_path, monkeypatch):
     theirs = transformers.Trainer(net(), transformers.TrainingArguments(report_to="none", save_steps=3, **NOWHERE), train_dataset=points(64))
     theirs.train(), theirs.save_model(), theirs.save_state()
     assert {"trainer_output/model.safetensors", "trainer_output/trainer_state.json", "trainer_output/checkpoint-3/model.safetensors"} <= files(tmp_path)
+
+
+# --- arguments as the Trainer resolves them ----------------------------------------------------------------------------
+
+RESOLVED = [
+    dict(report_to="none"), dict(report_to=["none"]), dict(report_to=[]), dict(report_to="tensorboard"), dict(report_to=["tensorboard"]),
+    dict(report_to="all"), dict(report_to=["all"]), dict(torch_compile_backend="eager"), dict(torch_compile_mode="default"), dict(torch_compile=True),
+    dict(eval_strategy="steps"), dict(eval_strategy="steps", eval_steps=0), dict(eval_strategy="epoch"), dict(lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="epoch"),
+    dict(include_num_input_tokens_seen=True), dict(logging_steps=5.0), dict(lr_scheduler_kwargs='{"num_cycles": 2}')]
+NAMES = ("report_to", "torch_compile", "torch_compile_backend", "torch_compile_mode", "do_eval", "eval_steps", "metric_for_best_model", "greater_is_better",
+         "include_num_input_tokens_seen", "logging_steps", "lr_scheduler_kwargs", "train_batch_size", "eval_batch_size", "optim", "save_strategy")
+
+@pytest.mark.parametrize("given", RESOLVED, ids=str)
+def test_arguments_are_resolved_as_by_the_trainer(tmp_path, given):
+    a, b = (kind(output_dir=str(tmp_path), use_cpu=True, **given) for kind in (transformers.TrainingArguments, TrainingArguments))
+    def values(args): return {name: sorted(v) if isinstance(v := getattr(args, name), list) else v for name in NAMES}
+    assert values(b) == values(a)
+    again = TrainingArguments.from_dict(b.to_dict())
+    assert values(again) == values(b) and TrainingArguments(**b.changed()) == b == copy.deepcopy(b)

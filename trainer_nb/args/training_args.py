@@ -9,11 +9,10 @@ import copy
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
-from functools import wraps
 from typing import Any, Self, TypedDict, cast
 
 import torch
@@ -28,12 +27,12 @@ from .parallel import ParallelMode, Ranks, check_accelerator_config, check_shard
 from .parallel import connect_processes, device_of, first_process_first, log_level
 from .setters import ArgumentSetters
 from .validation import check_assigned, check_conflicts, check_saving, check_steps, check_trackers
-from .validation import check_types, check_unsupported, check_values, matches_type
+from .validation import check_types, check_unsupported, check_values, matches_type, tracker_names
 from ..display.tables import html_table
 
 # %% auto #0
-__all__ = ['DEFAULT_OUTPUT_DIR', 'PROCESS_FIELDS', 'enum_property', 'sanitize', 'TrainingArguments', 'TrainingArgumentsKwargs',
-           'without_subclass_fields', 'resolve_args']
+__all__ = ['DEFAULT_OUTPUT_DIR', 'PROCESS_FIELDS', 'enum_property', 'sanitize', 'SaveRequest', 'TrainingArguments',
+           'TrainingArgumentsKwargs', 'without_subclass_fields', 'resolve_args']
 
 # %% ../../nbs/02_args/05_training_args.ipynb #1d774ad3
 # of saved files, without an output_dir
@@ -87,7 +86,7 @@ def _derived_values(args: TrainingArguments) -> dict[str, Any]:
     derived: dict[str, Any] = {}
     if args.eval_strategy != "no" and not args.do_eval:
         derived["do_eval"] = True
-    if args.eval_strategy == "steps" and args.eval_steps is None:
+    if args.eval_strategy == "steps" and not args.eval_steps:
         derived["eval_steps"] = args.logging_steps
     needs_metric = (
         args.load_best_model_at_end or args.save_strategy == "best" or args.lr_scheduler_type in METRIC_SCHEDULES
@@ -97,6 +96,11 @@ def _derived_values(args: TrainingArguments) -> dict[str, Any]:
         derived["metric_for_best_model"] = metric = "loss"
     if metric is not None and args.greater_is_better is None:
         derived["greater_is_better"] = not metric.endswith("loss")
+    compiles = bool(args.torch_compile or args.torch_compile_backend or args.torch_compile_mode)
+    if compiles and not args.torch_compile:
+        derived["torch_compile"] = True
+    if compiles and args.torch_compile_backend is None:
+        derived["torch_compile_backend"] = "inductor"
     return derived
 
 def _remove_derived(args: TrainingArguments) -> None:
@@ -124,8 +128,19 @@ def sanitize(values: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     return {name: shown(name, value) for name, value in values.items()}
 
 # %% ../../nbs/02_args/05_training_args.ipynb #f55f3ef6
+class SaveRequest:
+    "Record whether save_strategy is given: its default saves only with an output_dir."
+    # not in the dataclass itself, whose signature would be that of __new__
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        new = super().__new__(cls, *args, **kwargs)
+        # a parser of command lines gives all fields
+        if "save_strategy" in kwargs and len(kwargs) < len(fields(TrainingArguments)):
+            vars(new)["_asks_to_save"] = True
+        return new
+
 @dataclass(repr=False)
 class TrainingArguments(
+    SaveRequest,
     CheckedNames,
     ArgumentSetters,
     ScriptArgs,
@@ -166,12 +181,13 @@ class TrainingArguments(
         "Convert equivalent values to one form."
         # fields added by a subclass are not converted
         for name in TrainingArguments.__dataclass_fields__:
-            setattr(self, name, to_builtin(getattr(self, name)))
+            # report_to is read as a list, and stored as it was given
+            setattr(self, name, to_builtin(vars(self)[name] if name == "report_to" else getattr(self, name)))
         if isinstance(self.output_dir, str):
             self.output_dir = os.path.expanduser(self.output_dir)
         if isinstance(self.logging_dir, str):
             self.logging_dir = os.path.expanduser(self.logging_dir)
-        if self.report_to in (None, [], ["none"]):
+        if vars(self)["report_to"] in (None, [], ["none"]):
             self.report_to = "none"
         # bools are accepted, though the annotation is one that command-line parsers support
         counted: Any = self.include_num_input_tokens_seen
@@ -228,6 +244,8 @@ class TrainingArguments(
         omitted = {*FIELD_ALIASES}
         if "do_eval" in vars(self).get("_filled", {}):
             omitted.add("do_eval")
+        if vars(self)["report_to"] in ("none", []):
+            omitted.add("report_to")
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in omitted}
         return {name: value for name, value in values.items() if value != self.defaults()[name]}
 
@@ -260,6 +278,8 @@ class TrainingArguments(
         if self.warmup_steps >= 1: return int(self.warmup_steps)
         return math.ceil(num_training_steps * self.warmup_steps)
 
+    @property
+    def reports_to_all(self) -> bool: return vars(self)["report_to"] in ("all", ["all"])
     @property
     def train_batch_size(self) -> int: return self.per_device_train_batch_size
     @property
@@ -306,21 +326,14 @@ class TrainingArguments(
         connect_processes(self.use_cpu, self.ddp_timeout_delta, self.ddp_backend)
         return first_process_first(ranks, local, desc)
 
-def _recording_init(init: Callable[..., None]) -> Callable[..., None]:
-    "Return a constructor that records whether save_strategy is given: its default saves only with an output_dir."
-    @wraps(init)
-    def recording_init(self: TrainingArguments, *args: Any, **kwargs: Any) -> None:
-        # a parser of command lines gives all fields
-        if "save_strategy" in kwargs and len(kwargs) < len(fields(TrainingArguments)):
-            vars(self)["_asks_to_save"] = True
-        init(self, *args, **kwargs)
-    return recording_init
-
-TrainingArguments.__init__ = _recording_init(TrainingArguments.__init__)  # type: ignore[method-assign]
-
 # after the class, because a dataclass takes an attribute of this name for the default
 for _name, _enum in ENUM_FIELDS.items():
     setattr(TrainingArguments, _name, enum_property(_name, _enum))
+# as in the Trainer, report_to is read as a list
+TrainingArguments.report_to = property(  # type: ignore[assignment]
+    lambda args: tracker_names(vars(args)["report_to"]),
+    lambda args, value: vars(args).update(report_to=to_builtin(value)),
+)
 
 # %% ../../nbs/02_args/05_training_args.ipynb #e3024596
 class TrainingArgumentsKwargs(TypedDict, total=False):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import importlib.util
 import os
 import re
 from collections.abc import Callable
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ['UNSUPPORTED', 'HUB_FIELDS', 'UNSUPPORTED_VALUES', 'VALUE_BOUNDS', 'REQUIRED_FIELDS', 'DATA_WORKER_FIELDS',
            'has_no_effect', 'format_argument', 'check_unsupported', 'matches_type', 'describe_type', 'check_type',
            'check_types', 'check_values', 'check_bound', 'check_choice', 'check_assigned', 'check_steps',
-           'check_conflicts', 'check_saving', 'check_trackers']
+           'check_conflicts', 'check_saving', 'is_tracker_installed', 'installed_trackers', 'tracker_names',
+           'check_trackers']
 
 # %% ../../nbs/02_args/03_validation.ipynb #5cf558ad
 _NO_HUB = "pushes to the Hub, which is unsupported; use learn.save_model(folder), then huggingface_hub.upload_folder"
@@ -289,7 +291,8 @@ def _check_interval(
     "Validate one interval, and convert it to int if it is a count."
     value = getattr(args, name)
     if value is None: return
-    if value == 0 and getattr(args, strategy) == "steps":
+    # evaluations are then as frequent as logs
+    if value == 0 and getattr(args, strategy) == "steps" and name != "eval_steps":
         raise ValueError(f"{name}=0 with {strategy}='steps': give a number of steps, or {strategy}='no'.")
     if value < 1: return
     if value != int(value):
@@ -382,9 +385,31 @@ _TRANSFORMERS_ONLY_TRACKERS = {
     "kubeflow": "KubeflowCallback",
 }
 
+# modules of the trackers that do not have their name
+_TRACKER_MODULES = {"tensorboard": ("tensorboard", "tensorboardX")}
+
+def is_tracker_installed(name: str) -> bool:
+    "Return True if the library of a tracker is installed."
+    return any(importlib.util.find_spec(module) is not None for module in _TRACKER_MODULES.get(name, (name,)))
+
+def installed_trackers() -> list[str]:
+    "Return the names of the trackers whose library is installed."
+    disabled = os.environ.get("DISABLE_MLFLOW_INTEGRATION", "").lower() not in ("", "0", "false", "no", "off")
+    return [name for name in TRACKERS if is_tracker_installed(name) and not (name == "mlflow" and disabled)]
+
+def tracker_names(
+    report_to: None | str | list[str],  # as it was given
+) -> list[str]:
+    "Return the names of the requested trackers as a list."
+    if report_to in (None, "none", ["none"]): return []
+    if report_to in ("all", ["all"]): return installed_trackers()
+    return report_to if isinstance(report_to, list) else [report_to]
+
 def check_trackers(args: TrainingArguments) -> None:
     "Raise ValueError for unknown trackers, and for TensorBoard without a folder to write to."
-    names = args.report_to if isinstance(args.report_to, list) else [args.report_to or "none"]
+    # as it was given
+    given = vars(args)["report_to"]
+    names = given if isinstance(given, list) else [given or "none"]
     for name in names:
         if name in _TRANSFORMERS_ONLY_TRACKERS:
             raise ValueError(

@@ -156,7 +156,7 @@ def make_report_callbacks(
 ) -> list[ReportCallback]:
     "Return one callback per tracker in `report_to`. Raise ImportError if a library is missing."
     names = resolve_trackers(args.report_to)
-    if args.report_to in ("all", ["all"]):
+    if args.reports_to_all:
         names = leave_out_unusable(args, names)
     warn_unused_fields(args, names, callbacks)
     for name in names:

@@ -5,7 +5,6 @@
 # %% ../../nbs/10_live/02_trackers.ipynb #40ebc1f1
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -14,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..args.fields import TRACKERS
 from ..args.training_args import TrainingArguments
+from ..args.validation import is_tracker_installed, tracker_names
 from ..core.errors import warn
 
 
@@ -23,7 +22,7 @@ from ..core.errors import warn
 __all__ = ['RUN_SUMMARY_KEYS', 'OWN_RUNS', 'TRACKER_CLASSES', 'IGNORED_VARIABLES', 'prefix_log_names', 'unwrap_scalar',
            'numeric_values', 'tracked_row', 'RunDescription', 'to_plain', 'model_settings', 'tracker_config', 'Tracker',
            'TensorBoard', 'WandB', 'Trackio', 'MLflow', 'AccelerateTracker', 'make_accelerate_tracker', 'CodeCarbon',
-           'is_tracker_installed', 'installed_trackers', 'resolve_trackers', 'warn_ignored_variables', 'make_tracker']
+           'resolve_trackers', 'warn_ignored_variables', 'make_tracker']
 
 # %% ../../nbs/10_live/02_trackers.ipynb #31cacc00
 # logged once, at the end: numbers of the whole run
@@ -358,28 +357,14 @@ TRACKER_CLASSES = {
     "mlflow": MLflow,
     "codecarbon": CodeCarbon,
 }
-# where the module, or the package on PyPI, does not have the name of the tracker
-_MODULES = {"tensorboard": ("tensorboard", "tensorboardX")}
+# where the package on PyPI does not have the name of the tracker
 _PIP = {"comet_ml": "comet-ml"}
-
-def is_tracker_installed(name: str) -> bool:
-    "Return True if the library of a tracker is installed."
-    return any(importlib.util.find_spec(module) is not None for module in _MODULES.get(name, (name,)))
-
-def installed_trackers() -> list[str]:
-    "Return the names of the trackers whose library is installed."
-    names = [name for name in TRACKERS if is_tracker_installed(name)]
-    if "mlflow" in names and _is_variable_set("DISABLE_MLFLOW_INTEGRATION"):
-        names.remove("mlflow")
-    return names
 
 def resolve_trackers(
     report_to: str | list[str],  # of TrainingArguments
 ) -> list[str]:
     "Return the names of the requested trackers. Raise ImportError if a library is missing."
-    if report_to == "none": return []
-    if report_to in ("all", ["all"]): return installed_trackers()
-    names = list(dict.fromkeys([report_to] if isinstance(report_to, str) else report_to))
+    names = list(dict.fromkeys(tracker_names(report_to)))
     for name in names:
         if not is_tracker_installed(name):
             raise ImportError(

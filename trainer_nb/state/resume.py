@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..args.training_args import PROCESS_FIELDS, TrainingArguments
+from ..args.validation import tracker_names
 from ..core.callbacks import TrainerState
 from ..core.errors import short_repr, warn
 from ..core.history import History, Place, close_other_logs, read_history
@@ -113,6 +114,9 @@ def edited_settings(
     now: dict,  # settings with which two learners were made
 ) -> dict:
     "Return the settings whose values differ, except those of the process or known to one learner only."
+    # earlier versions wrote it as it was given
+    then = then | {"report_to": tracker_names(then.get("report_to"))}
+    now = now | {"report_to": tracker_names(now.get("report_to"))}
     return {
         k: v
         for k, v in now.items()
