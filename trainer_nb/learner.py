@@ -23,9 +23,9 @@ from .engine.loop import TrainOutput, advance, apply_change, check_between_steps
 from .engine.loop import check_can_train_or_corrupted, check_not_in_step, describe_run, guarded
 from .engine.loop import iterate_steps, make_stop_condition, make_train_output, raise_if_interrupted
 from .engine.loop import validate_step_count
-from .engine.overrides import TrainerBase
+from .engine.overrides import TrainerBase, adopt_given_args, renew_model
 from .engine.prepare import prepare, prepare_model
-from .engine.run_state import RunState, Task, record_act
+from .engine.run_state import RunState, Task, announce_save_dir, record_act
 from .engine.snapshot import capture_snapshot
 from .engine.snapshot_tensors import Snapshot
 from .engine.tasks import log, run_tasks_now
@@ -67,18 +67,23 @@ class TrainingMixin(TrainerBase):
         trial=None,  # must be None: hyperparameter_search() trains its trials itself
         ignore_keys_for_eval=None,  # keys of the model's output that are not predictions, in evaluations
     ) -> TrainOutput:
-        """Train to the end, continuing a run that has begun; on a finished run,
-        start a new one from the present weights."""
+        """Train to the end, continuing a run that has begun. On a finished run, start a new one: with model_init from a
+        new model, otherwise with the present weights and optimizer."""
         from trainer_nb.state.async_save import wait_for_save
         run = self.run_state
         check_train_args(run, resume_from_checkpoint, trial, ignore_keys_for_eval)
         with guarded(self, "train()", check_can_train):
             under_way = run.state.global_step and not run.finished and not run.corrupted
+            if not under_way and run.remote_run is None:
+                adopt_given_args(self)
             resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
             if resume and not (resume_from_checkpoint is True and under_way):
                 self.load_checkpoint(resume_from_checkpoint)
             elif run.finished and not run.due:
                 self._begin_again()
+            elif not run.state.global_step and run.model_seed not in (None, run.args.seed):
+                # as in the Trainer: the weights are those of the seed with which training begins
+                renew_model(self)
             run_to_end(self, ignore_keys_for_eval)
             wait_for_save(run)
             self._finish_current_push()
@@ -88,9 +93,11 @@ class TrainingMixin(TrainerBase):
 
     @exclusive
     def _begin_again(self):
-        "Start a new run from the present weights."
-        from trainer_nb.state.restore import restart_from_current_weights
-        restart_from_current_weights(self)
+        "Start a new run after a finished one, and print from what."
+        from trainer_nb.state.restore import restart_finished_run
+        parts = restart_finished_run(self)
+        if self.is_world_process_zero():
+            print(f"train() begins a new run at step 0, with {parts}.", flush=True)
 
     @exclusive
     def steps(self):
@@ -131,7 +138,9 @@ def check_not_finished(learn: TrainerBase, verb: str) -> None:
             f"{verb} has nothing to do: the run is finished after step {run.state.global_step} of"
             f" {run.state.max_steps}."
             f" learn.set(max_steps=...){'' if run.args.max_steps > 0 else ' or learn.set(num_train_epochs=...)'}"
-            " prolongs it; learn.reset() begins anew."
+            " prolongs it; learn.train() begins a new run"
+            f" {'with the present weights' if learn.model_init is None else 'with a new model'}; learn.reset() goes back"
+            " to the first weights."
         )
 
 def run_and_collect(
@@ -638,18 +647,16 @@ class RecordingMixin(TrainerBase):
     @exclusive
     def save_model(
         self,
-        output_dir: str | Path | None = None,  # None: the learner's output_dir, ValueError if that is None too
+        output_dir: str | Path | None = None,  # None: the learner's output_dir, or "trainer_output"
         _internal_call: bool = False,  # True: do not push, although push_to_hub is set
     ):
         """Write the model's weights as safetensors, or with its own save_pretrained; return the folder.
         With push_to_hub=True, push the model as well, as the Trainer does."""
         from trainer_nb.engine.evaluate import averaged_weights
         check_between_steps(self, "save_model()")
-        folder = output_dir or self.args.output_dir
-        if folder is None:
-            raise ValueError(
-                "There is no folder to save to; call save_model(folder), or give the Learner an output_dir=."
-            )
+        if not output_dir:
+            announce_save_dir(self.run_state)
+        folder = output_dir or self.args.save_dir
         if Path(folder).expanduser().is_file():
             raise ValueError(f"{str(folder)!r} is a file; save_model() takes the folder for the model's files.")
         with averaged_weights(self.optimizer):
@@ -676,7 +683,7 @@ class RecordingMixin(TrainerBase):
         output_dir: str | Path | None = None,  # of this checkpoint; None: checkpoint-<step> in the learner's output_dir
     ):
         """Write a checkpoint of the run and return its folder; from a callback, write it at the step boundary.
-        Raise ValueError without a folder, and SaveFailed if it cannot be written."""
+        Raise SaveFailed if it cannot be written."""
         from trainer_nb.state.async_save import save_checkpoint_sync
         return apply_change(self, "save_checkpoint()", lambda: save_checkpoint_sync(self, output_dir))
 
@@ -851,16 +858,18 @@ class RecordingMixin(TrainerBase):
         self, split: str, metrics: dict,
         combined: bool = True,  # also into all_results.json
     ):
-        "Write metrics to <split>_results.json in output_dir, on the main process. Raise ValueError without a folder."
-        from trainer_nb.engine.eval_outputs import require_output_dir, save_metrics
+        "Write metrics to <split>_results.json in output_dir, on the main process."
+        from trainer_nb.engine.eval_outputs import make_save_dir, save_metrics
+        announce_save_dir(self.run_state)
         if self.is_world_process_zero():
-            save_metrics(require_output_dir(self.args, "save_metrics()"), split, metrics, combined)
+            save_metrics(make_save_dir(self.args), split, metrics, combined)
 
     def save_state(self):
-        "Write the state to trainer_state.json in output_dir, on the main process. Raise ValueError without a folder."
-        from trainer_nb.engine.eval_outputs import require_output_dir
+        "Write the state to trainer_state.json in output_dir, on the main process."
+        from trainer_nb.engine.eval_outputs import make_save_dir
+        announce_save_dir(self.run_state)
         if self.is_world_process_zero():
-            self.state.save_to_json(require_output_dir(self.args, "save_state()") / "trainer_state.json")
+            self.state.save_to_json(make_save_dir(self.args) / "trainer_state.json")
 
 # %% ../nbs/learner.ipynb #0b828c57
 class Learner(

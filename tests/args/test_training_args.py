@@ -167,7 +167,7 @@ def test_unknown_names():
     ("0 or more", dict(warmup_steps=-1)), ("from 0 to below 1", dict(label_smoothing_factor=1.0)),
     ("from 0 to below 1", dict(adam_beta2=1.0)),
     ("0 or more", dict(logging_steps=-1)), ("logging_strategy='no'", dict(logging_steps=0)),
-    ("whole number", dict(logging_steps=1.5)), ("eval_strategy='no'", dict(eval_strategy="steps", eval_steps=0)),
+    ("whole number", dict(logging_steps=1.5)),
     ("above 0", dict(eval_strategy="steps", logging_strategy="no", logging_steps=0)),
     ("nothing would be trained", dict(num_train_epochs=0)), ("nothing would be trained", dict(num_train_epochs=-1.0)),
     ("exclude each other", dict(fp16=True, bf16=True)), ("needs layer_groups", dict(learning_rate=[1e-3])),
@@ -185,7 +185,7 @@ def test_what_is_allowed():
     assert TrainingArguments(logging_strategy="no", logging_steps=0).logging_steps == 0
     assert TrainingArguments(logging_steps=10.0).logging_steps == 10 and type(TrainingArguments(logging_steps=10.0).logging_steps) is int
     assert TrainingArguments(logging_steps=0.1).logging_steps == 0.1
-    assert [TrainingArguments(report_to=r).report_to for r in (None, [], "none", ["none"])] == ["none"] * 4
+    assert [TrainingArguments(report_to=r).report_to for r in (None, [], "none", ["none"])] == [[]] * 4
     assert TrainingArguments(learning_rate=1).learning_rate == 1
     assert type(TrainingArguments(per_device_train_batch_size=np.int64(4)).per_device_train_batch_size) is int
     assert TrainingArguments(learning_rate=(1e-4, 1e-3), layer_groups=("a",)).layer_groups == ["a"]
@@ -197,11 +197,12 @@ def test_what_is_allowed():
             assert getattr(TrainingArguments(**{name: value}, **beside), name) == value
     assert CHOICES["optim"] is OPTIMIZER_NAMES and CHOICES["lr_scheduler_type"] is SCHEDULE_NAMES
 
-def test_saving_needs_a_folder_and_the_best_an_evaluation():
+def test_saving_is_asked_for_and_the_best_needs_an_evaluation():
     for asked in (dict(save_strategy="epoch"), dict(save_steps=7), dict(save_total_limit=2), dict(save_only_model=True), dict(save_format="trainer")):
-        refused("output_dir", **asked)
-        assert TrainingArguments("out", **asked) and TrainingArguments(**asked | dict(save_strategy="no"))
-    refused("output_dir", load_best_model_at_end=True, save_strategy="no")
+        assert TrainingArguments("out", **asked).saves_checkpoints and TrainingArguments(**asked).saves_checkpoints
+        assert not TrainingArguments(**asked | dict(save_strategy="no")).saves_checkpoints and TrainingArguments(**asked).save_dir == "trainer_output"
+    assert TrainingArguments(save_strategy="steps").saves_checkpoints and not TrainingArguments().saves_checkpoints
+    assert not TrainingArguments(**TrainingArguments().to_dict()).saves_checkpoints
     for asked in (dict(load_best_model_at_end=True), dict(save_strategy="best")):
         refused("eval_strategy", output_dir="out", **asked)
         args = TrainingArguments("out", eval_strategy="epoch", **asked)

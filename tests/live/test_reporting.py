@@ -250,7 +250,8 @@ def test_accelerates_trackers_and_ones_own(monkeypatch):
 
 def test_which_trackers(tmp_path, monkeypatch):
     here = {"tensorboard", "mlflow"}
-    monkeypatch.setattr("trainer_nb.live.trackers.is_tracker_installed", lambda name: name in here)
+    for module in ("args.validation", "live.trackers"):
+        monkeypatch.setattr(f"trainer_nb.{module}.is_tracker_installed", lambda name: name in here)
     assert resolve_trackers("none") == [] and resolve_trackers("all") == ["tensorboard", "mlflow"] == resolve_trackers(["mlflow", "tensorboard", "mlflow"])[::-1]
     with pytest.raises(ImportError, match="`pip install comet-ml`"): make(report_to="comet_ml")
     learn = make(report_to="all", output_dir=str(tmp_path), save_strategy="no")

@@ -6,7 +6,8 @@ import pytest
 
 from trainer_nb import Learner, ReportCallback, TrainingArguments
 from trainer_nb.live.reporting import WandBCheckpointCallback, WandBModelCallback, make_report_callbacks
-from trainer_nb.live.trackers import Tracker, installed_trackers, markdown_table, resolve_trackers
+from trainer_nb.args.validation import installed_trackers
+from trainer_nb.live.trackers import Tracker, markdown_table, resolve_trackers
 from callback_runs import net, points
 
 transformers = pytest.importorskip("transformers")

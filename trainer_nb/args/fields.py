@@ -189,7 +189,7 @@ def to_builtin(value: Any) -> Any:
 # %% ../../nbs/02_args/00_fields.ipynb #7821e185
 @dataclass
 class DurationArgs:
-    output_dir: str | None = arg_field(None, "folder for the run's files; None: nothing is written")
+    output_dir: str | None = arg_field(None, "folder for the run's files; None: what is asked for goes to trainer_output")
     per_device_train_batch_size: int = arg_field(8, "examples in one micro-batch of training, per device")
     per_device_eval_batch_size: int = arg_field(8, "examples in one batch of evaluation, per device")
     num_train_epochs: float = arg_field(3.0, "passes over the training data; may be fractional")

@@ -623,6 +623,10 @@ def add_missing_parameters(learner: TrainerBase):
         missing = [p for p in fresh["params"] if id(p) not in known]
         if not missing: continue
         home = next((known[id(p)] for p in fresh["params"] if id(p) in known), None)
+        if home is None and "lr" not in fresh:
+            # one of the Trainer's two groups may be empty
+            same = (g for g in run.optimizer.param_groups if g.get("weight_decay") == fresh["weight_decay"])
+            home = next((g for g in same if not g["params"]), None)
         if home is not None:
             home["params"].extend(missing)
         else:

@@ -30,7 +30,7 @@ from ..device.weight_storage import is_read_only
 from ..display.tables import html_table
 from .overrides import TrainerBase
 from .prepare import prepare
-from .run_state import RunState, Task, as_callback, own_run_name, run_mean_loss
+from .run_state import RunState, Task, announce_save_dir, as_callback, own_run_name, run_mean_loss
 from .signatures import check_callable
 from .step import take_step
 from .tasks import epoch_end_tasks, record_step, run_deferred_changes, run_pending, train_metrics
@@ -202,6 +202,8 @@ def start_running(run: RunState) -> None:
         if run.device.world.is_main_process and run.history.open_log(folder, own_run_name(run)) is None:
             # it has warned; do not try again
             run.unwritable_dir = folder
+    if run.args.saves_checkpoints:
+        announce_save_dir(run)
     record_plan(run)
     run.start_clock()
 

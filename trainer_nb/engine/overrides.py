@@ -5,10 +5,12 @@
 # %% ../../nbs/06_engine/08_overrides.ipynb #a6599667
 from __future__ import annotations
 
+import copy
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ from ..core.interrupts import RUN_LOCK
 from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import DataCollatorWithPadding, default_data_collator, to_device
 from ..device.accelerator import NO_CONTEXT, check_fp16, empty_device_cache
+from ..device.model_patches import store_use_cache
 from ..device.weight_storage import check_quantized, keep_training_layout
 from .dataloaders import check_eval_data, check_given_data, check_train_dataset
 from .dataloaders import column_dropping_collator, count_samples, drop_unused_columns
@@ -38,6 +41,7 @@ from .loss import model_arguments, predict_batch, raise_explained
 from .run_state import RunState, as_callback, count_flops, record_act, store_flops
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
 from .streaming_metrics import check_metrics
+from .training_modes import TrainingModes
 from ..optim.extra_optimizers import target_options
 from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
 from ..optim.schedules import create_scheduler
@@ -51,8 +55,9 @@ __all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'require_optimizer', 'find_param_gro
            'check_is_model', 'check_constructor_args', 'check_given_optimizers', 'check_cls_and_kwargs',
            'check_label_smoothing', 'check_arg_types', 'check_batch_eval_metrics', 'check_not_remote', 'UserPart',
            'check_part', 'resolve_processing_class', 'check_run_not_begun', 'check_replaceable', 'replace_part',
-           'replace_train_dataset', 'replace_optimizer', 'replace_scheduler', 'replace_model', 'drop_loader',
-           'trial_parameter', 'build_model', 'local_model', 'TrainerBase']
+           'replace_train_dataset', 'replace_optimizer', 'replace_scheduler', 'replace_model', 'renew_model',
+           'discard_model_parts', 'drop_loader', 'trial_parameter', 'build_model', 'adopt_given_args', 'local_model',
+           'TrainerBase']
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -401,12 +406,26 @@ def replace_model(learner: TrainerBase, model: torch.nn.Module) -> None:
     check_quantized(model)
     keep_training_layout(model)
     put_on(model, run.args.generation_config)
+    run.model = model
+    run.model_seed = None
+    run.modes.see(model)
+    discard_model_parts(learner)
+
+def renew_model(learner: TrainerBase) -> None:
+    "Replace the model by a new one from model_init."
+    run = learner.run_state
+    build_model(learner)
+    run.modes = TrainingModes()
+    run.modes.see(run.model)
+    discard_model_parts(learner)
+
+def discard_model_parts(learner: TrainerBase) -> None:
+    "Discard the parts that were made for an earlier model."
+    run = learner.run_state
     if run.device is not None:
         run.device.release()
-    run.model = model
     learner._model_facts = None
     learner._signature_columns = None
-    run.modes.see(model)
     run.discard("wrapped_model", "optimizer", "lr_scheduler", "backups", "initial_snapshot", "frozen_weights")
     if run.loader is not None:
         drop_loader(run)
@@ -445,6 +464,21 @@ def build_model(learner: TrainerBase) -> None:
     put_on(model, run.args.generation_config)
     run.modes.see(model)
     run.model = model
+    run.model_seed = run.args.seed
+
+def adopt_given_args(learner: TrainerBase) -> None:
+    """Take over what the user has changed in the TrainingArguments that the constructor received, of which the learner
+    has a copy; called where a run begins. Raise ValueError or TypeError for invalid values."""
+    run = learner.run_state
+    given, then = run.given_args
+    if given is None: return
+    now = copy.deepcopy(vars(given))
+    changes = {f.name: now[f.name] for f in fields(given) if now[f.name] != then.get(f.name)}
+    if not changes: return
+    vars(run.args).update(vars(resolve_args(run.args, changes)))
+    run.given_args = given, now
+    if run.loader is not None:
+        drop_loader(run)
 
 def local_model(learner: TrainerBase) -> torch.nn.Module:
     "Return the model of this process, outdated while others have the run; create it by model_init if necessary."
@@ -500,6 +534,7 @@ class TrainerBase:
         **settings: Any,
     ):
         processing_class = resolve_processing_class(processing_class, settings)
+        given_args = args if isinstance(args, TrainingArguments) else None
         args = resolve_args(args, settings)
         check_constructor_args(
             model, model_init, args, loss_func, compute_loss_func, optimizers, optimizer_cls_and_kwargs
@@ -516,6 +551,7 @@ class TrainerBase:
         check_batch_eval_metrics(args, compute_metrics)
         warn_of_idle(args)
         put_on(model, args.generation_config)
+        store_use_cache(model, args)
         pads = hasattr(processing_class, "pad")
         self._train_dataset = train_dataset
         self.eval_dataset = eval_dataset
@@ -543,6 +579,7 @@ class TrainerBase:
         self.run_state = RunState(
             args=args,
             given_settings=args.to_dict(),
+            given_args=(given_args, copy.deepcopy(vars(given_args)) if given_args is not None else {}),
             callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]),
             learner=weakref.ref(self),
         )

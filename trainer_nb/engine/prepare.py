@@ -24,9 +24,10 @@ from ..device.sharding import is_dtensor, local_nbytes
 from ..device.weight_storage import check_placement, is_read_only, keep_training_layout, read_only_weights
 from ..device.weight_storage import weight_digest
 from .dataloaders import check_eval_data
+from .generate import align_special_tokens
 from .overrides import TrainerBase
 from .rollback import weight_versions
-from .run_state import RunState, Task, run_modules
+from .run_state import RunState, Task, record_act, run_modules
 from .snapshot import capture_snapshot, environment_info, num_train_samples
 from .restore_forms import has_own_memory
 from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space
@@ -36,8 +37,8 @@ from ..optim.schedules import stretch_schedule
 # %% auto #0
 __all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'existing_optimizers', 'run_parameters', 'join_process_group',
            'sync_weights', 'check_equal_lengths', 'prepare_data', 'check_optimizer', 'group_settings',
-           'restore_group_settings', 'prepare_optimizer', 'suggest_idle_gpus', 'first_of', 'prepare',
-           'redistribute_data', 'compute_run_length', 'recompute_run_length']
+           'restore_group_settings', 'prepare_optimizer', 'suggest_idle_gpus', 'first_of', 'store_special_tokens',
+           'prepare', 'redistribute_data', 'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/18_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
@@ -292,10 +293,24 @@ def first_of(run: RunState):
         # not enough space after all
         return capture_snapshot(run)
 
+def store_special_tokens(learner: TrainerBase):
+    "Store the tokenizer's special tokens in the model's configurations; report and record a change."
+    run = learner.run_state
+    changed = align_special_tokens(run.model, learner.processing_class)
+    if not changed: return
+    record_act(run, "special_tokens", **changed)
+    if run.state.is_world_process_zero:
+        warn(
+            "The tokenizer has other special tokens than the model's configuration, which now has the tokenizer's, as"
+            " has its generation configuration: "
+            f"{', '.join(f'{name}={token}' for name, token in changed.items())}."
+        )
+
 def prepare(learner: TrainerBase):
     "Create missing parts that a step needs; keep the initial weights."
     run = learner.run_state
     prepare_model(learner)
+    store_special_tokens(learner)
     if run.initial_snapshot is None:
         suggest_idle_gpus(run.device)
     # each part is created completely or not at all

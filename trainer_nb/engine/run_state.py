@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 import uuid
 import weakref
@@ -42,10 +43,10 @@ if TYPE_CHECKING:
 # %% auto #0
 __all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
            'SaverPart', 'UploaderPart', 'RewindBufferPart', 'DebugStepPart', 'BackgroundRunPart', 'TransientState',
-           'RunState', 'run_modules', 'preserve_training_modes', 'record_act', 'own_run_name', 'as_callback',
-           'push_tasks', 'num_non_embedding_parameters', 'count_flops', 'store_flops', 'count_batch_tokens',
-           'count_step_tokens', 'add_tokens', 'fetch_tokens', 'token_metrics', 'token_speed_metrics', 'sum_filtered',
-           'mean_loss_to_log', 'run_mean_loss']
+           'RunState', 'run_modules', 'preserve_training_modes', 'record_act', 'announce_save_dir', 'own_run_name',
+           'as_callback', 'push_tasks', 'num_non_embedding_parameters', 'count_flops', 'store_flops',
+           'count_batch_tokens', 'count_step_tokens', 'add_tokens', 'fetch_tokens', 'token_metrics',
+           'token_speed_metrics', 'sum_filtered', 'mean_loss_to_log', 'run_mean_loss']
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #d676918e
 @dataclass
@@ -200,6 +201,9 @@ class RunState(TransientState):
     callbacks: CallbackHandler = kept_field(CallbackHandler)       # snapshots contain those with a state
     learner: weakref.ref[TrainerBase] | None = kept_field()        # for attributes of its subclass, its callbacks and its data
     given_settings: dict[str, Any] = rebuilt_field(dict)           # the settings that were passed to the constructor
+    # the user's TrainingArguments, of which `args` is a copy, and their values at that time
+    given_args: tuple[TrainingArguments | None, dict[str, Any]] = rebuilt_field((None, {}))
+    model_seed: int | None = rebuilt_field()                       # with which model_init made the model
 
     # -- where the run is
     state: TrainerState = value_field(TrainerState)                # step, epoch, logs, as callbacks see them
@@ -311,6 +315,16 @@ def record_act(
     if origin:
         data["by"] = origin
     run.history.note(kind, run.state.global_step, **data)
+
+def announce_save_dir(run: RunState) -> None:
+    "Print, once, where files are saved without an output_dir."
+    if run.args.output_dir is not None or "save_dir" in run.reported: return
+    run.reported.add("save_dir")
+    if run.state.is_world_process_zero:
+        print(
+            f"Files of this run are saved in {os.path.abspath(run.args.save_dir)}; output_dir= names another folder.",
+            flush=True,
+        )
 
 def own_run_name(run: RunState) -> str | None:
     "Return the name of the run; a branch does not take over that of its origin."

@@ -211,11 +211,8 @@ def write_model_card(
     processes: int = 1,                  # of the run
     **metadata,                          # of card_front_matter
 ) -> Path | None:
-    """Write README.md into output_dir, and return its path; None if another README.md is there.
-    Raise ValueError without an output_dir."""
-    if args.output_dir is None:
-        raise ValueError("There is no folder to write a model card to; give the Learner an output_dir=.")
-    path = Path(args.output_dir)/"README.md"
+    "Write README.md into output_dir, and return its path; None if another README.md is there."
+    path = Path(args.save_dir)/"README.md"
     if is_foreign_card(path):
         warn(
             f"{path} was not written by trainer_nb, so it was kept and no model card was written; move it away, or give"
@@ -223,7 +220,7 @@ def write_model_card(
         )
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
-    name = model_name or os.path.basename(os.path.abspath(args.output_dir))
+    name = model_name or os.path.basename(os.path.abspath(args.save_dir))
     path.write_text(draft_model_card(args, state, model, name, finetuned_from, data, processes, **metadata), encoding="utf-8")
     return path
 

@@ -283,7 +283,7 @@ def make_report_callbacks(
 ) -> list[TrainerCallback]:
     "Return one callback per tracker in `report_to`, and one that uploads the model if WANDB_LOG_MODEL says so."
     names = resolve_trackers(args.report_to)
-    if args.report_to in ("all", ["all"]):
+    if args.reports_to_all:
         names = leave_out_unusable(args, names)
     warn_unused_fields(args, names, callbacks)
     for name in names:

@@ -5,7 +5,6 @@
 # %% ../../nbs/10_live/02_trackers.ipynb #40ebc1f1
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -14,8 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..args.fields import TRACKERS, TRANSFORMERS_TRACKERS
+from ..args.fields import TRANSFORMERS_TRACKERS
 from ..args.training_args import TrainingArguments
+from ..args.validation import is_module_installed, is_tracker_installed, is_variable_set, tracker_names
 from ..core.callbacks import TrainerCallback
 from ..core.errors import warn
 
@@ -24,8 +24,8 @@ from ..core.errors import warn
 __all__ = ['RUN_SUMMARY_KEYS', 'TEXTS_NAME', 'OWN_RUNS', 'TRACKER_CLASSES', 'IGNORED_VARIABLES', 'prefix_log_names',
            'unwrap_scalar', 'numeric_values', 'tracked_row', 'markdown_table', 'RunDescription', 'to_plain',
            'model_settings', 'tracker_config', 'Tracker', 'TensorBoard', 'WandB', 'Trackio', 'MLflow',
-           'AccelerateTracker', 'make_accelerate_tracker', 'CodeCarbon', 'is_tracker_installed', 'installed_trackers',
-           'resolve_trackers', 'transformers_callback', 'warn_ignored_variables', 'make_tracker']
+           'AccelerateTracker', 'make_accelerate_tracker', 'CodeCarbon', 'resolve_trackers', 'transformers_callback',
+           'warn_ignored_variables', 'make_tracker']
 
 # %% ../../nbs/10_live/02_trackers.ipynb #31cacc00
 # logged once, at the end: numbers of the whole run
@@ -389,52 +389,25 @@ TRACKER_CLASSES = {
     "mlflow": MLflow,
     "codecarbon": CodeCarbon,
 }
-# where the module, or the package on PyPI, does not have the name of the tracker
-_MODULES = {"tensorboard": ("tensorboard", "tensorboardX")}
+# where the package on PyPI does not have the name of the tracker
 _PIP = {
-    "comet_ml": "comet-ml", "azure_ml": "azureml-sdk", "dagshub": "dagshub mlflow", "flyte": "flytekit flytekitplugins-deck-standard",
+    "comet_ml": "comet-ml",
+    "azure_ml": "azureml-sdk",
+    "dagshub": "dagshub mlflow",
+    "flyte": "flytekit flytekitplugins-deck-standard",
 }
-# what transformers' callbacks need, all of it
-_NEEDED = {
-    "azure_ml": ("azureml", "azureml.core"),
-    "neptune": ("neptune",),
-    "dagshub": ("dagshub", "mlflow"),
-    "flyte": ("flytekit", "flytekitplugins"),
-    "kubeflow": (),
-}
-
-def is_tracker_installed(name: str) -> bool:
-    "Return True if the library of a tracker is installed."
-    if name in _NEEDED: return all(importlib.util.find_spec(module) is not None for module in _NEEDED[name])
-    return any(importlib.util.find_spec(module) is not None for module in _MODULES.get(name, (name,)))
-
-def installed_trackers() -> list[str]:
-    "Return the names of the trackers whose library is installed."
-    names = [name for name in TRACKERS if is_tracker_installed(name)]
-    if "mlflow" in names and _is_variable_set("DISABLE_MLFLOW_INTEGRATION"):
-        names.remove("mlflow")
-    if importlib.util.find_spec("transformers") is None: return names
-    # as transformers decides: MLflow reports to Azure ML, Flyte works only within a task, Kubeflow within its job
-    found = [name for name in ("azure_ml", "dagshub", "neptune") if is_tracker_installed(name)]
-    if "azure_ml" in found and is_tracker_installed("mlflow"):
-        found.remove("azure_ml")
-    if os.environ.get("KUBEFLOW_TRAINER_SERVER_URL") and not _is_variable_set("DISABLE_KUBEFLOW_INTEGRATION"):
-        found.append("kubeflow")
-    return names + found
 
 def resolve_trackers(
     report_to: str | list[str],  # of TrainingArguments
 ) -> list[str]:
     "Return the names of the requested trackers. Raise ImportError if a library is missing."
-    if report_to == "none": return []
-    if report_to in ("all", ["all"]): return installed_trackers()
-    names = list(dict.fromkeys([report_to] if isinstance(report_to, str) else report_to))
+    names = list(dict.fromkeys(tracker_names(report_to)))
     for name in names:
         if not is_tracker_installed(name):
             raise ImportError(
                 f"report_to={name!r} needs {name}, which is not installed: type `pip install {_PIP.get(name, name)}`."
             )
-        if name in TRANSFORMERS_TRACKERS and importlib.util.find_spec("transformers") is None:
+        if name in TRANSFORMERS_TRACKERS and not is_module_installed("transformers"):
             raise ImportError(
                 f"report_to={name!r} uses the callback of transformers, which is not installed: type"
                 " `pip install transformers`."
@@ -472,15 +445,12 @@ IGNORED_VARIABLES = {
     "comet_ml": {"COMET_LOG_ASSETS": _ARTIFACTS_HINT},
 }
 
-def _is_variable_set(variable: str) -> bool:
-    return os.environ.get(variable, "").lower() not in ("", "0", "false", "no", "off")
-
 def warn_ignored_variables(
     name: str,  # of a tracker
 ):
     "Warn about environment variables that are set without effect."
     for variable, instead in IGNORED_VARIABLES.get(name, {}).items():
-        if _is_variable_set(variable):
+        if is_variable_set(variable):
             warn(f"{variable} is set, but this environment variable has no effect here: {instead}.")
 
 def make_tracker(

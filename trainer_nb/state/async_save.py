@@ -22,7 +22,7 @@ from ..core.log_file import to_plain_data
 from ..engine.evaluate import averaged_weights, is_in_train_mode
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
-from ..engine.run_state import RunState, Task
+from ..engine.run_state import RunState, Task, announce_save_dir
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from ..engine.snapshot_fields import FIELD_KEEPERS
 from ..engine.snapshot_tensors import Snapshot
@@ -192,8 +192,7 @@ def save_checkpoint_async(
     wait_for_save(run)
     wait_for_other_savers(run)
     if place is None:
-        # if the settings have no folder, the caller must give one
-        place = Path(cast(str, run.args.output_dir), f"checkpoint-{run.state.global_step}")
+        place = Path(run.args.save_dir, f"checkpoint-{run.state.global_step}")
     place = Path(place).expanduser().absolute()
     if not own:
         check_folder_free(place, run.history.run_id)
@@ -269,12 +268,9 @@ def save_checkpoint_sync(
     learner: TrainerBase,
     place=None,  # as for save
 ) -> Path:
-    "Write a checkpoint to disk before returning its folder; raise ValueError if there is no folder."
-    if place is None and learner.args.output_dir is None:
-        raise ValueError(
-            "There is no folder to write a checkpoint to; call save_checkpoint(folder), or give the Learner an"
-            " output_dir=."
-        )
+    "Write a checkpoint to disk before returning its folder."
+    if place is None:
+        announce_save_dir(learner.run_state)
     prepare(learner)
     place = save_checkpoint_async(learner, place, wait=True)
     run_tasks_now(learner, Task("event", "on_save"))
@@ -408,9 +404,9 @@ def invalidate_future(
     "Rename the checkpoints that are no longer in the run's past; warn about those that cannot be renamed."
     # if it fails, the next verb raises the error
     get_saver(run).wait(run.interrupts)
-    if run.args.output_dir is None or not is_checkpoint_writer(run): return
+    if not Path(run.args.save_dir).is_dir() or not is_checkpoint_writer(run): return
     try:
-        invalidate_abandoned(run.args.output_dir, run.history, best, after)
+        invalidate_abandoned(run.args.save_dir, run.history, best, after)
     except OSError as error:
         warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it manually.")
 
