@@ -27,7 +27,7 @@ from .errors import check_attribute, checked, is_misspelling, missing_attribute_
 from .interrupts import InterruptGuard
 
 # %% auto #0
-__all__ = ['STATE_HINTS', 'EVENTS', 'LOGGER', 'EventArgs', 'TrainerState', 'ExportableState', 'TrainerControl',
+__all__ = ['STATE_HINTS', 'EVENTS', 'LOGGER', 'EventArgs', 'TrainerState', 'ExportableState', 'exported_state', 'TrainerControl',
            'warn_extended_request', 'TrainerCallback', 'overrides_event', 'matches_callback', 'TrainerHandlerCompat',
            'CallbackHandler', 'format_logs', 'DefaultFlowCallback', 'LoaderHolder', 'EventRun', 'EventSource',
            'event_arguments', 'bound_handler', 'fire_event', 'fire_event_safely', 'close_callbacks',
@@ -126,6 +126,20 @@ class ExportableState:
         vars(instance).update(state["attributes"])
         return instance
 
+# %% ../../nbs/01_core/05_callbacks.ipynb #60b5ce4d
+def exported_state(callback: object) -> dict[str, Any] | None:
+    "Return what a callback's state() returns, 'args' and 'attributes'; None for a callback without such a method."
+    method = getattr(callback, "state", None)
+    if not callable(method): return None
+    declared = any(c.__name__ == "ExportableState" for c in type(callback).__mro__)
+    if not declared:
+        try:
+            inspect.signature(method).bind()
+        except (TypeError, ValueError):
+            return None
+    found = method()
+    return found if isinstance(found, dict) and isinstance(found.get("attributes"), dict) else None
+
 # %% ../../nbs/01_core/05_callbacks.ipynb #6298f802
 @dataclass
 class TrainerControl(ExportableState):
@@ -147,6 +161,11 @@ class TrainerControl(ExportableState):
             self.should_log = False
 
     def state(self) -> dict[str, Any]: return {"args": dataclasses.asdict(self), "attributes": {}}
+
+    # the Trainer's names, for a loop or a handler that was copied from it
+    _new_step = new_step
+    def _new_training(self): self.should_training_stop = False
+    def _new_epoch(self): self.should_epoch_stop = False
 
     def __setattr__(self, name: str, value: object) -> None:
         "Set a request; raise AttributeError for a probable misspelling of one, and warn of a name that extends one."
@@ -353,8 +372,18 @@ class CallbackHandler(TrainerHandlerCompat):
         removed = self.find(callback)
         if removed is not None:
             self.callbacks = [c for c in self.callbacks if c is not removed]
+        elif isinstance(callback, type):
+            removed = self._end_stand_in(callback)
         self._listening.clear()
         return removed
+
+    def _end_stand_in(self, kind: type) -> TrainerCallback | None:
+        "Remove the part of a callback that stands in for one of a class; return an instance of the class, or None."
+        learner = self.context().get("learner")
+        if learner is None: return None
+        for c in self.callbacks:
+            if hasattr(c, "end_stand_in") and c.end_stand_in(kind, learner.run_state.args): return kind()
+        return None
 
     @property
     def callback_list(self) -> str:
@@ -589,12 +618,16 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         if value is None:
             self._warn_missing(name, metrics)
             return
-        if self.better(args, state, value):
+        self.check_metric_value(args, state, control, value)
+        if self.early_stopping_patience_counter >= self.early_stopping_patience:
+            control.should_training_stop = True
+
+    def check_metric_value(self, args: EventArgs, state: TrainerState, control: TrainerControl, metric_value: float):
+        "Count an evaluation: start again from 0 after an improvement. A subclass may count in its own way."
+        if self.better(args, state, metric_value):
             self.early_stopping_patience_counter = 0
         else:
             self.early_stopping_patience_counter += 1
-        if self.early_stopping_patience_counter >= self.early_stopping_patience:
-            control.should_training_stop = True
 
     def better(self, args: EventArgs, state: TrainerState, value: float) -> bool:
         "Return True if a value improves on the best one by more than the threshold; the first value does, nan never."
