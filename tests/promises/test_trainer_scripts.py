@@ -610,3 +610,157 @@ def test_transformers_is_imported_late():
     code = "import sys; sys.modules['transformers'] = None; import trainer_nb; trainer_nb.get_scheduler"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "pip install transformers" in ended.stderr
+
+
+# -- d. arguments and collators
+
+@pytest.mark.parametrize("config", [{"dispatch_batches": True}, {"use_configured_state": True}])
+def test_a_key_of_accelerator_config_that_one_process_does_not_need(config, tmp_path):
+    from accelerate import PartialState
+    def trained(side, folder):
+        PartialState()
+        trainer = make(side, folder, accelerator_config=config)
+        trainer.train()
+        return losses(trainer), weights(trainer).tolist()
+    agree(tmp_path, trained)
+
+
+def test_the_number_of_parameters_alone_selects_the_size_based_policy():
+    from trainer_nb.args.parallel import resolve_sharding
+    assert trainer_nb.TrainingArguments(fsdp_config={"min_num_params": 2000}).fsdp is None
+    for config in ({"min_num_params": 2000}, {"fsdp_min_num_params": 2000, "auto_wrap_policy": "SIZE_BASED_WRAP"}):
+        assert resolve_sharding("full_shard auto_wrap", config)[:3] == ("SIZE_BASED_WRAP", None, 2000)
+    with pytest.raises(ValueError, match="require each other"):
+        resolve_sharding(True, {"min_num_params": 2000, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"})
+
+
+def test_smoothing_and_targets_of_several_classes(tmp_path):
+    class Several(Net):
+        def forward(self, x, labels=None):
+            logits = self.layer(x)
+            return {"logits": logits} if labels is None else {"loss": nn.functional.binary_cross_entropy_with_logits(logits, labels), "logits": logits}
+    rows = [{"x": s["x"], "labels": torch.tensor([1.0, float(i % 2)])} for i, s in enumerate(samples())]
+    def trained(side, folder, factor):
+        trainer = make(side, folder, model=Several(problem_type="multi_label_classification"), train_dataset=rows, eval_dataset=rows, label_smoothing_factor=factor)
+        trainer.train()
+        return weights(trainer).tolist(), round(trainer.evaluate()["eval_loss"], 6), trainer.predict(rows).predictions.tolist()
+    with pytest.warns(UserWarning, match="multi_label_classification"): smoothed = agree(tmp_path, lambda side, folder: trained(side, folder, 0.1))
+    assert smoothed == trained(trainer_nb, tmp_path, 0.0)
+    with pytest.raises(ValueError, match="label_smoothing_factor spreads"): make(trainer_nb, tmp_path, model=Several(), train_dataset=rows, label_smoothing_factor=0.1).train()
+
+
+@pytest.mark.parametrize("counted", ["non_padding", "all"])
+@pytest.mark.parametrize("name", ["x", "input_ids"])
+def test_tokens_that_cannot_be_told_from_padding_are_counted_with_a_warning(counted, name, tmp_path):
+    def run(side, folder):
+        class Named(Net): main_input_name = name
+        trainer = make(side, folder, model=Named(), include_num_input_tokens_seen=counted)
+        trainer.train()
+        return trainer.state.num_input_tokens_seen
+    if (counted, name) == ("all", "x"):
+        assert agree(tmp_path, run) == 32
+        return
+    # 32 numbers in 16 samples; none of them where the input is not found
+    with pytest.warns(UserWarning, match="include_num_input_tokens_seen") as caught: assert agree(tmp_path, run) == (32 if name == "x" else 0)
+    assert sum("include_num_input_tokens_seen" in str(w.message) for w in caught) == 1
+
+
+@pytest.mark.parametrize("length", [20, 9, 5])
+def test_a_run_continues_with_data_of_another_length(length, tmp_path):
+    def run(side, folder):
+        make_epochs = {"max_steps": -1, "num_train_epochs": 3, "save_strategy": "steps", "save_steps": 2}
+        trainer = make(side, folder, **make_epochs)
+        trainer.train()
+        assert trainer.state.global_step == 9
+        later = make(side, folder, train_dataset=samples(length), **make_epochs)
+        later.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
+        return later.state.global_step, later.state.epoch
+    theirs = run(transformers, tmp_path / "theirs")
+    with pytest.warns(UserWarning, match=f"had 12 samples and has {length} now"): ours = run(trainer_nb, tmp_path / "ours")
+    assert ours == theirs and ours[1] == 3.0
+
+
+def test_the_ratio_of_the_warmup_gives_way_to_the_steps(tmp_path):
+    with pytest.warns(UserWarning, match="warmup_ratio=0.5 has no effect"): learn = make(trainer_nb, tmp_path, warmup_ratio=0.5, warmup_steps=1)
+    learn.train()
+    def rates(learn): return [row["learning_rate"] for row in learn.state.log_history if "loss" in row]
+    other = make(transformers, tmp_path, warmup_steps=1)
+    other.train()
+    assert rates(learn) == rates(other)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnop"])}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]")
+
+
+TEXTS = ["a b c d e f", "g h i", "j k l m n o p a b c", "d e"] * 3
+
+COLLATORS = {
+    "default": ("DefaultDataCollator", {}, lambda t: [{"x": [1.5, i], "k": i, "label": i % 2} for i in range(4)]),
+    "default with arrays": ("DefaultDataCollator", {}, lambda t: [{"x": torch.arange(3).numpy(), "label_ids": [0.5, i], "text": "a", "no": None} for i in range(4)]),
+    "padding": ("DataCollatorWithPadding", {"tokenizer": True}, lambda t: [{"input_ids": t(x)["input_ids"], "label": 1} for x in TEXTS]),
+    "tokens": ("DataCollatorForTokenClassification", {"tokenizer": True}, lambda t: [{"input_ids": (i := t(x)["input_ids"]), "labels": i} for x in TEXTS]),
+    "targets": ("DataCollatorForSeq2Seq", {"tokenizer": True}, lambda t: [{"input_ids": (i := t(x)["input_ids"]), "labels": i[1:]} for x in TEXTS]),
+    "causal": ("DataCollatorForLanguageModeling", {"tokenizer": True, "mlm": False}, lambda t: [{"input_ids": t(x)["input_ids"]} for x in TEXTS]),
+    "flat": ("DataCollatorWithFlattening", {"return_seq_idx": True}, lambda t: [{"input_ids": t(x)["input_ids"]} for x in TEXTS]),
+}
+
+
+@pytest.mark.parametrize("kind", COLLATORS)
+def test_a_collator_returns_arrays(kind, tokenizer):
+    name, options, rows = COLLATORS[kind]
+    options = options | ({"tokenizer": tokenizer} if "tokenizer" in options else {})
+    def collated(side): return getattr(side, name)(return_tensors="np", **options)(rows(tokenizer))
+    theirs, ours = collated(transformers), collated(trainer_nb)
+    assert set(theirs) == set(ours)
+    for key in theirs:
+        assert type(ours[key]) is type(theirs[key]) and getattr(ours[key], "dtype", None) == getattr(theirs[key], "dtype", None), key
+        assert repr(ours[key]) == repr(theirs[key])
+    with pytest.raises(ValueError, match="'tf'"): getattr(trainer_nb, name)(return_tensors="tf", **options)(rows(tokenizer))
+
+
+@pytest.mark.parametrize("kind", ["pt", "np"])
+@pytest.mark.parametrize("seed", [7, None])
+@pytest.mark.parametrize("replace", [(0.8, 0.1), (1.0, 0.0), (0.5, 0.5)])
+def test_masks_outside_of_a_run_follow_the_seed_as_in_transformers(kind, seed, replace, tokenizer):
+    import numpy as np
+    rows = [{"input_ids": tokenizer(text)["input_ids"]} for text in TEXTS]
+    def drawn(side):
+        torch.manual_seed(3)
+        np.random.seed(3)
+        collator = side.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.5, seed=seed, mask_replace_prob=replace[0], random_replace_prob=replace[1],
+                                                        return_tensors=kind)
+        return [[batch[k].tolist() for k in ("input_ids", "labels")] for batch in (collator(rows), collator(rows))]
+    theirs, ours = drawn(transformers), drawn(trainer_nb)
+    assert theirs == ours and ours[0] != ours[1]
+    if seed: assert drawn(trainer_nb) == ours
+
+
+def test_masks_in_a_run_do_not_depend_on_batches_outside_of_it(tokenizer, tmp_path):
+    class Guess(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.table = nn.Embedding(32, 32)
+        def forward(self, input_ids, attention_mask=None, labels=None):
+            logits = self.table(input_ids)
+            return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100), "logits": logits}
+    class Own(trainer_nb.DataCollatorForLanguageModeling): "A subclass of the user."
+    rows = [{"input_ids": tokenizer(text)["input_ids"]} for text in TEXTS]
+    for cls in (trainer_nb.DataCollatorForLanguageModeling, Own):
+        found = []
+        for looks in (0, 2):
+            collator = cls(tokenizer, mlm_probability=0.5, seed=7)
+            learn = make(trainer_nb, tmp_path, model=Guess(), train_dataset=rows, data_collator=collator)
+            for _ in range(looks): collator(rows)
+            learn.step(2)
+            for _ in range(looks): collator(rows)
+            if looks: learn.rewind(1)
+            learn.train()
+            found.append([r.loss for r in learn.history if not r.abandoned])
+        assert found[0] == found[1]
