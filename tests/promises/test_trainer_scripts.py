@@ -764,3 +764,14 @@ def test_masks_in_a_run_do_not_depend_on_batches_outside_of_it(tokenizer, tmp_pa
             learn.train()
             found.append([r.loss for r in learn.history if not r.abandoned])
         assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", ["EarlyStoppingCallback", "ProgressCallback"])
+def test_an_override_that_is_never_called_is_an_error(name, tmp_path, monkeypatch):
+    "As if a later release of transformers gave its callback one more method."
+    monkeypatch.setattr(getattr(transformers, name), "decide", lambda self, value: None, raising=False)
+    cls = type("Own", (getattr(trainer_nb, name),), {"decide": lambda self, value: None})
+    with pytest.raises(TypeError, match=f"Own.decide would have no effect: {name} does not call it here"): make(trainer_nb, tmp_path, callbacks=[cls()])
+    with pytest.raises(TypeError, match="on_evaluate"): make(trainer_nb, tmp_path).add_callback(cls)
+    other = type("Own", (getattr(trainer_nb, name),), {"other": lambda self: None})()
+    make(trainer_nb, tmp_path, callbacks=[other], eval_dataset=samples(4), eval_strategy="steps", metric_for_best_model="loss")

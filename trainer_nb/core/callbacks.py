@@ -23,15 +23,16 @@ from typing import Any, Protocol, Self, TextIO, cast
 
 import torch
 
-from .errors import check_attribute, checked, is_misspelling, missing_attribute_error, warn
+from .errors import check_attribute, checked, is_misspelling, missing_attribute_error, of_package, warn
 from .interrupts import InterruptGuard
 
 # %% auto #0
 __all__ = ['STATE_HINTS', 'EVENTS', 'LOGGER', 'EventArgs', 'TrainerState', 'ExportableState', 'exported_state', 'TrainerControl',
            'warn_extended_request', 'TrainerCallback', 'overrides_event', 'matches_callback', 'TrainerHandlerCompat',
-           'CallbackHandler', 'format_logs', 'DefaultFlowCallback', 'LoaderHolder', 'EventRun', 'EventSource',
-           'event_arguments', 'bound_handler', 'fire_event', 'fire_event_safely', 'close_callbacks',
-           'EarlyStoppingCallback', 'check_early_stopping', 'PrinterCallback', 'set_log_level', 'LoggerCallback']
+           'check_overridden_methods', 'CallbackHandler', 'format_logs', 'DefaultFlowCallback', 'LoaderHolder',
+           'EventRun', 'EventSource', 'event_arguments', 'bound_handler', 'fire_event', 'fire_event_safely',
+           'close_callbacks', 'EarlyStoppingCallback', 'check_early_stopping', 'PrinterCallback', 'set_log_level',
+           'LoggerCallback']
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #5c3708e0
 class EventArgs(Protocol):
@@ -316,6 +317,22 @@ def _instance(cls: type[TrainerCallback]) -> TrainerCallback:
         pass
     return cls()
 
+def check_overridden_methods(callback: Any):
+    """Raise TypeError for a subclass of a callback of this package with a method that the Trainer's callback of this
+    name calls, and the one here does not have."""
+    for cls in type(callback).__mro__ if "transformers" in sys.modules else ():
+        if not of_package(cls): continue
+        modules = map(sys.modules.get, ("transformers.trainer_callback", "transformers.utils.notebook"))
+        theirs = next((vars(m)[cls.__name__] for m in modules if m is not None and cls.__name__ in vars(m)), None)
+        for name, part in vars(theirs).items() if theirs is not None else ():
+            if name.startswith("_") or not callable(part) or hasattr(cls, name): continue
+            owner = next((c for c in type(callback).__mro__ if name in vars(c)), None)
+            if owner is None: continue
+            raise TypeError(
+                f"{owner.__name__}.{name} would have no effect: {cls.__name__} does not call it here. Override an event,"
+                " such as on_evaluate or on_log, and do there what the method does."
+            )
+
 def _check_event_methods(callback: Any):
     "Raise TypeError for an event that cannot be called as all are; warn about a method that is almost called like one."
     for event in EVENTS:
@@ -354,6 +371,7 @@ class CallbackHandler(TrainerHandlerCompat):
                 " and define an event, such as on_step_end."
             )
         _check_event_methods(callback)
+        check_overridden_methods(callback)
         self.callbacks.append(callback)
         self.callbacks.sort(key=lambda c: getattr(c, "order", 0))
         self._listening.clear()
