@@ -17,7 +17,7 @@ from .core.errors import InvalidOperation, checked, release_last_traceback, shor
 from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
-from .engine.assignment import check_assignment
+from .engine.assignment import check_assignment, forget_early_assignments
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, apply_change, check_between_steps, check_can_train
 from .engine.loop import check_can_train_or_corrupted, check_not_in_step, describe_run, guarded
@@ -807,7 +807,7 @@ class RecordingMixin(TrainerBase):
     @exclusive
     def pop_callback(self, callback: TrainerCallback):
         "Remove a callback, by instance or class, and return it; None if it is not there."
-        popped = self.run_state.callbacks.pop_callback(callback)
+        popped = self.callback_handler.pop_callback(callback)
         if popped is not None:
             record_act(self.run_state, "remove_callback", callback=type(popped).__name__)
         return popped
@@ -909,6 +909,7 @@ class Learner(
         **settings: Unpack[TrainingArgumentsKwargs],  # fields of TrainingArguments
     ):
         release_last_traceback()
+        forget_early_assignments(self)
         from trainer_nb.engine.settings import OomRecovery
         check_overrides(type(self))
         meter = make_memory_meter(args, settings)
@@ -960,8 +961,8 @@ class Learner(
         """Set an attribute.
         Raise AttributeError for the name of a setting or a method, and for a
         probable misspelling of one."""
-        if name not in self.__dict__:
-            check_assignment(self, name, value)
+        known = self.__dict__
+        if (name not in known or "run_state" not in known) and check_assignment(self, name, value): return
         # super() would search all base classes, which takes longer than everything else here
         object.__setattr__(self, name, value)
 

@@ -6,27 +6,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 
-from .core.errors import InvalidOperation, missing_attribute_error
+from .core.errors import missing_attribute_error
 from .device.weight_storage import is_model_parallel
-from .engine.loss import label_smoothed_loss
 from .live.model_card import dataset_name, describe_datasets, draft_model_card, is_foreign_card
 from .live.model_card import write_model_card
 
 # %% auto #0
-__all__ = ['ARGUMENT_HINTS', 'ATTRIBUTE_HINTS', 'NOT_CALLED', 'LabelSmoother', 'missing_attribute', 'TrainerCompatMixin',
-           'check_overrides']
-
-# %% ../nbs/trainer_compat.ipynb #58ab0502
-class LabelSmoother(NamedTuple):
-    "Compute the cross-entropy with label smoothing."
-    epsilon: float
-    ignore_index: int = -100
-    def __call__(self, model_output, labels, shift_labels: bool = False, num_items_in_batch=None):
-        return label_smoothed_loss(model_output, labels, self.epsilon, shift_labels, num_items_in_batch)
+__all__ = ['ARGUMENT_HINTS', 'ATTRIBUTE_HINTS', 'NOT_CALLED', 'missing_attribute', 'TrainerCompatMixin', 'check_overrides']
 
 # %% ../nbs/trainer_compat.ipynb #b77f6883
 _EPOCHS = "learn.run(epochs={0}) trains for that long, and learn.set(num_train_epochs={0}) prolongs or shortens the run."
@@ -177,7 +167,6 @@ class TrainerCompatMixin:
     deepspeed = neftune_hook_handle = None
     is_deepspeed_enabled = is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_distributed_loading_by_transformers = False
-    current_flos = 0
     hp_space = hp_name = compute_objective = objective = None
     argument_hints = ARGUMENT_HINTS
 
@@ -197,20 +186,44 @@ class TrainerCompatMixin:
     @property
     def is_fsdp_enabled(self) -> bool:
         return self.run_state.device is not None and self.run_state.device.sharded_model is not None
-    @property
-    def can_return_loss(self) -> bool:
-        return self.model_facts.can_return_loss
 
     @property
-    def label_smoother(self):
-        return LabelSmoother(self.args.label_smoothing_factor) if self.args.label_smoothing_factor else None
-    @property
-    def neftune_noise_alpha(self):
+    def neftune_noise_alpha(self) -> float | None:
         return self.args.neftune_noise_alpha
+    @neftune_noise_alpha.setter
+    def neftune_noise_alpha(self, alpha: float | None):
+        self.set(neftune_noise_alpha=alpha)
 
     @property
     def _train_batch_size(self) -> int:
         return self.args.train_batch_size
+    @_train_batch_size.setter
+    def _train_batch_size(self, size: int):
+        if size != self.args.train_batch_size:
+            self.set(per_device_train_batch_size=size)
+
+    @property
+    def current_flos(self) -> float:
+        "Return the floating-point operations of this process that are not in state.total_flos yet."
+        return self.run_state.flops
+    @current_flos.setter
+    def current_flos(self, operations: float):
+        self.run_state.flops = operations
+
+    @property
+    def _created_lr_scheduler(self) -> bool:
+        "Return whether the schedule was made here; an override that assigns it has set `lr_scheduler` as well."
+        return self.run_state.own_scheduler
+    @_created_lr_scheduler.setter
+    def _created_lr_scheduler(self, created: bool): pass
+
+    @property
+    def _globalstep_last_logged(self) -> int:
+        return vars(self).get("_globalstep_last_logged", self.run_state.logged)
+    @_globalstep_last_logged.setter
+    def _globalstep_last_logged(self, step: int):
+        # of a subclass that logs by itself
+        vars(self)["_globalstep_last_logged"] = step
 
     # for other models, such as a teacher; the run's own model is moved automatically
     def _move_model_to_device(self, model: torch.nn.Module, device):
@@ -283,6 +296,8 @@ class TrainerCompatMixin:
 
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that a missing attribute has here; called for missing ones only."
+        # assigned before the constructor, in place of a property
+        if name in vars(self): return vars(self)[name]
         # an AttributeError from inside a property: its own message is the right one
         if any(name in vars(cls) for cls in type(self).__mro__): return object.__getattribute__(self, name)
         raise missing_attribute(self, name)

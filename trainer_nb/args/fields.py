@@ -11,13 +11,15 @@ from enum import Enum, StrEnum
 from functools import cache
 from typing import Any, get_type_hints
 
+import torch
+
 # %% auto #0
 __all__ = ['EXTRA_TYPES', 'ENUM_FIELDS', 'OPTIMIZER_NAMES', 'SCHEDULE_NAMES', 'TARGETED_OPTIMIZERS', 'METRIC_SCHEDULES',
            'LOG_LEVELS', 'TRACKERS', 'TRANSFORMERS_TRACKERS', 'CHOICES', 'FIELD_GROUPS', 'arg_field', 'field_default',
            'field_types', 'Choice', 'IntervalStrategy', 'SaveStrategy', 'HubStrategy', 'SchedulerType',
-           'OptimizerNames', 'to_builtin', 'DurationArgs', 'OptimizationArgs', 'PrecisionArgs', 'MemoryArgs',
-           'DistributedArgs', 'LoggingArgs', 'EvaluationArgs', 'GenerationArgs', 'CheckpointingArgs', 'HubArgs',
-           'DataArgs', 'ScriptArgs']
+           'OptimizerNames', 'to_builtin', 'dtypes_to_names', 'DurationArgs', 'OptimizationArgs', 'PrecisionArgs',
+           'MemoryArgs', 'DistributedArgs', 'LoggingArgs', 'EvaluationArgs', 'GenerationArgs', 'CheckpointingArgs',
+           'HubArgs', 'DataArgs', 'ScriptArgs']
 
 # %% ../../nbs/02_args/00_fields.ipynb #cc957b19
 def arg_field(
@@ -184,6 +186,14 @@ def to_builtin(value: Any) -> Any:
     if getattr(value, "shape", None) == () and hasattr(value, "item"): return value.item()
     # a configuration of transformers
     if hasattr(value, "to_diff_dict"): return to_builtin(value.to_dict())
+    return value
+
+def dtypes_to_names(value: Any) -> Any:
+    "Replace dtypes and devices of torch by their names, also in lists and dictionaries, as the Trainer's arguments do."
+    if isinstance(value, torch.dtype): return str(value).removeprefix("torch.")
+    if isinstance(value, torch.device): return str(value)
+    if isinstance(value, list): return [dtypes_to_names(o) for o in value]
+    if isinstance(value, dict): return {k: dtypes_to_names(v) for k, v in value.items()}
     return value
 
 # %% ../../nbs/02_args/00_fields.ipynb #7821e185

@@ -21,7 +21,7 @@ from .fields import ENUM_FIELDS, METRIC_SCHEDULES, CheckpointingArgs, Choice, Da
 from .fields import DistributedArgs, DurationArgs, EvaluationArgs, GenerationArgs, HubArgs
 from .fields import HubStrategy, IntervalStrategy, LoggingArgs, MemoryArgs, OptimizationArgs
 from .fields import OptimizerNames, PrecisionArgs, SaveStrategy, SchedulerType, ScriptArgs
-from .fields import field_default, field_types, to_builtin
+from .fields import dtypes_to_names, field_default, field_types, to_builtin
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
 from .parallel import ParallelMode, Ranks, check_accelerator_config, check_sharding
 from .parallel import connect_processes, device_of, first_process_first, log_level
@@ -228,13 +228,14 @@ class TrainingArguments(
         return cls(**d)
 
     def to_dict(self) -> dict[str, Any]:
-        "Return all fields as plain values in a new dictionary, without the token."
-        return mask_token({name: to_builtin(value) for name, value in asdict(self).items()})
+        "Return all fields as plain values that JSON can hold, in a new dictionary without the token."
+        values = {name: dtypes_to_names(to_builtin(value)) for name, value in asdict(self).items()}
+        return mask_token(values)
 
     def to_sanitized_dict(self) -> dict[str, bool | int | float | str]:
         "Return the fields for trackers: numbers, strings and bools, without tokens."
         batch_sizes = {"train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size}
-        return sanitize(self.to_dict() | batch_sizes)
+        return sanitize({name: to_builtin(value) for name, value in asdict(self).items()} | batch_sizes)
 
     def to_json_string(self) -> str:
         "Return all fields as JSON."

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..args.parallel import dispatches_batches
 from ..core.errors import warn
 from ..core.memory import peak_memory
 from ..core.seeding import enable_determinism
@@ -173,7 +174,11 @@ def prepare_data(learner: TrainerBase):
         raise TypeError(f"get_train_dataloader returned {type(loader).__name__}; it has to return a DataLoader, "
                         "or something else that gives batches when it is iterated.")
     check_eval_data(learner)
-    run.loader = ResumableLoader(loader, run.args.order_seed, run.device.world.rank_shard)
+    world = run.device.world
+    dispatches = dispatches_batches(run.args) and not world.is_single_process
+    run.loader = ResumableLoader(
+        loader, run.args.order_seed, world.rank_shard, world.scatter_object if dispatches else None
+    )
     if type(learner).set_initial_training_values is not TrainerBase.set_initial_training_values:
         run.length_override = learner.set_initial_training_values
     try:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ..core.callbacks import exported_state
 from ..core.errors import warn
 from ..data.collate import is_identical
 from ..device.collectives import World
@@ -244,7 +245,7 @@ def _own_states(run: RunState) -> dict[str, tuple[_Getter, _Setter]]:
         name = f"{type(c).__name__} (callback {i})"
         if hasattr(c, "state_dict") and hasattr(c, "load_state_dict"):
             found[name] = c.state_dict, c.load_state_dict
-        elif callable(getattr(c, "state", None)):
+        elif exported_state(c) is not None:
             found[name] = (lambda c=c: c.state()["attributes"]), vars(c).update
     return found
 

@@ -13,7 +13,7 @@ import torch
 
 from ..args.names import REMOVED, RENAMED, REPLACED
 from ..args.training_args import PROCESS_FIELDS, TrainingArguments, without_subclass_fields
-from ..core.callbacks import TrainerCallback
+from ..core.callbacks import TrainerCallback, exported_state
 from ..device.model_patches import PATCH_ARGS
 from ..device.sharding import copy_into, is_dtensor, is_sharded, replicate_like, shard_like
 from ..device.weight_storage import ReadOnlyWeight, has_adapters, is_packed, is_read_only, is_spread
@@ -471,14 +471,12 @@ def _restore_modes(run: RunState, snapshot: Snapshot):
     run.modes.seen = None if seen is None else frozenset(seen)
 
 def _capture_callbacks(run: RunState, tensors, values):
-    def has_state(c): return callable(getattr(c, "state", None)) and not hasattr(c, "state_dict")
-    def state(c):
-        if hasattr(c, "state_dict"): return c.state_dict()
-        return c.state()["attributes"] if has_state(c) else None
-    def made(c): return c.state().get("args") if has_state(c) else None
-    values["callbacks"] = [
-        (type(c).__name__, copy.deepcopy(state(c)), copy.deepcopy(made(c))) for c in run.callbacks.callbacks
-    ]
+    def states(c):
+        "Return its attributes and its arguments, None for those that it does not export."
+        if hasattr(c, "state_dict"): return c.state_dict(), None
+        exported = exported_state(c)
+        return (None, None) if exported is None else (exported["attributes"], exported.get("args"))
+    values["callbacks"] = [(type(c).__name__, *copy.deepcopy(states(c))) for c in run.callbacks.callbacks]
 
 def _reinitialize(callback: TrainerCallback, args: TrainingArguments, attributes):
     "Restore the constructor arguments of a callback in place, since other objects refer to it."
