@@ -701,13 +701,19 @@ class RecordingMixin(TrainerBase):
 
     @property
     def hub_model_id(self) -> str | None:
-        "Return the full name of the repository on the Hub; None before init_hf_repo()."
-        return getattr(self.run_state.uploader, "repo_id", None)
+        "Return the name of the repository on the Hub, the full one after init_hf_repo(); None without a name."
+        return getattr(self.run_state.uploader, "repo_id", None) or self.args.hub_model_id
+    @hub_model_id.setter
+    def hub_model_id(self, name: str | None):
+        vars(self.args)["hub_model_id"] = name
+        if self.run_state.uploader is not None:
+            # the next push creates it where necessary
+            self.run_state.uploader.repo_id = None
 
     @property
     def push_in_progress(self):
         "Return the uploader, whose is_done() and wait_until_done() concern the pushes; None without a repository."
-        return None if self.hub_model_id is None else self.run_state.uploader
+        return None if getattr(self.run_state.uploader, "repo_id", None) is None else self.run_state.uploader
 
     @checked
     def init_hf_repo(
