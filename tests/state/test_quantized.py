@@ -25,7 +25,7 @@ KINDS = {
     "int8": lambda: BNB(load_in_8bit=True),
     "torchao": lambda: _torchao(),
 }
-each_kind = pytest.mark.parametrize("kind", KINDS)
+each_kind = pytest.mark.parametrize("kind", ["nf4", "int8", "torchao", pytest.param("fp4", marks=pytest.mark.slow)])
 
 
 def _torchao():
@@ -275,8 +275,8 @@ def test_the_best_adapter_is_loaded_and_saved_alone(folder, tmp_path):
     assert (first == learner(again, tmp_path).predict(texts(4)).predictions).all()
 
 
-@pytest.mark.parametrize("layout", ["trainer"])
-def test_checkpoints_in_the_trainers_layout(folder, tmp_path, layout):
+def test_checkpoints_in_the_trainers_layout(folder, tmp_path):
+    layout = "trainer"
     one = learner(qlora(folder), tmp_path, save_format=layout)
     one.train()
     two = learner(qlora(folder), tmp_path, save_format=layout)
@@ -318,7 +318,7 @@ def test_quantized_layers_in_a_module_of_the_users_own(tmp_path):
     assert unequal(one.snapshot(), two.snapshot()) == []
 
 
-@pytest.mark.parametrize("optim", ["adamw_bnb_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "lion_8bit"])
+@pytest.mark.parametrize("optim", ["adamw_bnb_8bit", "paged_adamw_8bit", *(pytest.param(o, marks=pytest.mark.slow) for o in ("paged_adamw_32bit", "lion_8bit"))])
 def test_optimizers_of_bitsandbytes(folder, tmp_path, optim):
     settings = dict(optim=optim, save_steps=2, max_steps=4)
     large = dict(r=64, target_modules=["q_proj", "v_proj", "up_proj"], lora_dropout=0.0)   # 4096 numbers: from there on the state has 8 bits

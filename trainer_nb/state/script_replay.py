@@ -531,7 +531,7 @@ def _model_init_code(draft: ScriptDraft, node: ast.expr | None, start: RunStart)
         with preserve_generators():
             seed_all(learner.args.seed)
             model = learner.call_model_init()
-        made = dict((n, t) for n, t in [*model.named_parameters(), *model.named_buffers()] if not is_read_only(t))
+        made = {n: t for n, t in [*model.named_parameters(), *model.named_buffers()] if not is_read_only(t)}
         same = (is_identical(t.detach().cpu(), weights[n]) for n, t in made.items())
         reproducible = made.keys() == weights.keys() and all(same)
     return f"model_init={code}", [], [] if reproducible else [draft.load_line(f"{draft.construct.name}.model")]
