@@ -280,7 +280,7 @@ def test_the_token_is_written_nowhere(hub, tmp_path, monkeypatch):
 def test_on_request_without_push_to_hub(hub, tmp_path):
     "As with the Trainer: the repository is made by the first push."
     learn = make(tmp_path/"out", push_to_hub=False, hub_model_id="mine")
-    assert learn.hub_model_id is None and learn.push_in_progress is None
+    assert learn.hub_model_id == "mine" and learn.push_in_progress is None
     learn.train()
     assert not hub.trees and not hub.commits
     future = learn.push_to_hub(blocking=False, private=True)

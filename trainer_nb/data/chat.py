@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..core.errors import checked_class, warn
-from .collate import Tokenizer, check_tokenizer, require_pt_tensors
+from .collate import Tokenizer, check_return_tensors, check_tokenizer, to_return_type
 from .text_collators import DataCollatorWithFlattening, pad_rows, round_up
 from ..display.svg import HtmlDisplay
 from ..display.tables import escape_html
@@ -315,7 +315,7 @@ class DataCollatorForChat:
 
     def __post_init__(self):
         check_tokenizer(self, self.tokenizer, pads=False)
-        require_pt_tensors(self.return_tensors)
+        check_return_tensors(self.return_tensors)
         truncation(self.truncation_mode, self.max_length)
         self._warned = set()
 
@@ -329,10 +329,11 @@ class DataCollatorForChat:
 
     def __call__(self, features: list, return_tensors: str | None = None) -> dict:
         "Return a batch."
-        require_pt_tensors(return_tensors or self.return_tensors)
+        kind = return_tensors or self.return_tensors
+        check_return_tensors(kind)
         samples = [self.encode(f) for f in features]
         flat = "seq_lengths" in samples[0] if self.padding_free is None else self.padding_free
-        return self._flatten(samples) if flat else self._pad(samples)
+        return to_return_type(self._flatten(samples) if flat else self._pad(samples), kind)
 
     def encode(self, sample: Mapping) -> dict:
         "Return the `input_ids` and the `labels` of a sample, truncated; a tokenized sample keeps its own."
@@ -515,7 +516,7 @@ class DataCollatorForPreference:
 
     def __post_init__(self):
         check_tokenizer(self, self.tokenizer, pads=False)
-        require_pt_tensors(self.return_tensors)
+        check_return_tensors(self.return_tensors)
         truncation(self.truncation_mode, self.max_length)
         self._warned = set()
 
@@ -548,7 +549,8 @@ class DataCollatorForPreference:
 
     def __call__(self, features: list, return_tensors: str | None = None) -> dict:
         "Return a batch of twice as many rows as samples."
-        require_pt_tensors(return_tensors or self.return_tensors)
+        kind = return_tensors or self.return_tensors
+        check_return_tensors(kind)
         samples = [self.encode(f) for f in features]
         kept = truncation(self.truncation_mode, self.max_length)
         ids, masks = [], []
@@ -566,4 +568,4 @@ class DataCollatorForPreference:
         }
         for name in ("ref_chosen_logps", "ref_rejected_logps"):
             if name in samples[0]: batch[name] = torch.tensor([float(s[name]) for s in samples])
-        return batch
+        return to_return_type(batch, kind)
