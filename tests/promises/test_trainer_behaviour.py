@@ -1,6 +1,10 @@
 """What the Trainer does without being asked, done here too: both sides run, and what they leave behind is compared."""
 import copy
+import os
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -293,3 +297,95 @@ def test_arguments_are_resolved_as_by_the_trainer(tmp_path, given):
     assert values(b) == values(a)
     again = TrainingArguments.from_dict(b.to_dict())
     assert values(again) == values(b) and TrainingArguments(**b.changed()) == b == copy.deepcopy(b)
+
+
+# --- memory that runs out ----------------------------------------------------------------------------------------------
+
+OOM = ["CUDA out of memory. Tried to allocate 2.00 GiB.", "MPS backend out of memory (MPS allocated: 1 GB)", "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear",
+       "[enforce fail at alloc_cpu.cpp:75] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."]
+
+@pytest.mark.parametrize("text", OOM)
+def test_errors_of_memory_make_the_batch_smaller(make, text):
+    "Errors that are no torch.OutOfMemoryError: those that accelerate's should_reduce_batch_size recognizes."
+    from accelerate.utils.memory import should_reduce_batch_size
+    assert should_reduce_batch_size(RuntimeError(text))
+    class Large(Net):
+        def forward(self, x=None, labels=None):
+            if self.training and len(x) > 4: raise RuntimeError(text)
+            return super().forward(x, labels)
+    torch.manual_seed(0)
+    model = Large()
+    given = SHORT | dict(auto_find_batch_size=True)
+    ours = make.ours(model, points(60), **given)
+    with pytest.warns(UserWarning, match="Memory ran out in step 1"): ours.train()
+    assert ours.args.per_device_train_batch_size == 4
+    if text == OOM[0]:
+        theirs = make.theirs(model, points(60), **given)
+        theirs.train()
+        assert theirs._train_batch_size == 4
+    other = make.ours(model, points(60), **SHORT)
+    with pytest.raises(RuntimeError): other.train()
+
+
+# --- evaluations with workers ------------------------------------------------------------------------------------------
+
+class Pid(torch.utils.data.Dataset):
+    "Rows with the process that made them."
+    def __len__(self): return 8
+    def __getitem__(self, i):
+        import os
+        return {"x": torch.full((6,), float(i)), "labels": i % 3, "pid": os.getpid()}
+
+def pids(rows): return {"x": torch.stack([r["x"] for r in rows]), "labels": torch.tensor([r["labels"] for r in rows]), "pid": torch.tensor([r["pid"] for r in rows])}
+
+class Sees(Net):
+    seen = []
+    def forward(self, x=None, labels=None, pid=None):
+        self.seen.append({int(p) for p in pid})
+        return super().forward(x, labels)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_workers_of_evaluations_stay(make, named):
+    settings = SHORT | dict(dataloader_num_workers=1, dataloader_persistent_workers=True, per_device_eval_batch_size=8, data_collator=pids, remove_unused_columns=False)
+    def seen(one, verb):
+        Sees.seen.clear()
+        metrics = verb(one)
+        return Sees.seen[-1], metrics
+    data = {"a": Pid(), "b": Pid()} if named else Pid()
+    for made in (make.theirs, make.ours):
+        one = made(Sees(), points(60), eval_dataset=data, **settings)
+        first, again = (seen(one, lambda one: one.evaluate()) for _ in range(2))
+        assert first[0] == again[0], "the second evaluation has the workers of the first"
+    # the Trainer takes the first loader for it
+    assert seen(one, lambda one: one.evaluate(Pid()))[0] != first[0], "another data set has its own"
+    before = seen(one, lambda one: one.evaluate())[0]
+    assert before == first[0]
+    one.set(per_device_eval_batch_size=4)
+    assert seen(one, lambda one: one.evaluate())[0] != before, "with another batch size there is another loader"
+
+
+# --- several processes -------------------------------------------------------------------------------------------------
+
+EVERY_RANK = """
+import sys
+import torch, transformers
+from references import net, points
+from trainer_nb import Learner
+given = dict(output_dir=sys.argv[1], use_cpu=True, report_to="none", save_strategy="no", disable_tqdm=True, dataloader_pin_memory=False, per_device_eval_batch_size=4)
+theirs = transformers.Trainer(net(), transformers.TrainingArguments(**given)).predict(points(21))
+ours = Learner(net(), **given).predict(points(21))
+torch.testing.assert_close(torch.tensor(ours.predictions), torch.tensor(theirs.predictions))
+assert (ours.label_ids == theirs.label_ids).all() and ours.predictions.shape == (21, 3)
+print("alike")
+"""
+
+def test_every_rank_has_the_predictions(tmp_path):
+    "In a script that a launcher runs, which goes on with them in each process."
+    script = tmp_path / "script.py"
+    script.write_text(EVERY_RANK)
+    tests = Path(__file__).parents[1]
+    env = os.environ | {"PYTHONPATH": f"{tests}:{tests.parent}", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script), str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.count("alike") == 2, done.stderr[-3000:]
