@@ -389,3 +389,76 @@ def test_every_rank_has_the_predictions(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script), str(tmp_path)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout.count("alike") == 2, done.stderr[-3000:]
+
+
+# --- files of arguments ------------------------------------------------------------------------------------------------
+
+THEIRS = [dict(), dict(learning_rate=3e-4, eval_strategy="epoch", report_to="tensorboard", debug="underflow_overflow", lr_scheduler_type="cosine", optim="sgd", optim_args="momentum=0.9"),
+          dict(load_best_model_at_end=True, eval_strategy="steps", eval_steps=5, save_steps=10, metric_for_best_model="accuracy", gradient_checkpointing=True, gradient_checkpointing_kwargs={"use_reentrant": True}),
+          dict(seed=3, data_seed=4, warmup_steps=0.1, include_num_input_tokens_seen=True, label_names=["a"], accelerator_config={"even_batches": True})]
+
+@pytest.mark.parametrize("given", THEIRS, ids=lambda given: ",".join(given) or "defaults")
+@pytest.mark.parametrize("kind", ["TrainingArguments", "Seq2SeqTrainingArguments"])
+def test_the_trainers_arguments_are_read(tmp_path, given, kind):
+    theirs = getattr(transformers, kind)(output_dir=str(tmp_path / "out"), use_cpu=True, **given)
+    torch.save(theirs, tmp_path / "training_args.bin")
+    ours = TrainingArguments.from_file(tmp_path)
+    for name in ("output_dir", "seed", "data_seed", "learning_rate", "warmup_steps", "eval_strategy", "save_steps", "metric_for_best_model", "lr_scheduler_type", "optim",
+                 "optim_args", "label_names", "report_to", "activation_checkpointing_kwargs", "include_num_input_tokens_seen", "max_grad_norm", "load_best_model_at_end"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert bool(ours.activation_checkpointing) == bool(theirs.activation_checkpointing)
+    assert bool(ours.debug) == bool(theirs.debug)
+
+
+class Own(transformers.TrainingArguments): pass
+
+class Harm:
+    ran = []
+    def __reduce__(self): return exec, (f"import {__name__}; {__name__}.Harm.ran.append(1)",)
+
+class Asset(transformers.TrainingArguments):
+    def __reduce__(self): return os.system, ("echo harm",)
+
+
+@pytest.mark.parametrize("made, text", [
+    (lambda folder: Harm(), "names .*exec.* was not run"), (lambda folder: Own(output_dir=str(folder), use_cpu=True), "names .*Own, and was not run; the settings of a subclass"),
+    (lambda folder: Asset(output_dir=str(folder), use_cpu=True), "was not run"), (lambda folder: {"a": 1}, "holds dict, and no training arguments")])
+def test_a_file_with_other_names_is_not_run(tmp_path, made, text, monkeypatch):
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    torch.save(made(tmp_path), tmp_path / "training_args.bin")
+    with pytest.raises(ValueError, match=text) as caught: TrainingArguments.from_file(tmp_path)
+    assert Harm.ran == [] and "\n" not in str(caught.value)
+
+
+def test_other_files_are_said(tmp_path):
+    with pytest.raises(FileNotFoundError, match="neither training_args.json nor training_args.bin"): TrainingArguments.from_file(tmp_path)
+    (tmp_path / "training_args.bin").write_bytes(b"cut")
+    with pytest.raises(ValueError, match="was not run|cannot be read"): TrainingArguments.from_file(tmp_path)
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(ValueError, match="cannot be read as JSON"): TrainingArguments.from_file(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("layout", ["safetensors", "trainer"])
+def test_arguments_are_beside_every_model(make, tmp_path, layout):
+    "Where the Trainer has training_args.bin, there is training_args.json."
+    theirs, ours = (made(net(), points(60), **SHORT | dict(save_strategy="steps", save_steps=3, output_dir=str(tmp_path / made.__name__)) | more)
+                    for made, more in ((make.theirs, {}), (make.ours, dict(save_format=layout, hub_token="secret"))))
+    for one, name, file in ((theirs, "theirs", "training_args.bin"), (ours, "ours", "training_args.json")):
+        one.train(), one.save_model()
+        folders = {str(p.parent.relative_to(tmp_path / name)) for p in (tmp_path / name).rglob(file)}
+        assert folders == {".", "checkpoint-3", "checkpoint-6"}
+    again = TrainingArguments.from_file(tmp_path / "ours" / "checkpoint-3")
+    assert again.hub_token is None and "secret" not in (tmp_path / "ours" / "training_args.json").read_text()
+    assert {k for k, v in again.to_dict().items() if v != ours.args.to_dict()[k]} <= {"hub_token"}
+    fresh = make.ours(net(), points(60), **SHORT | dict(save_format=layout))
+    fresh.load_checkpoint(tmp_path / "ours" / "checkpoint-3")
+    fresh.train()
+    assert torch.equal(vector(fresh.model), vector(ours.model))
+
+
+def test_settings_of_the_trainers_checkpoint_are_compared(make, tmp_path):
+    theirs = make.theirs(net(), points(60), **SHORT | dict(save_strategy="steps", save_steps=3))
+    theirs.train()
+    said = make.ours(net(), points(60), **SHORT | dict(max_grad_norm=0.5)).load_checkpoint(tmp_path / "checkpoint-3").said
+    assert len(said) == 1 and "max_grad_norm is 1.0 in training_args.bin and 0.5 here" in said[0]
+    assert make.ours(net(), points(60), **SHORT).load_checkpoint(tmp_path / "checkpoint-3").said == []
