@@ -674,7 +674,7 @@ class RecordingMixin(TrainerBase):
         from trainer_nb.state.model_files import get_processor, save_model
         device = self.run_state.device
         sharded = {"world": device.world} if device is not None and device.sharded_model is not None else {}
-        save_model(self.model, output_dir, get_processor(self), state_dict, **sharded)
+        save_model(self.model, output_dir, get_processor(self), state_dict, args=self.args, **sharded)
 
     @checked
     @exclusive

@@ -1,6 +1,10 @@
 """What the Trainer does without being asked, done here too: both sides run, and what they leave behind is compared."""
 import copy
+import os
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -293,3 +297,168 @@ def test_arguments_are_resolved_as_by_the_trainer(tmp_path, given):
     assert values(b) == values(a)
     again = TrainingArguments.from_dict(b.to_dict())
     assert values(again) == values(b) and TrainingArguments(**b.changed()) == b == copy.deepcopy(b)
+
+
+# --- memory that runs out ----------------------------------------------------------------------------------------------
+
+OOM = ["CUDA out of memory. Tried to allocate 2.00 GiB.", "MPS backend out of memory (MPS allocated: 1 GB)", "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear",
+       "[enforce fail at alloc_cpu.cpp:75] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."]
+
+@pytest.mark.parametrize("text", OOM)
+def test_errors_of_memory_make_the_batch_smaller(make, text):
+    "Errors that are no torch.OutOfMemoryError: those that accelerate's should_reduce_batch_size recognizes."
+    from accelerate.utils.memory import should_reduce_batch_size
+    assert should_reduce_batch_size(RuntimeError(text))
+    class Large(Net):
+        def forward(self, x=None, labels=None):
+            if self.training and len(x) > 4: raise RuntimeError(text)
+            return super().forward(x, labels)
+    torch.manual_seed(0)
+    model = Large()
+    given = SHORT | dict(auto_find_batch_size=True)
+    ours = make.ours(model, points(60), **given)
+    with pytest.warns(UserWarning, match="Memory ran out in step 1"): ours.train()
+    assert ours.args.per_device_train_batch_size == 4
+    if text == OOM[0]:
+        theirs = make.theirs(model, points(60), **given)
+        theirs.train()
+        assert theirs._train_batch_size == 4
+    other = make.ours(model, points(60), **SHORT)
+    with pytest.raises(RuntimeError): other.train()
+
+
+# --- evaluations with workers ------------------------------------------------------------------------------------------
+
+class Pid(torch.utils.data.Dataset):
+    "Rows with the process that made them."
+    def __len__(self): return 8
+    def __getitem__(self, i):
+        import os
+        return {"x": torch.full((6,), float(i)), "labels": i % 3, "pid": os.getpid()}
+
+def pids(rows): return {"x": torch.stack([r["x"] for r in rows]), "labels": torch.tensor([r["labels"] for r in rows]), "pid": torch.tensor([r["pid"] for r in rows])}
+
+class Sees(Net):
+    seen = []
+    def forward(self, x=None, labels=None, pid=None):
+        self.seen.append({int(p) for p in pid})
+        return super().forward(x, labels)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_workers_of_evaluations_stay(make, named):
+    settings = SHORT | dict(dataloader_num_workers=1, dataloader_persistent_workers=True, per_device_eval_batch_size=8, data_collator=pids, remove_unused_columns=False)
+    def seen(one, verb):
+        Sees.seen.clear()
+        metrics = verb(one)
+        return Sees.seen[-1], metrics
+    data = {"a": Pid(), "b": Pid()} if named else Pid()
+    for made in (make.theirs, make.ours):
+        one = made(Sees(), points(60), eval_dataset=data, **settings)
+        first, again = (seen(one, lambda one: one.evaluate()) for _ in range(2))
+        assert first[0] == again[0], "the second evaluation has the workers of the first"
+    # the Trainer takes the first loader for it
+    assert seen(one, lambda one: one.evaluate(Pid()))[0] != first[0], "another data set has its own"
+    before = seen(one, lambda one: one.evaluate())[0]
+    assert before == first[0]
+    one.set(per_device_eval_batch_size=4)
+    assert seen(one, lambda one: one.evaluate())[0] != before, "with another batch size there is another loader"
+
+
+# --- several processes -------------------------------------------------------------------------------------------------
+
+EVERY_RANK = """
+import sys
+import torch, transformers
+from references import net, points
+from trainer_nb import Learner
+given = dict(output_dir=sys.argv[1], use_cpu=True, report_to="none", save_strategy="no", disable_tqdm=True, dataloader_pin_memory=False, per_device_eval_batch_size=4)
+theirs = transformers.Trainer(net(), transformers.TrainingArguments(**given)).predict(points(21))
+ours = Learner(net(), **given).predict(points(21))
+torch.testing.assert_close(torch.tensor(ours.predictions), torch.tensor(theirs.predictions))
+assert (ours.label_ids == theirs.label_ids).all() and ours.predictions.shape == (21, 3)
+print("alike")
+"""
+
+def test_every_rank_has_the_predictions(tmp_path):
+    "In a script that a launcher runs, which goes on with them in each process."
+    script = tmp_path / "script.py"
+    script.write_text(EVERY_RANK)
+    tests = Path(__file__).parents[1]
+    env = os.environ | {"PYTHONPATH": f"{tests}:{tests.parent}", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script), str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.count("alike") == 2, done.stderr[-3000:]
+
+
+# --- files of arguments ------------------------------------------------------------------------------------------------
+
+THEIRS = [dict(), dict(learning_rate=3e-4, eval_strategy="epoch", report_to="tensorboard", debug="underflow_overflow", lr_scheduler_type="cosine", optim="sgd", optim_args="momentum=0.9"),
+          dict(load_best_model_at_end=True, eval_strategy="steps", eval_steps=5, save_steps=10, metric_for_best_model="accuracy", gradient_checkpointing=True, gradient_checkpointing_kwargs={"use_reentrant": True}),
+          dict(seed=3, data_seed=4, warmup_steps=0.1, include_num_input_tokens_seen=True, label_names=["a"], accelerator_config={"even_batches": True})]
+
+@pytest.mark.parametrize("given", THEIRS, ids=lambda given: ",".join(given) or "defaults")
+@pytest.mark.parametrize("kind", ["TrainingArguments", "Seq2SeqTrainingArguments"])
+def test_the_trainers_arguments_are_read(tmp_path, given, kind):
+    theirs = getattr(transformers, kind)(output_dir=str(tmp_path / "out"), use_cpu=True, **given)
+    torch.save(theirs, tmp_path / "training_args.bin")
+    ours = TrainingArguments.from_file(tmp_path)
+    for name in ("output_dir", "seed", "data_seed", "learning_rate", "warmup_steps", "eval_strategy", "save_steps", "metric_for_best_model", "lr_scheduler_type", "optim",
+                 "optim_args", "label_names", "report_to", "activation_checkpointing_kwargs", "include_num_input_tokens_seen", "max_grad_norm", "load_best_model_at_end"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert bool(ours.activation_checkpointing) == bool(theirs.activation_checkpointing)
+    assert bool(ours.debug) == bool(theirs.debug)
+
+
+class Own(transformers.TrainingArguments): pass
+
+class Harm:
+    ran = []
+    def __reduce__(self): return exec, (f"import {__name__}; {__name__}.Harm.ran.append(1)",)
+
+class Asset(transformers.TrainingArguments):
+    def __reduce__(self): return os.system, ("echo harm",)
+
+
+@pytest.mark.parametrize("made, text", [
+    (lambda folder: Harm(), "names .*exec.* was not run"), (lambda folder: Own(output_dir=str(folder), use_cpu=True), "names .*Own, and was not run; the settings of a subclass"),
+    (lambda folder: Asset(output_dir=str(folder), use_cpu=True), "was not run"), (lambda folder: {"a": 1}, "holds dict, and no training arguments")])
+def test_a_file_with_other_names_is_not_run(tmp_path, made, text, monkeypatch):
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    torch.save(made(tmp_path), tmp_path / "training_args.bin")
+    with pytest.raises(ValueError, match=text) as caught: TrainingArguments.from_file(tmp_path)
+    assert Harm.ran == [] and "\n" not in str(caught.value)
+
+
+def test_other_files_are_said(tmp_path):
+    with pytest.raises(FileNotFoundError, match="neither training_args.json nor training_args.bin"): TrainingArguments.from_file(tmp_path)
+    (tmp_path / "training_args.bin").write_bytes(b"cut")
+    with pytest.raises(ValueError, match="was not run|cannot be read"): TrainingArguments.from_file(tmp_path)
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(ValueError, match="cannot be read as JSON"): TrainingArguments.from_file(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("layout", ["safetensors", "trainer"])
+def test_arguments_are_beside_every_model(make, tmp_path, layout):
+    "Where the Trainer has training_args.bin, there is training_args.json."
+    theirs, ours = (made(net(), points(60), **SHORT | dict(save_strategy="steps", save_steps=3, output_dir=str(tmp_path / made.__name__)) | more)
+                    for made, more in ((make.theirs, {}), (make.ours, dict(save_format=layout, hub_token="secret"))))
+    for one, name, file in ((theirs, "theirs", "training_args.bin"), (ours, "ours", "training_args.json")):
+        one.train(), one.save_model()
+        folders = {str(p.parent.relative_to(tmp_path / name)) for p in (tmp_path / name).rglob(file)}
+        assert folders == {".", "checkpoint-3", "checkpoint-6"}
+    again = TrainingArguments.from_file(tmp_path / "ours" / "checkpoint-3")
+    assert again.hub_token is None and "secret" not in (tmp_path / "ours" / "training_args.json").read_text()
+    assert {k for k, v in again.to_dict().items() if v != ours.args.to_dict()[k]} <= {"hub_token"}
+    fresh = make.ours(net(), points(60), **SHORT | dict(save_format=layout))
+    fresh.load_checkpoint(tmp_path / "ours" / "checkpoint-3")
+    fresh.train()
+    assert torch.equal(vector(fresh.model), vector(ours.model))
+
+
+def test_settings_of_the_trainers_checkpoint_are_compared(make, tmp_path):
+    theirs = make.theirs(net(), points(60), **SHORT | dict(save_strategy="steps", save_steps=3))
+    theirs.train()
+    said = make.ours(net(), points(60), **SHORT | dict(max_grad_norm=0.5)).load_checkpoint(tmp_path / "checkpoint-3").said
+    assert len(said) == 1 and "max_grad_norm is 1.0 in training_args.bin and 0.5 here" in said[0]
+    assert make.ours(net(), points(60), **SHORT).load_checkpoint(tmp_path / "checkpoint-3").said == []

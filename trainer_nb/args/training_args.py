@@ -227,6 +227,15 @@ class TrainingArguments(
         "Construct arguments from the output of `to_dict`."
         return cls(**d)
 
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike[str],  # training_args.json, the Trainer's training_args.bin, or a folder with one
+    ) -> Self:
+        "Read the arguments of a saved run; nothing in the file is run. Raise ValueError for a file of another kind."
+        from trainer_nb.args.args_files import field_names, read_args_file
+        return cls(**read_args_file(os.fspath(path), field_names(cls)))
+
     def to_dict(self) -> dict[str, Any]:
         "Return all fields as plain values that JSON can hold, in a new dictionary without the token."
         values = {name: dtypes_to_names(to_builtin(value)) for name, value in asdict(self).items()}

@@ -31,8 +31,8 @@ from ..device.model_patches import store_use_cache
 from ..device.weight_storage import check_quantized, keep_training_layout
 from .dataloaders import check_eval_data, check_given_data, check_train_dataset
 from .dataloaders import column_dropping_collator, count_samples, drop_unused_columns
-from .dataloaders import find_eval_dataset, initial_training_values, is_iterable_only
-from .dataloaders import make_test_loader, make_train_loader, make_train_sampler, signature_columns
+from .dataloaders import initial_training_values, is_iterable_only
+from .dataloaders import make_eval_loader, make_test_loader, make_train_loader, make_train_sampler, signature_columns
 from .dataloaders import total_train_batch_size
 from .generate import NO_GENERATION, filled_to, generating_step, padding_token, put_on, warn_of_idle
 from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels
@@ -797,7 +797,7 @@ class TrainerBase:
         eval_dataset: Any = None,  # a data set, or the name of one; None: the learner's own
     ) -> DataLoader:
         "Return the loader of the evaluation data. Raise ValueError without evaluation data."
-        return self.get_test_dataloader(find_eval_dataset(self, eval_dataset))
+        return make_eval_loader(self, eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         "Return the loader of the data to predict on: every sample, in order."

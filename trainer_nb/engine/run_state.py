@@ -235,6 +235,7 @@ class RunState(TransientState):
     own_scheduler: bool = rebuilt_field(False)                     # create_scheduler() made it, so it can be stretched
     loader: ResumableLoader = rebuilt_field()
     eval_dataloader: Any = rebuilt_field()                         # the prepared loader of the evaluation, any iterable
+    eval_loaders: list[Any] = rebuilt_field(list)                  # dataloaders.KeptLoader, whose workers stay
     # an override of set_initial_training_values, which determines the length of the run
     length_override: Callable[..., tuple] | None = rebuilt_field()
     modes: TrainingModes = kept_field(TrainingModes)               # which modules steps use in evaluation mode

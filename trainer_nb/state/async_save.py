@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from ..args.args_files import JSON_FILE, args_to_json
 from ..args.training_args import TrainingArguments
 from ..core.errors import warn
 from ..core.history import History, copy_log
@@ -324,6 +325,7 @@ def make_checkpoint_writer(
     package = collect_checkpoint(
         run, snapshot, get_processor(learner), {"only_model": True} if run.args.save_only_model else None, about
     )
+    settings = args_to_json(run.args)
     if overrides_save(learner): package = package._replace(live=save_to_temp_dir(learner))
     def work():
         written = None
@@ -332,6 +334,7 @@ def make_checkpoint_writer(
                 place, history.run_id, lambda taken: replace_existing(taken, history.run_id)
             ) as folder:
                 about.update(strip_log_history(snapshot, history), beside=ensure_log_on_disk(history, beside, folder))
+                (folder / JSON_FILE).write_text(settings, encoding="utf-8")
                 write(package, folder)
             written = place
         except Exception as error:

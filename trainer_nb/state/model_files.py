@@ -12,6 +12,8 @@ from typing import Any, Protocol, cast
 
 import torch
 
+from ..args.args_files import JSON_FILE, args_to_json
+from ..args.training_args import TrainingArguments
 from ..device.collectives import SINGLE_PROCESS, World
 from ..device.sharding import gather_full, is_sharded, to_local
 from ..device.weight_storage import has_adapters, read_only_weights
@@ -80,6 +82,7 @@ def save_model(
     folder: str | Path, processing_class=None,
     weights=None,  # as in write_weights
     world: World = SINGLE_PROCESS,  # of a sharded model
+    args: TrainingArguments | None = None,  # written beside the model
 ) -> Path:
     "Write a model's weights, and its tokenizer or processor if there is one; return the folder."
     folder = Path(folder).expanduser()
@@ -89,6 +92,8 @@ def save_model(
         write_weights(model, folder, weights)
         if hasattr(processing_class, "save_pretrained"):
             processing_class.save_pretrained(folder)
+        if args is not None:
+            (folder / JSON_FILE).write_text(args_to_json(args), encoding="utf-8")
     # one process writes; the others wait until the folder is complete
     world.run_on_main(write)
     return folder

@@ -193,6 +193,9 @@ def free_run(learner: TrainerBase):
         move_model(run.model, torch.device("cpu"))
     run.discard("device", "wrapped_model", "initial_snapshot", "frozen_weights", "eval_dataloader")
     run.params = []
+    for kept in run.eval_loaders:
+        kept.close()
+    run.eval_loaders = []
     run.initial_snapshot_freed = True
     if run.saver is not None:
         get_saver(run).free()
