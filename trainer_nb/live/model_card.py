@@ -149,10 +149,10 @@ def card_text(
     versions = {p: v for p in _VERSIONS if (v := package_version(p))}
     metrics = card_metrics(state)
     rows = result_rows(state)
-    origin = f"fine-tuned from [{base_model}](https://huggingface.co/{base_model})" if base_model else "trained from scratch"
+    origin = f", fine-tuned from [{base_model}](https://huggingface.co/{base_model})" if base_model else ""
     parts = [
         f"# {name}",
-        f"A {type(model).__name__}, {origin}, after {state.global_step} optimizer steps ({state.epoch or 0:.4g} epochs). Its"
+        f"A {type(model).__name__}{origin}, after {state.global_step} optimizer steps ({state.epoch or 0:.4g} epochs). Its"
         " purpose, its training data and its limits are for a person to write.",
     ]
     if metrics:

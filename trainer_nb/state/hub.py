@@ -26,7 +26,8 @@ from ..core.interrupts import InterruptGuard
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState, Task
 from ..engine.tasks import run_tasks_now
-from .checkpoint_dirs import CHECKPOINT_PATTERN, MANIFEST_NAME, sweep, temporary_folder
+from .checkpoint_dirs import CHECKPOINT_PATTERN, MANIFEST_NAME, CheckpointInfo, is_in_history
+from .checkpoint_dirs import read_adjacent_log, read_manifest, sweep, temporary_folder
 from .resume import resolve_checkpoint
 
 # %% auto #0
@@ -36,7 +37,7 @@ __all__ = ['PushFailed', 'hub_client', 'status_code', 'is_unreachable', 'describ
            'get_uploader', 'check_access', 'open_repository', 'WritesCard', 'plan_push', 'draft_card', 'push_message',
            'push_checkpoint', 'finish_pushes', 'begin_push', 'push_saved_model', 'add_model_tags', 'await_push',
            'wait_for_future', 'Repository', 'parse_repository', 'find_checkpoint', 'download_checkpoint',
-           'is_checkpoint_name', 'newest_checkpoint']
+           'is_checkpoint_name', 'newest_checkpoint', 'describe_checkpoint']
 
 # %% ../../nbs/07_state/19_hub.ipynb #83f540f1
 class PushFailed(RuntimeError):
@@ -578,7 +579,7 @@ def wait_for_future(future: Future, seconds: float) -> bool:
     from concurrent.futures import wait
     return bool(wait([future], seconds).done)
 
-# %% ../../nbs/07_state/19_hub.ipynb #00c612d3
+# %% ../../nbs/07_state/19_hub.ipynb #41472e10
 class Repository(NamedTuple):
     "Name a repository, and perhaps a checkpoint in it."
     repo_id: str
@@ -601,7 +602,7 @@ def parse_repository(
         return None
     return Repository(match[1], match[2], match[3])
 
-# %% ../../nbs/07_state/19_hub.ipynb #1f369d86
+# %% ../../nbs/07_state/19_hub.ipynb #2cdedb02
 def find_checkpoint(
     learner: TrainerBase,
     where: Any,  # a folder, a repository, or True for the newest in output_dir or else in the run's repository
@@ -654,11 +655,24 @@ def is_checkpoint_name(name: str) -> bool:
 
 def newest_checkpoint(client: Any, repository: Repository, files: list[str], token: str | None) -> str | None:
     "Return the folder of a repository's newest checkpoint; None if there is none."
-    names = {name.split("/")[0] for name in files if "/" in name}
-    steps = {int(match[1]): name for name in names if (match := CHECKPOINT_PATTERN.fullmatch(name))}
-    last = "last-checkpoint/trainer_state.json"
-    if not steps: return "last-checkpoint" if "last-checkpoint" in names else None
-    if last not in files: return steps[max(steps)]
-    path = client.hf_hub_download(repository.repo_id, last, revision=repository.revision, token=token)
-    step = json.loads(Path(path).read_text("utf-8"))["global_step"]
-    return "last-checkpoint" if step >= max(steps) else steps[max(steps)]
+    names = sorted({name.split("/")[0] for name in files if "/" in name and is_checkpoint_name(name.split("/")[0])})
+    if len(names) < 2: return names[0] if names else None
+    wanted = [f"{name}/{file}" for name in names for file in (MANIFEST_NAME, "trainer_state.json")]
+    with no_progress_bars():
+        there = Path(client.snapshot_download(
+            repository.repo_id, revision=repository.revision, token=token, allow_patterns=[*wanted, "runs/*.jsonl"]
+        ))
+    found = [describe_checkpoint(there / name) for name in names]
+    # as in a folder: of the run that was written last, and not of a future that was left behind
+    if any(info.manifest for info in found):
+        last = max((info for info in found if info.manifest), key=lambda info: info.manifest["written"])
+        history = read_adjacent_log(last)
+        found = [info for info in found if info.manifest.get("run") == last.manifest["run"] and is_in_history(info, history)]
+    # of the same step, the one that keeps its name
+    return max(found, key=lambda info: (info.step, info.path.name != "last-checkpoint")).path.name
+
+def describe_checkpoint(folder: Path) -> CheckpointInfo:
+    "Describe a checkpoint by its small files; the others may be elsewhere."
+    step = json.loads((folder / "trainer_state.json").read_text("utf-8"))["global_step"]
+    manifest = read_manifest(folder) if (folder / MANIFEST_NAME).is_file() else {}
+    return CheckpointInfo(step, folder, manifest, "")
