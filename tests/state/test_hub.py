@@ -1,5 +1,5 @@
 "Pushing to the Hub and resuming from there, against a small server of its interface; the Trainer pushes to the same server."
-import os, signal, threading, warnings
+import os, signal, subprocess, sys, threading, time, warnings
 from pathlib import Path
 
 import pytest
@@ -440,3 +440,26 @@ def test_two_processes_push_once(hub, tmp_path):
         learn.push_to_hub("From here")
     assert hub.messages() == [f"Training in progress, step {i}{more}" for i in (2, 4, 6) for more in ("", ", checkpoint")] + ["From here"]
     assert hub.files("me/out")["model.safetensors"] == (tmp_path/"out"/"model.safetensors").read_bytes() == (tmp_path/"out"/"checkpoint-6"/"model.safetensors").read_bytes()
+
+
+SCRIPT = """
+import sys, time
+sys.path[:0] = sys.argv[2:]
+from test_hub import *
+if __name__ == "__main__":
+    make(sys.argv[1], push_to_hub=False, save_strategy="no", hub_model_id="me/out").push_to_hub(blocking=False)
+"""
+
+
+@pytest.mark.slow
+def test_the_end_of_a_script_waits(hub, tmp_path):
+    "Also for the files that are uploaded in a thread pool, which Python closes before it waits for threads."
+    def slow(method, path):
+        if "preupload" in path: time.sleep(2)
+    hub.fail = slow
+    (tmp_path/"script.py").write_text(SCRIPT)
+    (tmp_path/"out").mkdir()
+    (tmp_path/"out"/"second.bin").write_bytes(b"two")
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    subprocess.run([sys.executable, str(tmp_path/"script.py"), str(tmp_path/"out"), *paths], check=True, timeout=100)
+    assert hub.messages() == ["End of training"] and hub.files("me/out")["second.bin"] == b"two" and not (tmp_path/"out"/"_push").exists()
