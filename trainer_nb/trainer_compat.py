@@ -382,7 +382,7 @@ NOT_CALLED = {  # name: why an override would have no effect, and what to do ins
         "is not called; metric_for_best_model names what counts, and compute_metrics may compute it"
     ),
     "_get_learning_rate": "is not called; logs have the rate of the first group of parameters",
-    "_push_from_checkpoint": "is not called; a callback's on_save may push, and _finish_current_push is called at the end",
+    "_push_from_checkpoint": "is not called; a callback's on_push_begin is, and _finish_current_push at the end",
 }
 
 def check_overrides(cls):

@@ -1,5 +1,5 @@
 "Pushing to the Hub and resuming from there, against a small server of its interface; the Trainer pushes to the same server."
-import os, signal, threading, warnings
+import os, signal, subprocess, sys, threading, time, warnings
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,8 @@ from huggingface_hub import constants
 from hub_server import TOKEN, HubServer
 from trainer_nb import Learner, TrainerCallback, TrainingArguments, differences
 from trainer_nb.state.hub import PushFailed
+
+def SLOW(*values): return pytest.param(*values, marks=pytest.mark.slow)
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.timeout(120)]
 
@@ -88,7 +90,7 @@ def made(hub, side):
     return found
 
 
-@pytest.mark.parametrize("strategy, saves", [("end", "steps"), ("every_save", "steps"), ("checkpoint", "steps"), ("all_checkpoints", "steps"), ("checkpoint", "epoch")])
+@pytest.mark.parametrize("strategy, saves", [("end", "steps"), ("every_save", "steps"), ("checkpoint", "steps"), ("all_checkpoints", "steps"), SLOW("checkpoint", "epoch")])
 def test_the_commits_are_the_trainers(hub, tmp_path, strategy, saves):
     saves = dict(save_strategy=saves)
     first = patient(theirs, tmp_path/"theirs", hub_strategy=strategy, **saves)
@@ -178,7 +180,7 @@ def test_a_slow_push_is_not_waited_for(hub, tmp_path, side):
     if side is make: assert differences(learn.snapshot(), other.snapshot()) == ["args"]   # the folder, and whether it is pushed
 
 
-@pytest.mark.parametrize("status", [500, 401, 403, 404])
+@pytest.mark.parametrize("status", [500, SLOW(401), SLOW(403), SLOW(404)])
 def test_a_failed_push_is_said_and_repeated(hub, tmp_path, status):
     left = [1]
     hub.fail = lambda method, path: status if "/commit/" in path and left and left.pop() else None
@@ -352,8 +354,8 @@ def test_the_users_readme_is_pushed(hub, tmp_path):
 
 # ---- resuming from the Hub
 
-@pytest.mark.parametrize("strategy, name, save_format", [("checkpoint", "me/out", "safetensors"), ("all_checkpoints", "hf://me/out", "safetensors"),
-                                                         ("all_checkpoints", "me/out/checkpoint-2", "trainer"), ("checkpoint", True, "trainer")])
+@pytest.mark.parametrize("strategy, name, save_format", [("checkpoint", "me/out", "safetensors"), SLOW("all_checkpoints", "hf://me/out", "safetensors"),
+                                                         SLOW("all_checkpoints", "me/out/checkpoint-2", "trainer"), ("checkpoint", True, "trainer")])
 def test_resuming_from_the_hub(hub, tmp_path, strategy, name, save_format):
     "Another machine continues with the same bytes as if there had been no interruption."
     first = patient(make, tmp_path/"out", hub_strategy=strategy, save_format=save_format, max_steps=6)
@@ -368,6 +370,20 @@ def test_resuming_from_the_hub(hub, tmp_path, strategy, name, save_format):
     rows = [r for r in second.history if not r.abandoned]   # the steps after checkpoint-2 are in its log as well
     assert [(r.step, r.loss) for r in rows] == [(r.step, r.loss) for r in whole.history] and len(rows) == 6
     assert [l.get("loss") for l in second.state.log_history] == [l.get("loss") for l in whole.state.log_history]
+
+
+def test_a_future_that_was_left_behind_is_not_resumed(hub, tmp_path):
+    "As in a folder: checkpoint-6 is of steps that were discarded."
+    learn = patient(make, tmp_path/"out", hub_strategy="all_checkpoints", max_steps=12)
+    learn.step(7)
+    learn.rewind(4)
+    learn.set(learning_rate=1e-3)
+    learn.step(1)
+    learn._finish_current_push()
+    assert {p.split("/")[0] for p in hub.files("me/out") if p.startswith("checkpoint")} == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
+    second = make(tmp_path/"second", push_to_hub=False, max_steps=12)
+    second.load_checkpoint("me/out")
+    assert second.state.global_step == 4 and all(torch.equal(a, b) for a, b in zip(second.model.state_dict().values(), learn.model.state_dict().values()))
 
 
 def test_resuming_from_what_the_trainer_has_pushed(hub, tmp_path):
@@ -424,3 +440,26 @@ def test_two_processes_push_once(hub, tmp_path):
         learn.push_to_hub("From here")
     assert hub.messages() == [f"Training in progress, step {i}{more}" for i in (2, 4, 6) for more in ("", ", checkpoint")] + ["From here"]
     assert hub.files("me/out")["model.safetensors"] == (tmp_path/"out"/"model.safetensors").read_bytes() == (tmp_path/"out"/"checkpoint-6"/"model.safetensors").read_bytes()
+
+
+SCRIPT = """
+import sys, time
+sys.path[:0] = sys.argv[2:]
+from test_hub import *
+if __name__ == "__main__":
+    make(sys.argv[1], push_to_hub=False, save_strategy="no", hub_model_id="me/out").push_to_hub(blocking=False)
+"""
+
+
+@pytest.mark.slow
+def test_the_end_of_a_script_waits(hub, tmp_path):
+    "Also for the files that are uploaded in a thread pool, which Python closes before it waits for threads."
+    def slow(method, path):
+        if "preupload" in path: time.sleep(2)
+    hub.fail = slow
+    (tmp_path/"script.py").write_text(SCRIPT)
+    (tmp_path/"out").mkdir()
+    (tmp_path/"out"/"second.bin").write_bytes(b"two")
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    subprocess.run([sys.executable, str(tmp_path/"script.py"), str(tmp_path/"out"), *paths], check=True, timeout=100)
+    assert hub.messages() == ["End of training"] and hub.files("me/out")["second.bin"] == b"two" and not (tmp_path/"out"/"_push").exists()

@@ -130,7 +130,8 @@ class SaverPart(Protocol):
 class UploaderPart(Protocol):
     "Push the run to a repository of the Hub (`state.hub`)."
     def plan_push(self, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None:
-        "Return a function that pushes a checkpoint once it is written, or None if that failed; None if it is not pushed."
+        """Return a function that pushes a checkpoint once it is written, called with None if that failed; None if the
+        checkpoint is not pushed."""
     def wait(self, interrupts: InterruptGuard | None = None) -> bool:
         "Wait until nothing is being pushed; return False if an interrupt ended the waiting."
     def free(self, interrupts: InterruptGuard | None = None) -> None:

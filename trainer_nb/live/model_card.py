@@ -69,7 +69,9 @@ def card_front_matter(
         "pipeline_tag": next(iter(as_list(tasks)), None),
         "datasets": as_list(dataset_tags) or as_list(dataset),
         "metrics": [name.removeprefix("eval_") for name in results or {} if name != "eval_loss"],
-        "model-index": result_index(model_name, as_list(tasks), as_list(dataset_tags), as_list(dataset), as_list(dataset_args), results),
+        "model-index": result_index(
+            model_name, as_list(tasks), as_list(dataset_tags), as_list(dataset), as_list(dataset_args), results
+        ),
     }
     lines = [f"{k}: {json.dumps(v, ensure_ascii=False)}" for k, v in values.items() if v not in (None, [])]
     return "\n".join(["---", *lines, "---"])
@@ -105,7 +107,8 @@ def result_rows(state: TrainerState) -> list[dict]:
         metrics = {k: v for k, v in logged.items() if k not in ("step", "epoch") and is_card_metric(k)}
         if not metrics: continue
         # several evaluation sets log at the same step
-        row = rows.setdefault(logged["step"], {"training loss": loss, "epoch": logged.get("epoch"), "step": logged["step"]})
+        place = {"training loss": loss, "epoch": logged.get("epoch"), "step": logged["step"]}
+        row = rows.setdefault(logged["step"], place)
         row |= dict(sorted(metrics.items(), key=lambda item: item[0] != "eval_loss"))
     return list(rows.values())
 
@@ -133,9 +136,11 @@ def hyperparameters(args: TrainingArguments, processes: int = 1) -> dict:
     return values
 
 # fields that the table of the hyperparameters contains under these or other names
-_LISTED = ("learning_rate", "per_device_train_batch_size", "per_device_eval_batch_size", "seed", "max_grad_norm", "optim",
-           "gradient_accumulation_steps", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_steps", "num_train_epochs",
-           "bf16", "fp16", "label_smoothing_factor")
+_LISTED = (
+    "learning_rate", "per_device_train_batch_size", "per_device_eval_batch_size", "seed", "max_grad_norm", "optim",
+    "gradient_accumulation_steps", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_steps", "num_train_epochs",
+    "bf16", "fp16", "label_smoothing_factor",
+)
 _VERSIONS = ("trainer_nb", "torch", "accelerate", "transformers", "datasets", "tokenizers", "peft")
 
 def card_text(
@@ -149,10 +154,10 @@ def card_text(
     versions = {p: v for p in _VERSIONS if (v := package_version(p))}
     metrics = card_metrics(state)
     rows = result_rows(state)
-    origin = f"fine-tuned from [{base_model}](https://huggingface.co/{base_model})" if base_model else "trained from scratch"
+    origin = f", fine-tuned from [{base_model}](https://huggingface.co/{base_model})" if base_model else ""
     parts = [
         f"# {name}",
-        f"A {type(model).__name__}, {origin}, after {state.global_step} optimizer steps ({state.epoch or 0:.4g} epochs). Its"
+        f"A {type(model).__name__}{origin}, after {state.global_step} optimizer steps ({state.epoch or 0:.4g} epochs). Its"
         " purpose, its training data and its limits are for a person to write.",
     ]
     if metrics:
@@ -221,7 +226,8 @@ def write_model_card(
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
     name = model_name or os.path.basename(os.path.abspath(args.save_dir))
-    path.write_text(draft_model_card(args, state, model, name, finetuned_from, data, processes, **metadata), encoding="utf-8")
+    text = draft_model_card(args, state, model, name, finetuned_from, data, processes, **metadata)
+    path.write_text(text, encoding="utf-8")
     return path
 
 def is_foreign_card(path: Path) -> bool:

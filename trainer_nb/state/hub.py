@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import atexit
 import fnmatch
+import importlib
 import json
 import os
 import re
 import shutil
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -26,17 +28,18 @@ from ..core.interrupts import InterruptGuard
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState, Task
 from ..engine.tasks import run_tasks_now
-from .checkpoint_dirs import CHECKPOINT_PATTERN, MANIFEST_NAME, sweep, temporary_folder
+from .checkpoint_dirs import CHECKPOINT_PATTERN, MANIFEST_NAME, CheckpointInfo, is_in_history
+from .checkpoint_dirs import read_adjacent_log, read_manifest, sweep, temporary_folder
 from .resume import resolve_checkpoint
 
 # %% auto #0
 __all__ = ['PushFailed', 'hub_client', 'status_code', 'is_unreachable', 'describe_push_failure', 'first_line', 'PushFolder',
            'remove_if_empty', 'Commit', 'Push', 'matches_any', 'link_file', 'copy_file', 'add_files', 'add_model',
-           'Uploader', 'again', 'upload', 'no_progress_bars', 'warn_quietly', 'take_token', 'open_branch_repository',
-           'get_uploader', 'check_access', 'open_repository', 'WritesCard', 'plan_push', 'draft_card', 'push_message',
-           'push_checkpoint', 'finish_pushes', 'begin_push', 'push_saved_model', 'add_model_tags', 'await_push',
-           'wait_for_future', 'Repository', 'parse_repository', 'find_checkpoint', 'download_checkpoint',
-           'is_checkpoint_name', 'newest_checkpoint']
+           'wait_at_exit', 'finish_uploads', 'Uploader', 'again', 'upload', 'no_progress_bars', 'warn_quietly',
+           'take_token', 'open_branch_repository', 'get_uploader', 'check_access', 'open_repository', 'WritesCard',
+           'plan_push', 'draft_card', 'push_message', 'push_checkpoint', 'finish_pushes', 'begin_push',
+           'push_saved_model', 'add_model_tags', 'await_push', 'wait_for_future', 'Repository', 'parse_repository',
+           'find_checkpoint', 'download_checkpoint', 'is_checkpoint_name', 'newest_checkpoint', 'describe_checkpoint']
 
 # %% ../../nbs/07_state/19_hub.ipynb #83f540f1
 class PushFailed(RuntimeError):
@@ -53,14 +56,15 @@ def status_code(error: BaseException) -> int | None:
 
 def is_unreachable(error: BaseException) -> bool:
     "Check whether an error is one of the connection: no network, a timeout, a closed connection."
-    return isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.startswith(("httpx", "httpcore"))
+    from_client = type(error).__module__.startswith(("httpx", "httpcore"))
+    return from_client or isinstance(error, (ConnectionError, TimeoutError))
 
 _REMEDIES = {  # status: what it means and what to type
     401: "the access token is missing, wrong or expired; `hf auth login` stores a new one, or give hub_token=",
-    403: "the access token may not do this; make one that may write at {endpoint}/settings/tokens, and give hub_token= or"
-         " call `hf auth login`",
-    404: "it is not there, or not for this access token; learn.init_hf_repo() creates it, and hub_model_id='owner/name' names"
-         " another one",
+    403: "the access token may not do this; make one that may write at {endpoint}/settings/tokens, and give hub_token="
+         " or call `hf auth login`",
+    404: "it is not there, or not for this access token; learn.init_hf_repo() creates it, and hub_model_id='owner/name'"
+         " names another one",
     413: "the files are too large for one request; `pip install hf_xet` uploads them in parts",
     429: "these are too many requests for the Hub; save less often, or push with hub_strategy='end'",
 }
@@ -90,7 +94,7 @@ def first_line(text: object) -> str:
 # %% ../../nbs/07_state/19_hub.ipynb #4dead508
 class PushFolder:
     "Hold a folder for the files of a push, which no other process removes."
-    def __init__(self, output_dir: str | Path, run_id: str):
+    def __init__(self, output_dir: str | Path, run_id: str) -> None:
         place = Path(output_dir).absolute() / "_push"
         # those of killed processes
         sweep(place)
@@ -101,13 +105,13 @@ class PushFolder:
         self.stack.callback(shutil.rmtree, self.path, ignore_errors=True)
         atexit.register(self.close)
 
-    def close(self):
+    def close(self) -> None:
         "Remove the folder; a forked process leaves it to its parent."
         if self.pid != os.getpid(): return
         atexit.unregister(self.close)
         self.stack.close()
 
-def remove_if_empty(folder: Path):
+def remove_if_empty(folder: Path) -> None:
     "Remove a folder unless there is something in it."
     try:
         folder.rmdir()
@@ -131,7 +135,7 @@ class Push:
         revision: str | None = None,  # a branch
         token: str | None = None,
         is_awaited: bool = False,  # a caller waits for the result, and raises the error itself
-    ):
+    ) -> None:
         self.name = name
         self.commits = commits
         self.files = files
@@ -143,8 +147,8 @@ class Push:
 # %% ../../nbs/07_state/19_hub.ipynb #d0662cef
 # in the folder of a checkpoint: the state of the run
 _RUN_FILES = (
-    "run.json", "rest.json", "rest.safetensors", "optimizer.safetensors", "history.jsonl", "trainer_state.json", MANIFEST_NAME,
-    "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth", "training_args.bin", "README.md",
+    "run.json", "rest.json", "rest.safetensors", "optimizer.safetensors", "history.jsonl", "trainer_state.json",
+    MANIFEST_NAME, "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth", "training_args.bin", "README.md",
 )
 # in output_dir: not for the repository
 _NOT_PUSHED = ("_*", "checkpoint-*", "retired-*", "*.tmp-*", ".git", ".cache")
@@ -169,7 +173,7 @@ def copy_file(source: str, target: str) -> str:
         pass
     return target
 
-def add_files(source: Path, target: Path, excluded: tuple[str, ...], copy: Callable[[str, str], str]):
+def add_files(source: Path, target: Path, excluded: tuple[str, ...], copy: Callable[[str, str], str]) -> None:
     "Add the files of a folder to another one, except those at the top that are there already or match a pattern."
     target.mkdir(exist_ok=True)
     for path in sorted(source.iterdir()):
@@ -180,7 +184,7 @@ def add_files(source: Path, target: Path, excluded: tuple[str, ...], copy: Calla
         else:
             copy(str(path), str(to))
 
-def add_model(output_dir: str | Path, checkpoint: Path | None, target: Path, card: str | None = None):
+def add_model(output_dir: str | Path, checkpoint: Path | None, target: Path, card: str | None = None) -> None:
     "Add the files for the top of the repository: the model in a checkpoint, and the other files in `output_dir`."
     target.mkdir()
     if card is not None:
@@ -190,16 +194,33 @@ def add_model(output_dir: str | Path, checkpoint: Path | None, target: Path, car
     add_files(Path(output_dir), target, _NOT_PUSHED, copy_file)
 
 # %% ../../nbs/07_state/19_hub.ipynb #5ce5b1db
+# those that may be pushing when the process ends
+_UPLOADERS: weakref.WeakSet[Uploader] = weakref.WeakSet()
+
+def wait_at_exit(uploader: Uploader) -> None:
+    "Make the end of the process wait for an uploader, while thread pools still accept work."
+    register = getattr(threading, "_register_atexit", None)
+    if not _UPLOADERS and register is not None:
+        # the functions that are registered last are called first
+        importlib.import_module("concurrent.futures.thread")
+        register(finish_uploads)
+    _UPLOADERS.add(uploader)
+
+def finish_uploads() -> None:
+    "Wait for all uploaders of this process."
+    for uploader in list(_UPLOADERS):
+        uploader.wait()
+
 class Uploader:
     "Push a run to a repository, one push after the other, while the run continues."
-    def __init__(self, token: str | None = None):
+    def __init__(self, token: str | None = None) -> None:
         self.token = token
         # full name and address of the repository, once it is known to be there
         self.repo_id: str | None = None
         self.url: str | None = None
         self._begin()
 
-    def _begin(self):
+    def _begin(self) -> None:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.idle = threading.Event()
@@ -222,7 +243,7 @@ class Uploader:
         pushes = list(self.pushes)
         return pushes[0].name if pushes else self.planned or "nothing"
 
-    def submit(self, push: Push):
+    def submit(self, push: Push) -> None:
         "Push in the background, after the pushes before."
         if self.pid != os.getpid():
             self._begin()
@@ -232,6 +253,7 @@ class Uploader:
             self.pushes.append(push)
             if not self.idle.is_set(): return
             self.idle.clear()
+            wait_at_exit(self)
             try:
                 threading.Thread(target=self._work, name="trainer_nb-push").start()
             except BaseException:
@@ -240,7 +262,7 @@ class Uploader:
                 self.idle.set()
                 raise
 
-    def _work(self):
+    def _work(self) -> None:
         while True:
             with self.lock:
                 if not self.pushes:
@@ -251,7 +273,7 @@ class Uploader:
             with self.lock:
                 self.pushes.popleft()
 
-    def _upload(self, push: Push):
+    def _upload(self, push: Push) -> None:
         info = None
         try:
             with no_progress_bars():
@@ -272,7 +294,7 @@ class Uploader:
             push.files.close()
             push.future.set_result(info)
 
-    def _keep(self, push: Push):
+    def _keep(self, push: Push) -> None:
         push.commits = [commit for commit in push.commits if CHECKPOINT_PATTERN.fullmatch(commit.path_in_repo)]
         if push.commits:
             with self.lock:
@@ -290,20 +312,18 @@ class Uploader:
             self.idle.wait(0.1)
             if not announced and not self.is_done() and time.monotonic() - started > 0.5:
                 announced = True
-                print(
-                    f"Waiting for {self.current()} to be pushed to {self.url}; an interrupt ends the waiting, not the push.",
-                    flush=True,
-                )
+                what = f"Waiting for {self.current()} to be pushed to {self.url}"
+                print(f"{what}; an interrupt ends the waiting, not the push.", flush=True)
             if interrupts is not None and interrupts.pressed:
                 interrupts.acknowledge()
                 return False
         return True
 
-    def wait_until_done(self):
+    def wait_until_done(self) -> None:
         "Wait until nothing is being pushed."
         self.wait()
 
-    def free(self, interrupts: InterruptGuard | None = None):
+    def free(self, interrupts: InterruptGuard | None = None) -> None:
         "Wait until nothing is being pushed, and remove the files of failed pushes."
         if not self.wait(interrupts) or self.pid != os.getpid(): return
         for push in self.unfinished:
@@ -323,10 +343,12 @@ class Uploader:
         return uploader
 
     def plan_push(self, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None:
-        "Return a function that pushes a checkpoint once it is written, or None if that failed; None if it is not pushed."
+        """Return a function that pushes a checkpoint once it is written, called with None if that failed; None if the
+        checkpoint is not pushed."""
         return plan_push(self, learner, checkpoint)
 
-    def __repr__(self): return f"Uploader({self.url or 'no repository'}, {'idle' if self.is_done() else 'pushing'})"
+    def __repr__(self) -> str:
+        return f"Uploader({self.url or 'no repository'}, {'idle' if self.is_done() else 'pushing'})"
 
 # %% ../../nbs/07_state/19_hub.ipynb #0fbfc8f4
 def again(push: Push, later: Push) -> Push:
@@ -353,7 +375,7 @@ def no_progress_bars() -> Iterator[None]:
         if shown:
             utils.enable_progress_bars()
 
-def warn_quietly(text: str):
+def warn_quietly(text: str) -> None:
     "Warn; if warnings are errors, continue, since a push must not stop anything."
     try:
         warn(text)
@@ -370,7 +392,7 @@ def take_token(learner: TrainerBase) -> str | None:
 def open_branch_repository(
     learner: TrainerBase,  # a branch that is to push
     changes: dict[str, Any],  # that made it
-):
+) -> None:
     "Open a branch's own repository; warn if it has none, since that of its origin belongs to the origin."
     learner.run_state.uploader = Uploader(take_token(learner))
     if "hub_model_id" in changes or "hub_revision" in changes:
@@ -378,7 +400,8 @@ def open_branch_repository(
     else:
         warn(
             "The branch is not pushed to the Hub while it is trained: the repository is that of its origin."
-            " branch(hub_model_id='owner/name') gives it one of its own, and branch(hub_revision=...) a branch in the same one."
+            " branch(hub_model_id='owner/name') gives it one of its own, and branch(hub_revision=...) a branch in the same"
+            " one."
         )
 
 def get_uploader(run: RunState) -> Uploader:
@@ -387,13 +410,13 @@ def get_uploader(run: RunState) -> Uploader:
         run.uploader = Uploader()
     return cast(Uploader, run.uploader)
 
-def check_access(token: str | None, what: str):
+def check_access(token: str | None, what: str) -> None:
     "Raise ValueError if huggingface_hub is offline or has no access token."
     from huggingface_hub import constants, get_token
     if constants.is_offline_mode():
         raise ValueError(
-            f"{what} needs the Hub, and HF_HUB_OFFLINE=1 keeps huggingface_hub offline; start the process without it, or"
-            " leave push_to_hub out and call learn.push_to_hub() where there is a network."
+            f"{what} needs the Hub, and HF_HUB_OFFLINE=1 keeps huggingface_hub offline; start the process without it,"
+            " or leave push_to_hub out and call learn.push_to_hub() where there is a network."
         )
     if token is None and get_token() is None:
         raise ValueError(
@@ -405,7 +428,7 @@ def open_repository(
     learner: TrainerBase,
     token: str | None = None,  # None: hub_token, or the one stored on this machine
     private: bool | None = None,  # None: hub_private_repo
-):
+) -> None:
     "Create the repository and the branch if they are not there, on the main process; raise PushFailed if that fails."
     if not learner.state.is_world_process_zero: return
     args = learner.args
@@ -423,8 +446,8 @@ def open_repository(
             client.create_branch(url.repo_id, branch=args.hub_revision, token=token, exist_ok=True)
     except Exception as error:
         raise PushFailed(
-            f"The repository {name} is not ready to be pushed to ({describe_push_failure(error, name)}). Nothing was trained or"
-            " pushed so far by this call."
+            f"The repository {name} is not ready ({describe_push_failure(error, name)}). Nothing was trained or pushed by"
+            " this call."
         ) from error
     uploader.repo_id = url.repo_id
     uploader.url = str(url)
@@ -454,7 +477,7 @@ def plan_push(uploader: Uploader, learner: TrainerBase, checkpoint: Path) -> Cal
     message = push_message(run)
     card = draft_card(learner)
     uploader.planned = checkpoint.name
-    def push(folder: Path | None):
+    def push(folder: Path | None) -> None:
         try:
             if folder is not None:
                 push_checkpoint(uploader, args, run.history.run_id, folder, message, card)
@@ -480,7 +503,7 @@ def push_checkpoint(
     checkpoint: Path,  # complete
     message: str,
     card: str | None = None,  # text of the model card
-):
+) -> None:
     "Collect the files of a push and submit it; warn if that fails."
     files = None
     try:
@@ -496,12 +519,12 @@ def push_checkpoint(
         if files is not None:
             files.close()
         warn_quietly(
-            f"{checkpoint.name} is written, and could not be prepared for the Hub ({type(error).__name__}: {error}); the next"
-            " save pushes again."
+            f"{checkpoint.name} is written, and could not be prepared for the Hub ({type(error).__name__}: {error}); the"
+            " next save pushes again."
         )
 
 # %% ../../nbs/07_state/19_hub.ipynb #c5e85862
-def finish_pushes(run: RunState):
+def finish_pushes(run: RunState) -> None:
     "Wait for the pushes of a run; say what was not pushed."
     uploader = cast(Uploader | None, run.uploader)
     if uploader is None or uploader.pid != os.getpid(): return
@@ -544,7 +567,7 @@ def begin_push(
         raise
     return push
 
-def push_saved_model(learner: Any):
+def push_saved_model(learner: Any) -> None:
     "Push the model that save_model() has written, as the Trainer does; warn if that fails, since it is saved."
     try:
         learner.push_to_hub(commit_message="Model save", revision=learner.args.hub_revision)
@@ -578,7 +601,7 @@ def wait_for_future(future: Future, seconds: float) -> bool:
     from concurrent.futures import wait
     return bool(wait([future], seconds).done)
 
-# %% ../../nbs/07_state/19_hub.ipynb #00c612d3
+# %% ../../nbs/07_state/19_hub.ipynb #41472e10
 class Repository(NamedTuple):
     "Name a repository, and perhaps a checkpoint in it."
     repo_id: str
@@ -601,7 +624,7 @@ def parse_repository(
         return None
     return Repository(match[1], match[2], match[3])
 
-# %% ../../nbs/07_state/19_hub.ipynb #1f369d86
+# %% ../../nbs/07_state/19_hub.ipynb #2cdedb02
 def find_checkpoint(
     learner: TrainerBase,
     where: Any,  # a folder, a repository, or True for the newest in output_dir or else in the run's repository
@@ -642,7 +665,8 @@ def download_checkpoint(
             return Path(there) / folder
     except Exception as error:
         raise ValueError(
-            f"{repo_id} cannot be resumed from ({describe_push_failure(error, repo_id)}), and there is no folder of this name."
+            f"{repo_id} cannot be resumed from ({describe_push_failure(error, repo_id)}), and there is no folder of this"
+            " name."
         ) from error
     found = sorted({name.split("/")[0] for name in files if "/" in name and is_checkpoint_name(name.split("/")[0])})
     listed = f"; there are: {', '.join(found)}" if found else "; hub_strategy='checkpoint' pushes one with each save"
@@ -654,11 +678,25 @@ def is_checkpoint_name(name: str) -> bool:
 
 def newest_checkpoint(client: Any, repository: Repository, files: list[str], token: str | None) -> str | None:
     "Return the folder of a repository's newest checkpoint; None if there is none."
-    names = {name.split("/")[0] for name in files if "/" in name}
-    steps = {int(match[1]): name for name in names if (match := CHECKPOINT_PATTERN.fullmatch(name))}
-    last = "last-checkpoint/trainer_state.json"
-    if not steps: return "last-checkpoint" if "last-checkpoint" in names else None
-    if last not in files: return steps[max(steps)]
-    path = client.hf_hub_download(repository.repo_id, last, revision=repository.revision, token=token)
-    step = json.loads(Path(path).read_text("utf-8"))["global_step"]
-    return "last-checkpoint" if step >= max(steps) else steps[max(steps)]
+    names = sorted({name.split("/")[0] for name in files if "/" in name and is_checkpoint_name(name.split("/")[0])})
+    if len(names) < 2: return names[0] if names else None
+    wanted = [f"{name}/{file}" for name in names for file in (MANIFEST_NAME, "trainer_state.json")]
+    with no_progress_bars():
+        there = Path(client.snapshot_download(
+            repository.repo_id, revision=repository.revision, token=token, allow_patterns=[*wanted, "runs/*.jsonl"]
+        ))
+    found = [describe_checkpoint(there / name) for name in names]
+    # as in a folder: of the run that was written last, and not of a future that was left behind
+    if any(info.manifest for info in found):
+        last = max((info for info in found if info.manifest), key=lambda info: info.manifest["written"])
+        history = read_adjacent_log(last)
+        same = [info for info in found if info.manifest.get("run") == last.manifest["run"]]
+        found = [info for info in same if is_in_history(info, history)]
+    # of the same step, the one that keeps its name
+    return max(found, key=lambda info: (info.step, info.path.name != "last-checkpoint")).path.name
+
+def describe_checkpoint(folder: Path) -> CheckpointInfo:
+    "Describe a checkpoint by its small files; the others may be elsewhere."
+    step = json.loads((folder / "trainer_state.json").read_text("utf-8"))["global_step"]
+    manifest = read_manifest(folder) if (folder / MANIFEST_NAME).is_file() else {}
+    return CheckpointInfo(step, folder, manifest, "")

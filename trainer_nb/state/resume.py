@@ -250,7 +250,7 @@ def continue_stopped_run(run: RunState) -> list[str]:
 def load_checkpoint(
     learner: TrainerBase,
     place,  # a folder, or True for the newest
-    find=resolve_checkpoint,  # returns the folder that is meant, on the main process
+    find=resolve_checkpoint,  # returns the folder that is meant, on the main process; state.hub downloads it first
 ) -> ResumeReport:
     "Continue from a checkpoint; raise ValueError, with nothing changed, if that is not possible here."
     run = learner.run_state
