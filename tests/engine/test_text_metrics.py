@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 from references import Rows, pad, timeless
 from trainer_nb import (DataCollatorForChat, Learner, Seq2SeqTrainer, Seq2SeqTrainingArguments, TextSamplesCallback, TrainingArguments, metrics, text_samples)
 from trainer_nb.core.history import read_history
-from trainer_nb.engine.metrics import decode_texts, edit_distance, normalize_answer, score_texts, text_metrics
+from trainer_nb.engine.metrics import decode_predictions, edit_distance, normalize_answer, score_texts, text_metrics
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore::UserWarning:transformers")]
 
@@ -78,7 +78,7 @@ def test_small_cases():
     assert normalize_answer("An  Answer, the one!") == "answer one"
     assert score_texts(["", "a"], ["", "the"], "f1") == {"f1": 1.0}, "articles are no words"
     assert np.isnan(score_texts([""], [""], "wer")["wer"])
-    assert decode_texts(make_tokenizer(), np.array([[5, 7, 1, -100], [8, 9, 0, 0]])) == ["the cat", "dog sat"]
+    assert decode_predictions(make_tokenizer(), np.array([[5, 7, 1, -100], [8, 9, 0, 0]])) == ["the cat", "dog sat"]
     assert score_texts(["x"], ["x y"], lambda g, r: {"length": len(r[0]) - len(g[0])}) == {"length": 2}
     assert metrics.text_metrics is text_metrics
 
@@ -163,7 +163,7 @@ def test_a_model_with_an_encoder_generates_from_tokens():
     rows = text_samples(learn)
     assert len(rows) == 4 and rows[0]["reference"] == " ".join(WORDS[i] for i in data[0]["labels"][:-1])
     tokens = learn.model.eval().generate(input_ids=torch.tensor([data[0]["input_ids"]]), max_new_tokens=6)
-    assert rows[0]["generated"] == decode_texts(make_tokenizer(), tokens.tolist())[0]
+    assert rows[0]["generated"] == decode_predictions(make_tokenizer(), tokens.tolist())[0]
 
 
 @pytest.mark.parametrize("sample, prompt, reference", [

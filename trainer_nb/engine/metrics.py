@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 # %% auto #0
-__all__ = ['TEXT_METRICS', 'classes_in', 'scores', 'classification', 'tokens', 'regression', 'entities', 'decode_texts',
+__all__ = ['TEXT_METRICS', 'classes_in', 'scores', 'classification', 'tokens', 'regression', 'entities', 'decode_predictions',
            'edit_distance', 'normalize_answer', 'exact_match', 'answer_f1', 'word_error_rate', 'char_error_rate',
            'rouge', 'resolve_text_metrics', 'score_texts', 'text_metrics']
 
@@ -131,7 +131,7 @@ def entities(
     return found
 
 # %% ../../nbs/06_engine/06_metrics.ipynb #f87ac017
-def decode_texts(
+def decode_predictions(
     tokenizer,
     ids,  # an array of shape (texts, tokens), or lists of tokens
 ) -> list[str]:
@@ -265,5 +265,5 @@ def text_metrics(
                 " tokens that were predicted with the correct text before them. Give predict_with_generate=True to the"
                 " arguments."
             )
-        return score_texts(decode_texts(tokenizer, predicted), decode_texts(tokenizer, labels), *names)
+        return score_texts(decode_predictions(tokenizer, predicted), decode_predictions(tokenizer, labels), *names)
     return compute_metrics

@@ -22,7 +22,7 @@ from ..core.errors import warn
 
 # %% auto #0
 __all__ = ['RUN_SUMMARY_KEYS', 'TEXTS_NAME', 'OWN_RUNS', 'TRACKER_CLASSES', 'IGNORED_VARIABLES', 'prefix_log_names',
-           'unwrap_scalar', 'numeric_values', 'tracked_row', 'markdown_table', 'RunDescription', 'to_plain',
+           'unwrap_scalar', 'numeric_values', 'tracked_row', 'texts_table', 'RunDescription', 'to_plain',
            'model_settings', 'tracker_config', 'Tracker', 'TensorBoard', 'WandB', 'Trackio', 'MLflow',
            'AccelerateTracker', 'make_accelerate_tracker', 'CodeCarbon', 'resolve_trackers', 'transformers_callback',
            'warn_ignored_variables', 'make_tracker']
@@ -58,7 +58,7 @@ def tracked_row(logs: dict, step: int) -> dict:
 # the name of generated texts in a tracker
 TEXTS_NAME = "eval/texts"
 
-def markdown_table(rows: list[dict]) -> str:
+def texts_table(rows: list[dict]) -> str:
     "Return rows as a table in Markdown, one line per row."
     def cell(value: Any) -> str: return str("" if value is None else value).replace("|", "\\|").replace("\n", "<br>")
     lines = [[*rows[0]], ["---"] * len(rows[0]), *([*row.values()] for row in rows)]
@@ -149,7 +149,7 @@ class TensorBoard(Tracker):
         self.writer.flush()
 
     def log_texts(self, rows: list[dict], step: int):
-        self.writer.add_text(TEXTS_NAME, markdown_table(rows), step)
+        self.writer.add_text(TEXTS_NAME, texts_table(rows), step)
         self.writer.flush()
 
     def back(self, step: int):
@@ -226,7 +226,7 @@ class Trackio(Tracker):
         self.run.log(tracked_row(logs, step), step=step)
 
     def log_texts(self, rows: list[dict], step: int):
-        self.run.log({TEXTS_NAME: markdown_table(rows), "train/global_step": step}, step=step)
+        self.run.log({TEXTS_NAME: texts_table(rows), "train/global_step": step}, step=step)
 
     def close(self):
         import trackio
@@ -295,7 +295,7 @@ class MLflow(Tracker):
 
     def log_texts(self, rows: list[dict], step: int):
         import mlflow
-        mlflow.MlflowClient().log_text(self.id, markdown_table(rows), f"{TEXTS_NAME}/step-{step}.md")
+        mlflow.MlflowClient().log_text(self.id, texts_table(rows), f"{TEXTS_NAME}/step-{step}.md")
 
     def close(self):
         import mlflow
@@ -342,7 +342,7 @@ class AccelerateTracker(Tracker):
         self.tracker.log(numeric_values(prefix_log_names(logs), (int, float, str)), step=step)
 
     def log_texts(self, rows: list[dict], step: int):
-        self.tracker.log({TEXTS_NAME: markdown_table(rows)}, step=step)
+        self.tracker.log({TEXTS_NAME: texts_table(rows)}, step=step)
 
     def close(self):
         self.tracker.finish()
