@@ -8,7 +8,6 @@ Losses that are logged may differ by rounding (1e-6): the Trainer adds them up i
 weights may, too: it is computed by another formula. All else is compared exactly, except what INTENDED lists.
 """
 import json, os, pickle, subprocess, sys
-from pathlib import Path
 
 import numpy as np
 import pytest

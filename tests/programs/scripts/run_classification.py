@@ -33,10 +33,7 @@ class ModelArguments:
 
 
 parser = HfArgumentParser((ModelArguments, DataArguments, TrainingArguments))
-if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
-    model_args, data_args, training_args = parser.parse_json_file(json_file=os.path.abspath(sys.argv[1]))
-else:
-    model_args, data_args, training_args = parser.parse_args_into_dataclasses()
+model_args, data_args, training_args = parser.parse_args_into_dataclasses()
 
 logging.basicConfig(level=logging.WARNING, handlers=[logging.StreamHandler(sys.stdout)])
 if training_args.should_log:
