@@ -556,7 +556,7 @@ def test_weights_only(tmp_path):
     learn = scored(tmp_path, save_strategy="epoch", save_only_model=True, load_best_model_at_end=True, save_total_limit=2)
     learn.train()
     folder = tmp_path / "checkpoint-25"
-    assert {p.name for p in folder.iterdir()} == {"model.safetensors", MANIFEST_NAME} and learn.state.best_global_step == 25
+    assert {p.name for p in folder.iterdir()} == {"model.safetensors", "training_args.json", MANIFEST_NAME} and learn.state.best_global_step == 25
     model = hard_model()
     model.load_state_dict(load_file(folder / "model.safetensors"))
     assert torch.equal(model.inner.weight, learn.model.inner.weight)
