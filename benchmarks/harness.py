@@ -100,8 +100,9 @@ class Exchange:
 
     def answer_failure(self, error: Exception):
         "Answer with the reason why this contender cannot be measured."
+        if isinstance(error, Missing): self.answer({"missing": str(error)})
         # An ImportError's message without the path in brackets.
-        if isinstance(error, ImportError): self.answer({"missing": error.msg.split(" (")[0]})
+        elif isinstance(error, ImportError): self.answer({"missing": error.msg.split(" (")[0]})
         else: self.answer({"error": "".join(traceback.format_exception(error))})
 
 

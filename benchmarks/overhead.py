@@ -18,10 +18,12 @@ import harness
 
 # --- the works: a model, a data set and a recipe, the same for all -----------------------------------------------------
 
-Work = namedtuple("Work", "features width layers collate")
+Work = namedtuple("Work", "features width layers data collate")
 WORKS = {
-    "perceptron": Work(features=64, width=192, layers=3, collate="default_collate"),
-    "small": Work(features=16, width=32, layers=2, collate="stack"),
+    "perceptron": Work(features=64, width=192, layers=3, data="samples", collate="default_collate"),
+    "small": Work(features=16, width=32, layers=2, data="samples", collate="stack"),
+    # trainer_nb selects the rows of such data with one call per tensor
+    "tensors": Work(features=64, width=192, layers=3, data="TensorDataset", collate="default_collate"),
 }
 BATCH, CLASSES = 32, 10
 STEPS_PER_EPOCH = 300               # also the length of a timed block: each block crosses one end of an epoch
@@ -30,9 +32,10 @@ NOISE = 0.2                         # this part of the labels is drawn at random
 
 
 def make_data(work: Work):
-    "Return a map-style data set of dicts: `x` (floats) and `labels` (one class number, by a linear rule with some noise)."
+    """Return a map-style data set of `x` (floats) and `labels` (one class number, by a linear rule with some noise):
+    dicts with these names, or the two tensors as a TensorDataset."""
     import torch
-    from torch.utils.data import Dataset
+    from torch.utils.data import Dataset, TensorDataset
 
     class Samples(Dataset):
         def __init__(self, n):
@@ -44,7 +47,8 @@ def make_data(work: Work):
         def __len__(self): return len(self.x)
         def __getitem__(self, i): return {"x": self.x[i], "labels": self.labels[i]}
 
-    return Samples(BATCH * STEPS_PER_EPOCH)
+    samples = Samples(BATCH * STEPS_PER_EPOCH)
+    return TensorDataset(samples.x, samples.labels) if work.data == "TensorDataset" else samples
 
 
 def stack(samples: list) -> dict:
@@ -78,6 +82,11 @@ def make_model(work: Work):
     return Net()
 
 
+def named(batch) -> dict:
+    "Return a batch of a TensorDataset with the names of its parts; a dict as it is."
+    return batch if isinstance(batch, dict) else dict(zip(("x", "labels"), batch))
+
+
 def make_optimizer(model, steps: int):
     "Return fused AdamW with weight decay on the matrices only (two groups, as the Trainer makes them), and a linear schedule."
     import torch
@@ -106,6 +115,7 @@ def hand_written(work, steps, tick, device):
     model.train()
     while step < steps:
         for batch in loader:
+            batch = named(batch)
             if device != "cpu": batch = {key: value.to(device) for key, value in batch.items()}
             loss = model(**batch)["loss"]
             loss.backward()
@@ -138,7 +148,7 @@ def with_accelerate(work, steps, tick, device):
     model.train()
     while step < steps:
         for batch in loader:
-            loss = model(**batch)["loss"]
+            loss = model(**named(batch))["loss"]
             accelerator.backward(loss)
             norm = accelerator.clip_grad_norm_(model.parameters(), CLIP)
             optimizer.step()
@@ -166,6 +176,7 @@ def settings(steps, device):
 def with_trainer(work, steps, tick, device):
     "Train with transformers' Trainer, with its printing taken out."
     from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+    if work.data == "TensorDataset": raise harness.Missing("the Trainer takes samples that are dicts")
 
     class Tick(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs): tick()
@@ -198,7 +209,7 @@ def with_lightning(work, steps, tick, device):
             optimizer, schedule = make_optimizer(self.net, steps)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
         def training_step(self, batch, _):
-            loss = self.net(**batch)["loss"]
+            loss = self.net(**named(batch))["loss"]
             self.total += loss.detach()
             # Logged only when it is due: the cheapest way.
             if (self.global_step + 1) % LOG_EVERY == 0:
@@ -320,9 +331,12 @@ def readme_table(found: dict) -> str:
     "Return the sentences and the table of the README."
     figures = found["figures"]
     steps, imports, first = figures["steps"], figures.get("import", {}), figures.get("first", {})
-    def micro(work): return f"{steps[work]['hand']['us']['median']:,.0f} µs"
+    def micro(work):
+        data = " with a `TensorDataset`" if WORKS[work].data == "TensorDataset" else ""
+        return f"{steps[work]['hand']['us']['median']:,.0f} µs{data}"
     lines = []
-    by_hand = [f"a step took {' and '.join(micro(work) for work in steps)}"]
+    first_ones = ", ".join(micro(work) for work in list(steps)[:-1])
+    by_hand = [f"a step took {' and '.join(filter(None, [first_ones, micro(list(steps)[-1])]))}"]
     if "hand" in imports: by_hand.append(f"`import torch` took {imports['hand']['s']['median']:.2f} s")
     if "hand" in first: by_hand.append(f"the first step was done {first['hand']['s']['median']:.2f} s after the start")
     lines.append(f"With a hand-written loop, {', '.join(by_hand)}.")
@@ -344,7 +358,8 @@ def tables(found: dict) -> dict:
     made = {}
     for work, rows in figures.get("steps", {}).items():
         about = WORKS[work]
-        title = (f"A perceptron of {about.layers} layers ({about.width} wide, {about.features} features), batches of "
+        data = "a `TensorDataset`" if about.data == "TensorDataset" else "samples that are dicts"
+        title = (f"A perceptron of {about.layers} layers ({about.width} wide, {about.features} features), {data}, batches of "
                  f"{BATCH} by `{about.collate}`:")
         made[f"steps-{work}"] = f"{title}\n\n{steps_table(rows)}"
     for kind in ("import", "first"):

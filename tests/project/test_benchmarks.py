@@ -201,8 +201,8 @@ def test_tables_are_inserted(load, repository):
     assert page[page.index("<!-- figures: saving -->"):] == before[before.index("<!-- figures: saving -->"):]
     notebook = json.loads((root/"nbs"/"index.ipynb").read_text())
     cell = next("".join(o["source"]) for o in notebook["cells"] if "<!-- figures: overhead.readme -->" in "".join(o["source"]))
-    assert "With a hand-written loop, a step took 200 µs and 200 µs, `import torch` took 2.00 s" in cell and "eighteen rounds" not in cell
-    assert "| trainer_nb | **1.50** (1.50 to 1.50) | **1.50** (1.50 to 1.50) | **1.50** (1.50 to 1.50) | **1.50** (1.50 to 1.50) |" in cell
+    assert "With a hand-written loop, a step took 200 µs, 200 µs and 200 µs with a `TensorDataset`, `import torch` took 2.00 s" in cell and "eighteen rounds" not in cell
+    assert "| trainer_nb |" + " **1.50** (1.50 to 1.50) |" * 5 in cell
 
 
 @pytest.mark.parametrize("change, message", [({"package_version": "0.0.1"}, "measured with trainer_nb 0.0.1"), ({"quick": True}, "rough look"),

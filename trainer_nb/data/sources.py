@@ -23,21 +23,22 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, Subset, TensorDataset, default_collate
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ..core.errors import short_repr
 from ..core.interrupts import BATCH_WAIT, InterruptGuard
 from ..core.seeding import SEED_FETCH, SEED_ORDER, mix_seed, preserve_generators, seed_all
-from .collate import RemoveColumns
+from .collate import RemoveColumns, default_data_collator
 from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, split_evenly, take_own_batch
 
 # %% auto #0
 __all__ = ['WORKER_WATCH', 'RequestedBatch', 'BatchRequest', 'ended_early', 'batch_of', 'missing_sample', 'SeededDataset',
-           'block_sigint', 'exit_with_parent', 'WorkerInit', 'check_importable', 'WorkerDeathWatch', 'check_complete',
-           'out_of_fetch', 'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource', 'BatchPlan', 'set_epoch',
-           'with_seeded_generators', 'SeededCollate', 'batch_requests', 'MapSource']
+           'is_default_collator', 'stack_rows', 'block_sigint', 'exit_with_parent', 'WorkerInit', 'check_importable',
+           'WorkerDeathWatch', 'check_complete', 'out_of_fetch', 'raise_worker_deaths', 'shut_down', 'DataWorkers',
+           'BatchSource', 'BatchPlan', 'set_epoch', 'with_seeded_generators', 'SeededCollate', 'batch_requests',
+           'MapSource']
 
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f25
 class BatchRequest(NamedTuple):
@@ -95,6 +96,32 @@ class SeededDataset(torch.utils.data.Dataset):
             # another key is missing in the data set's own code
             if isinstance(error, KeyError) and (many is not None or error.args != (index,)): raise
             raise missing_sample(dataset, where, error) from error
+
+# %% ../../nbs/03_data/02_sources.ipynb #5c0de103
+def is_default_collator(collate: Callable[[list], Any]) -> bool:
+    "Return whether a collator stacks the values of tuples without further processing."
+    while isinstance(collate, RemoveColumns):
+        # tuples have no names
+        collate = collate.collate
+    return collate is default_data_collator or collate is default_collate
+
+def stack_rows(dataset: Any, indices: Sequence[int]) -> list[torch.Tensor] | None:
+    """Return the samples of a TensorDataset, or of a Subset of one, as the default collators stack them;
+    None for other data."""
+    while type(dataset) is Subset:
+        indices = [dataset.indices[i] for i in indices]
+        dataset = dataset.dataset
+    if type(dataset) is not TensorDataset: return None
+    tensors = dataset.tensors
+    for t in tensors:
+        if type(t) is not torch.Tensor or t.layout is not torch.strided or t.device.type != "cpu": return None
+        if t.requires_grad or not t.is_contiguous(): return None
+    try:
+        rows = torch.tensor(indices, dtype=torch.long)
+        return [t.index_select(0, rows) for t in tensors]
+    except (IndexError, RuntimeError, TypeError, ValueError):
+        # fetching the samples one by one gives an error that names the sample
+        return None
 
 # %% ../../nbs/03_data/02_sources.ipynb #06387a82
 @contextmanager
@@ -467,6 +494,7 @@ class MapSource(BatchSource):
         n = self.plan(0).left(0) * share.together if hasattr(loader.batch_sampler, "plan") else len(loader)
         self.batches = n // share.together if self.drop_last else -(-n // share.together)
         self.collate = with_seeded_generators(loader.collate_fn)
+        self._stacks = is_default_collator(loader.collate_fn)
 
     def plan(self, epoch: int):
         "Return the plan of the batches of an epoch."
@@ -498,7 +526,14 @@ class MapSource(BatchSource):
 
     def _load_in_process(self, asked: Iterable[RequestedBatch]):
         for request, samples, self.weight in asked:
-            yield None if request is None else batch_of(self.dataset, self.collate, request), samples
+            yield None if request is None else self._fetch(request), samples
+
+    def _fetch(self, request: BatchRequest):
+        rows = stack_rows(self.dataset.dataset, request.indices) if self._stacks else None
+        if rows is None: return batch_of(self.dataset, self.collate, request)
+        # the generators' states do not depend on how a batch was fetched
+        seed_all(request.seed)
+        return rows
 
     def _load_with_workers(self, asked: Iterable[RequestedBatch]):
         # for each request: True if it belongs to this process, samples, weight

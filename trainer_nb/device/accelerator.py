@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..args.training_args import TrainingArguments
 from ..args.parallel import resolve_sharding
-from .collectives import SINGLE_PROCESS, World, world_size
+from .collectives import SINGLE_PROCESS, World, check_rank_variables, remind_while_connecting
+from .collectives import world_size
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_launch_environment
 from .unused_parameters import UnusedParameters
@@ -153,11 +154,14 @@ class IsolatedAccelerator:
         from accelerate import Accelerator
         precision = mixed_precision(args)
         check_launch_environment(precision)
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            check_rank_variables()
         before = _swap_state([{}, {}, {}])
         try:
-            self.accelerator = Accelerator(
-                cpu=should_use_cpu(args), mixed_precision=precision, kwargs_handlers=kwargs_handlers(args)
-            )
+            with remind_while_connecting():
+                self.accelerator = Accelerator(
+                    cpu=should_use_cpu(args), mixed_precision=precision, kwargs_handlers=kwargs_handlers(args)
+                )
             self.device: torch.device = self.accelerator.device
             self.world = make_world(self.accelerator)
             _check_precision(precision, self.device)

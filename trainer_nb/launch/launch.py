@@ -17,7 +17,7 @@ import torch
 from ..args.training_args import TrainingArguments
 from ..core.errors import suggest_names, warn
 from ..data.sampling import split_global_batch
-from ..device.collectives import world_size
+from ..device.collectives import check_rank_variables, world_size
 from ..device.sharding import require_several_processes
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import AUTO_BATCH_SIZE_ERROR, check_eval_data, prepare
@@ -133,6 +133,8 @@ def launch(
     n = resolve_num_processes(run.args, num_processes)
     cpu = run.args.use_cpu or not torch.cuda.is_available()
     check_launch_args(start, max_restarts, threads, output, cpu)
+    # before the processes are started: the run comes back to this one
+    check_rank_variables()
     require_several_processes(run.args, n, "launch(1)")
     # created here if necessary: all processes get the same
     learner.model

@@ -23,13 +23,14 @@ from importlib.machinery import ModuleSpec
 
 import torch
 
+from ..device.collectives import MASTER_VARIABLES, RANK_VARIABLES
 from .worker import worker_main
 
 # %% auto #0
-__all__ = ['PATCHED_VARIABLES', 'START_LOCK', 'HIDDEN_ENVIRONMENTS', 'INFINITE_GRACE', 'PATIENT_THREADS', 'PATCH_LOCK',
-           'MONITOR_INTERVAL', 'fork_is_safe', 'choose_start_method', 'restore_environment', 'user_environment',
-           'launch_environment', 'silence_elastic_logs', 'keep_survivors', 'free_port', 'Rendezvous',
-           'launch_with_accelerate', 'launch_with_elastic', 'launch_workers', 'child_pids', 'log_folders',
+__all__ = ['PATCHED_VARIABLES', 'LAUNCHER_VARIABLES', 'START_LOCK', 'HIDDEN_ENVIRONMENTS', 'INFINITE_GRACE', 'PATIENT_THREADS',
+           'PATCH_LOCK', 'MONITOR_INTERVAL', 'fork_is_safe', 'choose_start_method', 'restore_environment',
+           'user_environment', 'launch_environment', 'silence_elastic_logs', 'keep_survivors', 'free_port',
+           'Rendezvous', 'launch_with_accelerate', 'launch_with_elastic', 'launch_workers', 'child_pids', 'log_folders',
            'worker_log_folder', 'remove_logs', 'default_threads']
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #b108020a
@@ -54,6 +55,8 @@ def fork_is_safe(
         return False, "CUDA is in use in this process, and cannot be used in a fork of it"
     if torch.version.hip or torch.xpu.is_available():
         return False, "the drivers of these GPUs do not survive a fork"
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return False, "this process is in a process group of torch.distributed, and a fork of it would be, too"
     if "bitsandbytes" in sys.modules:
         return False, "bitsandbytes is imported here, and Accelerate's launcher takes this for a use of the GPU"
     if not cpu and torch.backends.cuda.is_built() and _is_cuda_bad_fork():
@@ -85,6 +88,21 @@ PATCHED_VARIABLES = (
     "MIXED_PRECISION",
     "NCCL_P2P_DISABLE",
     "NCCL_IB_DISABLE",
+)
+
+# by which a launcher describes a process
+LAUNCHER_VARIABLES = (
+    *RANK_VARIABLES,
+    *MASTER_VARIABLES,
+    "LOCAL_WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_USE_AGENT_STORE",
 )
 
 def restore_environment(
@@ -126,6 +144,9 @@ def launch_environment(
     main_module = sys.modules["__main__"]
     spec = getattr(main_module, "__spec__", None)
     HIDDEN_ENVIRONMENTS.append(before)
+    # left over in the kernel; the launchers set those of the workers
+    for name in LAUNCHER_VARIABLES:
+        os.environ.pop(name, None)
     os.environ.update(environment)
     for state in states:
         state.clear()

@@ -8,9 +8,7 @@ from __future__ import annotations
 import contextvars
 import copy
 import os
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -30,6 +28,7 @@ from ..engine.snapshot import PROCESS_STATE_FIELDS
 from .pool_messages import PendingCall
 from .replica import RunStatus, confirm_flush, count_steps, has_completed, interrupt_replica
 from .replica import make_replica, ping
+from .serialization import make_scratch_folder, remove_scratch_folder
 from .stop_barrier import StopBarrier
 from .worker import find_root_failure
 from .worker_pool import WorkerPool
@@ -116,9 +115,9 @@ class ProcessReports:
             **self.locations.get(rank, {}),
             "step": speed.get("step"),
             "own work": f"{1000 * speed['own']:.3g} ms" if speed else None,
-            "of a step": f"{1000 * speed['seconds']:.3g} ms" if speed else None,
-            "MB": round(speed["memory"] / 1e6) if speed else None,
-            "": "the slowest" if is_slowest else "",
+            "step time": f"{1000 * speed['seconds']:.3g} ms" if speed else None,
+            "memory": f"{round(speed['memory'] / 1e6)} MB" if speed else None,
+            "remark": "the slowest" if is_slowest else "",
         }
 
     def slowest_rank(self) -> int | None:
@@ -208,7 +207,7 @@ class ProcessGroup:
     ):
         "Start the processes with their replicas. Raise the error of one of them."
         plan = self.plan
-        self.stop_barrier = StopBarrier(Path(tempfile.mkdtemp(prefix="trainer_nb-")) / "stop", plan.num_processes)
+        self.stop_barrier = StopBarrier(Path(make_scratch_folder()) / "stop", plan.num_processes)
         self.reports.speeds = {}
         self.events = RemoteEvents(self.reports, mirror)
         self.pool = WorkerPool(
@@ -345,7 +344,7 @@ class ProcessGroup:
         self.stop_barrier = None
         if barrier is not None:
             barrier.close()
-            shutil.rmtree(barrier.path.parent, ignore_errors=True)
+            remove_scratch_folder(str(barrier.path.parent))
 
 # %% ../../nbs/11_launch/08_process_group.ipynb #339f1dd2
 class SettingsMirror:

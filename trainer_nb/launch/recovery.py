@@ -22,9 +22,9 @@ from ..state.checkpoint import read_checkpoint
 from ..state.checkpoint_dirs import find_latest_checkpoint
 
 # %% auto #0
-__all__ = ['LAST_KNOWN_MESSAGE', 'BaseState', 'RestartableRun', 'recover_run', 'make_recovered_error', 'have_same_status',
-           'restart_processes', 'find_replica_state', 'gather_shards', 'position', 'find_buffered_snapshot',
-           'find_last_known_state']
+__all__ = ['LAST_KNOWN_MESSAGE', 'BaseState', 'RestartableRun', 'recover_run', 'reached_step', 'describe_lost',
+           'make_recovered_error', 'have_same_status', 'restart_processes', 'find_replica_state', 'gather_shards',
+           'position', 'find_buffered_snapshot', 'find_last_known_state']
 
 # %% ../../nbs/11_launch/09_recovery.ipynb #904490f2
 class BaseState(NamedTuple):
@@ -57,6 +57,7 @@ def recover_run(
     alive = [rank for rank, outcome in call.outcomes.items() if isinstance(outcome, (Done, Failed))]
     failed = [rank for rank in alive if isinstance(call.outcomes[rank], Failed)]
     is_undisturbed = cause is not None and len(alive) == remote.num_processes and have_same_status(remote, learner)
+    reached = reached_step(learner)
     if is_undisturbed:
         is_current = True
     else:
@@ -65,25 +66,39 @@ def recover_run(
     step = learner.state.global_step
     if isinstance(cause, Died):
         is_before = bool(alive) and is_current
-        state = ". The run is as it was before the step" if is_before else f"; {LAST_KNOWN_MESSAGE}"
+        known = f"; {LAST_KNOWN_MESSAGE}, after step {step}{describe_lost(reached - step)}"
+        state = ". The run is as it was before the step" if is_before else known
         raise ProcessDied(
-            f"The process of rank {cause.rank} {cause.how} after step {step}{state}",
+            f"The process of rank {cause.rank} {cause.how} after step {reached}{state}",
             ", and the processes are running again: call learn.train(), learn.run(...) or learn.step() to continue.",
         )
     interrupts = learner.run_state.interrupts
     is_requested = interrupts.pressed - num_handled >= interrupts.presses_needed
     # the processes' own message gives what was cancelled
     if is_undisturbed and is_requested and cause.kind == "Paused": raise Paused(cause.message)
-    error = make_recovered_error(cause, None if is_current else step, is_requested)
+    error = make_recovered_error(cause, None if is_current else step, is_requested, reached - step)
     if is_current and not is_undisturbed:
         # the traceback of the failed process may still describe that process's own state
         error.add_note(f"All processes were started again, with the state after step {step}.")
     raise error
 
+def reached_step(learner: TrainerBase) -> int:
+    "Return the last step of which the kernel has a record."
+    step = learner.state.global_step
+    return max(step, learner.history[-1].step) if len(learner.history) else step
+
+def describe_lost(
+    num_steps: int,  # that were recorded, and have to be taken again
+) -> str:
+    "Return the number of lost steps in brackets; empty without any."
+    if num_steps <= 0: return ""
+    return f" ({num_steps} step{'s are' if num_steps > 1 else ' is'} lost)"
+
 def make_recovered_error(
     cause: Failed | None,  # None: the button was pressed
     older_step: int | None,  # the present step of the run, if it is at an earlier one than before
     is_requested: bool = False,  # the button was pressed, which has interrupted the processes
+    num_lost: int = 0,  # steps after the present one that were recorded
 ) -> BaseException:
     "Return the exception to raise if no process has died."
     is_interrupt = cause is None or cause.kind in INTERRUPT_KINDS
@@ -91,7 +106,10 @@ def make_recovered_error(
     elif is_interrupt: error = KeyboardInterrupt(f"in the process of rank {cause.rank}")
     else: error = cause.error
     if older_step is None: return error
-    message = f"No process could provide the present state: after step {older_step}, {LAST_KNOWN_MESSAGE}."
+    message = (
+        f"No process could provide the present state: after step {older_step}, {LAST_KNOWN_MESSAGE}"
+        f"{describe_lost(num_lost)}."
+    )
     if is_interrupt:
         # a note of a KeyboardInterrupt is not shown
         warn(message)

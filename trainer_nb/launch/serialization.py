@@ -14,18 +14,23 @@ import math
 import mmap
 import os
 import pickle
+import shutil
 import sys
 import tempfile
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..core.log_file import FileClaim
+
 # %% auto #0
-__all__ = ['SHARED_DIRS', 'MIN_SHARED_BYTES', 'SharedTensors', 'remove_shared_files', 'TensorExtractor', 'value_parts',
-           'pickling_error', 'find_unpicklable', 'pickling_advice', 'pickling_error_message', 'pack_values',
-           'unpack_values', 'release_packed']
+__all__ = ['SHARED_DIRS', 'SCRATCH_PREFIX', 'MIN_SHARED_BYTES', 'SharedTensors', 'remove_shared_files', 'make_scratch_folder',
+           'remove_scratch_folder', 'remove_dead_folders', 'TensorExtractor', 'value_parts', 'pickling_error',
+           'find_unpicklable', 'pickling_advice', 'pickling_error_message', 'pack_values', 'unpack_values',
+           'release_packed']
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #3b7bc06a
 # folders in memory; without one, or without room in it, the temp folder is used
@@ -146,6 +151,49 @@ def remove_shared_files(stem: str):
                 os.unlink(path)
             except FileNotFoundError:
                 pass
+
+# %% ../../nbs/11_launch/00_serialization.ipynb #5c4a7c03
+SCRATCH_PREFIX = "trainer_nb-"
+# by folder: the lock of this process
+_CLAIMS: dict[str, FileClaim] = {}
+
+def make_scratch_folder(
+    parent: str | None = None,  # None: the temp folder
+    stem: str = "",  # of the names of other files
+) -> str:
+    "Create a temporary folder that belongs to this process; remove those of processes that were killed."
+    remove_dead_folders(parent or tempfile.gettempdir())
+    folder = tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=parent)
+    Path(folder, "stem").write_text(stem)
+    _CLAIMS[folder] = FileClaim(Path(folder, "lock"))
+    return folder
+
+def remove_scratch_folder(folder: str):
+    "Remove a folder that `make_scratch_folder` has created."
+    claim = _CLAIMS.pop(folder, None)
+    shutil.rmtree(folder, ignore_errors=True)
+    if claim is not None:
+        claim.drop()
+
+def remove_dead_folders(parent: str):
+    "Remove the folders of processes that have ended, and their shared files."
+    # a system without file locks
+    if sys.platform == "win32": return
+    for folder in glob.glob(os.path.join(glob.escape(parent), SCRATCH_PREFIX + "*")):
+        try:
+            # one that is just being created has no lock yet
+            if folder in _CLAIMS or not os.path.exists(os.path.join(folder, "lock")): continue
+            claim = FileClaim(Path(folder, "lock"))
+        except OSError:
+            # its process is alive, or it belongs to another user
+            continue
+        try:
+            if stem := Path(folder, "stem").read_text():
+                remove_shared_files(stem)
+        except OSError:
+            pass
+        shutil.rmtree(folder, ignore_errors=True)
+        claim.drop()
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #5d215480
 # bytes; a smaller tensor is pickled

@@ -12,7 +12,6 @@ import os
 import queue
 import re
 import secrets
-import shutil
 import signal
 import socket
 import tempfile
@@ -30,7 +29,8 @@ from .launchers import launch_workers, log_folders, remove_logs, restore_environ
 from .launchers import silence_elastic_logs, user_environment
 from .pool_messages import MAX_KEPT_LINES, THREAD_NAME, CallRegistry, EventReceiver, PendingCall
 from .pool_messages import PoolMessages, WorkerGroup, WorkerHandle, decode_outcome
-from .serialization import pack_values, release_packed, remove_shared_files
+from .serialization import make_scratch_folder, pack_values, release_packed
+from .serialization import remove_scratch_folder, remove_shared_files
 from .worker import Died, Done, Failed, MessageChannel, RemoteError, find_root_failure
 
 # %% auto #0
@@ -48,6 +48,7 @@ class WorkerListener:
         self,
         num_workers: int,
         on_connect: Callable[[Connection, tuple], None],  # called with a connection and the worker's description of itself
+        stem: str = "",  # of the names of the workers' shared files
     ):
         self.num_missing = num_workers
         self.on_connect = on_connect
@@ -55,7 +56,7 @@ class WorkerListener:
         self.key = secrets.token_bytes(32)
         # names of sockets are limited to about a hundred characters
         parent = None if len(tempfile.gettempdir()) <= 50 else "/tmp"
-        self.folder = tempfile.mkdtemp(prefix="trainer_nb-", dir=parent)
+        self.folder = make_scratch_folder(parent, stem)
         self.listener = Listener(os.path.join(self.folder, "socket"), "AF_UNIX", backlog=num_workers, authkey=self.key)
         self.address = self.listener.address
         self.thread = threading.Thread(target=self._accept, name=THREAD_NAME + " listener", daemon=True)
@@ -469,7 +470,7 @@ class WorkerPool:
         stages: StartupStages,
     ):
         "Start the workers and return when all are ready. Raise the error of one of them."
-        listener = self._listener = WorkerListener(self.num_workers, self._on_connect)
+        listener = self._listener = WorkerListener(self.num_workers, self._on_connect, self.settings["stem"])
         self.settings |= {"address": listener.address, "token": listener.key, "folder": listener.folder}
         try:
             with start_lock(stages.seconds_left()):
@@ -529,7 +530,7 @@ class WorkerPool:
             handle.close_files()
         self._launcher.remove_logs()
         if self._listener is not None:
-            shutil.rmtree(self._listener.folder, ignore_errors=True)
+            remove_scratch_folder(self._listener.folder)
         remove_shared_files(self.settings["stem"])
         atexit.unregister(self.kill)
 

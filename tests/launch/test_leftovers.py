@@ -1,0 +1,140 @@
+"Variables of launchers that are left over, and a process group in the kernel: a launch works, or the error says what to remove."
+import os
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT
+from trainer_nb.device import collectives
+from trainer_nb.device.collectives import MASTER_VARIABLES, RANK_VARIABLES, check_rank_variables, remind_while_connecting
+
+COMPLETE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29513"}
+
+PROGRAM = '''
+import os, sys, torch
+from torch.utils.data import TensorDataset
+from trainer_nb import Learner
+
+def train():
+    if sys.argv[1] == "group":
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    def own(): return {k: v for k, v in os.environ.items() if k.startswith(("RANK", "LOCAL_RANK", "WORLD_", "MASTER_", "GROUP_", "TORCHELASTIC"))}
+    before = own()
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(48, 4), torch.randint(2, (48,)))
+    learn = Learner(torch.nn.Linear(4, 2), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, per_device_train_batch_size=4,
+                    use_cpu=True, report_to="none", disable_tqdm=True, max_steps=6)
+    with learn.launch(2):
+        learn.step(3)
+        print("RANKS", learn.run_on_all(lambda learn: (os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"], os.environ["MASTER_ADDR"])))
+    learn.train()
+    assert own() == before
+    print("SUM", learn.model.weight.sum().item().hex(), len(learn.history))
+
+if __name__ == "__main__":
+    try: train()
+    except Exception as error: print("ERROR", type(error).__name__, error)
+'''
+
+
+def run(tmp_path, case, **variables):
+    "Return what the program printed, with these variables in its environment."
+    (tmp_path/"program.py").write_text(PROGRAM)
+    clean = {k: v for k, v in os.environ.items() if k not in (*RANK_VARIABLES, *MASTER_VARIABLES)}
+    done = subprocess.run([sys.executable, "-W", "ignore", "program.py", case], capture_output=True, text=True, timeout=200, cwd=tmp_path,
+                          env=clean | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables)
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stdout.splitlines() if line.startswith(("RANKS", "SUM", "ERROR"))]
+
+
+def test_a_launch_in_spite_of_what_is_left_over(tmp_path):
+    "Of a process group in the kernel, and of variables that are harmless; the environment is the same afterwards."
+    want = run(tmp_path, "plain")
+    assert want[0] == "RANKS [('0', '0', '2', '127.0.0.1'), ('1', '1', '2', '127.0.0.1')]" and want[1].endswith(" 6")
+    assert run(tmp_path, "group") == want
+    assert run(tmp_path, "plain", RANK="3", MASTER_ADDR="10.255.255.1", MASTER_PORT="1", GROUP_RANK="7", TORCHELASTIC_RUN_ID="old") == want
+    assert run(tmp_path, "plain", **COMPLETE) == want
+
+
+@pytest.mark.parametrize("variables", [{"WORLD_SIZE": "2"}, {"LOCAL_RANK": "1"}, {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}], ids=str)
+def test_incomplete_variables_are_an_error_at_once(tmp_path, variables):
+    (line,) = run(tmp_path, "plain", **variables)
+    assert line.startswith("ERROR ValueError The environment has ") and "but without " in line
+    names = [name for name in RANK_VARIABLES if name in variables]
+    assert all(f"{name}={variables[name]}" in line for name in names) and f"for name in {tuple(names)}: del os.environ[name]" in line
+
+
+def test_the_kernel_of_a_notebook_is_started_by_no_launcher(monkeypatch):
+    two = COMPLETE | {"WORLD_SIZE": "2"}
+    check_rank_variables(two)
+    monkeypatch.setattr(collectives, "is_kernel", lambda: True)
+    with pytest.raises(ValueError, match=r"WORLD_SIZE=2.*no launcher starts the kernel of a notebook.*del os.environ\[name\].*learn.launch\(n\)"):
+        check_rank_variables(two)
+    check_rank_variables(COMPLETE)
+    # mpirun's processes are described by other variables
+    check_rank_variables({"WORLD_SIZE": "2", "OMPI_COMM_WORLD_SIZE": "2"})
+
+
+def test_a_kernel_is_recognized(monkeypatch):
+    "By its shell; a process that a launcher has forked from it is none."
+    from types import SimpleNamespace
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert collectives.is_kernel()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    assert not collectives.is_kernel()
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    assert not collectives.is_kernel()
+
+
+def test_a_process_that_waits_for_others_says_so(monkeypatch):
+    import time
+    for name, value in (COMPLETE | {"WORLD_SIZE": "2", "RANK": "1"}).items(): monkeypatch.setenv(name, value)
+    said = []
+    monkeypatch.setattr(collectives, "warn", said.append)
+    with remind_while_connecting(0.05): time.sleep(0.5)
+    assert len(said) == 1 and "Rank 1 still waits for the other processes of 2" in said[0] and "127.0.0.1:29513" in said[0]
+    with remind_while_connecting(0.3): pass
+    time.sleep(0.5)
+    assert len(said) == 1
+
+
+KILLED = '''
+import glob, os, signal, sys, torch
+from torch.utils.data import TensorDataset
+from trainer_nb import Learner
+
+data = TensorDataset(torch.randn(48, 4), torch.randint(2, (48,)))
+learn = Learner(torch.nn.Linear(4, 2), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, report_to="none", disable_tqdm=True)
+learn.launch(2)
+learn.step(1)
+stem = learn.run_state.remote_run.processes.pool.settings["stem"]
+shared = f"/dev/shm/{stem}-{os.getpid()}-99" if os.path.isdir("/dev/shm") else ""
+if shared: open(shared, "wb").write(b"weights")
+print(shared, *glob.glob(os.environ["TMPDIR"] + "/trainer_nb-*"), flush=True)
+if sys.argv[1] == "killed": os.kill(os.getpid(), signal.SIGKILL)
+learn.close()
+'''
+
+
+def test_the_files_of_a_killed_kernel_go_with_the_next_launch(tmp_path):
+    "Folders and shared memory; those of a kernel that is alive stay, and so do folders of other programs."
+    from trainer_nb.launch.serialization import make_scratch_folder, remove_scratch_folder
+    (tmp_path/"program.py").write_text(KILLED)
+    (parent := tmp_path/"t").mkdir()
+    mine = make_scratch_folder(str(parent))
+    (parent/"trainer_nb-of-mine").mkdir()
+    def found(how):
+        done = subprocess.run([sys.executable, "-W", "ignore", "program.py", how], capture_output=True, text=True, timeout=200, cwd=tmp_path,
+                              env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(parent)})
+        assert done.returncode == (-9 if how == "killed" else 0), done.stderr
+        return set(done.stdout.split()) - {mine, str(parent/"trainer_nb-of-mine")}
+    left = found("killed")
+    assert len(left) >= 2 and all(map(os.path.exists, left))
+    again = found("to the end")
+    assert not left & again and not any(map(os.path.exists, left | again))
+    assert sorted(p.name for p in parent.glob("trainer_nb-*")) == sorted([os.path.basename(mine), "trainer_nb-of-mine"])
+    remove_scratch_folder(mine)
+    assert not os.path.exists(mine)
