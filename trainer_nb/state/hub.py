@@ -72,7 +72,7 @@ _REMEDIES = {  # status: what it means and what to type
 def describe_push_failure(error: BaseException, repo_id: str) -> str:
     "Return the cause of a failed request, and what to type."
     from huggingface_hub import constants
-    if constants.is_offline_mode():
+    if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE=1 keeps huggingface_hub offline; start the process without it"
     status = status_code(error)
     if type(error).__name__ == "RevisionNotFoundError":
@@ -413,7 +413,7 @@ def get_uploader(run: RunState) -> Uploader:
 def check_access(token: str | None, what: str) -> None:
     "Raise ValueError if huggingface_hub is offline or has no access token."
     from huggingface_hub import constants, get_token
-    if constants.is_offline_mode():
+    if constants.HF_HUB_OFFLINE:
         raise ValueError(
             f"{what} needs the Hub, and HF_HUB_OFFLINE=1 keeps huggingface_hub offline; start the process without it,"
             " or leave push_to_hub out and call learn.push_to_hub() where there is a network."
