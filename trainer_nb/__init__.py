@@ -16,6 +16,7 @@ try:
     from .core.history import History, Record, Records
     from .core.seeding import set_seed
     from .args.training_args import TrainingArguments
+    from .data.chat import DataCollatorForChat, DataCollatorForPreference, pack_dataset, show_trained_tokens, tokenize_chat
     from .data.collate import DataCollatorWithPadding, DefaultDataCollator, default_data_collator
     from .data.text_collators import (DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, DataCollatorForSeq2Seq,
                                       DataCollatorForTokenClassification, DataCollatorForWholeWordMask,
@@ -26,6 +27,7 @@ try:
     from .engine.snapshot import Snapshot, differences
     from .live.progress import ProgressCallback
     from .live.reporting import ReportCallback
+    from .live.text_samples import TextSamplesCallback, text_samples
     from .learner import Learner
 finally:
     if _collects:
@@ -69,14 +71,16 @@ def follow(path: str | Path, also=()):
 
 
 __all__ = [
-    "DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice", "DataCollatorForSeq2Seq",
+    "DataCollatorForChat", "DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice",
+    "DataCollatorForPreference", "DataCollatorForSeq2Seq",
     "DataCollatorForTokenClassification", "DataCollatorForWholeWordMask", "DataCollatorWithFlattening",
     "DataCollatorWithPadding", "DefaultDataCollator", "DefaultFlowCallback", "EarlyStoppingCallback",
     "EvalPrediction", "ExportableState", "History", "InvalidOperation", "Learner", "Paused", "PredictionOutput", "PrinterCallback",
     "ProgressCallback", "Record", "Records", "ReportCallback", "Seq2SeqTrainer",
-    "Seq2SeqTrainingArguments", "Snapshot", "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl",
+    "Seq2SeqTrainingArguments", "Snapshot", "TextSamplesCallback", "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl",
     "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
-    "get_last_checkpoint", "metrics", "parse_args", "set_seed",
+    "get_last_checkpoint", "metrics", "pack_dataset", "parse_args", "set_seed", "show_trained_tokens", "text_samples",
+    "tokenize_chat",
 ]
 
 

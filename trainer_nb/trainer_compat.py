@@ -5,16 +5,18 @@
 # %% ../nbs/trainer_compat.ipynb #885eca5e
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
-from .core.errors import InvalidOperation, missing_attribute_error
+from .core.errors import missing_attribute_error
+from .device.weight_storage import is_model_parallel
+from .live.model_card import dataset_name, describe_datasets, draft_model_card, is_foreign_card
 from .live.model_card import write_model_card
 
 # %% auto #0
-__all__ = ['ARGUMENT_HINTS', 'ATTRIBUTE_HINTS', 'NO_HUB_MESSAGE', 'NOT_CALLED', 'missing_attribute', 'TrainerCompatMixin',
-           'check_overrides']
+__all__ = ['ARGUMENT_HINTS', 'ATTRIBUTE_HINTS', 'NOT_CALLED', 'missing_attribute', 'TrainerCompatMixin', 'check_overrides']
 
 # %% ../nbs/trainer_compat.ipynb #b77f6883
 _EPOCHS = "learn.run(epochs={0}) trains for that long, and learn.set(num_train_epochs={0}) prolongs or shortens the run."
@@ -159,28 +161,27 @@ def missing_attribute(learner: Any, name: str) -> AttributeError:
         hints = {name: f"{name} is a setting; learn.args.{name} is its value"}
     return missing_attribute_error("The learner", name, dir(type(learner)), hints)
 
-# %% ../nbs/trainer_compat.ipynb #80c0bff0
-NO_HUB_MESSAGE = (
-    "{} is for the Hub, and nothing is pushed there yet: learn.save_model(folder), then"
-    " huggingface_hub.upload_folder(repo_id=..., folder_path=folder)."
-)
-
 # %% ../nbs/trainer_compat.ipynb #3048d6d9
 class TrainerCompatMixin:
     "Provide the remaining attributes and methods of the Trainer under its names."
     deepspeed = neftune_hook_handle = None
-    is_deepspeed_enabled = is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = is_model_parallel = (
-        False
-    )
+    is_deepspeed_enabled = is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_distributed_loading_by_transformers = False
-    place_model_on_device = True
-    push_in_progress = None
     hp_space = hp_name = compute_objective = objective = None
     argument_hints = ARGUMENT_HINTS
 
     @property
     def is_in_train(self) -> bool:
         return self.run_state.owner is not None
+
+    @property
+    def is_model_parallel(self) -> bool:
+        return is_model_parallel(self.run_state.model, self.args.device)
+
+    @property
+    def place_model_on_device(self) -> bool:
+        if self.args.place_model_on_device is not None: return self.args.place_model_on_device
+        return not (self.is_model_parallel or self.is_fsdp_enabled)
 
     @property
     def is_fsdp_enabled(self) -> bool:
@@ -192,14 +193,6 @@ class TrainerCompatMixin:
     @neftune_noise_alpha.setter
     def neftune_noise_alpha(self, alpha: float | None):
         self.set(neftune_noise_alpha=alpha)
-
-    @property
-    def hub_model_id(self) -> str | None:
-        return self.args.hub_model_id
-    @hub_model_id.setter
-    def hub_model_id(self, name: str | None):
-        # it only names a repository, so it may change at any time
-        vars(self.args)["hub_model_id"] = name
 
     @property
     def _train_batch_size(self) -> int:
@@ -248,30 +241,38 @@ class TrainerCompatMixin:
     def _get_output_dir(self, trial=None):
         return self.args.output_dir
 
-    def init_hf_repo(self, token=None, private=None): raise InvalidOperation(NO_HUB_MESSAGE.format("init_hf_repo()"))
-    def push_to_hub(
-        self,
-        commit_message: str = "End of training",
-        blocking: bool = True,
-        token=None,
-        revision=None,
-        private=None,
-        **kwargs
-    ):
-        raise InvalidOperation(NO_HUB_MESSAGE.format("push_to_hub()"))
-
     def create_model_card(
         self, language=None, license=None, tags=None, model_name=None, finetuned_from=None, tasks=None,
-        dataset_tags=None, dataset=None,
-        dataset_args=None,  # ignored, for compatibility with the Trainer
+        dataset_tags=None, dataset=None, dataset_args=None,
     ):
-        """Write README.md into output_dir, on the main process: settings, last
-        metrics, versions, and metadata for the Hub."""
+        """Write README.md into output_dir, on the main process: base model, data, hyperparameters, results, versions,
+        and metadata for the Hub."""
         if not self.is_world_process_zero(): return
         about = dict(
-            language=language, license=license, tags=tags, tasks=tasks, dataset_tags=dataset_tags, dataset=dataset
+            language=language, license=license, tags=tags, tasks=tasks, dataset=dataset, dataset_args=dataset_args,
+            dataset_tags=dataset_tags or self._known_datasets()
         )
-        write_model_card(self.args, self.state, self.run_state.model, model_name, finetuned_from, **about)
+        facts = describe_datasets(self._card_datasets()), self.run_state.num_processes
+        write_model_card(self.args, self.state, self.run_state.model, model_name, finetuned_from, *facts, **about)
+
+    def draft_model_card(self) -> str | None:
+        """Return the text of a model card, for a push during training; None if a README.md is in output_dir that is not
+        of this package, or if a subclass writes its own."""
+        own = type(self).create_model_card is not TrainerCompatMixin.create_model_card
+        folder = Path(self.args.output_dir).absolute()
+        if own or is_foreign_card(folder / "README.md"): return None
+        name = (self.args.hub_model_id or str(folder)).split("/")[-1]
+        facts = describe_datasets(self._card_datasets()), self.run_state.num_processes
+        known = self._known_datasets()
+        return draft_model_card(self.args, self.state, self.run_state.model, name, None, *facts, dataset_tags=known)
+
+    def _card_datasets(self) -> dict[str, Any]:
+        evaluation = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"evaluation": self.eval_dataset}
+        return {"training": self.train_dataset, **evaluation}
+
+    def _known_datasets(self) -> list[str]:
+        names = [dataset_name(data) for data in self._card_datasets().values()]
+        return list(dict.fromkeys(name for name in names if name is not None))
 
     def end(self):
         "Release all memory and end the other processes, at the end of a script."
@@ -381,8 +382,7 @@ NOT_CALLED = {  # name: why an override would have no effect, and what to do ins
         "is not called; metric_for_best_model names what counts, and compute_metrics may compute it"
     ),
     "_get_learning_rate": "is not called; logs have the rate of the first group of parameters",
-    "_push_from_checkpoint": "is not called; a callback's on_save may push",
-    "_finish_current_push": "is not called; a callback's on_train_end may wait",
+    "_push_from_checkpoint": "is not called; a callback's on_push_begin is, and _finish_current_push at the end",
 }
 
 def check_overrides(cls):

@@ -112,7 +112,7 @@ ASSIGNED = {
     "is_in_train": (lambda t: False, False), "is_fsdp_enabled": (lambda t: False, False), "hub_model_id": (lambda t: "me/net", False),
     "gather_function": (lambda t: t.accelerator.gather_for_metrics, False), "compute_metrics": (lambda t: lambda p: {"n": len(p.label_ids)}, False),
     "preprocess_logits_for_metrics": (lambda t: lambda logits, labels: logits.argmax(-1), False), "processing_class": (lambda t: Own(), False),
-    "eval_dataset": (lambda t: samples(4), False), "neftune_noise_alpha": (lambda t: None, False), "is_model_parallel": (lambda t: True, False),
+    "eval_dataset": (lambda t: samples(4), False), "neftune_noise_alpha": (lambda t: None, False), "is_model_parallel": (lambda t: False, False),
     "place_model_on_device": (lambda t: True, False), "deepspeed": (lambda t: None, False), "is_deepspeed_enabled": (lambda t: False, False),
     "is_fsdp_xla_enabled": (lambda t: False, False), "is_fsdp_xla_v1_enabled": (lambda t: False, False), "is_fsdp_xla_v2_enabled": (lambda t: False, False),
     "is_distributed_loading_by_transformers": (lambda t: False, False), "hp_name": (lambda t: None, False), "hp_search_backend": (lambda t: None, False),
@@ -188,7 +188,8 @@ def test_a_part_of_the_trainers_loop_says_that_nothing_reads_it(tmp_path):
 UNCHANGEABLE = {"accelerator": "accelerator_config", "model_wrapped": "Learner's model", "is_in_train": "train", "is_fsdp_enabled": "fsdp='full_shard'",
                 "gather_function": "prediction_step", "deepspeed": "DeepSpeed", "is_deepspeed_enabled": "DeepSpeed", "is_fsdp_xla_enabled": "XLA",
                 "is_distributed_loading_by_transformers": "fsdp='full_shard'", "label_names": "list of names", "can_return_loss": "True or False",
-                "label_smoother": "function", "callback_handler": "CallbackHandler", "state": "TrainerState", "args": "args"}
+                "label_smoother": "function", "callback_handler": "CallbackHandler", "state": "TrainerState", "args": "args",
+                "is_model_parallel": "device_map", "place_model_on_device": "device_map"}
 
 
 def test_another_value_that_cannot_take_effect_is_an_error_with_a_way_out(tmp_path, undisturbed):

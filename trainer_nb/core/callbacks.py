@@ -51,6 +51,10 @@ class EventArgs(Protocol):
     metric_for_best_model: str | None
     greater_is_better: bool | None
     @property
+    def saves_checkpoints(self) -> bool: ...
+    @property
+    def save_dir(self) -> str: ...
+    @property
     def world_size(self) -> int: ...
     @property
     def should_log(self) -> bool: ...
@@ -470,7 +474,7 @@ class DefaultFlowCallback(TrainerCallback):
         if evaluates and args.eval_strategy == "steps" and args.eval_delay <= step:
             control.should_evaluate = True
         saves = last or (state.save_steps and step % state.save_steps == 0)
-        if saves and args.save_strategy == "steps" and args.output_dir is not None:
+        if saves and args.save_strategy == "steps" and args.saves_checkpoints:
             control.should_save = True
         if last:
             control.should_training_stop = True
@@ -481,7 +485,7 @@ class DefaultFlowCallback(TrainerCallback):
             control.should_log = True
         if args.eval_strategy == "epoch" and args.eval_delay <= state.epoch:
             control.should_evaluate = True
-        if args.save_strategy == "epoch" and args.output_dir is not None:
+        if args.save_strategy == "epoch" and args.saves_checkpoints:
             control.should_save = True
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #1aa9dd60
@@ -738,6 +742,6 @@ class LoggerCallback(TrainerCallback):
         LOGGER.info("Evaluated at step %d: %s", state.global_step, metrics)
 
     def on_save(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        LOGGER.info("A checkpoint of step %d is written in %s.", state.global_step, args.output_dir)
+        LOGGER.info("A checkpoint of step %d is written in %s.", state.global_step, args.save_dir)
     def on_train_end(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         LOGGER.info("Training ends at step %d of %d.", state.global_step, state.max_steps)

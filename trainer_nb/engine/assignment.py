@@ -29,6 +29,8 @@ READ_ONLY = {
                      " Learner's model",
     "is_in_train": "it is True while a verb trains, such as learn.train()",
     "is_fsdp_enabled": "fsdp='full_shard' in the settings shards the model, with learn.launch(n)",
+    "is_model_parallel": "the devices of the model's layers decide; from_pretrained(..., device_map=) places them",
+    "place_model_on_device": "a model whose layers from_pretrained(..., device_map=) has placed stays where it is",
     "gather_function": "an evaluation collects the results of all processes in the order of the data; override"
                        " prediction_step or evaluation_loop, or give the Learner preprocess_logits_for_metrics=",
     "history": "it belongs to the run; trainer_nb.follow(path) shows the history of another one",

@@ -5,6 +5,7 @@
 # %% ../../nbs/06_engine/08_overrides.ipynb #a6599667
 from __future__ import annotations
 
+import copy
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,10 +27,12 @@ from ..core.interrupts import RUN_LOCK
 from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import DataCollatorWithPadding, default_data_collator, is_identical, to_device
 from ..device.accelerator import NO_CONTEXT, Device, check_fp16, empty_device_cache
+from ..device.model_patches import store_use_cache
+from ..device.weight_storage import check_quantized, keep_training_layout
 from .dataloaders import check_eval_data, check_given_data, check_train_dataset
 from .dataloaders import column_dropping_collator, count_samples, drop_unused_columns
-from .dataloaders import find_eval_dataset, initial_training_values, is_iterable_only
-from .dataloaders import make_test_loader, make_train_loader, make_train_sampler, signature_columns
+from .dataloaders import initial_training_values, is_iterable_only
+from .dataloaders import make_eval_loader, make_test_loader, make_train_loader, make_train_sampler, signature_columns
 from .dataloaders import total_train_batch_size
 from .generate import NO_GENERATION, filled_to, generating_step, padding_token, put_on, warn_of_idle
 from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels
@@ -39,6 +42,7 @@ from .loss import model_arguments, predict_batch, raise_explained
 from .run_state import RunState, as_callback, count_flops, record_act, store_flops
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
 from .streaming_metrics import check_metrics
+from .training_modes import TrainingModes
 from ..optim.extra_optimizers import target_options
 from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
 from ..optim.schedules import create_scheduler
@@ -50,11 +54,11 @@ if TYPE_CHECKING:
 __all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'require_optimizer', 'find_param_group', 'make_optimizer', 'call_create_optimizer',
            'call_create_scheduler', 'prepared_device', 'count_items_in_processes', 'scale_loss', 'is_loss_scaled',
            'loss_weight', 'check_is_model', 'check_constructor_args', 'check_given_optimizers', 'check_cls_and_kwargs',
-           'check_model_storage', 'check_label_smoothing', 'check_arg_types', 'check_batch_eval_metrics',
-           'check_not_remote', 'UserPart', 'check_part', 'resolve_processing_class', 'check_run_not_begun',
-           'check_replaceable', 'replace_part', 'replace_train_dataset', 'replace_optimizer', 'replace_scheduler',
-           'replace_model', 'drop_loader', 'ModelFact', 'replace_args', 'replace_state', 'replace_callbacks',
-           'trial_parameter', 'build_model', 'local_model', 'TrainerBase']
+           'check_label_smoothing', 'check_arg_types', 'check_batch_eval_metrics', 'check_not_remote', 'UserPart',
+           'check_part', 'resolve_processing_class', 'check_run_not_begun', 'check_replaceable', 'replace_part',
+           'replace_train_dataset', 'replace_optimizer', 'replace_scheduler', 'replace_model', 'renew_model',
+           'discard_model_parts', 'drop_loader', 'ModelFact', 'replace_args', 'replace_state', 'replace_callbacks',
+           'trial_parameter', 'build_model', 'adopt_given_args', 'local_model', 'TrainerBase']
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -192,7 +196,7 @@ def check_constructor_args(
     if model_init is not None and not callable(model_init):
         raise TypeError(f"model_init is a function, not {short_repr(model_init)}.")
     if model is not None:
-        check_model_storage(model)
+        check_quantized(model)
     for name, f in (("loss_func", loss_func), ("compute_loss_func", compute_loss_func)):
         if isinstance(f, type):
             raise TypeError(f"{name} is the class {f.__name__}; give a function, or an instance of it: {f.__name__}().")
@@ -245,18 +249,7 @@ def check_cls_and_kwargs(given: Any) -> None:
         " (torch.optim.SGD, {'lr': 0.1})."
     )
 
-def check_model_storage(model: torch.nn.Module) -> None:
-    "Raise InvalidOperation for a quantized model or one on several devices."
-    if getattr(model, "is_quantized", False):
-        raise InvalidOperation(
-            f"{type(model).__name__} is quantized, and a snapshot cannot hold packed weights; load it without"
-            " quantization_config=, in bf16 if memory is short (activation_checkpointing=True and adapters save more)."
-        )
-    if len(set(map(str, (getattr(model, "hf_device_map", None) or {}).values()))) > 1:
-        raise InvalidOperation(
-            f"{type(model).__name__} is spread over several devices, and a run has its model on one; load it without"
-            " device_map=, or use learn.launch(n) with fsdp='full_shard'."
-        )
+
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #ed9a7605
 def check_label_smoothing(
@@ -419,13 +412,29 @@ def replace_model(learner: TrainerBase, model: torch.nn.Module) -> None:
     "Replace the model before the first step."
     run = learner.run_state
     check_run_not_begun(run, "model", run.model)
+    check_quantized(model)
+    keep_training_layout(model)
     put_on(model, run.args.generation_config)
+    run.model = model
+    run.model_seed = None
+    run.modes.see(model)
+    discard_model_parts(learner)
+
+def renew_model(learner: TrainerBase) -> None:
+    "Replace the model by a new one from model_init."
+    run = learner.run_state
+    build_model(learner)
+    run.modes = TrainingModes()
+    run.modes.see(run.model)
+    discard_model_parts(learner)
+
+def discard_model_parts(learner: TrainerBase) -> None:
+    "Discard the parts that were made for an earlier model."
+    run = learner.run_state
     if run.device is not None:
         run.device.release()
-    run.model = model
     learner._model_facts = None
     learner._signature_columns = None
-    run.modes.see(model)
     run.discard("wrapped_model", "optimizer", "lr_scheduler", "backups", "initial_snapshot", "frozen_weights")
     if run.loader is not None:
         drop_loader(run)
@@ -532,9 +541,26 @@ def build_model(learner: TrainerBase) -> None:
             model = learner.call_model_init(*positional_args(learner.call_model_init, learner._trial))
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
+    check_quantized(model)
+    keep_training_layout(model)
     put_on(model, run.args.generation_config)
     run.modes.see(model)
     run.model = model
+    run.model_seed = run.args.seed
+
+def adopt_given_args(learner: TrainerBase) -> None:
+    """Take over what the user has changed in the TrainingArguments that the constructor received, of which the learner
+    has a copy; called where a run begins. Raise ValueError or TypeError for invalid values."""
+    run = learner.run_state
+    given, then = run.given_args
+    if given is None: return
+    now = copy.deepcopy(vars(given))
+    changes = {f.name: now[f.name] for f in fields(given) if now[f.name] != then.get(f.name)}
+    if not changes: return
+    vars(run.args).update(vars(resolve_args(run.args, changes)))
+    run.given_args = given, now
+    if run.loader is not None:
+        drop_loader(run)
 
 def local_model(learner: TrainerBase) -> torch.nn.Module:
     "Return the model of this process, outdated while others have the run; create it by model_init if necessary."
@@ -595,6 +621,7 @@ class TrainerBase:
         **settings: Any,
     ):
         processing_class = resolve_processing_class(processing_class, settings)
+        given_args = args if isinstance(args, TrainingArguments) else None
         args = resolve_args(args, settings)
         check_constructor_args(
             model, model_init, args, loss_func, compute_loss_func, optimizers, optimizer_cls_and_kwargs
@@ -611,6 +638,7 @@ class TrainerBase:
         check_batch_eval_metrics(args, compute_metrics)
         warn_of_idle(args)
         put_on(model, args.generation_config)
+        store_use_cache(model, args)
         pads = hasattr(processing_class, "pad")
         self._train_dataset = train_dataset
         self.eval_dataset = eval_dataset
@@ -638,10 +666,12 @@ class TrainerBase:
         self.run_state = RunState(
             args=args,
             given_settings=args.to_dict(),
+            given_args=(given_args, copy.deepcopy(vars(given_args)) if given_args is not None else {}),
             callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]),
             learner=weakref.ref(self),
         )
         if model is not None:
+            keep_training_layout(model)
             self.run_state.model = model
         self.run_state.modes.see(model)
         check_given_data(self)
@@ -767,7 +797,7 @@ class TrainerBase:
         eval_dataset: Any = None,  # a data set, or the name of one; None: the learner's own
     ) -> DataLoader:
         "Return the loader of the evaluation data. Raise ValueError without evaluation data."
-        return self.get_test_dataloader(find_eval_dataset(self, eval_dataset))
+        return make_eval_loader(self, eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         "Return the loader of the data to predict on: every sample, in order."

@@ -8,19 +8,20 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from ..core.callbacks import TrainerCallback, fire_event
-from ..core.errors import short_repr, warn
+from ..core.errors import short_repr
 from ..core.memory import memory_metrics
 from ..core.seeding import preserve_generators
 from ..data.sampling import Cursor
 from .overrides import TrainerBase
-from .run_state import RunState, Task, fetch_tokens, mean_loss_to_log, preserve_training_modes
+from .run_state import RunState, Task, announce_save_dir, fetch_tokens, mean_loss_to_log
+from .run_state import preserve_training_modes
 from .run_state import push_tasks, run_mean_loss, token_metrics, token_speed_metrics
 from .signatures import positional_args
 from .snapshot_tensors import Snapshot
@@ -151,7 +152,7 @@ def do_log(learner: TrainerBase, task: Task) -> None:
             run.backups.adaptive.detect_changes()
     # The Trainer passes the time at which training began to an override.
     try:
-        learner.log(*positional_args(learner.log, dict(task.data["logs"]), time.time() - run.seconds))
+        learner.log(*positional_args(learner.log, task.data["logs"], time.time() - run.seconds))
     finally:
         # the values are logged; the callbacks' event is queued
         task.done = bool(run.num_pushed_tasks)
@@ -181,6 +182,7 @@ def log(
 ) -> None:
     "Log values at once; within a step, hold them back until it is committed."
     run = learner.run_state
+    given = logs
     logs = {k: v.detach() if isinstance(v, torch.Tensor) else v for k, v in logs.items()}
     if run.phase == "step":
         run.pending_logs.append(logs)
@@ -189,6 +191,10 @@ def log(
     logs |= {"epoch": run.state.epoch} | token_metrics(run)
     run.state.log_history.append({**logs, "step": run.state.global_step})
     run.history.note("log", run.state.global_step, **logs)
+    if isinstance(given, MutableMapping):
+        # metrics are logged and then returned: they get the epoch, and what callbacks add to the log
+        given.update(logs)
+        logs = given
     run_tasks_now(learner, Task("event", "on_log", {"logs": logs}))
 
 def do_log_values(learner: TrainerBase, task: Task) -> None:
@@ -258,14 +264,9 @@ def _find_metric(metrics: Mapping[str, float], name: str) -> float:
 
 # %% ../../nbs/06_engine/20_tasks.ipynb #80c49ea0
 def do_save(learner: TrainerBase, task: Task) -> None:
-    "Start writing a checkpoint and queue on_save; warn if there is no output folder."
+    "Start writing a checkpoint and queue on_save."
     learner.run_state.control.should_save = False   # saving also clears the flag
-    if learner.args.output_dir is None:
-        warn(
-            "A callback asked for a checkpoint (control.should_save), but there is no folder to write it to; give the"
-            " Learner an output_dir=."
-        )
-        return
+    announce_save_dir(learner.run_state)
     fetch_tokens(learner.run_state)
     learner.store_flos()
     # the Trainer's signature, for overrides
