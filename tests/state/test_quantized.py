@@ -268,7 +268,7 @@ def test_the_best_adapter_is_loaded_and_saved_alone(folder, tmp_path):
     assert learn.state.best_global_step == 3
     assert_same(trained(learn.model), then)
     path = learn.save_model(tmp_path/"saved")
-    assert {p.name for p in path.iterdir()} <= {"adapter_config.json", "adapter_model.safetensors", "README.md"}
+    assert {p.name for p in path.iterdir()} <= {"adapter_config.json", "adapter_model.safetensors", "README.md", "training_args.json"}
     again = peft.PeftModel.from_pretrained(load(folder, "nf4"), path)
     assert_same({n.replace("default.", ""): p for n, p in again.named_parameters() if "lora" in n}, {n.replace("default.", ""): p for n, p in then.items()})
     first = learn.predict(texts(4)).predictions
