@@ -462,3 +462,35 @@ def test_settings_of_the_trainers_checkpoint_are_compared(make, tmp_path):
     said = make.ours(net(), points(60), **SHORT | dict(max_grad_norm=0.5)).load_checkpoint(tmp_path / "checkpoint-3").said
     assert len(said) == 1 and "max_grad_norm is 1.0 in training_args.bin and 0.5 here" in said[0]
     assert make.ours(net(), points(60), **SHORT).load_checkpoint(tmp_path / "checkpoint-3").said == []
+
+
+# --- what is returned, logged and written ------------------------------------------------------------------------------
+
+def own_loss(pred): return {"b": 1.0, "loss": 5.0, "eval_a": 2.0, "test_c": 3.0}
+
+TABLE = {
+    "plain": {}, "metrics": dict(eval_strategy="steps", eval_steps=3, compute_metrics=accuracy), "a loss": dict(eval_strategy="steps", eval_steps=3, compute_metrics=own_loss),
+    "two sets": dict(eval_strategy="steps", eval_steps=3, eval_dataset={"a": points(8), "b": points(9)}), "at the start": dict(eval_on_start=True, eval_strategy="steps", eval_steps=4),
+    "epochs": dict(max_steps=-1, num_train_epochs=2, eval_strategy="epoch", logging_strategy="epoch", save_strategy="epoch", save_total_limit=1),
+    "the best": dict(eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2, load_best_model_at_end=True, save_total_limit=1),
+    "a tail": dict(max_steps=5, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2), "plateau": dict(lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="steps", eval_steps=2),
+}
+
+@pytest.mark.parametrize("case", TABLE)
+def test_what_is_returned_logged_and_written(make, tmp_path, case):
+    "The same names in the same order, the same steps, the same folders."
+    results = []
+    for made in (make.theirs, make.ours):
+        folder = tmp_path / made.__name__
+        one = made(net(), points(60), **dict(eval_dataset=points(20)) | SHORT | dict(output_dir=str(folder)) | TABLE[case])
+        trained, evaluated, predicted = one.train(), one.evaluate(), one.predict(points(9))
+        one.save_model(), one.save_state()
+        rows = [{k: v for k, v in row.items() if not k.endswith(("runtime", "per_second", "total_flos"))} for row in one.state.log_history]
+        results.append((
+            [list(part) for part in (trained.metrics, evaluated, predicted.metrics, *one.state.log_history)],
+            rows, sorted({str(p.parent.relative_to(folder)) for p in folder.rglob("model.safetensors")}),
+            {k: v for k, v in vars(one.state).items() if v is not None and k in ("epoch", "global_step", "max_steps", "logging_steps", "eval_steps", "save_steps", "num_train_epochs", "train_batch_size", "best_metric")}))
+    (names, rows, folders, state), (our_names, our_rows, our_folders, our_state) = results
+    assert our_names == names and our_folders == folders
+    for mine, other in zip(our_rows, rows, strict=True): assert mine == pytest.approx(other, rel=1e-4)
+    assert our_state == pytest.approx(state, rel=1e-5)

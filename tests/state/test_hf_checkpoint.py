@@ -399,7 +399,7 @@ def test_weights_only(tmp_path):
     learn = ours(tmp_path / "ours", net(), points(50), save_format="trainer", **given)
     learn.step(3)
     folder = learn.save_checkpoint()
-    assert {p.name for p in folder.iterdir()} == {"model.safetensors", "trainer_state.json", "history.jsonl", MANIFEST_NAME} - ({"history.jsonl"} if learn.history.log else set())
+    assert {p.name for p in folder.iterdir()} == {"model.safetensors", "training_args.json", "trainer_state.json", "history.jsonl", MANIFEST_NAME} - ({"history.jsonl"} if learn.history.log else set())
     with pytest.raises(ValueError, match="written with save_only_model=True"): ours(tmp_path / "a", net(), points(50)).load_checkpoint(folder)
     theirs(tmp_path / "theirs", net(), points(50), save_only_model=True, max_steps=3)
     with pytest.raises(ValueError, match="has no optimizer.pt, so it has no state to continue from"):

@@ -426,7 +426,9 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
     loss = found.losses.mean(found.args.logging_nan_inf_filter)
     if loss is not None:
         metrics[f"{prefix}_loss"] = loss
-    metrics = {k if k.startswith(f"{prefix}_") else f"{prefix}_{k}": v for k, v in metrics.items()}
+    # the Trainer's order, in which a loss of compute_metrics replaces the mean
+    complete = {k: v for k, v in metrics.items() if k.startswith(f"{prefix}_")}
+    metrics = complete | {f"{prefix}_{k}": v for k, v in metrics.items() if k not in complete}
     return EvalLoopOutput(predictions, labels, metrics, found.samples)
 
 def _to_number(v):

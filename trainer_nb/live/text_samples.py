@@ -124,7 +124,8 @@ def text_samples(
 
 class TextSamplesCallback(TrainerCallback):
     "Generate a few texts at each evaluation; record them, show them, send them to the trackers."
-    not_state = ("_handle",)
+    # nothing here changes in a run, so nothing is copied into its snapshots
+    not_state = ("_handle", "samples", "tokenizer", "metrics", "show", "generate")
 
     def __init__(
         self,
