@@ -259,7 +259,7 @@ class TrainerCompatMixin:
         """Return the text of a model card, for a push during training; None if a README.md is in output_dir that is not
         of this package, or if a subclass writes its own."""
         own = type(self).create_model_card is not TrainerCompatMixin.create_model_card
-        folder = Path(self.args.output_dir).absolute()
+        folder = Path(self.args.save_dir).absolute()
         if own or is_foreign_card(folder / "README.md"): return None
         name = (self.args.hub_model_id or str(folder)).split("/")[-1]
         facts = describe_datasets(self._card_datasets()), self.run_state.num_processes

@@ -117,7 +117,6 @@ def test_the_signature_stays_readable():
 def test_what_asks_for_nothing_is_taken():
     nothing = dict(push_to_hub=False, fsdp="", debug=[], activation_checkpointing=False, deepspeed=None, eval_do_concat_batches=True)
     for name, value in nothing.items(): assert getattr(TrainingArguments(**{name: value}), name) == value
-    refused("output_dir", push_to_hub=True)   # nothing to push from
 
 # ---- no argument is ignored in silence ----
 

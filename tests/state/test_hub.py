@@ -77,7 +77,7 @@ def patient(make, *args, **kwargs):
 # ---- the four strategies
 
 STATE = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"}
-OURS = {"manifest.json", "rest.json", "rest.safetensors", "README.md"}
+OURS = {"training_args.json", "manifest.json", "rest.json", "rest.safetensors", "README.md"}
 
 
 def made(hub, side):
@@ -247,7 +247,6 @@ def test_what_is_missing_is_said_when_the_learner_is_made(hub, tmp_path, monkeyp
     with pytest.raises(PushFailed, match="401 for me/x.*hf auth login"): make(tmp_path, hub_token="wrong", hub_model_id="me/x")
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(ValueError, match="needs an access token.*`hf auth login`"): make(tmp_path)
-    with pytest.raises(ValueError, match="push_to_hub=True needs a folder"): TrainingArguments(push_to_hub=True)
     make(tmp_path, hub_token=TOKEN)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(PushFailed, match="http://127.0.0.1:9 cannot be reached"): make(tmp_path, hub_token=TOKEN)
@@ -289,8 +288,15 @@ def test_on_request_without_push_to_hub(hub, tmp_path):
     assert future.result(10).commit_message == "End of training" and learn.hub_model_id == "me/mine" and hub.private["me/mine"]
     learn.save_model()
     assert hub.messages() == ["End of training"]
-    with pytest.raises(ValueError, match="no folder with files to push"): Learner(model(), train_dataset=rows(), use_cpu=True).push_to_hub()
     with pytest.raises(TypeError, match="licence"): learn.push_to_hub(licence="mit")
+
+
+def test_without_a_folder(hub, tmp_path, monkeypatch):
+    "The Trainer's folder, which gives the repository its name."
+    monkeypatch.chdir(tmp_path)
+    learn = Learner(model(), train_dataset=rows(), push_to_hub=True, **SETTINGS)
+    learn.train()
+    assert learn.hub_model_id == "me/trainer_output" and hub.messages() and "model.safetensors" in hub.files("me/trainer_output")
 
 
 def test_a_failed_push_of_a_saved_model_is_a_warning(hub, tmp_path):

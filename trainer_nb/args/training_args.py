@@ -292,7 +292,8 @@ class TrainingArguments(
     @property
     def saves_checkpoints(self) -> bool:
         "Return whether checkpoints are written: with an output_dir, or if they are asked for."
-        if self.output_dir is not None or self.enable_jit_checkpoint or self.load_best_model_at_end: return True
+        if self.output_dir is not None or self.push_to_hub: return True
+        if self.enable_jit_checkpoint or self.load_best_model_at_end: return True
         if self.save_strategy == "no": return False
         given = (f for f in fields(CheckpointingArgs) if f.name.startswith("save_") and getattr(self, f.name) != f.default)
         return "_asks_to_save" in vars(self) or any(True for _ in given)

@@ -359,9 +359,7 @@ def check_saving(args: TrainingArguments) -> None:
         raise ValueError(f"{best} needs evaluations to compare models; give eval_strategy='epoch' or 'steps'.")
 
 def check_hub(args: TrainingArguments) -> None:
-    "Raise ValueError for pushes without a folder; warn about settings of pushes that do not take place."
-    if args.push_to_hub and args.output_dir is None:
-        raise ValueError("push_to_hub=True needs a folder for the files that are pushed; give output_dir=.")
+    "Warn about settings of pushes that do not take place."
     default = type(args).defaults()
     given = [name for name in HUB_FIELDS if getattr(args, name) != default[name]]
     if not given or (args.push_to_hub and args.save_strategy != "no"): return

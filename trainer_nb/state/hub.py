@@ -16,12 +16,13 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
+from ..args.args_files import JSON_FILE, args_to_json
 from ..args.training_args import TrainingArguments
 from ..core.errors import Interrupted, warn
 from ..core.interrupts import InterruptGuard
@@ -184,11 +185,11 @@ def add_files(source: Path, target: Path, excluded: tuple[str, ...], copy: Calla
         else:
             copy(str(path), str(to))
 
-def add_model(output_dir: str | Path, checkpoint: Path | None, target: Path, card: str | None = None) -> None:
+def add_model(output_dir: str | Path, checkpoint: Path | None, target: Path, texts: Mapping[str, str] = {}) -> None:
     "Add the files for the top of the repository: the model in a checkpoint, and the other files in `output_dir`."
     target.mkdir()
-    if card is not None:
-        (target / "README.md").write_text(card, encoding="utf-8")
+    for name, text in texts.items():
+        (target / name).write_text(text, encoding="utf-8")
     if checkpoint is not None:
         add_files(checkpoint, target, _RUN_FILES, link_file)
     add_files(Path(output_dir), target, _NOT_PUSHED, copy_file)
@@ -435,9 +436,7 @@ def open_repository(
     uploader = get_uploader(learner.run_state)
     token = token or uploader.token
     check_access(token, "push_to_hub=True" if args.push_to_hub else "The repository")
-    if args.hub_model_id is None and args.output_dir is None:
-        raise ValueError("There is no name for a repository; give the Learner hub_model_id='owner/name'.")
-    name = args.hub_model_id or Path(cast(str, args.output_dir)).absolute().name
+    name = args.hub_model_id or Path(args.save_dir).absolute().name
     private = args.hub_private_repo if private is None else private
     client = hub_client()
     try:
@@ -476,11 +475,12 @@ def plan_push(uploader: Uploader, learner: TrainerBase, checkpoint: Path) -> Cal
     run_tasks_now(learner, Task("event", "on_push_begin"))
     message = push_message(run)
     card = draft_card(learner)
+    texts = {JSON_FILE: args_to_json(args)} | ({} if card is None else {"README.md": card})
     uploader.planned = checkpoint.name
     def push(folder: Path | None) -> None:
         try:
             if folder is not None:
-                push_checkpoint(uploader, args, run.history.run_id, folder, message, card)
+                push_checkpoint(uploader, args, run.history.run_id, folder, message, texts)
         finally:
             uploader.planned = None
     return push
@@ -502,13 +502,13 @@ def push_checkpoint(
     uploader: Uploader, args: TrainingArguments, run_id: str,
     checkpoint: Path,  # complete
     message: str,
-    card: str | None = None,  # text of the model card
+    texts: Mapping[str, str] = {},  # files that are written for the push: the model card and the settings
 ) -> None:
     "Collect the files of a push and submit it; warn if that fails."
     files = None
     try:
-        files = PushFolder(cast(str, args.output_dir), run_id)
-        add_model(cast(str, args.output_dir), checkpoint, files.path / "model", card)
+        files = PushFolder(args.save_dir, run_id)
+        add_model(args.save_dir, checkpoint, files.path / "model", texts)
         commits = [Commit(files.path / "model", "", message)]
         if args.hub_strategy in ("checkpoint", "all_checkpoints"):
             add_files(checkpoint, files.path / "checkpoint", (), link_file)
@@ -543,8 +543,6 @@ def begin_push(
 ) -> Push | None:
     "Save the model and the card, and start to push them; return None on the other processes."
     args = learner.args
-    if args.output_dir is None:
-        raise ValueError("There is no folder with files to push; give the Learner an output_dir=.")
     run_tasks_now(learner, Task("event", "on_push_begin"))
     uploader = get_uploader(learner.run_state)
     if uploader.repo_id is None:
@@ -552,12 +550,12 @@ def begin_push(
     learner.save_model(_internal_call=True)
     if not learner.is_world_process_zero(): return None
     about = add_model_tags(learner.model, dict(about))
-    about.setdefault("model_name", (args.hub_model_id or str(Path(args.output_dir).absolute())).split("/")[-1])
+    about.setdefault("model_name", (args.hub_model_id or str(Path(args.save_dir).absolute())).split("/")[-1])
     learner.create_model_card(**about)
     learner.history.flush()
-    files = PushFolder(args.output_dir, learner.history.run_id)
+    files = PushFolder(args.save_dir, learner.history.run_id)
     try:
-        add_model(args.output_dir, None, files.path / "model")
+        add_model(args.save_dir, None, files.path / "model")
         commit = Commit(files.path / "model", "", commit_message or "End of training")
         push = Push("The model", [commit], files, revision or args.hub_revision, token, is_awaited)
         uploader.skipped = None
@@ -644,7 +642,7 @@ def find_checkpoint(
             folder = download_checkpoint(Repository(uploader.repo_id, learner.args.hub_revision), uploader.token)
         except ValueError:
             raise error from None
-        warn(f"There is no checkpoint in {learner.args.output_dir}; the run continues from {uploader.url}.")
+        warn(f"There is no checkpoint in {learner.args.save_dir}; the run continues from {uploader.url}.")
         return folder
 
 def download_checkpoint(
