@@ -28,7 +28,7 @@ from .model_files import write_weights
 # %% auto #0
 __all__ = ['CHECKPOINT_SCHEMA', 'MAX_LOG_ROWS', 'state_dict_entries', 'saves_itself', 'save_live_model', 'find_tensors_in_files',
            'write_tensors', 'nondefault_strides', 'apply_strides', 'read_tensors', 'CheckpointContents',
-           'collect_checkpoint', 'write_trainer_state', 'encode_values', 'write_checkpoint', 'write_model',
+           'collect_checkpoint', 'write_state_file', 'encode_values', 'write_checkpoint', 'write_model',
            'locate_written_tensors', 'base_digests', 'write_run_state', 'check_schema', 'verify_resumable',
            'read_checkpoint', 'read_snapshot_files']
 
@@ -165,7 +165,7 @@ def collect_checkpoint(run: RunState, snapshot: Snapshot, processing_class=None,
 CHECKPOINT_SCHEMA = 1
 MAX_LOG_ROWS = 10_000
 
-def write_trainer_state(package: CheckpointContents, folder: Path):
+def write_state_file(package: CheckpointContents, folder: Path):
     "Write the run's state for other tools, as the Trainer does, also beside weights alone."
     state = vars(package.snapshot.values["state"])
     (folder / "trainer_state.json").write_text(
@@ -184,7 +184,7 @@ def encode_values(
 def write_checkpoint(package: CheckpointContents, folder: Path):
     "Write a checkpoint to an empty folder, its manifest last."
     found = write_model(package, folder)
-    write_trainer_state(package, folder)
+    write_state_file(package, folder)
     if not package.manifest.get("only_model"):
         write_run_state(package, folder, found)
     write_manifest(folder, package.manifest)
