@@ -416,6 +416,10 @@ class ProgressCallback(TrainerCallback):
         self.evaluation: CountProgress | None = None
         self.evaluation_loader: Sized | None = None
 
+    def __getstate__(self) -> dict:
+        "Leave out the displays, which belong to a verb of this process."
+        return vars(self) | {"progress": None, "evaluation": None, "evaluation_loader": None}
+
     @property
     def training_bar(self) -> Any:
         "Return the display of the active verb as a bar of tqdm; None if no verb trains."
