@@ -24,8 +24,8 @@ from ..display.tables import escape_html
 __all__ = ['MESSAGE_COLUMNS', 'PROMPT_WARNING', 'TRUNCATION_WARNING', 'END_WARNING', 'PACKING_STRATEGIES', 'is_conversational',
            'to_messages', 'chat_template_of', 'render', 'has_generation_marks', 'mask_by_prefixes', 'assistant_mask',
            'common_prefix', 'with_eos', 'template_options', 'truncation', 'plain_ids', 'plain_list', 'is_trained',
-           'padding_id', 'warn_once', 'best_fit_rows', 'wrapped_rows', 'packed_pieces', 'pack_columns', 'pack_dataset',
-           'DataCollatorForChat', 'tokenize_chat', 'show_trained_tokens', 'decode', 'split_prompt',
+           'padding_id', 'warn_unless_issued', 'best_fit_rows', 'wrapped_rows', 'packed_pieces', 'pack_columns',
+           'pack_dataset', 'DataCollatorForChat', 'tokenize_chat', 'show_trained_tokens', 'decode', 'split_prompt',
            'DataCollatorForPreference']
 
 # %% ../../nbs/03_data/07_chat.ipynb #165e9b0b
@@ -163,7 +163,7 @@ def padding_id(tokenizer: Any) -> int:
         if found is not None: return found
     raise ValueError("The tokenizer has no padding token; give it one: tokenizer.pad_token = tokenizer.eos_token.")
 
-def warn_once(
+def warn_unless_issued(
     issued: set[str],  # the warnings of this collator
     text: str,
 ):
@@ -343,7 +343,7 @@ class DataCollatorForChat:
         kept = truncation(self.truncation_mode, self.max_length)
         # a tokenized sample may have come without trained tokens
         if len(ids) > len(ids[kept]) and not is_trained(labels[kept]) and is_trained(labels):
-            warn_once(self._warned, TRUNCATION_WARNING.format(self.max_length))
+            warn_unless_issued(self._warned, TRUNCATION_WARNING.format(self.max_length))
         return {"input_ids": ids[kept], "labels": labels[kept]}
 
     def _tokenize(self, sample: Mapping) -> tuple[list[int], list[int]]:
@@ -391,7 +391,7 @@ class DataCollatorForChat:
             before = plain_ids(self.tokenizer, prompt)
             ids = plain_ids(self.tokenizer, whole)
         start = common_prefix(before, ids)
-        if start < len(before): warn_once(self._warned, PROMPT_WARNING)
+        if start < len(before): warn_unless_issued(self._warned, PROMPT_WARNING)
         return whole, start
 
     def _ids_and_mask(self, whole: Any, chat: bool, options: dict) -> tuple[list[int], list[int]]:
@@ -406,7 +406,7 @@ class DataCollatorForChat:
         ids, mask = assistant_mask(self.tokenizer, whole, **options)
         end = getattr(self.tokenizer, "eos_token_id", None)
         if end in ids and not any(trained for token, trained in zip(ids, mask) if token == end):
-            warn_once(self._warned, END_WARNING.format(self.tokenizer.eos_token))
+            warn_unless_issued(self._warned, END_WARNING.format(self.tokenizer.eos_token))
         return ids, mask
 
     def _pad(self, samples: list[dict]) -> dict:
@@ -533,7 +533,7 @@ class DataCollatorForPreference:
         rows = [self._ids(sample, None), self._ids(sample, "chosen"), self._ids(sample, "rejected")]
         prompt, chosen, rejected = rows
         start = min(common_prefix(prompt, chosen), common_prefix(prompt, rejected))
-        if start < len(prompt): warn_once(self._warned, PROMPT_WARNING)
+        if start < len(prompt): warn_unless_issued(self._warned, PROMPT_WARNING)
         ids = {"prompt_ids": prompt[:start], "chosen_ids": chosen[start:], "rejected_ids": rejected[start:]}
         return ids | {k: sample[k] for k in ("ref_chosen_logps", "ref_rejected_logps") if k in sample}
 
@@ -559,7 +559,7 @@ class DataCollatorForPreference:
                 prompt, answer = plain_list(s["prompt_ids"]), plain_list(s[name])
                 ids.append((prompt + answer)[kept])
                 masks.append(([0] * len(prompt) + [1] * len(answer))[kept])
-                if answer and 1 not in masks[-1]: warn_once(self._warned, TRUNCATION_WARNING.format(self.max_length))
+                if answer and 1 not in masks[-1]: warn_unless_issued(self._warned, TRUNCATION_WARNING.format(self.max_length))
         multiple = self.pad_to_multiple_of
         batch = {
             "input_ids": pad_rows(ids, padding_id(self.tokenizer), multiple=multiple),
