@@ -17,7 +17,7 @@ from .core.errors import InvalidOperation, checked, release_last_traceback, shor
 from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
-from .engine.assignment import check_assignment
+from .engine.assignment import check_assignment, forget_early_assignments
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, apply_change, check_between_steps, check_can_train
 from .engine.loop import check_can_train_or_corrupted, check_not_in_step, describe_run, guarded
@@ -62,7 +62,8 @@ class TrainingMixin(TrainerBase):
     @exclusive
     def train(
         self,
-        resume_from_checkpoint=None,  # a checkpoint's folder; True: the newest in output_dir, unless this run has begun
+        # a checkpoint's folder, or a repository of the Hub; True: the newest in output_dir, unless this run has begun
+        resume_from_checkpoint=None,
         trial=None,  # must be None: hyperparameter_search() trains its trials itself
         ignore_keys_for_eval=None,  # keys of the model's output that are not predictions, in evaluations
     ) -> TrainOutput:
@@ -85,6 +86,7 @@ class TrainingMixin(TrainerBase):
                 renew_model(self)
             run_to_end(self, ignore_keys_for_eval)
             wait_for_save(run)
+            self._finish_current_push()
             out = make_train_output(run)
             raise_if_interrupted(self)
             return out
@@ -151,6 +153,8 @@ def run_and_collect(
     "Advance the run until a condition holds, and return the records of these steps."
     with guarded(learn, verb, check_not_finished) as run:
         start = run_with_progress(learn, verb, make_stop_condition(run, steps, epochs, until), steps)
+        if run.finished:
+            learn._finish_current_push()
     return learn.history[start:]
 
 def run_to_end(
@@ -326,6 +330,9 @@ class ChangeMixin(TrainerBase):
         from trainer_nb.state.branch import branch
         with guarded(self, "branch()"):
             new = branch(self, changes)
+        if new.args.push_to_hub:
+            from trainer_nb.state.hub import open_branch_repository
+            open_branch_repository(new, changes)
         if new.args.enable_jit_checkpoint:
             new._listen()
         return new
@@ -641,9 +648,10 @@ class RecordingMixin(TrainerBase):
     def save_model(
         self,
         output_dir: str | Path | None = None,  # None: the learner's output_dir, or "trainer_output"
-        _internal_call: bool = False,  # ignored, for compatibility with the Trainer
+        _internal_call: bool = False,  # True: do not push, although push_to_hub is set
     ):
-        "Write the model's weights as safetensors, or with its own save_pretrained; return the folder."
+        """Write the model's weights as safetensors, or with its own save_pretrained; return the folder.
+        With push_to_hub=True, push the model as well, as the Trainer does."""
         from trainer_nb.engine.evaluate import averaged_weights
         check_between_steps(self, "save_model()")
         if not output_dir:
@@ -653,6 +661,9 @@ class RecordingMixin(TrainerBase):
             raise ValueError(f"{str(folder)!r} is a file; save_model() takes the folder for the model's files.")
         with averaged_weights(self.optimizer):
             self._save(str(folder))
+        if self.args.push_to_hub and not _internal_call:
+            from trainer_nb.state.hub import push_saved_model
+            push_saved_model(self)
         return Path(folder).expanduser()
 
     def _save(
@@ -679,12 +690,70 @@ class RecordingMixin(TrainerBase):
     @exclusive
     def load_checkpoint(
         self,
-        folder: str | Path = True,  # of a checkpoint, also one of the Trainer's; True: the newest in output_dir
+        # of a checkpoint, also one of the Trainer's, or a repository of the Hub; True: the newest in output_dir
+        folder: str | Path = True,
     ):
         """Resume from a checkpoint, with a warning for each difference.
         Raise ValueError, and change nothing, if the run cannot resume from it here."""
+        from trainer_nb.state.hub import find_checkpoint
         from trainer_nb.state.resume import load_checkpoint
-        return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder))
+        return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder, find_checkpoint))
+
+    @property
+    def hub_model_id(self) -> str | None:
+        "Return the name of the repository on the Hub, the full one after init_hf_repo(); None without a name."
+        return getattr(self.run_state.uploader, "repo_id", None) or self.args.hub_model_id
+    @hub_model_id.setter
+    def hub_model_id(self, name: str | None):
+        vars(self.args)["hub_model_id"] = name
+        if self.run_state.uploader is not None:
+            # the next push creates it where necessary
+            self.run_state.uploader.repo_id = None
+
+    @property
+    def push_in_progress(self):
+        "Return the uploader, whose is_done() and wait_until_done() concern the pushes; None without a repository."
+        return None if getattr(self.run_state.uploader, "repo_id", None) is None else self.run_state.uploader
+
+    @checked
+    def init_hf_repo(
+        self,
+        token: str | None = None,  # None: hub_token, or the one stored on this machine
+        private: bool | None = None,  # None: hub_private_repo; only for a new repository
+    ):
+        "Create the repository on the Hub, on the main process, if it is not there. Raise PushFailed if that fails."
+        from trainer_nb.state.hub import open_repository
+        open_repository(self, token, private)
+
+    @checked
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,  # False: push in the background and return a future
+        token: str | None = None,  # None: hub_token, or the one stored on this machine
+        revision: str | None = None,  # a branch; None: hub_revision
+        private: bool | None = None,  # None: hub_private_repo; only for a new repository
+        **kwargs,  # arguments of create_model_card
+    ):
+        """Save the model and its card into output_dir and push them to the Hub; return the commit.
+        Raise PushFailed, in one sentence with what to type, if that fails; the run is unchanged."""
+        from trainer_nb.state.hub import await_push
+        push = self._begin_push(commit_message, token, revision, private, kwargs, blocking)
+        # another process pushes
+        if push is None: return None
+        return await_push(self.run_state.uploader, push) if blocking else push.future
+
+    @exclusive
+    def _begin_push(self, *how):
+        "Save the model and its card, and start to push them; without the run lock, others train while one waits."
+        from trainer_nb.state.hub import begin_push
+        with guarded(self, "push_to_hub()", check_between_steps):
+            return begin_push(self, *how)
+
+    def _finish_current_push(self):
+        "Wait for the pushes at the end of training; an interrupt ends the waiting."
+        from trainer_nb.state.hub import finish_pushes
+        finish_pushes(self.run_state)
 
     def _save_checkpoint(self, model: torch.nn.Module | None = None, trial=None, metrics: dict[str, Any] | None = None):
         """Save a checkpoint; the loop calls this when one is due.
@@ -744,7 +813,7 @@ class RecordingMixin(TrainerBase):
     @exclusive
     def pop_callback(self, callback: TrainerCallback):
         "Remove a callback, by instance or class, and return it; None if it is not there."
-        popped = self.run_state.callbacks.pop_callback(callback)
+        popped = self.callback_handler.pop_callback(callback)
         if popped is not None:
             record_act(self.run_state, "remove_callback", callback=type(popped).__name__)
         return popped
@@ -846,6 +915,7 @@ class Learner(
         **settings: Unpack[TrainingArgumentsKwargs],  # fields of TrainingArguments
     ):
         release_last_traceback()
+        forget_early_assignments(self)
         from trainer_nb.engine.settings import OomRecovery
         check_overrides(type(self))
         meter = make_memory_meter(args, settings)
@@ -873,6 +943,7 @@ class Learner(
         self.snapshots = Snapshots()
         self.run_state.rewind_buffer = RewindBuffer()
         self.run_state.saver = Saver()
+        self._open_hub()
         for callback in (*make_logging_callbacks(self.args, self.callback_handler.callbacks), ProgressCallback()):
             self.callback_handler.add_callback(callback)
         self.run_state.memory_meter = meter
@@ -883,12 +954,21 @@ class Learner(
             self._listen()
         run_tasks_now(self, Task("event", "on_init_end"))
 
+    def _open_hub(self):
+        "Create the repository, if the run is pushed; the access token is kept out of the arguments."
+        from trainer_nb.state.hub import Uploader, take_token
+        uploader = self.run_state.uploader = Uploader(take_token(self))
+        if not self.args.push_to_hub: return
+        self.init_hf_repo()
+        if uploader.url is not None:
+            print(f"The run is pushed to {uploader.url} (hub_strategy={self.args.hub_strategy.value!r}).", flush=True)
+
     def __setattr__(self, name: str, value):
         """Set an attribute.
         Raise AttributeError for the name of a setting or a method, and for a
         probable misspelling of one."""
-        if name not in self.__dict__:
-            check_assignment(self, name, value)
+        known = self.__dict__
+        if (name not in known or "run_state" not in known) and check_assignment(self, name, value): return
         # super() would search all base classes, which takes longer than everything else here
         object.__setattr__(self, name, value)
 

@@ -52,10 +52,6 @@ def test_what_is_not_honoured_is_refused_when_it_is_set(name):
         with pytest.raises(ValueError, match="group_by_length"): args.check()
         return
     newer = RENAMED.get(name, name)
-    if name.startswith("hub_"):   # said alone they ask for nothing
-        with pytest.warns(UserWarning, match=f"{name}=.* has no effect, since nothing is pushed") as said: args = TrainingArguments(**{name: WANTED[name]})
-        assert name != "hub_token" or (args.hub_token is None and "'x'" not in str(said[0].message))
-        return refused("push_to_hub", **{name: WANTED[name], "push_to_hub": True})
     refused(newer, **{name: WANTED[name]})
     with pytest.raises(ValueError, match=newer): resolve_args(TrainingArguments(), {name: WANTED[name]})
 
@@ -64,6 +60,10 @@ def test_what_is_not_honoured_is_refused_when_it_is_set(name):
 def test_every_field_is_taken_changed_and_comes_back(name):
     settings = {name: OTHER[name], **NEEDS.get(name, {})}
     args = TrainingArguments(**settings)
+    if name == "hub_token":   # a secret: kept, and neither shown nor written
+        assert args.hub_token == "x" and "'x'" not in repr(args) + args._repr_html_() and '"x"' not in args.to_json_string()
+        assert TrainingArguments.from_dict(args.to_dict()).hub_token is None and copy.deepcopy(args) == args
+        return
     assert TrainingArguments(**args.changed()) == args == TrainingArguments.from_dict(json.loads(args.to_json_string()))
     assert copy.deepcopy(args) == args == resolve_args(TrainingArguments(), settings) == resolve_args(None, settings)
     if name in NO_TRACE: return
@@ -117,7 +117,6 @@ def test_the_signature_stays_readable():
 def test_what_asks_for_nothing_is_taken():
     nothing = dict(push_to_hub=False, fsdp="", debug=[], activation_checkpointing=False, deepspeed=None, eval_do_concat_batches=True)
     for name, value in nothing.items(): assert getattr(TrainingArguments(**{name: value}), name) == value
-    refused("push_to_hub", push_to_hub=True)
 
 # ---- no argument is ignored in silence ----
 
@@ -275,7 +274,7 @@ def test_older_names_become_newer_ones_with_one_warning_each():
     with pytest.warns(UserWarning):
         assert resolve_args(TrainingArguments(warmup_steps=5), dict(warmup_ratio=0.1)).warmup_steps == 0.1
         assert TrainingArguments(optim="adamw_hf").optim == "adamw_torch"
-    refused("older name of warmup_steps", warmup_ratio=0.1, warmup_steps=10)
+    with pytest.warns(UserWarning, match="warmup_ratio=0.1 has no effect, because warmup_steps=10"): assert TrainingArguments(warmup_ratio=0.1, warmup_steps=10).warmup_steps == 10
 
 def test_what_older_names_ask_for_is_never_lost():
     "Each is translated, dropped because it asks for nothing, or refused; in silence where it is off."
@@ -315,6 +314,17 @@ def test_a_command_line_means_the_same_to_transformers_parser(tmp_path):
     assert theirs == TrainingArguments()
     assert parser.parse_dict(TrainingArguments(seed=3).to_dict())[0] == TrainingArguments(seed=3)
     assert TrainingArguments(learning_rate=[1e-3, 1e-4], layer_groups=["a"]).learning_rate == [1e-3, 1e-4]   # its reading of the types changes nothing here
+
+def test_words_of_a_command_line_that_the_trainers_arguments_take():
+    "transformers' parser gives every field, also those with defaults, and passes on True as a word."
+    parser = pytest.importorskip("transformers").HfArgumentParser(TrainingArguments)
+    for word, counted in (("True", "all"), ("true", "all"), ("False", "no"), ("non_padding", "non_padding")):
+        args, = parser.parse_args_into_dataclasses(["--include_num_input_tokens_seen", word])
+        assert args.include_num_input_tokens_seen == counted
+    for words in (["--sortish_sampler"], ["--sortish_sampler", "True"]):
+        with pytest.warns(UserWarning, match="older name"): args, = parser.parse_args_into_dataclasses(words)
+        assert args.train_sampling_strategy == "group_by_length"
+    with pytest.raises(ValueError, match="both are given"): TrainingArguments(sortish_sampler=True, train_sampling_strategy="sequential")
 
 @pytest.mark.parametrize("name", sorted(set(OTHER) - set(NEEDS) - {"layer_groups"}))
 def test_every_field_can_be_given_on_a_command_line(name):

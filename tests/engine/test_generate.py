@@ -55,6 +55,9 @@ def prompted(rows):
     return batch | {"decoder_input_ids": batch["labels"].clamp(min=0)}
 
 
+def unlabelled(rows): return {k: v for k, v in pairs(rows).items() if k != "labels"}
+
+
 class Written:
     "What compute_metrics was given, and numbers of it."
     def __init__(self): self.given = []
@@ -81,6 +84,18 @@ CASES = {
     "configured by new tokens": (pairs, dict(generation_config=GenerationConfig(max_new_tokens=24, decoder_start_token_id=0, pad_token_id=0, eos_token_id=1)), {}),
     "repeated": (pairs, {}, dict(no_repeat_ngram_size=2, length_penalty=0.5, num_beams=2)), "loss only": (pairs, dict(prediction_loss_only=True), {}),
 }
+
+
+def test_a_test_set_without_labels(tmp_path):
+    "T5 cannot be called without labels; it generates all the same, and there is no loss."
+    for model in (t5, bart):
+        for given in (dict(max_length=9), dict(max_new_tokens=4)):
+            found = [one.predict(sentences(4), **given) for one in both(model(), tmp_path, unlabelled, generation_max_length=12)]
+            assert (found[0].predictions == found[1].predictions).all() and found[0].predictions.shape == found[1].predictions.shape
+            assert found[0].label_ids is found[1].label_ids is None and timeless(found[0].metrics) == timeless(found[1].metrics) == {}
+    # transformers' own collator gives labels that are None, with which its trainer fails
+    _, ours = both(t5(), tmp_path, lambda rows: unlabelled(rows) | {"labels": None})
+    assert ours.predict(sentences(4)).label_ids is None
 
 
 # The Seq2SeqTrainer writes defaults into the model's configuration after its first batch, and generates the others differently. Here they are all like its first.

@@ -59,13 +59,6 @@ def test_every_attribute_is_here():
     assert learn.run_state.initial_snapshot_freed
 
 
-def test_the_hub_is_refused_by_name():
-    learn = hard_learner()
-    for verb in (learn.push_to_hub, learn.init_hf_repo):
-        with pytest.raises(InvalidOperation, match=f"{verb.__name__}.*upload_folder"): verb()
-    with pytest.raises(ValueError, match="push_to_hub=True.*upload_folder"): TrainingArguments(push_to_hub=True)
-
-
 def test_is_in_train_inside_and_outside():
     seen = []
     class Ask(TrainerCallback):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from trainer_nb import Learner
-from references import LANGUAGE, Net, Rows, accuracy, bert, both, for_classes, gpt2, llama, make, net, points, relative, same_run, sentences, timeless, transformers, vector   # noqa: F401
+from references import LANGUAGE, Net, Rows, accuracy, bert, both, for_classes, gpt2, llama, make, net, points, relative, rows_of, same_run, sentences, timeless, transformers, vector   # noqa: F401
 
 STEPS = 200
 
@@ -437,6 +437,44 @@ def test_log_is_shown(make):
     drop = {"total_flos", "eval_model_preparation_time"}
     clean = lambda seen: [set(keys) - drop for name, keys in seen if name == "on_log"]
     assert clean(got) == clean(want)
+
+
+class Perplexed:
+    "Adds a metric where metrics are logged; its evaluations bring a value that they have logged themselves."
+    def log(self, logs, *more):
+        if "eval_loss" in logs: logs["eval_perplexity"] = float(np.exp(logs["eval_loss"]))
+        super().log(logs, *more)
+
+    def evaluate(self, *given, **named):
+        own = {"own": 1.0}
+        self.log(own)
+        metrics = super().evaluate(*given, **named)
+        metrics.update(eval_own=own["own"], eval_epoch=own["epoch"])
+        return metrics
+
+
+class AddsToLogs(transformers.TrainerCallback):
+    "Adds a value to the log that it sees."
+    def on_log(self, args, state, control, logs=None, **kwargs): logs["by_callback"] = state.global_step
+
+
+@pytest.mark.parametrize("counted", ["no", "all"])
+def test_metrics_that_are_logged_are_those_that_are_returned(make, counted):
+    "An override of `log` and a callback add to the metrics of evaluations, and these determine the best model."
+    settings = dict(max_steps=30, per_device_train_batch_size=8, metric_for_best_model="perplexity", greater_is_better=False,
+                    include_num_input_tokens_seen=counted, callbacks=[AddsToLogs()], eval_strategy="steps", eval_steps=10, **EVALUATED)
+    seen, model = [], net()
+    model.main_input_name = "x"
+    for maker, base in ((make.theirs, type("Theirs", (Perplexed, transformers.Trainer), {})), (make.ours, type("Ours", (Perplexed, Learner), {}))):
+        one = maker(model, points(106), base=base, **settings)
+        one.train()
+        metrics = timeless(one.evaluate())
+        seen.append((metrics, one.state.best_metric, rows_of(one)[0]))
+    (want, best, row), (got, our_best, our_row) = seen
+    assert sorted(got) == sorted(want) and {"epoch", "eval_perplexity", "eval_epoch", "by_callback"} <= {*got}
+    assert ("num_input_tokens_seen" in got) == (counted == "all") and "by_callback" not in our_row
+    assert got == pytest.approx(want, rel=1e-5) and our_best == pytest.approx(best, rel=1e-5) and best is not None
+    assert our_row == pytest.approx(row, rel=1e-5)
 
 
 def test_early_stopping(make):

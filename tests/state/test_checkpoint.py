@@ -556,7 +556,9 @@ def test_weights_only(tmp_path):
     learn = scored(tmp_path, save_strategy="epoch", save_only_model=True, load_best_model_at_end=True, save_total_limit=2)
     learn.train()
     folder = tmp_path / "checkpoint-25"
-    assert {p.name for p in folder.iterdir()} == {"model.safetensors", "training_args.json", MANIFEST_NAME} and learn.state.best_global_step == 25
+    kept = {"model.safetensors", "trainer_state.json", "training_args.json", MANIFEST_NAME}
+    assert {p.name for p in folder.iterdir()} == kept and learn.state.best_global_step == 25
+    assert json.loads((folder / "trainer_state.json").read_text())["global_step"] == 25   # at the Trainer, too, the log lies beside the weights
     model = hard_model()
     model.load_state_dict(load_file(folder / "model.safetensors"))
     assert torch.equal(model.inner.weight, learn.model.inner.weight)

@@ -66,14 +66,20 @@ def test_models_are_made_by_model_init_with_the_trial_and_freed():
         model = Net(trial.suggest_int("width", 2, 8) if trial is not None else 5)
         made.append((model.outer.in_features, weakref.ref(model)))
         return model
-    learn = learner(model_init=init)
+    class Seen(TrainerCallback):
+        params = []
+        def on_train_begin(self, args, state, control, **kwargs): self.params.append(state.trial_params)
+    learn = learner(model_init=init, callbacks=[Seen()])
     assert learn.model.outer.in_features == 5
     def space(trial): return rates(trial) | {"width": trial.suggest_int("width", 2, 8)}   # no setting, and not refused: the model has it
     best = learn.hyperparameter_search(space, n_trials=3, sampler=optuna.samplers.RandomSampler(seed=0))
     gc.collect()
     assert [width for width, _ in made[1:]] == [t.params["width"] for t in best.run_summary.trials]
     assert [ref() is None for _, ref in made] == [False, True, True, True]
+    assert Seen.params == [t.params for t in best.run_summary.trials]
     assert learn.model.outer.in_features == 5
+    best = learn.hyperparameter_search(rates, n_trials=2, sampler=optuna.samplers.RandomSampler(seed=0))   # only the model asks for the width
+    assert Seen.params[3:] == [t.params for t in best.run_summary.trials] and all("width" in p for p in Seen.params)
     with pytest.raises(ValueError, match="takes 2 arguments"): learner(model_init=lambda a, b: net()).model
 
 

@@ -176,6 +176,9 @@ def _drop_removed(name: str, value: Any) -> None:
 # older names that are still fields, beside the newer ones
 FIELD_ALIASES = {name: RENAMED[name] for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs")}
 
+# such a field -> default of the newer one, which transformers' parser gives beside it
+_DEFAULTS_BESIDE = {"sortish_sampler": "random"}
+
 def _translate_argument(name: str, value: Any) -> dict[str, Any] | None:
     "Return the newer arguments of an older one; None if the name is not an older one."
     if name in RENAMED: return {} if value is None else {RENAMED[name]: value}
@@ -203,11 +206,17 @@ def _merge_translated(
 ) -> None:
     "Add one translated argument; raise ValueError if it contradicts another one."
     present = new.get(name)
+    if present == _DEFAULTS_BESIDE.get(older):
+        present = None
     if present == value or (not value and name in new): return
     # copied arguments contain both names; the newer one counts
     if older in FIELD_ALIASES and present is not None: return
     if isinstance(value, dict) and isinstance(present, dict):
         value = present | value
+    elif present and older == "warmup_ratio":
+        # as in the releases of the Trainer that had both
+        warn(f"warmup_ratio={value!r} has no effect, because warmup_steps={present!r} is given; leave warmup_ratio out.")
+        return
     elif present:
         raise ValueError(
             f"{older} is the older name of {name}, and both are given: {value!r} and {present!r}; leave {older} out."

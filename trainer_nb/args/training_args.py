@@ -21,18 +21,19 @@ from .fields import ENUM_FIELDS, METRIC_SCHEDULES, CheckpointingArgs, Choice, Da
 from .fields import DistributedArgs, DurationArgs, EvaluationArgs, GenerationArgs, HubArgs
 from .fields import HubStrategy, IntervalStrategy, LoggingArgs, MemoryArgs, OptimizationArgs
 from .fields import OptimizerNames, PrecisionArgs, SaveStrategy, SchedulerType, ScriptArgs
-from .fields import field_default, field_types, to_builtin
+from .fields import dtypes_to_names, field_default, field_types, to_builtin
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
 from .parallel import ParallelMode, Ranks, check_accelerator_config, check_sharding
 from .parallel import connect_processes, device_of, first_process_first, log_level
 from .setters import ArgumentSetters
-from .validation import check_assigned, check_conflicts, check_saving, check_steps, check_trackers
-from .validation import check_types, check_unsupported, check_values, matches_type, tracker_names
+from .validation import check_assigned, check_conflicts, check_hub, check_saving, check_steps
+from .validation import check_trackers, check_types, check_unsupported, check_values
+from .validation import matches_type, tracker_names
 from ..display.tables import html_table
 
 # %% auto #0
-__all__ = ['DEFAULT_OUTPUT_DIR', 'PROCESS_FIELDS', 'enum_property', 'sanitize', 'SaveRequest', 'TrainingArguments',
-           'TrainingArgumentsKwargs', 'without_subclass_fields', 'resolve_args']
+__all__ = ['DEFAULT_OUTPUT_DIR', 'MASKED_TOKEN', 'PROCESS_FIELDS', 'enum_property', 'sanitize', 'mask_token', 'SaveRequest',
+           'TrainingArguments', 'TrainingArgumentsKwargs', 'without_subclass_fields', 'resolve_args']
 
 # %% ../../nbs/02_args/05_training_args.ipynb #1d774ad3
 # of saved files, without an output_dir
@@ -127,6 +128,13 @@ def sanitize(values: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
         return value if type(value) in (bool, int, float, str) else str(value)
     return {name: shown(name, value) for name, value in values.items()}
 
+# what the Trainer writes in place of the token
+MASKED_TOKEN = "<HUB_TOKEN>"
+
+def mask_token(values: dict[str, Any]) -> dict[str, Any]:
+    "Return settings without the value of the token, which must not be shown or written."
+    return values | {"hub_token": MASKED_TOKEN} if values.get("hub_token") is not None else values
+
 # %% ../../nbs/02_args/05_training_args.ipynb #f55f3ef6
 class SaveRequest:
     "Record whether save_strategy is given: its default saves only with an output_dir."
@@ -172,6 +180,7 @@ class TrainingArguments(
         check_steps(self)
         check_conflicts(self)
         check_saving(self)
+        check_hub(self)
         check_trackers(self)
         check_sharding(self)
         _sync_aliases(self)
@@ -189,8 +198,14 @@ class TrainingArguments(
             self.logging_dir = os.path.expanduser(self.logging_dir)
         if vars(self)["report_to"] in (None, [], ["none"]):
             self.report_to = "none"
+        # of a dictionary that was written without the token
+        if self.hub_token == MASKED_TOKEN:
+            self.hub_token = None
         # bools are accepted, though the annotation is one that command-line parsers support
         counted: Any = self.include_num_input_tokens_seen
+        if isinstance(counted, str):
+            # as a parser of a command line passes it on
+            counted = {"true": True, "false": False}.get(counted.lower(), counted)
         if isinstance(counted, bool):
             self.include_num_input_tokens_seen = "all" if counted else "no"
         _parse_json_fields(self)
@@ -222,13 +237,14 @@ class TrainingArguments(
         return cls(**read_args_file(os.fspath(path), field_names(cls)))
 
     def to_dict(self) -> dict[str, Any]:
-        "Return all fields as plain values in a new dictionary."
-        return {name: to_builtin(value) for name, value in asdict(self).items()}
+        "Return all fields as plain values that JSON can hold, in a new dictionary without the token."
+        values = {name: dtypes_to_names(to_builtin(value)) for name, value in asdict(self).items()}
+        return mask_token(values)
 
     def to_sanitized_dict(self) -> dict[str, bool | int | float | str]:
         "Return the fields for trackers: numbers, strings and bools, without tokens."
         batch_sizes = {"train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size}
-        return sanitize(self.to_dict() | batch_sizes)
+        return sanitize({name: to_builtin(value) for name, value in asdict(self).items()} | batch_sizes)
 
     def to_json_string(self) -> str:
         "Return all fields as JSON."
@@ -256,14 +272,16 @@ class TrainingArguments(
         if vars(self)["report_to"] in ("none", []):
             omitted.add("report_to")
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in omitted}
-        return {name: value for name, value in values.items() if value != self.defaults()[name]}
+        default = self.defaults()
+        return {name: value for name, value in values.items() if value != default[name]}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.changed().items())})"
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in mask_token(self.changed()).items())})"
 
     def _repr_html_(self) -> str:
         default = self.defaults()
-        rows = [{"argument": k, "value": repr(v), "default": repr(default[k])} for k, v in self.changed().items()]
+        changed = mask_token(self.changed())
+        rows = [{"argument": k, "value": repr(v), "default": repr(default[k])} for k, v in changed.items()]
         return html_table(rows) if rows else "<p>All training arguments are at their defaults.</p>"
 
     @property
@@ -274,7 +292,8 @@ class TrainingArguments(
     @property
     def saves_checkpoints(self) -> bool:
         "Return whether checkpoints are written: with an output_dir, or if they are asked for."
-        if self.output_dir is not None or self.enable_jit_checkpoint or self.load_best_model_at_end: return True
+        if self.output_dir is not None or self.push_to_hub: return True
+        if self.enable_jit_checkpoint or self.load_best_model_at_end: return True
         if self.save_strategy == "no": return False
         given = (f for f in fields(CheckpointingArgs) if f.name.startswith("save_") and getattr(self, f.name) != f.default)
         return "_asks_to_save" in vars(self) or any(True for _ in given)
@@ -483,7 +502,7 @@ PROCESS_FIELDS = (
     "torch_compile_backend", "torch_compile_mode", "use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps",
     "skip_memory_metrics", "debug", "fsdp", "fsdp_config", "eval_on_start", "enable_jit_checkpoint", "ddp_backend",
     "ddp_timeout", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph",
-    *(f.name for f in fields(ScriptArgs))
+    *(f.name for f in fields(HubArgs)), *(f.name for f in fields(ScriptArgs))
 )
 
 # %% ../../nbs/02_args/05_training_args.ipynb #4e44ebbd

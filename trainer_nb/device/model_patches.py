@@ -397,7 +397,10 @@ class LayerCall:
     ):
         self.name = name or "(the model)"
         self.kind = type(module).__name__
-        found = [*module.named_parameters(recurse=False), *iter_named_tensors("input", given),
+        # of a quantized weight there are only codes here
+        weights = [(n, p) for n, p in module.named_parameters(recurse=False)
+                   if p.requires_grad or p.is_floating_point() and not hasattr(p, "__tensor_flatten__")]
+        found = [*weights, *iter_named_tensors("input", given),
                  *iter_named_tensors("output", output)]
         found = [(label, t) for label, t in found if t.numel()]
         self.labels = [label for label, _ in found]

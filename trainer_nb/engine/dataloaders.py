@@ -181,7 +181,7 @@ def warn_ignored_loader_args(args: TrainingArguments) -> None:
 def signature_columns(learner: TrainerBase) -> list[str]:
     "Return the names of the columns to keep: the arguments of forward, and the labels."
     facts = learner.model_facts
-    return sorted({*facts.arguments, "label", "label_ids", "labels", *facts.label_names})
+    return sorted({*facts.arguments, "label", "label_ids", "labels", *learner.label_names})
 
 def _allowed_columns(learner: TrainerBase, collate: Callable) -> set[str]:
     learner._set_signature_columns_if_needed()

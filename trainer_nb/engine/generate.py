@@ -207,7 +207,8 @@ def generating_step(learner: TrainerBase, model: torch.nn.Module, inputs, ignore
     tokens = generate(learner, learner.model if model is None else model, inputs, settings)
     config = getattr(learner.model, "generation_config", None)
     labels = learner._extract_labels(inputs)
-    loss = learner._predict_batch(model, inputs, True, ignore_keys)[0]
+    # many models with a decoder cannot be called without labels
+    loss = None if labels is None else learner._predict_batch(model, inputs, True, ignore_keys)[0]
     return loss, filled_up(learner, tokens, config), filled_up(learner, labels, config)
 
 # %% ../../nbs/06_engine/05_generate.ipynb #3694b9d7

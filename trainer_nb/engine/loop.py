@@ -26,6 +26,7 @@ from ..core.records import Record
 from ..core.interrupts import BATCH_WAIT, RUN_LOCK, InterruptGuard
 from ..core.seeding import preserve_generators
 from ..device.sharding import require_several_processes, to_local
+from ..device.weight_storage import is_read_only
 from ..display.tables import html_table
 from .overrides import TrainerBase
 from .prepare import prepare
@@ -235,7 +236,7 @@ def capture_editable_state(run: RunState) -> dict[str, Any]:
     ]
     return {
         "weights": [p._version for p in run.params],
-        "norms": param_norms(run.params),
+        "norms": param_norms([p for p in run.params if not is_read_only(p)]),
         "requires_grad": [p.requires_grad for p in run.params],
         "param_groups": groups,
         "settings": dict(vars(run.args)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -152,7 +152,7 @@ def do_log(learner: TrainerBase, task: Task) -> None:
             run.backups.adaptive.detect_changes()
     # The Trainer passes the time at which training began to an override.
     try:
-        learner.log(*positional_args(learner.log, dict(task.data["logs"]), time.time() - run.seconds))
+        learner.log(*positional_args(learner.log, task.data["logs"], time.time() - run.seconds))
     finally:
         # the values are logged; the callbacks' event is queued
         task.done = bool(run.num_pushed_tasks)
@@ -182,6 +182,7 @@ def log(
 ) -> None:
     "Log values at once; within a step, hold them back until it is committed."
     run = learner.run_state
+    given = logs
     logs = {k: v.detach() if isinstance(v, torch.Tensor) else v for k, v in logs.items()}
     if run.phase == "step":
         run.pending_logs.append(logs)
@@ -190,6 +191,10 @@ def log(
     logs |= {"epoch": run.state.epoch} | token_metrics(run)
     run.state.log_history.append({**logs, "step": run.state.global_step})
     run.history.note("log", run.state.global_step, **logs)
+    if isinstance(given, MutableMapping):
+        # metrics are logged and then returned: they get the epoch, and what callbacks add to the log
+        given.update(logs)
+        logs = given
     run_tasks_now(learner, Task("event", "on_log", {"logs": logs}))
 
 def do_log_values(learner: TrainerBase, task: Task) -> None:

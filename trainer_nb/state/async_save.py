@@ -216,7 +216,14 @@ def save_checkpoint_async(
     if snapshot is None or not is_checkpoint_writer(run): return place
     saver.spare = ()
     saver.sweep(place.parent)
-    saver.start(make_checkpoint_writer(learner, snapshot, place, own), snapshot, place.parent, undo)
+    # after the snapshot, which must not contain the event of the push
+    push = run.uploader.plan_push(learner, place) if own and run.uploader is not None else None
+    try:
+        saver.start(make_checkpoint_writer(learner, snapshot, place, own, push), snapshot, place.parent, undo)
+    except BaseException:
+        if push is not None:
+            push(None)
+        raise
     if wait or run.callbacks.listeners("on_save"):
         wait_for_save(run)
     return place
@@ -299,6 +306,7 @@ def save_to_temp_dir(learner: TrainerBase):
 def make_checkpoint_writer(
     learner: TrainerBase, snapshot: Snapshot, place,
     own,  # one of the run's own checkpoints, to which the limit applies
+    push=None,  # called with the complete folder before older ones are deleted, or with None if it cannot be written
 ):
     "Return a function that writes a checkpoint and raises SaveFailed with a one-sentence cause."
     run = learner.run_state
@@ -320,6 +328,7 @@ def make_checkpoint_writer(
     settings = args_to_json(run.args)
     if overrides_save(learner): package = package._replace(live=save_to_temp_dir(learner))
     def work():
+        written = None
         try:
             with atomic_directory(
                 place, history.run_id, lambda taken: replace_existing(taken, history.run_id)
@@ -327,8 +336,12 @@ def make_checkpoint_writer(
                 about.update(strip_log_history(snapshot, history), beside=ensure_log_on_disk(history, beside, folder))
                 (folder / JSON_FILE).write_text(settings, encoding="utf-8")
                 write(package, folder)
+            written = place
         except Exception as error:
             raise SaveFailed(describe_save_failure(place, error)) from error
+        finally:
+            if push is not None:
+                push(written)
         try:
             rotate_checkpoints(place.parent, history.run_id, limit, protected)
         except Exception as error:

@@ -16,7 +16,8 @@ import torch
 
 from ..core.log_file import to_plain_data
 from ..data.collate import is_identical
-from ..engine.snapshot_tensors import Snapshot, has_adapters, is_shared, tensor_digest
+from ..device.weight_storage import has_adapters, stored_value
+from ..engine.snapshot_tensors import Snapshot, is_shared, tensor_digest
 from ..engine.run_state import RunState
 from ..engine.snapshot_fields import ModuleWalk
 from .checkpoint_dirs import CorruptCheckpoint, read_manifest, verify_checkpoint, write_manifest
@@ -27,19 +28,31 @@ from .model_files import write_weights
 # %% auto #0
 __all__ = ['CHECKPOINT_SCHEMA', 'MAX_LOG_ROWS', 'state_dict_entries', 'saves_itself', 'save_live_model', 'find_tensors_in_files',
            'write_tensors', 'nondefault_strides', 'apply_strides', 'read_tensors', 'CheckpointContents',
-           'collect_checkpoint', 'write_values', 'write_checkpoint', 'write_model', 'locate_written_tensors',
-           'base_digests', 'write_run_state', 'check_schema', 'verify_resumable', 'read_checkpoint',
-           'read_snapshot_files']
+           'collect_checkpoint', 'write_state_file', 'encode_values', 'write_checkpoint', 'write_model',
+           'locate_written_tensors', 'base_digests', 'write_run_state', 'check_schema', 'verify_resumable',
+           'read_checkpoint', 'read_snapshot_files']
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #2eb93522
 def state_dict_entries(
     run: RunState,  # by key of the state_dict: a name in a snapshot, or a tensor
 ) -> dict:
     "Map each key of a model's state_dict to its name in a snapshot, or to a copy of the tensor."
+    walk = ModuleWalk(run)
     # tensors that the loss shares with the model get the model's names
-    names = {id(t): n for n, t in reversed([*ModuleWalk(run).named()])}
+    names = {id(t): n for n, t in reversed([*walk.named()])}
     state = {k: v for k, v in run.model.state_dict(keep_vars=True).items() if isinstance(v, torch.Tensor)}
-    return {k: names.get(id(v)) or v.detach().to("cpu", copy=True) for k, v in state.items()}
+    if not walk.read_only: return {k: names.get(id(v)) or v.detach().to("cpu", copy=True) for k, v in state.items()}
+    layers = tuple({o.name.removesuffix(o.key) for o in walk.read_only.values()})
+    apart = {o.name: stored_value(o) for o in walk.read_only.values() if not has_adapters(run.model)}
+    entries: dict[str, Any] = {}
+    for k, v in state.items():
+        if id(v) in names:
+            entries[k] = names[id(v)]
+        elif k in apart:
+            if apart[k] is not None: entries[k] = apart[k]
+        elif not (has_adapters(run.model) and k.startswith(layers)) and not v.is_meta:
+            entries[k] = v.detach().to("cpu", copy=True)
+    return entries
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #b2739522
 def _saving_library(model: torch.nn.Module) -> str:
@@ -152,22 +165,26 @@ def collect_checkpoint(run: RunState, snapshot: Snapshot, processing_class=None,
 CHECKPOINT_SCHEMA = 1
 MAX_LOG_ROWS = 10_000
 
-def write_values(
-    package: CheckpointContents, folder: Path,
-    tensors: dict,  # extended by the tensors in the values
-) -> dict:
-    "Write the Trainer's state file and return the values in terms of JSON."
-    about = dict(package.about)
-    values = package.snapshot.values | {"state": about.pop("state", package.snapshot.values["state"]), "about": about}
+def write_state_file(package: CheckpointContents, folder: Path):
+    "Write the run's state for other tools, as the Trainer does, also beside weights alone."
     state = vars(package.snapshot.values["state"])
     (folder / "trainer_state.json").write_text(
         json.dumps(to_plain_data(state | {"log_history": state["log_history"][-MAX_LOG_ROWS:]}), indent=1), "utf-8"
     )
+
+def encode_values(
+    package: CheckpointContents,
+    tensors: dict,  # extended by the tensors in the values
+) -> dict:
+    "Return the values in terms of JSON."
+    about = dict(package.about)
+    values = package.snapshot.values | {"state": about.pop("state", package.snapshot.values["state"]), "about": about}
     return {name: encode_value(value, tensors, name) for name, value in values.items()}
 
 def write_checkpoint(package: CheckpointContents, folder: Path):
     "Write a checkpoint to an empty folder, its manifest last."
     found = write_model(package, folder)
+    write_state_file(package, folder)
     if not package.manifest.get("only_model"):
         write_run_state(package, folder, found)
     write_manifest(folder, package.manifest)
@@ -211,7 +228,7 @@ def write_run_state(
     "Write the state that a run needs to continue, except the weights that are written already."
     base = base_digests(package)
     tensors = {n: t for n, t in package.snapshot.tensors.items() if n not in base}
-    values = write_values(package, folder, tensors)
+    values = encode_values(package, tensors)
     places = locate_written_tensors(package, found)
     left = {n: t for n, t in tensors.items() if n not in places}
     optimizer = {n: t for n, t in left.items() if n.startswith(("optimizer/", "loose/"))}

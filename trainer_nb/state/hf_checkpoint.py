@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ..args.args_files import TRAINER_FILE, read_trainer_args
-from ..core.callbacks import TrainerControl, TrainerState
+from ..core.callbacks import TrainerControl, TrainerState, exported_state
 from ..core.errors import warn
 from ..core.history import History
 from ..core.log_file import to_plain_data
@@ -56,9 +56,9 @@ def trainer_layout_info(learner: TrainerBase) -> dict:
     )
     held: dict[str, list] = {}
     for c in learner.run_state.callbacks.callbacks:
-        get_state = getattr(c, "state", None)
-        if callable(get_state):
-            held.setdefault(type(c).__name__, []).append(copy.deepcopy(get_state()))
+        exported = exported_state(c)
+        if exported is not None:
+            held.setdefault(type(c).__name__, []).append(copy.deepcopy(exported))
     warn_of_loss(learner.optimizer)
     return {"by_rule": by_rule, "callbacks": {k: v[0] if len(v) == 1 else v for k, v in held.items()}}
 
@@ -324,7 +324,7 @@ def merge_callback_states(
     states,  # of the learner's callbacks, from a snapshot
 ) -> list:
     "Return the callbacks' states, taking the Trainer's for those of the same class."
-    takes = [callable(getattr(c, "state", None)) and not hasattr(c, "load_state_dict") for c in run.callbacks.callbacks]
+    takes = [exported_state(c) is not None and not hasattr(c, "load_state_dict") for c in run.callbacks.callbacks]
     left = {}
     for kind in {kind for (kind, *_), ok in zip(states, takes) if ok and kind in held}:
         # for several of one class the Trainer appends at each save: the last ones are current

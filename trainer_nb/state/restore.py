@@ -15,6 +15,7 @@ import torch
 from ..core.callbacks import close_callbacks
 from ..core.errors import InvalidOperation, release_last_traceback, short_repr, suggest_names, warn
 from ..core.history import History
+from ..device.weight_storage import move_model
 from ..display.tables import html_table, text_table
 from ..engine.overrides import TrainerBase, renew_model
 from ..engine.prepare import group_settings, prepare, redistribute_data, restore_group_settings
@@ -189,7 +190,7 @@ def free_run(learner: TrainerBase):
     if run.device is not None:
         run.device.release()
     if run.model is not None:
-        run.model.to("cpu")
+        move_model(run.model, torch.device("cpu"))
     run.discard("device", "wrapped_model", "initial_snapshot", "frozen_weights", "eval_dataloader")
     run.params = []
     for kept in run.eval_loaders:
@@ -198,6 +199,8 @@ def free_run(learner: TrainerBase):
     run.initial_snapshot_freed = True
     if run.saver is not None:
         get_saver(run).free()
+    if run.uploader is not None:
+        run.uploader.free(run.interrupts)
     if learner.optimizers[0] is not None:
         learner.optimizers[0].state.clear()
     learner.snapshots.clear()

@@ -153,15 +153,21 @@ def checkpoint_info(snapshot: Snapshot) -> dict:
     return snapshot.values.get("about", {})
 
 def check_train_data(learner: TrainerBase, snapshot: Snapshot) -> list[str]:
-    "Return warnings about the data; raise ValueError for another length in the middle of an epoch."
+    """Return warnings about the data. In the middle of an epoch of data with another length, continue at the same
+    position of the new order; raise ValueError for a length that is unknown now, or was."""
     then = checkpoint_info(snapshot).get("data", {})
     now = describe_train_data(learner)
     cursor = snapshot.values["cursor"]
     if then.get("length") != now["length"] and then:
         differs = f"the training data had {then['length']} samples and has {now['length']} now"
         if cursor.position and not snapshot.values["finished"]:
-            raise ValueError(f"{differs}, and the run is in the middle of an epoch, at sample {cursor.position} of an "
-                             "order that does not fit it; give it the former data until the epoch ends")
+            if None in (then["length"], now["length"]):
+                raise ValueError(f"{differs}, and the run is in the middle of an epoch, at sample {cursor.position} of an "
+                                 "order that does not fit it; give it the former data until the epoch ends")
+            # past the end of fewer samples, the epoch is over
+            snapshot.values["cursor"] = Cursor(cursor.epoch, min(cursor.position, now["length"]))
+            return [f"{differs}: the epoch continues at sample {cursor.position} of another order, so it repeats some"
+                    " samples and lacks others; the next epochs are over all"]
         return [f"{differs}: the next epochs are over those"]
     if None not in (then.get("fingerprint"), now["fingerprint"]) and then["fingerprint"] != now["fingerprint"]:
         return [
@@ -244,12 +250,13 @@ def continue_stopped_run(run: RunState) -> list[str]:
 def load_checkpoint(
     learner: TrainerBase,
     place,  # a folder, or True for the newest
+    find=resolve_checkpoint,  # returns the folder that is meant, on the main process; state.hub downloads it first
 ) -> ResumeReport:
     "Continue from a checkpoint; raise ValueError, with nothing changed, if that is not possible here."
     run = learner.run_state
     wait_for_save(run)
     prepare(learner)
-    folder = run.device.world.run_on_main(lambda: resolve_checkpoint(learner, place))
+    folder = run.device.world.run_on_main(lambda: find(learner, place))
     snapshot = read_snapshot(learner, folder)
     check_run_not_open(run, folder, snapshot)
     then = checkpoint_info(snapshot).get("given", {})

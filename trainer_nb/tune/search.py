@@ -18,7 +18,7 @@ from ..core.callbacks import TrainerState
 from ..core.errors import InvalidOperation, Paused, install_excepthook, short_repr, suggest_names
 from ..core.seeding import preserve_generators
 from ..engine.loop import check_can_train, describe_position
-from ..engine.overrides import TrainerBase, trial_parameter
+from ..engine.overrides import TrainerBase, local_model, trial_parameter
 from ..engine.signatures import check_callable
 from ..engine.snapshot import restore_fields
 from ..state.async_save import Saver
@@ -179,6 +179,8 @@ def run_trial(
         reporter = ObjectiveReporter(trial, state, compute_objective, several)
         new.run_state.objective_reporter = reporter
         state.is_hyper_param_search = True
+        # makes the model: model_init may ask the trial for more parameters
+        local_model(new)
         state.trial_params = dict(trial.params)
         state.trial_name = str(hp_name(trial)) if hp_name is not None else None
         new.train()
