@@ -26,5 +26,6 @@ NEEDS = dict(fsdp_config=dict(fsdp=True), learning_rate=dict(layer_groups=["a"])
              dataloader_prefetch_factor=dict(dataloader_num_workers=1), dataloader_multiprocessing_context=dict(dataloader_num_workers=1),
              length_column_name=dict(train_sampling_strategy="group_by_length"), load_best_model_at_end=dict(output_dir="out", eval_strategy="epoch"),
              activation_checkpointing_kwargs=dict(activation_checkpointing=True), liger_kernel_config=dict(use_liger_kernel=True),
-             **{name: dict(output_dir="out") for name in ("save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_format",
+             hub_strategy=dict(push_to_hub=True, output_dir="out"), hub_always_push=dict(push_to_hub=True, output_dir="out"),
+             **{name: dict(output_dir="out") for name in ("push_to_hub", "save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_format",
                                                           "save_on_each_node", "enable_jit_checkpoint")})

@@ -16,6 +16,7 @@ try:
     from .core.history import History, Record, Records
     from .core.seeding import set_seed
     from .args.training_args import TrainingArguments
+    from .data.chat import DataCollatorForChat, DataCollatorForPreference, pack_dataset, show_trained_tokens, tokenize_chat
     from .data.collate import DataCollatorWithPadding, DefaultDataCollator, default_data_collator
     from .data.text_collators import (DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, DataCollatorForSeq2Seq,
                                       DataCollatorForTokenClassification, DataCollatorForWholeWordMask,
@@ -26,6 +27,7 @@ try:
     from .engine.snapshot import Snapshot, differences
     from .live.progress import ProgressCallback
     from .live.reporting import ReportCallback
+    from .live.text_samples import TextSamplesCallback, text_samples
     from .learner import Learner
 finally:
     if _collects:
@@ -37,6 +39,7 @@ aliases.install()
 # A script written for transformers' Trainer runs after changing the line that imports these.
 Trainer = Seq2SeqTrainer = Learner
 Seq2SeqTrainingArguments = TrainingArguments
+NotebookProgressCallback = ProgressCallback
 
 
 def parse_args(*classes, argv=None):
@@ -68,20 +71,70 @@ def follow(path: str | Path, also=()):
 
 
 __all__ = [
-    "DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice", "DataCollatorForSeq2Seq",
+    "DataCollatorForChat", "DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice",
+    "DataCollatorForPreference", "DataCollatorForSeq2Seq",
     "DataCollatorForTokenClassification", "DataCollatorForWholeWordMask", "DataCollatorWithFlattening",
     "DataCollatorWithPadding", "DefaultDataCollator", "DefaultFlowCallback", "EarlyStoppingCallback",
     "EvalPrediction", "ExportableState", "History", "InvalidOperation", "Learner", "Paused", "PredictionOutput", "PrinterCallback",
     "ProgressCallback", "Record", "Records", "ReportCallback", "Seq2SeqTrainer",
-    "Seq2SeqTrainingArguments", "Snapshot", "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl",
+    "Seq2SeqTrainingArguments", "Snapshot", "TextSamplesCallback", "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl",
     "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
-    "get_last_checkpoint", "metrics", "parse_args", "set_seed",
+    "get_last_checkpoint", "metrics", "pack_dataset", "parse_args", "set_seed", "show_trained_tokens", "text_samples",
+    "tokenize_chat",
 ]
 
 
+# Names that scripts import from the Trainer's modules, imported at the first use: from modules of this package ...
+_OWN_NAMES = {
+    **dict.fromkeys(("HubStrategy", "IntervalStrategy", "OptimizerNames", "SaveStrategy", "SchedulerType"), "trainer_nb.args.fields"),
+    "ParallelMode": "trainer_nb.args.parallel",
+    "CallbackHandler": "trainer_nb.core.callbacks",
+    "EvalLoopOutput": "trainer_nb.engine.eval_outputs",
+    "LabelSmoother": "trainer_nb.engine.loss",
+    **dict.fromkeys(("BestRun", "default_compute_objective"), "trainer_nb.tune.search"),
+}
+# ... and from transformers, where they do not belong to its Trainer.
+_NAMES_OF_TRANSFORMERS = {
+    "hf_argparser": "HfArgumentParser",
+    "optimization": """Adafactor GreedyLR get_constant_schedule get_constant_schedule_with_warmup get_cosine_schedule_with_warmup
+        get_cosine_with_hard_restarts_schedule_with_warmup get_cosine_with_min_lr_schedule_with_warmup
+        get_cosine_with_min_lr_schedule_with_warmup_lr_rate get_greedy_schedule get_inverse_sqrt_schedule
+        get_linear_schedule_with_warmup get_polynomial_decay_schedule_with_warmup get_reduce_on_plateau_schedule get_scheduler
+        get_wsd_schedule""",
+    "data.data_collator": "DataCollator DataCollatorForPermutationLanguageModeling",
+    "trainer_utils": """FSDPOption HPSearchBackend PREFIX_CHECKPOINT_DIR RemoveColumnsCollator TrainerMemoryTracker
+        default_hp_space_optuna default_hp_space_ray default_hp_space_wandb denumpify_detensorize enable_full_determinism
+        find_executable_batch_size has_length is_main_process load_sharded_checkpoint number_of_arguments rotate_checkpoints
+        seed_worker sort_checkpoints speed_metrics total_processes_number unwrap_peft_model""",
+    "trainer_pt_utils": """AcceleratorConfig DistributedLengthGroupedSampler DistributedSamplerWithLoop EvalLoopContainer
+        IterableDatasetShard LayerWiseDummyOptimizer LayerWiseDummyScheduler LengthGroupedSampler ShardSampler
+        distributed_broadcast_scalars distributed_concat expand_like find_batch_size get_dataloader_sampler
+        get_length_grouped_indices get_model_param_count get_module_class_from_name get_parameter_names log_metrics
+        metrics_format nested_concat nested_detach nested_gather nested_new_like nested_numpify nested_truncate
+        reissue_pt_warnings remove_dummy_checkpoint save_metrics save_state torch_distributed_zero_first
+        torch_pad_and_concatenate""",
+    "integrations": """is_clearml_available is_comet_available is_dvclive_available is_neptune_available is_optuna_available
+        is_ray_available is_ray_tune_available is_swanlab_available is_tensorboard_available is_trackio_available
+        is_wandb_available""",
+    "trainer": "OPTIMIZER_NAME SCALER_NAME SCHEDULER_NAME TRAINER_STATE_NAME TRAINING_ARGS_NAME",
+}
+_LATE_NAMES = _OWN_NAMES | {
+    name: f"transformers.{module}" for module, names in _NAMES_OF_TRANSFORMERS.items() for name in names.split()
+}
+
+
 def __getattr__(name: str):
-    "Return a name of an earlier version, with a warning."
-    if name != "Refused": raise AttributeError(f"module 'trainer_nb' has no attribute {name!r}")
+    "Import a name of the Trainer's modules, or return a name of an earlier version, with a warning."
+    import importlib
     import warnings
+    if name in _LATE_NAMES:
+        try:
+            found = getattr(importlib.import_module(_LATE_NAMES[name]), name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "transformers": raise
+            raise ImportError(f"trainer_nb.{name} is transformers' {name}; install it: pip install transformers") from None
+        globals()[name] = found
+        return found
+    if name != "Refused": raise AttributeError(f"module 'trainer_nb' has no attribute {name!r}")
     warnings.warn("trainer_nb.Refused is now trainer_nb.InvalidOperation; the old name will go.", DeprecationWarning, stacklevel=2)
     return InvalidOperation

@@ -17,15 +17,15 @@ from .core.errors import InvalidOperation, checked, release_last_traceback, shor
 from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
-from .engine.assignment import check_assignment
+from .engine.assignment import check_assignment, forget_early_assignments
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, apply_change, check_between_steps, check_can_train
 from .engine.loop import check_can_train_or_corrupted, check_not_in_step, describe_run, guarded
 from .engine.loop import iterate_steps, make_stop_condition, make_train_output, raise_if_interrupted
 from .engine.loop import validate_step_count
-from .engine.overrides import TrainerBase
+from .engine.overrides import TrainerBase, adopt_given_args, renew_model
 from .engine.prepare import prepare, prepare_model
-from .engine.run_state import RunState, Task, record_act
+from .engine.run_state import RunState, Task, announce_save_dir, record_act
 from .engine.snapshot import capture_snapshot
 from .engine.snapshot_tensors import Snapshot
 from .engine.tasks import log, run_tasks_now
@@ -62,33 +62,42 @@ class TrainingMixin(TrainerBase):
     @exclusive
     def train(
         self,
-        resume_from_checkpoint=None,  # a checkpoint's folder; True: the newest in output_dir, unless this run has begun
+        # a checkpoint's folder, or a repository of the Hub; True: the newest in output_dir, unless this run has begun
+        resume_from_checkpoint=None,
         trial=None,  # must be None: hyperparameter_search() trains its trials itself
         ignore_keys_for_eval=None,  # keys of the model's output that are not predictions, in evaluations
     ) -> TrainOutput:
-        """Train to the end, continuing a run that has begun; on a finished run,
-        start a new one from the present weights."""
+        """Train to the end, continuing a run that has begun. On a finished run, start a new one: with model_init from a
+        new model, otherwise with the present weights and optimizer."""
         from trainer_nb.state.async_save import wait_for_save
         run = self.run_state
         check_train_args(run, resume_from_checkpoint, trial, ignore_keys_for_eval)
         with guarded(self, "train()", check_can_train):
             under_way = run.state.global_step and not run.finished and not run.corrupted
+            if not under_way and run.remote_run is None:
+                adopt_given_args(self)
             resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
             if resume and not (resume_from_checkpoint is True and under_way):
                 self.load_checkpoint(resume_from_checkpoint)
             elif run.finished and not run.due:
                 self._begin_again()
+            elif not run.state.global_step and run.model_seed not in (None, run.args.seed):
+                # as in the Trainer: the weights are those of the seed with which training begins
+                renew_model(self)
             run_to_end(self, ignore_keys_for_eval)
             wait_for_save(run)
+            self._finish_current_push()
             out = make_train_output(run)
             raise_if_interrupted(self)
             return out
 
     @exclusive
     def _begin_again(self):
-        "Start a new run from the present weights."
-        from trainer_nb.state.restore import restart_from_current_weights
-        restart_from_current_weights(self)
+        "Start a new run after a finished one, and print from what."
+        from trainer_nb.state.restore import restart_finished_run
+        parts = restart_finished_run(self)
+        if self.is_world_process_zero():
+            print(f"train() begins a new run at step 0, with {parts}.", flush=True)
 
     @exclusive
     def steps(self):
@@ -129,7 +138,9 @@ def check_not_finished(learn: TrainerBase, verb: str) -> None:
             f"{verb} has nothing to do: the run is finished after step {run.state.global_step} of"
             f" {run.state.max_steps}."
             f" learn.set(max_steps=...){'' if run.args.max_steps > 0 else ' or learn.set(num_train_epochs=...)'}"
-            " prolongs it; learn.reset() begins anew."
+            " prolongs it; learn.train() begins a new run"
+            f" {'with the present weights' if learn.model_init is None else 'with a new model'}; learn.reset() goes back"
+            " to the first weights."
         )
 
 def run_and_collect(
@@ -142,6 +153,8 @@ def run_and_collect(
     "Advance the run until a condition holds, and return the records of these steps."
     with guarded(learn, verb, check_not_finished) as run:
         start = run_with_progress(learn, verb, make_stop_condition(run, steps, epochs, until), steps)
+        if run.finished:
+            learn._finish_current_push()
     return learn.history[start:]
 
 def run_to_end(
@@ -317,6 +330,9 @@ class ChangeMixin(TrainerBase):
         from trainer_nb.state.branch import branch
         with guarded(self, "branch()"):
             new = branch(self, changes)
+        if new.args.push_to_hub:
+            from trainer_nb.state.hub import open_branch_repository
+            open_branch_repository(new, changes)
         if new.args.enable_jit_checkpoint:
             new._listen()
         return new
@@ -631,21 +647,23 @@ class RecordingMixin(TrainerBase):
     @exclusive
     def save_model(
         self,
-        output_dir: str | Path | None = None,  # None: the learner's output_dir, ValueError if that is None too
-        _internal_call: bool = False,  # ignored, for compatibility with the Trainer
+        output_dir: str | Path | None = None,  # None: the learner's output_dir, or "trainer_output"
+        _internal_call: bool = False,  # True: do not push, although push_to_hub is set
     ):
-        "Write the model's weights as safetensors, or with its own save_pretrained; return the folder."
+        """Write the model's weights as safetensors, or with its own save_pretrained; return the folder.
+        With push_to_hub=True, push the model as well, as the Trainer does."""
         from trainer_nb.engine.evaluate import averaged_weights
         check_between_steps(self, "save_model()")
-        folder = output_dir or self.args.output_dir
-        if folder is None:
-            raise ValueError(
-                "There is no folder to save to; call save_model(folder), or give the Learner an output_dir=."
-            )
+        if not output_dir:
+            announce_save_dir(self.run_state)
+        folder = output_dir or self.args.save_dir
         if Path(folder).expanduser().is_file():
             raise ValueError(f"{str(folder)!r} is a file; save_model() takes the folder for the model's files.")
         with averaged_weights(self.optimizer):
             self._save(str(folder))
+        if self.args.push_to_hub and not _internal_call:
+            from trainer_nb.state.hub import push_saved_model
+            push_saved_model(self)
         return Path(folder).expanduser()
 
     def _save(
@@ -656,7 +674,7 @@ class RecordingMixin(TrainerBase):
         from trainer_nb.state.model_files import get_processor, save_model
         device = self.run_state.device
         sharded = {"world": device.world} if device is not None and device.sharded_model is not None else {}
-        save_model(self.model, output_dir, get_processor(self), state_dict, **sharded)
+        save_model(self.model, output_dir, get_processor(self), state_dict, args=self.args, **sharded)
 
     @checked
     @exclusive
@@ -665,19 +683,77 @@ class RecordingMixin(TrainerBase):
         output_dir: str | Path | None = None,  # of this checkpoint; None: checkpoint-<step> in the learner's output_dir
     ):
         """Write a checkpoint of the run and return its folder; from a callback, write it at the step boundary.
-        Raise ValueError without a folder, and SaveFailed if it cannot be written."""
+        Raise SaveFailed if it cannot be written."""
         from trainer_nb.state.async_save import save_checkpoint_sync
         return apply_change(self, "save_checkpoint()", lambda: save_checkpoint_sync(self, output_dir))
 
     @exclusive
     def load_checkpoint(
         self,
-        folder: str | Path = True,  # of a checkpoint, also one of the Trainer's; True: the newest in output_dir
+        # of a checkpoint, also one of the Trainer's, or a repository of the Hub; True: the newest in output_dir
+        folder: str | Path = True,
     ):
         """Resume from a checkpoint, with a warning for each difference.
         Raise ValueError, and change nothing, if the run cannot resume from it here."""
+        from trainer_nb.state.hub import find_checkpoint
         from trainer_nb.state.resume import load_checkpoint
-        return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder))
+        return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder, find_checkpoint))
+
+    @property
+    def hub_model_id(self) -> str | None:
+        "Return the name of the repository on the Hub, the full one after init_hf_repo(); None without a name."
+        return getattr(self.run_state.uploader, "repo_id", None) or self.args.hub_model_id
+    @hub_model_id.setter
+    def hub_model_id(self, name: str | None):
+        vars(self.args)["hub_model_id"] = name
+        if self.run_state.uploader is not None:
+            # the next push creates it where necessary
+            self.run_state.uploader.repo_id = None
+
+    @property
+    def push_in_progress(self):
+        "Return the uploader, whose is_done() and wait_until_done() concern the pushes; None without a repository."
+        return None if getattr(self.run_state.uploader, "repo_id", None) is None else self.run_state.uploader
+
+    @checked
+    def init_hf_repo(
+        self,
+        token: str | None = None,  # None: hub_token, or the one stored on this machine
+        private: bool | None = None,  # None: hub_private_repo; only for a new repository
+    ):
+        "Create the repository on the Hub, on the main process, if it is not there. Raise PushFailed if that fails."
+        from trainer_nb.state.hub import open_repository
+        open_repository(self, token, private)
+
+    @checked
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,  # False: push in the background and return a future
+        token: str | None = None,  # None: hub_token, or the one stored on this machine
+        revision: str | None = None,  # a branch; None: hub_revision
+        private: bool | None = None,  # None: hub_private_repo; only for a new repository
+        **kwargs,  # arguments of create_model_card
+    ):
+        """Save the model and its card into output_dir and push them to the Hub; return the commit.
+        Raise PushFailed, in one sentence with what to type, if that fails; the run is unchanged."""
+        from trainer_nb.state.hub import await_push
+        push = self._begin_push(commit_message, token, revision, private, kwargs, blocking)
+        # another process pushes
+        if push is None: return None
+        return await_push(self.run_state.uploader, push) if blocking else push.future
+
+    @exclusive
+    def _begin_push(self, *how):
+        "Save the model and its card, and start to push them; without the run lock, others train while one waits."
+        from trainer_nb.state.hub import begin_push
+        with guarded(self, "push_to_hub()", check_between_steps):
+            return begin_push(self, *how)
+
+    def _finish_current_push(self):
+        "Wait for the pushes at the end of training; an interrupt ends the waiting."
+        from trainer_nb.state.hub import finish_pushes
+        finish_pushes(self.run_state)
 
     def _save_checkpoint(self, model: torch.nn.Module | None = None, trial=None, metrics: dict[str, Any] | None = None):
         """Save a checkpoint; the loop calls this when one is due.
@@ -737,7 +813,7 @@ class RecordingMixin(TrainerBase):
     @exclusive
     def pop_callback(self, callback: TrainerCallback):
         "Remove a callback, by instance or class, and return it; None if it is not there."
-        popped = self.run_state.callbacks.pop_callback(callback)
+        popped = self.callback_handler.pop_callback(callback)
         if popped is not None:
             record_act(self.run_state, "remove_callback", callback=type(popped).__name__)
         return popped
@@ -788,16 +864,18 @@ class RecordingMixin(TrainerBase):
         self, split: str, metrics: dict,
         combined: bool = True,  # also into all_results.json
     ):
-        "Write metrics to <split>_results.json in output_dir, on the main process. Raise ValueError without a folder."
-        from trainer_nb.engine.eval_outputs import require_output_dir, save_metrics
+        "Write metrics to <split>_results.json in output_dir, on the main process."
+        from trainer_nb.engine.eval_outputs import make_save_dir, save_metrics
+        announce_save_dir(self.run_state)
         if self.is_world_process_zero():
-            save_metrics(require_output_dir(self.args, "save_metrics()"), split, metrics, combined)
+            save_metrics(make_save_dir(self.args), split, metrics, combined)
 
     def save_state(self):
-        "Write the state to trainer_state.json in output_dir, on the main process. Raise ValueError without a folder."
-        from trainer_nb.engine.eval_outputs import require_output_dir
+        "Write the state to trainer_state.json in output_dir, on the main process."
+        from trainer_nb.engine.eval_outputs import make_save_dir
+        announce_save_dir(self.run_state)
         if self.is_world_process_zero():
-            self.state.save_to_json(require_output_dir(self.args, "save_state()") / "trainer_state.json")
+            self.state.save_to_json(make_save_dir(self.args) / "trainer_state.json")
 
 # %% ../nbs/learner.ipynb #0b828c57
 class Learner(
@@ -837,6 +915,7 @@ class Learner(
         **settings: Unpack[TrainingArgumentsKwargs],  # fields of TrainingArguments
     ):
         release_last_traceback()
+        forget_early_assignments(self)
         from trainer_nb.engine.settings import OomRecovery
         check_overrides(type(self))
         meter = make_memory_meter(args, settings)
@@ -864,6 +943,7 @@ class Learner(
         self.snapshots = Snapshots()
         self.run_state.rewind_buffer = RewindBuffer()
         self.run_state.saver = Saver()
+        self._open_hub()
         for callback in (*make_logging_callbacks(self.args, self.callback_handler.callbacks), ProgressCallback()):
             self.callback_handler.add_callback(callback)
         self.run_state.memory_meter = meter
@@ -874,12 +954,21 @@ class Learner(
             self._listen()
         run_tasks_now(self, Task("event", "on_init_end"))
 
+    def _open_hub(self):
+        "Create the repository, if the run is pushed; the access token is kept out of the arguments."
+        from trainer_nb.state.hub import Uploader, take_token
+        uploader = self.run_state.uploader = Uploader(take_token(self))
+        if not self.args.push_to_hub: return
+        self.init_hf_repo()
+        if uploader.url is not None:
+            print(f"The run is pushed to {uploader.url} (hub_strategy={self.args.hub_strategy.value!r}).", flush=True)
+
     def __setattr__(self, name: str, value):
         """Set an attribute.
         Raise AttributeError for the name of a setting or a method, and for a
         probable misspelling of one."""
-        if name not in self.__dict__:
-            check_assignment(self, name, value)
+        known = self.__dict__
+        if (name not in known or "run_state" not in known) and check_assignment(self, name, value): return
         # super() would search all base classes, which takes longer than everything else here
         object.__setattr__(self, name, value)
 

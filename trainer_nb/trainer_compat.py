@@ -5,25 +5,18 @@
 # %% ../nbs/trainer_compat.ipynb #885eca5e
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import torch
 
-from .core.errors import InvalidOperation, missing_attribute_error
-from .engine.loss import label_smoothed_loss
+from .core.errors import missing_attribute_error
+from .device.weight_storage import is_model_parallel
+from .live.model_card import dataset_name, describe_datasets, draft_model_card, is_foreign_card
 from .live.model_card import write_model_card
 
 # %% auto #0
-__all__ = ['ARGUMENT_HINTS', 'ATTRIBUTE_HINTS', 'NO_HUB_MESSAGE', 'NOT_CALLED', 'LabelSmoother', 'missing_attribute',
-           'TrainerCompatMixin', 'check_overrides']
-
-# %% ../nbs/trainer_compat.ipynb #58ab0502
-class LabelSmoother(NamedTuple):
-    "Compute the cross-entropy with label smoothing."
-    epsilon: float
-    ignore_index: int = -100
-    def __call__(self, model_output, labels, shift_labels: bool = False, num_items_in_batch=None):
-        return label_smoothed_loss(model_output, labels, self.epsilon, shift_labels, num_items_in_batch)
+__all__ = ['ARGUMENT_HINTS', 'ATTRIBUTE_HINTS', 'NOT_CALLED', 'missing_attribute', 'TrainerCompatMixin', 'check_overrides']
 
 # %% ../nbs/trainer_compat.ipynb #b77f6883
 _EPOCHS = "learn.run(epochs={0}) trains for that long, and learn.set(num_train_epochs={0}) prolongs or shortens the run."
@@ -168,23 +161,12 @@ def missing_attribute(learner: Any, name: str) -> AttributeError:
         hints = {name: f"{name} is a setting; learn.args.{name} is its value"}
     return missing_attribute_error("The learner", name, dir(type(learner)), hints)
 
-# %% ../nbs/trainer_compat.ipynb #80c0bff0
-NO_HUB_MESSAGE = (
-    "{} is for the Hub, and nothing is pushed there yet: learn.save_model(folder), then"
-    " huggingface_hub.upload_folder(repo_id=..., folder_path=folder)."
-)
-
 # %% ../nbs/trainer_compat.ipynb #3048d6d9
 class TrainerCompatMixin:
     "Provide the remaining attributes and methods of the Trainer under its names."
     deepspeed = neftune_hook_handle = None
-    is_deepspeed_enabled = is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = is_model_parallel = (
-        False
-    )
+    is_deepspeed_enabled = is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_distributed_loading_by_transformers = False
-    place_model_on_device = True
-    current_flos = 0
-    push_in_progress = None
     hp_space = hp_name = compute_objective = objective = None
     argument_hints = ARGUMENT_HINTS
 
@@ -193,26 +175,55 @@ class TrainerCompatMixin:
         return self.run_state.owner is not None
 
     @property
+    def is_model_parallel(self) -> bool:
+        return is_model_parallel(self.run_state.model, self.args.device)
+
+    @property
+    def place_model_on_device(self) -> bool:
+        if self.args.place_model_on_device is not None: return self.args.place_model_on_device
+        return not (self.is_model_parallel or self.is_fsdp_enabled)
+
+    @property
     def is_fsdp_enabled(self) -> bool:
         return self.run_state.device is not None and self.run_state.device.sharded_model is not None
-    @property
-    def can_return_loss(self) -> bool:
-        return self.model_facts.can_return_loss
 
     @property
-    def label_smoother(self):
-        return LabelSmoother(self.args.label_smoothing_factor) if self.args.label_smoothing_factor else None
-    @property
-    def neftune_noise_alpha(self):
+    def neftune_noise_alpha(self) -> float | None:
         return self.args.neftune_noise_alpha
-
-    @property
-    def hub_model_id(self):
-        return self.args.hub_model_id
+    @neftune_noise_alpha.setter
+    def neftune_noise_alpha(self, alpha: float | None):
+        self.set(neftune_noise_alpha=alpha)
 
     @property
     def _train_batch_size(self) -> int:
         return self.args.train_batch_size
+    @_train_batch_size.setter
+    def _train_batch_size(self, size: int):
+        if size != self.args.train_batch_size:
+            self.set(per_device_train_batch_size=size)
+
+    @property
+    def current_flos(self) -> float:
+        "Return the floating-point operations of this process that are not in state.total_flos yet."
+        return self.run_state.flops
+    @current_flos.setter
+    def current_flos(self, operations: float):
+        self.run_state.flops = operations
+
+    @property
+    def _created_lr_scheduler(self) -> bool:
+        "Return whether the schedule was made here; an override that assigns it has set `lr_scheduler` as well."
+        return self.run_state.own_scheduler
+    @_created_lr_scheduler.setter
+    def _created_lr_scheduler(self, created: bool): pass
+
+    @property
+    def _globalstep_last_logged(self) -> int:
+        return vars(self).get("_globalstep_last_logged", self.run_state.logged)
+    @_globalstep_last_logged.setter
+    def _globalstep_last_logged(self, step: int):
+        # of a subclass that logs by itself
+        vars(self)["_globalstep_last_logged"] = step
 
     # for other models, such as a teacher; the run's own model is moved automatically
     def _move_model_to_device(self, model: torch.nn.Module, device):
@@ -230,30 +241,38 @@ class TrainerCompatMixin:
     def _get_output_dir(self, trial=None):
         return self.args.output_dir
 
-    def init_hf_repo(self, token=None, private=None): raise InvalidOperation(NO_HUB_MESSAGE.format("init_hf_repo()"))
-    def push_to_hub(
-        self,
-        commit_message: str = "End of training",
-        blocking: bool = True,
-        token=None,
-        revision=None,
-        private=None,
-        **kwargs
-    ):
-        raise InvalidOperation(NO_HUB_MESSAGE.format("push_to_hub()"))
-
     def create_model_card(
         self, language=None, license=None, tags=None, model_name=None, finetuned_from=None, tasks=None,
-        dataset_tags=None, dataset=None,
-        dataset_args=None,  # ignored, for compatibility with the Trainer
+        dataset_tags=None, dataset=None, dataset_args=None,
     ):
-        """Write README.md into output_dir, on the main process: settings, last
-        metrics, versions, and metadata for the Hub."""
+        """Write README.md into output_dir, on the main process: base model, data, hyperparameters, results, versions,
+        and metadata for the Hub."""
         if not self.is_world_process_zero(): return
         about = dict(
-            language=language, license=license, tags=tags, tasks=tasks, dataset_tags=dataset_tags, dataset=dataset
+            language=language, license=license, tags=tags, tasks=tasks, dataset=dataset, dataset_args=dataset_args,
+            dataset_tags=dataset_tags or self._known_datasets()
         )
-        write_model_card(self.args, self.state, self.run_state.model, model_name, finetuned_from, **about)
+        facts = describe_datasets(self._card_datasets()), self.run_state.num_processes
+        write_model_card(self.args, self.state, self.run_state.model, model_name, finetuned_from, *facts, **about)
+
+    def draft_model_card(self) -> str | None:
+        """Return the text of a model card, for a push during training; None if a README.md is in output_dir that is not
+        of this package, or if a subclass writes its own."""
+        own = type(self).create_model_card is not TrainerCompatMixin.create_model_card
+        folder = Path(self.args.save_dir).absolute()
+        if own or is_foreign_card(folder / "README.md"): return None
+        name = (self.args.hub_model_id or str(folder)).split("/")[-1]
+        facts = describe_datasets(self._card_datasets()), self.run_state.num_processes
+        known = self._known_datasets()
+        return draft_model_card(self.args, self.state, self.run_state.model, name, None, *facts, dataset_tags=known)
+
+    def _card_datasets(self) -> dict[str, Any]:
+        evaluation = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"evaluation": self.eval_dataset}
+        return {"training": self.train_dataset, **evaluation}
+
+    def _known_datasets(self) -> list[str]:
+        names = [dataset_name(data) for data in self._card_datasets().values()]
+        return list(dict.fromkeys(name for name in names if name is not None))
 
     def end(self):
         "Release all memory and end the other processes, at the end of a script."
@@ -277,6 +296,8 @@ class TrainerCompatMixin:
 
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that a missing attribute has here; called for missing ones only."
+        # assigned before the constructor, in place of a property
+        if name in vars(self): return vars(self)[name]
         # an AttributeError from inside a property: its own message is the right one
         if any(name in vars(cls) for cls in type(self).__mro__): return object.__getattribute__(self, name)
         raise missing_attribute(self, name)
@@ -361,8 +382,7 @@ NOT_CALLED = {  # name: why an override would have no effect, and what to do ins
         "is not called; metric_for_best_model names what counts, and compute_metrics may compute it"
     ),
     "_get_learning_rate": "is not called; logs have the rate of the first group of parameters",
-    "_push_from_checkpoint": "is not called; a callback's on_save may push",
-    "_finish_current_push": "is not called; a callback's on_train_end may wait",
+    "_push_from_checkpoint": "is not called; a callback's on_push_begin is, and _finish_current_push at the end",
 }
 
 def check_overrides(cls):

@@ -139,6 +139,9 @@ SHOWN = {   # argument: what differs, and what the run without it has too; or th
     "full_determinism": "engine/test_verbs.py::test_full_determinism_asks_torch_for_it", "fp16": "device/test_gpu.py::test_fp16_trains_and_scales",
     "eval_accumulation_steps": "promises/test_same_numbers.py::test_evaluated_on_the_way", "use_cpu": "args/test_training_args.py::test_where_the_run_takes_place",
     "dataloader_pin_memory": "data/test_batches_to_model.py::test_the_setting_decides_for_every_kind_of_data",
+    **dict.fromkeys(("push_to_hub", "hub_strategy"), "state/test_hub.py::test_the_commits_are_the_trainers"),
+    **dict.fromkeys(("hub_model_id", "hub_private_repo", "hub_revision"), "state/test_hub.py::test_name_privacy_and_branch"),
+    "hub_token": "state/test_hub.py::test_the_token_is_written_nowhere", "hub_always_push": "state/test_hub.py::test_the_files_are_those_of_the_checkpoints",
     **{name: "args/test_every_argument.py::test_what_processes_share" for name in ("ddp_broadcast_buffers", "average_tokens_across_devices")},
 }
 VALUES = {   # another value than that of the walk in test_args, to differ in so short a run

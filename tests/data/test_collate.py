@@ -108,7 +108,7 @@ def test_any_object_that_pads_will_do():
         class None_(Pads): mask_token_id = None
         trainer_nb.DataCollatorForLanguageModeling(None_())
     for name in ("DefaultDataCollator", "DataCollatorWithFlattening"):
-        with pytest.raises(ValueError, match="return_tensors='np'"): getattr(trainer_nb, name)(return_tensors="np")([{"input_ids": [1]}])
+        with pytest.raises(ValueError, match="return_tensors='tf'"): getattr(trainer_nb, name)(return_tensors="tf")([{"input_ids": [1]}])
 
 
 def test_decoder_inputs_are_the_models(hf):

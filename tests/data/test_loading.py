@@ -178,7 +178,8 @@ def test_accelerator_config_key_by_key(tmp_path):
     assert given(str(tmp_path / "a.json")) == given({"split_batches": True}) == given('{"split_batches": true}')
     steps = given({"gradient_accumulation_kwargs": {"num_steps": 4}})
     assert steps == TrainingArguments(gradient_accumulation_steps=4)
-    for wrong, said in (({"dispatch_batches": True}, "none waits for rank 0"), ({"use_seedable_sampler": False}, "function of the seed"), ({"use_configured_state": True}, "its own Accelerator"),
+    for known in ({"dispatch_batches": True}, {"use_configured_state": True}): assert given(known).accelerator_config == known
+    for wrong, said in (({"use_seedable_sampler": False}, "function of the seed"), ({"dispatch_batches": 1}, "True or False"), ({"use_configured_state": "yes"}, "True or False"),
                         ({"split_batch": True}, "Did you mean 'split_batches'"), ({"gradient_accumulation_kwargs": {"sync": 1}}, "no key 'sync'"), ({"gradient_accumulation_kwargs": 3}, "should be a dict"),
                         ({"gradient_accumulation_kwargs": {"adjust_scheduler": False}}, "advances once per optimizer step"), ("none.json", "path of a JSON file"), ({"split_batches": 3}, "True or False")):
         with pytest.raises(ValueError, match=said): given(wrong)
@@ -263,7 +264,9 @@ def test_tokens_hold_when_a_run_is_taken_apart(tmp_path):
     later.set(include_num_input_tokens_seen="all")
     later.step()
     assert later.state.num_input_tokens_seen == sum(a * b for a, b in later.model.seen[-2:])
-    with pytest.raises(ValueError, match="attention_mask in the batches"): make(include_num_input_tokens_seen="non_padding", data_collator=lambda rows: {k: v for k, v in pad(rows).items() if k != "attention_mask"}).step()
+    unmasked = make(include_num_input_tokens_seen="non_padding", data_collator=lambda rows: {k: v for k, v in pad(rows).items() if k != "attention_mask"})
+    with pytest.warns(UserWarning, match="batches an attention_mask"): unmasked.step()
+    assert unmasked.state.num_input_tokens_seen == sum(a * b for a, b in unmasked.model.seen)   # all tokens
     class Words: pad_token_id = 0
     counted = make(include_num_input_tokens_seen="non_padding", data_collator=lambda rows: {k: v for k, v in pad(rows).items() if k != "attention_mask"}, processing_class=Words())
     counted.run(epochs=1)

@@ -138,3 +138,12 @@ def test_the_files_of_a_killed_kernel_go_with_the_next_launch(tmp_path):
     assert sorted(p.name for p in parent.glob("trainer_nb-*")) == sorted([os.path.basename(mine), "trainer_nb-of-mine"])
     remove_scratch_folder(mine)
     assert not os.path.exists(mine)
+
+
+def test_an_import_of_bitsandbytes_does_not_keep_a_cpu_from_forking(monkeypatch):
+    "Accelerate's own launcher refuses to; on a GPU, it may have used one."
+    from trainer_nb.launch.launchers import choose_start_method
+    monkeypatch.setitem(sys.modules, "bitsandbytes", sys)
+    assert choose_start_method(None, cpu=True) == choose_start_method("fork", cpu=True) == "fork"
+    assert choose_start_method(None, cpu=False) == "spawn"
+    with pytest.raises(ValueError, match="bitsandbytes is imported here"): choose_start_method("fork", cpu=False)

@@ -223,6 +223,7 @@ def test_dependencies_are_declared():
         "pandas",         # comes with datasets
         "peft",           # only for models that are its own
         "seqeval",        # only for entities, if somebody has it
+        "torchmetrics",   # only for ROUGE, BLEU and chrF, if somebody has it
         "optuna",         # only for a search, which says how to install it
         "tensorboardX", "wandb", "trackio", "mlflow", "codecarbon",   # trackers that somebody has asked for by name
         "psutil",         # comes with accelerate

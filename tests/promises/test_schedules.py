@@ -79,7 +79,13 @@ def rows(n=24):
 
 
 def learner(name, **given):
+    "One group of parameters, so that set(weight_decay=) has to divide it."
     class Own(Learner):
+        def create_optimizer(self, model=None):
+            if self.optimizer is None:
+                trained = [p for p in self.model.parameters() if p.requires_grad]
+                self.optimizer = torch.optim.SGD(trained, lr=self.args.learning_rate, momentum=0.9)
+            return self.optimizer
         def create_scheduler(self, num_training_steps, optimizer=None):
             self.lr_scheduler = SCHEDULES[name](self.optimizer if optimizer is None else optimizer)
             return self.lr_scheduler

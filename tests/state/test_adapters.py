@@ -8,7 +8,8 @@ transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 from trainer_nb import Learner, differences
 from trainer_nb.state.model_files import frozen_base_names
-from trainer_nb.engine.snapshot_tensors import has_adapters, is_shared
+from trainer_nb.device.weight_storage import has_adapters
+from trainer_nb.engine.snapshot_tensors import is_shared
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore::FutureWarning")]
 

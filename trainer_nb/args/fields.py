@@ -11,12 +11,15 @@ from enum import Enum, StrEnum
 from functools import cache
 from typing import Any, get_type_hints
 
+import torch
+
 # %% auto #0
 __all__ = ['EXTRA_TYPES', 'ENUM_FIELDS', 'OPTIMIZER_NAMES', 'SCHEDULE_NAMES', 'TARGETED_OPTIMIZERS', 'METRIC_SCHEDULES',
-           'LOG_LEVELS', 'TRACKERS', 'CHOICES', 'FIELD_GROUPS', 'arg_field', 'field_default', 'field_types', 'Choice',
-           'IntervalStrategy', 'SaveStrategy', 'HubStrategy', 'SchedulerType', 'OptimizerNames', 'to_builtin',
-           'DurationArgs', 'OptimizationArgs', 'PrecisionArgs', 'MemoryArgs', 'DistributedArgs', 'LoggingArgs',
-           'EvaluationArgs', 'GenerationArgs', 'CheckpointingArgs', 'HubArgs', 'DataArgs', 'ScriptArgs']
+           'LOG_LEVELS', 'TRACKERS', 'TRANSFORMERS_TRACKERS', 'CHOICES', 'FIELD_GROUPS', 'arg_field', 'field_default',
+           'field_types', 'Choice', 'IntervalStrategy', 'SaveStrategy', 'HubStrategy', 'SchedulerType',
+           'OptimizerNames', 'to_builtin', 'dtypes_to_names', 'DurationArgs', 'OptimizationArgs', 'PrecisionArgs',
+           'MemoryArgs', 'DistributedArgs', 'LoggingArgs', 'EvaluationArgs', 'GenerationArgs', 'CheckpointingArgs',
+           'HubArgs', 'DataArgs', 'ScriptArgs']
 
 # %% ../../nbs/02_args/00_fields.ipynb #cc957b19
 def arg_field(
@@ -157,6 +160,8 @@ LOG_LEVELS = ("detail", "debug", "info", "warning", "error", "critical", "passiv
 TRACKERS = (
     "tensorboard", "wandb", "trackio", "mlflow", "comet_ml", "clearml", "dvclive", "aim", "swanlab", "codecarbon"
 )
+# reported to by the callback of transformers.integrations
+TRANSFORMERS_TRACKERS = ("azure_ml", "neptune", "dagshub", "flyte", "kubeflow")
 CHOICES: dict[str, tuple] = {
     **{name: tuple(member.value for member in enum) for name, enum in ENUM_FIELDS.items()},
     "optim": OPTIMIZER_NAMES,
@@ -183,10 +188,18 @@ def to_builtin(value: Any) -> Any:
     if hasattr(value, "to_diff_dict"): return to_builtin(value.to_dict())
     return value
 
+def dtypes_to_names(value: Any) -> Any:
+    "Replace dtypes and devices of torch by their names, also in lists and dictionaries, as the Trainer's arguments do."
+    if isinstance(value, torch.dtype): return str(value).removeprefix("torch.")
+    if isinstance(value, torch.device): return str(value)
+    if isinstance(value, list): return [dtypes_to_names(o) for o in value]
+    if isinstance(value, dict): return {k: dtypes_to_names(v) for k, v in value.items()}
+    return value
+
 # %% ../../nbs/02_args/00_fields.ipynb #7821e185
 @dataclass
 class DurationArgs:
-    output_dir: str | None = arg_field(None, "folder for the run's files; None: nothing is written")
+    output_dir: str | None = arg_field(None, "folder for the run's files; None: what is asked for goes to trainer_output")
     per_device_train_batch_size: int = arg_field(8, "examples in one micro-batch of training, per device")
     per_device_eval_batch_size: int = arg_field(8, "examples in one batch of evaluation, per device")
     num_train_epochs: float = arg_field(3.0, "passes over the training data; may be fractional")
@@ -331,7 +344,8 @@ class LoggingArgs:
         "the first process of every machine shows progress and has log_level, not only rank 0",
     )
     report_to: None | str | list[str] = arg_field(
-        "none", "trackers that receive the logs: names from TRACKERS; 'all': those that are installed; 'none'"
+        "none", "trackers that receive the logs: names from TRACKERS or TRANSFORMERS_TRACKERS; 'all': those that are"
+        " installed; 'none'"
     )
     run_name: str | None = arg_field(None, "name of the run, for display and trackers")
     project: str = arg_field(
@@ -410,7 +424,7 @@ class CheckpointingArgs:
 # %% ../../nbs/02_args/00_fields.ipynb #97a7353a
 @dataclass
 class HubArgs:
-    push_to_hub: bool = arg_field(False, "push checkpoints to the Hub")
+    push_to_hub: bool = arg_field(False, "push the model to the Hub while it is trained, with each save")
     hub_model_id: str | None = arg_field(None, "name of the repository on the Hub")
     hub_strategy: HubStrategy | str = arg_field("every_save", "when to push: 'end', 'every_save', 'checkpoint', 'all_checkpoints'")
     hub_token: str | None = arg_field(None, "access token; None: the one stored on this machine")

@@ -213,6 +213,10 @@ def _merge_translated(
     if older in FIELD_ALIASES and present is not None: return
     if isinstance(value, dict) and isinstance(present, dict):
         value = present | value
+    elif present and older == "warmup_ratio":
+        # as in the releases of the Trainer that had both
+        warn(f"warmup_ratio={value!r} has no effect, because warmup_steps={present!r} is given; leave warmup_ratio out.")
+        return
     elif present:
         raise ValueError(
             f"{older} is the older name of {name}, and both are given: {value!r} and {present!r}; leave {older} out."

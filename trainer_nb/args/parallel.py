@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 __all__ = ['ACCELERATOR_KEYS', 'ACCUMULATION_KEYS', 'WRAP_POLICIES', 'FSDP_KEYS', 'FIXED_FSDP_KEYS', 'FSDP_WORDS',
            'ELEMENTWISE_OPTIMIZERS', 'UNTESTED_WITH_FSDP', 'DDP_FIELDS', 'Ranks', 'ParallelMode', 'device_of',
            'log_level', 'connect_processes', 'first_process_first', 'check_config_keys', 'read_accelerator_config',
-           'without', 'check_accelerator_config', 'splits_batches', 'syncs_each_batch', 'ShardingConfig', 'parse_bool',
-           'read_fsdp_config', 'check_fsdp_config', 'fsdp_words_to_config', 'is_fsdp_enabled', 'resolve_sharding',
-           'build_sharding_config', 'check_sharding']
+           'without', 'check_accelerator_config', 'splits_batches', 'dispatches_batches', 'syncs_each_batch',
+           'ShardingConfig', 'parse_bool', 'read_fsdp_config', 'check_fsdp_config', 'fsdp_words_to_config',
+           'is_fsdp_enabled', 'resolve_sharding', 'build_sharding_config', 'check_sharding']
 
 # %% ../../nbs/02_args/02_parallel.ipynb #acd5fb10
 class Ranks(NamedTuple):
@@ -115,15 +115,12 @@ ACCELERATOR_KEYS: dict[str, tuple[tuple, str]] = {  # key: (accepted values, the
     "split_batches": ((False, True), ""),
     "even_batches": ((True, False), ""),
     "non_blocking": ((False, True), ""),
-    "dispatch_batches": ((None, False), "every process reads its own data, so that none waits for rank 0"),
+    "dispatch_batches": ((None, False, True), ""),
     "use_seedable_sampler": (
         (True,),
         "the order of an epoch is always a function of the seed, which rewinding and resuming require",
     ),
-    "use_configured_state": (
-        (False,),
-        "a learner constructs its own Accelerator, and activates its state only while it works",
-    ),
+    "use_configured_state": ((False, True), ""),
 }
 ACCUMULATION_KEYS: dict[str, tuple[tuple, str]] = {
     "sync_each_batch": ((False, True), ""),
@@ -216,6 +213,11 @@ def splits_batches(args: TrainingArguments) -> bool:
     "Return True if the batch size is that of all processes together."
     config = args.accelerator_config
     return isinstance(config, dict) and bool(config.get("split_batches"))
+
+def dispatches_batches(args: TrainingArguments) -> bool:
+    "Return True if the main process reads the training data for all processes."
+    config = args.accelerator_config
+    return isinstance(config, dict) and bool(config.get("dispatch_batches"))
 
 def syncs_each_batch(args: TrainingArguments) -> bool:
     "Return True if gradients are averaged over the processes after every micro-batch instead of once per step."
@@ -342,9 +344,11 @@ def resolve_sharding(
 # %% ../../nbs/02_args/02_parallel.ipynb #c031dde4
 def build_sharding_config(config: Mapping[str, Any]) -> ShardingConfig:
     "Return the sharding described by the supported keys; raise ValueError if they contradict each other."
-    policy = config.get("auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
     classes = config.get("transformer_layer_cls_to_wrap")
     min_params = config.get("min_num_params", 0)
+    # a number of parameters alone can only mean this policy
+    default = "SIZE_BASED_WRAP" if min_params and classes is None else "TRANSFORMER_BASED_WRAP"
+    policy = config.get("auto_wrap_policy", default)
     reshard = config.get("reshard_after_forward", True)
     if policy not in WRAP_POLICIES:
         raise ValueError(

@@ -176,7 +176,7 @@ class ArgumentSetters:
         always_push: bool = False,
         revision: str | None = None,
     ) -> Self:
-        "Set how to push to the Hub; raise ValueError, since pushing is unsupported."
+        "Set how to push to the Hub, and push."
         return set_fields(
             self, push_to_hub=True, hub_model_id=model_id, hub_strategy=strategy, hub_token=token,
             hub_private_repo=private_repo, hub_always_push=always_push, hub_revision=revision

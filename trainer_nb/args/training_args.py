@@ -21,20 +21,24 @@ from .fields import ENUM_FIELDS, METRIC_SCHEDULES, CheckpointingArgs, Choice, Da
 from .fields import DistributedArgs, DurationArgs, EvaluationArgs, GenerationArgs, HubArgs
 from .fields import HubStrategy, IntervalStrategy, LoggingArgs, MemoryArgs, OptimizationArgs
 from .fields import OptimizerNames, PrecisionArgs, SaveStrategy, SchedulerType, ScriptArgs
-from .fields import field_default, field_types, to_builtin
+from .fields import dtypes_to_names, field_default, field_types, to_builtin
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
 from .parallel import ParallelMode, Ranks, check_accelerator_config, check_sharding
 from .parallel import connect_processes, device_of, first_process_first, log_level
 from .setters import ArgumentSetters
-from .validation import check_assigned, check_conflicts, check_saving, check_steps, check_trackers
-from .validation import check_types, check_unsupported, check_values, matches_type
+from .validation import check_assigned, check_conflicts, check_hub, check_saving, check_steps
+from .validation import check_trackers, check_types, check_unsupported, check_values
+from .validation import matches_type, tracker_names
 from ..display.tables import html_table
 
 # %% auto #0
-__all__ = ['PROCESS_FIELDS', 'enum_property', 'sanitize', 'TrainingArguments', 'TrainingArgumentsKwargs',
-           'without_subclass_fields', 'resolve_args']
+__all__ = ['DEFAULT_OUTPUT_DIR', 'MASKED_TOKEN', 'PROCESS_FIELDS', 'enum_property', 'sanitize', 'mask_token', 'SaveRequest',
+           'TrainingArguments', 'TrainingArgumentsKwargs', 'without_subclass_fields', 'resolve_args']
 
 # %% ../../nbs/02_args/05_training_args.ipynb #1d774ad3
+# of saved files, without an output_dir
+DEFAULT_OUTPUT_DIR = "trainer_output"
+
 def enum_property(
     field: str,  # name of the attribute
     enum: type[Choice],
@@ -83,7 +87,7 @@ def _derived_values(args: TrainingArguments) -> dict[str, Any]:
     derived: dict[str, Any] = {}
     if args.eval_strategy != "no" and not args.do_eval:
         derived["do_eval"] = True
-    if args.eval_strategy == "steps" and args.eval_steps is None:
+    if args.eval_strategy == "steps" and not args.eval_steps:
         derived["eval_steps"] = args.logging_steps
     needs_metric = (
         args.load_best_model_at_end or args.save_strategy == "best" or args.lr_scheduler_type in METRIC_SCHEDULES
@@ -93,6 +97,11 @@ def _derived_values(args: TrainingArguments) -> dict[str, Any]:
         derived["metric_for_best_model"] = metric = "loss"
     if metric is not None and args.greater_is_better is None:
         derived["greater_is_better"] = not metric.endswith("loss")
+    compiles = bool(args.torch_compile or args.torch_compile_backend or args.torch_compile_mode)
+    if compiles and not args.torch_compile:
+        derived["torch_compile"] = True
+    if compiles and args.torch_compile_backend is None:
+        derived["torch_compile_backend"] = "inductor"
     return derived
 
 def _remove_derived(args: TrainingArguments) -> None:
@@ -119,9 +128,27 @@ def sanitize(values: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
         return value if type(value) in (bool, int, float, str) else str(value)
     return {name: shown(name, value) for name, value in values.items()}
 
+# what the Trainer writes in place of the token
+MASKED_TOKEN = "<HUB_TOKEN>"
+
+def mask_token(values: dict[str, Any]) -> dict[str, Any]:
+    "Return settings without the value of the token, which must not be shown or written."
+    return values | {"hub_token": MASKED_TOKEN} if values.get("hub_token") is not None else values
+
 # %% ../../nbs/02_args/05_training_args.ipynb #f55f3ef6
+class SaveRequest:
+    "Record whether save_strategy is given: its default saves only with an output_dir."
+    # not in the dataclass itself, whose signature would be that of __new__
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        new = super().__new__(cls, *args, **kwargs)
+        # a parser of command lines gives all fields
+        if "save_strategy" in kwargs and len(kwargs) < len(fields(TrainingArguments)):
+            vars(new)["_asks_to_save"] = True
+        return new
+
 @dataclass(repr=False)
 class TrainingArguments(
+    SaveRequest,
     CheckedNames,
     ArgumentSetters,
     ScriptArgs,
@@ -153,6 +180,7 @@ class TrainingArguments(
         check_steps(self)
         check_conflicts(self)
         check_saving(self)
+        check_hub(self)
         check_trackers(self)
         check_sharding(self)
         _sync_aliases(self)
@@ -162,13 +190,17 @@ class TrainingArguments(
         "Convert equivalent values to one form."
         # fields added by a subclass are not converted
         for name in TrainingArguments.__dataclass_fields__:
-            setattr(self, name, to_builtin(getattr(self, name)))
+            # report_to is read as a list, and stored as it was given
+            setattr(self, name, to_builtin(vars(self)[name] if name == "report_to" else getattr(self, name)))
         if isinstance(self.output_dir, str):
             self.output_dir = os.path.expanduser(self.output_dir)
         if isinstance(self.logging_dir, str):
             self.logging_dir = os.path.expanduser(self.logging_dir)
-        if self.report_to in (None, [], ["none"]):
+        if vars(self)["report_to"] in (None, [], ["none"]):
             self.report_to = "none"
+        # of a dictionary that was written without the token
+        if self.hub_token == MASKED_TOKEN:
+            self.hub_token = None
         # bools are accepted, though the annotation is one that command-line parsers support
         counted: Any = self.include_num_input_tokens_seen
         if isinstance(counted, str):
@@ -195,14 +227,24 @@ class TrainingArguments(
         "Construct arguments from the output of `to_dict`."
         return cls(**d)
 
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike[str],  # training_args.json, the Trainer's training_args.bin, or a folder with one
+    ) -> Self:
+        "Read the arguments of a saved run; nothing in the file is run. Raise ValueError for a file of another kind."
+        from trainer_nb.args.args_files import field_names, read_args_file
+        return cls(**read_args_file(os.fspath(path), field_names(cls)))
+
     def to_dict(self) -> dict[str, Any]:
-        "Return all fields as plain values in a new dictionary."
-        return {name: to_builtin(value) for name, value in asdict(self).items()}
+        "Return all fields as plain values that JSON can hold, in a new dictionary without the token."
+        values = {name: dtypes_to_names(to_builtin(value)) for name, value in asdict(self).items()}
+        return mask_token(values)
 
     def to_sanitized_dict(self) -> dict[str, bool | int | float | str]:
         "Return the fields for trackers: numbers, strings and bools, without tokens."
         batch_sizes = {"train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size}
-        return sanitize(self.to_dict() | batch_sizes)
+        return sanitize({name: to_builtin(value) for name, value in asdict(self).items()} | batch_sizes)
 
     def to_json_string(self) -> str:
         "Return all fields as JSON."
@@ -227,16 +269,34 @@ class TrainingArguments(
         omitted = {*FIELD_ALIASES}
         if "do_eval" in vars(self).get("_filled", {}):
             omitted.add("do_eval")
+        if vars(self)["report_to"] in ("none", []):
+            omitted.add("report_to")
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in omitted}
-        return {name: value for name, value in values.items() if value != self.defaults()[name]}
+        default = self.defaults()
+        return {name: value for name, value in values.items() if value != default[name]}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.changed().items())})"
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in mask_token(self.changed()).items())})"
 
     def _repr_html_(self) -> str:
         default = self.defaults()
-        rows = [{"argument": k, "value": repr(v), "default": repr(default[k])} for k, v in self.changed().items()]
+        changed = mask_token(self.changed())
+        rows = [{"argument": k, "value": repr(v), "default": repr(default[k])} for k, v in changed.items()]
         return html_table(rows) if rows else "<p>All training arguments are at their defaults.</p>"
+
+    @property
+    def save_dir(self) -> str:
+        "Return the folder of saved files: output_dir, or without one that of the Trainer."
+        return DEFAULT_OUTPUT_DIR if self.output_dir is None else self.output_dir
+
+    @property
+    def saves_checkpoints(self) -> bool:
+        "Return whether checkpoints are written: with an output_dir, or if they are asked for."
+        if self.output_dir is not None or self.push_to_hub: return True
+        if self.enable_jit_checkpoint or self.load_best_model_at_end: return True
+        if self.save_strategy == "no": return False
+        given = (f for f in fields(CheckpointingArgs) if f.name.startswith("save_") and getattr(self, f.name) != f.default)
+        return "_asks_to_save" in vars(self) or any(True for _ in given)
 
     def get_warmup_steps(
         self,
@@ -246,6 +306,8 @@ class TrainingArguments(
         if self.warmup_steps >= 1: return int(self.warmup_steps)
         return math.ceil(num_training_steps * self.warmup_steps)
 
+    @property
+    def reports_to_all(self) -> bool: return vars(self)["report_to"] in ("all", ["all"])
     @property
     def train_batch_size(self) -> int: return self.per_device_train_batch_size
     @property
@@ -295,6 +357,11 @@ class TrainingArguments(
 # after the class, because a dataclass takes an attribute of this name for the default
 for _name, _enum in ENUM_FIELDS.items():
     setattr(TrainingArguments, _name, enum_property(_name, _enum))
+# as in the Trainer, report_to is read as a list
+TrainingArguments.report_to = property(  # type: ignore[assignment]
+    lambda args: tracker_names(vars(args)["report_to"]),
+    lambda args, value: vars(args).update(report_to=to_builtin(value)),
+)
 
 # %% ../../nbs/02_args/05_training_args.ipynb #e3024596
 class TrainingArgumentsKwargs(TypedDict, total=False):
@@ -435,7 +502,7 @@ PROCESS_FIELDS = (
     "torch_compile_backend", "torch_compile_mode", "use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps",
     "skip_memory_metrics", "debug", "fsdp", "fsdp_config", "eval_on_start", "enable_jit_checkpoint", "ddp_backend",
     "ddp_timeout", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph",
-    *(f.name for f in fields(ScriptArgs))
+    *(f.name for f in fields(HubArgs)), *(f.name for f in fields(ScriptArgs))
 )
 
 # %% ../../nbs/02_args/05_training_args.ipynb #4e44ebbd
@@ -459,6 +526,8 @@ def resolve_args(
         setattr(new, name, copy.deepcopy(value))
         # no longer derived from other fields
         vars(new).get("_filled", {}).pop(name, None)
+        if name == "save_strategy":
+            vars(new)["_asks_to_save"] = True
     new.check()
     return new
 

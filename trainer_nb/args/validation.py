@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import importlib.util
 import os
 import re
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from dataclasses import Field, fields
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
-from .fields import CHOICES, METRIC_SCHEDULES, TARGETED_OPTIMIZERS, TRACKERS, CheckpointingArgs
+from .fields import CHOICES, METRIC_SCHEDULES, TARGETED_OPTIMIZERS, TRACKERS, TRANSFORMERS_TRACKERS
 from .fields import field_default, field_types, to_builtin
 from ..core.errors import short_repr, suggest_names, warn
 
@@ -24,11 +25,10 @@ if TYPE_CHECKING:
 __all__ = ['UNSUPPORTED', 'HUB_FIELDS', 'UNSUPPORTED_VALUES', 'VALUE_BOUNDS', 'REQUIRED_FIELDS', 'DATA_WORKER_FIELDS',
            'has_no_effect', 'format_argument', 'check_unsupported', 'matches_type', 'describe_type', 'check_type',
            'check_types', 'check_values', 'check_bound', 'check_choice', 'check_assigned', 'check_steps',
-           'check_conflicts', 'check_saving', 'check_trackers']
+           'check_conflicts', 'check_saving', 'check_hub', 'is_module_installed', 'is_tracker_installed',
+           'is_variable_set', 'installed_trackers', 'tracker_names', 'check_trackers']
 
 # %% ../../nbs/02_args/03_validation.ipynb #5cf558ad
-_NO_HUB = "pushes to the Hub, which is unsupported; use learn.save_model(folder), then huggingface_hub.upload_folder"
-
 UNSUPPORTED: dict[str, str] = {  # name: reason
     "deepspeed": (
         "is unsupported; fsdp=True shards weights, gradients and optimizer state over the processes of learn.launch(n)"
@@ -41,13 +41,9 @@ UNSUPPORTED: dict[str, str] = {  # name: reason
         " rewound or resumed; leave it out"
     ),
     "sortish_sampler": "is an older name; give train_sampling_strategy='group_by_length'",
-    **dict.fromkeys(
-        ("push_to_hub", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision"), _NO_HUB
-    ),
-    "hub_token": "is for pushing to the Hub, which is unsupported; `hf auth login` stores a token for huggingface_hub",
 }
-# they configure pushing, and have no effect without push_to_hub
-HUB_FIELDS = tuple(name for name in UNSUPPORTED if name.startswith("hub_"))
+# they configure the pushes during training; learn.push_to_hub() does not read them
+HUB_FIELDS = ("hub_strategy", "hub_always_push")
 
 # %% ../../nbs/02_args/03_validation.ipynb #def05f0a
 _FUSED_BACKWARD = "changes weights during the backward pass, so that a failed step could not be rolled back; "
@@ -88,12 +84,7 @@ def check_unsupported(
         if reason is not None:
             raise ValueError(f"{f.name}={value!r} {reason}.")
         if f.name not in UNSUPPORTED or has_no_effect(f, value): continue
-        if f.name not in HUB_FIELDS or args.push_to_hub:
-            raise ValueError(f"{format_argument(f.name, value)} {UNSUPPORTED[f.name]}.")
-        warn(f"{format_argument(f.name, value)} has no effect, since nothing is pushed to the Hub.")
-        if f.name.endswith("token"):
-            # do not keep a secret that is not used
-            setattr(args, f.name, None)
+        raise ValueError(f"{format_argument(f.name, value)} {UNSUPPORTED[f.name]}.")
 
 # %% ../../nbs/02_args/03_validation.ipynb #c307dc76
 def matches_type(
@@ -289,7 +280,8 @@ def _check_interval(
     "Validate one interval, and convert it to int if it is a count."
     value = getattr(args, name)
     if value is None: return
-    if value == 0 and getattr(args, strategy) == "steps":
+    # evaluations are then as frequent as logs
+    if value == 0 and getattr(args, strategy) == "steps" and name != "eval_steps":
         raise ValueError(f"{name}=0 with {strategy}='steps': give a number of steps, or {strategy}='no'.")
     if value < 1: return
     if value != int(value):
@@ -360,31 +352,22 @@ def _check_optimization(args: TrainingArguments) -> None:
 
 # %% ../../nbs/02_args/03_validation.ipynb #aa651360
 def check_saving(args: TrainingArguments) -> None:
-    "Raise ValueError for checkpoints without a folder, and for a best model without evaluations."
-    if args.output_dir is None:
-        _check_no_saving(args)
+    "Raise ValueError for a best model without evaluations."
     best = _best_model_setting(args)
     if best is None: return
-    if args.output_dir is None:
-        raise ValueError(f"{best} needs a folder to keep the best model in; give output_dir=.")
     if args.eval_strategy == "no":
         raise ValueError(f"{best} needs evaluations to compare models; give eval_strategy='epoch' or 'steps'.")
 
-def _check_no_saving(args: TrainingArguments) -> None:
-    "Raise ValueError if checkpoints are requested."
-    changed = [
-        f.name for f in fields(CheckpointingArgs) if f.name.startswith("save_") and getattr(args, f.name) != f.default
-    ]
-    if changed and args.save_strategy != "no":
-        raise ValueError(
-            f"{changed[0]}={getattr(args, changed[0])!r} requests checkpoints, but there is no folder to write them"
-            " to; give output_dir=."
-        )
-    if args.enable_jit_checkpoint:
-        raise ValueError(
-            "enable_jit_checkpoint=True writes a checkpoint when the process receives SIGTERM, but there is no folder"
-            " to write it to; give output_dir=."
-        )
+def check_hub(args: TrainingArguments) -> None:
+    "Warn about settings of pushes that do not take place."
+    default = type(args).defaults()
+    given = [name for name in HUB_FIELDS if getattr(args, name) != default[name]]
+    if not given or (args.push_to_hub and args.save_strategy != "no"): return
+    text = format_argument(given[0], vars(args)[given[0]])
+    if not args.push_to_hub:
+        warn(f"{text} has no effect, since nothing is pushed during training; push_to_hub=True pushes.")
+    elif args.hub_strategy != "end":
+        warn(f"{text} pushes with each checkpoint, and save_strategy='no' writes none; give save_strategy='steps'.")
 
 def _best_model_setting(args: TrainingArguments) -> str | None:
     "Return the setting that requests the best model, None if it is not requested."
@@ -393,30 +376,68 @@ def _best_model_setting(args: TrainingArguments) -> str | None:
     return None
 
 # %% ../../nbs/02_args/03_validation.ipynb #9c5854d0
-# tracker: its callback in transformers.integrations
-_TRANSFORMERS_ONLY_TRACKERS = {
-    "azure_ml": "AzureMLCallback",
-    "neptune": "NeptuneCallback",
-    "dagshub": "DagsHubCallback",
-    "flyte": "FlyteCallback",
-    "kubeflow": "KubeflowCallback",
+# modules of the trackers that do not have their name; any of them will do
+_TRACKER_MODULES = {"tensorboard": ("tensorboard", "tensorboardX")}
+# what transformers' callbacks need, all of it
+_CALLBACK_MODULES = {
+    "azure_ml": ("azureml", "azureml.core"),
+    "neptune": ("neptune",),
+    "dagshub": ("dagshub", "mlflow"),
+    "flyte": ("flytekit", "flytekitplugins"),
+    "kubeflow": (),
 }
+
+def is_module_installed(name: str) -> bool:
+    "Return True if a module could be imported; a part of a package that is missing could not."
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+def is_tracker_installed(name: str) -> bool:
+    "Return True if the library of a tracker is installed."
+    if name in _CALLBACK_MODULES: return all(map(is_module_installed, _CALLBACK_MODULES[name]))
+    return any(map(is_module_installed, _TRACKER_MODULES.get(name, (name,))))
+
+def is_variable_set(variable: str) -> bool:
+    "Return True for an environment variable that is neither empty nor a word for no."
+    return os.environ.get(variable, "").lower() not in ("", "0", "false", "no", "off")
+
+def installed_trackers() -> list[str]:
+    "Return the names of the trackers whose library is installed."
+    names = [name for name in TRACKERS if is_tracker_installed(name)]
+    if "mlflow" in names and is_variable_set("DISABLE_MLFLOW_INTEGRATION"):
+        names.remove("mlflow")
+    if not is_module_installed("transformers"): return names
+    # as transformers decides: MLflow reports to Azure ML, Flyte works only within a task, Kubeflow within its job
+    found = [name for name in ("azure_ml", "dagshub", "neptune") if is_tracker_installed(name)]
+    if "azure_ml" in found and is_tracker_installed("mlflow"):
+        found.remove("azure_ml")
+    if os.environ.get("KUBEFLOW_TRAINER_SERVER_URL") and not is_variable_set("DISABLE_KUBEFLOW_INTEGRATION"):
+        found.append("kubeflow")
+    return names + found
+
+def tracker_names(
+    report_to: None | str | list[str],  # as it was given
+) -> list[str]:
+    "Return the names of the requested trackers as a list."
+    if report_to in (None, "none", ["none"]): return []
+    if report_to in ("all", ["all"]): return installed_trackers()
+    return report_to if isinstance(report_to, list) else [report_to]
 
 def check_trackers(args: TrainingArguments) -> None:
     "Raise ValueError for unknown trackers, and for TensorBoard without a folder to write to."
-    names = args.report_to if isinstance(args.report_to, list) else [args.report_to or "none"]
+    # as it was given
+    given = vars(args)["report_to"]
+    names = given if isinstance(given, list) else [given or "none"]
     for name in names:
-        if name in _TRANSFORMERS_ONLY_TRACKERS:
-            raise ValueError(
-                f"report_to={name!r} is supported only through transformers' callback; give the Learner"
-                f" callbacks=[transformers.integrations.{_TRANSFORMERS_ONLY_TRACKERS[name]}()]."
-            )
         if name in ("all", "none") and len(names) > 1:
             raise ValueError(f"report_to={names!r} combines {name!r} with other names; leave it out, or the others.")
-        if name not in (*TRACKERS, "all", "none"):
+        known = (*TRACKERS, *TRANSFORMERS_TRACKERS)
+        if name not in (*known, "all", "none"):
             raise ValueError(
-                f"report_to={name!r} is not one of {', '.join(map(repr, TRACKERS))}, 'all',"
-                f" 'none'.{suggest_names(name, TRACKERS)}"
+                f"report_to={name!r} is not one of {', '.join(map(repr, known))}, 'all', 'none'."
+                f"{suggest_names(name, known)}"
             )
     folder = args.logging_dir or args.output_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")
     if "tensorboard" in names and folder is None:

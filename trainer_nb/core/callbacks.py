@@ -23,15 +23,16 @@ from typing import Any, Protocol, Self, TextIO, cast
 
 import torch
 
-from .errors import check_attribute, checked, is_misspelling, missing_attribute_error, warn
+from .errors import check_attribute, checked, is_misspelling, missing_attribute_error, of_package, warn
 from .interrupts import InterruptGuard
 
 # %% auto #0
-__all__ = ['STATE_HINTS', 'EVENTS', 'LOGGER', 'EventArgs', 'TrainerState', 'ExportableState', 'TrainerControl',
+__all__ = ['STATE_HINTS', 'EVENTS', 'LOGGER', 'EventArgs', 'TrainerState', 'ExportableState', 'exported_state', 'TrainerControl',
            'warn_extended_request', 'TrainerCallback', 'overrides_event', 'matches_callback', 'TrainerHandlerCompat',
-           'CallbackHandler', 'format_logs', 'DefaultFlowCallback', 'LoaderHolder', 'EventRun', 'EventSource',
-           'event_arguments', 'bound_handler', 'fire_event', 'fire_event_safely', 'close_callbacks',
-           'EarlyStoppingCallback', 'check_early_stopping', 'PrinterCallback', 'set_log_level', 'LoggerCallback']
+           'check_overridden_methods', 'CallbackHandler', 'format_logs', 'DefaultFlowCallback', 'LoaderHolder',
+           'EventRun', 'EventSource', 'event_arguments', 'bound_handler', 'fire_event', 'fire_event_safely',
+           'close_callbacks', 'EarlyStoppingCallback', 'check_early_stopping', 'PrinterCallback', 'set_log_level',
+           'LoggerCallback']
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #5c3708e0
 class EventArgs(Protocol):
@@ -49,6 +50,10 @@ class EventArgs(Protocol):
     load_best_model_at_end: bool
     metric_for_best_model: str | None
     greater_is_better: bool | None
+    @property
+    def saves_checkpoints(self) -> bool: ...
+    @property
+    def save_dir(self) -> str: ...
     @property
     def world_size(self) -> int: ...
     @property
@@ -126,6 +131,20 @@ class ExportableState:
         vars(instance).update(state["attributes"])
         return instance
 
+# %% ../../nbs/01_core/05_callbacks.ipynb #60b5ce4d
+def exported_state(callback: object) -> dict[str, Any] | None:
+    "Return what a callback's state() returns, 'args' and 'attributes'; None for a callback without such a method."
+    method = getattr(callback, "state", None)
+    if not callable(method): return None
+    declared = any(c.__name__ == "ExportableState" for c in type(callback).__mro__)
+    if not declared:
+        try:
+            inspect.signature(method).bind()
+        except (TypeError, ValueError):
+            return None
+    found = method()
+    return found if isinstance(found, dict) and isinstance(found.get("attributes"), dict) else None
+
 # %% ../../nbs/01_core/05_callbacks.ipynb #6298f802
 @dataclass
 class TrainerControl(ExportableState):
@@ -147,6 +166,11 @@ class TrainerControl(ExportableState):
             self.should_log = False
 
     def state(self) -> dict[str, Any]: return {"args": dataclasses.asdict(self), "attributes": {}}
+
+    # the Trainer's names, for a loop or a handler that was copied from it
+    _new_step = new_step
+    def _new_training(self): self.should_training_stop = False
+    def _new_epoch(self): self.should_epoch_stop = False
 
     def __setattr__(self, name: str, value: object) -> None:
         "Set a request; raise AttributeError for a probable misspelling of one, and warn of a name that extends one."
@@ -297,6 +321,22 @@ def _instance(cls: type[TrainerCallback]) -> TrainerCallback:
         pass
     return cls()
 
+def check_overridden_methods(callback: Any):
+    """Raise TypeError for a subclass of a callback of this package with a method that the Trainer's callback of this
+    name calls, and the one here does not have."""
+    for cls in type(callback).__mro__ if "transformers" in sys.modules else ():
+        if not of_package(cls): continue
+        modules = map(sys.modules.get, ("transformers.trainer_callback", "transformers.utils.notebook"))
+        theirs = next((vars(m)[cls.__name__] for m in modules if m is not None and cls.__name__ in vars(m)), None)
+        for name, part in vars(theirs).items() if theirs is not None else ():
+            if name.startswith("_") or not callable(part) or hasattr(cls, name): continue
+            owner = next((c for c in type(callback).__mro__ if name in vars(c)), None)
+            if owner is None: continue
+            raise TypeError(
+                f"{owner.__name__}.{name} would have no effect: {cls.__name__} does not call it here. Override an event,"
+                " such as on_evaluate or on_log, and do there what the method does."
+            )
+
 def _check_event_methods(callback: Any):
     "Raise TypeError for an event that cannot be called as all are; warn about a method that is almost called like one."
     for event in EVENTS:
@@ -335,6 +375,7 @@ class CallbackHandler(TrainerHandlerCompat):
                 " and define an event, such as on_step_end."
             )
         _check_event_methods(callback)
+        check_overridden_methods(callback)
         self.callbacks.append(callback)
         self.callbacks.sort(key=lambda c: getattr(c, "order", 0))
         self._listening.clear()
@@ -353,8 +394,18 @@ class CallbackHandler(TrainerHandlerCompat):
         removed = self.find(callback)
         if removed is not None:
             self.callbacks = [c for c in self.callbacks if c is not removed]
+        elif isinstance(callback, type):
+            removed = self._end_stand_in(callback)
         self._listening.clear()
         return removed
+
+    def _end_stand_in(self, kind: type) -> TrainerCallback | None:
+        "Remove the part of a callback that stands in for one of a class; return an instance of the class, or None."
+        learner = self.context().get("learner")
+        if learner is None: return None
+        for c in self.callbacks:
+            if hasattr(c, "end_stand_in") and c.end_stand_in(kind, learner.run_state.args): return kind()
+        return None
 
     @property
     def callback_list(self) -> str:
@@ -423,7 +474,7 @@ class DefaultFlowCallback(TrainerCallback):
         if evaluates and args.eval_strategy == "steps" and args.eval_delay <= step:
             control.should_evaluate = True
         saves = last or (state.save_steps and step % state.save_steps == 0)
-        if saves and args.save_strategy == "steps" and args.output_dir is not None:
+        if saves and args.save_strategy == "steps" and args.saves_checkpoints:
             control.should_save = True
         if last:
             control.should_training_stop = True
@@ -434,7 +485,7 @@ class DefaultFlowCallback(TrainerCallback):
             control.should_log = True
         if args.eval_strategy == "epoch" and args.eval_delay <= state.epoch:
             control.should_evaluate = True
-        if args.save_strategy == "epoch" and args.output_dir is not None:
+        if args.save_strategy == "epoch" and args.saves_checkpoints:
             control.should_save = True
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #1aa9dd60
@@ -589,12 +640,16 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         if value is None:
             self._warn_missing(name, metrics)
             return
-        if self.better(args, state, value):
+        self.check_metric_value(args, state, control, value)
+        if self.early_stopping_patience_counter >= self.early_stopping_patience:
+            control.should_training_stop = True
+
+    def check_metric_value(self, args: EventArgs, state: TrainerState, control: TrainerControl, metric_value: float):
+        "Count an evaluation: start again from 0 after an improvement. A subclass may count in its own way."
+        if self.better(args, state, metric_value):
             self.early_stopping_patience_counter = 0
         else:
             self.early_stopping_patience_counter += 1
-        if self.early_stopping_patience_counter >= self.early_stopping_patience:
-            control.should_training_stop = True
 
     def better(self, args: EventArgs, state: TrainerState, value: float) -> bool:
         "Return True if a value improves on the best one by more than the threshold; the first value does, nan never."
@@ -687,6 +742,6 @@ class LoggerCallback(TrainerCallback):
         LOGGER.info("Evaluated at step %d: %s", state.global_step, metrics)
 
     def on_save(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
-        LOGGER.info("A checkpoint of step %d is written in %s.", state.global_step, args.output_dir)
+        LOGGER.info("A checkpoint of step %d is written in %s.", state.global_step, args.save_dir)
     def on_train_end(self, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any):
         LOGGER.info("Training ends at step %d of %d.", state.global_step, state.max_steps)

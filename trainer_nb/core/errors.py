@@ -413,13 +413,19 @@ def release_traceback_after_cell():
     shell.events.register("post_run_cell", once)
 
 # %% ../../nbs/01_core/00_errors.ipynb #3c2c173a
+# in messages of torch for the memory of the host and of devices, and of cuDNN, which needs memory of its own
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "CUDNN_STATUS_NOT_SUPPORTED",
+    "PT_DEVMEM Allocation failed",
+)
+
 def is_out_of_memory(error: BaseException | None) -> bool:
     "Return True if an error, or an error that it is chained to, reports that memory ran out."
     while error is not None:
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)): return True
-        if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
-            # torch's message for host memory
-            return True
+        if isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY): return True
         error = error.__cause__ or error.__context__
     return False
 

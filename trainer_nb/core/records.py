@@ -202,6 +202,7 @@ ACT_FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "reset": lambda d: "",
     "stop": lambda d: "the run ended here",
     "train_dataset": lambda d: "replaced",
+    "special_tokens": lambda d: "of the tokenizer: " + ", ".join(f"{k}={v}" for k, v in d.items()),
     "launch": (
         lambda d: f"on {d['num_processes']} processes"
         + (", with the same global batch" if d.get("keep_global_batch") else "")

@@ -18,10 +18,10 @@ import torch
 from ..core.errors import checked_class, short_repr, warn
 
 # %% auto #0
-__all__ = ['PACKAGE_LOGGER', 'require_pt_tensors', 'default_data_collator', 'ragged_error', 'DefaultDataCollator', 'Tokenizer',
-           'check_tokenizer', 'pad_features', 'PaddingCollator', 'pad_batch', 'DataCollatorWithPadding', 'kept_columns',
-           'log_dropped_columns', 'RemoveColumns', 'infer_batch_size', 'map_tensors', 'shallow_copy_batch',
-           'is_identical', 'to_device']
+__all__ = ['PACKAGE_LOGGER', 'check_return_tensors', 'to_return_type', 'default_data_collator', 'ragged_error',
+           'DefaultDataCollator', 'Tokenizer', 'check_tokenizer', 'pad_features', 'PaddingCollator', 'pad_batch',
+           'DataCollatorWithPadding', 'kept_columns', 'log_dropped_columns', 'RemoveColumns', 'infer_batch_size',
+           'map_tensors', 'shallow_copy_batch', 'is_identical', 'to_device']
 
 # %% ../../nbs/03_data/00_collate.ipynb #9bc54807
 def _label_tensor(values: list):
@@ -41,27 +41,51 @@ def _column_tensor(values: list):
     if isinstance(first, np.ndarray): return torch.from_numpy(np.stack(values))
     return torch.tensor(values)
 
+def _label_array(values: list):
+    "Return the labels of a batch as one array; integers stay integers."
+    return _label_tensor(values).numpy()
+
+def _column_array(values: list):
+    "Return the values of one key as one array, of NumPy's own number types."
+    first = values[0]
+    if isinstance(first, torch.Tensor): return torch.stack(values).numpy()
+    array = np.stack(values) if isinstance(first, np.ndarray) else np.array(values)
+    if array.dtype.hasobject: raise ValueError("they are not numbers")
+    return array
+
 # %% ../../nbs/03_data/00_collate.ipynb #141114a0
-def require_pt_tensors(return_tensors: str):
-    "Raise ValueError unless `return_tensors` is 'pt'."
-    if return_tensors != "pt":
+def check_return_tensors(return_tensors: str):
+    "Raise ValueError unless `return_tensors` is 'pt' or 'np'."
+    if return_tensors not in ("pt", "np"):
         raise ValueError(
-            f"return_tensors={return_tensors!r} is unsupported: a batch consists of torch tensors. Leave it out, or"
-            " give 'pt'."
+            f"return_tensors={return_tensors!r} is unsupported: a batch consists of torch tensors ('pt'), or of arrays of"
+            " NumPy ('np'). Leave it out for torch tensors, which a model takes."
         )
+
+def to_return_type(
+    batch: Any,  # a dict, or an object like one
+    return_tensors: str,  # "pt" or "np"
+) -> Any:
+    "Return a batch with its tensors as arrays, in the same container, if arrays are requested."
+    if return_tensors == "np":
+        for key, value in list(batch.items()):
+            if isinstance(value, torch.Tensor):
+                batch[key] = value.numpy()
+    return batch
 
 def default_data_collator(
     features: list,  # examples
-    return_tensors: str = "pt",  # only "pt" (torch) is supported
+    return_tensors: str = "pt",  # "pt" (torch) or "np" (NumPy)
 ):
     "Stack examples into a batch; raise ValueError with the name of a key whose values cannot be stacked."
-    require_pt_tensors(return_tensors)
+    check_return_tensors(return_tensors)
     first = features[0]
     if not isinstance(first, Mapping): return _default_collate(features)
+    stack, stack_labels = (_column_tensor, _label_tensor) if return_tensors == "pt" else (_column_array, _label_array)
     batch = {}
     for key, value in first.items():
         if value is None or isinstance(value, str): continue
-        collate, name = (_label_tensor, "labels") if key in ("label", "label_ids") else (_column_tensor, key)
+        collate, name = (stack_labels, "labels") if key in ("label", "label_ids") else (stack, key)
         values = [f[key] for f in features if key in f]
         if len(values) < len(features):
             raise ValueError(f"{len(features) - len(values)} of the {len(features)} samples of a batch have no {key!r},"
@@ -118,7 +142,7 @@ def _default_collate(features: list):
 @dataclass
 class DefaultDataCollator:
     "Stack examples into a batch."
-    return_tensors: str = "pt"   # the only supported value
+    return_tensors: str = "pt"   # or "np", for arrays of NumPy
     def __call__(self, features: list, return_tensors: str | None = None):
         return default_data_collator(features, return_tensors or self.return_tensors)
 
@@ -171,8 +195,8 @@ def pad_batch(
     features: list,
     return_tensors: str | None = None,  # overrides the collator's
 ) -> Any:
-    "Pad features as a collator's fields determine; raise ValueError for other tensors than torch's."
-    require_pt_tensors(return_tensors or collator.return_tensors)
+    "Pad features as a collator's fields determine, as torch tensors; raise ValueError for other `return_tensors`."
+    check_return_tensors(return_tensors or collator.return_tensors)
     length, multiple = collator.max_length, collator.pad_to_multiple_of
     return pad_features(
         collator.tokenizer, features, padding=collator.padding, max_length=length, pad_to_multiple_of=multiple
@@ -197,7 +221,7 @@ class DataCollatorWithPadding:
         for name in ("label", "label_ids"):
             if name in batch:
                 batch["labels"] = batch.pop(name)
-        return batch
+        return to_return_type(batch, self.return_tensors)
 
 # %% ../../nbs/03_data/00_collate.ipynb #e5da879e
 def kept_columns(

@@ -5,7 +5,7 @@
 # %% ../../nbs/03_data/04_loader.ipynb #8d1ff821
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -18,15 +18,22 @@ from .sources import WORKER_WATCH, BatchSource, MapSource, raise_worker_deaths, 
 from .streams import StreamSource, skip_samples
 
 # %% auto #0
-__all__ = ['OpaqueSource', 'MicroBatch', 'make_source', 'ResumableLoader']
+__all__ = ['OpaqueSource', 'MicroBatch', 'make_source', 'ReadingFailed', 'Dispatcher', 'ResumableLoader']
 
 # %% ../../nbs/03_data/04_loader.ipynb #ed108232
 class OpaqueSource(BatchSource):
     "Read any iterable of batches."
-    def __init__(self, loader: Iterable[Any], seed: int, share: RankShard = UNSHARDED):
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        seed: int,
+        share: RankShard = UNSHARDED,
+        everyone: bool = False,  # yield lists of the batches and weights of all processes
+    ):
         self.loader = loader
         self.seed = seed
         self.share = share
+        self.everyone = everyone
         self.running = None
         try:
             self.batches = -(-len(loader) // share.together)
@@ -39,14 +46,16 @@ class OpaqueSource(BatchSource):
         read = self._read(cursor.epoch)
         return skip_samples(read if self.share.together == 1 else self._mine(read), cursor.position)
 
-    def _mine(self, batches: Iterator[tuple[Any, int]]):
+    def _mine(self, read: Iterator[tuple[Any, int]]):
         rank = self.share.rank
         of = self.share.together
-        while group := list(islice(batches, of)):
+        while group := list(islice(read, of)):
             samples = sum(n for _, n in group)
-            own = group[rank] if rank < len(group) else None
-            self.weight = self.share.weight(own[1] if own else 0, samples)
-            yield (own or group[0])[0], samples
+            owns = [group[r] if r < len(group) else None for r in (range(of) if self.everyone else [rank])]
+            weights = [self.share.weight(own[1] if own else 0, samples) for own in owns]
+            batches = [(own or group[0])[0] for own in owns]
+            self.weight = weights if self.everyone else weights[0]
+            yield batches if self.everyone else batches[0], samples
 
     def _read(self, epoch: int):
         seed_all(mix_seed(self.seed, SEED_ORDER, epoch))
@@ -83,16 +92,80 @@ class MicroBatch(NamedTuple):
     weight: float = 1.0            # weight of its mean if several processes share the samples; 0: filler only
 
 # %% ../../nbs/03_data/04_loader.ipynb #f4595529
-def make_source(loader: Iterable[Any], seed: int, share: RankShard = UNSHARDED):
+def make_source(
+    loader: Iterable[Any],
+    seed: int,
+    share: RankShard = UNSHARDED,
+    everyone: bool = False,  # a source that is not map-style yields lists of the batches of all processes
+):
     "Return the source for a loader."
     if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
-        return OpaqueSource(loader, seed, share)
-    if isinstance(loader.dataset, IterableDataset): return StreamSource(loader, seed, share)
+        return OpaqueSource(loader, seed, share, everyone)
+    if isinstance(loader.dataset, IterableDataset): return StreamSource(loader, seed, share, everyone)
     try:
         len(loader)
     except TypeError:
-        return OpaqueSource(loader, seed, share)
-    return (OpaqueSource if loader.batch_sampler is None else MapSource)(loader, seed, share)
+        return OpaqueSource(loader, seed, share, everyone)
+    if loader.batch_sampler is None: return OpaqueSource(loader, seed, share, everyone)
+    return MapSource(loader, seed, share)
+
+# %% ../../nbs/03_data/04_loader.ipynb #4325a5aa
+class ReadingFailed(RuntimeError):
+    "Signal that rank 0, which reads for all processes, could not read."
+
+class Dispatcher:
+    "Read the batches of all processes on rank 0, and send each process its own."
+    def __init__(
+        self,
+        source: Any,  # of this process; the weight and the bookmark of each batch are set on it
+        loader: Any,
+        seed: int,
+        share: RankShard,
+        scatter: Callable[[list | None], Any],
+    ):
+        self.source = source
+        self.share = share
+        self.scatter = scatter
+        # a map-style source for each process; another source yields the batches of all
+        self.others = [
+            MapSource(loader, seed, share._replace(rank=rank)) for rank in range(1, share.of)
+        ] if isinstance(source, MapSource) and share.rank == 0 else []
+
+    def open(self, cursor: Cursor, bookmark: dict | None = None):
+        "Yield (batch, samples) of this process from a cursor on."
+        steps = self._read(cursor, bookmark) if self.share.rank == 0 else None
+        while True:
+            parts: list | None = None
+            error: Exception | None = None
+            if steps is not None:
+                try:
+                    parts = next(steps, None) or [None] * self.share.of
+                except Exception as raised:
+                    error = raised
+                    parts = [f"{type(raised).__name__}: {raised}"] * self.share.of
+            own = self.scatter(parts)
+            if error is not None: raise error
+            if isinstance(own, str): raise ReadingFailed(f"Rank 0 could not read the data: {own}")
+            if own is None: return
+            batch, samples, self.source.weight, self.source.bookmark = own
+            yield batch, samples
+
+    def _read(self, cursor: Cursor, bookmark: dict | None):
+        "Yield a list with (batch, samples, weight, bookmark) of each process."
+        source = self.source
+        if not isinstance(source, MapSource):
+            for batches, samples in source.open(cursor, bookmark):
+                weights, mark = source.weight, source.bookmark
+                yield [(batch, samples, weight, mark) for batch, weight in zip(batches, weights)]
+            return
+        sources = [source, *self.others]
+        for steps in zip(*(s.open(cursor, bookmark) for s in sources)):
+            yield [(*step, s.weight, s.bookmark) for s, step in zip(sources, steps)]
+
+    def close(self):
+        "Terminate the workers of all sources."
+        for source in (self.source, *self.others):
+            source.close()
 
 # %% ../../nbs/03_data/04_loader.ipynb #64335001
 class ResumableLoader:
@@ -102,9 +175,12 @@ class ResumableLoader:
         loader: Any,  # a DataLoader, or any other iterable of batches
         seed: int,
         share: RankShard = UNSHARDED,
+        # sends each process its entry of rank 0's list; None: each process reads its own batches
+        scatter: Callable[[list | None], Any] | None = None,
     ):
         self.loader = loader
-        self.source = make_source(loader, seed, share)
+        self.source = make_source(loader, seed, share, scatter is not None)
+        self._dispatcher = None if scatter is None else Dispatcher(self.source, loader, seed, share, scatter)
         self._iterator = None
         self._place = None
         self._peeked = []
@@ -137,7 +213,7 @@ class ResumableLoader:
     def _seek(self, cursor: Cursor, bookmark: dict | None):
         if self._place != cursor or self.source.moved():
             self.close(workers=False)
-            self._iterator = self.source.open(cursor, bookmark)
+            self._iterator = (self._dispatcher or self.source).open(cursor, bookmark)
         # undefined until the batches are returned
         self._place = None
 
@@ -152,7 +228,7 @@ class ResumableLoader:
         self._place = None
         self._peeked = []
         if workers:
-            self.source.close()
+            (self._dispatcher or self.source).close()
 
     def at_end(self, cursor: Cursor, bookmark: dict | None = None) -> bool:
         "Return True if the epoch has no more batches, reading one if necessary; errors of fetching are left to `take`."

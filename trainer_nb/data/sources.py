@@ -37,8 +37,8 @@ from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, spl
 __all__ = ['WORKER_WATCH', 'RequestedBatch', 'BatchRequest', 'ended_early', 'batch_of', 'missing_sample', 'SeededDataset',
            'is_default_collator', 'stack_rows', 'block_sigint', 'exit_with_parent', 'WorkerInit', 'check_importable',
            'WorkerDeathWatch', 'check_complete', 'out_of_fetch', 'raise_worker_deaths', 'shut_down', 'DataWorkers',
-           'BatchSource', 'BatchPlan', 'set_epoch', 'with_seeded_generators', 'SeededCollate', 'batch_requests',
-           'MapSource']
+           'BatchSource', 'BatchPlan', 'set_epoch', 'with_seeded_generators', 'CollateInRun', 'SeededCollate',
+           'batch_requests', 'MapSource']
 
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f25
 class BatchRequest(NamedTuple):
@@ -443,8 +443,30 @@ def with_seeded_generators(collate: Callable[[list], Any]):
     while isinstance(inner, RemoveColumns):
         inner = inner.collate
     is_function = isinstance(inner, (types.FunctionType, types.BuiltinFunctionType))
-    if is_function or type(inner).__module__.startswith("trainer_nb."): return collate
-    return SeededCollate(collate, inner)
+    if is_function: return collate
+    own = type(inner).__module__.startswith("trainer_nb.")
+    seeded = collate if own else SeededCollate(collate, inner)
+    return CollateInRun(seeded, inner) if hasattr(inner, "in_run") else seeded
+
+class CollateInRun:
+    "Wrap a collator that draws from a generator of its own, except in a run."
+    def __init__(
+        self,
+        collate: Callable[[list], Any],
+        inner: Any,  # has the flag `in_run`, and the generator for batches outside of a run
+    ):
+        self.collate = collate
+        self.inner = inner
+    def __call__(self, features: list):
+        inner = self.inner
+        generator = inner.generator
+        inner.in_run = True
+        inner.generator = None
+        try:
+            return self.collate(features)
+        finally:
+            inner.in_run = False
+            inner.generator = generator
 
 class SeededCollate:
     "Wrap a collator of another library or the user, and seed its generators for each batch."
@@ -458,7 +480,9 @@ class SeededCollate:
     def __call__(self, features: list):
         inner = self.inner
         seed = getattr(inner, "seed", None)
-        if seed is not None and getattr(inner, "generator", self) is None and hasattr(inner, "create_rng"):
+        if seed is not None and getattr(inner, "generator", self) is None and hasattr(inner, "create_rng") and not hasattr(
+            inner, "in_run"
+        ):
             # transformers' collator, before its first batch
             inner.create_rng()
         if any(isinstance(v, _GENERATOR_TYPES) for v in getattr(inner, "__dict__", {}).values()):

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -24,8 +25,8 @@ from .sources import BatchSource, DataWorkers, ended_early, set_epoch, with_seed
 # %% auto #0
 __all__ = ['MIN_DATASETS_VERSION', 'is_stateful', 'copy_state', 'DatasetStates', 'StartStates', 'start_states', 'restart_stream',
            'InexactState', 'child_iterables', 'rereads_on_resume', 'copy_iterable', 'is_hf_iterable', 'copy_dataset',
-           'isolate_dataset', 'HFDatasetStates', 'dataset_states', 'StreamMark', 'SeededStream', 'CountingCollate',
-           'skip_samples', 'update_marks', 'check_same_readers', 'StreamSource']
+           'isolate_dataset', 'HFDatasetStates', 'dataset_states', 'StreamMark', 'collate_for_all', 'SeededStream',
+           'CountingCollate', 'skip_samples', 'update_marks', 'check_same_readers', 'StreamSource']
 
 # %% ../../nbs/03_data/03_streams.ipynb #e477976d
 # sentinel for the end of an iterator
@@ -314,6 +315,23 @@ class StreamMark:
     state: Any      # state of the data set; None: that of the previous mark
     ended: bool     # True if the stream has ended
 
+# %% ../../nbs/03_data/03_streams.ipynb #ab7291e3
+def collate_for_all(
+    share: RankShard,
+    collate: Callable[[RankShard], tuple[Any, int, float]],  # returns batch, samples and weight of a process
+) -> tuple[list, int, list[float]]:
+    "Return the batches of all processes, the number of their samples, and their weights."
+    states = generator_states()
+    batches: list = []
+    weights: list[float] = []
+    samples = 0
+    for rank in range(share.of):
+        set_generator_states(states)
+        batch, samples, weight = collate(share._replace(rank=rank))
+        batches.append(batch)
+        weights.append(weight)
+    return batches, samples, weights
+
 # %% ../../nbs/03_data/03_streams.ipynb #6fe67ae3
 class SeededStream(IterableDataset):
     "Cut an iterable data set into batches of examples, each with seeded generators and a mark."
@@ -381,17 +399,24 @@ class SeededStream(IterableDataset):
 # %% ../../nbs/03_data/03_streams.ipynb #32050f03
 class CountingCollate:
     "Collate the part of this process; return it with the number of examples of all processes, its weight and the mark."
-    def __init__(self, collate: Callable[[list], Any], size: int | None, share: RankShard = UNSHARDED):
+    def __init__(
+        self,
+        collate: Callable[[list], Any],
+        size: int | None,
+        share: RankShard = UNSHARDED,
+        everyone: bool = False,  # return lists of the batches and weights of all processes
+    ):
         self.collate = collate
         self.size = size
         self.share = share
+        self.everyone = everyone
     def __call__(self, given: tuple[list, StreamMark | None] | None):
         if given is None: return None
         group, mark = given
         try:
-            if not self.size: return *self._ready(group), mark
-            mine, samples, weight = split_evenly(self.share, group)
-            return self.collate(mine), samples, weight, mark
+            if not self.everyone: return *self._own(group, self.share), mark
+            batches, samples, weights = collate_for_all(self.share, partial(self._own, group))
+            return batches, samples, weights, mark
         except StopIteration as error:
             raise ended_early(f"the data_collator raised it{self._place(mark)}") from error
 
@@ -400,11 +425,16 @@ class CountingCollate:
         upto = "" if mark is None else f" at sample {mark.given} of this reader"
         return upto + ("" if info is None else f" in data worker {info.id}")
 
-    def _ready(self, batches: list):
+    def _own(self, group: list, share: RankShard):
+        if not self.size: return self._ready(group, share)
+        mine, samples, weight = split_evenly(share, group)
+        return self.collate(mine), samples, weight
+
+    def _ready(self, batches: list, share: RankShard):
         sizes = [infer_batch_size(b) or 1 for b in batches]
-        mine = self.share.rank if self.share.together > 1 else 0
+        mine = share.rank if share.together > 1 else 0
         own = sizes[mine] if mine < len(batches) else 0
-        return self.collate(batches[mine if own else 0]), sum(sizes), self.share.weight(own, sum(sizes))
+        return self.collate(batches[mine if own else 0]), sum(sizes), share.weight(own, sum(sizes))
 
 # %% ../../nbs/03_data/03_streams.ipynb #73dd44bb
 def skip_samples(
@@ -464,9 +494,16 @@ def check_same_readers(
 # %% ../../nbs/03_data/03_streams.ipynb #d3d1c5b5
 class StreamSource(BatchSource):
     "Read an iterable data set from a position on, by states or by reading up to it."
-    def __init__(self, loader: DataLoader, seed: int, share: RankShard = UNSHARDED):
+    def __init__(
+        self,
+        loader: DataLoader,
+        seed: int,
+        share: RankShard = UNSHARDED,
+        everyone: bool = False,  # yield lists of the batches and weights of all processes
+    ):
         self.loader = loader
         self.share = share
+        self.everyone = everyone
         self._workers = None
         try:
             self.batches = len(loader) // share.together if loader.drop_last else -(-len(loader) // share.together)
@@ -517,7 +554,7 @@ class StreamSource(BatchSource):
         stream.then = bookmark["batch_size"] if bookmark else size
         stream.marks = marks
         stream.last = last if workers else -1
-        counted = CountingCollate(with_seeded_generators(self.loader.collate_fn), size, self.share)
+        counted = CountingCollate(with_seeded_generators(self.loader.collate_fn), size, self.share, self.everyone)
         readers = {"num_workers": workers, "batch_size": size}
         self.bookmark = readers
         if workers and self._workers is None:

@@ -9,17 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..core.errors import checked_class
 from ..core.seeding import mix_seed
 from .collate import PaddingCollator, Tokenizer, check_tokenizer, pad_batch, pad_features
-from .collate import ragged_error, require_pt_tensors
+from .collate import check_return_tensors, ragged_error, to_return_type
 
 # %% auto #0
 __all__ = ['round_up', 'pad_rows', 'padding_side', 'find_special_tokens', 'mask_token_id', 'mask_tokens', 'word_ids',
-           'expand_to_words', 'pad_texts', 'pad_token_lists', 'check_masking', 'DataCollatorForLanguageModeling',
-           'DataCollatorForWholeWordMask', 'pop_labels', 'pad_texts_and_pop_labels',
+           'expand_to_words', 'mask_arrays', 'pad_texts', 'pad_token_lists', 'check_masking',
+           'DataCollatorForLanguageModeling', 'DataCollatorForWholeWordMask', 'pop_labels', 'pad_texts_and_pop_labels',
            'DataCollatorForTokenClassification', 'DataCollatorForSeq2Seq', 'DataCollatorForMultipleChoice',
            'DataCollatorWithFlattening']
 
@@ -94,6 +95,30 @@ def expand_to_words(numbers: torch.Tensor, chosen: torch.Tensor):
     same = (numbers[:, :, None] == numbers[:, None, :]) & (numbers >= 0)[:, :, None]
     return (same & chosen[:, None, :]).any(2)
 
+# %% ../../nbs/03_data/05_text_collators.ipynb #1d1f6ef0
+def mask_arrays(
+    collator: DataCollatorForLanguageModeling,
+    ids: np.ndarray,  # shape (batch, length)
+    kept: np.ndarray,  # True where nothing may be masked
+    numbers: torch.Tensor | None,  # index of each token's word, if whole words are masked
+    generator: np.random.Generator | torch.Generator | None,  # None: the global generator of NumPy
+) -> tuple[np.ndarray, np.ndarray]:
+    "Return masked inputs and labels as arrays."
+    own = generator if isinstance(generator, np.random.Generator) else None
+    draw: Any = np.random if own is None else own
+    integers: Any = np.random.randint if own is None else own.integers
+    chosen = draw.binomial(1, np.where(kept, 0.0, collator.mlm_probability), size=ids.shape).astype(bool)
+    if numbers is not None:
+        chosen = expand_to_words(numbers, torch.from_numpy(chosen)).numpy()
+    labels = np.where(chosen, ids, -100)
+    replace, other = collator.mask_replace_prob, collator.random_replace_prob
+    covered = draw.binomial(1, replace, size=ids.shape).astype(bool) & chosen
+    inputs = np.where(covered, mask_token_id(collator.tokenizer), ids)
+    if replace == 1 or other == 0: return inputs, labels
+    changed = draw.binomial(1, other / (1 - replace), size=ids.shape).astype(bool) & chosen & ~covered
+    inputs[changed] = integers(low=0, high=len(collator.tokenizer), size=np.count_nonzero(changed), dtype=np.int64)
+    return inputs, labels
+
 # %% ../../nbs/03_data/05_text_collators.ipynb #bd151868
 def pad_texts(tokenizer: Tokenizer, features: list, multiple: int | None):
     "Return a padded batch, its special tokens and its token offsets; None for those that the examples lack."
@@ -162,13 +187,17 @@ class DataCollatorForLanguageModeling:
     random_replace_prob: float = 0.1     # probability that a chosen token is replaced by a random one
     pad_to_multiple_of: int | None = None
     return_tensors: str = "pt"
-    seed: int | None = None              # selects other random numbers than the run's seed alone
+    # in a run: selects other random numbers than the run's seed alone; outside: of the first batch, the others follow
+    seed: int | None = None
     reads = ("special_tokens_mask", "offset_mapping")   # columns that the collator reads and the model does not
+    in_run = False                                      # True while a run makes a batch
+    not_state = ("generator", "in_run")                 # in a run, the position of a batch determines its masks
 
     def __post_init__(self):
         # a tokenizer without pad() will do for lists of tokens
         check_tokenizer(self, self.tokenizer, pads=False)
-        require_pt_tensors(self.return_tensors)
+        check_return_tensors(self.return_tensors)
+        self.generator: torch.Generator | np.random.Generator | None = None
         if not self.mlm and self.whole_word_mask:
             raise ValueError("whole_word_mask=True masks words, but mlm=False masks nothing. Give mlm=True, or leave"
                              " whole_word_mask out.")
@@ -180,22 +209,38 @@ class DataCollatorForLanguageModeling:
 
     def __call__(self, features: list, return_tensors: str | None = None):
         "Return a padded batch with labels."
-        require_pt_tensors(return_tensors or self.return_tensors)
+        kind = return_tensors or self.return_tensors
+        check_return_tensors(kind)
         batch, special, offsets = pad_texts(self.tokenizer, features, self.pad_to_multiple_of)
         ids = batch["input_ids"]
         if self.mlm:
-            batch["input_ids"], batch["labels"] = self._mask(ids, special, offsets)
+            batch["input_ids"], batch["labels"] = self._mask(ids, special, offsets, kind)
         else:
             pad = getattr(self.tokenizer, "pad_token_id", None)
             batch["labels"] = ids.clone() if pad is None else ids.masked_fill(ids == pad, -100)
-        return batch
+        return to_return_type(batch, kind)
 
-    def _mask(self, ids: torch.Tensor, special: torch.Tensor | None, offsets: torch.Tensor | None):
+    def create_rng(self):
+        "Make the generator that the batches outside of a run share, from the seed and the number of the data worker."
+        worker = torch.utils.data.get_worker_info()
+        self.generator = self._make_generator(self.seed + (0 if worker is None else worker.id))
+
+    def _make_generator(self, seed: int) -> torch.Generator | np.random.Generator:
+        "Return a generator of the library whose tensors are returned."
+        return np.random.default_rng(seed) if self.return_tensors == "np" else torch.Generator().manual_seed(seed)
+
+    def _current_generator(self) -> Any:
+        "Return the generator for a batch: None without a seed, one of its own for each position in a run."
+        if self.seed is None: return None
+        if self.in_run: return self._make_generator(mix_seed(self.seed, int(torch.randint(1 << 62, ()))))
+        if self.generator is None:
+            self.create_rng()
+        return self.generator
+
+    def _mask(self, ids: torch.Tensor, special: torch.Tensor | None, offsets: torch.Tensor | None, kind: str):
         "Return the masked inputs and the labels; raise ValueError if whole words are masked without offsets."
         special = find_special_tokens(self.tokenizer, ids) if special is None else special
-        own = None
-        if self.seed is not None:
-            own = torch.Generator().manual_seed(mix_seed(self.seed, int(torch.randint(1 << 62, ()))))
+        own = self._current_generator()
         kept = special
         numbers = None
         if self.whole_word_mask:
@@ -206,6 +251,7 @@ class DataCollatorForLanguageModeling:
                 )
             numbers, first = word_ids(offsets, special)
             kept = ~first
+        if kind == "np": return mask_arrays(self, ids.numpy(), kept.numpy(), numbers, own)
         chosen = torch.bernoulli(
             torch.full(ids.shape, float(self.mlm_probability)).masked_fill_(kept, 0.0), generator=own
         ).bool()
@@ -257,7 +303,7 @@ class DataCollatorForTokenClassification:
             batch["labels"] = pad_rows(
                 labels, self.label_pad_token_id, padding_side(self.tokenizer), batch["input_ids"].shape[1]
             )
-        return batch
+        return to_return_type(batch, return_tensors or self.return_tensors)
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #1cad9c51
 @checked_class
@@ -279,12 +325,13 @@ class DataCollatorForSeq2Seq:
     def __call__(self, features: list, return_tensors: str | None = None):
         "Return a padded batch; `label` becomes `labels`."
         batch, labels = pad_texts_and_pop_labels(self, features, return_tensors)
-        if labels is None: return batch
+        kind = return_tensors or self.return_tensors
+        if labels is None: return to_return_type(batch, kind)
         batch["labels"] = self._labels(labels)
         prepare = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
         if prepare is not None:
             batch["decoder_input_ids"] = prepare(labels=batch["labels"])
-        return batch
+        return to_return_type(batch, kind)
 
     def _labels(self, labels: list):
         "Return the labels as one tensor; raise ValueError if their lengths differ and padding is off."
@@ -315,7 +362,8 @@ class DataCollatorForMultipleChoice:
         flat = [{k: v[i] for k, v in f.items()} for f in features for i in range(choices)]
         padded = pad_batch(self, flat, return_tensors)
         batch = {k: v.view(len(features), choices, -1) for k, v in padded.items()}
-        return batch if labels is None else batch | {"labels": torch.tensor(labels)}
+        if labels is not None: batch["labels"] = torch.tensor(labels)
+        return to_return_type(batch, return_tensors or self.return_tensors)
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #ec77a24c
 @checked_class
@@ -331,7 +379,8 @@ class DataCollatorWithFlattening:
 
     def __call__(self, features: list, return_tensors: str | None = None, separator_id: int | None = None):
         "Return a batch of one row."
-        require_pt_tensors(return_tensors or self.return_tensors)
+        kind = return_tensors or self.return_tensors
+        check_return_tensors(kind)
         first = self.separator_id if separator_id is None else separator_id
         texts = [torch.as_tensor(f["input_ids"]) for f in features]
         labels = [torch.as_tensor(f.get("labels", t)).clone() for f, t in zip(features, texts)]
@@ -351,4 +400,4 @@ class DataCollatorWithFlattening:
                 "max_length_q": max(sizes),
                 "max_length_k": max(sizes),
             }
-        return batch
+        return to_return_type(batch, kind)

@@ -24,11 +24,12 @@ from .collectives import world_size
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_launch_environment
 from .unused_parameters import UnusedParameters
+from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
 
 # %% auto #0
 __all__ = ['NO_CONTEXT', 'mixed_precision', 'check_fp16', 'should_use_cpu', 'kwargs_handlers', 'make_world',
-           'destroy_process_group_at_exit', 'unwrap', 'IsolatedAccelerator', 'ReplicatedModel', 'Device',
-           'AsyncHostCopy', 'copy_in_stream_order', 'empty_device_cache']
+           'destroy_process_group_at_exit', 'unwrap', 'IsolatedAccelerator', 'ignored_by_ddp', 'ReplicatedModel',
+           'Device', 'AsyncHostCopy', 'copy_in_stream_order', 'empty_device_cache']
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #nc35d799
 if TYPE_CHECKING:
@@ -215,6 +216,19 @@ class IsolatedAccelerator:
 
 # %% ../../nbs/04_device/04_accelerator.ipynb #n42f1dc4
 NO_CONTEXT = nullcontext()
+_DDP_IGNORED = "_ddp_params_and_buffers_to_ignore"   # the attribute that DDP reads
+
+@contextmanager
+def ignored_by_ddp(model: torch.nn.Module) -> Iterator[None]:
+    "Let DDP ignore quantized weights inside the block: they are the same in all processes, and some cannot be sent."
+    before = vars(model).get(_DDP_IGNORED)
+    vars(model)[_DDP_IGNORED] = [*(before or ()), *(o.name for o in read_only_weights(model))]
+    try:
+        yield
+    finally:
+        del vars(model)[_DDP_IGNORED]
+        if before is not None:
+            vars(model)[_DDP_IGNORED] = before
 
 class ReplicatedModel:
     "Average the gradients of a model that each process holds completely, with DDP; do nothing with one process."
@@ -352,7 +366,13 @@ class Device:
         sharded = None
         with self.patches.activated(), self._isolated.preparing(model) as accelerator:
             if self._sharding_config is None:
-                wrapped = accelerator.prepare_model(model)
+                # None: as the settings of Accelerate have it
+                placement = False if stays_in_place(model) else None
+                if is_of_bitsandbytes(model):
+                    move_model(model, self.device)
+                    placement = False
+                with ignored_by_ddp(model):
+                    wrapped = accelerator.prepare_model(model, device_placement=placement)
             else:
                 # only for the precision
                 wrapped = accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)

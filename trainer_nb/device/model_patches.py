@@ -24,10 +24,10 @@ from ..core.errors import suggest_names, warn
 # %% auto #0
 __all__ = ['PATCH_ARGS', 'CHECKPOINTING_METHODS', 'Patch', 'ModelPatch', 'GlobalPatch', 'PatchSet', 'BufferRestorer',
            'buffer_context', 'find_blocks', 'checkpointed_forward', 'checkpoint_blocks', 'checkpoint_by_method',
-           'enable_activation_checkpointing', 'activation_checkpointing_patch', 'use_cache_patch', 'should_compile',
-           'check_compile_backend', 'compile_patches', 'supports_tf32', 'tf32_patch', 'liger_patch', 'neftune_hook',
-           'neftune_patch', 'iter_named_tensors', 'LayerCall', 'NotFinite', 'OverflowDetector', 'overflow_patch',
-           'make_patches', 'apply_patches']
+           'enable_activation_checkpointing', 'activation_checkpointing_patch', 'store_use_cache', 'use_cache_patch',
+           'should_compile', 'check_compile_backend', 'compile_patches', 'supports_tf32', 'tf32_patch', 'liger_patch',
+           'neftune_hook', 'neftune_patch', 'iter_named_tensors', 'LayerCall', 'NotFinite', 'OverflowDetector',
+           'overflow_patch', 'make_patches', 'apply_patches']
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #7bfadb31
 class Patch(Protocol):
@@ -269,6 +269,12 @@ def activation_checkpointing_patch(model: torch.nn.Module, args: TrainingArgumen
     return ModelPatch(model, lambda: enable_activation_checkpointing(model, args))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #da45313c
+def store_use_cache(model: torch.nn.Module | None, args: TrainingArguments):
+    "Store use_cache in the configuration of a model of transformers, as the Trainer does; it is saved with the model."
+    config = getattr(model, "config", None)
+    if hasattr(config, "get_text_config"):
+        config.use_cache = args.use_cache
+
 def use_cache_patch(model: torch.nn.Module, args: TrainingArguments) -> ModelPatch | None:
     """Return a patch that sets use_cache in each call; None if the configuration
     already has this value or has no such option."""
@@ -391,7 +397,10 @@ class LayerCall:
     ):
         self.name = name or "(the model)"
         self.kind = type(module).__name__
-        found = [*module.named_parameters(recurse=False), *iter_named_tensors("input", given),
+        # of a quantized weight there are only codes here
+        weights = [(n, p) for n, p in module.named_parameters(recurse=False)
+                   if p.requires_grad or p.is_floating_point() and not hasattr(p, "__tensor_flatten__")]
+        found = [*weights, *iter_named_tensors("input", given),
                  *iter_named_tensors("output", output)]
         found = [(label, t) for label, t in found if t.numel()]
         self.labels = [label for label, _ in found]

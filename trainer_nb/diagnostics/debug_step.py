@@ -16,6 +16,7 @@ from ..core.errors import InvalidOperation, missing_attribute_error
 from ..core.interrupts import exclusive
 from ..core.seeding import generator_states, preserve_generators, set_generator_states
 from ..device.sharding import full_tensor, require_several_processes
+from ..device.weight_storage import is_read_only, weight_shape
 from ..display.tables import Table
 from ..engine.loop import capture_editable_state, check_can_train, enter_training, reach_next_step, guarded
 from ..engine.loop import handle_end_of_data, raise_failure, record_manual_changes, run_all_pending
@@ -39,8 +40,9 @@ class Gradients(Table):
         "Measure the present gradients of a model's parameters, in float32."
         rows = cls()
         for name, p in model.named_parameters():
-            weight_norm = full_tensor(p.detach()).norm().item()
-            row = {"name": name, "shape": tuple(p.shape), "grad_norm": None, "grad_mean": None, "grad_max": None}
+            # the codes of a quantized weight have no norm
+            weight_norm = None if is_read_only(p) else full_tensor(p.detach()).norm().item()
+            row = {"name": name, "shape": tuple(weight_shape(p)), "grad_norm": None, "grad_mean": None, "grad_max": None}
             row |= {"weight_norm": weight_norm, "ratio": None}
             if p.grad is not None:
                 g = full_tensor(p.grad.detach()).float()

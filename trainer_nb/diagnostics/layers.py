@@ -21,6 +21,7 @@ from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch
 from ..device.accelerator import unwrap
 from ..device.sharding import full_tensor, is_dtensor
+from ..device.weight_storage import is_read_only, weight_shape
 from .debug_step import DebugStep, capture_editable_tensors
 from .interpret import get_first_batch
 from .isolated import isolated_training
@@ -68,12 +69,14 @@ def named_layers(model: torch.nn.Module) -> dict[str, nn.Module]:
 def own_parameters(
     layers: Mapping[str, nn.Module],  # as returned by `named_layers`
 ) -> dict[str, list[tuple[str, nn.Parameter]]]:
-    "Return each layer's own parameters as (name, parameter), shared ones only for the first layer."
+    """Return each layer's own parameters as (name, parameter), shared ones only for the first layer; without
+    quantized and offloaded ones."""
     seen: set[int] = set()
     params: dict[str, list[tuple[str, nn.Parameter]]] = {}
     for name, module in layers.items():
         prefix = "" if name == "(the model)" else f"{name}."
-        params[name] = [(prefix + n, p) for n, p in module.named_parameters(recurse=False) if id(p) not in seen]
+        each = module.named_parameters(recurse=False)
+        params[name] = [(prefix + n, p) for n, p in each if id(p) not in seen and not is_read_only(p)]
         seen.update(id(p) for _, p in params[name])
     return params
 
@@ -582,6 +585,8 @@ def set_trainable(
     hold_eval_mode(run.modes, learner.model, groups, names, eval_mode)
     for name in names:
         for _, p in groups[name]:
+            # quantized weights stay frozen
+            if is_read_only(p): continue
             p.requires_grad_(trainable)
             p.grad = None
     # rebuilt for the present trainable parameters
@@ -618,6 +623,10 @@ def add_missing_parameters(learner: TrainerBase):
         missing = [p for p in fresh["params"] if id(p) not in known]
         if not missing: continue
         home = next((known[id(p)] for p in fresh["params"] if id(p) in known), None)
+        if home is None and "lr" not in fresh:
+            # one of the Trainer's two groups may be empty
+            same = (g for g in run.optimizer.param_groups if g.get("weight_decay") == fresh["weight_decay"])
+            home = next((g for g in same if not g["params"]), None)
         if home is not None:
             home["params"].extend(missing)
         else:
@@ -669,10 +678,10 @@ def summarize_model(learner: TrainerBase) -> ModelSummary:
         rate = rate_of.get(id(own[0]))
         trained = [p.requires_grad for p in own]
         rows.append({"layer": name or "(the model)", "kind": type(module).__name__, "output": shapes.get(name),
-                     "parameters": GroupedInt(sum(p.numel() for p in own)),
+                     "parameters": GroupedInt(sum(weight_shape(p).numel() for p in own)),
                      "trainable": "yes" if all(trained) else "in part" if any(trained) else "no",
                      "group": group_of.get(id(own[0])), "lr": None if rate is None else float(rate)})
-    total = sum(p.numel() for p in learner.model.parameters())
+    total = sum(weight_shape(p).numel() for p in learner.model.parameters())
     trainable = sum(p.numel() for p in learner.model.parameters() if p.requires_grad)
     rows.title = f"{total:,} parameters, {trainable:,} of them trainable"
     return rows

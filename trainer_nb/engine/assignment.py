@@ -5,6 +5,9 @@
 # %% ../../nbs/06_engine/23_assignment.ipynb #45c87c19
 from __future__ import annotations
 
+from functools import partial
+from types import MethodType
+
 from ..args.names import SUGGESTED_NAMES
 from ..args.training_args import TrainingArguments
 from ..core.errors import is_misspelling, misspelt_error, of_package, uses_name
@@ -12,14 +15,24 @@ from .overrides import TrainerBase
 from .settings import SETTABLE
 
 # %% auto #0
-__all__ = ['SETTINGS', 'READ_ONLY', 'NOT_ATTRIBUTES', 'find_attribute', 'public_methods', 'setting_hint', 'check_assignment']
+__all__ = ['SETTINGS', 'READ_ONLY', 'NOT_ATTRIBUTES', 'FIXED_VALUES', 'check_fixed_value', 'is_same', 'find_attribute',
+           'public_methods', 'setting_hint', 'check_assignment', 'forget_early_assignments']
 
 # %% ../../nbs/06_engine/23_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
 
 # properties without a setter: what to do instead
 READ_ONLY = {
-    "args": "learn.set(...) changes settings, and the others are given to a new Learner(model, args)",
+    "accelerator": "it is made from the settings when it is first needed, such as accelerator_config=, bf16= and fsdp=;"
+                   " give these to the Learner",
+    "model_wrapped": "Accelerate makes the wrapper when the run is prepared; a module that wraps the model can be the"
+                     " Learner's model",
+    "is_in_train": "it is True while a verb trains, such as learn.train()",
+    "is_fsdp_enabled": "fsdp='full_shard' in the settings shards the model, with learn.launch(n)",
+    "is_model_parallel": "the devices of the model's layers decide; from_pretrained(..., device_map=) places them",
+    "place_model_on_device": "a model whose layers from_pretrained(..., device_map=) has placed stays where it is",
+    "gather_function": "an evaluation collects the results of all processes in the order of the data; override"
+                       " prediction_step or evaluation_loop, or give the Learner preprocess_logits_for_metrics=",
     "history": "it belongs to the run; trainer_nb.follow(path) shows the history of another one",
     "processes": "learn.launch(n) moves the run to n processes",
     "watched": "learn.watch(...) begins to measure layers",
@@ -27,6 +40,41 @@ READ_ONLY = {
 }
 # names that read like a part of the learner
 NOT_ATTRIBUTES = {"callbacks": "learn.add_callback(...) adds a callback, and learn.pop_callback(...) removes one"}
+
+# attributes of the Trainer that its loop or another library reads, and nothing here: the only values that they can have
+_OTHER_LIBRARIES = "DeepSpeed and XLA are unsupported; leave it out, or shard the model with fsdp='full_shard'"
+_OWN_LOOP = (
+    "it belongs to the Trainer's loop, and the loop here does not read it; learn.history and learn.state have the"
+    " losses and counts"
+)
+FIXED_VALUES: dict[str, tuple[tuple, str]] = {
+    "deepspeed": ((None,), _OTHER_LIBRARIES),
+    **dict.fromkeys(
+        ("is_deepspeed_enabled", "is_fsdp_xla_enabled", "is_fsdp_xla_v1_enabled", "is_fsdp_xla_v2_enabled"),
+        ((False, None), _OTHER_LIBRARIES),
+    ),
+    "is_distributed_loading_by_transformers": (
+        (False,), "a run starts with the whole model in each process; fsdp='full_shard' divides it"
+    ),
+    **dict.fromkeys(
+        (
+            "_memory_tracker", "_loggers_initialized", "_globalstep_last_logged", "_total_loss_scalar", "_tr_loss",
+            "_initial_global_step", "_initial_num_input_tokens_seen", "_mixed_mesh_grads",
+        ),
+        ((), _OWN_LOOP),
+    ),
+}
+
+def check_fixed_value(learner: TrainerBase, name: str, value: object) -> None:
+    "Raise AttributeError for an attribute of the Trainer that nothing here reads, unless code of a subclass does."
+    values, reason = FIXED_VALUES[name]
+    if any(value is v for v in values) or uses_name(learner, name): return
+    raise AttributeError(f"learn.{name} = ... would change nothing: {reason}.")
+
+def is_same(value: object, present: object) -> bool:
+    "Return whether an assignment of a value would change nothing."
+    if value is present: return True
+    return type(value) is type(present) and isinstance(value, (bool, int, str, MethodType, partial)) and value == present
 
 def find_attribute(cls, name: str):
     """Return the class that defines an attribute, and the attribute's definition
@@ -53,29 +101,43 @@ def _call_of(name: str) -> str:
     if name in SETTABLE: return f"learn.set({name}=...)"
     return f"Learner(..., {name}=...)" if name in SETTINGS else f"learn.{name}(...)"
 
-def check_assignment(learner: TrainerBase, name: str, value):
-    "Raise AttributeError for an assignment that would have no effect."
-    if name[0] == "_": return
+def check_assignment(learner: TrainerBase, name: str, value) -> bool:
+    """Raise AttributeError for an assignment that would have no effect; return True if nothing is left to be assigned:
+    the attribute has this value and cannot have another, or the constructor will replace it."""
+    if "run_state" not in vars(learner) and isinstance(find_attribute(type(learner), name)[1], property):
+        vars(learner)[name] = value
+        return True
+    if name in FIXED_VALUES:
+        check_fixed_value(learner, name, value)
+        return False
+    if name[0] == "_": return False
     owner, there = find_attribute(type(learner), name)
     fixed = isinstance(there, property) and there.fset is None
     if fixed and name not in SETTINGS and of_package(owner):
+        if is_same(value, getattr(learner, name)): return True
         hint = READ_ONLY.get(name, "it belongs to the run, which keeps it up to date")
         raise AttributeError(f"learn.{name} cannot be assigned: {hint}.")
     if name in NOT_ATTRIBUTES and owner is None and not uses_name(learner, name):
         raise AttributeError(f"learn.{name} = ... would change nothing: {NOT_ATTRIBUTES[name]}.")
     if owner is not None and not (fixed and name in SETTINGS):
         method = callable(there) and not hasattr(there, "__set__") and of_package(owner)
-        if not method or callable(value): return
+        if not method or callable(value): return False
         raise AttributeError(
             f"{name} is a method of the learner, and learn.{name} = ... would replace it by {value!r}; call it:"
             f" learn.{name}(...)."
         )
     meant = name if name in SETTINGS else SUGGESTED_NAMES.get(name)
     close = {known for known in (*SETTINGS, *public_methods(type(learner))) if is_misspelling(name, known)}
-    if meant not in SETTINGS and not close: return
-    if uses_name(learner, name): return
+    if meant not in SETTINGS and not close: return False
+    if uses_name(learner, name): return False
     if meant in SETTINGS:
         raise AttributeError(
             f"learn.{name} = ... would change nothing: {meant} is a setting, and {setting_hint(meant)}."
         )
     raise misspelt_error("learn", "the learner", name, map(_call_of, sorted(close)))
+
+# %% ../../nbs/06_engine/23_assignment.ipynb #5ccf80a5
+def forget_early_assignments(learner: TrainerBase) -> None:
+    "Remove the values of the learner's own attributes that a subclass has assigned before the constructor."
+    for name in [n for n in vars(learner) if hasattr(find_attribute(type(learner), n)[1], "__set__")]:
+        del vars(learner)[name]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -17,6 +18,7 @@ from ..args.training_args import TrainingArguments
 from ..args.parallel import splits_batches
 from ..core.errors import short_repr, warn
 from ..data.collate import RemoveColumns, kept_columns, log_dropped_columns
+from ..data.loader import ResumableLoader
 from ..data.sampling import BalancedBatchSampler, EpochSampler, LengthGroupedSampler, sample_lengths
 from .signatures import positional_args
 
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ['LOADER_ARGS', 'is_iterable_only', 'IterableWrapper', 'to_iterable_dataset', 'check_dataset', 'check_train_dataset',
            'check_given_data', 'check_eval_data', 'warn_ignored_loader_args', 'signature_columns',
            'drop_unused_columns', 'column_dropping_collator', 'make_train_sampler', 'per_process_batch_size',
-           'check_sampling_strategy', 'make_train_loader', 'find_eval_dataset', 'make_test_loader', 'count_samples',
-           'total_train_batch_size', 'initial_training_values']
+           'check_sampling_strategy', 'make_train_loader', 'find_eval_dataset', 'make_test_loader', 'KeptLoader',
+           'own_eval_sets', 'make_eval_loader', 'count_samples', 'total_train_batch_size', 'initial_training_values']
 
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #40e62b11
 def is_iterable_only(dataset: Any) -> bool:
@@ -179,7 +181,7 @@ def warn_ignored_loader_args(args: TrainingArguments) -> None:
 def signature_columns(learner: TrainerBase) -> list[str]:
     "Return the names of the columns to keep: the arguments of forward, and the labels."
     facts = learner.model_facts
-    return sorted({*facts.arguments, "label", "label_ids", "labels", *facts.label_names})
+    return sorted({*facts.arguments, "label", "label_ids", "labels", *learner.label_names})
 
 def _allowed_columns(learner: TrainerBase, collate: Callable) -> set[str]:
     learner._set_signature_columns_if_needed()
@@ -332,6 +334,51 @@ def make_test_loader(learner: TrainerBase, dataset: Any) -> DataLoader:
     options = _loader_options(learner.args, per_process_batch_size(learner, learner.args.eval_batch_size), collate)
     if is_iterable_only(dataset): return DataLoader(to_iterable_dataset(dataset), **options)
     return DataLoader(dataset, sampler=learner._get_eval_sampler(dataset), **options)
+
+# %% ../../nbs/06_engine/07_dataloaders.ipynb #7bbf5bea
+@dataclass
+class KeptLoader:
+    "Hold the loader of an evaluation set whose workers stay, with what it was made of."
+    dataset: Any
+    collate: Any
+    settings: dict[str, Any]
+    loader: DataLoader
+    feed: ResumableLoader | None = None   # made by the first evaluation; has the workers
+    key: tuple = ()                       # the seed and the share of the data with which it was made
+
+    def close(self) -> None:
+        "End the workers."
+        if self.feed is not None:
+            self.feed.close()
+
+def own_eval_sets(learner: TrainerBase) -> list:
+    "Return the learner's evaluation sets."
+    return list(learner.eval_dataset.values()) if isinstance(learner.eval_dataset, dict) else [learner.eval_dataset]
+
+def make_eval_loader(
+    learner: TrainerBase,
+    eval_dataset: Any,  # a data set, or the name of one; None: the learner's own
+) -> DataLoader:
+    "Return the loader of an evaluation; one whose workers stay is kept for the next."
+    dataset = find_eval_dataset(learner, eval_dataset)
+    own = own_eval_sets(learner)
+    if not any(dataset is one for one in own): return learner.get_test_dataloader(dataset)
+    names = ("per_device_eval_batch_size", "remove_unused_columns", "label_names", "use_cpu")
+    settings = {k: v for k, v in vars(learner.args).items() if k.startswith("dataloader_") or k in names}
+    found = None
+    for kept in list(learner.run_state.eval_loaders):
+        current = kept.collate is learner.data_collator and kept.settings == settings
+        if kept.dataset is dataset and current:
+            found = kept
+        elif kept.dataset is dataset or not any(kept.dataset is one for one in own):
+            kept.close()
+            learner.run_state.eval_loaders.remove(kept)
+    if found is not None: return found.loader
+    loader = learner.get_test_dataloader(dataset)
+    if getattr(loader, "persistent_workers", False):
+        learner.run_state.eval_loaders.append(KeptLoader(dataset, learner.data_collator, settings, loader))
+    return loader
+
 
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #1126a512
 def count_samples(loader: Any) -> int | None:

@@ -22,7 +22,7 @@ from ..device.collectives import World
 
 # %% auto #0
 __all__ = ['OUTPUT_HINTS', 'pad_to_largest', 'concat_outputs', 'OutputGatherer', 'LossGatherer', 'EvalPrediction',
-           'EvalLoopOutput', 'PredictionOutput', 'metrics_format', 'metrics_table', 'require_output_dir', 'write_json',
+           'EvalLoopOutput', 'PredictionOutput', 'metrics_format', 'metrics_table', 'make_save_dir', 'write_json',
            'save_metrics']
 
 # %% ../../nbs/06_engine/24_eval_outputs.ipynb #3f58d62d
@@ -214,11 +214,9 @@ def metrics_table(
     return "\n".join([f"***** {split} metrics *****", *rows])
 
 # %% ../../nbs/06_engine/24_eval_outputs.ipynb #14203f92
-def require_output_dir(args: TrainingArguments, verb: str) -> Path:
-    "Return the run's output folder; create it if it is missing. Raise ValueError if none is configured."
-    if args.output_dir is None:
-        raise ValueError(f"{verb} has no folder to write to; give the Learner an output_dir=.")
-    folder = Path(args.output_dir)
+def make_save_dir(args: TrainingArguments) -> Path:
+    "Return the folder of the run's saved files; create it if it is missing."
+    folder = Path(args.save_dir)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

@@ -167,10 +167,18 @@ class EvalBatches:
         self.share = share
         self.even = even
         self.loader = dataloader
-        self.feed = ResumableLoader(dataloader, self.seed, share)
+        # the loader with its workers, if they stay for the next evaluation
+        self.kept = next((one for one in learner.run_state.eval_loaders if one.loader is dataloader), None)
+        key = self.seed, share
+        feed = None
+        if self.kept is not None:
+            feed = self.kept.feed if self.kept.key == key else None
+            self.kept.key = key
+        self.feed = ResumableLoader(dataloader, self.seed, share) if feed is None else feed
 
     def __iter__(self):
         last = None
+        finished = False
         try:
             for k in count():
                 if not (window := self.feed.take(self.cursor, 1)): break
@@ -181,8 +189,11 @@ class EvalBatches:
                 yield batch if is_own else None, samples
             if self.even and 0 < k % self.share.of <= self.share.rank:
                 yield ResumableLoader(self.loader, self.seed).take(Cursor(), 1)[0].batch if last is None else last, 0
+            finished = True
         finally:
-            self.feed.close()
+            if self.kept is not None:
+                self.kept.feed = self.feed if finished else None
+            self.feed.close(workers=self.kept is None or not finished)
 
     def at_end(self) -> bool:
         "Return whether the current batch is the last one; may read another one."
@@ -375,12 +386,18 @@ def evaluation_loop(
 
 # %% ../../nbs/06_engine/25_evaluate.ipynb #6a3ea3d9
 def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:
-    "Combine the results of all processes: rank 0 has the predictions, all ranks have the metrics."
-    world = found.learner.run_state.device.world
+    """Combine the results of all processes: all ranks have the metrics. Rank 0 has the predictions, as have all ranks if
+    they are asked for: by predict(), or by an override of evaluation_loop()."""
+    learner = found.learner
+    world = learner.run_state.device.world
+    overridden = not type(learner).evaluation_loop.__module__.startswith("trainer_nb.")
+    everywhere = found.purpose == "Prediction" or overridden
     streamed = found.streams.found()
     for gathered in (found.predictions, found.labels, found.inputs, found.losses):
         gathered.gather_processes(world)
-    out = world.run_on_main(lambda: finish_evaluation(found, streamed, prefix), to_send=lambda out: out.metrics)
+    def finish() -> EvalLoopOutput: return finish_evaluation(found, streamed, prefix)
+    if everywhere: return world.run_on_main(finish)
+    out = world.run_on_main(finish, to_send=lambda out: out.metrics)
     return out if world.is_main_process else EvalLoopOutput(None, None, out, found.samples)
 
 # %% ../../nbs/06_engine/25_evaluate.ipynb #8f65459a
@@ -409,7 +426,9 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
     loss = found.losses.mean(found.args.logging_nan_inf_filter)
     if loss is not None:
         metrics[f"{prefix}_loss"] = loss
-    metrics = {k if k.startswith(f"{prefix}_") else f"{prefix}_{k}": v for k, v in metrics.items()}
+    # the Trainer's order, in which a loss of compute_metrics replaces the mean
+    complete = {k: v for k, v in metrics.items() if k.startswith(f"{prefix}_")}
+    metrics = complete | {f"{prefix}_{k}": v for k, v in metrics.items() if k not in complete}
     return EvalLoopOutput(predictions, labels, metrics, found.samples)
 
 def _to_number(v):

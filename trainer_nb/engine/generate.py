@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['COMMON_GENERATION_KEYS', 'NO_GENERATION', 'DEFAULT_MAX_LENGTH', 'load_generation_config', 'put_on',
-           'generation_settings', 'generating', 'left_there', 'generate', 'padding_token', 'filled_up', 'filled_to',
-           'generating_step', 'warn_of_idle']
+           'special_token_ids', 'align_special_tokens', 'generation_settings', 'generating', 'left_there', 'generate',
+           'padding_token', 'filled_up', 'filled_to', 'generating_step', 'warn_of_idle']
 
 # %% ../../nbs/06_engine/05_generate.ipynb #442c3b86
 def load_generation_config(
@@ -63,6 +63,34 @@ def put_on(
     "Assign a generation configuration to a model."
     if given is not None and model is not None:
         model.generation_config = load_generation_config(given)
+
+# %% ../../nbs/06_engine/05_generate.ipynb #2a52187b
+def special_token_ids(processing_class) -> dict[str, int]:
+    "Return the special tokens of a tokenizer, or of a processor's tokenizer, by their names in a configuration."
+    tokenizer = getattr(processing_class, "tokenizer", processing_class)
+    ids = {name: getattr(tokenizer, name, None) for name in ("eos_token_id", "bos_token_id", "pad_token_id")}
+    return {name: token for name, token in ids.items() if token is not None}
+
+def align_special_tokens(model: torch.nn.Module, processing_class) -> dict[str, int]:
+    "Store the special tokens of a tokenizer in the model's configurations; return those that were not there."
+    get_text_config = getattr(getattr(model, "config", None), "get_text_config", None)
+    if processing_class is None or get_text_config is None: return {}
+    config = get_text_config()
+    generation = getattr(model, "generation_config", None)
+    def as_list(value): return value if isinstance(value, list) else [value]
+    changed = {}
+    for name, token in special_token_ids(processing_class).items():
+        present = getattr(config, name, None)
+        places = [present] if generation is None else [present, getattr(generation, name, None)]
+        if all(token in as_list(place) for place in places): continue
+        changed[name] = token
+        ends = name == "eos_token_id"
+        def others(value): return [t for t in as_list(value) if t is not None and t != token]
+        setattr(config, name, [token, *others(present)] if ends and isinstance(present, list) else token)
+        if generation is not None:
+            setattr(generation, name, [token, *others(places[1])] if ends else token)
+    return changed
+
 
 # %% ../../nbs/06_engine/05_generate.ipynb #18e13913
 def generation_settings(

@@ -26,10 +26,11 @@ from ..core.records import Record
 from ..core.interrupts import BATCH_WAIT, RUN_LOCK, InterruptGuard
 from ..core.seeding import preserve_generators
 from ..device.sharding import require_several_processes, to_local
+from ..device.weight_storage import is_read_only
 from ..display.tables import html_table
 from .overrides import TrainerBase
 from .prepare import prepare
-from .run_state import RunState, Task, as_callback, own_run_name, run_mean_loss
+from .run_state import RunState, Task, announce_save_dir, as_callback, own_run_name, run_mean_loss
 from .signatures import check_callable
 from .step import take_step
 from .tasks import epoch_end_tasks, record_step, run_deferred_changes, run_pending, train_metrics
@@ -201,6 +202,8 @@ def start_running(run: RunState) -> None:
         if run.device.world.is_main_process and run.history.open_log(folder, own_run_name(run)) is None:
             # it has warned; do not try again
             run.unwritable_dir = folder
+    if run.args.saves_checkpoints:
+        announce_save_dir(run)
     record_plan(run)
     run.start_clock()
 
@@ -233,7 +236,7 @@ def capture_editable_state(run: RunState) -> dict[str, Any]:
     ]
     return {
         "weights": [p._version for p in run.params],
-        "norms": param_norms(run.params),
+        "norms": param_norms([p for p in run.params if not is_read_only(p)]),
         "requires_grad": [p.requires_grad for p in run.params],
         "param_groups": groups,
         "settings": dict(vars(run.args)),

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 
+from ..core.errors import warn
 from ..core.seeding import preserve_generators
 from ..data.batch_errors import explain_forward_error, explain_loss_error, text_label, text_label_error
 from ..data.collate import to_device
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['ModelFacts', 'unwrap_model', 'inspect_model', 'extract_loss', 'describe_output', 'extract_logits', 'check_loss',
-           'explain_label_error', 'num_classes', 'label_smoothed_loss', 'call_model', 'split_labels', 'is_single_input',
-           'first_sample', 'explain_model_error', 'raise_explained', 'explain_override_error', 'compute_batch_loss',
-           'model_arguments', 'call_loss_func', 'count_labels', 'extract_labels', 'predict_batch']
+           'explain_label_error', 'num_classes', 'label_smoothed_loss', 'LabelSmoother', 'is_multi_label',
+           'warn_multi_label', 'label_smoother', 'call_model', 'split_labels', 'is_single_input', 'first_sample',
+           'explain_model_error', 'raise_explained', 'explain_override_error', 'compute_batch_loss', 'model_arguments',
+           'call_loss_func', 'count_labels', 'extract_labels', 'predict_batch']
 
 # %% ../../nbs/06_engine/02_loss.ipynb #dd134a90
 # the check for a dict comes first, because it is ten times as fast
@@ -209,7 +211,7 @@ def label_smoothed_loss(
 ) -> torch.Tensor:
     "Return the cross-entropy with label smoothing, as a mean over the labels other than -100."
     logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
-    if logits.shape == labels.shape and labels.is_floating_point():
+    if labels.is_floating_point():
         raise ValueError(
             "label_smoothing_factor spreads a part of one class over the others, and these labels are several for each"
             " sample, or numbers; leave it out."
@@ -225,6 +227,41 @@ def label_smoothed_loss(
         reduction="mean" if num_items is None else "sum",
     )
     return loss if num_items is None else loss / num_items
+
+# %% ../../nbs/06_engine/02_loss.ipynb #37a33c19
+class LabelSmoother(NamedTuple):
+    "Compute the cross-entropy with label smoothing."
+    epsilon: float
+    ignore_index: int = -100
+    def __call__(
+        self,
+        model_output: Any,
+        labels: torch.Tensor,
+        shift_labels: bool = False,  # compare output i with label i + 1
+        num_items_in_batch: int | torch.Tensor | None = None,  # divisor in place of the number of labels
+    ) -> torch.Tensor:
+        return label_smoothed_loss(model_output, labels, self.epsilon, shift_labels, num_items_in_batch)
+
+def is_multi_label(model: torch.nn.Module | None) -> bool:
+    "Return whether a model's configuration says that a sample has several labels."
+    return getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification"
+
+def warn_multi_label(model: torch.nn.Module | None, factor: float) -> None:
+    "Warn that labels are not smoothed where a sample has several."
+    if not factor or not is_multi_label(model): return
+    warn(
+        f"label_smoothing_factor={factor} has no effect: {type(model).__name__} is configured for"
+        " multi_label_classification, where no part of a target can be spread over the other classes; leave it out."
+    )
+
+def label_smoother(learner: TrainerBase) -> Callable[..., torch.Tensor] | None:
+    "Return the function that smooths the labels: the assigned one, or that of the settings; None if there is none."
+    assigned = vars(learner)
+    if "label_smoother" in assigned: return assigned["label_smoother"]
+    factor = learner.args.label_smoothing_factor
+    if not factor or is_multi_label(learner.run_state.model): return None
+    # a NamedTuple with __call__, in which mypy sees only the tuple
+    return cast(Callable[..., torch.Tensor], LabelSmoother(factor))
 
 # %% ../../nbs/06_engine/02_loss.ipynb #42d5d8cf
 def call_model(model: torch.nn.Module, inputs: Any) -> Any:
@@ -310,8 +347,10 @@ def compute_batch_loss(
     elif learner.loss_func is not None:
         loss = call_loss_func(learner, outputs, labels, inputs)
     elif labels is not None:
-        smoothing = learner.args.label_smoothing_factor
-        loss = label_smoothed_loss(outputs, labels, smoothing, learner.model_facts.is_causal, num_items)
+        shifts: dict[str, Any] = {"shift_labels": True} if learner.model_facts.is_causal else {}
+        # the labels were taken out of the batch for it
+        smoother = cast(Callable[..., torch.Tensor], learner.label_smoother)
+        loss = smoother(outputs, labels, num_items_in_batch=num_items, **shifts)
     else:
         try:
             loss = extract_loss(outputs, inputs if isinstance(inputs, _MAPPING) else ())
@@ -332,9 +371,9 @@ def model_arguments(learner: TrainerBase, inputs: Any, num_items: torch.Tensor |
         return (inputs, None) if learner.compute_loss_func is None else split_labels(inputs, learner.label_names)
     given = dict(inputs)
     labels = None
-    if learner.compute_loss_func is not None or learner.args.label_smoothing_factor:
+    if learner.compute_loss_func is not None or learner.label_smoother is not None:
         labels = given.pop("labels", None)
-    if learner.model_facts.accepts_loss_kwargs and num_items is not None:
+    if learner.model_accepts_loss_kwargs and num_items is not None:
         given["num_items_in_batch"] = num_items
     return given, labels
 
@@ -358,15 +397,17 @@ def count_labels(
 ) -> torch.Tensor | None:
     """Return the number of labels in the micro-batches, for losses that are a
     mean over all of them; None if it is not needed."""
-    if not (learner.model_facts.accepts_loss_kwargs or learner.compute_loss_func is not None): return None
+    if not (learner.model_accepts_loss_kwargs or learner.compute_loss_func is not None): return None
     if not all(isinstance(b, Mapping) and isinstance(b.get("labels"), torch.Tensor) for b in batches):
         return None
     number = sum(_counted_labels(learner, b).ne(-100).sum() for b in batches)
-    return to_device(number, learner.run_state.device.device, pin=True)
+    device = learner.run_state.device
+    # by hand, before anything is prepared, they stay where they are
+    return number if device is None else to_device(number, device.device, pin=True)
 
 def _counted_labels(learner: TrainerBase, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
     if "shift_labels" in batch: return batch["shift_labels"]
-    return batch["labels"][..., 1:] if learner.model_facts.shifts_labels else batch["labels"]
+    return batch["labels"][..., 1:] if learner._loss_shifts_labels else batch["labels"]
 
 # %% ../../nbs/06_engine/02_loss.ipynb #858bdec5
 def extract_labels(learner: TrainerBase, inputs: Any) -> Any:
@@ -412,7 +453,7 @@ def predict_batch(
     computed_here = (
         learner.loss_func is not None
         or learner.compute_loss_func is not None
-        or bool(learner.args.label_smoothing_factor)
+        or learner.label_smoother is not None
     )
     return loss, extract_logits(outputs, has_loss and not computed_here, ignore_keys), labels
 
@@ -421,4 +462,4 @@ def _returns_loss(learner: TrainerBase, inputs: Any) -> bool:
     if learner.label_names: return False
     # a collator may request it
     requested = inputs.get("return_loss") if isinstance(inputs, Mapping) else None
-    return learner.model_facts.can_return_loss if requested is None else bool(requested)
+    return learner.can_return_loss if requested is None else bool(requested)

@@ -5,10 +5,12 @@
 # %% ../../nbs/06_engine/08_overrides.ipynb #a6599667
 from __future__ import annotations
 
+import copy
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,20 +25,24 @@ from ..core.errors import InvalidOperation, short_repr, warn
 from ..core.history import History
 from ..core.interrupts import RUN_LOCK
 from ..core.seeding import preserve_generators, seed_all
-from ..data.collate import DataCollatorWithPadding, default_data_collator, to_device
-from ..device.accelerator import NO_CONTEXT, check_fp16, empty_device_cache
+from ..data.collate import DataCollatorWithPadding, default_data_collator, is_identical, to_device
+from ..device.accelerator import NO_CONTEXT, Device, check_fp16, empty_device_cache
+from ..device.model_patches import store_use_cache
+from ..device.weight_storage import check_quantized, keep_training_layout
 from .dataloaders import check_eval_data, check_given_data, check_train_dataset
 from .dataloaders import column_dropping_collator, count_samples, drop_unused_columns
-from .dataloaders import find_eval_dataset, initial_training_values, is_iterable_only
-from .dataloaders import make_test_loader, make_train_loader, make_train_sampler, signature_columns
+from .dataloaders import initial_training_values, is_iterable_only
+from .dataloaders import make_eval_loader, make_test_loader, make_train_loader, make_train_sampler, signature_columns
 from .dataloaders import total_train_batch_size
 from .generate import NO_GENERATION, filled_to, generating_step, padding_token, put_on, warn_of_idle
 from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels
 from .loss import explain_override_error, extract_labels, inspect_model, is_single_input
+from .loss import label_smoother, warn_multi_label
 from .loss import model_arguments, predict_batch, raise_explained
 from .run_state import RunState, as_callback, count_flops, record_act, store_flops
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
 from .streaming_metrics import check_metrics
+from .training_modes import TrainingModes
 from ..optim.extra_optimizers import target_options
 from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
 from ..optim.schedules import create_scheduler
@@ -46,12 +52,13 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'require_optimizer', 'find_param_group', 'make_optimizer', 'call_create_optimizer',
-           'call_create_scheduler', 'count_items_in_processes', 'scale_loss', 'is_loss_scaled', 'loss_weight',
-           'check_is_model', 'check_constructor_args', 'check_given_optimizers', 'check_cls_and_kwargs',
-           'check_model_storage', 'check_label_smoothing', 'check_arg_types', 'check_batch_eval_metrics',
-           'check_not_remote', 'UserPart', 'check_part', 'resolve_processing_class', 'check_run_not_begun',
-           'check_replaceable', 'replace_part', 'replace_train_dataset', 'replace_optimizer', 'replace_scheduler',
-           'replace_model', 'drop_loader', 'trial_parameter', 'build_model', 'local_model', 'TrainerBase']
+           'call_create_scheduler', 'prepared_device', 'count_items_in_processes', 'scale_loss', 'is_loss_scaled',
+           'loss_weight', 'check_is_model', 'check_constructor_args', 'check_given_optimizers', 'check_cls_and_kwargs',
+           'check_label_smoothing', 'check_arg_types', 'check_batch_eval_metrics', 'check_not_remote', 'UserPart',
+           'check_part', 'resolve_processing_class', 'check_run_not_begun', 'check_replaceable', 'replace_part',
+           'replace_train_dataset', 'replace_optimizer', 'replace_scheduler', 'replace_model', 'renew_model',
+           'discard_model_parts', 'drop_loader', 'ModelFact', 'replace_args', 'replace_state', 'replace_callbacks',
+           'trial_parameter', 'build_model', 'adopt_given_args', 'local_model', 'TrainerBase']
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -99,11 +106,19 @@ def call_create_scheduler(learner: TrainerBase, num_training_steps: int) -> torc
     if by_position: return learner.create_scheduler(*by_position)
     return learner.create_scheduler(**accepted_kwargs(learner.create_scheduler, num_training_steps=num_training_steps))
 
+# %% ../../nbs/06_engine/08_overrides.ipynb #f896ad7f
+def prepared_device(learner: TrainerBase) -> Device:
+    "Return the device of the run; prepare the model for a part of a step that is called by hand before the first one."
+    if learner.run_state.device is None:
+        # reading it prepares the model
+        _ = learner.accelerator
+    return learner.run_state.device
+
 # %% ../../nbs/06_engine/08_overrides.ipynb #0fa858ef
 def count_items_in_processes(learner: TrainerBase, batches: Sequence[Any]) -> torch.Tensor | None:
     "Return the number of labels in all processes; None if it is not needed. Micro-batches of weight 0 are not counted."
     run = learner.run_state
-    if run.device.world.is_single_process: return learner.count_items(batches)
+    if prepared_device(learner).world.is_single_process: return learner.count_items(batches)
     weights = [f.weight for f in run.window or ()]
     own = batches
     if len(weights) == len(batches):
@@ -131,14 +146,14 @@ def is_loss_scaled(learner: TrainerBase, num_items: torch.Tensor | None) -> bool
     "Return whether compute_loss has divided the loss for the whole step already."
     if learner.loss_is_scaled_for_ga is not None: return learner.loss_is_scaled_for_ga
     if learner.compute_loss_func is not None: return True
-    return learner.model_facts.accepts_loss_kwargs and learner.loss_takes_items and num_items is not None
+    return learner.model_accepts_loss_kwargs and learner.loss_takes_items and num_items is not None
 
 def loss_weight(
     learner: TrainerBase,
     num_items: torch.Tensor | None,  # divisor of the loss, None for a mean over samples
 ) -> float:
     "Return the weight of this micro-batch's loss, if several processes compute parts and their gradients are averaged."
-    world = learner.run_state.device.world
+    world = prepared_device(learner).world
     if num_items is None or world.is_single_process or not learner.args.average_tokens_across_devices:
         return learner.current_weight
     return world.size * bool(learner.current_weight)
@@ -181,7 +196,7 @@ def check_constructor_args(
     if model_init is not None and not callable(model_init):
         raise TypeError(f"model_init is a function, not {short_repr(model_init)}.")
     if model is not None:
-        check_model_storage(model)
+        check_quantized(model)
     for name, f in (("loss_func", loss_func), ("compute_loss_func", compute_loss_func)):
         if isinstance(f, type):
             raise TypeError(f"{name} is the class {f.__name__}; give a function, or an instance of it: {f.__name__}().")
@@ -234,18 +249,7 @@ def check_cls_and_kwargs(given: Any) -> None:
         " (torch.optim.SGD, {'lr': 0.1})."
     )
 
-def check_model_storage(model: torch.nn.Module) -> None:
-    "Raise InvalidOperation for a quantized model or one on several devices."
-    if getattr(model, "is_quantized", False):
-        raise InvalidOperation(
-            f"{type(model).__name__} is quantized, and a snapshot cannot hold packed weights; load it without"
-            " quantization_config=, in bf16 if memory is short (activation_checkpointing=True and adapters save more)."
-        )
-    if len(set(map(str, (getattr(model, "hf_device_map", None) or {}).values()))) > 1:
-        raise InvalidOperation(
-            f"{type(model).__name__} is spread over several devices, and a run has its model on one; load it without"
-            " device_map=, or use learn.launch(n) with fsdp='full_shard'."
-        )
+
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #ed9a7605
 def check_label_smoothing(
@@ -408,13 +412,29 @@ def replace_model(learner: TrainerBase, model: torch.nn.Module) -> None:
     "Replace the model before the first step."
     run = learner.run_state
     check_run_not_begun(run, "model", run.model)
+    check_quantized(model)
+    keep_training_layout(model)
     put_on(model, run.args.generation_config)
+    run.model = model
+    run.model_seed = None
+    run.modes.see(model)
+    discard_model_parts(learner)
+
+def renew_model(learner: TrainerBase) -> None:
+    "Replace the model by a new one from model_init."
+    run = learner.run_state
+    build_model(learner)
+    run.modes = TrainingModes()
+    run.modes.see(run.model)
+    discard_model_parts(learner)
+
+def discard_model_parts(learner: TrainerBase) -> None:
+    "Discard the parts that were made for an earlier model."
+    run = learner.run_state
     if run.device is not None:
         run.device.release()
-    run.model = model
     learner._model_facts = None
     learner._signature_columns = None
-    run.modes.see(model)
     run.discard("wrapped_model", "optimizer", "lr_scheduler", "backups", "initial_snapshot", "frozen_weights")
     if run.loader is not None:
         drop_loader(run)
@@ -423,6 +443,79 @@ def drop_loader(run: RunState) -> None:
     "Discard the loader; it is prepared again when needed."
     run.loader.close()
     run.discard("loader", "window")
+
+# %% ../../nbs/06_engine/08_overrides.ipynb #83646f26
+class ModelFact:
+    "Return a field of the learner's `model_facts`, or the value that was assigned in its place."
+    def __init__(self, field: str): self.field = field
+    def __set_name__(self, owner: type, name: str) -> None: self.name = name
+    def __get__(self, learner: TrainerBase | None, owner: type | None = None) -> Any:
+        if learner is None: return self
+        assigned = vars(learner)
+        return assigned[self.name] if self.name in assigned else getattr(learner.model_facts, self.field)
+
+    def __set__(self, learner: TrainerBase, value: Any) -> None:
+        check_not_remote(vars(learner).get("run_state"), self.name)
+        if self.name == "label_names":
+            if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(n, str) for n in value):
+                raise TypeError(f"label_names is a list of names, not {short_repr(value)}; write ['labels'].")
+            value = list(value)
+        elif not isinstance(value, bool):
+            raise TypeError(f"{self.name} is True or False, not {short_repr(value)}.")
+        vars(learner)[self.name] = value
+
+# %% ../../nbs/06_engine/08_overrides.ipynb #788950ae
+def replace_args(learner: TrainerBase, args: Any) -> None:
+    "Change the settings that differ between the learner's arguments and others, as `set` does."
+    own = learner.args
+    if args is own: return
+    present = own.to_dict()
+    changes = {
+        name: value for name, value in resolve_args(args).to_dict().items()
+        if not (name in present and is_identical(value, present[name]))
+    }
+    if changes:
+        learner.set(**changes)
+
+_POSITION = ("global_step", "epoch", "max_steps", "num_train_epochs")
+
+def replace_state(run: RunState, state: Any) -> None:
+    "Take over logs, best values and counts from another state; raise InvalidOperation if it has another position."
+    if state is run.state: return
+    check_not_remote(run, "state")
+    check_replaceable(run, "state")
+    if not hasattr(state, "log_history") or not hasattr(state, "global_step"):
+        raise TypeError(f"state is a TrainerState, not {short_repr(state)}.")
+    for name in _POSITION:
+        given, own = getattr(state, name), getattr(run.state, name)
+        # 0 and 0.0 stand for a state that has not begun
+        if given and given != own:
+            raise InvalidOperation(
+                f"learn.state = ... cannot move the run to another {name} ({given}, it is {own}): weights and data would"
+                " stay where they are. learn.load_checkpoint(folder) continues from a checkpoint, and other values can"
+                f" be assigned one by one: learn.state.best_metric = {getattr(state, 'best_metric', None)!r}."
+            )
+    for f in fields(run.state):
+        if f.name not in (*_POSITION, "stateful_callbacks") and hasattr(state, f.name):
+            setattr(run.state, f.name, getattr(state, f.name))
+
+def replace_callbacks(learner: TrainerBase, handler: Any) -> None:
+    "Replace the callbacks by those of another handler. Raise TypeError for a handler that calls them in its own way."
+    own = learner.callback_handler
+    if handler is own: return
+    check_not_remote(learner.run_state, "callback_handler")
+    callbacks = getattr(handler, "callbacks", None)
+    if not isinstance(callbacks, list):
+        raise TypeError(f"callback_handler is a CallbackHandler, not {short_repr(handler)}; learn.add_callback(...) adds"
+                        " a callback.")
+    if type(handler).__module__.partition(".")[0] not in ("trainer_nb", "transformers"):
+        raise TypeError(
+            f"{type(handler).__name__} is a handler of your own, and the loop calls callbacks itself; learn.add_callback(...)"
+            " adds a callback whose events do what the handler does."
+        )
+    own.callbacks = []
+    for callback in callbacks:
+        own.add_callback(callback)
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #f930ada3
 def trial_parameter(model_init: Callable[..., torch.nn.Module] | None) -> inspect.Parameter | None:
@@ -448,9 +541,26 @@ def build_model(learner: TrainerBase) -> None:
             model = learner.call_model_init(*positional_args(learner.call_model_init, learner._trial))
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
+    check_quantized(model)
+    keep_training_layout(model)
     put_on(model, run.args.generation_config)
     run.modes.see(model)
     run.model = model
+    run.model_seed = run.args.seed
+
+def adopt_given_args(learner: TrainerBase) -> None:
+    """Take over what the user has changed in the TrainingArguments that the constructor received, of which the learner
+    has a copy; called where a run begins. Raise ValueError or TypeError for invalid values."""
+    run = learner.run_state
+    given, then = run.given_args
+    if given is None: return
+    now = copy.deepcopy(vars(given))
+    changes = {f.name: now[f.name] for f in fields(given) if now[f.name] != then.get(f.name)}
+    if not changes: return
+    vars(run.args).update(vars(resolve_args(run.args, changes)))
+    run.given_args = given, now
+    if run.loader is not None:
+        drop_loader(run)
 
 def local_model(learner: TrainerBase) -> torch.nn.Module:
     "Return the model of this process, outdated while others have the run; create it by model_init if necessary."
@@ -477,6 +587,11 @@ class TrainerBase:
     metrics: Any = UserPart()
     preprocess_logits_for_metrics: Any = UserPart()
     loss_is_scaled_for_ga: bool | None = None      # True or False overrides the automatic detection
+    # -- facts about the model: what its forward shows, unless they are assigned
+    label_names: Any = ModelFact("label_names")
+    model_accepts_loss_kwargs: Any = ModelFact("accepts_loss_kwargs")
+    can_return_loss: Any = ModelFact("can_return_loss")
+    _loss_shifts_labels: Any = ModelFact("shifts_labels")
     # set by a search, in the learner of a trial
     _trial: Any = None
     hp_search_backend: Any = None
@@ -506,6 +621,7 @@ class TrainerBase:
         **settings: Any,
     ):
         processing_class = resolve_processing_class(processing_class, settings)
+        given_args = args if isinstance(args, TrainingArguments) else None
         args = resolve_args(args, settings)
         check_constructor_args(
             model, model_init, args, loss_func, compute_loss_func, optimizers, optimizer_cls_and_kwargs
@@ -522,6 +638,7 @@ class TrainerBase:
         check_batch_eval_metrics(args, compute_metrics)
         warn_of_idle(args)
         put_on(model, args.generation_config)
+        store_use_cache(model, args)
         pads = hasattr(processing_class, "pad")
         self._train_dataset = train_dataset
         self.eval_dataset = eval_dataset
@@ -549,15 +666,18 @@ class TrainerBase:
         self.run_state = RunState(
             args=args,
             given_settings=args.to_dict(),
+            given_args=(given_args, copy.deepcopy(vars(given_args)) if given_args is not None else {}),
             callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]),
             learner=weakref.ref(self),
         )
         if model is not None:
+            keep_training_layout(model)
             self.run_state.model = model
         self.run_state.modes.see(model)
         check_given_data(self)
         check_eval_data(self)
         check_fp16(args)
+        warn_multi_label(model, args.label_smoothing_factor)
 
     # -- the micro-batch
 
@@ -586,14 +706,14 @@ class TrainerBase:
                 raise_explained(error, explain_override_error(self, error, inputs))
                 raise
         if run.args.torch_empty_cache_steps and run.state.global_step % run.args.torch_empty_cache_steps == 0:
-            empty_device_cache(run.device.device)
+            empty_device_cache(prepared_device(self).device)
         check_loss(loss, run.model)
         if loss.ndim: loss = loss.reshape(())
         return scale_loss(self, loss, num_items_in_batch)
 
     def backward_move(self, loss: torch.Tensor) -> None:
         "Run backward of a micro-batch."
-        self.run_state.device.backward(loss)
+        prepared_device(self).backward(loss)
 
     def compute_loss(
         self,
@@ -630,7 +750,7 @@ class TrainerBase:
 
     def _prepare_input(self, data: Any) -> Any:
         "Move tensors to the device, also those in containers."
-        return to_device(data, self.run_state.device.device, pin=self.args.dataloader_pin_memory)
+        return to_device(data, prepared_device(self).device, pin=self.args.dataloader_pin_memory)
 
     # -- the micro-batches of a step, and their counts
 
@@ -677,7 +797,7 @@ class TrainerBase:
         eval_dataset: Any = None,  # a data set, or the name of one; None: the learner's own
     ) -> DataLoader:
         "Return the loader of the evaluation data. Raise ValueError without evaluation data."
-        return self.get_test_dataloader(find_eval_dataset(self, eval_dataset))
+        return make_eval_loader(self, eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         "Return the loader of the data to predict on: every sample, in order."
@@ -795,6 +915,15 @@ class TrainerBase:
 
     # -- verbs that the loop calls, so that overrides of them take effect; Learner defines them
 
+    @property
+    def accelerator(self) -> Any:
+        "Return the Accelerator, created if necessary."
+        raise NotImplementedError
+
+    def set(self, **changes: Any) -> Any:
+        "Change settings."
+        raise NotImplementedError
+
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         "Log values."
         raise NotImplementedError
@@ -867,15 +996,21 @@ class TrainerBase:
 
     @property
     def args(self) -> TrainingArguments: return self.run_state.args
+    @args.setter
+    def args(self, args: TrainingArguments) -> None: replace_args(self, args)
 
     @property
     def history(self) -> History: return self.run_state.history
 
     @property
     def callback_handler(self) -> CallbackHandler: return bound_handler(self)
+    @callback_handler.setter
+    def callback_handler(self, handler: Any) -> None: replace_callbacks(self, handler)
 
     @property
     def state(self) -> TrainerState: return self.run_state.state
+    @state.setter
+    def state(self, state: TrainerState) -> None: replace_state(self.run_state, state)
 
     @property
     def control(self) -> TrainerControl: return self.run_state.control
@@ -884,7 +1019,20 @@ class TrainerBase:
     def control(self, control: TrainerControl) -> None: self.run_state.control = control
 
     @property
-    def model_wrapped(self) -> torch.nn.Module: return self.run_state.wrapped_model
+    def model_wrapped(self) -> torch.nn.Module:
+        "Return the model as Accelerate wraps it; the model itself before it is prepared."
+        wrapped = self.run_state.wrapped_model
+        return self.model if wrapped is None else wrapped
+
+    @property
+    def label_smoother(self) -> Callable[..., torch.Tensor] | None:
+        "Return the function that computes the loss of outputs and labels in place of the model; None if the model does."
+        return label_smoother(self)
+    @label_smoother.setter
+    def label_smoother(self, smoother: Callable[..., torch.Tensor] | None) -> None:
+        check_not_remote(self.run_state, "label_smoother")
+        check_callable("label_smoother", smoother, "label_smoother(outputs, labels)", None, None)
+        vars(self)["label_smoother"] = smoother
 
     @property
     def tokenizer(self) -> Any: return self.processing_class
@@ -928,12 +1076,6 @@ class TrainerBase:
         if self._model_facts is None:
             self._model_facts = inspect_model(local_model(self), self.args.label_names)
         return self._model_facts
-
-    @property
-    def label_names(self) -> list[str]: return self.model_facts.label_names
-
-    @property
-    def model_accepts_loss_kwargs(self) -> bool: return self.model_facts.accepts_loss_kwargs
 
     @property
     def loss_takes_items(self) -> bool:

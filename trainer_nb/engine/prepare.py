@@ -13,17 +13,22 @@ from typing import Any
 
 import torch
 
+from ..args.parallel import dispatches_batches
 from ..core.errors import warn
 from ..core.memory import peak_memory
 from ..core.seeding import enable_determinism
 from ..data.loader import ResumableLoader
 from ..device.accelerator import Device
 from ..device.model_patches import apply_patches
+from ..device.collectives import world_size
 from ..device.sharding import is_dtensor, local_nbytes
+from ..device.weight_storage import check_placement, is_read_only, keep_training_layout, read_only_weights
+from ..device.weight_storage import weight_digest
 from .dataloaders import check_eval_data
+from .generate import align_special_tokens
 from .overrides import TrainerBase
 from .rollback import weight_versions
-from .run_state import RunState, Task, run_modules
+from .run_state import RunState, Task, record_act, run_modules
 from .snapshot import capture_snapshot, environment_info, num_train_samples
 from .restore_forms import has_own_memory
 from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space
@@ -33,8 +38,8 @@ from ..optim.schedules import stretch_schedule
 # %% auto #0
 __all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'existing_optimizers', 'run_parameters', 'join_process_group',
            'sync_weights', 'check_equal_lengths', 'prepare_data', 'check_optimizer', 'group_settings',
-           'restore_group_settings', 'prepare_optimizer', 'suggest_idle_gpus', 'first_of', 'prepare',
-           'redistribute_data', 'compute_run_length', 'recompute_run_length']
+           'restore_group_settings', 'prepare_optimizer', 'suggest_idle_gpus', 'first_of', 'store_special_tokens',
+           'prepare', 'redistribute_data', 'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/18_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
@@ -77,11 +82,7 @@ def prepare_model(learner: TrainerBase):
             f"{lazy!r} of the model has no shape yet (a lazy layer). Run one batch through the model before"
             " training."
         )
-    if any(p.is_meta for p in learner.model.parameters()):
-        raise ValueError(
-            f"{type(run.model).__name__} is on the meta device and has no weights; load them, or make the model outside of"
-            " torch.device('meta')."
-        )
+    check_placement(learner.model, world_size())
     if run.device is None:
         run.device = Device(run.args)
         try:
@@ -89,7 +90,13 @@ def prepare_model(learner: TrainerBase):
         except BaseException:
             run.device = None
             raise
+    if run.device.shards_model and any(True for _ in read_only_weights(run.model)):
+        raise ValueError(
+            "fsdp= divides the weights among processes, and quantized weights cannot be divided here; leave it out: each"
+            " process then holds the quantized model as a whole."
+        )
     wrapped = run.device.prepare(learner.model, run.loss_module, existing_optimizers(learner))
+    keep_training_layout(learner.model)
     apply_patches(learner)
     run.wrapped_model = wrapped
     if run.loss_module is not None:
@@ -125,12 +132,21 @@ def join_process_group(run: RunState):
         run.history.run_id = world.broadcast_object(run.history.run_id)
 
 def sync_weights(run: RunState):
-    "Broadcast rank 0's weights and buffers to all processes."
+    """Broadcast rank 0's weights and buffers to all processes.
+    Raise ValueError if the processes have different quantized weights."""
+    digests = {o.name: weight_digest(o) for o in read_only_weights(run_modules(run))}
+    for rank, others in enumerate(run.device.world.all_gather_object(digests)):
+        if others == digests: continue
+        name = next(n for n in sorted({*digests, *others}) if digests.get(n) != others.get(n))
+        raise ValueError(
+            f"{name.partition('.')[2]!r} of the quantized model is not the same in all processes, on rank {rank} for"
+            " example; load it from the same files in each."
+        )
     run.device.world.broadcast_tensors(
         [
             t
             for t in (*run_modules(run).parameters(), *run_modules(run).buffers())
-            if has_own_memory(t) and not is_dtensor(t)
+            if has_own_memory(t) and not is_dtensor(t) and not is_read_only(t)
         ]
     )
 
@@ -158,7 +174,11 @@ def prepare_data(learner: TrainerBase):
         raise TypeError(f"get_train_dataloader returned {type(loader).__name__}; it has to return a DataLoader, "
                         "or something else that gives batches when it is iterated.")
     check_eval_data(learner)
-    run.loader = ResumableLoader(loader, run.args.order_seed, run.device.world.rank_shard)
+    world = run.device.world
+    dispatches = dispatches_batches(run.args) and not world.is_single_process
+    run.loader = ResumableLoader(
+        loader, run.args.order_seed, world.rank_shard, world.scatter_object if dispatches else None
+    )
     if type(learner).set_initial_training_values is not TrainerBase.set_initial_training_values:
         run.length_override = learner.set_initial_training_values
     try:
@@ -267,7 +287,8 @@ def suggest_idle_gpus(device):
 def first_of(run: RunState):
     """Return a snapshot of the run before its first step, for reset(); stored in a temporary file if it is large
     relative to the run's peak memory."""
-    size = sum(local_nbytes(t) for t in (*run.params, *run_modules(run).buffers()))
+    held = [t for t in (*run.params, *run_modules(run).buffers()) if not is_read_only(t)]
+    size = sum(map(local_nbytes, held))
     folder = disk_folder()
     if folder is None or size <= MEMORY_SHARE * peak_memory() or size * run.device.world.size > disk_space():
         return capture_snapshot(run)
@@ -277,10 +298,24 @@ def first_of(run: RunState):
         # not enough space after all
         return capture_snapshot(run)
 
+def store_special_tokens(learner: TrainerBase):
+    "Store the tokenizer's special tokens in the model's configurations; report and record a change."
+    run = learner.run_state
+    changed = align_special_tokens(run.model, learner.processing_class)
+    if not changed: return
+    record_act(run, "special_tokens", **changed)
+    if run.state.is_world_process_zero:
+        warn(
+            "The tokenizer has other special tokens than the model's configuration, which now has the tokenizer's, as"
+            " has its generation configuration: "
+            f"{', '.join(f'{name}={token}' for name, token in changed.items())}."
+        )
+
 def prepare(learner: TrainerBase):
     "Create missing parts that a step needs; keep the initial weights."
     run = learner.run_state
     prepare_model(learner)
+    store_special_tokens(learner)
     if run.initial_snapshot is None:
         suggest_idle_gpus(run.device)
     # each part is created completely or not at all

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ..core.callbacks import exported_state
 from ..core.errors import warn
 from ..data.collate import is_identical
 from ..device.collectives import World
 from ..device.sharding import is_dtensor, to_local
+from ..device.weight_storage import is_read_only
 from .restore_forms import Restore, has_own_memory
 from .run_state import RunState, run_modules
 from .state_forms import Capture, tensors_in
@@ -243,7 +245,7 @@ def _own_states(run: RunState) -> dict[str, tuple[_Getter, _Setter]]:
         name = f"{type(c).__name__} (callback {i})"
         if hasattr(c, "state_dict") and hasattr(c, "load_state_dict"):
             found[name] = c.state_dict, c.load_state_dict
-        elif callable(getattr(c, "state", None)):
+        elif exported_state(c) is not None:
             found[name] = (lambda c=c: c.state()["attributes"]), vars(c).update
     return found
 
@@ -438,7 +440,8 @@ def _differs(before, now) -> bool: return before.device != now.device or not tor
 _Slot = tuple[dict[str, Any], str]
 
 def _buffer_slots(model: torch.nn.Module):
-    return [(m._buffers, k) for m in model.modules() for k in m._buffers] + _renormed_slots(model)
+    found = [(m._buffers, k) for m in model.modules() for k, b in m._buffers.items() if b is None or not b.is_meta]
+    return found + _renormed_slots(model)
 def _renormed_slots(model: torch.nn.Module):
     "Return the weight slots of embeddings with max_norm, which rescale rows in the forward pass."
     return [
@@ -446,13 +449,13 @@ def _renormed_slots(model: torch.nn.Module):
         for m in model.modules()
         if getattr(m, "max_norm", None) is not None and "weight" in m._parameters
     ]
-# the forward pass of a sharded parameter uses a copy
+# the forward pass of a sharded parameter uses a copy; quantized and offloaded ones are only read
 def _frozen_slots(model: torch.nn.Module):
     return [
         (m._parameters, k)
         for m in model.modules()
         for k, p in m._parameters.items()
-        if p is not None and not p.requires_grad and not is_dtensor(p)
+        if p is not None and not p.requires_grad and not is_dtensor(p) and not is_read_only(p)
     ]
 def _is_trained(slot): return getattr(slot[0].get(slot[1]), "requires_grad", False)
 def _slot_key(slot): return id(slot[0]), slot[1]
@@ -673,7 +676,8 @@ class FullBackup:
         self.schedule = copy_scheduler_state(self.run.lr_scheduler)
         self.attributes = copy_optimizer_attributes(self.run)
         held = [v for o in (*self.state.values(), *self.groups) for v in o.values() if isinstance(v, torch.Tensor)]
-        now = [*self.run.params, *(part for v in held for part in ([v] if is_dtensor(v) else _plain_tensors(v)))]
+        params = [p for p in self.run.params if not is_read_only(p)]
+        now = [*params, *(part for v in held for part in ([v] if is_dtensor(v) else _plain_tensors(v)))]
         if [id(t) for t in now] != [id(t) for t in self.tensors]:
             self.copies = [to_local(t).detach().clone() for t in now]
             self.tensors = now

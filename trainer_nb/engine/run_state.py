@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 import uuid
 import weakref
@@ -41,11 +42,11 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
-           'SaverPart', 'RewindBufferPart', 'DebugStepPart', 'BackgroundRunPart', 'TransientState', 'RunState',
-           'run_modules', 'preserve_training_modes', 'record_act', 'own_run_name', 'as_callback', 'push_tasks',
-           'num_non_embedding_parameters', 'count_flops', 'store_flops', 'count_batch_tokens', 'count_step_tokens',
-           'add_tokens', 'fetch_tokens', 'token_metrics', 'token_speed_metrics', 'sum_filtered', 'mean_loss_to_log',
-           'run_mean_loss']
+           'SaverPart', 'UploaderPart', 'RewindBufferPart', 'DebugStepPart', 'BackgroundRunPart', 'TransientState',
+           'RunState', 'run_modules', 'preserve_training_modes', 'record_act', 'announce_save_dir', 'own_run_name',
+           'as_callback', 'push_tasks', 'num_non_embedding_parameters', 'count_flops', 'store_flops', 'warn_once',
+           'count_batch_tokens', 'count_step_tokens', 'add_tokens', 'fetch_tokens', 'token_metrics',
+           'token_speed_metrics', 'sum_filtered', 'mean_loss_to_log', 'run_mean_loss']
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #d676918e
 @dataclass
@@ -126,6 +127,18 @@ class SaverPart(Protocol):
     def sweep(self, shelf: str | Path | None) -> None:
         "Remove incomplete checkpoints that killed processes have left in a folder."
 
+class UploaderPart(Protocol):
+    "Push the run to a repository of the Hub (`state.hub`)."
+    def plan_push(self, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None:
+        """Return a function that pushes a checkpoint once it is written, called with None if that failed; None if the
+        checkpoint is not pushed."""
+    def wait(self, interrupts: InterruptGuard | None = None) -> bool:
+        "Wait until nothing is being pushed; return False if an interrupt ended the waiting."
+    def free(self, interrupts: InterruptGuard | None = None) -> None:
+        "Wait until nothing is being pushed, and remove the files of failed pushes."
+    def access(self) -> tuple[str | None, str | None, str | None]:
+        "Return name and address of the repository, and the access token."
+
 class RewindBufferPart(Protocol):
     "Keep recent snapshots for `rewind` (`state.time_travel`)."
     def before_step(self, learner: TrainerBase) -> None:
@@ -189,6 +202,9 @@ class RunState(TransientState):
     callbacks: CallbackHandler = kept_field(CallbackHandler)       # snapshots contain those with a state
     learner: weakref.ref[TrainerBase] | None = kept_field()        # for attributes of its subclass, its callbacks and its data
     given_settings: dict[str, Any] = rebuilt_field(dict)           # the settings that were passed to the constructor
+    # the user's TrainingArguments, of which `args` is a copy, and their values at that time
+    given_args: tuple[TrainingArguments | None, dict[str, Any]] = rebuilt_field((None, {}))
+    model_seed: int | None = rebuilt_field()                       # with which model_init made the model
 
     # -- where the run is
     state: TrainerState = value_field(TrainerState)                # step, epoch, logs, as callbacks see them
@@ -220,6 +236,7 @@ class RunState(TransientState):
     own_scheduler: bool = rebuilt_field(False)                     # create_scheduler() made it, so it can be stretched
     loader: ResumableLoader = rebuilt_field()
     eval_dataloader: Any = rebuilt_field()                         # the prepared loader of the evaluation, any iterable
+    eval_loaders: list[Any] = rebuilt_field(list)                  # dataloaders.KeptLoader, whose workers stay
     # an override of set_initial_training_values, which determines the length of the run
     length_override: Callable[..., tuple] | None = rebuilt_field()
     modes: TrainingModes = kept_field(TrainingModes)               # which modules steps use in evaluation mode
@@ -247,6 +264,7 @@ class RunState(TransientState):
     # -- parts from higher chapters, and the processes of the run
     remote_run: RemoteRunPart | None = rebuilt_field()             # the processes that have the run; None: it is in this one
     saver: SaverPart | None = rebuilt_field()
+    uploader: UploaderPart | None = rebuilt_field()
     rewind_buffer: RewindBufferPart | None = rebuilt_field()
     background_run: BackgroundRunPart | None = rebuilt_field()
     oom_recovery: OomRecovery | None = rebuilt_field()             # repeats a step that ran out of memory
@@ -299,6 +317,16 @@ def record_act(
     if origin:
         data["by"] = origin
     run.history.note(kind, run.state.global_step, **data)
+
+def announce_save_dir(run: RunState) -> None:
+    "Print, once, where files are saved without an output_dir."
+    if run.args.output_dir is not None or "save_dir" in run.reported: return
+    run.reported.add("save_dir")
+    if run.state.is_world_process_zero:
+        print(
+            f"Files of this run are saved in {os.path.abspath(run.args.save_dir)}; output_dir= names another folder.",
+            flush=True,
+        )
 
 def own_run_name(run: RunState) -> str | None:
     "Return the name of the run; a branch does not take over that of its origin."
@@ -355,30 +383,40 @@ def store_flops(run: RunState) -> None:
     run.flops = 0.0
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #1f4a8ea9
+def warn_once(run: RunState, message: str) -> None:
+    "Warn, unless this run has warned with this message."
+    if message in run.reported: return
+    run.reported.add(message)
+    warn(message)
+
 def count_batch_tokens(
     learner: TrainerBase,
     batch: Any,  # a micro-batch
 ) -> int | torch.Tensor:
     """Return the tokens of a batch: a number, or a tensor if the batch is on a device.
-    Raise ValueError if they cannot be counted."""
+    Warn, once, if they cannot be counted, or only all of them."""
     counted = learner.args.include_num_input_tokens_seen
     name = getattr(unwrap_model(learner.run_state.model), "main_input_name", "input_ids")
     ids = batch.get(name) if hasattr(batch, "get") else None
     if not isinstance(ids, torch.Tensor):
-        raise ValueError(
-            f"include_num_input_tokens_seen={counted!r} counts {name!r}, which a batch does not have; set main_input_name"
-            " in the model's class to the name of its input, or leave the argument out."
+        warn_once(
+            learner.run_state,
+            f"include_num_input_tokens_seen={counted!r} counts {name!r}, which a batch does not have, so nothing is"
+            " counted; set main_input_name in the model's class to the name of its input, or leave the argument out.",
         )
+        return 0
     if counted == "all": return ids.numel()
     mask = batch.get("attention_mask")
     pad = getattr(learner.processing_class, "pad_token_id", None)
     if mask is None and pad is not None:
         mask = ids.ne(pad)
     if mask is None:
-        raise ValueError(
-            "include_num_input_tokens_seen='non_padding' needs an attention_mask in the batches, or a processing_class"
-            " with a pad_token_id, to recognize padding; or give 'all'."
+        warn_once(
+            learner.run_state,
+            "include_num_input_tokens_seen='non_padding' counts all tokens, because padding cannot be recognized: give the"
+            " batches an attention_mask, or the Learner a processing_class with a pad_token_id.",
         )
+        return ids.numel()
     return int(mask.sum()) if mask.is_cpu else mask.sum()
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #25de702a

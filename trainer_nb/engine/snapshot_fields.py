@@ -13,11 +13,11 @@ import torch
 
 from ..args.names import REMOVED, RENAMED, REPLACED
 from ..args.training_args import PROCESS_FIELDS, TrainingArguments, without_subclass_fields
-from ..core.callbacks import TrainerCallback
+from ..core.callbacks import TrainerCallback, exported_state
 from ..device.model_patches import PATCH_ARGS
 from ..device.sharding import copy_into, is_dtensor, is_sharded, replicate_like, shard_like
-from .snapshot_tensors import FrozenWeightCache, Snapshot, has_adapters, is_shared
-from .snapshot_tensors import list_merged_adapters
+from ..device.weight_storage import ReadOnlyWeight, has_adapters, is_packed, is_read_only, is_spread
+from .snapshot_tensors import FrozenWeightCache, Snapshot, is_shared, list_merged_adapters
 from .loss import describe_output
 from .restore_forms import has_own_memory
 from .run_state import RunState, Task
@@ -29,7 +29,8 @@ from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flatten
 from ..optim.schedules import load_scheduler_state, scheduler_state, stretch_schedule
 
 # %% auto #0
-__all__ = ['FIELD_KEEPERS', 'VALUE_FIELDS', 'FieldKeeper', 'ModuleWalk', 'named_weights', 'frozen_base_weights']
+__all__ = ['FIELD_KEEPERS', 'VALUE_FIELDS', 'FieldKeeper', 'ModuleWalk', 'named_weights', 'frozen_base_weights',
+           'read_only_digests']
 
 # %% ../../nbs/06_engine/15_snapshot_fields.ipynb #c73fb4ee
 class FieldKeeper:
@@ -98,6 +99,8 @@ class ModuleWalk:
         self.each = []
         self.weights: list[tuple[str, torch.nn.Parameter]] = []
         self.buffers: list[tuple[str, torch.Tensor]] = []
+        # quantized and offloaded weights, by their names in a snapshot
+        self.read_only: dict[str, ReadOnlyWeight] = {}
         for part, module in _named_parts(run):
             weights: set[torch.Tensor] = set()
             buffers: set[torch.Tensor] = set()
@@ -109,11 +112,23 @@ class ModuleWalk:
                         if t is None or t in seen: continue
                         seen.add(t)
                         found.append((before + k, t))
+                        if found is self.weights and is_read_only(t):
+                            self.read_only[f"weights/{before}{k}"] = ReadOnlyWeight(before + k, m, k, t)
 
     def named(self):
-        "Yield every parameter and buffer with its name in a snapshot."
-        yield from ((f"weights/{n}", p) for n, p in self.weights)
-        yield from ((f"buffers/{n}", b) for n, b in self.buffers)
+        "Yield every parameter and buffer that a snapshot holds, with its name there."
+        yield from ((f"weights/{n}", p) for n, p in self.weights if f"weights/{n}" not in self.read_only)
+        yield from ((f"buffers/{n}", b) for n, b in self.buffers if not b.is_meta)
+
+    def cast_names(self) -> set[str]:
+        "Return the names of frozen weights beside a quantized one: its layer may convert a bias to another dtype."
+        packed = [o for o in self.read_only.values() if is_packed(o.weight)]
+        return {
+            f"weights/{o.name.removesuffix(o.key)}{k}"
+            for o in packed
+            for k, p in o.module._parameters.items()
+            if p is not None and not p.requires_grad and p.is_floating_point()
+        }
 
 def named_weights(run: RunState) -> list:
     "Return every parameter with its name, tied ones once."
@@ -154,6 +169,13 @@ def frozen_base_weights(run: RunState, walk) -> dict:
         if isinstance(p, torch.nn.Parameter) and not p.requires_grad and id(p) in mine and type(p) in PLAIN_TENSORS
     }
 
+def read_only_digests(run: RunState, walk: ModuleWalk) -> dict[str, str]:
+    "Return the digests of the quantized and offloaded weights, by their names in a snapshot."
+    if not walk.read_only: return {}
+    if run.frozen_weights is None:
+        run.frozen_weights = FrozenWeightCache()
+    return {n: run.frozen_weights.digests.digest(o) for n, o in walk.read_only.items()}
+
 def _capture_model(run: RunState, tensors, values):
     walk = tensors.walk
     limited = {id(m.weight) for _, m in walk.each if _has_max_norm(m)}
@@ -170,6 +192,8 @@ def _capture_model(run: RunState, tensors, values):
     values["empty"] = _empty_buffers(walk.each)
     values["trainable"] = [n for n, p in walk.weights if p.requires_grad]
     values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra_state_modules(walk.each).items()}
+    if walk.read_only:
+        values["read_only"] = read_only_digests(run, walk)
 
 # %% ../../nbs/06_engine/15_snapshot_fields.ipynb #382fbe98
 def _same_layout(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
@@ -177,19 +201,33 @@ def _same_layout(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
 def _restore_buffers(run: RunState, there, empty):
     "Replace buffers that cannot take their former values in place."
     device = run.device.device if run.device is not None else "cpu"
+    spread = run.model is not None and is_spread(run.model)
     for n, (held, k) in _buffer_slots(ModuleWalk(run).each).items():
         if n in empty:
             held[k] = None
         elif n in there and (held[k] is None or not _same_layout(held[k], there[n]) or not has_own_memory(held[k])):
-            held[k] = there[n].to(device, copy=True)
+            held[k] = there[n].to(held[k].device if spread and held[k] is not None else device, copy=True)
 
 def _model_tensors(snapshot: Snapshot):
     return {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
+
+def _check_read_only(run: RunState, walk: ModuleWalk, there: dict[str, str]):
+    "Raise ValueError unless the quantized and offloaded weights are those of a snapshot."
+    if not there and not walk.read_only: return
+    here = read_only_digests(run, walk)
+    for n in sorted({*here, *there}):
+        if here.get(n) == there.get(n): continue
+        raise ValueError(
+            f"{n.split('/', 1)[1]!r} of the base model is not what it was: a snapshot holds only a digest of a quantized or"
+            " offloaded weight, and cannot restore it. Load the base again, from the same files and with the same"
+            " quantization_config= and device_map=, attach the adapters, and make a new Learner."
+        )
 
 def _check_model(run: RunState, snapshot: Snapshot):
     walk = ModuleWalk(run)
     there = _model_tensors(snapshot)
     here = dict(walk.named())
+    _check_read_only(run, walk, snapshot.values.get("read_only") or {})
     if snapshot.shapes and not any(map(is_sharded, here.values())):
         raise ValueError(
             "The snapshot holds one process's part of a run in shards (fsdp); take one with learn.snapshot(), called"
@@ -200,7 +238,8 @@ def _check_model(run: RunState, snapshot: Snapshot):
     }
     if wrong:
         raise ValueError(f"The snapshot is of another model: {min(wrong).split('/', 1)[1]!r} is not the same in both.")
-    other = next((n for n in here if n[0] == "w" and here[n].dtype != there[n].dtype), None)
+    cast = walk.cast_names()
+    other = next((n for n in here if n[0] == "w" and here[n].dtype != there[n].dtype and n not in cast), None)
     if other:
         raise ValueError(
             f"The snapshot is of a model in {there[other].dtype}, and this one is in {here[other].dtype}"
@@ -213,10 +252,14 @@ def _restore_model(run: RunState, snapshot: Snapshot):
     here = dict(walk.named())
     held = run.frozen_weights or FrozenWeightCache()
     added = list_merged_adapters(walk.each)
+    cast = walk.cast_names()
     with torch.no_grad():
         for n, t in there.items():
             if is_shared(t) and n in here and held.is_current(n, here[n], t, added):
                 # and torch does not count it as changed
+                continue
+            if n in cast and n in here and here[n].dtype != t.dtype:
+                here[n].data = t.to(here[n].device, copy=True)
                 continue
             if n in here and (is_dtensor(here[n]) or _same_layout(here[n], t) and has_own_memory(here[n])):
                 copy_into(here[n], t)
@@ -428,14 +471,12 @@ def _restore_modes(run: RunState, snapshot: Snapshot):
     run.modes.seen = None if seen is None else frozenset(seen)
 
 def _capture_callbacks(run: RunState, tensors, values):
-    def has_state(c): return callable(getattr(c, "state", None)) and not hasattr(c, "state_dict")
-    def state(c):
-        if hasattr(c, "state_dict"): return c.state_dict()
-        return c.state()["attributes"] if has_state(c) else None
-    def made(c): return c.state().get("args") if has_state(c) else None
-    values["callbacks"] = [
-        (type(c).__name__, copy.deepcopy(state(c)), copy.deepcopy(made(c))) for c in run.callbacks.callbacks
-    ]
+    def states(c):
+        "Return its attributes and its arguments, None for those that it does not export."
+        if hasattr(c, "state_dict"): return c.state_dict(), None
+        exported = exported_state(c)
+        return (None, None) if exported is None else (exported["attributes"], exported.get("args"))
+    values["callbacks"] = [(type(c).__name__, *copy.deepcopy(states(c))) for c in run.callbacks.callbacks]
 
 def _reinitialize(callback: TrainerCallback, args: TrainingArguments, attributes):
     "Restore the constructor arguments of a callback in place, since other objects refer to it."

@@ -15,20 +15,15 @@ import torch
 
 from ..device.accelerator import AsyncHostCopy, copy_in_stream_order
 from ..device.sharding import is_sharded, to_local
+from ..device.weight_storage import WeightDigests
 from .snapshot_file import SMALLEST, SnapshotFile
 from ..optim.optimizers import PLAIN_TENSORS
 
 # %% auto #0
-__all__ = ['has_adapters', 'list_merged_adapters', 'is_shared', 'mark_shared', 'tensor_digest', 'has_same_bytes',
-           'FrozenWeightCache', 'EarlierCopies', 'Snapshot', 'allocate_host_copy', 'HostCopies']
+__all__ = ['list_merged_adapters', 'is_shared', 'mark_shared', 'tensor_digest', 'has_same_bytes', 'FrozenWeightCache',
+           'EarlierCopies', 'Snapshot', 'allocate_host_copy', 'HostCopies']
 
 # %% ../../nbs/06_engine/14_snapshot_tensors.ipynb #c0e2516f
-def has_adapters(model: torch.nn.Module) -> bool:
-    "Return whether adapters are trained beside a base model."
-    return hasattr(model, "peft_config") and (
-        hasattr(model, "get_base_model") or getattr(model, "_hf_peft_config_loaded", False)
-    )
-
 def list_merged_adapters(
     each,  # pairs of a name and a module
 ) -> tuple:
@@ -76,6 +71,8 @@ class FrozenWeightCache:
         self.copies: dict[str, tuple] = {}   # name -> (stamp, copy)
         # ids of the weights that were seen to change; their bytes are always compared
         self.changing: set[int] = set()
+        # of quantized and offloaded weights, which are not copied
+        self.digests = WeightDigests()
 
     def copy(
         self, name: str,
@@ -288,4 +285,10 @@ class HostCopies(dict):
         copy_in_stream_order([(copy, t) for copy, t, changes in self.later if t.is_cuda and changes])
         there = [(copy, t) for copy, t, changes in self.later if t.is_cuda and not changes]
         self.later = []
+        if len({t.device for _, t in there}) > 1:
+            # an asynchronous copy is of one device
+            copy_in_stream_order(there)
+            for device in {t.device for _, t in there}:
+                torch.cuda.synchronize(device)
+            return None
         return AsyncHostCopy(there) if there else None

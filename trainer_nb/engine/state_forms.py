@@ -47,7 +47,7 @@ FACTORY_TYPES = {c.__name__: c for c in (int, float, list, dict, set, str, tuple
 def identity_of(t: torch.Tensor):
     "Return a key that tensors with the same memory share; None if there is no memory to compare."
     t = to_local(t)
-    if t.layout is not torch.strided or not t.numel(): return None
+    if t.layout is not torch.strided or not t.numel() or not t.data_ptr(): return None
     return t.device, t.data_ptr(), t.shape, t.stride(), t.dtype
 
 def run_tensors(run: RunState) -> dict:

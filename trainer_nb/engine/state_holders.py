@@ -23,6 +23,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 
+from ..core.callbacks import exported_state
 from ..data.sources import MapSource
 from .overrides import TrainerBase
 from .run_state import RunState
@@ -121,7 +122,8 @@ LEARNER = frozenset("""_train_dataset eval_dataset processing_class _learns_itse
     compute_loss_func loss_func compute_metrics
     preprocess_logits_for_metrics metrics _gen_kwargs optimizers optimizer_cls_and_kwargs
     current_gradient_accumulation_steps _model_facts _loss_takes_items current_weight current_micro_batch run_state snapshots
-    _signature_columns _ignored _trial hp_search_backend""".split())
+    _signature_columns _ignored _trial hp_search_backend label_names model_accepts_loss_kwargs can_return_loss
+    _loss_shifts_labels label_smoother""".split())
 MODULE = frozenset(vars(torch.nn.Module())) | {"_is_full_backward_hook", "_version", "forward"}
 # a schedule of torch's replaces `step` to note in `_opt_called` that it was called
 OPTIMIZER = frozenset("""defaults state param_groups step _warned_capturable_if_run_uncaptured _zero_grad_profile_name
@@ -149,7 +151,7 @@ def _of_callbacks(callbacks: list) -> Iterator[Holder]:
         # Callbacks of the libraries are resources, or save themselves.
         ours = type(c).__module__.partition(".")[0] in ("trainer_nb", "transformers")
         if ours or has_state_dict(c) or not hasattr(c, "__dict__"): continue
-        saved = c.state() if callable(getattr(c, "state", None)) else {}
+        saved = exported_state(c) or {}
         own = frozenset([*saved.get("args", ()), *saved.get("attributes", ())])
         name = kind if seen[kind] == 1 else f"{kind}#{seen[kind]}"
         yield Holder(name, c, skip=not_state(c) | own, for_now=own, reports=True)

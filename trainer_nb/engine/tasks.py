@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 from ..core.callbacks import TrainerCallback, fire_event
-from ..core.errors import short_repr, warn
+from ..core.errors import short_repr
 from ..core.memory import memory_metrics
 from ..core.seeding import preserve_generators
 from ..data.sampling import Cursor
 from .overrides import TrainerBase
-from .run_state import RunState, Task, fetch_tokens, mean_loss_to_log, preserve_training_modes
+from .run_state import RunState, Task, announce_save_dir, fetch_tokens, mean_loss_to_log
+from .run_state import preserve_training_modes
 from .run_state import push_tasks, run_mean_loss, token_metrics, token_speed_metrics
 from .signatures import positional_args
 from .snapshot_tensors import Snapshot
@@ -263,14 +264,9 @@ def _find_metric(metrics: Mapping[str, float], name: str) -> float:
 
 # %% ../../nbs/06_engine/20_tasks.ipynb #80c49ea0
 def do_save(learner: TrainerBase, task: Task) -> None:
-    "Start writing a checkpoint and queue on_save; warn if there is no output folder."
+    "Start writing a checkpoint and queue on_save."
     learner.run_state.control.should_save = False   # saving also clears the flag
-    if learner.args.output_dir is None:
-        warn(
-            "A callback asked for a checkpoint (control.should_save), but there is no folder to write it to; give the"
-            " Learner an output_dir=."
-        )
-        return
+    announce_save_dir(learner.run_state)
     fetch_tokens(learner.run_state)
     learner.store_flos()
     # the Trainer's signature, for overrides

@@ -19,6 +19,7 @@ from ..core.errors import suggest_names, warn
 from ..data.sampling import split_global_batch
 from ..device.collectives import check_rank_variables, world_size
 from ..device.sharding import require_several_processes
+from ..device.weight_storage import check_placement
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import AUTO_BATCH_SIZE_ERROR, check_eval_data, prepare
 from ..engine.settings import check_own_loader
@@ -137,7 +138,7 @@ def launch(
     check_rank_variables()
     require_several_processes(run.args, n, "launch(1)")
     # created here if necessary: all processes get the same
-    learner.model
+    check_placement(learner.model, n)
     check_eval_data(learner)
     wait_for_save(run)
     if cpu and start != "spawn":

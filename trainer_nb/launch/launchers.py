@@ -57,8 +57,8 @@ def fork_is_safe(
         return False, "the drivers of these GPUs do not survive a fork"
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return False, "this process is in a process group of torch.distributed, and a fork of it would be, too"
-    if "bitsandbytes" in sys.modules:
-        return False, "bitsandbytes is imported here, and Accelerate's launcher takes this for a use of the GPU"
+    if "bitsandbytes" in sys.modules and not cpu:
+        return False, "bitsandbytes is imported here, and may have used the GPU"
     if not cpu and torch.backends.cuda.is_built() and _is_cuda_bad_fork():
         return False, "CUDA was looked at in this process, and cannot be used in a fork of it"
     return True, ""
@@ -314,9 +314,11 @@ def launch_workers(
     folder: str,  # for logs
 ):
     "Start workers with the launcher that fits, and return when they have ended."
-    # notebook_launcher would call the function in this process
-    is_accelerate_local = rendezvous.num_processes == 1 or "google.colab" in sys.modules
-    if method == "fork" and not is_accelerate_local:
+    # notebook_launcher would call the function in this process, or takes an import for a use of the GPU
+    is_unsuitable = (
+        rendezvous.num_processes == 1 or "google.colab" in sys.modules or "bitsandbytes" in sys.modules
+    )
+    if method == "fork" and not is_unsuitable:
         launch_with_accelerate(rendezvous, args)
     else:
         launch_with_elastic(rendezvous, args, method, folder)

@@ -17,6 +17,7 @@ from ..core.history import log_header, unsent_lines
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..state.async_save import Saver
+from ..state.hub import Uploader
 from ..state.rewind_buffer import RewindBuffer
 from ..state.restore import Snapshots
 
@@ -46,6 +47,7 @@ def learner_parts(learner: TrainerBase) -> dict[str, Any]:
         "start method": multiprocessing.get_start_method(allow_none=True),
         "modes": run.modes.held,
         "callbacks begun": run.callbacks_begun,
+        "repository": None if run.uploader is None else run.uploader.access(),
         "names": list(attributes),
     }
     return parts | {attribute_key(name): value for name, value in attributes.items()}
@@ -74,6 +76,7 @@ def make_learner(
         history=history_from_lines(parts["history"]),
         rewind_buffer=RewindBuffer(),
         saver=Saver(),
+        uploader=None if parts["repository"] is None else Uploader.of(*parts["repository"]),
         callbacks_begun=parts["callbacks begun"],
     )
     learner.run_state.modes.held = parts["modes"]

@@ -217,8 +217,7 @@ def find_last_known_state(
     candidates = [*learner.snapshots.values(), buffered, base]
     usable = [s for s in candidates if s is not None and s.values["run"] == run_id]
     best = max(usable, key=lambda s: s.step, default=base)
-    folder = learner.args.output_dir
-    checkpoint = find_latest_checkpoint(folder) if folder else None
+    checkpoint = find_latest_checkpoint(learner.args.save_dir)
     if checkpoint is not None and checkpoint.manifest.get("run") == run_id:
         if best is None or checkpoint.manifest.get("step", 0) > best.step:
             best = add_base_weights(learner.run_state, read_checkpoint(checkpoint.path))

@@ -17,6 +17,7 @@ from ..core.callbacks import TrainerCallback, close_callbacks
 from ..core.errors import InvalidOperation, Paused, install_excepthook, release_traceback_after_cell, warn
 from ..core.records import Record
 from ..core.interrupts import RUN_LOCK, InterruptGuard
+from ..device.weight_storage import move_model
 from ..diagnostics.watch import unwatch, watch
 from ..engine.loop import StepLimit, StopCondition, capture_editable_state, check_not_in_step, claim_run
 from ..engine.loop import describe_position, lookahead_limit, mark_paused, raise_if_interrupted
@@ -211,7 +212,7 @@ def release_local_run(learner: TrainerBase):
     for p in run.params:
         p.grad = None
     if run.model is not None:
-        run.model.to("cpu")
+        move_model(run.model, torch.device("cpu"))
     run.device = None
     run.wrapped_model = None
     run.optimizer = None

@@ -448,6 +448,9 @@ def final_state(replica: Replica) -> RunTransfer | None:
     run = replica.learner.run_state
     if run.saver is not None:
         wait_for_save(run)
+    if run.uploader is not None:
+        # this process, and its thread, are about to end
+        run.uploader.free(run.interrupts)
     close_callbacks(run)
     is_sharded = run.device is not None and run.device.sharded_model is not None
     if not is_sharded:

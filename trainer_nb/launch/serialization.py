@@ -18,7 +18,8 @@ import shutil
 import sys
 import tempfile
 import types
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ from ..core.log_file import FileClaim
 # %% auto #0
 __all__ = ['SHARED_DIRS', 'SCRATCH_PREFIX', 'MIN_SHARED_BYTES', 'SharedTensors', 'remove_shared_files', 'make_scratch_folder',
            'remove_scratch_folder', 'remove_dead_folders', 'TensorExtractor', 'value_parts', 'pickling_error',
-           'find_unpicklable', 'pickling_advice', 'pickling_error_message', 'pack_values', 'unpack_values',
-           'release_packed']
+           'find_unpicklable', 'pickling_advice', 'pickling_error_message', 'quantized_parameter_table', 'pack_values',
+           'unpack_values', 'release_packed']
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #3b7bc06a
 # folders in memory; without one, or without room in it, the temp folder is used
@@ -340,6 +341,25 @@ def pickling_error_message(
         )
     return f"{reason}, and together its parts cannot be sent there."
 
+# %% ../../nbs/11_launch/00_serialization.ipynb #31af1d02
+def _set_attributes(obj: object, attributes: dict[str, Any]): vars(obj).update(attributes)
+
+def _new_parameter(cls: type, data: torch.Tensor) -> torch.Tensor:
+    return torch.Tensor._make_subclass(cls, data, False)
+
+def _reduce_quantized(p: torch.Tensor) -> tuple:
+    "Describe a frozen quantized parameter to a pickler: its class, its codes, and its attributes."
+    data = p.detach().as_subclass(torch.Tensor)
+    return _new_parameter, (type(p), data), dict(vars(p)), None, None, _set_attributes
+
+def quantized_parameter_table(
+    table: MutableMapping[type, Callable],  # the pickler's own
+) -> Mapping[type, Callable]:
+    "Return a pickler's table of functions by type, with those for the parameters of bitsandbytes."
+    library = sys.modules.get("bitsandbytes.nn")
+    kinds = [getattr(library, name) for name in ("Params4bit", "Int8Params") if hasattr(library, name)]
+    return ChainMap(dict.fromkeys(kinds, _reduce_quantized), table) if kinds else table
+
 # %% ../../nbs/11_launch/00_serialization.ipynb #31af1c71
 def pack_values(
     parts: dict[str, Any],
@@ -350,7 +370,9 @@ def pack_values(
     import cloudpickle
     file = io.BytesIO()
     extractor = TensorExtractor() if stem else TensorExtractor(lambda value: False)
-    pickler = cloudpickle.Pickler(file, protocol=5)
+    class Pickler(cloudpickle.Pickler):
+        dispatch_table = quantized_parameter_table(cloudpickle.Pickler.dispatch_table)
+    pickler = Pickler(file, protocol=5)
     pickler.persistent_id = extractor
     try:
         pickler.dump(parts)

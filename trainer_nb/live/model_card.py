@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,8 +19,9 @@ from ..core.errors import warn
 
 
 # %% auto #0
-__all__ = ['LIBRARY_NAME', 'as_list', 'card_front_matter', 'markdown_table', 'is_card_metric', 'card_metrics', 'card_text',
-           'package_version', 'write_model_card']
+__all__ = ['LIBRARY_NAME', 'as_list', 'result_index', 'card_front_matter', 'markdown_table', 'is_card_metric', 'card_metrics',
+           'result_rows', 'markdown_rows', 'hyperparameters', 'card_text', 'package_version', 'describe_datasets',
+           'dataset_name', 'write_model_card', 'is_foreign_card', 'draft_model_card']
 
 # %% ../../nbs/10_live/04_model_card.ipynb #676a67c2
 # a tag that identifies cards written by this package
@@ -29,6 +31,20 @@ def as_list(value: str | list[str] | None) -> list[str]:
     if value is None: return []
     return [value] if isinstance(value, str) else list(value)
 
+def result_index(
+    model_name: str | None, tasks: list[str], tags: list[str], names: list[str], configurations: list[str],
+    results: dict[str, float] | None,
+) -> list[dict]:
+    "Return the results in the Hub's form; empty if the model, the task, the data or the metrics are unknown."
+    if not (model_name and tasks and tags and results): return []
+    names = [*names, *tags[len(names):]]
+    metrics = [{"name": name, "type": name.removeprefix("eval_"), "value": value} for name, value in results.items()]
+    entries = []
+    for i, tag in enumerate(tags):
+        data = {"name": names[i], "type": tag} | ({"args": configurations[i]} if i < len(configurations) else {})
+        entries += [{"task": {"name": task, "type": task}, "dataset": data, "metrics": metrics} for task in tasks]
+    return [{"name": model_name, "results": entries}]
+
 def card_front_matter(
     language: str | list[str] | None = None,
     license: str | None = None,
@@ -36,16 +52,26 @@ def card_front_matter(
     finetuned_from: str | None = None,           # the model from which training began
     tasks: str | list[str] | None = None,        # the first one is the pipeline of the model
     dataset_tags: str | list[str] | None = None, # names of data sets on the Hub
-    dataset: str | list[str] | None = None       # used without dataset_tags
+    dataset: str | list[str] | None = None,      # names for people, of dataset_tags or used without them
+    dataset_args: str | list[str] | None = None, # configurations of dataset_tags
+    library_name: str | None = None,             # that loads the model
+    model_name: str | None = None,               # needed for results
+    results: dict[str, float] | None = None      # metrics of the last evaluation
 ) -> str:
     "Return the header that the Hub reads."
+    tags = as_list(tags)
     values = {
+        "library_name": library_name,
         "language": as_list(language),
         "license": license,
-        "tags": [*as_list(tags), LIBRARY_NAME],
+        "tags": [*tags, *(tag for tag in (LIBRARY_NAME,) if tag not in tags)],
         "base_model": finetuned_from,
         "pipeline_tag": next(iter(as_list(tasks)), None),
         "datasets": as_list(dataset_tags) or as_list(dataset),
+        "metrics": [name.removeprefix("eval_") for name in results or {} if name != "eval_loss"],
+        "model-index": result_index(
+            model_name, as_list(tasks), as_list(dataset_tags), as_list(dataset), as_list(dataset_args), results
+        ),
     }
     lines = [f"{k}: {json.dumps(v, ensure_ascii=False)}" for k, v in values.items() if v not in (None, [])]
     return "\n".join(["---", *lines, "---"])
@@ -72,20 +98,77 @@ def card_metrics(state: TrainerState) -> dict:
         metrics |= {"best": state.best_metric, "best at step": state.best_global_step}
     return metrics
 
-def card_text(name: str, args: TrainingArguments, state: TrainerState, model: torch.nn.Module) -> str:
+def result_rows(state: TrainerState) -> list[dict]:
+    "Return a row per evaluation: the training loss that was logged last, epoch, step, and the metrics."
+    rows: dict[int, dict] = {}
+    loss: float | str = "no log"
+    for logged in state.log_history:
+        loss = logged.get("loss", loss)
+        metrics = {k: v for k, v in logged.items() if k not in ("step", "epoch") and is_card_metric(k)}
+        if not metrics: continue
+        # several evaluation sets log at the same step
+        place = {"training loss": loss, "epoch": logged.get("epoch"), "step": logged["step"]}
+        row = rows.setdefault(logged["step"], place)
+        row |= dict(sorted(metrics.items(), key=lambda item: item[0] != "eval_loss"))
+    return list(rows.values())
+
+def markdown_rows(rows: list[dict]) -> str:
+    "Format rows as a Markdown table."
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    def text(value: object) -> str: return f"{value:.6g}" if isinstance(value, float) else str(value)
+    lines = [names, ["---"] * len(names), *([text(row.get(name, "")) for name in names] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+def hyperparameters(args: TrainingArguments, processes: int = 1) -> dict:
+    "Return the settings that decide a training, under the names that the Trainer's cards have for them."
+    batch = args.train_batch_size * args.gradient_accumulation_steps * processes
+    values = {
+        "learning_rate": args.learning_rate, "train_batch_size": args.train_batch_size,
+        "eval_batch_size": args.eval_batch_size, "seed": args.seed, "num_devices": processes,
+        "gradient_accumulation_steps": args.gradient_accumulation_steps, "total_train_batch_size": batch,
+        "optimizer": str(args.optim.value), "lr_scheduler_type": str(args.lr_scheduler_type.value),
+        "warmup_steps": args.warmup_steps, "weight_decay": args.weight_decay, "max_grad_norm": args.max_grad_norm,
+        **({"training_steps": args.max_steps} if args.max_steps > 0 else {"num_epochs": args.num_train_epochs}),
+        "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
+    }
+    if args.label_smoothing_factor:
+        values["label_smoothing_factor"] = args.label_smoothing_factor
+    return values
+
+# fields that the table of the hyperparameters contains under these or other names
+_LISTED = (
+    "learning_rate", "per_device_train_batch_size", "per_device_eval_batch_size", "seed", "max_grad_norm", "optim",
+    "gradient_accumulation_steps", "lr_scheduler_type", "warmup_steps", "weight_decay", "max_steps", "num_train_epochs",
+    "bf16", "fp16", "label_smoothing_factor",
+)
+_VERSIONS = ("trainer_nb", "torch", "accelerate", "transformers", "datasets", "tokenizers", "peft")
+
+def card_text(
+    name: str, args: TrainingArguments, state: TrainerState, model: torch.nn.Module,
+    base_model: str | None = None,       # from which training began
+    data: dict[str, str] | None = None,  # what is known of the data: {"training": "30 samples"}
+    processes: int = 1,
+) -> str:
     "Return the text of the card."
-    settings = {k: f"`{v!r}`" for k, v in args.changed().items() if k not in _PRIVATE}
-    versions = {p: v for p in ("torch", "accelerate", "transformers", "datasets") if (v := package_version(p))}
+    settings = {k: f"`{v!r}`" for k, v in args.changed().items() if k not in (*_PRIVATE, *_LISTED)}
+    versions = {p: v for p in _VERSIONS if (v := package_version(p))}
     metrics = card_metrics(state)
+    rows = result_rows(state)
+    origin = f", fine-tuned from [{base_model}](https://huggingface.co/{base_model})" if base_model else ""
     parts = [
         f"# {name}",
-        f"A {type(model).__name__} after {state.global_step} optimizer steps ({state.epoch or 0:.4g} epochs). Its"
+        f"A {type(model).__name__}{origin}, after {state.global_step} optimizer steps ({state.epoch or 0:.4g} epochs). Its"
         " purpose, its training data and its limits are for a person to write.",
     ]
     if metrics:
         parts += ["## Evaluation", markdown_table(metrics)]
-    parts += ["## Settings"]
-    parts += [markdown_table(settings) if settings else "All training arguments were at their defaults."]
+    if data:
+        parts += ["## Data", markdown_table(data)]
+    parts += ["## Hyperparameters", markdown_table(hyperparameters(args, processes))]
+    if settings:
+        parts += ["## Other settings", markdown_table(settings)]
+    if len(rows) > 1:
+        parts += ["## Training results", markdown_rows(rows)]
     parts += ["## Versions", markdown_table(versions)]
     return "\n\n".join(parts)
 
@@ -96,6 +179,32 @@ def package_version(package: str) -> str | None:
         return None
 
 
+# %% ../../nbs/10_live/04_model_card.ipynb #c41a7e02
+# builders of files, which are no data sets of the Hub
+_FILE_BUILDERS = ("csv", "json", "pandas", "parquet", "text", "arrow", "generator", "sql", "xml", None)
+
+def describe_datasets(
+    datasets: dict[str, Any],  # by their purpose: "training"
+) -> dict[str, str]:
+    "Return what is known of data sets: name, configuration, split, number of samples."
+    found = {}
+    for purpose, data in datasets.items():
+        name = dataset_name(data)
+        try:
+            size = f"{len(data)} samples"
+        except TypeError:
+            size = "" if data is None else "a stream"
+        parts = [name, getattr(data, "config_name", None), str(getattr(data, "split", None) or "")] if name else []
+        text = ", ".join(part for part in (*parts, size) if part and part != "default")
+        if text:
+            found[purpose] = text
+    return found
+
+def dataset_name(data: Any) -> str | None:
+    "Return the name of a data set of the Hub; None if it is unknown."
+    name = getattr(data, "builder_name", None)
+    return name if isinstance(name, str) and name not in _FILE_BUILDERS else None
+
 # %% ../../nbs/10_live/04_model_card.ipynb #5495f849
 def write_model_card(
     args: TrainingArguments,
@@ -103,23 +212,40 @@ def write_model_card(
     model: torch.nn.Module,
     model_name: str | None = None,      # the title; by default the name of output_dir
     finetuned_from: str | None = None,  # by default the name in the model's configuration
-    **metadata,                         # of card_front_matter
+    data: dict[str, str] | None = None,  # of describe_datasets
+    processes: int = 1,                  # of the run
+    **metadata,                          # of card_front_matter
 ) -> Path | None:
-    """Write README.md into output_dir, and return its path; None if another README.md is there.
-    Raise ValueError without an output_dir."""
-    if args.output_dir is None:
-        raise ValueError("There is no folder to write a model card to; give the Learner an output_dir=.")
-    path = Path(args.output_dir)/"README.md"
-    if path.exists() and LIBRARY_NAME not in path.read_text(encoding="utf-8").split("\n---", 1)[0]:
+    "Write README.md into output_dir, and return its path; None if another README.md is there."
+    path = Path(args.save_dir)/"README.md"
+    if is_foreign_card(path):
         warn(
             f"{path} was not written by trainer_nb, so it was kept and no model card was written; move it away, or give"
             " another output_dir."
         )
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
-    name = model_name or os.path.basename(os.path.abspath(args.output_dir))
-    base_model = finetuned_from or getattr(getattr(model, "config", None), "_name_or_path", None) or None
-    header = card_front_matter(finetuned_from=base_model, **metadata)
-    path.write_text(f"{header}\n\n{card_text(name, args, state, model)}\n", encoding="utf-8")
+    name = model_name or os.path.basename(os.path.abspath(args.save_dir))
+    text = draft_model_card(args, state, model, name, finetuned_from, data, processes, **metadata)
+    path.write_text(text, encoding="utf-8")
     return path
+
+def is_foreign_card(path: Path) -> bool:
+    "Check whether there is a README.md that this package has not written."
+    return path.exists() and LIBRARY_NAME not in path.read_text(encoding="utf-8").split("\n---", 1)[0]
+
+def draft_model_card(
+    args: TrainingArguments, state: TrainerState, model: torch.nn.Module, model_name: str,
+    finetuned_from: str | None = None, data: dict[str, str] | None = None, processes: int = 1, **metadata
+) -> str:
+    "Return the whole card; the parameters are those of write_model_card."
+    given = getattr(getattr(model, "config", None), "_name_or_path", None)
+    # a folder of this machine is no name
+    base_model = finetuned_from or (given if given and not os.path.isdir(given) else None)
+    results = {k: v for k, v in card_metrics(state).items() if k.startswith("eval_") and isinstance(v, (int, float))}
+    library = next((c.__module__.split(".")[0] for c in type(model).__mro__ if hasattr(c, "save_pretrained")), None)
+    header = card_front_matter(
+        finetuned_from=base_model, library_name=library, model_name=model_name, results=results, **metadata
+    )
+    return f"{header}\n\n{card_text(model_name, args, state, model, base_model, data, processes)}\n"
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sized
 from time import perf_counter
 from types import TracebackType
+from typing import Any
 
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import LOGGER, TrainerCallback, TrainerControl, TrainerState, format_logs
@@ -25,9 +26,9 @@ from .screens import NotebookScreen, ProgressView, Screen, in_kernel, make_scree
 
 # %% auto #0
 __all__ = ['newest_loss', 'fetched_loss', 'LossPeek', 'ProgressDisplay', 'SpeedMeter', 'loader_length', 'ProgressState',
-           'failure_status', 'ending_status', 'TrainingProgress', 'CountProgress', 'ProgressCallback',
-           'find_progress_callback', 'is_showing_process', 'has_print_callback', 'select_screen', 'make_progress',
-           'search_progress']
+           'failure_status', 'ending_status', 'TrainingProgress', 'CountProgress', 'ProgressBar', 'assign_bar',
+           'ProgressCallback', 'find_progress_callback', 'is_showing_process', 'has_print_callback', 'select_screen',
+           'make_progress', 'search_progress']
 
 # %% ../../nbs/10_live/01_progress.ipynb #c3d8e4f0
 import torch
@@ -251,6 +252,7 @@ class TrainingProgress(ProgressDisplay):
             self.outer = callback.progress
             callback.progress = self
         self.timed = False   # True after the first step
+        self.description = ""   # a text of a callback of the user
 
     def tick(self, record=None):
         """Draw if a drawing is due; called after every step.
@@ -283,7 +285,7 @@ class TrainingProgress(ProgressDisplay):
             evaluations=progress.evaluations,
             logs=progress.logs,
             evaluates=getattr(self.run.args, "eval_strategy", "no") != "no",
-            status=status,
+            status=status or self.description,
             over=over,
         )
 
@@ -315,13 +317,14 @@ class CountProgress(ProgressDisplay):
     ):
         super().__init__(screen)
         self.is_evaluation = is_evaluation
+        self.description = ""   # a text of a callback of the user
         self.done = 0
         self.total = total
         self.speed = SpeedMeter(1 if is_evaluation else 0)
 
     def view(self, over: bool = False, status: str = "") -> ProgressView:
         view = ProgressView(
-            rate=self.speed.update(self.done), seconds=perf_counter() - self.began, over=over, status=status
+            rate=self.speed.update(self.done), seconds=perf_counter() - self.began, over=over, status=status or self.description
         )
         if self.is_evaluation:
             view.evaluating = (self.done, self.total)
@@ -339,6 +342,60 @@ class CountProgress(ProgressDisplay):
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None):
         self.close("done" if error is None else failure_status(error))
 
+
+# %% ../../nbs/10_live/01_progress.ipynb #c1034710
+class ProgressBar:
+    "Offer the methods of a bar of tqdm for a progress display."
+    def __init__(
+        self,
+        display: TrainingProgress | CountProgress,
+        is_evaluation: bool = False,  # count the batches of its evaluation
+    ):
+        self.shown = display
+        self.is_evaluation = is_evaluation
+
+    def _counts(self) -> tuple[int, int | None]:
+        "Return how much is done, and the total or None."
+        shown = self.shown
+        if isinstance(shown, CountProgress): return shown.done, shown.total
+        if self.is_evaluation: return shown.state.evaluating() or (0, None)
+        return shown.run.state.global_step, shown.total or shown.run.state.max_steps
+
+    @property
+    def n(self) -> int: return self._counts()[0]
+    @property
+    def total(self) -> int | None: return self._counts()[1]
+
+    def write(self, s: str, file: Any = None, end: str = "\n", nolock: bool = False):
+        "Print a line."
+        print(s, file=file, end=end, flush=True)
+
+    def set_description(self, desc: str | None = None, refresh: bool = True):
+        "Add a text to the display."
+        self.shown.description = desc or ""
+
+    def set_postfix(self, ordered_dict: dict | None = None, refresh: bool = True, **values: Any):
+        "Add names and values to the display."
+        values = {**(ordered_dict or {}), **values}
+        self.set_description(", ".join(f"{k}={format_logs({k: v})[k]}" for k, v in values.items() if k != "total_flos"))
+
+    set_description_str = set_description
+    def set_postfix_str(self, s: str = "", refresh: bool = True):
+        "Add a text to the display."
+        self.set_description(s)
+
+    # the display counts and closes by itself
+    def update(self, n: float | None = 1): "Do nothing: the display counts by itself."
+    def refresh(self, *args: Any, **kwargs: Any): "Do nothing: the display is drawn at intervals."
+    def close(self): "Do nothing: the display ends with its verb."
+    clear = reset = display = refresh
+
+def assign_bar(callback: TrainerCallback, name: str, bar: Any):
+    "Keep a bar of the user under a name; None removes it."
+    if bar is None or isinstance(bar, ProgressBar):
+        vars(callback).pop(name, None)
+    else:
+        vars(callback)[name] = bar
 
 # %% ../../nbs/10_live/01_progress.ipynb #9c9cf66a
 class ProgressCallback(TrainerCallback):
@@ -358,6 +415,43 @@ class ProgressCallback(TrainerCallback):
         # the display of an evaluation that has no verb around it, and its loader
         self.evaluation: CountProgress | None = None
         self.evaluation_loader: Sized | None = None
+
+    def __getstate__(self) -> dict:
+        "Leave out the displays, which belong to a verb of this process."
+        return vars(self) | {"progress": None, "evaluation": None, "evaluation_loader": None}
+
+    @property
+    def training_bar(self) -> Any:
+        "Return the display of the active verb as a bar of tqdm; None if no verb trains."
+        if "training_bar" in vars(self): return vars(self)["training_bar"]
+        return None if self.progress is None else ProgressBar(self.progress)
+    @training_bar.setter
+    def training_bar(self, bar: Any): assign_bar(self, "training_bar", bar)
+
+    @property
+    def prediction_bar(self) -> Any:
+        "Return the display of the active evaluation as a bar of tqdm; None if there is none."
+        if "prediction_bar" in vars(self): return vars(self)["prediction_bar"]
+        if self.progress is not None and self.progress.state.evaluating() is not None:
+            return ProgressBar(self.progress, is_evaluation=True)
+        return None if self.evaluation is None else ProgressBar(self.evaluation, is_evaluation=True)
+    @prediction_bar.setter
+    def prediction_bar(self, bar: Any): assign_bar(self, "prediction_bar", bar)
+
+    @property
+    def current_step(self) -> int:
+        "Return the step that the display of the active verb shows."
+        step = 0 if self.progress is None else self.progress.run.state.global_step
+        return vars(self).get("current_step", step)
+    @current_step.setter
+    def current_step(self, step: int): vars(self)["current_step"] = step
+
+    def end_stand_in(self, kind: type, args: TrainingArguments) -> bool:
+        """Print no more logs if a PrinterCallback is removed, in whose place this callback prints; return whether it
+        did until now."""
+        if kind.__name__ != "PrinterCallback" or self.mute or not args.disable_tqdm: return False
+        self.mute = True
+        return True
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl,

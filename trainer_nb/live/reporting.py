@@ -6,21 +6,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
+import torch
+
+from ..args.fields import TRANSFORMERS_TRACKERS
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import LoggerCallback, TrainerCallback, TrainerControl, TrainerState, set_log_level
 from ..core.errors import warn
 from ..core.history import History
 from ..engine.overrides import TrainerBase
-from .trackers import RunDescription, Tracker, make_tracker, resolve_trackers, tracker_config
-from .trackers import warn_ignored_variables
+from .trackers import RunDescription, Tracker, WandB, make_tracker, resolve_trackers, tracker_config
+from .trackers import transformers_callback, unwrap_scalar, warn_ignored_variables
 
 
 # %% auto #0
-__all__ = ['last_restored_step', 'ReportCallback', 'closed_copy', 'describe_tracked_run', 'make_report_callbacks',
-           'leave_out_unusable', 'warn_unused_fields', 'make_logging_callbacks']
+__all__ = ['LOG_MODEL_VALUES', 'last_restored_step', 'ReportCallback', 'closed_copy', 'describe_tracked_run', 'wandb_log_model',
+           'write_architecture', 'WandBModelCallback', 'WandBCheckpointCallback', 'count_parameters', 'summary_numbers',
+           'make_report_callbacks', 'leave_out_unusable', 'warn_unused_fields', 'make_logging_callbacks']
 
 # %% ../../nbs/10_live/03_reporting.ipynb #26fc3fbf
 def last_restored_step(history: History) -> int:
@@ -69,7 +75,11 @@ class ReportCallback(TrainerCallback):
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         self.close()
 
-    def report(self, args: TrainingArguments, state: TrainerState, learner: TrainerBase, logs: dict | None = None):
+    def report(
+        self, args: TrainingArguments, state: TrainerState, learner: TrainerBase,
+        logs: dict | None = None,
+        texts: list[dict] | None = None,  # rows with prompt, generated, reference
+    ):
         "Log to the tracker, opening it if necessary; without logs, only open it."
         history = learner.history
         run_id, returns = self.reported_returns
@@ -83,6 +93,9 @@ class ReportCallback(TrainerCallback):
                 self.tracker.back(last_restored_step(history))
             if logs:
                 self.tracker.log(dict(logs), state.global_step)
+            # an object of the user may have been written for an earlier version
+            if texts and hasattr(self.tracker, "log_texts"):
+                self.tracker.log_texts(texts, state.global_step)
         except Exception as error:
             self.switch_off(error, history.run_id)
 
@@ -140,6 +153,120 @@ def describe_tracked_run(args: TrainingArguments, state: TrainerState, learner: 
     return RunDescription(learner.history.run_id, name, args, config, model_config, learner.history.parent)
 
 
+# %% ../../nbs/10_live/03_reporting.ipynb #c4db3616
+LOG_MODEL_VALUES = ("end", "checkpoint", "false")
+
+def wandb_log_model() -> str:
+    "Return the value of WANDB_LOG_MODEL; warn about an unknown one, which is 'false'."
+    value = os.environ.get("WANDB_LOG_MODEL", "false")
+    if value in LOG_MODEL_VALUES: return value
+    if value: warn(f"WANDB_LOG_MODEL={value!r} is unknown and uploads nothing; set it to 'end' or 'checkpoint'.")
+    return "false"
+
+def write_architecture(model: Any, folder: str):
+    "Write the printed model into a folder; an empty file for a model that is not of transformers' kind."
+    text = f"{model}\n" if isinstance(model, torch.nn.Module) and hasattr(model, "base_model") else ""
+    Path(folder, "model_architecture.txt").write_text(text, encoding="utf-8")
+
+class WandBModelCallback(TrainerCallback):
+    "Upload the model to W&B at the end of training."
+    # before the tracker is closed
+    order = -60
+    not_state = ("begun_run",)
+
+    def __init__(self):
+        # the run whose architecture was uploaded
+        self.begun_run: str | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
+        learner: TrainerBase | None = None, **kwargs
+    ):
+        if self.begun_run == learner.history.run_id: return
+        self.begun_run = learner.history.run_id
+        def send(run):
+            config = getattr(learner.model, "config", None)
+            metadata = {
+                "model_config": config.to_dict() if hasattr(config, "to_dict") else None,
+                "num_parameters": count_parameters(learner),
+                "initial_model": True,
+            }
+            with tempfile.TemporaryDirectory() as folder:
+                write_architecture(learner.model, folder)
+                run.log_artifact(self.artifact(run, args, metadata, folder), aliases=["base_model"])
+        self.upload(args, state, learner, send)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
+        learner: TrainerBase | None = None, **kwargs
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            # by all processes, each of which may hold a part of the weights
+            learner.save_model(folder)
+            def send(run):
+                metadata = summary_numbers(run)
+                if args.load_best_model_at_end:
+                    metadata = {
+                        f"eval/{args.metric_for_best_model}": state.best_metric,
+                        "train/total_floss": state.total_flos,
+                        "model/num_parameters": count_parameters(learner),
+                    }
+                write_architecture(learner.model, folder)
+                artifact = self.artifact(run, args, metadata | {"final_model": True}, folder)
+                run.log_artifact(artifact, aliases=["final_model"])
+            self.upload(args, state, learner, send)
+
+    def artifact(self, run: Any, args: TrainingArguments, metadata: dict, folder: str | None = None) -> Any:
+        "Return an artifact with the files of a folder."
+        import wandb
+        label = run.id if args.run_name is None or args.run_name == args.output_dir else run.name
+        made = wandb.Artifact(name=f"model-{label}", type="model", metadata=metadata)
+        for path in sorted(Path(folder).glob("*")) if folder else ():
+            if not path.is_file(): continue
+            with made.new_file(path.name, mode="wb") as file:
+                file.write(path.read_bytes())
+        return made
+
+    def upload(
+        self, args: TrainingArguments, state: TrainerState, learner: TrainerBase,
+        send: Callable[[Any], None],  # called with W&B's run
+    ):
+        "Upload in the main process; warn if it fails."
+        if not state.is_world_process_zero: return
+        reports = [c for c in learner.run_state.callbacks.callbacks if isinstance(c, ReportCallback)]
+        report = next((c for c in reports if isinstance(c.tracker, WandB)), None)
+        if report is None or report.failed_run == learner.history.run_id: return
+        try:
+            report.open(args, state, learner)
+            send(report.tracker.run)
+        except Exception as error:
+            warn(f"The model could not be uploaded to W&B ({type(error).__name__}: {error}). Training continues.")
+
+class WandBCheckpointCallback(WandBModelCallback):
+    "Upload each checkpoint to W&B, and the model at the end of training."
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
+        learner: TrainerBase | None = None, **kwargs
+    ):
+        def send(run):
+            places = [e["data"]["folder"] for e in learner.history.events if e["kind"] == "checkpoint"]
+            metadata = summary_numbers(run) | {"model/num_parameters": count_parameters(learner)}
+            artifact = self.artifact(run, args, metadata)
+            artifact.add_dir(places[-1])
+            aliases = [f"epoch_{round(state.epoch, 2)}", f"checkpoint_global_step_{state.global_step}"]
+            run.log_artifact(artifact, aliases=aliases)
+        self.upload(args, state, learner, send)
+
+def count_parameters(learner: TrainerBase) -> int | None:
+    "Return the number of parameters of a model of transformers, None for other models."
+    count = getattr(learner.model, "num_parameters", None)
+    return count() if callable(count) else None
+
+def summary_numbers(run: Any) -> dict:
+    "Return the numbers of the summary of W&B's run."
+    values = {k: unwrap_scalar(v) for k, v in dict(run.summary).items() if not k.startswith("_")}
+    return {k: v for k, v in values.items() if isinstance(v, (int, float))}
+
 # %% ../../nbs/10_live/03_reporting.ipynb #e4aafa37
 # fields that only some trackers read
 _TRACKER_FIELDS = {
@@ -153,15 +280,21 @@ _TRACKER_FIELDS = {
 def make_report_callbacks(
     args: TrainingArguments,
     callbacks: Iterable[TrainerCallback],  # those that the learner has
-) -> list[ReportCallback]:
-    "Return one callback per tracker in `report_to`. Raise ImportError if a library is missing."
+) -> list[TrainerCallback]:
+    "Return one callback per tracker in `report_to`, and one that uploads the model if WANDB_LOG_MODEL says so."
     names = resolve_trackers(args.report_to)
-    if args.report_to in ("all", ["all"]):
+    if args.reports_to_all:
         names = leave_out_unusable(args, names)
     warn_unused_fields(args, names, callbacks)
     for name in names:
         warn_ignored_variables(name)
-    return [ReportCallback(name) for name in names]
+    made: list[TrainerCallback] = [
+        transformers_callback(name) if name in TRANSFORMERS_TRACKERS else ReportCallback(name) for name in names
+    ]
+    uploads = wandb_log_model() if "wandb" in names else "false"
+    if uploads != "false":
+        made.append(WandBCheckpointCallback() if uploads == "checkpoint" else WandBModelCallback())
+    return made
 
 def leave_out_unusable(args: TrainingArguments, names: list[str]) -> list[str]:
     "Return the trackers that report_to='all' can use, with a warning about the others."

@@ -5,7 +5,6 @@
 # %% ../../nbs/10_live/02_trackers.ipynb #40ebc1f1
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -14,16 +13,19 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..args.fields import TRACKERS
+from ..args.fields import TRANSFORMERS_TRACKERS
 from ..args.training_args import TrainingArguments
+from ..args.validation import is_module_installed, is_tracker_installed, is_variable_set, tracker_names
+from ..core.callbacks import TrainerCallback
 from ..core.errors import warn
 
 
 # %% auto #0
-__all__ = ['RUN_SUMMARY_KEYS', 'OWN_RUNS', 'TRACKER_CLASSES', 'IGNORED_VARIABLES', 'prefix_log_names', 'unwrap_scalar',
-           'numeric_values', 'tracked_row', 'RunDescription', 'to_plain', 'model_settings', 'tracker_config', 'Tracker',
-           'TensorBoard', 'WandB', 'Trackio', 'MLflow', 'AccelerateTracker', 'make_accelerate_tracker', 'CodeCarbon',
-           'is_tracker_installed', 'installed_trackers', 'resolve_trackers', 'warn_ignored_variables', 'make_tracker']
+__all__ = ['RUN_SUMMARY_KEYS', 'TEXTS_NAME', 'OWN_RUNS', 'TRACKER_CLASSES', 'IGNORED_VARIABLES', 'prefix_log_names',
+           'unwrap_scalar', 'numeric_values', 'tracked_row', 'texts_table', 'RunDescription', 'to_plain',
+           'model_settings', 'tracker_config', 'Tracker', 'TensorBoard', 'WandB', 'Trackio', 'MLflow',
+           'AccelerateTracker', 'make_accelerate_tracker', 'CodeCarbon', 'resolve_trackers', 'transformers_callback',
+           'warn_ignored_variables', 'make_tracker']
 
 # %% ../../nbs/10_live/02_trackers.ipynb #31cacc00
 # logged once, at the end: numbers of the whole run
@@ -52,6 +54,15 @@ def tracked_row(logs: dict, step: int) -> dict:
     "Return the row of a tracker in which the step is a value, without the numbers of the whole run."
     values = {k: v for k, v in logs.items() if k not in RUN_SUMMARY_KEYS}
     return {**prefix_log_names(values), "train/global_step": step}
+
+# the name of generated texts in a tracker
+TEXTS_NAME = "eval/texts"
+
+def texts_table(rows: list[dict]) -> str:
+    "Return rows as a table in Markdown, one line per row."
+    def cell(value: Any) -> str: return str("" if value is None else value).replace("|", "\\|").replace("\n", "<br>")
+    lines = [[*rows[0]], ["---"] * len(rows[0]), *([*row.values()] for row in rows)]
+    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
 
 # %% ../../nbs/10_live/02_trackers.ipynb #2a0e1e92
@@ -111,6 +122,7 @@ class Tracker:
     name = ""
     def open(self, about: RunDescription): "Begin a run, or continue the run with this key."
     def log(self, logs: dict, step: int): "Log values, under the names that the run uses."
+    def log_texts(self, rows: list[dict], step: int): "Log generated texts: rows with prompt, generated, reference."
     def back(self, step: int): "Discard the values of later steps; the same steps will be logged again."
     def close(self): "Close the tracker at the end of the run, or before the run moves to another process."
 
@@ -134,6 +146,10 @@ class TensorBoard(Tracker):
         for name, value in numeric_values(prefix_log_names(logs), (int, float, str)).items():
             add = self.writer.add_text if isinstance(value, str) else self.writer.add_scalar
             add(name, value, step)
+        self.writer.flush()
+
+    def log_texts(self, rows: list[dict], step: int):
+        self.writer.add_text(TEXTS_NAME, texts_table(rows), step)
         self.writer.flush()
 
     def back(self, step: int):
@@ -178,6 +194,11 @@ class WandB(Tracker):
                 self.run.summary[name] = logs[name]
         self.run.log(tracked_row(logs, step))
 
+    def log_texts(self, rows: list[dict], step: int):
+        import wandb
+        table = wandb.Table(columns=[*rows[0]], data=[[*row.values()] for row in rows])
+        self.run.log({TEXTS_NAME: table, "train/global_step": step})
+
     def close(self):
         if self.own:
             self.run.finish()
@@ -203,6 +224,9 @@ class Trackio(Tracker):
     def log(self, logs: dict, step: int):
         self.over = self.over or "train_runtime" in logs
         self.run.log(tracked_row(logs, step), step=step)
+
+    def log_texts(self, rows: list[dict], step: int):
+        self.run.log({TEXTS_NAME: texts_table(rows), "train/global_step": step}, step=step)
 
     def close(self):
         import trackio
@@ -269,6 +293,10 @@ class MLflow(Tracker):
         metrics = {re.sub(r"[^0-9A-Za-z_\-. :/]", "_", k): v for k, v in numeric_values(logs).items()}
         mlflow.log_metrics(metrics, step=step, run_id=self.id)
 
+    def log_texts(self, rows: list[dict], step: int):
+        import mlflow
+        mlflow.MlflowClient().log_text(self.id, texts_table(rows), f"{TEXTS_NAME}/step-{step}.md")
+
     def close(self):
         import mlflow
         if not self.own: return
@@ -312,6 +340,9 @@ class AccelerateTracker(Tracker):
 
     def log(self, logs: dict, step: int):
         self.tracker.log(numeric_values(prefix_log_names(logs), (int, float, str)), step=step)
+
+    def log_texts(self, rows: list[dict], step: int):
+        self.tracker.log({TEXTS_NAME: texts_table(rows)}, step=step)
 
     def close(self):
         self.tracker.finish()
@@ -358,41 +389,43 @@ TRACKER_CLASSES = {
     "mlflow": MLflow,
     "codecarbon": CodeCarbon,
 }
-# where the module, or the package on PyPI, does not have the name of the tracker
-_MODULES = {"tensorboard": ("tensorboard", "tensorboardX")}
-_PIP = {"comet_ml": "comet-ml"}
-
-def is_tracker_installed(name: str) -> bool:
-    "Return True if the library of a tracker is installed."
-    return any(importlib.util.find_spec(module) is not None for module in _MODULES.get(name, (name,)))
-
-def installed_trackers() -> list[str]:
-    "Return the names of the trackers whose library is installed."
-    names = [name for name in TRACKERS if is_tracker_installed(name)]
-    if "mlflow" in names and _is_variable_set("DISABLE_MLFLOW_INTEGRATION"):
-        names.remove("mlflow")
-    return names
+# where the package on PyPI does not have the name of the tracker
+_PIP = {
+    "comet_ml": "comet-ml",
+    "azure_ml": "azureml-sdk",
+    "dagshub": "dagshub mlflow",
+    "flyte": "flytekit flytekitplugins-deck-standard",
+}
 
 def resolve_trackers(
     report_to: str | list[str],  # of TrainingArguments
 ) -> list[str]:
     "Return the names of the requested trackers. Raise ImportError if a library is missing."
-    if report_to == "none": return []
-    if report_to in ("all", ["all"]): return installed_trackers()
-    names = list(dict.fromkeys([report_to] if isinstance(report_to, str) else report_to))
+    names = list(dict.fromkeys(tracker_names(report_to)))
     for name in names:
         if not is_tracker_installed(name):
             raise ImportError(
                 f"report_to={name!r} needs {name}, which is not installed: type `pip install {_PIP.get(name, name)}`."
             )
+        if name in TRANSFORMERS_TRACKERS and not is_module_installed("transformers"):
+            raise ImportError(
+                f"report_to={name!r} uses the callback of transformers, which is not installed: type"
+                " `pip install transformers`."
+            )
     return names
+
+def transformers_callback(
+    name: str,  # one of TRANSFORMERS_TRACKERS
+) -> TrainerCallback:
+    "Return transformers' own callback for a tracker."
+    from transformers.integrations import get_reporting_integration_callbacks
+    return get_reporting_integration_callbacks(name)[0]()
 
 _ARTIFACTS_HINT = "weights and checkpoints stay in output_dir; send them yourself at on_save or on_train_end"
 _PROJECT_HINT = "give project= to the arguments"
 # by tracker: environment variables that the Trainer's callbacks read, and the alternative here
 IGNORED_VARIABLES = {
     "wandb": {
-        "WANDB_LOG_MODEL": _ARTIFACTS_HINT,
         "WANDB_WATCH": "learn.watch() keeps statistics of gradients and weights",
     },
     "mlflow": {
@@ -412,15 +445,12 @@ IGNORED_VARIABLES = {
     "comet_ml": {"COMET_LOG_ASSETS": _ARTIFACTS_HINT},
 }
 
-def _is_variable_set(variable: str) -> bool:
-    return os.environ.get(variable, "").lower() not in ("", "0", "false", "no", "off")
-
 def warn_ignored_variables(
     name: str,  # of a tracker
 ):
     "Warn about environment variables that are set without effect."
     for variable, instead in IGNORED_VARIABLES.get(name, {}).items():
-        if _is_variable_set(variable):
+        if is_variable_set(variable):
             warn(f"{variable} is set, but this environment variable has no effect here: {instead}.")
 
 def make_tracker(

@@ -160,8 +160,10 @@ def parameter_groups(
         _check_lr_count(args.learning_rate, [name for name, _ in layers])
     else:
         layers = [("all", list(model.named_parameters()))]
+    # the two groups of the Trainer, for any weight decay
+    plain = not several and targeted is None
     # grokadamw depends on the position in the group
-    parted = args.weight_decay or args.optim == "grokadamw"
+    parted = plain or args.weight_decay or args.optim == "grokadamw"
     decay = (decay_parameter_names(model) if decay is None else decay) if parted else set()
     groups = []
     targets = set() if targeted is None else target_parameter_names(model, args.optim_target_modules, args.optim)
@@ -173,12 +175,13 @@ def parameter_groups(
                 group.update(lr=args.learning_rate[i], layer_group=i, layer_groups=len(layers))
             if target:
                 group.update(targeted or {})
-            if group["params"]:
+            if group["params"] or plain and not target:
                 groups.append(group)
-    if not groups and not any(True for _ in model.parameters()):
+    empty = not any(group["params"] for group in groups)
+    if empty and not any(True for _ in model.parameters()):
         raise ValueError(f"{type(model).__name__} has no parameters, so there is nothing to train;"
                          f" {NO_PARAMETERS_HINT}.")
-    if not groups:
+    if empty:
         raise ValueError("Every parameter is frozen, so there is nothing to train; call learn.unfreeze().")
     return groups
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from ..args.args_files import JSON_FILE, args_to_json
 from ..args.training_args import TrainingArguments
 from ..core.errors import warn
 from ..core.history import History, copy_log
@@ -22,7 +23,7 @@ from ..core.log_file import to_plain_data
 from ..engine.evaluate import averaged_weights, is_in_train_mode
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
-from ..engine.run_state import RunState, Task
+from ..engine.run_state import RunState, Task, announce_save_dir
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from ..engine.snapshot_fields import FIELD_KEEPERS
 from ..engine.snapshot_tensors import Snapshot
@@ -192,8 +193,7 @@ def save_checkpoint_async(
     wait_for_save(run)
     wait_for_other_savers(run)
     if place is None:
-        # if the settings have no folder, the caller must give one
-        place = Path(cast(str, run.args.output_dir), f"checkpoint-{run.state.global_step}")
+        place = Path(run.args.save_dir, f"checkpoint-{run.state.global_step}")
     place = Path(place).expanduser().absolute()
     if not own:
         check_folder_free(place, run.history.run_id)
@@ -216,7 +216,14 @@ def save_checkpoint_async(
     if snapshot is None or not is_checkpoint_writer(run): return place
     saver.spare = ()
     saver.sweep(place.parent)
-    saver.start(make_checkpoint_writer(learner, snapshot, place, own), snapshot, place.parent, undo)
+    # after the snapshot, which must not contain the event of the push
+    push = run.uploader.plan_push(learner, place) if own and run.uploader is not None else None
+    try:
+        saver.start(make_checkpoint_writer(learner, snapshot, place, own, push), snapshot, place.parent, undo)
+    except BaseException:
+        if push is not None:
+            push(None)
+        raise
     if wait or run.callbacks.listeners("on_save"):
         wait_for_save(run)
     return place
@@ -262,12 +269,9 @@ def save_checkpoint_sync(
     learner: TrainerBase,
     place=None,  # as for save
 ) -> Path:
-    "Write a checkpoint to disk before returning its folder; raise ValueError if there is no folder."
-    if place is None and learner.args.output_dir is None:
-        raise ValueError(
-            "There is no folder to write a checkpoint to; call save_checkpoint(folder), or give the Learner an"
-            " output_dir=."
-        )
+    "Write a checkpoint to disk before returning its folder."
+    if place is None:
+        announce_save_dir(learner.run_state)
     prepare(learner)
     place = save_checkpoint_async(learner, place, wait=True)
     run_tasks_now(learner, Task("event", "on_save"))
@@ -302,6 +306,7 @@ def save_to_temp_dir(learner: TrainerBase):
 def make_checkpoint_writer(
     learner: TrainerBase, snapshot: Snapshot, place,
     own,  # one of the run's own checkpoints, to which the limit applies
+    push=None,  # called with the complete folder before older ones are deleted, or with None if it cannot be written
 ):
     "Return a function that writes a checkpoint and raises SaveFailed with a one-sentence cause."
     run = learner.run_state
@@ -320,16 +325,23 @@ def make_checkpoint_writer(
     package = collect_checkpoint(
         run, snapshot, get_processor(learner), {"only_model": True} if run.args.save_only_model else None, about
     )
+    settings = args_to_json(run.args)
     if overrides_save(learner): package = package._replace(live=save_to_temp_dir(learner))
     def work():
+        written = None
         try:
             with atomic_directory(
                 place, history.run_id, lambda taken: replace_existing(taken, history.run_id)
             ) as folder:
                 about.update(strip_log_history(snapshot, history), beside=ensure_log_on_disk(history, beside, folder))
+                (folder / JSON_FILE).write_text(settings, encoding="utf-8")
                 write(package, folder)
+            written = place
         except Exception as error:
             raise SaveFailed(describe_save_failure(place, error)) from error
+        finally:
+            if push is not None:
+                push(written)
         try:
             rotate_checkpoints(place.parent, history.run_id, limit, protected)
         except Exception as error:
@@ -395,9 +407,9 @@ def invalidate_future(
     "Rename the checkpoints that are no longer in the run's past; warn about those that cannot be renamed."
     # if it fails, the next verb raises the error
     get_saver(run).wait(run.interrupts)
-    if run.args.output_dir is None or not is_checkpoint_writer(run): return
+    if not Path(run.args.save_dir).is_dir() or not is_checkpoint_writer(run): return
     try:
-        invalidate_abandoned(run.args.output_dir, run.history, best, after)
+        invalidate_abandoned(run.args.save_dir, run.history, best, after)
     except OSError as error:
         warn(f"A checkpoint of the future that was left behind could not be renamed ({error}); rename it manually.")
 

@@ -120,8 +120,8 @@ def branch(learner: TrainerBase, changes: dict):
     )
     new.run_state.history = copy_history(run.history, changes.get("run_name"))
     new.run_state.initial_snapshot = run.initial_snapshot
-    if args.output_dir is not None:
-        args.output_dir = os.path.join(args.output_dir, "branches", new.run_state.history.run_id)
+    if args.output_dir is not None or args.saves_checkpoints:
+        args.output_dir = os.path.join(args.save_dir, "branches", new.run_state.history.run_id)
     new.run_state.given_settings = args.to_dict()
     taken = capture_snapshot(run)
     prepare(new)

@@ -16,7 +16,8 @@ import torch
 
 from ..core.log_file import to_plain_data
 from ..data.collate import is_identical
-from ..engine.snapshot_tensors import Snapshot, has_adapters, is_shared, tensor_digest
+from ..device.weight_storage import has_adapters, stored_value
+from ..engine.snapshot_tensors import Snapshot, is_shared, tensor_digest
 from ..engine.run_state import RunState
 from ..engine.snapshot_fields import ModuleWalk
 from .checkpoint_dirs import CorruptCheckpoint, read_manifest, verify_checkpoint, write_manifest
@@ -36,10 +37,22 @@ def state_dict_entries(
     run: RunState,  # by key of the state_dict: a name in a snapshot, or a tensor
 ) -> dict:
     "Map each key of a model's state_dict to its name in a snapshot, or to a copy of the tensor."
+    walk = ModuleWalk(run)
     # tensors that the loss shares with the model get the model's names
-    names = {id(t): n for n, t in reversed([*ModuleWalk(run).named()])}
+    names = {id(t): n for n, t in reversed([*walk.named()])}
     state = {k: v for k, v in run.model.state_dict(keep_vars=True).items() if isinstance(v, torch.Tensor)}
-    return {k: names.get(id(v)) or v.detach().to("cpu", copy=True) for k, v in state.items()}
+    if not walk.read_only: return {k: names.get(id(v)) or v.detach().to("cpu", copy=True) for k, v in state.items()}
+    layers = tuple({o.name.removesuffix(o.key) for o in walk.read_only.values()})
+    apart = {o.name: stored_value(o) for o in walk.read_only.values() if not has_adapters(run.model)}
+    entries: dict[str, Any] = {}
+    for k, v in state.items():
+        if id(v) in names:
+            entries[k] = names[id(v)]
+        elif k in apart:
+            if apart[k] is not None: entries[k] = apart[k]
+        elif not (has_adapters(run.model) and k.startswith(layers)) and not v.is_meta:
+            entries[k] = v.detach().to("cpu", copy=True)
+    return entries
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #b2739522
 def _saving_library(model: torch.nn.Module) -> str:

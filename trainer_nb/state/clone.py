@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import types
 import weakref
 
 import torch
@@ -13,6 +14,7 @@ import torch
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import CallbackHandler
 from ..core.errors import InvalidOperation, warn
+from ..device.weight_storage import packed_objects
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.state_forms import STATE_KINDS
@@ -24,7 +26,7 @@ from .rewind_buffer import RewindBuffer
 
 # %% auto #0
 __all__ = ['enter_in_memo', 'copy_data_state', 'copy_attributes', 'clone_learner', 'copy_or_share', 'copied_whole',
-           'detach_computed', 'share_memory', 'hang_hooks', 'take_over']
+           'drop_wrapped_methods', 'detach_computed', 'share_memory', 'hang_hooks', 'take_over']
 
 # %% ../../nbs/07_state/13_clone.ipynb #9f181ff1
 def enter_in_memo(
@@ -159,13 +161,26 @@ def copied_whole(
     is_module = isinstance(thing, torch.nn.Module)
     for part in thing.modules() if is_module else [thing]:
         detach_computed(getattr(part, "__dict__", {}), memo)
+    # quantized weights are only read: both models have the same ones
+    shared = packed_objects(thing) if is_module else []
+    memo.update({id(o): o for o in shared})
     new = copy.deepcopy(thing, memo)
     if is_module:
-        tensors = [t for t in (*thing.parameters(), *thing.buffers()) if id(t) in memo]
+        drop_wrapped_methods(new)
+        apart = set(map(id, shared))
+        tensors = [t for t in (*thing.parameters(), *thing.buffers()) if id(t) in memo and id(t) not in apart]
         share_memory(tensors, memo)
         for t in tensors:
             hang_hooks(t, memo[id(t)], memo)
     return new
+
+def drop_wrapped_methods(module: torch.nn.Module):
+    "Remove functions from a copied module that wrap a method of the original, such as those by which Accelerate warns."
+    for m in module.modules():
+        for name, value in list(vars(m).items()):
+            owner = getattr(getattr(value, "__wrapped__", None), "__self__", m)
+            if isinstance(value, types.FunctionType) and owner is not m:
+                del vars(m)[name]
 
 def detach_computed(value, memo):
     "Register detached copies of tensors with a history, also inside lists and dicts."

@@ -317,7 +317,9 @@ def load_weights(module: torch.nn.Module, file: str | pathlib.Path):
     "Load the weights and buffers that a module had when the run began."
     tensors = load_file(file)
     with torch.no_grad():
-        for name, t in [*module.named_parameters(), *module.named_buffers()]: t.copy_(tensors[name])
+        for name, t in [*module.named_parameters(), *module.named_buffers()]:
+            # a frozen one that the file lacks is quantized, and stays as it is
+            if name in tensors or t.requires_grad: t.copy_(tensors[name])
 
 def warn_of_differences(made_with: dict):
     "Warn of differences between this process and the one that made the run."
@@ -330,7 +332,7 @@ def weights_digest(model: torch.nn.Module) -> str:
     "Return the SHA-256 of a model's weights and buffers."
     digest = hashlib.sha256()
     for name, t in sorted(model.state_dict().items()):
-        if isinstance(t, torch.Tensor):
+        if isinstance(t, torch.Tensor) and not hasattr(t, "__tensor_flatten__"):
             digest.update(name.encode() + bytes(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
     return digest.hexdigest()
 

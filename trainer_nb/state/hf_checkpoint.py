@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..core.callbacks import TrainerControl, TrainerState
+from ..args.args_files import TRAINER_FILE, read_trainer_args
+from ..core.callbacks import TrainerControl, TrainerState, exported_state
 from ..core.errors import warn
 from ..core.history import History
 from ..core.log_file import to_plain_data
@@ -42,7 +43,7 @@ __all__ = ['trainer_layout_info', 'warn_of_loss', 'write_trainer_state', 'save_p
            'write_extra_state', 'write_trainer_checkpoint', 'read_trainer_state', 'position_after_batches',
            'resume_position', 'position_fields', 'count_seen_samples', 'reconcile_state', 'read_torch_files',
            'read_named_weights', 'merge_callback_states', 'read_foreign_checkpoint', 'describe_missing_user_state',
-           'describe_scaler_difference', 'read_own_checkpoint', 'read_trainer_checkpoint']
+           'describe_args_differences', 'describe_scaler_difference', 'read_own_checkpoint', 'read_trainer_checkpoint']
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #f57daa04
 def trainer_layout_info(learner: TrainerBase) -> dict:
@@ -55,9 +56,9 @@ def trainer_layout_info(learner: TrainerBase) -> dict:
     )
     held: dict[str, list] = {}
     for c in learner.run_state.callbacks.callbacks:
-        get_state = getattr(c, "state", None)
-        if callable(get_state):
-            held.setdefault(type(c).__name__, []).append(copy.deepcopy(get_state()))
+        exported = exported_state(c)
+        if exported is not None:
+            held.setdefault(type(c).__name__, []).append(copy.deepcopy(exported))
     warn_of_loss(learner.optimizer)
     return {"by_rule": by_rule, "callbacks": {k: v[0] if len(v) == 1 else v for k, v in held.items()}}
 
@@ -323,7 +324,7 @@ def merge_callback_states(
     states,  # of the learner's callbacks, from a snapshot
 ) -> list:
     "Return the callbacks' states, taking the Trainer's for those of the same class."
-    takes = [callable(getattr(c, "state", None)) and not hasattr(c, "load_state_dict") for c in run.callbacks.callbacks]
+    takes = [exported_state(c) is not None and not hasattr(c, "load_state_dict") for c in run.callbacks.callbacks]
     left = {}
     for kind in {kind for (kind, *_), ok in zip(states, takes) if ok and kind in held}:
         # for several of one class the Trainer appends at each save: the last ones are current
@@ -361,6 +362,7 @@ def read_foreign_checkpoint(learner: TrainerBase, folder: Path) -> Snapshot:
         + describe_group_differences(run, mine["optimizer"]["groups"], optimizer["groups"])
         + of_rates
         + describe_scaler_difference(run, files["scaler"])
+        + describe_args_differences(run, folder)
     )
     values |= {
         "shapes": {},
@@ -383,6 +385,23 @@ def describe_missing_user_state(
     if not names: return []
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     return [f"the Trainer's files hold no attributes of user code, so {', '.join(names[:10])}{more} keep their present values"]
+
+# settings that change the numbers of a run and are in no other file
+_COMPARED_ARGS = ("seed", "data_seed", "max_grad_norm", "label_smoothing_factor", "neftune_noise_alpha", "bf16",
+                  "train_sampling_strategy", "dataloader_drop_last", "average_tokens_across_devices")
+
+def describe_args_differences(run: RunState, folder: Path) -> list[str]:
+    "Return warnings about settings in training_args.bin that differ here; none if there is no such file, or another."
+    try:
+        there = read_trainer_args(folder / TRAINER_FILE)
+    except ValueError:
+        return []
+    return [
+        f"{name} is {there[name]!r} in {TRAINER_FILE} and {getattr(run.args, name)!r} here: the run continues with"
+        f" {getattr(run.args, name)!r}"
+        for name in _COMPARED_ARGS
+        if name in there and there[name] != getattr(run.args, name)
+    ]
 
 def describe_scaler_difference(run: RunState, file) -> list[str]:
     "Return a warning if only one of the two runs scales its gradients."

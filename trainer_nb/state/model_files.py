@@ -12,9 +12,12 @@ from typing import Any, Protocol, cast
 
 import torch
 
+from ..args.args_files import JSON_FILE, args_to_json
+from ..args.training_args import TrainingArguments
 from ..device.collectives import SINGLE_PROCESS, World
 from ..device.sharding import gather_full, is_sharded, to_local
-from ..engine.snapshot_tensors import Snapshot, has_adapters, list_merged_adapters, tensor_digest
+from ..device.weight_storage import has_adapters, read_only_weights
+from ..engine.snapshot_tensors import Snapshot, list_merged_adapters, tensor_digest
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.snapshot_fields import ModuleWalk, frozen_base_weights
@@ -79,6 +82,7 @@ def save_model(
     folder: str | Path, processing_class=None,
     weights=None,  # as in write_weights
     world: World = SINGLE_PROCESS,  # of a sharded model
+    args: TrainingArguments | None = None,  # written beside the model
 ) -> Path:
     "Write a model's weights, and its tokenizer or processor if there is one; return the folder."
     folder = Path(folder).expanduser()
@@ -88,6 +92,8 @@ def save_model(
         write_weights(model, folder, weights)
         if hasattr(processing_class, "save_pretrained"):
             processing_class.save_pretrained(folder)
+        if args is not None:
+            (folder / JSON_FILE).write_text(args_to_json(args), encoding="utf-8")
     # one process writes; the others wait until the folder is complete
     world.run_on_main(write)
     return folder
@@ -145,7 +151,11 @@ def add_base_weights(run: RunState, snapshot: Snapshot) -> Snapshot:
             else here[name].detach().to("cpu", copy=True) if name in here else None
         )
         first = run.initial_snapshot.tensors.get(name) if run.initial_snapshot is not None else None
-        match = next((t for t in (mine, first) if t is not None and tensor_digest(t) == said), None)
+        candidates = [t for t in (mine, first) if t is not None]
+        if name in walk.cast_names():
+            # a quantized layer converts its bias in the first forward pass
+            candidates += [t.to(d) for t in candidates for d in (torch.bfloat16, torch.float16, torch.float32)]
+        match = next((t for t in candidates if tensor_digest(t) == said), None)
         if match is None:
             raise ValueError(
                 f"The adapters of this checkpoint were trained beside another base model: {name.split('/', 1)[1]!r} is"
@@ -258,7 +268,11 @@ def read_weights_for_model(model: torch.nn.Module, folder: str | Path) -> dict:
     "Return the weights in a folder by key of the model's state_dict; raise ValueError if the model differs."
     if has_adapters(model): return read_adapters(model, folder)
     weights = read_weights(folder)
-    own = {k: t for k, t in model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
+    # quantized and offloaded weights are not trained, and stay as they are
+    apart = {o.name for o in read_only_weights(model)}
+    weights = {k: t for k, t in weights.items() if k not in apart}
+    state = model.state_dict(keep_vars=True)
+    own = {k: t for k, t in state.items() if isinstance(t, torch.Tensor) and k not in apart}
     if not set(weights) <= set(own) and hasattr(model, "from_pretrained"):
         weights = cast(type[PretrainedModel], type(model)).from_pretrained(folder).state_dict()
     # a tied weight has one name in the file

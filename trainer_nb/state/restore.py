@@ -13,11 +13,12 @@ from dataclasses import MISSING, fields
 import torch
 
 from ..core.callbacks import close_callbacks
-from ..core.errors import InvalidOperation, release_last_traceback, short_repr, suggest_names
+from ..core.errors import InvalidOperation, release_last_traceback, short_repr, suggest_names, warn
 from ..core.history import History
+from ..device.weight_storage import move_model
 from ..display.tables import html_table, text_table
-from ..engine.overrides import TrainerBase
-from ..engine.prepare import prepare, redistribute_data, restore_group_settings
+from ..engine.overrides import TrainerBase, renew_model
+from ..engine.prepare import group_settings, prepare, redistribute_data, restore_group_settings
 from ..engine.run_state import RunState, record_act
 from ..engine.snapshot import PROCESS_STATE_FIELDS, check_data_length, check_snapshot, restore_fields
 from ..engine.snapshot_tensors import Snapshot
@@ -27,7 +28,7 @@ from .async_save import get_saver
 
 # %% auto #0
 __all__ = ['check_stream_position', 'get_named_snapshot', 'restore_run', 'Snapshots', 'reset_run_state', 'user_given_parts',
-           'restart_from_current_weights', 'restart_from_first_weights', 'free_run']
+           'restart_finished_run', 'restart_from_first_weights', 'free_run']
 
 # %% ../../nbs/07_state/10_restore.ipynb #edb8ead1
 def check_stream_position(learner: TrainerBase, snapshot: Snapshot):
@@ -137,12 +138,30 @@ def user_given_parts(learner: TrainerBase) -> list[str]:
     "Return the names of the parts that the user made, which a new run reuses in their first state."
     return [name for name, part in zip(("optimizer", "lr_scheduler"), learner.optimizers) if part is not None]
 
-def restart_from_current_weights(learner: TrainerBase):
-    "Begin a new run from the present weights."
+def restart_finished_run(learner: TrainerBase) -> str:
+    """Begin a new run: with model_init from a new model, otherwise from the present weights with the present
+    optimizer and its state. Return a description."""
     run = learner.run_state
-    if run.initial_snapshot is not None:
-        restore_fields(run, run.initial_snapshot, user_given_parts(learner))
+    if learner.model_init is not None:
+        renew_model(learner)
+        reset_run_state(run)
+        return "a new model from model_init, a new optimizer and a new schedule"
+    optimizer = run.optimizer
+    settings = group_settings(optimizer)
+    schedule = None if run.own_scheduler else run.lr_scheduler
     reset_run_state(run)
+    run.optimizer = optimizer
+    if schedule is not None:
+        run.lr_scheduler = schedule
+    restore_group_settings(optimizer, settings)
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    missing = [n for n, p in run.model.named_parameters() if p.requires_grad and id(p) not in held]
+    if missing:
+        warn(
+            f"{missing[0]!r} can be trained and is not in the optimizer, which the new run keeps, so it stays as it is;"
+            " learn.unfreeze() adds parameters to the optimizer."
+        )
+    return f"the same weights, the same optimizer and {'a new' if schedule is None else 'the same'} schedule"
 
 def restart_from_first_weights(learner: TrainerBase):
     "Begin a new run from the first weights."
@@ -171,12 +190,17 @@ def free_run(learner: TrainerBase):
     if run.device is not None:
         run.device.release()
     if run.model is not None:
-        run.model.to("cpu")
+        move_model(run.model, torch.device("cpu"))
     run.discard("device", "wrapped_model", "initial_snapshot", "frozen_weights", "eval_dataloader")
     run.params = []
+    for kept in run.eval_loaders:
+        kept.close()
+    run.eval_loaders = []
     run.initial_snapshot_freed = True
     if run.saver is not None:
         get_saver(run).free()
+    if run.uploader is not None:
+        run.uploader.free(run.interrupts)
     if learner.optimizers[0] is not None:
         learner.optimizers[0].state.clear()
     learner.snapshots.clear()

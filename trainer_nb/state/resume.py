@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..args.training_args import PROCESS_FIELDS, TrainingArguments
+from ..args.validation import tracker_names
 from ..core.callbacks import TrainerState
 from ..core.errors import short_repr, warn
 from ..core.history import History, Place, close_other_logs, read_history
@@ -61,8 +62,8 @@ def resolve_checkpoint(
 ) -> Path:
     "Return the folder to resume from. Raise ValueError if no checkpoint is found."
     if where is True:
-        shelf = learner.args.output_dir
-        if shelf is None:
+        shelf = learner.args.save_dir
+        if learner.args.output_dir is None and not Path(shelf).is_dir():
             raise ValueError("There is no output_dir to look for a checkpoint in; name the checkpoint's folder.")
         # another learner may be writing the newest checkpoint
         wait_for_other_savers(learner.run_state, Path(shelf).absolute())
@@ -80,7 +81,7 @@ def resolve_checkpoint(
     if not folder.exists():
         clean_leftovers(folder.parent)
     if not folder.is_dir() or not is_checkpoint(folder):
-        raise ValueError(no_checkpoint_message(where, folder, learner.args.output_dir))
+        raise ValueError(no_checkpoint_message(where, folder, learner.args.save_dir))
     return folder
 
 def is_checkpoint(folder: Path) -> bool:
@@ -113,6 +114,9 @@ def edited_settings(
     now: dict,  # settings with which two learners were made
 ) -> dict:
     "Return the settings whose values differ, except those of the process or known to one learner only."
+    # earlier versions wrote it as it was given
+    then = then | {"report_to": tracker_names(then.get("report_to"))}
+    now = now | {"report_to": tracker_names(now.get("report_to"))}
     return {
         k: v
         for k, v in now.items()
@@ -149,15 +153,21 @@ def checkpoint_info(snapshot: Snapshot) -> dict:
     return snapshot.values.get("about", {})
 
 def check_train_data(learner: TrainerBase, snapshot: Snapshot) -> list[str]:
-    "Return warnings about the data; raise ValueError for another length in the middle of an epoch."
+    """Return warnings about the data. In the middle of an epoch of data with another length, continue at the same
+    position of the new order; raise ValueError for a length that is unknown now, or was."""
     then = checkpoint_info(snapshot).get("data", {})
     now = describe_train_data(learner)
     cursor = snapshot.values["cursor"]
     if then.get("length") != now["length"] and then:
         differs = f"the training data had {then['length']} samples and has {now['length']} now"
         if cursor.position and not snapshot.values["finished"]:
-            raise ValueError(f"{differs}, and the run is in the middle of an epoch, at sample {cursor.position} of an "
-                             "order that does not fit it; give it the former data until the epoch ends")
+            if None in (then["length"], now["length"]):
+                raise ValueError(f"{differs}, and the run is in the middle of an epoch, at sample {cursor.position} of an "
+                                 "order that does not fit it; give it the former data until the epoch ends")
+            # past the end of fewer samples, the epoch is over
+            snapshot.values["cursor"] = Cursor(cursor.epoch, min(cursor.position, now["length"]))
+            return [f"{differs}: the epoch continues at sample {cursor.position} of another order, so it repeats some"
+                    " samples and lacks others; the next epochs are over all"]
         return [f"{differs}: the next epochs are over those"]
     if None not in (then.get("fingerprint"), now["fingerprint"]) and then["fingerprint"] != now["fingerprint"]:
         return [
@@ -240,12 +250,13 @@ def continue_stopped_run(run: RunState) -> list[str]:
 def load_checkpoint(
     learner: TrainerBase,
     place,  # a folder, or True for the newest
+    find=resolve_checkpoint,  # returns the folder that is meant, on the main process; state.hub downloads it first
 ) -> ResumeReport:
     "Continue from a checkpoint; raise ValueError, with nothing changed, if that is not possible here."
     run = learner.run_state
     wait_for_save(run)
     prepare(learner)
-    folder = run.device.world.run_on_main(lambda: resolve_checkpoint(learner, place))
+    folder = run.device.world.run_on_main(lambda: find(learner, place))
     snapshot = read_snapshot(learner, folder)
     check_run_not_open(run, folder, snapshot)
     then = checkpoint_info(snapshot).get("given", {})

@@ -13,7 +13,8 @@ from typing import cast
 from ..core.errors import warn
 from ..core.history import History, is_ancestor
 from ..device.sharding import local_nbytes, to_local
-from ..engine.snapshot_tensors import Snapshot, has_adapters
+from ..device.weight_storage import has_adapters, is_read_only
+from ..engine.snapshot_tensors import Snapshot
 from ..engine.overrides import TrainerBase
 from ..engine.rollback import weight_versions
 from ..engine.run_state import RunState
@@ -52,10 +53,14 @@ MOST_ON_DISK = 4
 def snapshot_nbytes(run: RunState) -> int:
     "Return the bytes of a snapshot: unshared weights, buffers, optimizer state and user state."
     earlier = run.earlier_copies
-    frozen = [(n, p) for n, p in named_weights(run) if not p.requires_grad]
+    frozen = [(n, p) for n, p in named_weights(run) if not p.requires_grad and not is_read_only(p)]
     shared = {id(p) for n, p in frozen if earlier is not None and earlier.has_shared(f"weights/{n}", to_local(p))}
     tensors = [
-        *(p for p in run.params if p.requires_grad or not has_adapters(run.model) and id(p) not in shared),
+        *(
+            p
+            for p in run.params
+            if p.requires_grad or not (has_adapters(run.model) or is_read_only(p) or id(p) in shared)
+        ),
         *run.model.buffers(),
         *(v for s in run.optimizer.state.values() for v in s.values()),
     ]

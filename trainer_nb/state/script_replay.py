@@ -36,6 +36,7 @@ from ..core.callbacks import TrainerCallback
 from ..core.history import History, is_ancestor
 from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import is_identical
+from ..device.weight_storage import is_read_only
 from ..engine.overrides import TrainerBase
 from ..engine.snapshot_tensors import Snapshot
 from .checkpoint import state_dict_entries
@@ -530,7 +531,7 @@ def _model_init_code(draft: ScriptDraft, node: ast.expr | None, start: RunStart)
         with preserve_generators():
             seed_all(learner.args.seed)
             model = learner.call_model_init()
-        made = dict([*model.named_parameters(), *model.named_buffers()])
+        made = {n: t for n, t in [*model.named_parameters(), *model.named_buffers()] if not is_read_only(t)}
         same = (is_identical(t.detach().cpu(), weights[n]) for n, t in made.items())
         reproducible = made.keys() == weights.keys() and all(same)
     return f"model_init={code}", [], [] if reproducible else [draft.load_line(f"{draft.construct.name}.model")]
@@ -567,6 +568,7 @@ def store_pretrained(draft: ScriptDraft, model: torch.nn.Module, start: RunStart
 def frozen_lines(draft: ScriptDraft, model: str, start: RunStart) -> list[str]:
     "Return the lines that restore requires_grad of a model's parameters; none if it was True everywhere."
     names = [n for n in start.weights() if f"weights/{n}" in start.snapshot.tensors]
+    names += [n.removeprefix("weights/") for n in start.snapshot.values.get("read_only") or ()]
     frozen = [n for n in names if n not in start.snapshot.values["trainable"]]
     if not frozen:
         changed = any("requires_grad" in s.text for s in draft.slice.code())

@@ -84,9 +84,9 @@ def trial_args(
                 " trial.suggest_int(...)."
             )
         changes[name] = cast_number(to_builtin(value), kinds.get(name))
-    if args.output_dir is not None:
+    if args.output_dir is not None or args.saves_checkpoints:
         folder = f"run-{trial.number}" if hp_name is None else str(hp_name(trial))
-        changes["output_dir"] = os.path.join(args.output_dir, folder)
+        changes["output_dir"] = os.path.join(args.save_dir, folder)
     return resolve_args(args, changes)
 
 def cast_number(

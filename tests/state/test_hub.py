@@ -1,0 +1,471 @@
+"Pushing to the Hub and resuming from there, against a small server of its interface; the Trainer pushes to the same server."
+import os, signal, subprocess, sys, threading, time, warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+from huggingface_hub import constants
+from hub_server import TOKEN, HubServer
+from trainer_nb import Learner, TrainerCallback, TrainingArguments, differences
+from trainer_nb.state.hub import PushFailed
+
+def SLOW(*values): return pytest.param(*values, marks=pytest.mark.slow)
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    server = HubServer()
+    monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.endpoint + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path/"cache"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path/"token"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    # for processes that are started anew
+    for name, value in dict(HF_TOKEN=TOKEN, HF_ENDPOINT=server.endpoint, HF_HUB_DISABLE_XET="1").items(): monkeypatch.setenv(name, value)
+    monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)
+    yield server
+    server.close()
+
+
+def model():
+    torch.manual_seed(0)
+    return transformers.BertForSequenceClassification(transformers.BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, max_position_embeddings=8))
+
+
+def rows(n=16):
+    g = torch.Generator().manual_seed(1)
+    return [{"input_ids": torch.randint(0, 20, (5,), generator=g), "labels": i % 2} for i in range(n)]
+
+
+SETTINGS = dict(use_cpu=True, disable_tqdm=True, report_to="none", max_steps=6, save_steps=2, per_device_train_batch_size=4, learning_rate=1e-2, logging_steps=2)
+
+
+def make(folder, callbacks=None, **changes):
+    return Learner(model(), train_dataset=rows(), eval_dataset=rows(8), callbacks=callbacks, output_dir=str(folder), **SETTINGS | {"push_to_hub": True} | changes)
+
+
+def theirs(folder, callbacks=None, **changes):
+    args = transformers.TrainingArguments(output_dir=str(folder), **SETTINGS | {"push_to_hub": True} | changes)
+    return transformers.Trainer(model(), args, train_dataset=rows(), eval_dataset=rows(8), callbacks=callbacks)
+
+
+def contents(folder):
+    folder = Path(folder)
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+class Patient(TrainerCallback, transformers.TrainerCallback):
+    "Waits until a checkpoint is pushed, so that none is skipped; the same for both sides."
+    def __init__(self, of): self.of = of
+    def on_step_end(self, args, state, control, **kwargs):
+        if self.of and self.of[0].push_in_progress is not None: self.of[0].push_in_progress.wait_until_done()
+
+
+def patient(make, *args, **kwargs):
+    of = []
+    learn = make(*args, callbacks=[Patient(of)], **kwargs)
+    of.append(learn)
+    return learn
+
+
+# ---- the four strategies
+
+STATE = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"}
+OURS = {"training_args.json", "manifest.json", "rest.json", "rest.safetensors", "README.md"}
+
+
+def made(hub, side):
+    "Message and files of each commit, without what only one side has, and that is known."
+    found = []
+    for c in hub.commits:
+        paths = {p for p in c.paths if p.split("/")[-1] not in OURS | {"training_args.bin"} and not p.startswith("runs/")}
+        found.append((c.repo.replace(side, ""), c.revision, c.message, paths))
+    hub.commits.clear()
+    return found
+
+
+@pytest.mark.parametrize("strategy, saves", [("end", "steps"), ("every_save", "steps"), ("checkpoint", "steps"), ("all_checkpoints", "steps"), SLOW("checkpoint", "epoch")])
+def test_the_commits_are_the_trainers(hub, tmp_path, strategy, saves):
+    saves = dict(save_strategy=saves)
+    first = patient(theirs, tmp_path/"theirs", hub_strategy=strategy, **saves)
+    first.train()
+    wanted = made(hub, "theirs")
+    mine = patient(make, tmp_path/"ours", hub_strategy=strategy, save_format="trainer", **saves)
+    assert (mine.hub_model_id, first.hub_model_id) == ("me/ours", "me/theirs")
+    mine.train()
+    assert made(hub, "ours") == wanted and len(wanted) == {"end": 0, "every_save": 1}.get(strategy, 2) * (3 if saves["save_strategy"] == "steps" else 2)
+    for learn in (first, mine):
+        info = learn.push_to_hub("All of it", tags="small", language="en")
+        assert info.commit_url.startswith(f"{hub.endpoint}/{learn.hub_model_id}/commit/")
+    assert {c.message for c in hub.commits if "ours" in c.repo} <= {"All of it"}
+    there, at_home = hub.files("me/theirs"), hub.files("me/ours")
+    assert set(there) - set(at_home) == {p for p in there if p.endswith("training_args.bin")}
+    assert {p.split("/")[-1] for p in set(at_home) - set(there)} <= OURS | {p.split("/")[-1] for p in at_home if p.startswith("runs/")}
+
+
+def test_the_events_are_the_trainers(hub, tmp_path):
+    heard = {}
+    class Told(TrainerCallback, transformers.TrainerCallback):
+        def __init__(self, name): self.name = name
+        def on_save(self, args, state, control, **kwargs): heard.setdefault(self.name, []).append(("save", state.global_step))
+        def on_push_begin(self, args, state, control, **kwargs): heard.setdefault(self.name, []).append(("push", state.global_step))
+        def on_train_end(self, args, state, control, **kwargs): heard.setdefault(self.name, []).append(("end", state.global_step))
+    for name, side in (("theirs", theirs), ("ours", make)):
+        of = []
+        learn = side(tmp_path/name, callbacks=[Told(name), Patient(of)])
+        of.append(learn)
+        learn.train()
+        learn.push_to_hub()
+        learn.save_model()
+    assert heard["ours"] == heard["theirs"] and heard["ours"].count(("push", 6)) == 3
+
+
+def test_the_files_are_those_of_the_checkpoints(hub, tmp_path):
+    "Each file is there byte for byte, also of the checkpoints that were deleted meanwhile."
+    kept = make(tmp_path/"kept", push_to_hub=False)
+    kept.train()
+    learn = make(tmp_path/"out", hub_strategy="all_checkpoints", hub_always_push=True, save_total_limit=1)
+    hub.gate.clear()
+    release = threading.Timer(0.5, hub.gate.set)
+    class Later(TrainerCallback):
+        def on_train_end(self, *args, **kwargs): release.start()
+    learn.add_callback(Later())
+    learn.train()
+    assert sorted(p.name for p in (tmp_path/"out").glob("checkpoint-*")) == ["checkpoint-6"] and not (tmp_path/"out"/"_push").exists()
+    assert hub.messages() == [f"Training in progress, step {i}{more}" for i in (2, 4, 6) for more in ("", ", checkpoint")]
+    there = hub.files("me/out")
+    for name in ("config.json", "model.safetensors", "optimizer.safetensors", "rest.safetensors"):
+        for i in (2, 4, 6):
+            assert there[f"checkpoint-{i}/{name}"] == (tmp_path/"kept"/f"checkpoint-{i}"/name).read_bytes(), name
+    assert {p: c for p, c in there.items() if p.startswith("checkpoint-6/")} == {f"checkpoint-6/{p}": c for p, c in contents(tmp_path/"out"/"checkpoint-6").items()}
+    assert there["model.safetensors"] == there["checkpoint-6/model.safetensors"]
+
+
+# ---- slow and failing pushes
+
+@pytest.mark.parametrize("side", [theirs, make])
+def test_a_slow_push_is_not_waited_for(hub, tmp_path, side):
+    "The later saves are skipped, and the loop goes on: the same bytes as without a push."
+    steps = []
+    class Watch(TrainerCallback, transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            # the first checkpoint is on its way before the next step
+            if state.global_step == 3: assert hub.arrived.wait(10)
+            steps.append(state.global_step)
+        def on_train_end(self, *args, **kwargs):
+            assert not hub.commits
+            hub.gate.set()
+    hub.gate.clear()
+    learn = side(tmp_path/"out", callbacks=[Watch()])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        learn.train()
+    assert steps == [1, 2, 3, 4, 5, 6] and hub.messages() == ["Training in progress, step 2"]
+    said = [str(w.message) for w in said if "push" in str(w.message)]
+    if side is make:
+        assert len(said) == 2 and "checkpoint-4 is not pushed to the Hub, because checkpoint-2 is still being pushed; with hub_always_push=True" in said[0]
+        assert "checkpoint-6 was not pushed to the Hub; learn.push_to_hub()" in said[1]
+    other = side(tmp_path/"other", push_to_hub=False)
+    other.train()
+    assert [l.get("loss") for l in learn.state.log_history] == [l.get("loss") for l in other.state.log_history]
+    assert all(torch.equal(a, b) for a, b in zip(learn.model.state_dict().values(), other.model.state_dict().values()))
+    for i in (2, 4, 6):
+        assert (tmp_path/"out"/f"checkpoint-{i}"/"model.safetensors").read_bytes() == (tmp_path/"other"/f"checkpoint-{i}"/"model.safetensors").read_bytes()
+    if side is make: assert differences(learn.snapshot(), other.snapshot()) == ["args"]   # the folder, and whether it is pushed
+
+
+@pytest.mark.parametrize("status", [500, SLOW(401), SLOW(403), SLOW(404)])
+def test_a_failed_push_is_said_and_repeated(hub, tmp_path, status):
+    left = [1]
+    hub.fail = lambda method, path: status if "/commit/" in path and left and left.pop() else None
+    learn = patient(make, tmp_path/"out", hub_strategy="all_checkpoints")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        learn.train()
+    said = [str(w.message) for w in said if "pushed" in str(w.message)]
+    assert len(said) == 1 and said[0].startswith(f"checkpoint-2 could not be pushed to the Hub ({status}") and "learn.push_to_hub()" in said[0]
+    assert {401: "`hf auth login`", 403: "settings/tokens", 404: "learn.init_hf_repo()", 500: "has a problem at present"}[status] in said[0]
+    assert "\n" not in said[0]
+    # the first one is contained in the second, except for its checkpoint
+    assert hub.messages() == ["Training in progress, step 2, checkpoint"] + [f"Training in progress, step {i}{more}" for i in (4, 6) for more in ("", ", checkpoint")]
+    other = make(tmp_path/"other", push_to_hub=False)
+    other.train()
+    assert differences(learn.snapshot(), other.snapshot()) == ["args"]   # the folder, and whether it is pushed
+    assert hub.files("me/out")["checkpoint-2/model.safetensors"] == (tmp_path/"other"/"checkpoint-2"/"model.safetensors").read_bytes()
+
+
+def test_the_last_push_fails(hub, tmp_path):
+    "train() returns all the same; push_to_hub() raises one sentence, and pushes everything when the Hub is well again."
+    hub.fail = lambda method, path: 500 if "/commit/" in path else None
+    learn = make(tmp_path/"out", hub_strategy="all_checkpoints", save_steps=6)
+    with pytest.warns(UserWarning, match="checkpoint-6 could not be pushed"): assert learn.train().global_step == 6
+    with pytest.raises(PushFailed, match="The model could not be pushed to the Hub .500: .* has a problem") as error: learn.push_to_hub()
+    assert "\n" not in str(error.value)
+    with pytest.warns(UserWarning, match="The model could not be pushed"): assert isinstance(learn.push_to_hub(blocking=False).exception(), PushFailed)
+    hub.fail = lambda method, path: None
+    learn.push_to_hub("At last")
+    assert hub.messages() == ["Training in progress, step 6, checkpoint", "At last"] and not (tmp_path/"out"/"_push").exists()
+    assert hub.files("me/out")["model.safetensors"] == (tmp_path/"out"/"checkpoint-6"/"model.safetensors").read_bytes()
+
+
+def test_warnings_as_errors_stop_nothing(hub, tmp_path):
+    hub.fail = lambda method, path: 500 if "/commit/" in path else None
+    learn = patient(make, tmp_path/"out")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert learn.train().global_step == 6
+
+
+def test_an_interrupt_ends_the_waiting(hub, tmp_path, capsys):
+    class Press(TrainerCallback):
+        def on_train_end(self, *args, **kwargs): threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    hub.gate.clear()
+    learn = make(tmp_path/"out", save_steps=6, callbacks=[Press()])
+    assert learn.train().global_step == 6 and not hub.commits
+    out = capsys.readouterr().out
+    assert f"Waiting for checkpoint-6 to be pushed to {hub.endpoint}/me/out" in out and "The push goes on in the background" in out
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt, match="goes on in the background"): learn.push_to_hub("Interrupted")
+    hub.gate.set()
+    learn.push_to_hub("Again", tags="new")
+    assert hub.messages()[0] == "Training in progress, step 6" and hub.messages()[-1] == "Again"
+    assert "new" in hub.files("me/out")["README.md"].decode()
+
+
+# ---- the repository
+
+def test_what_is_missing_is_said_when_the_learner_is_made(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match="HF_HUB_OFFLINE=1 keeps huggingface_hub offline"): make(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(PushFailed, match="401 for me/x.*hf auth login"): make(tmp_path, hub_token="wrong", hub_model_id="me/x")
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(ValueError, match="needs an access token.*`hf auth login`"): make(tmp_path)
+    make(tmp_path, hub_token=TOKEN)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(PushFailed, match="http://127.0.0.1:9 cannot be reached"): make(tmp_path, hub_token=TOKEN)
+    with pytest.warns(UserWarning, match="hub_strategy='end' has no effect"): TrainingArguments(hub_strategy="end")
+    with pytest.warns(UserWarning, match="save_strategy='no' writes none"): TrainingArguments(str(tmp_path), push_to_hub=True, save_strategy="no", hub_strategy="checkpoint")
+
+
+def test_name_privacy_and_branch(hub, tmp_path, capsys):
+    learn = make(tmp_path/"out", hub_model_id="org/name", hub_private_repo=True, hub_revision="dev")
+    assert learn.hub_model_id == "org/name" and hub.private["org/name"] and f"pushed to {hub.endpoint}/org/name (hub_strategy='every_save')" in capsys.readouterr().out
+    learn.train()
+    assert {c.revision for c in hub.commits} == {"dev"} and not hub.files("org/name")
+    learn.push_to_hub(revision="main")
+    assert set(hub.files("org/name")) == set(hub.files("org/name", "dev"))
+    with pytest.raises(PushFailed, match="org/name has no such branch"): learn.push_to_hub(revision="nowhere")
+
+
+def test_the_token_is_written_nowhere(hub, tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN")
+    args = TrainingArguments(str(tmp_path/"out"), hub_token=TOKEN, hub_strategy="checkpoint", **SETTINGS, push_to_hub=True)
+    assert TOKEN not in repr(args) + args.to_json_string() + args._repr_html_() + str(args.to_dict()) and args.hub_token == TOKEN
+    assert TrainingArguments.from_dict(args.to_dict()).hub_token is None
+    learn = Learner(model(), args, train_dataset=rows())
+    learn.train()
+    learn.push_to_hub()
+    learn.set(learning_rate=1e-3)
+    learn.reset()
+    assert learn.args.hub_token is None and len(hub.commits) > 2
+    for name, content in [*contents(tmp_path/"out").items(), *hub.files("me/out").items()]: assert TOKEN.encode() not in content, name
+
+
+def test_on_request_without_push_to_hub(hub, tmp_path):
+    "As with the Trainer: the repository is made by the first push."
+    learn = make(tmp_path/"out", push_to_hub=False, hub_model_id="mine")
+    assert learn.hub_model_id == "mine" and learn.push_in_progress is None
+    learn.train()
+    assert not hub.trees and not hub.commits
+    future = learn.push_to_hub(blocking=False, private=True)
+    assert future.result(10).commit_message == "End of training" and learn.hub_model_id == "me/mine" and hub.private["me/mine"]
+    learn.save_model()
+    assert hub.messages() == ["End of training"]
+    with pytest.raises(TypeError, match="licence"): learn.push_to_hub(licence="mit")
+
+
+def test_without_a_folder(hub, tmp_path, monkeypatch):
+    "The Trainer's folder, which gives the repository its name."
+    monkeypatch.chdir(tmp_path)
+    learn = Learner(model(), train_dataset=rows(), push_to_hub=True, **SETTINGS)
+    learn.train()
+    assert learn.hub_model_id == "me/trainer_output" and hub.messages() and "model.safetensors" in hub.files("me/trainer_output")
+
+
+def test_a_failed_push_of_a_saved_model_is_a_warning(hub, tmp_path):
+    learn = make(tmp_path/"out", hub_strategy="end")
+    hub.fail = lambda method, path: 403 if "/commit/" in path else None
+    with pytest.warns(UserWarning, match="The model could not be pushed"): assert learn.save_model() == tmp_path/"out"
+    hub.fail = lambda method, path: None
+    learn.save_model(str(tmp_path/"elsewhere"))
+    assert hub.messages() == ["Model save"]
+
+
+def test_a_branch_and_trials_do_not_push_into_the_repository(hub, tmp_path):
+    learn = make(tmp_path/"out", hub_always_push=True)
+    learn.step(3)
+    learn._finish_current_push()
+    with pytest.warns(UserWarning, match="hub_model_id='owner/name'"): branch = learn.branch(output_dir=str(tmp_path/"branch"))
+    branch.train()
+    assert hub.messages() == ["Training in progress, step 2"] and branch.hub_model_id is None
+    own = learn.branch(output_dir=str(tmp_path/"own"), hub_model_id="own")
+    own.train()
+    assert "me/own" in {c.repo for c in hub.commits} and len({c.repo for c in hub.commits}) == 2
+    learn.train()
+    assert hub.messages().count("Training in progress, step 6") == 2
+
+
+# ---- the model card
+
+def test_the_model_card(hub, tmp_path):
+    import datasets, yaml
+    data = datasets.Dataset.from_list(rows())
+    data.info.builder_name, data.info.config_name, data._split = "glue", "mrpc", datasets.Split.TRAIN
+    net = model()
+    net.config._name_or_path = "base/model"
+    net.add_model_tags(["tagged"])
+    learn = Learner(net, train_dataset=data, eval_dataset=rows(8), output_dir=str(tmp_path/"out"), compute_metrics=lambda p: {"accuracy": 0.5},
+                    eval_strategy="steps", eval_steps=2, push_to_hub=True, **SETTINGS)
+    learn.train()
+    learn.push_to_hub(language="en", license="mit", tags="small", tasks="text-classification", dataset="GLUE", dataset_args="mrpc")
+    text = hub.files("me/out")["README.md"].decode()
+    head = yaml.safe_load(text.split("---")[1])
+    assert head["base_model"] == "base/model" and head["datasets"] == ["glue"] and head["library_name"] == "transformers" and head["license"] == "mit"
+    assert set(head["tags"]) == {"small", "tagged", "trainer_nb"} and "accuracy" in head["metrics"] and head["pipeline_tag"] == "text-classification"
+    found = head["model-index"][0]["results"][0]
+    assert found["dataset"] == {"name": "GLUE", "type": "glue", "args": "mrpc"} and {"name": "eval_accuracy", "type": "accuracy", "value": 0.5} in found["metrics"]
+    assert "fine-tuned from [base/model]" in text and "| training | glue, mrpc, train, 16 samples |" in text and "| learning_rate | 0.01 |" in text
+    assert "| total_train_batch_size | 4 |" in text and "| transformers |" in text and text.count("| 0.5 |") >= 4
+    rows_of_results = text.split("## Training results")[1].split("## Versions")[0].strip().splitlines()
+    assert rows_of_results[0].startswith("| training loss | epoch | step | eval_loss | eval_accuracy |") and len(rows_of_results) == 2 + 3
+    # it is pushed with each save as well
+    assert "README.md" in next(c for c in hub.commits if c.message == "Training in progress, step 2").paths
+
+
+def test_the_users_readme_is_pushed(hub, tmp_path):
+    (tmp_path/"out").mkdir()
+    (tmp_path/"out"/"README.md").write_text("# Mine\n")
+    learn = make(tmp_path/"out")
+    learn.train()
+    with pytest.warns(UserWarning, match="was kept"): learn.push_to_hub()
+    assert hub.files("me/out")["README.md"] == b"# Mine\n" == (tmp_path/"out"/"README.md").read_bytes()
+
+
+# ---- resuming from the Hub
+
+@pytest.mark.parametrize("strategy, name, save_format", [("checkpoint", "me/out", "safetensors"), SLOW("all_checkpoints", "hf://me/out", "safetensors"),
+                                                         SLOW("all_checkpoints", "me/out/checkpoint-2", "trainer"), ("checkpoint", True, "trainer")])
+def test_resuming_from_the_hub(hub, tmp_path, strategy, name, save_format):
+    "Another machine continues with the same bytes as if there had been no interruption."
+    first = patient(make, tmp_path/"out", hub_strategy=strategy, save_format=save_format, max_steps=6)
+    first.step(5)
+    first._finish_current_push()
+    whole = make(tmp_path/"whole", push_to_hub=False, save_format=save_format)
+    whole.train()
+    first.free()
+    second = make(tmp_path/"second", hub_strategy=strategy, hub_model_id="me/out", save_format=save_format)
+    second.train(resume_from_checkpoint=name)
+    assert all(torch.equal(a, b) for a, b in zip(second.model.state_dict().values(), whole.model.state_dict().values()))
+    rows = [r for r in second.history if not r.abandoned]   # the steps after checkpoint-2 are in its log as well
+    assert [(r.step, r.loss) for r in rows] == [(r.step, r.loss) for r in whole.history] and len(rows) == 6
+    assert [l.get("loss") for l in second.state.log_history] == [l.get("loss") for l in whole.state.log_history]
+
+
+def test_a_future_that_was_left_behind_is_not_resumed(hub, tmp_path):
+    "As in a folder: checkpoint-6 is of steps that were discarded."
+    learn = patient(make, tmp_path/"out", hub_strategy="all_checkpoints", max_steps=12)
+    learn.step(7)
+    learn.rewind(4)
+    learn.set(learning_rate=1e-3)
+    learn.step(1)
+    learn._finish_current_push()
+    assert {p.split("/")[0] for p in hub.files("me/out") if p.startswith("checkpoint")} == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
+    second = make(tmp_path/"second", push_to_hub=False, max_steps=12)
+    second.load_checkpoint("me/out")
+    assert second.state.global_step == 4 and all(torch.equal(a, b) for a, b in zip(second.model.state_dict().values(), learn.model.state_dict().values()))
+
+
+def test_resuming_from_what_the_trainer_has_pushed(hub, tmp_path):
+    patient(theirs, tmp_path/"out", hub_strategy="checkpoint").train()
+    learn = make(tmp_path/"mine", push_to_hub=False, max_steps=8)
+    learn.train(resume_from_checkpoint="me/out")
+    assert learn.state.global_step == 8
+
+
+def test_what_cannot_be_resumed_from(hub, tmp_path):
+    learn = make(tmp_path/"out")
+    with pytest.raises(ValueError, match="There is no checkpoint in .*out to resume from"): learn.train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match="There is no checkpoint in me/out to resume from; hub_strategy='checkpoint' pushes one"): learn.train(resume_from_checkpoint="me/out")
+    with pytest.raises(ValueError, match="me/nothing cannot be resumed from .404"): learn.train(resume_from_checkpoint="me/nothing")
+    learn.train()
+    with pytest.raises(ValueError, match="There is no checkpoint-3 in me/out"): learn.load_checkpoint("me/out/checkpoint-3")
+    assert learn.state.global_step == 6
+
+
+# ---- processes
+
+def test_a_forked_process_has_no_uploads(hub, tmp_path):
+    hub.gate.clear()
+    learn = make(tmp_path/"out", save_steps=6)
+    class Later(TrainerCallback):
+        def on_train_end(self, *args, **kwargs):
+            assert hub.arrived.wait(10)
+            child = os.fork()
+            if not child:
+                done = learn.push_in_progress.is_done()
+                learn.push_in_progress.free()
+                os._exit(0 if done and list((tmp_path/"out"/"_push").iterdir()) else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            hub.gate.set()
+    learn.add_callback(Later())
+    learn.train()
+    learn.free()
+    assert hub.messages() == ["Training in progress, step 6"] and not [t for t in threading.enumerate() if t.name == "trainer_nb-push"]
+
+
+def test_what_a_killed_process_left_is_removed(hub, tmp_path):
+    left = tmp_path/"out"/"_push"/"files.tmp-0123456789ab.01234567"
+    left.mkdir(parents=True)
+    (left/"model.safetensors").write_bytes(b"old")
+    make(tmp_path/"out").train()
+    assert not (tmp_path/"out"/"_push").exists() and hub.messages()
+
+
+@pytest.mark.slow
+def test_two_processes_push_once(hub, tmp_path):
+    learn = make(tmp_path/"out", hub_strategy="checkpoint", hub_always_push=True)
+    with learn.launch(2):
+        learn.train()
+        learn.push_to_hub("From here")
+    assert hub.messages() == [f"Training in progress, step {i}{more}" for i in (2, 4, 6) for more in ("", ", checkpoint")] + ["From here"]
+    assert hub.files("me/out")["model.safetensors"] == (tmp_path/"out"/"model.safetensors").read_bytes() == (tmp_path/"out"/"checkpoint-6"/"model.safetensors").read_bytes()
+
+
+SCRIPT = """
+import sys, time
+sys.path[:0] = sys.argv[2:]
+from test_hub import *
+if __name__ == "__main__":
+    make(sys.argv[1], push_to_hub=False, save_strategy="no", hub_model_id="me/out").push_to_hub(blocking=False)
+"""
+
+
+@pytest.mark.slow
+def test_the_end_of_a_script_waits(hub, tmp_path):
+    "Also for the files that are uploaded in a thread pool, which Python closes before it waits for threads."
+    def slow(method, path):
+        if "preupload" in path: time.sleep(2)
+    hub.fail = slow
+    (tmp_path/"script.py").write_text(SCRIPT)
+    (tmp_path/"out").mkdir()
+    (tmp_path/"out"/"second.bin").write_bytes(b"two")
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    subprocess.run([sys.executable, str(tmp_path/"script.py"), str(tmp_path/"out"), *paths], check=True, timeout=100)
+    assert hub.messages() == ["End of training"] and hub.files("me/out")["second.bin"] == b"two" and not (tmp_path/"out"/"_push").exists()
