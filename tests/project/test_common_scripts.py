@@ -157,7 +157,7 @@ def differences(theirs, ours, place="", close=LOSSES):
 def files(folder): return {p.relative_to(folder) for p in folder.rglob("*") if p.is_file()}
 
 
-def compare_files(theirs, ours):
+def compare_files(theirs, ours, close):
     "Differences of the written files: their names, and the contents of those that both have."
     a, b = files(theirs), files(ours)
     for path in sorted(a - b):
@@ -170,7 +170,7 @@ def compare_files(theirs, ours):
         if path.name in ("generation_config.json", "README.md", *THEIR_FILES): continue
         if path.suffix == ".json":
             texts = [json.loads(p.read_text().replace(str(folder), "")) for p, folder in ((one, theirs), (other, ours))]
-            yield from differences(*texts, str(path))
+            yield from differences(*texts, str(path), close)
         elif one.read_bytes() != other.read_bytes(): yield f"{path}: other bytes"
 
 
@@ -191,7 +191,7 @@ def compare(found, case, close=LOSSES):
         yield from differences(table(a["stdout"]), table(b["stdout"]), "stdout")
         rest = [{k: v for k, v in run.items() if k not in ("stdout", "stderr", "seconds")} for run in (a, b)]
         yield from differences(*rest, close=close)
-    yield from compare_files(folder / case, other / case)
+    yield from compare_files(folder / case, other / case, close)
 
 
 def check(found, case):
