@@ -559,7 +559,8 @@ class DataCollatorForPreference:
                 prompt, answer = plain_list(s["prompt_ids"]), plain_list(s[name])
                 ids.append((prompt + answer)[kept])
                 masks.append(([0] * len(prompt) + [1] * len(answer))[kept])
-                if answer and 1 not in masks[-1]: warn_unless_issued(self._warned, TRUNCATION_WARNING.format(self.max_length))
+                if answer and 1 not in masks[-1]:
+                    warn_unless_issued(self._warned, TRUNCATION_WARNING.format(self.max_length))
         multiple = self.pad_to_multiple_of
         batch = {
             "input_ids": pad_rows(ids, padding_id(self.tokenizer), multiple=multiple),
