@@ -141,6 +141,8 @@ def test_arguments_are_set_in_groups(tmp_path):
         assert parameters(getattr(ours, name)) == parameters(getattr(theirs, name)), name
         mine = ours.to_dict()
         differ = {k: (v, mine[k]) for k, v in theirs.to_dict().items() if k in alike and v != mine[k]}
+        # their setter leaves the word as it was given; here the argument is read as a list at any time
+        if differ.get("report_to") == ("none", []): del differ["report_to"]
         assert differ == {}, name
     before = ours.to_dict()
     with pytest.raises(ValueError, match="save_steps=0"): ours.set_save(steps=0)
