@@ -172,6 +172,12 @@ def _check_entries(kind: str, name: str, p, has, kept):
 # %% ../../nbs/07_state/04_hf_optimizer.ipynb #70fb0df1
 # group settings that select the implementation of the update
 OPTIMIZER_FLAGS = ("fused", "foreach", "capturable", "differentiable")
+# bitsandbytes hides quantized state in a dictionary under this key
+_QUANTIZED_STATE = "__bnb_optimizer_quant_state__"
+
+def _unwrapped(held: dict) -> dict:
+    "Return a parameter's state with the entries that bitsandbytes hides."
+    return {k: v for k, v in held.items() if k != _QUANTIZED_STATE} | held.get(_QUANTIZED_STATE, {})
 
 def to_named_state_dict(
     file,
@@ -186,7 +192,7 @@ def to_named_state_dict(
     if not set(file["state"]) <= set(numbers):
         raise ValueError("optimizer.pt keeps something for parameters that are in none of its groups")
     # Entries that are None stay: some optimizers reinitialize a parameter if one of its entries is missing.
-    return groups, {numbers[i]: dict(held) for i, held in file["state"].items()}
+    return groups, {numbers[i]: _unwrapped(held) for i, held in file["state"].items()}
 
 def match_parameter_order(
     run: RunState, file,
