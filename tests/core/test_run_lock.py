@@ -240,13 +240,16 @@ def test_reset_of_an_optimizer_that_was_given(schedule):
     assert (learn.history.column("loss").tolist(), learn.history.column("learning_rate").tolist()) == first
 
 
-def test_a_new_run_with_a_schedule_that_was_given():
-    "train() on a finished run begins a new one: its schedule, too."
+def test_a_new_run_with_a_schedule_that_was_given(capsys):
+    "train() on a finished run begins a new one; a schedule that was given goes on, as at the Trainer, and the printed line says so."
     learn = given_parts(True)
     learn.train()
     rates = learn.history.column("learning_rate").tolist()
+    capsys.readouterr()
     learn.train()
-    assert learn.history.column("learning_rate").tolist() == rates
+    # a tenth every two steps
+    assert learn.history.column("learning_rate").tolist() == pytest.approx([rate / 1000 for rate in rates])
+    assert "the same schedule" in capsys.readouterr().out
 
 
 def test_memory_that_runs_out_before_an_evaluation(monkeypatch):

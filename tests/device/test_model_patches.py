@@ -142,7 +142,7 @@ def test_models_of_transformers_compute_their_layers_twice(tmp_path):
         learn.add_callback(Look)
         learn.step()
         assert inside == [[True, False, True] if kwargs and "every_n_layers" in kwargs else [True] * 3]
-        assert bare(model) == before and model.config.use_cache is True
+        assert bare(model) == before and model.config.use_cache is False
         learn.train()
         assert same(weights(learn), weights(plain)), kwargs
         learn.free()
@@ -212,7 +212,8 @@ def test_two_learners_on_one_model_do_not_share_what_is_on_it():
 
 # --- the cache of keys and values ------------------------------------------------------------------------------------------
 
-def test_the_cache_is_off_in_training_and_the_configuration_is_untouched(tmp_path):
+def test_the_cache_is_off_in_training_and_the_configuration_says_so(tmp_path):
+    "As at the Trainer; generation reads its own configuration."
     model, seen = gpt2(), []
     forward = type(model.transformer).forward
     class Spied(type(model.transformer)):
@@ -224,13 +225,12 @@ def test_the_cache_is_off_in_training_and_the_configuration_is_untouched(tmp_pat
     learn.step()
     learn.evaluate()
     learn.save_checkpoint(str(tmp_path / "there"))
-    assert set(seen) == {False} and model.config.use_cache is True
-    assert json.loads((tmp_path / "there" / "config.json").read_text())["use_cache"] is True
-    seen.clear()
-    model(torch.tensor([[1, 2]]))
+    assert set(seen) == {None} and model.config.use_cache is False   # as its configuration says
+    assert json.loads((tmp_path / "there" / "config.json").read_text())["use_cache"] is False
+    assert model.generation_config.use_cache is True
     kept = Learner(model, train_dataset=rows(), use_cache=True, **HOW)
     kept.step()
-    assert set(seen) == {None}   # as its configuration says
+    assert set(seen) == {None} and model.config.use_cache is True
     with pytest.warns(UserWarning, match="keep no cache"):
         Learner(gpt2(), train_dataset=rows(), use_cache=True, activation_checkpointing=True, **HOW).step()
 
@@ -403,10 +403,10 @@ def test_noise_on_the_embeddings_is_that_of_transformers_and_comes_again(tmp_pat
     resumed, quietly = Learner(gpt2(), train_dataset=rows(), eval_dataset=rows(6), **HOW), changed.snapshot()
     resumed.restore(noise)   # the noise belongs to the run: it comes with a snapshot, and goes
     resumed.step()
-    assert len(resumed.run_state.device.patches.patches) == 2
+    assert len(resumed.run_state.device.patches.patches) == 1
     resumed.restore(quietly)
     resumed.step()
-    assert len(resumed.run_state.device.patches.patches) == 1
+    assert len(resumed.run_state.device.patches.patches) == 0
     resumed.restore(noise)
     resumed.train()
     assert same(weights(resumed), weights(learn))

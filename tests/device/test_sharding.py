@@ -57,7 +57,7 @@ def test_the_trainers_settings_mean_what_they_mean_there():
     (dict(fsdp_config={"cpu_offload": True}), "cpu_offload"), (dict(fsdp_config={"activation_checkpointing": True}), "activation_checkpointing"),
     (dict(fsdp_config={"state_dict_type": "SHARDED_STATE_DICT"}), "state_dict_type"), (dict(fsdp_config={"cpu_ram_efficient_loading": True}), "cpu_ram_efficient_loading"),
     (dict(fsdp_config={"fsdp_backward_prefetch": "BACKWARD_PRE"}), "backward_prefetch"), (dict(fsdp_config={"xla": True}), "XLA"), (dict(fsdp_config={"mesh": 2}), "no key 'mesh'"),
-    (dict(fsdp_config={"min_num_params": 5}), "min_num_params"), (dict(fsdp="full_shard", fsdp_config={"reshard_after_forward": False}), "contradict"),
+    (dict(fsdp="full_shard", fsdp_config={"reshard_after_forward": False}), "contradict"),
     (dict(fsdp_config="nowhere.json"), "nowhere.json"), (dict(fsdp=None, fsdp_config={"auto_wrap_policy": "NO_WRAP"}), "without fsdp=True"),
     (dict(fp16=True), "fp16"), (dict(optim="adafactor"), "adafactor"), (dict(ddp_find_unused_parameters=True), "ddp_find_unused_parameters")])
 def test_what_is_not_honoured_is_refused_by_name(settings, words):
