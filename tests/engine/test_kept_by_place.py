@@ -63,16 +63,20 @@ class ByParameter(torch.optim.SGD):
 DATA = torch.utils.data.TensorDataset(*torch.randn(24, 4, generator=torch.Generator().manual_seed(0)).split([3, 1], dim=1))
 
 
-def learner(cls, **given):
+def learner(cls, kind=Learner, **given):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
-    return Learner(model, train_dataset=DATA, loss_func=nn.MSELoss(), optimizer_cls_and_kwargs=(cls, {"lr": 0.1}), disable_tqdm=True, **given)
+    return kind(model, train_dataset=DATA, loss_func=nn.MSELoss(), optimizer_cls_and_kwargs=(cls, {"lr": 0.1}), disable_tqdm=True, **given)
 
 
 @pytest.mark.parametrize("cls, name", [(Listed, "slow"), (Numbered, "calls"), (ByGroup, "slow"), (Around, "inner"), (Outside, "inner.slow")])
 def test_groups_are_not_parted_under_it(cls, name):
-    "It is refused, and nothing has happened."
-    learn = learner(cls)
+    "The groups of an optimizer that a subclass makes with one: it is refused, and nothing has happened."
+    class OneGroup(Learner):
+        def create_optimizer(self):
+            self.optimizer = cls(self.model.parameters(), lr=0.1)
+            return self.optimizer
+    learn = learner(cls, kind=OneGroup)
     learn.step(2)
     before = learn.snapshot()
     for change in (learn.set, learn.branch):

@@ -39,7 +39,7 @@ def test_the_same_lines_and_files(two, capsys):
     assert two[1].metrics_format({"a": 0.55556}) == {"a": 0.5556}
 
 
-def test_after_a_run(tmp_path, capsys):
+def test_after_a_run(tmp_path, capsys, monkeypatch):
     "In the order of the example scripts; the state can be read again, and the folder is no checkpoint by it."
     learn = hard_learner(output_dir=str(tmp_path), eval_dataset=Augmented(10), compute_metrics=accuracy, save_steps=3)
     out = learn.train()
@@ -54,8 +54,9 @@ def test_after_a_run(tmp_path, capsys):
     with pytest.raises(ValueError, match="is no checkpoint but a folder of them.*checkpoint-3"): again.load_checkpoint(tmp_path)
     again.load_checkpoint()
     assert again.state.global_step == 6
-    for verb in (lambda l: l.save_metrics("eval", {}), lambda l: l.save_state()):
-        with pytest.raises(ValueError, match="give the Learner an output_dir="): verb(hard_learner())
+    monkeypatch.chdir(tmp_path)
+    for verb in (lambda l: l.save_metrics("eval", {}), lambda l: l.save_state()): verb(hard_learner())
+    assert {p.name for p in (tmp_path / "trainer_output").iterdir()} == {"eval_results.json", "all_results.json", "trainer_state.json"}
 
 
 # --- ready-made metrics ------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def _set_weight_decay(learner: TrainerBase, value):
             refuse_regrouping(
                 learner.optimizer,
                 "weight_decay cannot be changed",
-                "Make the Learner with a weight_decay above 0, which can be changed",
+                "Let create_optimizer make a second group for the parameters without decay",
             )
         group["params"] = mine
         group["weight_decay"] = value
