@@ -74,7 +74,7 @@ def test_groups_are_not_parted_under_it(cls, name):
     "The groups of an optimizer that a subclass makes with one: it is refused, and nothing has happened."
     class OneGroup(Learner):
         def create_optimizer(self):
-            self.optimizer = cls(self.model.parameters(), lr=0.1)
+            self.optimizer = cls([{"params": list(self.model.parameters())}], lr=0.1)
             return self.optimizer
     learn = learner(cls, kind=OneGroup)
     learn.step(2)
