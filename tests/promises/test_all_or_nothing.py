@@ -85,7 +85,6 @@ OTHERS = {
     "optimizer": lambda: learner(optim="sgd"),
     "schedule": lambda: learner(lr_scheduler_type="linear"),
     "class_of_schedule": lambda: learner(lr_scheduler_type="one_cycle"),
-    "data": lambda: learner(train_dataset=rows(20)),
     "precision": lambda: learner(bf16=True),
 }
 

@@ -1,4 +1,5 @@
 "Mistakes are refused in a sentence that names the thing and says what to type instead, and the run can go on where it began."
+import copy
 import re
 
 import pytest
@@ -223,13 +224,17 @@ def test_after_the_end():
 
 
 def test_train_twice_equals_two_learners():
-    "The second run is that of a new learner on the trained model."
+    "The second run is that of a new learner on the trained model with its optimizer's state, as at the Trainer."
     learn = hard_learner()
     learn.train()
     model = type(learn.model)()
     model.load_state_dict(learn.model.state_dict())
     model.calls, model.last = learn.model.calls.clone(), learn.model.last.clone()   # not in a state_dict
-    assert unequal(finish(hard_learner(model=model)), finish(learn)) == []
+    other = hard_learner(model=model)
+    optimizer = other.create_optimizer()
+    optimizer.load_state_dict(copy.deepcopy(learn.optimizer.state_dict()))
+    other.optimizer = optimizer
+    assert unequal(finish(other), finish(learn)) == []
 
 
 def test_set():
