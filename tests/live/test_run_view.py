@@ -248,6 +248,7 @@ def test_a_traceback_in_the_log(tmp_path):
     "Who follows a run sees why it has failed."
     learn = failing(output_dir=str(tmp_path), save_strategy="no")
     with pytest.raises(KeyError): learn.run(steps=20)
+    learn.history.flush()
     view = ViewModel([LogSource(tmp_path)])
     view.message()
     assert view.sent["status"]["state"] == "failed" and view.sent["status"]["traceback"].endswith("KeyError: 'step 9'")

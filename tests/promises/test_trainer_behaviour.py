@@ -1,5 +1,6 @@
 """What the Trainer does without being asked, done here too: both sides run, and what they leave behind is compared."""
 import copy
+import dataclasses
 import os
 import subprocess
 import sys
@@ -494,3 +495,14 @@ def test_what_is_returned_logged_and_written(make, tmp_path, case):
     assert our_names == names and our_folders == folders
     for mine, other in zip(our_rows, rows, strict=True): assert mine == pytest.approx(other, rel=1e-4)
     assert our_state == pytest.approx(state, rel=1e-5)
+
+
+def test_arguments_of_an_earlier_release_keep_their_checkpointing():
+    "Before the new name there was only the older one."
+    from trainer_nb.args.args_files import from_trainer_values
+    known = {f.name for f in dataclasses.fields(TrainingArguments)}
+    old = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}, "learning_rate": 1e-3}
+    assert from_trainer_values(old, known) == {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}, "learning_rate": 1e-3}
+    assert "activation_checkpointing_kwargs" not in from_trainer_values(old | {"gradient_checkpointing": False}, known)
+    both = old | {"activation_checkpointing": False, "activation_checkpointing_kwargs": None}
+    assert not from_trainer_values(both, known)["activation_checkpointing"]

@@ -399,11 +399,19 @@ def test_resuming_from_what_the_trainer_has_pushed(hub, tmp_path):
     assert learn.state.global_step == 8
 
 
+def test_the_runs_own_name_means_its_own_branch(hub, tmp_path):
+    patient(make, tmp_path/"out", hub_strategy="checkpoint", hub_revision="dev").train()
+    again = make(tmp_path/"again", hub_strategy="checkpoint", hub_model_id="me/out", hub_revision="dev", max_steps=8)
+    again.load_checkpoint("me/out")
+    assert again.state.global_step == 6
+    with pytest.raises(ValueError, match="There is no checkpoint in me/out"): again.load_checkpoint("me/out@main")
+
+
 def test_what_cannot_be_resumed_from(hub, tmp_path):
     learn = make(tmp_path/"out")
     with pytest.raises(ValueError, match="There is no checkpoint in .*out to resume from"): learn.train(resume_from_checkpoint=True)
     with pytest.raises(ValueError, match="There is no checkpoint in me/out to resume from; hub_strategy='checkpoint' pushes one"): learn.train(resume_from_checkpoint="me/out")
-    with pytest.raises(ValueError, match="me/nothing cannot be resumed from .404"): learn.train(resume_from_checkpoint="me/nothing")
+    with pytest.raises(ValueError, match="me/nothing cannot be resumed from .404.*check the name, and `hf auth login` stores a token that may read"): learn.train(resume_from_checkpoint="me/nothing")
     learn.train()
     with pytest.raises(ValueError, match="There is no checkpoint-3 in me/out"): learn.load_checkpoint("me/out/checkpoint-3")
     assert learn.state.global_step == 6

@@ -105,9 +105,12 @@ def from_trainer_values(values: Mapping[str, Any], known: set[str]) -> dict[str,
         taken["accelerator_config"] = given
     if not taken.get("fsdp"):
         taken.pop("fsdp_config", None)
-    # the older names mirror the newer ones
+    # the older names mirror the newer ones; an earlier release has only the older ones
+    newer = "activation_checkpointing" in values
     for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):
-        taken.pop(name, None)
+        value = taken.pop(name, None)
+        if not newer:
+            taken[name.replace("gradient", "activation")] = value
     if not taken.get("activation_checkpointing"):
         taken.pop("activation_checkpointing_kwargs", None)
     return {k: v for k, v in taken.items() if v is not None}

@@ -126,7 +126,7 @@ def stored_value(o: ReadOnlyWeight) -> torch.Tensor | None:
     return None if hasattr(o.weight, "__tensor_flatten__") else _plain(o.weight).to("cpu", copy=True)
 
 def _digest_stamp(o: ReadOnlyWeight) -> tuple | None:
-    "Return what shows that a weight is unchanged without reading it; None if it has to be read."
+    "Return a stamp that changes with the weight; None if the weight has to be read."
     values = _offloaded(o)
     if values is not None: return id(values), o.key
     parts, others = weight_parts(o)

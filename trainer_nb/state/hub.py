@@ -40,7 +40,8 @@ __all__ = ['PushFailed', 'hub_client', 'status_code', 'is_unreachable', 'describ
            'take_token', 'open_branch_repository', 'get_uploader', 'check_access', 'open_repository', 'WritesCard',
            'plan_push', 'draft_card', 'push_message', 'push_checkpoint', 'finish_pushes', 'begin_push',
            'push_saved_model', 'add_model_tags', 'await_push', 'wait_for_future', 'Repository', 'parse_repository',
-           'find_checkpoint', 'download_checkpoint', 'is_checkpoint_name', 'newest_checkpoint', 'describe_checkpoint']
+           'describe_read_failure', 'find_checkpoint', 'download_checkpoint', 'is_checkpoint_name', 'newest_checkpoint',
+           'describe_checkpoint']
 
 # %% ../../nbs/07_state/19_hub.ipynb #83f540f1
 class PushFailed(RuntimeError):
@@ -623,6 +624,16 @@ def parse_repository(
     return Repository(match[1], match[2], match[3])
 
 # %% ../../nbs/07_state/19_hub.ipynb #2cdedb02
+def describe_read_failure(error: BaseException, repo_id: str) -> str:
+    "Return the cause of a failed download, and what to check."
+    if type(error).__name__ == "RevisionNotFoundError": return f"{repo_id} has no such branch or commit"
+    if status_code(error) in (401, 403, 404):
+        return (
+            f"{status_code(error)}: it is not there, or not for this access token; check the name, and `hf auth login`"
+            " stores a token that may read it"
+        )
+    return describe_push_failure(error, repo_id)
+
 def find_checkpoint(
     learner: TrainerBase,
     where: Any,  # a folder, a repository, or True for the newest in output_dir or else in the run's repository
@@ -631,8 +642,11 @@ def find_checkpoint(
     uploader = get_uploader(learner.run_state)
     own = (learner.args.hub_model_id, uploader.repo_id)
     repository = parse_repository(where, tuple(name for name in own if name is not None))
-    if repository is not None and uploader.repo_id is not None and repository.repo_id == learner.args.hub_model_id:
-        repository = repository._replace(repo_id=uploader.repo_id)
+    if repository is not None and repository.repo_id in own:
+        # the run's own repository: by its full name, and in the branch that it is pushed to
+        repository = repository._replace(
+            repo_id=uploader.repo_id or repository.repo_id, revision=repository.revision or learner.args.hub_revision
+        )
     if repository is not None: return download_checkpoint(repository, uploader.token)
     try:
         return resolve_checkpoint(learner, where)
@@ -663,7 +677,7 @@ def download_checkpoint(
             return Path(there) / folder
     except Exception as error:
         raise ValueError(
-            f"{repo_id} cannot be resumed from ({describe_push_failure(error, repo_id)}), and there is no folder of this"
+            f"{repo_id} cannot be resumed from ({describe_read_failure(error, repo_id)}), and there is no folder of this"
             " name."
         ) from error
     found = sorted({name.split("/")[0] for name in files if "/" in name and is_checkpoint_name(name.split("/")[0])})
