@@ -294,6 +294,120 @@ def test_the_picture_shows_the_trained_tokens():
     assert is_trained(batch["labels"][1].tolist())
 
 
+# ---- tokenized samples with masks, ShareGPT, tools, streams
+
+def masked(n=6) -> list:
+    "Samples as TRL tokenizes them: tokens and masks, without labels."
+    rows = tokenize_chat(chats(n), DataCollatorForChat(make_tokenizer(), assistant_only_loss=True))
+    return [{"input_ids": r["input_ids"], "assistant_masks": [int(t != -100) for t in r["labels"]],
+             "completion_mask": [int(i > 3) for i in range(len(r["labels"]))]} for r in rows]
+
+
+@pytest.mark.parametrize("names", [("assistant_masks",), ("completion_mask",), ("assistant_masks", "completion_mask")], ids=str)
+@pytest.mark.parametrize("completion", [None, False, True])
+def test_labels_of_masks_are_those_of_trl(trl, tmp_path, names, completion):
+    samples = [{k: s[k] for k in ("input_ids", *names)} for s in masked()]
+    theirs = sft(trl, samples, tmp_path, completion_only_loss=completion)
+    collate = DataCollatorForChat(make_tokenizer(), completion_only_loss=completion)
+    expected = rows_of(theirs.train_dataset)
+    issued = warned(lambda: collate(samples))
+    assert rows_of(tokenize_chat(samples, collate)) == expected == rows_of(tokenize_chat(Dataset.from_list(samples), collate))
+    same_batches(collate(samples), theirs.data_collator(list(theirs.train_dataset)))
+    # packed without labels: the masks are packed with the tokens
+    packed = pack_dataset(samples, 40)
+    assert [collate.encode(row)["labels"] for row in packed] == [row["labels"] for row in pack_dataset(expected, 40)]
+    # TRL trains the prompts without a word
+    assert len(issued) == ("completion_mask" in names and completion is None)
+    assert all("completion_only_loss=True" in text for text in issued)
+
+
+def test_masks_reach_the_collator_and_wrong_ones_are_errors():
+    "The learner removes columns that the model does not take, but not these; assistant_only_loss needs them."
+    only = [{k: s[k] for k in ("input_ids", "assistant_masks")} for s in masked(24)]
+    by_masks, by_messages = learner(Dataset.from_list(only), DataCollatorForChat(make_tokenizer())), learner(chats(), DataCollatorForChat(make_tokenizer(), assistant_only_loss=True))
+    by_masks.step(2), by_messages.step(2)
+    assert losses(by_masks) == losses(by_messages)
+    strict = DataCollatorForChat(make_tokenizer(), assistant_only_loss=True)
+    assert strict.encode(only[0])["labels"] == strict.encode(chats(1)[0])["labels"]
+    with pytest.raises(ValueError, match="neither labels nor assistant_masks; it has input_ids"): strict([{"input_ids": [5, 6]}])
+    with pytest.raises(ValueError, match="neither labels nor assistant_masks"): strict(pack_dataset([{"input_ids": [5, 6]}], 4))
+    with pytest.raises(ValueError, match="2 tokens and 1 values in assistant_masks"): strict([{"input_ids": [5, 6], "assistant_masks": [1]}])
+
+
+def shared(n=9, names=("human", "gpt", "system")) -> list:
+    roles = dict(zip(("user", "assistant", "system"), names))
+    whole = [[{"role": "system", "content": "you are short ."}, *c["messages"]] for c in chats(n)]
+    return [{"conversations": [{"from": roles[m["role"]], "value": m["content"]} for m in w]} for w in whole]
+
+
+@pytest.mark.parametrize("only", [False, True])
+@pytest.mark.parametrize("template", [MARKED, PLAIN], ids=["marked", "plain"])
+def test_roles_of_sharegpt(only, template):
+    collate = DataCollatorForChat(make_tokenizer(template), assistant_only_loss=only)
+    same = {"conversations": shared(names=("user", "assistant", "system"))}["conversations"]
+    messages = [{"messages": [{"role": m["from"], "content": m["value"]} for m in c["conversations"]]} for c in same]
+    assert tokenize_chat(shared(), collate) == tokenize_chat(same, collate) == tokenize_chat(messages, collate)
+    pair = {"prompt": [{"from": "human", "value": "what is it ?"}], "chosen": [{"from": "gpt", "value": "it is Rome"}], "rejected": [{"from": "gpt", "value": "it is big"}]}
+    plain = {"prompt": [user("what is it ?")], "chosen": [assistant("it is Rome")], "rejected": [assistant("it is big")]}
+    prefer = DataCollatorForPreference(make_tokenizer(template))
+    assert prefer.encode(pair) == prefer.encode(plain)
+
+
+TOOLS = "{% if tools %}{% for t in tools %}<system> {{ t.function.name }} {% endfor %}{% endif %}" + MARKED
+PARIS = [{"type": "function", "function": {"name": "Paris", "description": "", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def test_tools_may_be_a_json_text(trl, tmp_path):
+    tokenizer = make_tokenizer(TOOLS)
+    samples = [c | {"tools": json.dumps(PARIS if i % 2 else [])} for i, c in enumerate(chats(6))]
+    theirs = sft(trl, samples, tmp_path, tokenizer=tokenizer)
+    collate = DataCollatorForChat(tokenizer)
+    as_list = [c | {"tools": json.loads(c["tools"])} for c in samples]
+    assert tokenize_chat(samples, collate) == rows_of(theirs.train_dataset) == tokenize_chat(as_list, collate)
+    with pytest.raises(ValueError, match=r"not JSON .*json.dumps"): collate([chats(1)[0] | {"tools": "Paris("}])
+    assert collate.encode(chats(1)[0] | {"tools": ""}) == collate.encode(chats(1)[0])
+    pair = {"prompt": [user("what is it ?")], "chosen": [assistant("it is Rome")], "rejected": [assistant("it is big")]}
+    prefer = DataCollatorForPreference(tokenizer)
+    assert prefer.encode(pair | {"tools": json.dumps(PARIS)}) == prefer.encode(pair | {"tools": PARIS}) != prefer.encode(pair)
+
+
+def test_a_stream_that_does_not_declare_its_columns(trl, tmp_path):
+    from datasets import IterableDataset
+    def made():
+        for i, c in enumerate(chats(40)): yield c | {"source": "a"} | ({"later": "b"} if i > 20 else {})
+    stream = IterableDataset.from_generator(made)
+    assert stream.column_names is None
+    collate = DataCollatorForChat(make_tokenizer(), assistant_only_loss=True)
+    torch.manual_seed(1)
+    tokens = tokenize_chat(stream, collate)
+    assert torch.equal(torch.rand(1), torch.rand(1, generator=torch.Generator().manual_seed(1)))
+    expected = tokenize_chat(chats(40), collate)
+    assert list(tokens) == expected
+    assert list(pack_dataset(tokens, 40)) == pack_dataset(expected, 40)
+    theirs = sft(trl, chats(40), tmp_path, assistant_only_loss=True, packing=True, max_length=40)
+    assert rows_of(pack_dataset(tokens, 40)) == rows_of(theirs.train_dataset)
+    packed = IterableDataset.from_generator(lambda: iter(pack_dataset(expected, 40)))
+    assert list(tokenize_chat(packed, collate)) == pack_dataset(expected, 40)
+
+
+def test_a_conversation_that_begins_with_the_assistant():
+    "Its first message is trained, as with marks; where the template has no prompt to look for, the error says so."
+    for begin in ([], [{"role": "system", "content": "you are short ."}]):
+        for rest in ([], chats(3)[2]["messages"]):
+            messages = [*begin, assistant("what is it ?"), *rest]
+            assert assistant_mask(make_tokenizer(PLAIN), messages) == assistant_mask(make_tokenizer(MARKED), messages)
+    # a beginning of all conversations is no part of the message
+    started = "<system> you are big <end> "
+    messages = [assistant("what is it ?"), *chats(1)[0]["messages"]]
+    assert assistant_mask(make_tokenizer(started + PLAIN), messages) == assistant_mask(make_tokenizer(started + MARKED), messages)
+    other = PLAIN.replace("%}<assistant> {% endif", "%}<assistant> in {% endif")
+    with pytest.raises(ValueError, match="begins with the assistant.*generation prompt is not in its first message"):
+        assistant_mask(make_tokenizer(other), messages)
+    with pytest.raises(ValueError, match="adds no token"): assistant_mask(make_tokenizer(PLAIN.partition("{% if add_generation_prompt")[0]), messages)
+    with pytest.raises(ValueError, match="no messages"):
+        DataCollatorForPreference(make_tokenizer())([{"chosen": [assistant("it is")], "rejected": [assistant("you are")]}])
+
+
 # ---- preference pairs
 
 def pairs(n=12) -> list:

@@ -10,6 +10,8 @@ from references import Rows, pad, timeless
 from trainer_nb import (DataCollatorForChat, Learner, Seq2SeqTrainer, Seq2SeqTrainingArguments, TextSamplesCallback, TrainingArguments, metrics, text_samples)
 from trainer_nb.core.history import read_history
 from trainer_nb.engine.metrics import decode_predictions, edit_distance, normalize_answer, score_texts, text_metrics
+from trainer_nb.live.reporting import ReportCallback
+from trainer_nb.live.trackers import Tracker
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore::UserWarning:transformers")]
 
@@ -205,3 +207,75 @@ def test_wrong_use_of_the_callback_is_an_error(tmp_path):
         warnings.simplefilter("always")
         learner(TextSamplesCallback(["the cat"], metrics=["f1"], max_new_tokens=2)).evaluate()
     assert any("no references" in str(w.message) for w in found)
+
+
+def marked_learner(callback, data=None, **collator):
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = None
+    return Learner(llama(), TrainingArguments(use_cpu=True, disable_tqdm=True), eval_dataset=data or chats(3), callbacks=[callback], processing_class=tokenizer,
+                   data_collator=DataCollatorForChat(tokenizer, **collator))
+
+
+def test_prompts_are_rendered_as_in_training():
+    "With the template and the text column of the collator, which may not be the tokenizer's."
+    other = TEMPLATE.replace("<{{ m.role }}> ", "a <{{ m.role }}> ")
+    learn = marked_learner(TextSamplesCallback(2, max_new_tokens=3), chat_template=other)
+    learn.evaluate()
+    assert all(row["prompt"].startswith("a ") for row in text_samples(learn))
+    # the collator's own tokenizer has the template, another one is given for the texts
+    bare = make_tokenizer()
+    bare.chat_template = None
+    learn = marked_learner(TextSamplesCallback(1, bare, max_new_tokens=3))
+    learn.data_collator.tokenizer.chat_template = TEMPLATE
+    learn.evaluate()
+    assert text_samples(learn)[0]["reference"].startswith("the ")
+    learn = marked_learner(TextSamplesCallback(1, max_new_tokens=3), [{"words": "the cat sat"}, {"words": "a dog slept"}], text_field="words")
+    learn.evaluate()
+    assert text_samples(learn)[0]["prompt"] == "the cat sat"
+    with pytest.raises(ValueError, match="no chat template"):
+        marked_learner(TextSamplesCallback(chats(1)), [{"text": "the cat sat"}]).evaluate()
+
+
+@pytest.mark.parametrize("sample, prompt, reference", [
+    ({"input_ids": [5, 7, 9, 1], "assistant_masks": [0, 0, 1, 1]}, "the cat", "sat"),
+    ({"input_ids": [5, 7, 9, 1], "completion_mask": [0, 0, 1, 1]}, "the cat", "sat"),
+    ({"conversations": [{"from": "human", "value": "the cat"}, {"from": "gpt", "value": "sat"}]}, "the cat", "sat"),
+    ({"chosen": "the cat sat", "rejected": "the cat and"}, "the cat", "sat")], ids=str)
+def test_more_forms_of_samples(sample, prompt, reference):
+    learn = learner(TextSamplesCallback([sample], max_new_tokens=3))
+    learn.evaluate()
+    row, = text_samples(learn)
+    assert row["prompt"].removeprefix("<user> ").removesuffix(" <assistant>").strip() == prompt and row["reference"].strip() == reference
+
+
+class Texts(Tracker):
+    "Keeps one value per step, as MLflow's files do."
+    name = "texts"
+    def __init__(self): self.texts = {}
+    def log_texts(self, rows, step): self.texts[step] = rows
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_each_evaluation_set_has_its_texts(given):
+    "Given samples are answered once."
+    sets = {"a": chats(3), "b_a": chats(9)[6:]}
+    tracker = Texts()
+    callback = TextSamplesCallback(chats(2) if given else 2, metrics=["wer"], max_new_tokens=4)
+    learn = learner(callback, ReportCallback(tracker), data=sets)
+    learn.step(4)
+    rows, logged = text_samples(learn), {key for row in learn.state.log_history for key in row if "texts_wer" in key}
+    if given:
+        assert [row["step"] for row in rows] == [2] * 2 + [4] * 2 and "dataset" not in rows[0] and logged == {"eval_texts_wer"}
+        return
+    assert [(row["step"], row["dataset"]) for row in rows] == [(step, name) for step in (2, 4) for name in ("a", "a", "b_a", "b_a")]
+    assert logged == {"eval_a_texts_wer", "eval_b_a_texts_wer"}
+    for name, data in sets.items():
+        assert [row["reference"] for row in rows if row["dataset"] == name][:2] == [s["messages"][-1]["content"] for s in data[:2]]
+    assert {step: [row["dataset"] for row in found] for step, found in tracker.texts.items()} == {2: ["a", "a", "b_a", "b_a"], 4: ["a", "a", "b_a", "b_a"]}
+    learn.evaluate("b_a")
+    assert [row["dataset"] for row in text_samples(learn)[8:]] == ["a", "a"]
+
+
+@pytest.mark.parametrize("samples", [0, -1, [], "the cat", {"text": "the cat"}], ids=str)
+def test_no_samples_are_an_error_at_once(samples):
+    with pytest.raises(ValueError, match="has no samples; give their number"): TextSamplesCallback(samples)

@@ -5,6 +5,7 @@
 # %% ../../nbs/03_data/07_chat.ipynb #c9280791
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_left, insort
 from collections import deque
@@ -14,18 +15,20 @@ from typing import Any
 
 import torch
 
-from ..core.errors import checked_class, warn
+from ..core.errors import checked_class, short_repr, warn
+from ..core.seeding import preserve_generators
 from .collate import Tokenizer, check_return_tensors, check_tokenizer, to_return_type
 from .text_collators import DataCollatorWithFlattening, pad_rows, round_up
 from ..display.svg import HtmlDisplay
 from ..display.tables import escape_html
 
 # %% auto #0
-__all__ = ['MESSAGE_COLUMNS', 'PROMPT_WARNING', 'TRUNCATION_WARNING', 'END_WARNING', 'PACKING_STRATEGIES', 'is_conversational',
-           'to_messages', 'chat_template_of', 'render', 'has_generation_marks', 'mask_by_prefixes', 'assistant_mask',
-           'common_prefix', 'with_eos', 'template_options', 'truncation', 'plain_ids', 'plain_list', 'is_trained',
-           'padding_id', 'warn_unless_issued', 'best_fit_rows', 'wrapped_rows', 'packed_pieces', 'pack_columns',
-           'pack_dataset', 'DataCollatorForChat', 'tokenize_chat', 'show_trained_tokens', 'decode', 'split_prompt',
+__all__ = ['MESSAGE_COLUMNS', 'PROMPT_WARNING', 'TRUNCATION_WARNING', 'MASK_WARNING', 'END_WARNING', 'PACKING_STRATEGIES',
+           'is_conversational', 'to_messages', 'chat_template_of', 'render', 'has_generation_marks', 'end_of_part',
+           'mask_by_prefixes', 'assistant_mask', 'common_prefix', 'with_eos', 'parse_tools', 'template_options',
+           'truncation', 'plain_ids', 'plain_list', 'labels_of', 'is_trained', 'padding_id', 'warn_unless_issued',
+           'best_fit_rows', 'wrapped_rows', 'packed_pieces', 'pack_columns', 'pack_dataset', 'DataCollatorForChat',
+           'column_names', 'tokenize_chat', 'show_trained_tokens', 'decode', 'split_prompt',
            'DataCollatorForPreference']
 
 # %% ../../nbs/03_data/07_chat.ipynb #165e9b0b
@@ -40,15 +43,21 @@ def is_conversational(
         isinstance(v, (list, tuple)) and len(v) > 0 and isinstance(v[0], Mapping) and "role" in v[0] for v in values
     )
 
-_ROLE_NAMES = {"from": "role", "value": "content"}
+_KEY_NAMES = {"from": "role", "value": "content"}
+# ShareGPT's roles; other names are left to the chat template
+_ROLE_NAMES = {"human": "user", "gpt": "assistant"}
+
+def _renamed_message(message: Any) -> Any:
+    if not isinstance(message, Mapping): return message
+    found = {_KEY_NAMES.get(k, k): v for k, v in message.items()}
+    return found | {"role": _ROLE_NAMES.get(found["role"], found["role"])} if "from" in message else found
 
 def to_messages(
     sample: Mapping,
 ) -> dict:
-    "Return a sample in which messages have the keys role and content, and a conversation is named messages."
-    def renamed(value: Any):
-        if not isinstance(value, (list, tuple)): return value
-        return [{_ROLE_NAMES.get(k, k): v for k, v in m.items()} if isinstance(m, Mapping) else m for m in value]
+    """Return a sample in which messages have the keys role and content, with the roles of chat templates,
+    and a conversation is named messages."""
+    def renamed(value: Any): return [*map(_renamed_message, value)] if isinstance(value, (list, tuple)) else value
     names = {"conversations": "messages"}
     chats = (*MESSAGE_COLUMNS, "conversations")
     return {names.get(k, k): renamed(v) if k in chats else v for k, v in sample.items()}
@@ -72,7 +81,8 @@ def render(
     messages: Sequence[Mapping],
     **options,  # of apply_chat_template
 ) -> list[int]:
-    "Return the tokens of messages."
+    "Return the tokens of messages; raise ValueError if there are none."
+    if not len(messages): raise ValueError("A conversation or a prompt has no messages; leave such samples out.")
     found = tokenizer.apply_chat_template(list(messages), tokenize=True, return_dict=True, **options)
     return list(found["input_ids"])
 
@@ -80,6 +90,11 @@ def render(
 def has_generation_marks(template: str) -> bool: return re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
 
 _MARKS = "{% generation %}{{ message.content }}<the end-of-turn token>{% endgeneration %}"
+
+def end_of_part(ids: Sequence[int], part: Sequence[int]) -> int | None:
+    "Return the index behind the first occurrence of a part of a sequence, None if there is none."
+    ends = range(len(part), len(ids) + 1)
+    return next((end for end in ends if ids[end - len(part):end] == part), None)
 
 def mask_by_prefixes(
     tokenizer: Any,
@@ -91,16 +106,25 @@ def mask_by_prefixes(
     mask = [0] * len(ids)
     for i, message in enumerate(messages):
         if message["role"] != "assistant": continue
-        header = render(tokenizer, messages[:i], **options) if i else []
-        before = render(tokenizer, messages[:i], add_generation_prompt=True, **options) if i else []
+        # templates do not render an empty conversation: the prompt of a first message is looked for in its tokens
+        header = render(tokenizer, messages[:i or 1], **options)
+        before = render(tokenizer, messages[:i or 1], add_generation_prompt=True, **options)
         after = render(tokenizer, messages[:i + 1], **options)
-        # a template that ignores add_generation_prompt would have the role's name trained
-        if len(before) <= len(header) or ids[:len(before)] != before or ids[:len(after)] != after:
+        reason = None
+        if len(before) <= len(header):
+            # the role's name would be trained
+            reason = "add_generation_prompt=True adds no token"
+        elif not i:
+            end = end_of_part(after, before[len(header):]) if before[:len(header)] == header else None
+            before = after[:end]
+            if end is None: reason = "it begins with the assistant, and the generation prompt is not in its first message"
+        if reason is None and (ids[:len(before)] != before or ids[:len(after)] != after):
+            reason = f"message {i + 1} is rendered differently in the whole"
+        if reason is not None:
             raise ValueError(
                 "assistant_only_loss=True needs to know which tokens the assistant wrote. The chat template has no"
-                " {% generation %} marks, and they cannot be found by rendering the conversation in parts (message"
-                f" {i + 1} is rendered differently in the whole). Write in the template, around the assistant's"
-                f" messages: {_MARKS}."
+                f" {{% generation %}} marks, and they cannot be found by rendering the conversation in parts ({reason})."
+                f" Write in the template, around the assistant's messages: {_MARKS}."
             )
         mask[len(before):len(after)] = [1] * (len(after) - len(before))
     return ids, mask
@@ -138,9 +162,22 @@ def with_eos(tokenizer: Any, text: str) -> str:
     end = getattr(tokenizer, "eos_token", None) or ""
     return text if text.endswith(end) else text + end
 
+def parse_tools(tools: Any) -> Any:
+    "Return the tools of a sample, which may be a JSON text; raise ValueError for another text."
+    # tables often store them as text, since a column has one type
+    if not isinstance(tools, str) or not tools.strip(): return tools or None
+    try:
+        return json.loads(tools) or None
+    except ValueError as error:
+        raise ValueError(
+            f"The tools of a sample are a text that is not JSON ({error}): {short_repr(tools)}. Give a list of tools,"
+            " or json.dumps(tools)."
+        ) from None
+
 def template_options(sample: Mapping, chat_template: str | None) -> dict:
     "Return the keyword arguments of apply_chat_template for a sample."
-    given = {"tools": sample["tools"]} if sample.get("tools") else {}
+    tools = parse_tools(sample.get("tools"))
+    given = {"tools": tools} if tools else {}
     return {"chat_template": chat_template, **given, **(sample.get("chat_template_kwargs") or {})}
 
 def truncation(mode: str, length: int | None) -> slice:
@@ -153,6 +190,21 @@ def truncation(mode: str, length: int | None) -> slice:
 def plain_ids(tokenizer: Any, text: str) -> list[int]: return list(tokenizer(text)["input_ids"])
 
 def plain_list(values: Any) -> list: return values.tolist() if hasattr(values, "tolist") else list(values)
+
+def labels_of(
+    sample: Mapping,  # with input_ids
+    completion_only: bool,  # whether completion_mask counts
+) -> list[int]:
+    """Return the labels of a tokenized sample: its own, else the tokens that none of its masks leaves out.
+    Raise ValueError for a mask of another length."""
+    ids = plain_list(sample["input_ids"])
+    if "labels" in sample: return plain_list(sample["labels"])
+    names = ("assistant_masks", "completion_mask") if completion_only else ("assistant_masks",)
+    masks = {name: plain_list(sample[name]) for name in names if sample.get(name) is not None}
+    for name, mask in masks.items():
+        if len(mask) != len(ids):
+            raise ValueError(f"A sample has {len(ids)} tokens and {len(mask)} values in {name}; give one for each token.")
+    return [token if all(bits) else -100 for token, *bits in zip(ids, *masks.values())]
 
 def is_trained(labels: Sequence[int]) -> bool: return any(label != -100 for label in labels)
 
@@ -180,6 +232,10 @@ PROMPT_WARNING = (
 TRUNCATION_WARNING = (
     "max_length={} cuts off all trained tokens of a sample, so it does not contribute to the loss. Increase max_length,"
     " give truncation_mode='keep_end', or drop such samples: tokenize_chat(dataset, collator)."
+)
+MASK_WARNING = (
+    "The samples have a completion_mask, which is not used, so the prompts are trained, too (as in TRL). Give"
+    " completion_only_loss=True to train only the completions, or False to train everything."
 )
 END_WARNING = (
     "No trained token is {!r}, which ends the assistant's messages, so the model does not learn to stop. Put it inside"
@@ -324,7 +380,7 @@ class DataCollatorForChat:
         "Return the columns that the collator reads and the model does not."
         return (
             "messages", "conversations", "prompt", "completion", self.text_field, "tools", "chat_template_kwargs",
-            "seq_lengths",
+            "assistant_masks", "completion_mask", "seq_lengths",
         )
 
     def __call__(self, features: list, return_tensors: str | None = None) -> dict:
@@ -338,7 +394,8 @@ class DataCollatorForChat:
     def encode(self, sample: Mapping) -> dict:
         "Return the `input_ids` and the `labels` of a sample, truncated; a tokenized sample keeps its own."
         if "seq_lengths" in sample:
-            return {"labels": sample["input_ids"], **{k: sample[k] for k in sample if k in _ENCODED}}
+            kept = {k: sample[k] for k in _ENCODED if k in sample}
+            return kept if "labels" in sample else kept | {"labels": self._labels(sample)}
         ids, labels = self._tokenize(sample)
         kept = truncation(self.truncation_mode, self.max_length)
         # a tokenized sample may have come without trained tokens
@@ -348,9 +405,7 @@ class DataCollatorForChat:
 
     def _tokenize(self, sample: Mapping) -> tuple[list[int], list[int]]:
         "Return the tokens and the labels of a sample of any format."
-        if "input_ids" in sample:
-            ids = plain_list(sample["input_ids"])
-            return ids, plain_list(sample.get("labels", ids))
+        if "input_ids" in sample: return plain_list(sample["input_ids"]), self._labels(sample)
         sample = to_messages(sample)
         chat = is_conversational(sample)
         if self.assistant_only_loss and not chat:
@@ -375,6 +430,19 @@ class DataCollatorForChat:
         if self.completion_only_loss or self.completion_only_loss is None:
             mask = [0] * min(start, len(ids)) + mask[start:]
         return ids, [token if trained else -100 for token, trained in zip(ids, mask)]
+
+    def _labels(self, sample: Mapping) -> list[int]:
+        "Return the labels of a tokenized sample, as TRL makes them; raise ValueError if they are unknown."
+        if self.assistant_only_loss and "labels" not in sample and sample.get("assistant_masks") is None:
+            raise ValueError(
+                "assistant_only_loss=True: a tokenized sample has neither labels nor assistant_masks; it has"
+                f" {', '.join(sample)}. Give the conversations themselves, or one of these columns."
+            )
+        completion_only = self.completion_only_loss
+        if completion_only is None: completion_only = "prompt" in sample and "completion" in sample
+        ignored = "labels" not in sample and sample.get("completion_mask") is not None and not completion_only
+        if ignored and self.completion_only_loss is None: warn_unless_issued(self._warned, MASK_WARNING)
+        return labels_of(sample, completion_only)
 
     def _prompt_and_completion(self, sample: Mapping, chat: bool, options: dict):
         "Return prompt and completion together, and the number of tokens of the prompt."
@@ -438,6 +506,12 @@ class DataCollatorForChat:
 _ENCODED = ("input_ids", "labels", "seq_lengths")
 
 # %% ../../nbs/03_data/07_chat.ipynb #269071bc
+def column_names(dataset: Any) -> list[str]:
+    "Return the columns of a data set; those of the first sample of a stream that does not declare them."
+    if dataset.column_names is not None: return dataset.column_names
+    with preserve_generators():
+        return list(next(iter(dataset), {}))
+
 def tokenize_chat(
     dataset: Any,  # a datasets.Dataset or IterableDataset, or a sequence of samples
     collator: DataCollatorForChat,
@@ -447,7 +521,11 @@ def tokenize_chat(
     # the number of dropped samples is reported below
     silent._warned.add(TRUNCATION_WARNING.format(collator.max_length))
     if hasattr(dataset, "map"):
-        tokens = dataset.map(silent.encode, remove_columns=dataset.column_names)
+        names = column_names(dataset)
+        tokens = dataset.map(silent.encode, remove_columns=names)
+        # later samples of such a stream may have more columns than the first one
+        if dataset.column_names is None:
+            tokens = tokens.select_columns([n for n in _ENCODED if n in names or n != "seq_lengths"])
         tokens = tokens.filter(lambda sample: is_trained(sample["labels"]))
     else:
         encoded = (silent.encode(dataset[i]) for i in range(len(dataset)))

@@ -12,10 +12,11 @@ import torch
 
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState
-from ..core.errors import warn
+from ..core.errors import short_repr, warn
 from ..core.history import History
 from ..core.seeding import SEED_EVALUATE, generator_states, mix_seed, seed_all, set_generator_states
-from ..data.chat import is_conversational, plain_ids, plain_list, render, template_options, to_messages
+from ..data.chat import chat_template_of, is_conversational, labels_of, plain_ids, plain_list, render
+from ..data.chat import split_prompt, template_options, to_messages
 from ..data.text_collators import pad_rows
 from ..display.tables import Table
 from ..engine.evaluate import evaluation_mode
@@ -26,34 +27,40 @@ from .reporting import ReportCallback
 from .screens import in_kernel
 
 # %% auto #0
-__all__ = ['DEFAULT_NEW_TOKENS', 'split_reference', 'split_tokens', 'text_of', 'prompt_tokens', 'generate_texts', 'TextSamples',
-           'text_samples', 'TextSamplesCallback']
+__all__ = ['DEFAULT_NEW_TOKENS', 'split_reference', 'split_tokens', 'text_of', 'training_format', 'prompt_tokens',
+           'generate_texts', 'TextSamples', 'text_samples', 'evaluated_set', 'TextSamplesCallback']
 
 # %% ../../nbs/10_live/14_text_samples.ipynb #3e443008
-def split_reference(sample: Any) -> tuple[Any, Any]:
+def split_reference(
+    sample: Any,
+    text_field: str = "text",  # the column of plain texts
+) -> tuple[Any, Any]:
     "Return the prompt of a sample, a text or messages, and its reference, None if it has none."
     if isinstance(sample, str): return sample, None
+    if "prompt" not in sample and {"chosen", "rejected"} <= set(sample): sample = split_prompt(sample)
     if "prompt" in sample: return sample["prompt"], sample.get("completion", sample.get("chosen"))
-    if "text" in sample: return sample["text"], None
+    if text_field in sample and not is_conversational(sample): return sample[text_field], None
     if "messages" not in sample:
         raise ValueError(
             f"A sample has {', '.join(map(str, sample))}; texts are generated from messages, prompt (and completion),"
-            " text, or input_ids and labels. Give TextSamplesCallback samples= in one of these forms."
+            f" {text_field}, or input_ids and labels. Give TextSamplesCallback samples= in one of these forms."
         )
     messages = list(sample["messages"])
     if messages and messages[-1]["role"] == "assistant": return messages[:-1], messages[-1:]
     return messages, None
 
 def split_tokens(
-    sample: Mapping,  # input_ids and labels
+    sample: Mapping,  # input_ids, and labels or the masks from which they follow
     has_encoder: bool,
 ) -> tuple[list[int], list[int]]:
     "Return the tokens of the prompt and those of the reference; raise ValueError for a sample without a prompt."
     ids = plain_list(sample["input_ids"])
-    labels = [t for t in plain_list(sample.get("labels", [])) if t != -100]
-    if has_encoder or "labels" not in sample: return ids, labels
-    start = next((i for i, t in enumerate(plain_list(sample["labels"])) if t != -100), len(ids))
-    if start: return ids[:start], labels
+    if not {"labels", "assistant_masks", "completion_mask"} & set(sample): return ids, []
+    labels = labels_of(sample, completion_only=True)
+    reference = [t for t in labels if t != -100]
+    if has_encoder: return ids, reference
+    start = next((i for i, t in enumerate(labels) if t != -100), len(ids))
+    if start: return ids[:start], reference
     raise ValueError(
         "All tokens of a sample have labels, so it has no prompt from which a text could be generated; give"
         " TextSamplesCallback samples= with prompts, or label only the completion."
@@ -64,19 +71,29 @@ def text_of(message_or_text: Any) -> str | None:
     if message_or_text is None or isinstance(message_or_text, str): return message_or_text
     return "\n".join(str(m["content"]) for m in message_or_text)
 
+def training_format(collator: Any) -> dict:
+    "Return the chat template and the text column with which a collator renders samples."
+    if not hasattr(collator, "chat_template"): return {}
+    found = collator.chat_template
+    tokenizer = getattr(collator, "tokenizer", None)
+    if found is None and getattr(tokenizer, "chat_template", None): found = chat_template_of(tokenizer)
+    return {"chat_template": found, "text_field": getattr(collator, "text_field", "text")}
+
 def prompt_tokens(
     tokenizer: Any,
     sample: Any,
     has_encoder: bool = False,
+    chat_template: str | None = None,  # None: the tokenizer's
+    text_field: str = "text",  # the column of plain texts
 ) -> tuple[list[int], str | None]:
     "Return the tokens of a sample's prompt, and its reference as text."
     if isinstance(sample, Mapping) and "input_ids" in sample:
         prompt, reference = split_tokens(sample, has_encoder)
         return prompt, decode_predictions(tokenizer, [reference])[0] if reference else None
     sample = to_messages(sample) if isinstance(sample, Mapping) else sample
-    prompt, reference = split_reference(sample)
+    prompt, reference = split_reference(sample, text_field)
     if isinstance(sample, Mapping) and is_conversational(sample):
-        options = template_options(sample, None)
+        options = template_options(sample, chat_template_of(tokenizer, chat_template))
         return render(tokenizer, prompt, add_generation_prompt=True, **options), text_of(reference)
     return plain_ids(tokenizer, prompt), text_of(reference)
 
@@ -110,7 +127,7 @@ def generate_texts(
 
 # %% ../../nbs/10_live/14_text_samples.ipynb #904a442d
 class TextSamples(Table):
-    "Hold generated texts: dicts with step, prompt, generated, reference."
+    "Hold generated texts: dicts with step, prompt, generated, reference, and dataset if there are several."
     def _cells(self, row: Mapping) -> dict: return {k: "" if v is None else v for k, v in row.items()}
 
 def text_samples(
@@ -122,50 +139,84 @@ def text_samples(
     events = [e for e in history.events if e["kind"] == "texts" and (all or not e["abandoned"])]
     return TextSamples({"step": e["step"], **row} for e in events for row in e["data"]["texts"])
 
+def evaluated_set(
+    datasets: Mapping,  # evaluation sets by name
+    metrics: Mapping | None,  # of one of them
+) -> Any:
+    "Return the name of the set to which metrics belong; None if they have none in their names."
+    found = [n for n in datasets if any(key.endswith(f"_{n}_runtime") for key in metrics or ())]
+    # of sets a and b_a, the name eval_b_a_runtime ends with both
+    return max(found, key=lambda name: len(str(name)), default=None)
+
 class TextSamplesCallback(TrainerCallback):
     "Generate a few texts at each evaluation; record them, show them, send them to the trackers."
     # nothing here changes in a run, so nothing is copied into its snapshots
-    not_state = ("_handle", "samples", "tokenizer", "metrics", "show", "generate")
+    not_state = ("_handle", "_shown", "samples", "tokenizer", "metrics", "show", "generate")
 
     def __init__(
         self,
-        samples: int | Sequence = 4,  # how many of the evaluation set, or the samples
+        samples: int | Sequence = 4,  # how many of each evaluation set, or the samples
         tokenizer: Any = None,  # None: the learner's processing_class, or its collator's tokenizer
         metrics: Sequence = (),  # text metrics to log for these samples: names, or functions
         show: bool | None = None,  # show the table; None: in a notebook
         **generate,  # arguments of the model's generate: max_new_tokens=, do_sample=
     ):
         resolve_text_metrics(metrics)
+        number = samples if isinstance(samples, int) else len(samples)
+        if number < 1 or isinstance(samples, (str, Mapping)):
+            raise ValueError(
+                f"TextSamplesCallback(samples={short_repr(samples)}) has no samples; give their number, at least 1, or a"
+                " list of samples. Leave the callback out to generate nothing."
+            )
         self.samples = samples
         self.tokenizer = tokenizer
         self.metrics = tuple(metrics)
         self.show = show
         self.generate = generate
         self._handle: Any = None
+        # the rows of the current evaluation, by data set
+        self._shown: dict[Any, list[dict]] = {}
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
-        learner: TrainerBase | None = None, **kwargs
+        metrics: dict | None = None, learner: TrainerBase | None = None, **kwargs
     ):
         "Generate, record, show and report texts."
         if learner is None:
             raise TypeError("TextSamplesCallback works with trainer_nb's Learner or Trainer, not with transformers'.")
+        datasets = learner.eval_dataset if isinstance(learner.eval_dataset, Mapping) else {}
+        first = next(iter(datasets), None)
+        name = evaluated_set(datasets, metrics)
+        # another set is evaluated
+        if name is None: name = first
+        is_first = name == first
+        # the event comes once for each set; given samples belong to none of them
+        if not isinstance(self.samples, int):
+            if not is_first: return
+            name = None
         tokenizer = self.find_tokenizer(learner)
         has_encoder = bool(getattr(getattr(learner.model, "config", None), "is_encoder_decoder", False))
-        prompts, references = zip(*(prompt_tokens(tokenizer, s, has_encoder) for s in self.choose_samples(learner)))
+        form = training_format(learner.data_collator)
+        samples = self.choose_samples(learner, name)
+        prompts, references = zip(*(prompt_tokens(tokenizer, s, has_encoder, **form) for s in samples))
         # all processes generate: the weights may be sharded over them
         generated = generate_texts(learner, tokenizer, list(prompts), **self.generate)
         if not state.is_world_process_zero: return
+        title = {} if name is None else {"dataset": str(name)}
         rows = [
-            {"prompt": p, "generated": g, "reference": r}
+            {**title, "prompt": p, "generated": g, "reference": r}
             for p, g, r in zip(decode_predictions(tokenizer, prompts), generated, references)
         ]
         learner.history.note("texts", state.global_step, texts=rows)
+        # trackers and the table keep one value per step: they get the sets before, too
+        if is_first: self._shown = {}
+        self._shown[name] = [{"step": state.global_step, **row} for row in rows]
+        shown = [row for part in self._shown.values() for row in part if row["step"] == state.global_step]
+        reported = [{k: v for k, v in row.items() if k != "step"} for row in shown]
         for callback in learner.run_state.callbacks.callbacks:
-            if isinstance(callback, ReportCallback): callback.report(args, state, learner, texts=rows)
-        self.log_metrics(learner, generated, references)
-        if in_kernel() if self.show is None else self.show:
-            self.show_table(TextSamples({"step": state.global_step, **row} for row in rows))
+            if isinstance(callback, ReportCallback): callback.report(args, state, learner, texts=reported)
+        self.log_metrics(learner, generated, references, "eval" if name is None else f"eval_{name}")
+        if in_kernel() if self.show is None else self.show: self.show_table(TextSamples(shown))
 
     def find_tokenizer(self, learner: TrainerBase) -> Any:
         "Return the tokenizer; raise TypeError without one."
@@ -173,11 +224,15 @@ class TextSamplesCallback(TrainerCallback):
             if hasattr(found, "batch_decode"): return found
         raise TypeError("TextSamplesCallback needs the tokenizer: TextSamplesCallback(tokenizer=tokenizer).")
 
-    def choose_samples(self, learner: TrainerBase) -> list:
+    def choose_samples(
+        self,
+        learner: TrainerBase,
+        name: Any = None,  # of the evaluation set, if there are several
+    ) -> list:
         "Return the samples, the first of the evaluation set if a number was given."
         if not isinstance(self.samples, int): return list(self.samples)
         data = learner.eval_dataset
-        if isinstance(data, Mapping): data = next(iter(data.values()))
+        if isinstance(data, Mapping): data = data[name]
         if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
             raise TypeError("The evaluation set has no samples by number; give TextSamplesCallback(samples=[...]).")
         generators = generator_states()
@@ -187,7 +242,9 @@ class TextSamplesCallback(TrainerCallback):
             # a data set may draw random numbers
             set_generator_states(generators)
 
-    def log_metrics(self, learner: TrainerBase, generated: Sequence[str], references: Sequence[str | None]):
+    def log_metrics(
+        self, learner: TrainerBase, generated: Sequence[str], references: Sequence[str | None], prefix: str
+    ):
         "Log the metrics of the samples that have a reference."
         pairs = [(g, r) for g, r in zip(generated, references) if r is not None]
         if not self.metrics: return
@@ -195,7 +252,7 @@ class TextSamplesCallback(TrainerCallback):
             warn("The samples of TextSamplesCallback have no references, so its metrics cannot be computed.")
             return
         found = score_texts(*map(list, zip(*pairs)), *self.metrics)
-        learner.log({f"eval_texts_{name}": value for name, value in found.items()})
+        learner.log({f"{prefix}_texts_{name}": value for name, value in found.items()})
 
     def show_table(self, table: TextSamples):
         "Show the table in place of the one before; print it outside notebooks."
@@ -206,4 +263,4 @@ class TextSamplesCallback(TrainerCallback):
         if self._handle is None: self._handle = display(table, display_id=True)
         else: self._handle.update(table)
 
-    def __getstate__(self) -> dict: return vars(self) | {"_handle": None}
+    def __getstate__(self) -> dict: return vars(self) | {"_handle": None, "_shown": {}}
