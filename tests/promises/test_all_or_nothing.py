@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from atomic_runs import Counts, Net, Refuses, learner, rows
+from atomic_runs import Counts, Net, Refuses, learner
 from trainer_nb import differences
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
