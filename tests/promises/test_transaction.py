@@ -1,4 +1,5 @@
 "A step happens wholly or not at all: raise anywhere, and the run goes on as if nothing had been."
+import itertools
 import multiprocessing, os, signal, warnings
 
 import pytest
@@ -425,9 +426,10 @@ class Fragile(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self):
+        number = itertools.count()   # over all groups
         for group in self.param_groups:
             group["count"] += 1
-            for i, p in enumerate(o for o in group["params"] if o.grad is not None):
+            for p in (o for o in group["params"] if o.grad is not None):
                 state = self.state[p]
                 state.setdefault("mean", torch.zeros_like(p)).mul_(0.9).add_(p.grad)
                 state["square"] = p.grad.square() + 0.9 * state.get("square", 0)        # a new tensor each time
@@ -435,7 +437,7 @@ class Fragile(torch.optim.Optimizer):
                 state["past"] = state["past"][-2:]
                 state["count"] = state.get("count", 0) + 1
                 p.sub_(group["lr"] * (state["mean"] + sum(state["past"])) / (1 + state["square"].sqrt()))
-                if i == self.fails_at: raise Boom("half of an update")
+                if next(number) == self.fails_at: raise Boom("half of an update")
 
 
 def fragile(**given): return hard_learner(optimizer_cls_and_kwargs=(Fragile, {"lr": 0.01}), **given)
