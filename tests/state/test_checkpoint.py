@@ -307,7 +307,7 @@ def test_a_crafted_file_runs_nothing(tmp_path, written):
         assert not ran.exists(), name
 
 
-def test_newer_and_other_folders(tmp_path, written):
+def test_newer_and_other_folders(tmp_path, written, monkeypatch):
     from trainer_nb.state.checkpoint_dirs import write_manifest
     folder = shutil.copytree(written[0], tmp_path / "checkpoint-4")
     says = json.loads((folder / MANIFEST_NAME).read_text()) | {"schema": 99}
@@ -318,6 +318,8 @@ def test_newer_and_other_folders(tmp_path, written):
     (tmp_path / "pictures").mkdir()
     with pytest.raises(ValueError, match="no manifest.json"): learn.load_checkpoint(tmp_path / "pictures")
     with pytest.raises(ValueError, match="There is no folder"): learn.load_checkpoint(tmp_path / "nowhere")
+    # not the trainer_output of another test
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="output_dir"): hard_learner().load_checkpoint()
     with pytest.raises(ValueError, match="There is no checkpoint in"): quiet_learner(tmp_path / "empty").train(resume_from_checkpoint=True)
 
@@ -326,7 +328,7 @@ def test_newer_and_other_folders(tmp_path, written):
 
 @pytest.mark.parametrize("given, why", [
     (dict(model=torch.nn.Linear(4, 3), loss_func=torch.nn.functional.cross_entropy), "another model"), (dict(optim="sgd"), "optim was"), (dict(bf16=True), "bf16 was"),
-    (dict(seed=1), "seed was 42"), (dict(lr_scheduler_type="linear"), "lr_scheduler_type was 'cosine'"), (dict(train_dataset=Augmented(29)), "had 30 samples and has 29"),
+    (dict(seed=1), "seed was 42"), (dict(lr_scheduler_type="linear"), "lr_scheduler_type was 'cosine'"),
     (dict(layer_groups=["inner", "outer"]), "layer_groups"), (dict(adam_beta1=0.5), "adam_beta1 was 0.9"), (dict(train_sampling_strategy="sequential"), "train_sampling_strategy")])
 def test_what_cannot_go_on_is_refused(tmp_path, written, given, why):
     learn = quiet_learner(tmp_path, **given)

@@ -262,7 +262,7 @@ def test_the_same_files_with_the_same_content(tmp_path):
     theirs(tmp_path / "theirs", net(), points(50), **given)
     ours(tmp_path / "ours", net(), points(50), save_format="trainer", **given).train()
     a, b = (tmp_path / name / "checkpoint-5" for name in ("theirs", "ours"))
-    assert {p.name for p in b.iterdir()} - {"rest.json", "rest.safetensors", MANIFEST_NAME} == {p.name for p in a.iterdir()} - {"training_args.bin"}
+    assert {p.name for p in b.iterdir()} - {"rest.json", "rest.safetensors", MANIFEST_NAME, "training_args.json"} == {p.name for p in a.iterdir()} - {"training_args.bin"}
     x, y = (torch.load(f / "optimizer.pt", weights_only=True) for f in (a, b))
     assert x["state"].keys() == y["state"].keys() and all(torch.equal(x["state"][i][k], y["state"][i][k]) for i in x["state"] for k in x["state"][i])
     assert x["param_groups"] == y["param_groups"]
