@@ -280,8 +280,11 @@ def test_branches_and_new_beginnings(session):
     assert ".branch(" not in session.exact()
     session.run("learn = first; learn.set(max_grad_norm=0.2); learn.step(); learn.reset(); learn.step(3)")
     assert "max_grad_norm=0.2" in session.exact(".set(")
-    session.run("learn.set(weight_decay=0.3, max_steps=6); learn.train(); learn.train()")
+    session.run("learn.set(weight_decay=0.3, max_steps=6); learn.train(); learn.reset(); learn.train()")
     assert "max_steps=6" in session.exact(".set(")
+    session.run("learn.train()")   # with the optimizer of the run before it
+    out = session.export()
+    assert len(out.doubts) == 1 and "began with the optimizer of the run before it" in out.doubts[0] and not session.equal()
 
 
 def test_parts_of_all_kinds(session):

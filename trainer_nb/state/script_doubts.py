@@ -169,6 +169,9 @@ def add_replay_doubts(draft: ScriptDraft, start: RunStart, path: Path):
         draft.add_doubt(f"The run was resumed from {start.folder}, and began in another session; the script begins "
                         "with the weights that the cells of this session made, which may be others. With model_init= "
                         "they are the same.")
+    if any(name.startswith("optimizer/") for name in start.snapshot.tensors):
+        draft.add_doubt("The run began with the optimizer of the run before it (train() after the end of a run), and the "
+                        "script begins with a new one. A new Learner, or model_init=, begins with a new optimizer.")
     if start.snapshot.values["extra"]:
         draft.add_doubt("The model keeps an extra state (get_extra_state), which the script creates again; keep it in "
                         "buffers.")
