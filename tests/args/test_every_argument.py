@@ -116,7 +116,7 @@ SHOWN = {   # argument: what differs, and what the run without it has too; or th
     "skip_memory_metrics": "device/test_model_patches.py::test_memory_metrics_have_the_trainers_names", "tf32": "device/test_model_patches.py::test_on_a_gpu",
     **dict.fromkeys(("torch_compile", "torch_compile_backend", "torch_compile_mode"), "device/test_model_patches.py::test_a_compiled_model_keeps_its_names_and_its_numbers"),
     "torch_empty_cache_steps": "device/test_model_patches.py::test_unused_memory_goes_back_every_so_many_steps",
-    "use_cache": "device/test_model_patches.py::test_the_cache_is_off_in_training_and_the_configuration_is_untouched",
+    "use_cache": "device/test_model_patches.py::test_the_cache_is_off_in_training_and_the_configuration_says_so",
     "optim_target_modules": "optim/test_optim_names.py::test_which_layers_an_optimizer_is_for",
     **dict.fromkeys(("fsdp", "fsdp_config"), "device/test_sharding.py::test_as_one_process_and_as_ddp"),
     "save_on_each_node": "project/test_trainer_compat.py::test_each_machine_writes_if_asked",
