@@ -440,7 +440,7 @@ class EvaluationMixin(TrainerBase):
     ) -> dict:
         """Evaluate and return loss and metrics by name; runtimes are in seconds.
         Raise ValueError without an evaluation set."""
-        from trainer_nb.engine.evaluate import evaluate_datasets, evaluate_dataset
+        from trainer_nb.engine.evaluate import dataset_name, evaluate_dataset, evaluate_datasets
         own = eval_dataset is None
         datasets = self.eval_dataset if own else eval_dataset
         if isinstance(datasets, dict):
@@ -454,7 +454,9 @@ class EvaluationMixin(TrainerBase):
                 self,
                 Task("note", data={"evaluate": metrics}),
                 Task("log", data={"logs": metrics}),
-                Task("event", "on_evaluate", {"metrics": metrics}),
+                Task("event", "on_evaluate", {
+                    "metrics": metrics, "dataset_name": dataset_name(self.eval_dataset, eval_dataset),
+                }),
             )
             return metrics
 
