@@ -234,15 +234,15 @@ DEVELOP = {
 
 FINAL = {
     "photographs": Task("patches of photographs without their noise, a convolutional network", lambda: split(*noisy_patches()),
-                        denoiser, nn.functional.mse_loss, 300, 32),
+                        denoiser, nn.functional.mse_loss, 200, 32),
     "odd digits, pretrained": Task("odd digits, a network with BatchNorm pretrained on even ones",
                                    lambda: split(*digits_of([1, 3, 5, 7, 9])),
                                    lambda: tuned_convolutions(True, 0, 2, 4, 6, 8), nn.functional.cross_entropy, 200, 32),
     "licenses, pretrained": Task("the next byte of licenses, a transformer pretrained on source files",
                                  lambda: split(*next_bytes(licenses(), 4000)), lambda: tuned_transformer(128, causal=True),
-                                 language_loss, 300, 16),
+                                 language_loss, 200, 16),
     "sources": Task("the next byte of source files, a new transformer", lambda: split(*next_bytes(sources("asyncio"), 4000)),
-                    lambda: Transformer(128, causal=True), language_loss, 300, 16),
+                    lambda: Transformer(128, causal=True), language_loss, 200, 16),
     "breast cancer": Task("breast cancer, a perceptron with dropout", lambda: split(*table("breast_cancer")),
                           lambda: perceptron(30, 64, 2, dropout=0.2), nn.functional.cross_entropy, 200, 32),
 }
