@@ -440,7 +440,7 @@ class EvaluationMixin(TrainerBase):
     ) -> dict:
         """Evaluate and return loss and metrics by name; runtimes are in seconds.
         Raise ValueError without an evaluation set."""
-        from trainer_nb.engine.evaluate import dataset_name, evaluate_dataset, evaluate_datasets
+        from trainer_nb.engine.evaluate import evaluate_dataset, evaluate_datasets, find_dataset_name
         own = eval_dataset is None
         datasets = self.eval_dataset if own else eval_dataset
         if isinstance(datasets, dict):
@@ -455,7 +455,7 @@ class EvaluationMixin(TrainerBase):
                 Task("note", data={"evaluate": metrics}),
                 Task("log", data={"logs": metrics}),
                 Task("event", "on_evaluate", {
-                    "metrics": metrics, "dataset_name": dataset_name(self.eval_dataset, eval_dataset),
+                    "metrics": metrics, "dataset_name": find_dataset_name(self.eval_dataset, eval_dataset),
                 }),
             )
             return metrics
