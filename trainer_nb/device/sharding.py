@@ -392,7 +392,9 @@ class ShardedModel:
         for p in self._sharded_parameters():
             p._setattr_on_modules(p.sharded_param)
 
-    def sync_context(self, now: bool, first: bool) -> AbstractContextManager:
+    def sync_context(
+        self, now: bool, first: bool, loss_before: float | torch.Tensor | None = None
+    ) -> AbstractContextManager:
         "Set whether the next backward pass reduces gradients, or keeps them for a later one of the same step."
         if now != self._is_syncing:
             self.model.set_requires_gradient_sync(now)
@@ -400,8 +402,12 @@ class ShardedModel:
             self._is_syncing = now
         return nullcontext()
 
-    def after_backward(self):
+    def after_backward(self, loss: torch.Tensor):
         "Do nothing: gradients have been reduced."
+
+    def broadcast_parameters(self) -> set[int]:
+        "Return an empty set: the replicated parameters are few."
+        return set()
 
     def unaveraged_parameters(self, params: list[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
         "Return the replicated parameters: those without dimensions, and those outside of the model."

@@ -9,7 +9,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -19,6 +19,7 @@ from ..core.errors import warn
 from ..core.seeding import SEED_FORWARD, mix_seed, seed_all
 from ..data.collate import map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
+from ..device.collectives import World
 from ..device.sharding import clip_sharded_grad_norm, copy_into
 from .loss import describe_output
 from .overrides import TrainerBase
@@ -34,11 +35,12 @@ from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import is_metric_driven
 
 # %% auto #0
-__all__ = ['StepResult', 'Step', 'check_step_loss', 'sync_processes', 'should_sync_gradients', 'with_accepted_arguments',
-           'count_step_items', 'get_offered_batches', 'finalize_gradients', 'clip_gradients', 'clip_dense_gradients',
-           'sparse_rows_param', 'commit_step', 'optimizer_step', 'await_copies', 'current_rate', 'complete_step',
-           'rollback_step', 'corrupted_on_failure', 'restore_before_step', 'warn_weights_changed', 'FirstStepBackup',
-           'back_up_before_first_step', 'handle_failed_update', 'restore_before_first_step', 'take_step']
+__all__ = ['StepResult', 'Step', 'check_step_loss', 'sync_processes', 'average_gradients', 'should_sync_gradients',
+           'with_accepted_arguments', 'count_step_items', 'get_offered_batches', 'finalize_gradients', 'clip_gradients',
+           'clip_dense_gradients', 'sparse_rows_param', 'commit_step', 'optimizer_step', 'await_copies', 'current_rate',
+           'complete_step', 'rollback_step', 'corrupted_on_failure', 'restore_before_step', 'warn_weights_changed',
+           'FirstStepBackup', 'back_up_before_first_step', 'handle_failed_update', 'restore_before_first_step',
+           'take_step']
 
 # %% ../../nbs/06_engine/19_step.ipynb #e2fb8b87
 _GRAD = operator.attrgetter("grad")
@@ -134,7 +136,7 @@ class Step:
         # an override may omit the mode switch with which the method of the base class begins
         if self.is_override:
             run.modes.enter(run.wrapped_model, run.model)
-        with run.device.sync_context(should_sync_gradients(self), not self.num_done):
+        with run.device.sync_context(should_sync_gradients(self), not self.num_done, self.loss):
             batch = self.next_input()
             loss = self.training_step(run.wrapped_model, batch, self.items)
         self.add(loss)
@@ -195,20 +197,56 @@ def sync_processes(
 ) -> Any:
     "Average gradients, loss and buffers over all processes; return the loss, which may be deferred."
     world = run.device.world
-    unused = run.device.unused_parameters(run.params)
-    mean, unused_by_all = world.all_reduce_mean_async(loss, unused, len(run.params))
-    for p in run.device.unaveraged_parameters(run.params):
-        if not p.requires_grad: continue
-        mean_grad = world.all_reduce_mean(torch.zeros_like(p) if p.grad is None else p.grad)
-        assert isinstance(mean_grad, torch.Tensor)
-        p.grad = mean_grad
-    # with one process these have no gradient, and the optimizer skips them
-    if unused:
-        for i in unused_by_all():
-            run.params[i].grad = None
+    message = run.device.message
+    outside = run.device.unaveraged_parameters(run.params)
+    mean: Any
+    if message is not None:
+        mean = message.mean_loss()
+        # with one process these have no gradient, and the optimizer skips them
+        if run.device.has_unused:
+            for p in message.unused_by_all():
+                p.grad = None
+        average_gradients(outside, world)
+    else:
+        unused = run.device.unused_parameters(run.params)
+        mean, unused_by_all = world.all_reduce_mean_async(loss, unused, len(run.params))
+        average_gradients(outside, world)
+        if unused:
+            for i in unused_by_all():
+                run.params[i].grad = None
     if run.args.ddp_broadcast_buffers is not False:
         world.broadcast_tensors(run.backups.adaptive.shared_buffers(world))
     return mean
+
+def average_gradients(
+    params: Sequence[torch.nn.Parameter],  # whose gradients the strategy does not average
+    world: World,
+) -> None:
+    "Average gradients over all processes, in one message for each dtype; one that no process has stays None."
+    groups: dict[tuple, list[torch.nn.Parameter]] = {}
+    for p in params:
+        if not p.requires_grad: continue
+        # a sparse one is not part of a message
+        key = id(p) if p.grad is not None and p.grad.is_sparse else None
+        groups.setdefault((p.dtype, p.device, key), []).append(p)
+    for (*_, is_alone), some in groups.items():
+        if is_alone is not None:
+            some[0].grad = cast(torch.Tensor, world.all_reduce_mean(cast(torch.Tensor, some[0].grad)))
+            continue
+        missing = [i for i, p in enumerate(some) if p.grad is None]
+        has_gradient = some[0].new_ones(len(some))
+        for i in missing:
+            has_gradient[i] = 0
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in some]
+        message = cast(torch.Tensor, world.all_reduce_mean(torch.cat([*(g.reshape(-1) for g in grads), has_gradient])))
+        *means, used = message.split([*(p.numel() for p in some), len(some)])
+        for p, mean in zip(some, means):
+            p.grad = mean.view_as(p)
+        if not missing: continue
+        # with one process they have no gradient, and the optimizer skips them
+        for p, share in zip(some, used.tolist()):
+            if not share:
+                p.grad = None
 
 def should_sync_gradients(step: Step) -> bool:
     "Return whether gradients are averaged with this micro-batch: the last one, unless the settings request each."
