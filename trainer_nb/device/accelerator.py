@@ -9,7 +9,7 @@ import atexit
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import cache
@@ -368,6 +368,8 @@ class Device:
         self.world = self._isolated.world
         self.patches = PatchSet()
         self._strategy: ReplicatedModel | ShardedModel | None = None
+        # called when a backward pass has been queued, before the device waits for other processes
+        self.on_computed: Callable[[], None] | None = None
         self._sharding_config = None if self.world.is_single_process else resolve_sharding(args.fsdp, args.fsdp_config)
 
     @property
@@ -437,7 +439,8 @@ class Device:
     def _make_message(self, model: torch.nn.Module) -> GradientMessage | None:
         "Return the message that travels with the gradients of a model; None if DDP does not wait for it."
         if self.world.is_single_process or self.shards_model or not fills_in_gradients(self._args): return None
-        return GradientMessage(model) if any(p.requires_grad for p in model.parameters()) else None
+        if not any(p.requires_grad for p in model.parameters()): return None
+        return GradientMessage(model, self.world.size)
 
     @property
     def message(self) -> GradientMessage | None:
@@ -462,6 +465,8 @@ class Device:
         "Run backward; scale the loss if there is a scaler."
         scaler = self.scaler
         (loss if scaler is None else scaler.scale(loss)).backward()
+        if self.on_computed is not None:
+            self.on_computed()
         self._strategy.after_backward(loss)
 
     def reset_scaler(self):
@@ -490,8 +495,10 @@ class Device:
         return self._strategy.broadcast_parameters()
 
     def num_collectives(self) -> int:
-        "Return the number of exchanges between processes: equal if they are in sync."
-        return 0 if self.world.is_single_process else torch.distributed.group.WORLD._get_sequence_number_for_group()
+        "Return the number of exchanges between processes: equal if they are in sync; -1 after the last one."
+        if self.world.is_single_process: return 0
+        if not torch.distributed.is_initialized(): return -1
+        return torch.distributed.group.WORLD._get_sequence_number_for_group()
 
     def reshard(self):
         "Reshard a sharded model; leave any other one unchanged."
@@ -541,6 +548,10 @@ class AsyncHostCopy:
     def wait(self):
         "Wait until the copies can be read."
         self._end_event.synchronize()
+
+    def is_done(self) -> bool:
+        "Return whether the copies can be read."
+        return self._end_event.query()
 
     def seconds(self) -> float:
         "Return the duration of the copies; wait until they are done."

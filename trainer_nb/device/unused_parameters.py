@@ -81,17 +81,29 @@ def output_nodes(
     return [t.grad_fn for t in tensors if t.grad_fn is not None]
 
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900011
+# the loss, and a count in two parts, each of which a float32 holds exactly
+_NUM_VALUES = 3
+_COUNT_BASE = 4096
+
 class GradientMessage:
-    "Send loss and flags of a process with its gradients: as the gradient of a parameter that only the reducer has."
+    "Send loss, count and flags of a process with its gradients: as the gradient of a parameter that only the reducer has."
     name = "trainer_nb_message"
-    def __init__(self, model: torch.nn.Module):
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        num_processes: int,
+    ):
+        self.num_processes = num_processes
         # each has a flag: the process has not used it in this step
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         is_double = any(p.dtype is torch.float64 for p in self.parameters)
         dtype = torch.float64 if is_double else torch.float32
-        self.slot = torch.nn.Parameter(torch.zeros(1 + len(self.parameters), dtype=dtype, device=self.parameters[0].device))
+        zeros = torch.zeros(_NUM_VALUES + len(self.parameters), dtype=dtype, device=self.parameters[0].device)
+        self.slot = torch.nn.Parameter(zeros)
         # the sum of the losses of the micro-batches before this one; None: there is none
         self.loss_before: float | torch.Tensor | None = None
+        # to be summed over the processes, such as the tokens of the step; None: nothing is counted
+        self.count: int | torch.Tensor | None = None
 
     @contextmanager
     def registered(self, model: torch.nn.Module) -> Iterator[None]:
@@ -111,10 +123,13 @@ class GradientMessage:
         loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
         if self.loss_before is not None:
             loss = self.loss_before + loss
-        message = torch.zeros_like(self.slot)
+        message = torch.zeros_like(self.slot, requires_grad=False)
         message[0] = loss.reshape(()) if isinstance(loss, torch.Tensor) else loss
+        if self.count is not None:
+            message[1] = self.count // _COUNT_BASE
+            message[2] = self.count % _COUNT_BASE
         if unused:
-            message[1 + torch.tensor(unused, device=message.device)] = 1
+            message[_NUM_VALUES + torch.tensor(unused, device=message.device)] = 1
         self.slot.grad = None
         torch.autograd.backward([self.slot], [message])
 
@@ -126,10 +141,15 @@ class GradientMessage:
         "Return the mean over the processes of the loss that was sent last."
         return self.slot.grad[0].clone()
 
+    def total_count(self) -> torch.Tensor:
+        "Return the sum over the processes of the counts that were sent last, on the device."
+        high, low = (self.slot.grad[1:_NUM_VALUES] * self.num_processes).round().long()
+        return high * _COUNT_BASE + low
+
     def unused_by_all(self) -> list[torch.nn.Parameter]:
         "Return the parameters that no process has used; this waits for the device."
         # a mean of ones, rounded
-        flags = (self.slot.grad[1:] > 1 - 1e-4).tolist()
+        flags = (self.slot.grad[_NUM_VALUES:] > 1 - 1e-4).tolist()
         return [p for p, flag in zip(self.parameters, flags) if flag]
 
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900009

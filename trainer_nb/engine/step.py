@@ -98,7 +98,10 @@ class Step:
         # in the dictionary, which is faster than an assignment
         vars(self.learner)["current_gradient_accumulation_steps"] = len(run.window)
         self.batches, self.items = get_offered_batches(self.learner, run.window)
-        self.tokens = count_step_tokens(self.learner, run.window)
+        message = run.device.message
+        self.tokens = count_step_tokens(self.learner, run.window, only_own=message is not None)
+        if message is not None:
+            message.count = self.tokens
         run.control.new_step()
         fire_event(self.learner, "on_step_begin")
         return True
@@ -175,6 +178,8 @@ class Step:
         "Average loss and gradients over the processes, and clip the gradients."
         if not self.run.device.world.is_single_process:
             self.loss = sync_processes(self.run, self.loss)
+            if self.tokens is not None and self.run.device.message is not None:
+                self.tokens = self.run.device.message.total_count()
         self.norm = finalize_gradients(self.learner)
 
 # %% ../../nbs/06_engine/19_step.ipynb #b403149b
