@@ -441,12 +441,15 @@ def clip_sharded_grad_norm(
     params: list[torch.nn.Parameter],  # with gradients
     max_norm: float,  # 0: no clipping
     world: World,
-) -> torch.Tensor:
-    "Clip gradients in place, some of which are sharded; return their norm before clipping."
+    others: torch.Tensor,  # numbers to sum over the processes, with the same message
+) -> tuple[torch.Tensor, torch.Tensor]:
+    "Clip gradients in place, some of which are sharded; return their norm before clipping, and the sums of the others."
     shards = [to_local(p.grad) for p in params if is_dtensor(p.grad)]
     replicated = [p.grad for p in params if not is_dtensor(p.grad)]
     device = (shards or replicated)[0].device
-    norm = (world.all_reduce_sum(_sum_of_squares(shards, device)) + _sum_of_squares(replicated, device)).sqrt()
+    message = torch.cat([_sum_of_squares(shards, device).reshape(1), others.float()])
+    squares, sums = world.all_reduce_sum(message).split([1, len(others)])
+    norm = (squares[0] + _sum_of_squares(replicated, device)).sqrt()
     if max_norm > 0:
         torch._foreach_mul_([*shards, *replicated], (max_norm / (norm + 1e-6)).clamp(max=1.0))
-    return norm
+    return norm, sums

@@ -19,7 +19,7 @@ from ..core.errors import warn
 from ..core.seeding import SEED_FORWARD, mix_seed, seed_all
 from ..data.collate import map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
-from ..device.collectives import World
+from ..device.collectives import World, with_flags
 from ..device.sharding import clip_sharded_grad_norm, copy_into
 from .loss import describe_output
 from .overrides import TrainerBase
@@ -36,11 +36,11 @@ from ..optim.schedules import is_metric_driven
 
 # %% auto #0
 __all__ = ['StepResult', 'Step', 'check_step_loss', 'sync_processes', 'average_gradients', 'should_sync_gradients',
-           'with_accepted_arguments', 'count_step_items', 'get_offered_batches', 'finalize_gradients', 'clip_gradients',
-           'clip_dense_gradients', 'sparse_rows_param', 'commit_step', 'optimizer_step', 'await_copies', 'current_rate',
-           'complete_step', 'rollback_step', 'corrupted_on_failure', 'restore_before_step', 'warn_weights_changed',
-           'FirstStepBackup', 'back_up_before_first_step', 'handle_failed_update', 'restore_before_first_step',
-           'take_step']
+           'with_accepted_arguments', 'count_step_items', 'get_offered_batches', 'finalize_gradients',
+           'clip_sharded_gradients', 'clip_gradients', 'clip_dense_gradients', 'sparse_rows_param', 'commit_step',
+           'optimizer_step', 'await_copies', 'current_rate', 'complete_step', 'rollback_step', 'corrupted_on_failure',
+           'restore_before_step', 'warn_weights_changed', 'FirstStepBackup', 'back_up_before_first_step',
+           'handle_failed_update', 'restore_before_first_step', 'take_step']
 
 # %% ../../nbs/06_engine/19_step.ipynb #e2fb8b87
 _GRAD = operator.attrgetter("grad")
@@ -180,7 +180,7 @@ class Step:
             self.loss = sync_processes(self.run, self.loss)
             if self.tokens is not None and self.run.device.message is not None:
                 self.tokens = self.run.device.message.total_count()
-        self.norm = finalize_gradients(self.learner)
+        self.norm, self.loss = finalize_gradients(self.learner, self.loss)
 
 # %% ../../nbs/06_engine/19_step.ipynb #b403149b
 def check_step_loss(
@@ -211,6 +211,10 @@ def sync_processes(
         if run.device.has_unused:
             for p in message.unused_by_all():
                 p.grad = None
+        average_gradients(outside, world)
+    elif run.device.sharded_model is not None:
+        # the loss is averaged with the norm
+        mean = loss
         average_gradients(outside, world)
     else:
         unused = run.device.unused_parameters(run.params)
@@ -290,19 +294,39 @@ def get_offered_batches(
     return batches, items
 
 # %% ../../nbs/06_engine/19_step.ipynb #27367bdd
-def finalize_gradients(learner: TrainerBase) -> torch.Tensor:
-    "Unscale and clip the gradients; return their norm before clipping, on the device."
+def finalize_gradients(
+    learner: TrainerBase,
+    loss: Any,  # the mean of all processes; that of this process, if the model is sharded
+) -> tuple[torch.Tensor, Any]:
+    "Unscale and clip the gradients; return their norm before clipping, on the device, and the mean loss."
     run = learner.run_state
     if run.device.scaler is not None:
         run.device.scaler.unscale_(run.optimizer)
     params = [p for p in run.params if p.grad is not None]
     if run.device.sharded_model is not None:
-        norm = clip_sharded_grad_norm(params, run.args.max_grad_norm, run.device.world)
+        norm, loss = clip_sharded_gradients(run, params, loss)
     else:
         norm = clip_gradients(params, run.args.max_grad_norm)
     fire_event(learner, "on_pre_optimizer_step")
     run.backups.adaptive.user_state.before_update()
-    return norm
+    return norm, loss
+
+def clip_sharded_gradients(
+    run: RunState,
+    params: list[torch.nn.Parameter],  # with gradients
+    loss: Any,  # of this process
+) -> tuple[torch.Tensor, torch.Tensor]:
+    "Clip the gradients of a sharded model; return their norm before clipping and the mean loss, of one message."
+    world = run.device.world
+    unused = run.device.unused_parameters(run.params)
+    message = with_flags(world.as_tensor(loss), unused, len(run.params))
+    norm, sums = clip_sharded_grad_norm(params, run.args.max_grad_norm, world, message)
+    if unused:
+        # with one process these have no gradient, and the optimizer skips them
+        for p, count in zip(run.params, sums[1:].tolist()):
+            if count == world.size:
+                p.grad = None
+    return norm, sums[0] / world.size
 
 def clip_gradients(
     params: Sequence[torch.Tensor],  # all of them with a gradient
