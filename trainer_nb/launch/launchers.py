@@ -28,10 +28,10 @@ from .worker import worker_main
 
 # %% auto #0
 __all__ = ['PATCHED_VARIABLES', 'LAUNCHER_VARIABLES', 'START_LOCK', 'HIDDEN_ENVIRONMENTS', 'INFINITE_GRACE', 'PATIENT_THREADS',
-           'PATCH_LOCK', 'MONITOR_INTERVAL', 'fork_is_safe', 'choose_start_method', 'restore_environment',
-           'user_environment', 'launch_environment', 'silence_elastic_logs', 'keep_survivors', 'free_port',
-           'Rendezvous', 'launch_with_accelerate', 'launch_with_elastic', 'launch_workers', 'child_pids', 'log_folders',
-           'worker_log_folder', 'remove_logs', 'default_threads']
+           'PATCH_LOCK', 'MASTER_ADDRESS', 'MONITOR_INTERVAL', 'fork_is_safe', 'choose_start_method',
+           'restore_environment', 'user_environment', 'launch_environment', 'silence_elastic_logs', 'keep_survivors',
+           'free_port', 'Rendezvous', 'launch_with_accelerate', 'launch_with_elastic', 'launch_workers', 'child_pids',
+           'log_folders', 'worker_log_folder', 'remove_logs', 'default_threads']
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #b108020a
 def _is_cuda_bad_fork() -> bool:
@@ -227,16 +227,17 @@ def keep_survivors(
                 context.join = context.join.__wrapped__
 
 # %% ../../nbs/11_launch/02_launchers.ipynb #0408d311
+# where the workers of this machine find each other
+MASTER_ADDRESS = "127.0.0.1"
+
 def free_port() -> int:
     "Return a free port."
     with socket.socket() as s:
-        s.bind(("", 0))
+        s.bind((MASTER_ADDRESS, 0))
         return s.getsockname()[1]
 
 class Rendezvous:
     "Hold the settings by which the workers find each other, in the form that the launchers take."
-    address = "127.0.0.1"
-    backend = "static"
     def __init__(
         self,
         num_processes: int,
@@ -270,10 +271,7 @@ def launch_with_accelerate(rendezvous: Rendezvous, args: tuple):
         args,
         num_processes=rendezvous.num_processes,
         use_port=str(rendezvous.port),
-        master_addr=rendezvous.address,
-        node_rank=0,
-        num_nodes=1,
-        rdzv_backend=rendezvous.backend,
+        master_addr=MASTER_ADDRESS,
         rdzv_conf=rendezvous.configs,
         rdzv_id=rendezvous.run_id,
         monitor_interval=MONITOR_INTERVAL,
@@ -295,8 +293,8 @@ def launch_with_elastic(
         max_nodes=1,
         nproc_per_node=rendezvous.num_processes,
         run_id=rendezvous.run_id,
-        rdzv_backend=rendezvous.backend,
-        rdzv_endpoint=f"{rendezvous.address}:{rendezvous.port}",
+        rdzv_backend="static",
+        rdzv_endpoint=f"{MASTER_ADDRESS}:{rendezvous.port}",
         rdzv_configs=rendezvous.configs,
         max_restarts=0,
         monitor_interval=MONITOR_INTERVAL,
