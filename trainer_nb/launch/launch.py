@@ -25,6 +25,7 @@ from ..engine.prepare import AUTO_BATCH_SIZE_ERROR, check_eval_data, prepare
 from ..engine.settings import check_own_loader
 from .launchers import choose_start_method
 from .process_group import LaunchPlan, ProcessDied
+from .ray_cluster import RayCluster
 from .remote_run import RemoteRun, end_processes
 from ..state.async_save import wait_for_save
 
@@ -34,9 +35,15 @@ __all__ = ['LAUNCH_ARGS', 'NODE_ARGS', 'resolve_num_processes', 'is_int', 'resol
            'close_remote_run', 'LaunchContext']
 
 # %% ../../nbs/11_launch/18_launch.ipynb #de1f25e8
-def resolve_num_processes(args: TrainingArguments, num_processes: int | None) -> int:
+def resolve_num_processes(
+    args: TrainingArguments,
+    num_processes: int | None,
+    cluster: RayCluster | None = None,  # None: the processes run on this machine
+) -> int:
     "Return the number of processes. Raise ValueError for a number that this machine cannot have."
-    num_gpus = 0 if args.use_cpu else torch.cuda.device_count()
+    if args.use_cpu: num_gpus = 0
+    elif cluster is None: num_gpus = torch.cuda.device_count()
+    else: num_gpus = cluster.num_gpus()
     if num_processes is None and not num_gpus:
         raise ValueError("On a CPU launch() needs the number of processes: learn.launch(num_processes=2).")
     if args.auto_find_batch_size: raise ValueError(AUTO_BATCH_SIZE_ERROR)
@@ -49,7 +56,8 @@ def resolve_num_processes(args: TrainingArguments, num_processes: int | None) ->
     if not is_int(n):
         raise TypeError(f"num_processes={n!r} is not a whole number; give one from 1 on.")
     if n < 1: raise ValueError(f"num_processes={n!r}: give a number from 1 on.")
-    if num_gpus and n > num_gpus:
+    # a cluster may grow, and reports itself what it lacks
+    if num_gpus and n > num_gpus and cluster is None:
         raise ValueError(
             f"num_processes={n}, but there are {num_gpus} GPUs, and each process needs its own; use_cpu=True of the"
             " Learner trains on the CPU."
@@ -61,7 +69,7 @@ def is_int(value: object, minimum: int | None = None) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and (minimum is None or value >= minimum)
 
 # %% ../../nbs/11_launch/18_launch.ipynb #fddbecff
-LAUNCH_ARGS = ("num_processes", "train", "keep_global_batch", "max_restarts", "start", "threads", "output")
+LAUNCH_ARGS = ("num_processes", "train", "keep_global_batch", "max_restarts", "start", "threads", "output", "cluster")
 # of torch's and Accelerate's launchers; an earlier version took them
 NODE_ARGS = (
     "num_nodes", "node_rank", "master_addr", "master_port", "main_port", "rdzv_backend", "rdzv_endpoint", "rdzv_id",
@@ -74,8 +82,9 @@ def resolve_other_args(other: Mapping[str, Any], output: Any) -> Any:
         if name == "hear": continue
         if name in NODE_ARGS:
             raise TypeError(
-                f"launch() takes no {name}: it starts processes on this machine only. For several machines write a"
-                " script and start it on each of them, e.g. with torchrun --nnodes 2 --node_rank 0 --nproc_per_node 4"
+                f"launch() takes no {name}: it starts processes on this machine only, or with cluster=\"ray\" on the"
+                " nodes of a Ray cluster. For a batch job on several machines write a script and start it on each of"
+                " them, e.g. with torchrun --nnodes 2 --node_rank 0 --nproc_per_node 4"
                 " --master_addr 10.0.0.1 --master_port 29500 script.py, or with accelerate launch; learn.launch() in"
                 " the script then uses these processes."
             )
@@ -92,8 +101,14 @@ def check_launch_args(
     threads: int | None,
     output: Any,
     cpu: bool,  # the processes use no GPU
+    cluster: object = None,  # None: the processes run on this machine
 ):
     "Raise ValueError for an invalid argument of `launch`."
+    if cluster is not None and start is not None:
+        raise ValueError(
+            f"start={start!r} has no effect on a cluster, whose nodes start fresh processes: leave start= or cluster="
+            " out."
+        )
     is_ranks = isinstance(output, (list, tuple, set, range)) and all(is_int(rank, 0) for rank in output)
     if output not in ("first", "all") and not is_ranks:
         raise ValueError(
@@ -110,7 +125,8 @@ def check_launch_args(
             f"max_restarts={max_restarts!r} is not a number of automatic restarts after the death of a process: give a"
             " whole number from 0 on."
         )
-    choose_start_method(start, cpu)
+    if cluster is None:
+        choose_start_method(start, cpu)
 
 # %% ../../nbs/11_launch/18_launch.ipynb #6bcfb1a7
 def preload_modules():
@@ -128,12 +144,38 @@ def launch(
     max_restarts: int,
     threads: int | None,
     output: Any,
+    cluster: str | None = None,
 ) -> RemoteRun:
     "Start processes and move the run to them; the arguments are those of `learn.launch`."
+    place = None if cluster is None else RayCluster(cluster)
+    try:
+        return _launch(learner, num_processes, start, keep_global_batch, max_restarts, threads, output, place)
+    except BaseException:
+        if place is not None:
+            # a no-op if the run has closed it
+            place.close()
+        raise
+
+def _launch(
+    learner: TrainerBase,
+    num_processes: int | None,
+    start: str | None,
+    keep_global_batch: bool,
+    max_restarts: int,
+    threads: int | None,
+    output: Any,
+    cluster: RayCluster | None,
+) -> RemoteRun:
+    "Start processes on this machine, or on a cluster."
     run = learner.run_state
-    n = resolve_num_processes(run.args, num_processes)
-    cpu = run.args.use_cpu or not torch.cuda.is_available()
-    check_launch_args(start, max_restarts, threads, output, cpu)
+    if cluster is None:
+        cpu = run.args.use_cpu or not torch.cuda.is_available()
+    else:
+        check_launch_args(start, max_restarts, threads, output, True, cluster)
+        cluster.connect()
+        cpu = run.args.use_cpu or not cluster.num_gpus()
+    n = resolve_num_processes(run.args, num_processes, cluster)
+    check_launch_args(start, max_restarts, threads, output, cpu, cluster)
     # before the processes are started: the run comes back to this one
     check_rank_variables()
     require_several_processes(run.args, n, "launch(1)")
@@ -141,13 +183,13 @@ def launch(
     check_placement(learner.model, n)
     check_eval_data(learner)
     wait_for_save(run)
-    if cpu and start != "spawn":
+    if cluster is None and cpu and start != "spawn":
         preload_modules()
     place = run.history.place()
     remote = None
     try:
         if run.interrupts.pressed: raise KeyboardInterrupt
-        plan = LaunchPlan(n, cpu, start, threads, output, max_restarts, keep_global_batch)
+        plan = LaunchPlan(n, cpu, start, threads, output, max_restarts, keep_global_batch, cluster)
         remote = make_remote_run(learner, plan)
         remote.take_over(learner)
     except BaseException:
@@ -183,6 +225,7 @@ def join_launched_run(
     max_restarts: int,
     threads: int | None,
     output: Any,
+    cluster: str | None = None,
 ):
     """Divide the global batch in a process that a launcher has started with others.
     Raise ValueError if another number of processes was requested."""
@@ -196,6 +239,7 @@ def join_launched_run(
             f" (WORLD_SIZE): make the launcher start {num_processes}, or leave num_processes out to use all {n}."
         )
     ineffective = {"max_restarts": max_restarts, "start": start, "threads": threads, "output": output != "first"}
+    ineffective["cluster"] = cluster
     warn_unused_launch_args(tuple(name for name, is_given in ineffective.items() if is_given))
     if not keep_global_batch or run.global_settings: return
     divided = split_global_batch(vars(run.args), n)

@@ -16,13 +16,17 @@ from multiprocessing.connection import Connection
 from .serialization import pack_values, shared_path, unpack_values
 
 # %% auto #0
-__all__ = ['packed_file', 'encode_message', 'decode_message', 'MessageChannel']
+__all__ = ['packed_file', 'message_file', 'encode_message', 'decode_message', 'MessageChannel']
 
 # %% ../../nbs/11_launch/02_message_channel.ipynb #b9a083af
 def packed_file(data: object) -> str:
     "Return the path of the file with the tensors of packed values; '' if there is none."
     if not isinstance(data, bytes | bytearray | memoryview): return ""
     return shared_path(data)
+
+def message_file(data: bytes) -> str:
+    "Return the path of the file to which an encoded message refers; '' without one."
+    return data[:data.index(b"\0")].decode()
 
 def encode_message(message: tuple) -> bytes:
     """Pickle a message, with cloudpickle if it contains definitions from cells. The path of the file to which it refers

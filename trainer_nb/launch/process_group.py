@@ -26,10 +26,11 @@ from ..engine.overrides import TrainerBase
 from ..engine.settings import SETTABLE
 from ..engine.snapshot import PROCESS_STATE_FIELDS
 from .pool_messages import PendingCall
-from .replica import RunStatus, confirm_flush, count_steps, has_completed, interrupt_replica
-from .replica import make_replica, ping
+from .ray_cluster import RayCluster
+from .replica import RunStatus, close_gate, confirm_flush, count_steps, has_completed, interrupt_replica
+from .replica import make_replica, open_gate, ping
 from .serialization import make_scratch_folder, remove_scratch_folder
-from .stop_barrier import StopBarrier
+from .stop_barrier import GateBarrier, StopBarrier
 from .outcomes import find_root_failure
 from .worker_pool import WorkerPool
 from ..live.follow import LogTail
@@ -49,6 +50,7 @@ class LaunchPlan:
     output: str | list[int] = "first"   # ranks whose output is shown
     max_restarts: int = 0
     keep_global_batch: bool = False
+    cluster: RayCluster | None = None   # None: this machine
     kernel_pid: int = field(default_factory=os.getpid)
 
     def divided_settings(self, args: TrainingArguments) -> dict[str, Any]:
@@ -197,7 +199,7 @@ class ProcessGroup:
         self.reports = ProcessReports(plan.num_processes)
         self.pool: WorkerPool | None = None
         self.events: RemoteEvents | None = None
-        self.stop_barrier: StopBarrier | None = None
+        self.stop_barrier: StopBarrier | GateBarrier | None = None
 
     def start(
         self,
@@ -207,7 +209,7 @@ class ProcessGroup:
     ):
         "Start the processes with their replicas. Raise the error of one of them."
         plan = self.plan
-        self.stop_barrier = StopBarrier(Path(make_scratch_folder()) / "stop", plan.num_processes)
+        self.stop_barrier = self._make_barrier()
         self.reports.speeds = {}
         self.events = RemoteEvents(self.reports, mirror)
         self.pool = WorkerPool(
@@ -218,6 +220,7 @@ class ProcessGroup:
             cpu=plan.cpu,
             threads=plan.threads,
             output=plan.output,
+            cluster=plan.cluster,
             on_event=self.events.receive,
             should_abort=should_abort,
         )
@@ -338,12 +341,23 @@ class ProcessGroup:
             pool.kill()
         self._remove_barrier()
 
+    def _make_barrier(self) -> StopBarrier | GateBarrier:
+        "Return the barrier for processes of this machine, which share a page, or for those of a cluster."
+        n = self.plan.num_processes
+        if self.plan.cluster is None: return StopBarrier(Path(make_scratch_folder()) / "stop", n)
+        return GateBarrier(
+            n,
+            lambda rank: self.call_out_of_band(rank, close_gate, timeout=30),
+            lambda rank, step: self.call_out_of_band(rank, open_gate, step),
+        )
+
     def _remove_barrier(self):
         "Remove the page that the processes share, and its folder."
         barrier = self.stop_barrier
         self.stop_barrier = None
-        if barrier is not None:
-            barrier.close()
+        if barrier is None: return
+        barrier.close()
+        if barrier.path is not None:
             remove_scratch_folder(str(barrier.path.parent))
 
 # %% ../../nbs/11_launch/14_process_group.ipynb #339f1dd2

@@ -146,7 +146,8 @@ class RemoteRun:
         "Describe where the run is, and name the slowest process."
         slowest = self.processes.reports.slowest_rank()
         suffix = "" if slowest is None else f", of which rank {slowest} is the slowest"
-        return f"on {self.num_processes} processes{suffix}"
+        place = "" if self.plan.cluster is None else " of a cluster"
+        return f"on {self.num_processes} processes{place}{suffix}"
 
     def memory(self) -> str | None:
         "Return the memory in use by all processes together; None if it is unknown."
@@ -402,6 +403,8 @@ class RemoteRun:
     def release(self):
         "Release the state for a restart; the processes have ended. Can be called twice."
         self.base = None
+        if self.plan.cluster is not None:
+            self.plan.cluster.close()
         if self.finalizer is not None:
             self.finalizer.detach()
 

@@ -29,7 +29,7 @@ from ..engine.snapshot_tensors import Snapshot
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from ..engine.tasks import restore_here
 from .learner_parts import RunTransfer, make_learner
-from .stop_barrier import StopBarrier
+from .stop_barrier import BoundaryGate, StopBarrier
 from .worker import Worker
 from ..live.progress import ProgressCallback
 from ..state.async_save import wait_for_save
@@ -38,9 +38,9 @@ from ..core.memory import read_proc_status
 # %% auto #0
 __all__ = ['FLUSH_INTERVAL', 'LogForwarder', 'RunStatus', 'capture_status', 'SpeedReporter', 'process_memory', 'Replica',
            'restore_replica', 'make_replica', 'ReplicaResult', 'make_result', 'prepare_replica', 'run_until_limit',
-           'run_verb', 'pop_callback_at', 'pause_replica', 'run_function', 'process_location', 'ping', 'confirm_flush',
-           'interrupt_replica', 'count_steps', 'has_completed', 'ReplicaState', 'history_counts', 'replica_state',
-           'shard_state', 'buffered_steps', 'buffered_snapshot', 'final_state']
+           'run_verb', 'pop_callback_at', 'pause_replica', 'run_function', 'process_location', 'ping', 'close_gate',
+           'open_gate', 'confirm_flush', 'interrupt_replica', 'count_steps', 'has_completed', 'ReplicaState',
+           'history_counts', 'replica_state', 'shard_state', 'buffered_steps', 'buffered_snapshot', 'final_state']
 
 # %% ../../nbs/11_launch/13_replica.ipynb #bf9cc303
 # seconds between two checks for new rows, for the log
@@ -175,7 +175,8 @@ class Replica:
         self.worker = worker
         self.learner = make_learner(payload)
         self.speed_reporter = SpeedReporter(worker)
-        self.stop_barrier = StopBarrier(payload["stop barrier"], worker.world)
+        path = payload["stop barrier"]
+        self.stop_barrier: StopBarrier | BoundaryGate = StopBarrier(path, worker.world) if path else BoundaryGate()
         self.is_reporting = worker.rank == 0
         run = self.learner.run_state
         self.configure_progress(payload["kernel settings"])
@@ -292,7 +293,8 @@ def run_until_limit(
 ) -> ReplicaResult:
     "Train up to a limit, or until the kernel requests a stop."
     learner = replica.learner
-    rank = replica.worker.local_rank
+    rank = replica.worker.rank
+    replica.stop_barrier.begin(learner.run_state.state.global_step)
     replica.clear_interrupts()
     replica.speed_reporter.reset()
     def until(record):
@@ -355,12 +357,25 @@ def run_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> An
 def process_location(learner: TrainerBase) -> dict[str, Any]:
     "Return the process id and the device of this process."
     device = learner.run_state.device
-    return {"pid": os.getpid(), "device": "" if device is None else str(device.device)}
+    location = {"pid": os.getpid(), "device": "" if device is None else str(device.device)}
+    node = os.environ.get("TRAINER_NB_NODE")
+    return location | {"node": node} if node else location
 
 # %% ../../nbs/11_launch/13_replica.ipynb #2721b355
 def ping(replica: Replica) -> bool:
     "Return True: the process can be reached."
     return True
+
+def close_gate(replica: Replica) -> int:
+    "Make this process wait at its next boundary; return the last one."
+    return replica.stop_barrier.close_gate()
+
+def open_gate(
+    replica: Replica,
+    last_step: int,  # the step to stop after
+):
+    "Let this process continue up to a step."
+    replica.stop_barrier.open_gate(last_step)
 
 def confirm_flush(
     replica: Replica,

@@ -388,13 +388,18 @@ def shared_path(data: bytes) -> str:
     "Return the path of the file with tensors, or an empty string."
     return bytes(data[:data.index(b"\0")]).decode()
 
+def _present_path(path: str) -> str:
+    "Return where a file is; on a system without the sender's folder, it is in the temp folder."
+    if os.path.isdir(os.path.dirname(path)): return path
+    return os.path.join(tempfile.gettempdir(), os.path.basename(path))
+
 def unpack_values(
     data: bytes,
     last: bool = True,  # no other process is going to read the file
 ) -> dict[str, Any]:
     "Return the values that were packed."
     path = shared_path(data)
-    tensors = SharedTensors(path).tensors(last) if path else {}
+    tensors = SharedTensors(_present_path(path)).tensors(last) if path else {}
     with_grad: dict[str, torch.Tensor] = {}
     def load(pid: str | tuple[str, bool]):
         if isinstance(pid, str): return getattr(sys, pid)
@@ -409,4 +414,4 @@ def unpack_values(
 def release_packed(data: bytes):
     "Remove the file that packed values refer to, after all processes have read it."
     if path := shared_path(data):
-        SharedTensors(path).unlink()
+        SharedTensors(_present_path(path)).unlink()

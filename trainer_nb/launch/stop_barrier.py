@@ -8,12 +8,13 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['NEVER_STEP', 'StopBarrier']
+__all__ = ['NEVER_STEP', 'StopBarrier', 'BoundaryGate', 'GateBarrier']
 
 # %% ../../nbs/11_launch/11_stop_barrier.ipynb #f998b1aa
 # a step that is never reached
@@ -33,6 +34,9 @@ class StopBarrier:
             self._create()
         self._file = open(self.path, "r+b", buffering=0)
         self._page = mmap.mmap(self._file.fileno(), 8 * (1 + num_processes))
+
+    def begin(self, step: int):
+        "Do nothing: the kernel has recorded the boundary from which the processes start."
 
     def should_stop(
         self,
@@ -83,3 +87,82 @@ class StopBarrier:
 
     def _get(self, index: int) -> int: return struct.unpack_from("<q", self._page, 8 * index)[0]
     def _set(self, index: int, value: int): struct.pack_into("<q", self._page, 8 * index, value)
+
+# %% ../../nbs/11_launch/11_stop_barrier.ipynb #e39e6142
+class BoundaryGate:
+    "Let a process stop after a step that the kernel names while the process waits at a boundary."
+    def __init__(self):
+        self.step = -1
+        self.last_step = NEVER_STEP
+        self.is_closed = False
+        self._changed = threading.Condition()
+
+    def should_stop(
+        self,
+        rank: int,
+        step: int,  # that the process has completed
+    ) -> bool:
+        "Record the boundary after a step, and return True if this process stops there; wait while the gate is closed."
+        with self._changed:
+            self.step = step
+            self._changed.wait_for(lambda: not self.is_closed)
+            return step >= self.last_step
+
+    def begin(self, step: int):
+        "Record the boundary from which the process starts."
+        with self._changed:
+            self.step = step
+
+    def close_gate(self) -> int:
+        "Make the process wait at its next boundary, and return the last one."
+        with self._changed:
+            self.is_closed = True
+            return self.step
+
+    def open_gate(
+        self,
+        last_step: int,  # the step to stop after
+    ):
+        "Let the process continue up to a step."
+        with self._changed:
+            self.last_step = last_step
+            self.is_closed = False
+            self._changed.notify_all()
+
+class GateBarrier:
+    "Stop processes after the same step by closing their gates; the kernel's side."
+    # of a file that the processes share
+    path = None
+    def __init__(
+        self,
+        num_processes: int,
+        close_gate: Callable[[int], int | None],  # of a rank; None if it does not answer
+        open_gate: Callable[[int, int], None],  # of a rank, with the step to stop after
+    ):
+        self.num_processes = num_processes
+        self.close_gate = close_gate
+        self.open_gate = open_gate
+        self._thread: threading.Thread | None = None
+
+    def request_stop(self):
+        "Make all processes stop at the next boundary that none of them has reached; return at once."
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._stop, name="stop barrier", daemon=True)
+            self._thread.start()
+
+    def start_from(self, step: int):
+        "Clear the request before the processes start from the boundary after a step."
+        if self._thread is None: return
+        self._thread.join()
+        self._thread = None
+        for rank in range(self.num_processes):
+            self.open_gate(rank, NEVER_STEP)
+
+    def close(self):
+        "Do nothing: there is no file."
+
+    def _stop(self):
+        steps = [self.close_gate(rank) for rank in range(self.num_processes)]
+        last_step = 1 + max((step for step in steps if step is not None), default=-1)
+        for rank in range(self.num_processes):
+            self.open_gate(rank, last_step)

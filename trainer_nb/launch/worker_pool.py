@@ -20,6 +20,8 @@ from .local_workers import LocalWorkers, WorkerStarter
 from .outcomes import Died, Done, RemoteError
 from .pool_messages import THREAD_NAME, CallRegistry, EventReceiver, PendingCall
 from .pool_messages import PoolMessages, StartupStages, WorkerGroup, WorkerHandle, decode_outcome
+from .ray_cluster import RayCluster
+from .ray_workers import RayWorkers
 from .serialization import pack_values, remove_shared_files
 
 # %% auto #0
@@ -73,11 +75,16 @@ class WorkerPool:
         output: str | tuple[int, ...] | list[int] = "first",  # ranks whose output is sent: "first", "all", or a list of ranks
         threads: int | None = None,  # torch threads per process; None: a share of the cores
         on_event: EventReceiver | None = None,  # called with (rank, kind, data) for each event, by a thread of the pool
+        cluster: RayCluster | None = None,  # None: the workers run on this machine
         timeout: float = 300,  # seconds for the start
         should_abort: Callable[[], bool] = lambda: False,  # called during the start; returns True to abort it
     ):
         stages = StartupStages(num_workers, timeout, should_abort)
-        self._starter: WorkerStarter = LocalWorkers(num_workers, start, cpu, threads, stages)
+        self._starter: WorkerStarter
+        if cluster is None:
+            self._starter = LocalWorkers(num_workers, start, cpu, threads, stages)
+        else:
+            self._starter = RayWorkers(cluster, num_workers, cpu, threads, stages)
         self.method = self._starter.method
         self.threads = self._starter.threads
         self.num_workers = num_workers
