@@ -13,9 +13,10 @@ import torch.distributed as dist
 from trainer_nb.launch import serialization as carry
 from trainer_nb.launch.serialization import SharedTensors, pack_values, unpack_values
 from trainer_nb.launch.worker_pool import WorkerPool
-from trainer_nb.launch.worker import find_root_failure
+from trainer_nb.launch.outcomes import find_root_failure
 from trainer_nb.launch.launchers import free_port
-from trainer_nb.launch.worker import Died, Done, Failed, LineStream, RemoteError
+from trainer_nb.launch.outcomes import Died, Done, Failed, RemoteError
+from trainer_nb.launch.worker import LineStream
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 LIMIT = 60   # seconds; every wait has an end, none is expected to be reached
