@@ -138,6 +138,8 @@ class World:
         self.rank = rank
         self.size = size
         self.local_rank = local_rank
+        # number of processes that hold one copy of a sharded model; rank i has shard i % num_shards
+        self.num_shards = size
         self._last_mean: DeferredScalar | None = None
 
     @property
@@ -166,12 +168,16 @@ class World:
 
     # tensors: they stay on their device
 
-    def all_reduce_sum(self, t: torch.Tensor) -> torch.Tensor:
+    def all_reduce_sum(
+        self,
+        t: torch.Tensor,
+        group: torch.distributed.ProcessGroup | None = None,  # some of the processes; None: all
+    ) -> torch.Tensor:
         "Return the sum over all processes as a new tensor."
         if self.is_single_process: return t
         import torch.distributed as dist
         t = t.detach().clone()
-        dist.all_reduce(t)
+        dist.all_reduce(t, group=group)
         return t
 
     def all_reduce_mean(self, value: float | torch.Tensor) -> float | torch.Tensor:
