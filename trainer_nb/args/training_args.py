@@ -23,7 +23,7 @@ from .fields import HubStrategy, IntervalStrategy, LoggingArgs, MemoryArgs, Opti
 from .fields import OptimizerNames, PrecisionArgs, SaveStrategy, SchedulerType, ScriptArgs
 from .fields import dtypes_to_names, field_default, field_types, to_builtin
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
-from .parallel import ParallelMode, Ranks, check_accelerator_config, check_sharding
+from .parallel import ParallelMode, Ranks, check_accelerator_config, check_sharding, convert_sharding
 from .parallel import connect_processes, device_of, first_process_first, log_level
 from .setters import ArgumentSetters
 from .validation import check_assigned, check_conflicts, check_hub, check_saving, check_steps
@@ -173,6 +173,7 @@ class TrainingArguments(
         _remove_derived(self)
         self._convert()
         check_accelerator_config(self)
+        convert_sharding(self)
         # fields added by a subclass are not checked
         check_types(self, TrainingArguments)
         check_unsupported(self)
