@@ -251,8 +251,13 @@ class ChangeMixin(TrainerBase):
         Without arguments, return a table of the settings that can be changed.
         Raise TypeError for an unknown name, and ValueError for a setting that
         cannot be changed in a run, or not to this value."""
-        from trainer_nb.engine.settings import change_settings, list_settable
-        return apply_change(self, "set()", lambda: change_settings(self, changes)) if changes else list_settable(self)
+        from trainer_nb.engine.settings import ChangesTable, change_settings, list_settable
+        from trainer_nb.state.hub import pop_token, set_token
+        if not changes: return list_settable(self)
+        tokens = pop_token(changes)
+        made = apply_change(self, "set()", lambda: change_settings(self, changes)) if changes else ChangesTable()
+        set_token(self.run_state, tokens)
+        return made
 
     @exclusive
     def freeze(self,
@@ -328,11 +333,12 @@ class ChangeMixin(TrainerBase):
         Raise `InvalidOperation` in the middle of a step or with an optimizer that was passed in, and TypeError or
         ValueError for changes that cannot be made."""
         from trainer_nb.state.branch import branch
+        from trainer_nb.state.hub import open_branch_repository, pop_token
+        # before anything is recorded
+        tokens = pop_token(changes)
         with guarded(self, "branch()"):
             new = branch(self, changes)
-        if new.args.push_to_hub:
-            from trainer_nb.state.hub import open_branch_repository
-            open_branch_repository(new, changes)
+        open_branch_repository(new, self, changes, tokens)
         if new.args.enable_jit_checkpoint:
             new._listen()
         return new
@@ -647,7 +653,6 @@ class TuningMixin(TrainerBase):
 class RecordingMixin(TrainerBase):
     "Define the verbs that write to the disk and read from it, log, and manage callbacks."
     @checked
-    @exclusive
     def save_model(
         self,
         output_dir: str | Path | None = None,  # None: the learner's output_dir, or "trainer_output"
@@ -655,6 +660,13 @@ class RecordingMixin(TrainerBase):
     ):
         """Write the model's weights as safetensors, or with its own save_pretrained; return the folder.
         With push_to_hub=True, push the model as well, as the Trainer does."""
+        if not self.args.push_to_hub or _internal_call: return self._save_model(output_dir)
+        from trainer_nb.state.hub import save_and_push
+        return save_and_push(self, output_dir)
+
+    @exclusive
+    def _save_model(self, output_dir: str | Path | None) -> Path:
+        "Write the model and return the folder; the part of save_model that holds the run lock."
         from trainer_nb.engine.evaluate import averaged_weights
         check_between_steps(self, "save_model()")
         if not output_dir:
@@ -664,9 +676,6 @@ class RecordingMixin(TrainerBase):
             raise ValueError(f"{str(folder)!r} is a file; save_model() takes the folder for the model's files.")
         with averaged_weights(self.optimizer):
             self._save(str(folder))
-        if self.args.push_to_hub and not _internal_call:
-            from trainer_nb.state.hub import push_saved_model
-            push_saved_model(self)
         return Path(folder).expanduser()
 
     def _save(
@@ -708,10 +717,8 @@ class RecordingMixin(TrainerBase):
         return getattr(self.run_state.uploader, "repo_id", None) or self.args.hub_model_id
     @hub_model_id.setter
     def hub_model_id(self, name: str | None):
-        vars(self.args)["hub_model_id"] = name
-        if self.run_state.uploader is not None:
-            # the next push creates it where necessary
-            self.run_state.uploader.repo_id = None
+        from trainer_nb.state.hub import rename_repository
+        rename_repository(self, name)
 
     @property
     def push_in_progress(self):
@@ -959,12 +966,11 @@ class Learner(
 
     def _open_hub(self):
         "Create the repository, if the run is pushed; the access token is kept out of the arguments."
-        from trainer_nb.state.hub import Uploader, take_token
-        uploader = self.run_state.uploader = Uploader(take_token(self))
+        from trainer_nb.state.hub import announce_repository, get_uploader
+        get_uploader(self.run_state)
         if not self.args.push_to_hub: return
         self.init_hf_repo()
-        if uploader.url is not None:
-            print(f"The run is pushed to {uploader.url} (hub_strategy={self.args.hub_strategy.value!r}).", flush=True)
+        announce_repository(self.run_state)
 
     def __setattr__(self, name: str, value):
         """Set an attribute.

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import timedelta
 from typing import Any, Self, TypedDict, cast
 
@@ -32,8 +32,8 @@ from .validation import matches_type, tracker_names
 from ..display.tables import html_table
 
 # %% auto #0
-__all__ = ['DEFAULT_OUTPUT_DIR', 'MASKED_TOKEN', 'PROCESS_FIELDS', 'enum_property', 'sanitize', 'mask_token', 'SaveRequest',
-           'TrainingArguments', 'TrainingArgumentsKwargs', 'without_subclass_fields', 'resolve_args']
+__all__ = ['DEFAULT_OUTPUT_DIR', 'MASKED_TOKEN', 'PROCESS_FIELDS', 'enum_property', 'masked_token', 'sanitize', 'hide_tokens',
+           'SaveRequest', 'TrainingArguments', 'TrainingArgumentsKwargs', 'without_subclass_fields', 'resolve_args']
 
 # %% ../../nbs/02_args/06_training_args.ipynb #1d774ad3
 # of saved files, without an output_dir
@@ -121,19 +121,23 @@ def _fill_derived(args: TrainingArguments) -> None:
     vars(args)["_filled"] = derived
 
 # %% ../../nbs/02_args/06_training_args.ipynb #53337634
+def masked_token(name: str) -> str:
+    "Return what the Trainer writes in place of a token."
+    return f"<{name.upper()}>"
+
 def sanitize(values: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     "Return the values as numbers, strings and bools, with tokens replaced by their names."
     def shown(name: str, value: Any) -> bool | int | float | str:
-        if name.endswith("_token") and value is not None: return f"<{name.upper()}>"
+        if name.endswith("_token") and value is not None: return masked_token(name)
         return value if type(value) in (bool, int, float, str) else str(value)
     return {name: shown(name, value) for name, value in values.items()}
 
-# what the Trainer writes in place of the token
-MASKED_TOKEN = "<HUB_TOKEN>"
+MASKED_TOKEN = masked_token("hub_token")
 
-def mask_token(values: dict[str, Any]) -> dict[str, Any]:
-    "Return settings without the value of the token, which must not be shown or written."
-    return values | {"hub_token": MASKED_TOKEN} if values.get("hub_token") is not None else values
+def hide_tokens(values: dict[str, Any]) -> dict[str, Any]:
+    "Return settings without the values of tokens, also those of a subclass, which must not be shown or written."
+    masked = {name: masked_token(name) for name, v in values.items() if name.endswith("_token") and v is not None}
+    return values | masked
 
 # %% ../../nbs/02_args/06_training_args.ipynb #f55f3ef6
 class SaveRequest:
@@ -165,6 +169,12 @@ class TrainingArguments(
     DurationArgs,
 ):
     "Hold the settings of a run, with the Trainer's names and defaults; validate them on construction."
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # otherwise the decorator of a subclass adds one that shows tokens
+        if "__repr__" not in vars(cls):
+            setattr(cls, "__repr__", cls.__repr__)
 
     def __post_init__(self) -> None: self.check()
 
@@ -199,9 +209,11 @@ class TrainingArguments(
             self.logging_dir = os.path.expanduser(self.logging_dir)
         if vars(self)["report_to"] in (None, [], ["none"]):
             self.report_to = "none"
-        # of a dictionary that was written without the token
-        if self.hub_token == MASKED_TOKEN:
-            self.hub_token = None
+        # of a dictionary that was written without the tokens
+        for f in fields(self):
+            if f.name.endswith("_token") and getattr(self, f.name, None) == masked_token(f.name):
+                default = field_default(f)
+                setattr(self, f.name, None if default is MISSING else default)
         # bools are accepted, though the annotation is one that command-line parsers support
         counted: Any = self.include_num_input_tokens_seen
         if isinstance(counted, str):
@@ -238,9 +250,9 @@ class TrainingArguments(
         return cls(**read_args_file(os.fspath(path), field_names(cls)))
 
     def to_dict(self) -> dict[str, Any]:
-        "Return all fields as plain values that JSON can hold, in a new dictionary without the token."
+        "Return all fields as plain values that JSON can hold, in a new dictionary without tokens."
         values = {name: dtypes_to_names(to_builtin(value)) for name, value in asdict(self).items()}
-        return mask_token(values)
+        return hide_tokens(values)
 
     def to_sanitized_dict(self) -> dict[str, bool | int | float | str]:
         "Return the fields for trackers: numbers, strings and bools, without tokens."
@@ -277,11 +289,11 @@ class TrainingArguments(
         return {name: value for name, value in values.items() if value != default[name]}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in mask_token(self.changed()).items())})"
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in hide_tokens(self.changed()).items())})"
 
     def _repr_html_(self) -> str:
         default = self.defaults()
-        changed = mask_token(self.changed())
+        changed = hide_tokens(self.changed())
         rows = [{"argument": k, "value": repr(v), "default": repr(default[k])} for k, v in changed.items()]
         return html_table(rows) if rows else "<p>All training arguments are at their defaults.</p>"
 

@@ -468,10 +468,14 @@ def replace_args(learner: TrainerBase, args: Any) -> None:
     own = learner.args
     if args is own: return
     present = own.to_dict()
+    new = resolve_args(args)
     changes = {
-        name: value for name, value in resolve_args(args).to_dict().items()
+        name: value for name, value in new.to_dict().items()
         if not (name in present and is_identical(value, present[name]))
     }
+    if changes.get("hub_token") is not None:
+        # a dictionary does not contain it
+        changes["hub_token"] = new.hub_token
     if changes:
         learner.set(**changes)
 
