@@ -129,6 +129,7 @@ class SaverPart(Protocol):
 
 class UploaderPart(Protocol):
     "Push the run to a repository of the Hub (`state.hub`)."
+    token: str | None   # for access to the repository
     def plan_push(self, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None:
         """Return a function that pushes a checkpoint once it is written, called with None if that failed; None if the
         checkpoint is not pushed."""
