@@ -23,7 +23,7 @@ from ..data.collate import map_tensors
 from ..data.loader import ResumableLoader
 from ..data.sampling import UNSHARDED, Cursor, RankShard
 from ..device.accelerator import unwrap
-from .dataloaders import count_samples
+from .dataloaders import count_samples, is_overridden
 from .eval_outputs import EvalLoopOutput, EvalPrediction, LossGatherer, OutputGatherer
 from .eval_outputs import PredictionOutput
 from .loss import split_labels
@@ -390,8 +390,7 @@ def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:
     they are asked for: by predict(), or by an override of evaluation_loop()."""
     learner = found.learner
     world = learner.run_state.device.world
-    overridden = not type(learner).evaluation_loop.__module__.startswith("trainer_nb.")
-    everywhere = found.purpose == "Prediction" or overridden
+    everywhere = found.purpose == "Prediction" or is_overridden(learner, "evaluation_loop")
     streamed = found.streams.found()
     for gathered in (found.predictions, found.labels, found.inputs, found.losses):
         gathered.gather_processes(world)
