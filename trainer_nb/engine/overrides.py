@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
+from ..args.deepspeed_args import activate_deepspeed
 from ..args.training_args import TrainingArguments, resolve_args
 from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerCallback, TrainerControl
 from ..core.callbacks import TrainerState, bound_handler
@@ -25,7 +26,8 @@ from ..core.errors import InvalidOperation, short_repr, warn
 from ..core.history import History
 from ..core.interrupts import RUN_LOCK
 from ..core.seeding import preserve_generators, seed_all
-from ..data.collate import DataCollatorWithPadding, default_data_collator, is_identical, to_device
+from ..data.collate import DataCollatorWithPadding, default_data_collator, is_identical, map_tensors
+from ..data.collate import to_device
 from ..device.accelerator import NO_CONTEXT, Device, check_fp16, empty_device_cache
 from ..device.model_patches import store_use_cache
 from ..device.weight_storage import check_quantized, keep_training_layout
@@ -534,6 +536,7 @@ def build_model(learner: TrainerBase) -> None:
     "Call model_init. Raise ValueError without one, TypeError if it returns no module."
     run = learner.run_state
     if learner.model_init is None: raise ValueError(NO_MODEL_MESSAGE)
+    activate_deepspeed(run.args)
     with preserve_generators():
         # as in the Trainer: the same initial weights
         seed_all(run.args.seed)
@@ -750,7 +753,10 @@ class TrainerBase:
 
     def _prepare_input(self, data: Any) -> Any:
         "Move tensors to the device, also those in containers."
-        return to_device(data, prepared_device(self).device, pin=self.args.dataloader_pin_memory)
+        device = prepared_device(self)
+        data = to_device(data, device.device, pin=self.args.dataloader_pin_memory)
+        # as in the Trainer: the weights are in this precision, and nothing converts the inputs
+        return data if device.deepspeed is None else map_tensors(data, device.deepspeed.cast_input)
 
     # -- the micro-batches of a step, and their counts
 
