@@ -693,7 +693,7 @@ class RecordingMixin(TrainerBase):
         "Write the model into a folder; called by save_model and, if it is overridden, for every checkpoint."
         from trainer_nb.state.model_files import get_processor, save_model
         device = self.run_state.device
-        sharded = {"world": device.world} if device is not None and device.sharded_model is not None else {}
+        sharded = {"world": device.world} if device is not None and device.divides_state else {}
         save_model(self.model, output_dir, get_processor(self), state_dict, args=self.args, **sharded)
 
     @checked
