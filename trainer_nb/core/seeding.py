@@ -34,8 +34,6 @@ def mix_seed(
         h ^= h >> 31
     return h
 
-
-
 # %% ../../nbs/01_core/01_seeding.ipynb #1fa89456
 SEED_FORWARD, SEED_FETCH, SEED_ORDER, SEED_EVALUATE = range(1, 5)
 

@@ -379,7 +379,6 @@ def make_eval_loader(
         learner.run_state.eval_loaders.append(KeptLoader(dataset, learner.data_collator, settings, loader))
     return loader
 
-
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #1126a512
 def count_samples(loader: Any) -> int | None:
     "Return the number of samples of a loader; None if unknown."

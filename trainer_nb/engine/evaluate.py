@@ -39,7 +39,7 @@ __all__ = ['full_eval_dtype', 'cast_modules', 'cast_inputs', 'OptimizerWithModes
            'evaluation_mode', 'EvalBatches', 'eval_batches', 'warn_missing_labels', 'reduce_logits', 'EvalAccumulator',
            'main_input', 'tensor_bytes', 'warn_large_predictions', 'free_gpu_memory', 'evaluation_loop',
            'merge_processes', 'finish_evaluation', 'speed_metrics', 'timed_evaluation_loop', 'eval_dataloader',
-           'evaluate_dataset', 'predict_dataset', 'evaluate_datasets']
+           'evaluate_dataset', 'predict_dataset', 'evaluate_datasets', 'find_dataset_name']
 
 # %% ../../nbs/06_engine/25_evaluate.ipynb #81890226
 def full_eval_dtype(args: TrainingArguments):
@@ -507,3 +507,12 @@ def evaluate_datasets(
     for name, dataset in datasets.items():
         metrics.update(evaluate_one(name if own and isinstance(name, str) else dataset, f"{prefix}_{name}"))
     return metrics
+
+def find_dataset_name(
+    own,  # the learner's evaluation set, or a dict of several
+    given,  # what is evaluated: None, a set or a name
+):
+    "Return the name of an evaluated set among the learner's; None for another set, or if these have no names."
+    if not isinstance(own, Mapping): return None
+    named = isinstance(given, str)
+    return next((name for name, dataset in own.items() if dataset is given or named and name == given), None)

@@ -45,7 +45,6 @@ class ModelFacts(NamedTuple):
     is_causal: bool            # it is a causal language model: a loss that is computed here has to shift
     counts_parameters: bool    # it has num_parameters(), from which FLOPs are estimated
 
-
 # %% ../../nbs/06_engine/02_loss.ipynb #46418f63
 def unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
     "Return the model inside of torch.compile, DataParallel or an adapter: the one with the relevant signature."

@@ -249,8 +249,6 @@ def check_cls_and_kwargs(given: Any) -> None:
         " (torch.optim.SGD, {'lr': 0.1})."
     )
 
-
-
 # %% ../../nbs/06_engine/08_overrides.ipynb #ed9a7605
 def check_label_smoothing(
     args: TrainingArguments,

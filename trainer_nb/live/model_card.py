@@ -17,7 +17,6 @@ from ..args.training_args import TrainingArguments
 from ..core.callbacks import TrainerState
 from ..core.errors import warn
 
-
 # %% auto #0
 __all__ = ['LIBRARY_NAME', 'as_list', 'result_index', 'card_front_matter', 'markdown_table', 'is_card_metric', 'card_metrics',
            'result_rows', 'markdown_rows', 'hyperparameters', 'card_text', 'package_version', 'describe_datasets',
@@ -75,7 +74,6 @@ def card_front_matter(
     }
     lines = [f"{k}: {json.dumps(v, ensure_ascii=False)}" for k, v in values.items() if v not in (None, [])]
     return "\n".join(["---", *lines, "---"])
-
 
 # %% ../../nbs/10_live/04_model_card.ipynb #4153253a
 # settings that are secrets, or paths on this machine
@@ -178,7 +176,6 @@ def package_version(package: str) -> str | None:
     except importlib.metadata.PackageNotFoundError:
         return None
 
-
 # %% ../../nbs/10_live/04_model_card.ipynb #c41a7e02
 # builders of files, which are no data sets of the Hub
 _FILE_BUILDERS = ("csv", "json", "pandas", "parquet", "text", "arrow", "generator", "sql", "xml", None)
@@ -248,4 +245,3 @@ def draft_model_card(
         finetuned_from=base_model, library_name=library, model_name=model_name, results=results, **metadata
     )
     return f"{header}\n\n{card_text(model_name, args, state, model, base_model, data, processes)}\n"
-

@@ -22,7 +22,6 @@ from ..engine.overrides import TrainerBase
 from .trackers import RunDescription, Tracker, WandB, make_tracker, resolve_trackers, tracker_config
 from .trackers import transformers_callback, unwrap_scalar, warn_ignored_variables
 
-
 # %% auto #0
 __all__ = ['LOG_MODEL_VALUES', 'last_restored_step', 'ReportCallback', 'closed_copy', 'describe_tracked_run', 'wandb_log_model',
            'write_architecture', 'WandBModelCallback', 'WandBCheckpointCallback', 'count_parameters', 'summary_numbers',
@@ -35,7 +34,6 @@ def last_restored_step(history: History) -> int:
     # rows that an earlier return has discarded stay in the history
     kept = history.column("step")[:rows][~history.column("abandoned")[:rows].astype(bool)]
     return int(kept[-1]) if len(kept) else 0
-
 
 # %% ../../nbs/10_live/03_reporting.ipynb #9ce3b11d
 class ReportCallback(TrainerCallback):
@@ -139,7 +137,6 @@ class ReportCallback(TrainerCallback):
     def load_state_dict(self, state: dict): self.reported_returns = tuple(state["heard"])
     def __getstate__(self) -> dict: return vars(self) | {"tracker": closed_copy(self.tracker), "opened": None}
 
-
 # %% ../../nbs/10_live/03_reporting.ipynb #d25d0fac
 def closed_copy(tracker: Tracker) -> Tracker:
     "Return the same tracker, not open; a tracker of a class of the user is returned itself."
@@ -151,7 +148,6 @@ def describe_tracked_run(args: TrainingArguments, state: TrainerState, learner: 
     config, model_config = tracker_config(args, learner.model)
     name = state.trial_name if state.is_hyper_param_search and state.trial_name else args.run_name
     return RunDescription(learner.history.run_id, name, args, config, model_config, learner.history.parent)
-
 
 # %% ../../nbs/10_live/03_reporting.ipynb #c4db3616
 LOG_MODEL_VALUES = ("end", "checkpoint", "false")
@@ -328,4 +324,3 @@ def make_logging_callbacks(
     if args.log_level != "passive" and args.should_log:
         made.append(LoggerCallback())
     return made
-
