@@ -89,6 +89,14 @@ class Inner(Learner):
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
 
+class Penalty(Learner):
+    "A penalty on the gradient of the inputs, which `autograd.grad` computes through the model before the backward pass."
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        x = inputs["x"].requires_grad_()
+        loss = super().compute_loss(model, inputs | {"x": x})
+        if not torch.is_grad_enabled(): return (loss, None) if return_outputs else loss
+        slope, = torch.autograd.grad(loss * len(x), x, create_graph=True)
+        return loss + 0.1 * slope.pow(2).sum(1).mean()
 
 
 def routes(case, rows):
@@ -110,7 +118,7 @@ def run(case, processes):
     x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(1))
     x[:, 0] = routes(case, rows) + 0.5
     data = TensorDataset(x, torch.randint(2, (rows,), generator=torch.Generator().manual_seed(2)))
-    kinds = {"gathers": Gathers, "twice": Twice, "parts": Parts, "empty": Empty, "unwrapped": Unwrapped, "inner": Inner}
+    kinds = {"gathers": Gathers, "twice": Twice, "parts": Parts, "empty": Empty, "unwrapped": Unwrapped, "inner": Inner, "penalty": Penalty}
     settings = {"strict": dict(ddp_find_unused_parameters=False), "ddp": dict(ddp_find_unused_parameters=True),
                 "accumulate": dict(gradient_accumulation_steps=2), "evaluate": dict(eval_strategy="steps", eval_steps=1),
                 "double": dict(gradient_accumulation_steps=2), "each": dict(gradient_accumulation_steps=2, accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}})}

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -402,7 +402,10 @@ class ShardedModel:
             self._is_syncing = now
         return nullcontext()
 
-    def after_backward(self, loss: torch.Tensor):
+    def before_backward(self, loss: torch.Tensor, on_computed: Callable[[], None] | None):
+        "Do nothing: the loss is sent with the norm."
+
+    def after_backward(self):
         "Do nothing: gradients have been reduced."
 
     def broadcast_parameters(self) -> set[int]:
