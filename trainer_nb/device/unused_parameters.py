@@ -268,7 +268,9 @@ class UnusedParameters:
         # the model was called without the wrapper, so the reducer does not expect gradients
         gradients = [(p, sparse, p.grad) for p, sparse in self._reduced if p is not self.message.slot]
         expect_gradients(wrapped)
-        for p, _, _ in gradients:
+        for p, _, grad in gradients:
+            if grad is None:
+                self._missing[id(p)] = p
             p.grad = None
         fill_with_zeros(
             [p for p, _, _ in gradients], [sparse for _, sparse, _ in gradients], [grad for _, _, grad in gradients]
