@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import numpy as np
 import torch
 
-from ..args.training_args import TrainingArguments
+from ..args.training_args import MASKED_TOKEN, TrainingArguments
 from ..core.callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
 from ..core.columns import kept_losses, mean_or_nan
 from ..core.errors import warn
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 # %% auto #0
 __all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
            'SaverPart', 'UploaderPart', 'RewindBufferPart', 'DebugStepPart', 'BackgroundRunPart', 'TransientState',
-           'RunState', 'run_modules', 'preserve_training_modes', 'record_act', 'announce_save_dir', 'own_run_name',
-           'as_callback', 'push_tasks', 'num_non_embedding_parameters', 'count_flops', 'store_flops', 'warn_once',
-           'count_batch_tokens', 'count_step_tokens', 'add_tokens', 'fetch_tokens', 'token_metrics',
+           'RunState', 'run_modules', 'preserve_training_modes', 'record_act', 'hide_token', 'announce_save_dir',
+           'own_run_name', 'as_callback', 'push_tasks', 'num_non_embedding_parameters', 'count_flops', 'store_flops',
+           'warn_once', 'count_batch_tokens', 'count_step_tokens', 'add_tokens', 'fetch_tokens', 'token_metrics',
            'token_speed_metrics', 'sum_filtered', 'mean_loss_to_log', 'run_mean_loss']
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #d676918e
@@ -129,6 +129,10 @@ class SaverPart(Protocol):
 
 class UploaderPart(Protocol):
     "Push the run to a repository of the Hub (`state.hub`)."
+    token: str | None   # for access to the repository
+
+    def open(self, learner: TrainerBase) -> None:
+        "Open the repository of a run that is pushed, if it is not open; called on all processes, which all raise an error."
     def plan_push(self, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None:
         """Return a function that pushes a checkpoint once it is written, called with None if that failed; None if the
         checkpoint is not pushed."""
@@ -317,6 +321,11 @@ def record_act(
     if origin:
         data["by"] = origin
     run.history.note(kind, run.state.global_step, **data)
+
+def hide_token(run: RunState, text: str) -> str:
+    "Replace the access token of a run in a text that is written, such as a line of the user's code."
+    token = None if run.uploader is None else run.uploader.access()[2]
+    return text.replace(token, MASKED_TOKEN) if token else text
 
 def announce_save_dir(run: RunState) -> None:
     "Print, once, where files are saved without an output_dir."
