@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
@@ -560,7 +560,10 @@ class ShardedModel:
             self._is_syncing = now
         return nullcontext()
 
-    def after_backward(self, loss: torch.Tensor):
+    def before_backward(self, loss: torch.Tensor, on_computed: Callable[[], None] | None):
+        "Do nothing: the loss is sent with the norm."
+
+    def after_backward(self):
         "Do nothing: gradients have been reduced."
 
     def broadcast_parameters(self) -> set[int]:
