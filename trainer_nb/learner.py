@@ -367,6 +367,7 @@ class LaunchMixin(TrainerBase):
         start: str | None = None,  # "fork" or "spawn"; None: fork where that is safe
         threads: int | None = None,  # torch threads per process; None: the processors divided among the processes
         output: str = "first",  # ranks whose output is shown: "first", "all", or a list of ranks
+        cluster: str | None = None,  # "ray" or "ray://host:10001": on the nodes of a Ray cluster; None: on this machine
         **other,  # `hear`, an older name of `output`
     ):
         """Move the run to n processes, where the same verbs continue it until close().
@@ -376,11 +377,11 @@ class LaunchMixin(TrainerBase):
         output = resolve_other_args(other, output)
         # a launcher has already started the processes, and this is one of them
         if world_size() > 1:
-            join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, output)
+            join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, output, cluster)
             return self.train() if train else LaunchContext(self, None)
         self.pause()
         with guarded(self, "launch()", check_can_launch):
-            remote = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, output)
+            remote = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, output, cluster)
         if not train: return LaunchContext(self, remote)
         try:
             return self.train()
@@ -446,7 +447,7 @@ class EvaluationMixin(TrainerBase):
     ) -> dict:
         """Evaluate and return loss and metrics by name; runtimes are in seconds.
         Raise ValueError without an evaluation set."""
-        from trainer_nb.engine.evaluate import dataset_name, evaluate_dataset, evaluate_datasets
+        from trainer_nb.engine.evaluate import evaluate_dataset, evaluate_datasets, find_dataset_name
         own = eval_dataset is None
         datasets = self.eval_dataset if own else eval_dataset
         if isinstance(datasets, dict):
@@ -461,7 +462,7 @@ class EvaluationMixin(TrainerBase):
                 Task("note", data={"evaluate": metrics}),
                 Task("log", data={"logs": metrics}),
                 Task("event", "on_evaluate", {
-                    "metrics": metrics, "dataset_name": dataset_name(self.eval_dataset, eval_dataset),
+                    "metrics": metrics, "dataset_name": find_dataset_name(self.eval_dataset, eval_dataset),
                 }),
             )
             return metrics

@@ -392,7 +392,9 @@ class ShardedModel:
         for p in self._sharded_parameters():
             p._setattr_on_modules(p.sharded_param)
 
-    def sync_context(self, now: bool, first: bool) -> AbstractContextManager:
+    def sync_context(
+        self, now: bool, first: bool, loss_before: float | torch.Tensor | None = None
+    ) -> AbstractContextManager:
         "Set whether the next backward pass reduces gradients, or keeps them for a later one of the same step."
         if now != self._is_syncing:
             self.model.set_requires_gradient_sync(now)
@@ -400,8 +402,12 @@ class ShardedModel:
             self._is_syncing = now
         return nullcontext()
 
-    def after_backward(self):
+    def after_backward(self, loss: torch.Tensor):
         "Do nothing: gradients have been reduced."
+
+    def broadcast_parameters(self) -> set[int]:
+        "Return an empty set: the replicated parameters are few."
+        return set()
 
     def unaveraged_parameters(self, params: list[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
         "Return the replicated parameters: those without dimensions, and those outside of the model."
@@ -435,12 +441,15 @@ def clip_sharded_grad_norm(
     params: list[torch.nn.Parameter],  # with gradients
     max_norm: float,  # 0: no clipping
     world: World,
-) -> torch.Tensor:
-    "Clip gradients in place, some of which are sharded; return their norm before clipping."
+    others: torch.Tensor,  # numbers to sum over the processes, with the same message
+) -> tuple[torch.Tensor, torch.Tensor]:
+    "Clip gradients in place, some of which are sharded; return their norm before clipping, and the sums of the others."
     shards = [to_local(p.grad) for p in params if is_dtensor(p.grad)]
     replicated = [p.grad for p in params if not is_dtensor(p.grad)]
     device = (shards or replicated)[0].device
-    norm = (world.all_reduce_sum(_sum_of_squares(shards, device)) + _sum_of_squares(replicated, device)).sqrt()
+    message = torch.cat([_sum_of_squares(shards, device).reshape(1), others.float()])
+    squares, sums = world.all_reduce_sum(message).split([1, len(others)])
+    norm = (squares[0] + _sum_of_squares(replicated, device)).sqrt()
     if max_norm > 0:
         torch._foreach_mul_([*shards, *replicated], (max_norm / (norm + 1e-6)).clamp(max=1.0))
-    return norm
+    return norm, sums

@@ -39,7 +39,7 @@ __all__ = ['full_eval_dtype', 'cast_modules', 'cast_inputs', 'OptimizerWithModes
            'evaluation_mode', 'EvalBatches', 'eval_batches', 'warn_missing_labels', 'reduce_logits', 'EvalAccumulator',
            'main_input', 'tensor_bytes', 'warn_large_predictions', 'free_gpu_memory', 'evaluation_loop',
            'merge_processes', 'finish_evaluation', 'speed_metrics', 'timed_evaluation_loop', 'eval_dataloader',
-           'evaluate_dataset', 'predict_dataset', 'evaluate_datasets', 'dataset_name']
+           'evaluate_dataset', 'predict_dataset', 'evaluate_datasets', 'find_dataset_name']
 
 # %% ../../nbs/06_engine/25_evaluate.ipynb #81890226
 def full_eval_dtype(args: TrainingArguments):
@@ -508,7 +508,7 @@ def evaluate_datasets(
         metrics.update(evaluate_one(name if own and isinstance(name, str) else dataset, f"{prefix}_{name}"))
     return metrics
 
-def dataset_name(
+def find_dataset_name(
     own,  # the learner's evaluation set, or a dict of several
     given,  # what is evaluated: None, a set or a name
 ):
