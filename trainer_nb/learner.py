@@ -17,13 +17,13 @@ from .core.errors import InvalidOperation, checked, release_last_traceback, shor
 from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
-from .engine.assignment import check_assignment, forget_early_assignments
+from .engine.assignment import begin_run, check_assignment, forget_early_assignments
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, apply_change, check_between_steps, check_can_train
 from .engine.loop import check_can_train_or_corrupted, check_not_in_step, describe_run, guarded
 from .engine.loop import iterate_steps, make_stop_condition, make_train_output, raise_if_interrupted
 from .engine.loop import validate_step_count
-from .engine.overrides import TrainerBase, adopt_given_args, renew_model
+from .engine.overrides import TrainerBase
 from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, announce_save_dir, record_act
 from .engine.snapshot import capture_snapshot
@@ -74,16 +74,13 @@ class TrainingMixin(TrainerBase):
         check_train_args(run, resume_from_checkpoint, trial, ignore_keys_for_eval)
         with guarded(self, "train()", check_can_train):
             under_way = run.state.global_step and not run.finished and not run.corrupted
-            if not under_way and run.remote_run is None:
-                adopt_given_args(self)
             resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
+            ended = run.finished and not run.due
+            begin_run(self, anew=bool(run.state.global_step) and not under_way)
             if resume and not (resume_from_checkpoint is True and under_way):
                 self.load_checkpoint(resume_from_checkpoint)
-            elif run.finished and not run.due:
+            elif ended:
                 self._begin_again()
-            elif not run.state.global_step and run.model_seed not in (None, run.args.seed):
-                # as in the Trainer: the weights are those of the seed with which training begins
-                renew_model(self)
             run_to_end(self, ignore_keys_for_eval)
             wait_for_save(run)
             self._finish_current_push()
@@ -104,6 +101,7 @@ class TrainingMixin(TrainerBase):
         """Yield a record after each step: for rec in learn.steps(): ... Leaving the loop loses nothing.
         Raise `InvalidOperation` on a finished run."""
         check_not_finished(self, "steps()")
+        begin_run(self)
         return iterate_steps(self)
 
     @exclusive
@@ -111,6 +109,7 @@ class TrainingMixin(TrainerBase):
         """Return one step to be run by hand: .forward() .backward() .grads() .update() or .abort().
         Raise `InvalidOperation` on a finished run."""
         from trainer_nb.diagnostics.debug_step import DebugStep
+        begin_run(self)
         return DebugStep(self)
 
 # %% ../nbs/learner.ipynb #f2c23904
@@ -152,6 +151,7 @@ def run_and_collect(
 ) -> Records:
     "Advance the run until a condition holds, and return the records of these steps."
     with guarded(learn, verb, check_not_finished) as run:
+        begin_run(learn)
         start = run_with_progress(learn, verb, make_stop_condition(run, steps, epochs, until), steps)
         if run.finished:
             learn._finish_current_push()
@@ -201,6 +201,7 @@ class LiveMixin(TrainerBase):
         from trainer_nb.live.background import start_background
         from trainer_nb.live.dashboard import show_compact
         check_not_finished(self, "start()")
+        begin_run(self)
         handle = start_background(self, None if steps is None else validate_step_count(steps), epochs, until)
         show_compact(handle)
         return handle
@@ -295,6 +296,7 @@ class ChangeMixin(TrainerBase):
         """Copy the run's state to the host and return it.
         Raise `InvalidOperation` in the middle of a step and in callbacks."""
         with guarded(self, "snapshot()") as run:
+            begin_run(self)
             prepare(self)
             taken = capture_snapshot(run)
         if name is not None:
@@ -337,6 +339,7 @@ class ChangeMixin(TrainerBase):
         # before anything is recorded
         tokens = pop_token(changes)
         with guarded(self, "branch()"):
+            begin_run(self)
             new = branch(self, changes)
         open_branch_repository(new, self, changes, tokens)
         if new.args.enable_jit_checkpoint:
@@ -381,6 +384,7 @@ class LaunchMixin(TrainerBase):
             return self.train() if train else LaunchContext(self, None)
         self.pause()
         with guarded(self, "launch()", check_can_launch):
+            begin_run(self)
             remote = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, output, cluster)
         if not train: return LaunchContext(self, remote)
         try:
@@ -456,6 +460,7 @@ class EvaluationMixin(TrainerBase):
                 datasets, own, lambda d, p: self.evaluate(d, ignore_keys, p, **gen_kwargs), metric_key_prefix
             )
         with guarded(self, "evaluate()", check_between_steps), generating(self, "evaluate()", gen_kwargs):
+            begin_run(self)
             metrics = evaluate_dataset(self, eval_dataset, ignore_keys, metric_key_prefix)
             run_tasks_now(
                 self,
@@ -476,6 +481,7 @@ class EvaluationMixin(TrainerBase):
         "Return PredictionOutput(predictions, label_ids, metrics) for a data set: numpy arrays with one row per sample."
         from trainer_nb.engine.evaluate import predict_dataset
         with guarded(self, "predict()", check_between_steps), generating(self, "predict()", gen_kwargs):
+            begin_run(self)
             out = predict_dataset(self, test_dataset, ignore_keys, metric_key_prefix)
             run_tasks_now(self, Task("event", "on_predict", {"metrics": out.metrics}))
             return out
@@ -609,6 +615,7 @@ class TuningMixin(TrainerBase):
         losses, and the rates that the rules suggest.
         Raise `InvalidOperation` in the middle of a step."""
         from trainer_nb.tune.lr_finder import lr_find
+        begin_run(self)
         def progress(n: int): return search_progress(self.run_state, n)
         return lr_find(self, start, end, num_steps, mode, stop_factor, suggest, progress)
 
@@ -627,6 +634,7 @@ class TuningMixin(TrainerBase):
         return the best trial, or a list if direction is a list.
         Raise ValueError or `InvalidOperation` for a run that cannot be searched."""
         from trainer_nb.tune.search import search_hyperparameters
+        begin_run(self)
         return search_hyperparameters(
             self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs
         )
@@ -685,7 +693,7 @@ class RecordingMixin(TrainerBase):
         "Write the model into a folder; called by save_model and, if it is overridden, for every checkpoint."
         from trainer_nb.state.model_files import get_processor, save_model
         device = self.run_state.device
-        sharded = {"world": device.world} if device is not None and device.sharded_model is not None else {}
+        sharded = {"world": device.world} if device is not None and device.divides_state else {}
         save_model(self.model, output_dir, get_processor(self), state_dict, args=self.args, **sharded)
 
     @checked
@@ -709,6 +717,7 @@ class RecordingMixin(TrainerBase):
         Raise ValueError, and change nothing, if the run cannot resume from it here."""
         from trainer_nb.state.hub import find_checkpoint
         from trainer_nb.state.resume import load_checkpoint
+        begin_run(self)
         return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder, find_checkpoint))
 
     @property

@@ -23,8 +23,9 @@ from .fields import HubStrategy, IntervalStrategy, LoggingArgs, MemoryArgs, Opti
 from .fields import OptimizerNames, PrecisionArgs, SaveStrategy, SchedulerType, ScriptArgs
 from .fields import dtypes_to_names, field_default, field_types, to_builtin
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
-from .parallel import ParallelMode, Ranks, check_accelerator_config, check_sharding
+from .parallel import ParallelMode, Ranks, check_accelerator_config, check_sharding, convert_sharding
 from .parallel import connect_processes, device_of, first_process_first, log_level
+from .deepspeed_args import activate_deepspeed, check_deepspeed
 from .setters import ArgumentSetters
 from .validation import check_assigned, check_conflicts, check_hub, check_saving, check_steps
 from .validation import check_trackers, check_types, check_unsupported, check_values
@@ -183,6 +184,7 @@ class TrainingArguments(
         _remove_derived(self)
         self._convert()
         check_accelerator_config(self)
+        convert_sharding(self)
         # fields added by a subclass are not checked
         check_types(self, TrainingArguments)
         check_unsupported(self)
@@ -193,8 +195,10 @@ class TrainingArguments(
         check_hub(self)
         check_trackers(self)
         check_sharding(self)
+        check_deepspeed(self)
         _sync_aliases(self)
         _fill_derived(self)
+        activate_deepspeed(self)
 
     def _convert(self) -> None:
         "Convert equivalent values to one form."
@@ -512,7 +516,7 @@ PROCESS_FIELDS = (
     "restore_callback_states_from_checkpoint", "activation_checkpointing", "activation_checkpointing_kwargs",
     "gradient_checkpointing", "gradient_checkpointing_kwargs", "use_cache", "tf32", "torch_compile",
     "torch_compile_backend", "torch_compile_mode", "use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps",
-    "skip_memory_metrics", "debug", "fsdp", "fsdp_config", "eval_on_start", "enable_jit_checkpoint", "ddp_backend",
+    "skip_memory_metrics", "debug", "fsdp", "fsdp_config", "deepspeed", "eval_on_start", "enable_jit_checkpoint", "ddp_backend",
     "ddp_timeout", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph",
     *(f.name for f in fields(HubArgs)), *(f.name for f in fields(ScriptArgs))
 )

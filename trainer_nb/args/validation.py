@@ -30,9 +30,6 @@ __all__ = ['UNSUPPORTED', 'HUB_FIELDS', 'UNSUPPORTED_VALUES', 'VALUE_BOUNDS', 'R
 
 # %% ../../nbs/02_args/03_validation.ipynb #5cf558ad
 UNSUPPORTED: dict[str, str] = {  # name: reason
-    "deepspeed": (
-        "is unsupported; fsdp=True shards weights, gradients and optimizer state over the processes of learn.launch(n)"
-    ),
     "parallelism_config": (
         "is unsupported; learn.launch(n) trains with data parallelism on n processes, and fsdp=True shards the model"
     ),

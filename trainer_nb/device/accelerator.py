@@ -13,25 +13,27 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ..args.training_args import TrainingArguments
-from ..args.parallel import resolve_sharding
+from ..args.parallel import connect_processes, device_of, resolve_sharding
+from ..args.deepspeed_args import is_deepspeed_enabled, make_plugin
 from .collectives import SINGLE_PROCESS, World, check_rank_variables, remind_while_connecting
 from .collectives import world_size
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_launch_environment
+from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine
 from .unused_parameters import GradientMessage, UnusedParameters
 from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
 
 # %% auto #0
 __all__ = ['NO_CONTEXT', 'mixed_precision', 'check_fp16', 'should_use_cpu', 'kwargs_handlers', 'make_world',
-           'leave_process_group_at_exit', 'leave_process_group', 'abort_collectives', 'unwrap', 'IsolatedAccelerator',
-           'fills_in_gradients', 'ignored_by_ddp', 'ReplicatedModel', 'Device', 'AsyncHostCopy', 'copy_in_stream_order',
-           'empty_device_cache']
+           'leave_process_group_at_exit', 'leave_process_group', 'abort_collectives', 'unwrap',
+           'make_deepspeed_accelerator', 'IsolatedAccelerator', 'fills_in_gradients', 'ignored_by_ddp',
+           'ReplicatedModel', 'Device', 'AsyncHostCopy', 'copy_in_stream_order', 'empty_device_cache']
 
 # %% ../../nbs/04_device/05_accelerator.ipynb #nc35d799
 if TYPE_CHECKING:
@@ -167,10 +169,27 @@ def abort_collectives() -> bool:
     return True
 
 def unwrap(wrapped: torch.nn.Module) -> torch.nn.Module:
-    "Return the model without the DDP wrapper: for evaluation, where a process may be the only one with a batch."
-    return wrapped.module if isinstance(wrapped, DistributedDataParallel) else wrapped
+    """Return the model without the wrapper of DDP or DeepSpeed: for evaluation, where a process may be the only one with
+    a batch."""
+    return wrapped.module if isinstance(wrapped, DistributedDataParallel) or is_engine(wrapped) else wrapped
 
 # %% ../../nbs/04_device/05_accelerator.ipynb #nbcb13c8
+def make_deepspeed_accelerator(args: TrainingArguments, precision: str) -> Accelerator:
+    "Return an Accelerator that prepares models with DeepSpeed."
+    from accelerate import Accelerator
+    # with DeepSpeed, Accelerate does not connect processes on a CPU
+    connect_processes(should_use_cpu(args), timedelta(seconds=args.ddp_timeout), args.ddp_backend)
+    before = {name: os.environ.get(name) for name in ("ACCELERATE_USE_CPU", "ACCELERATE_USE_DEEPSPEED")}
+    os.environ.pop("ACCELERATE_USE_CPU", None)
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
+    try:
+        import_deepspeed(device_of(args.local_process_index, args.use_cpu), args.get_process_log_level())
+        return Accelerator(mixed_precision=precision, deepspeed_plugin=make_plugin(args, precision))
+    finally:
+        for name, value in before.items():
+            if value is None: os.environ.pop(name, None)
+            else: os.environ[name] = value
+
 class IsolatedAccelerator:
     """Hold an Accelerator; its process-wide state and the model's patched
     `forward` are in place only inside `activated`."""
@@ -183,9 +202,12 @@ class IsolatedAccelerator:
         before = _swap_state([{}, {}, {}])
         try:
             with remind_while_connecting():
-                self.accelerator = Accelerator(
-                    cpu=should_use_cpu(args), mixed_precision=precision, kwargs_handlers=kwargs_handlers(args)
-                )
+                if is_deepspeed_enabled(args):
+                    self.accelerator = make_deepspeed_accelerator(args, precision)
+                else:
+                    self.accelerator = Accelerator(
+                        cpu=should_use_cpu(args), mixed_precision=precision, kwargs_handlers=kwargs_handlers(args)
+                    )
             self.device: torch.device = self.accelerator.device
             self.world = make_world(self.accelerator, args)
             _check_precision(precision, self.device)
@@ -367,9 +389,10 @@ class Device:
         self.device = self._isolated.device
         self.world = self._isolated.world
         self.patches = PatchSet()
-        self._strategy: ReplicatedModel | ShardedModel | None = None
+        self._strategy: ReplicatedModel | ShardedModel | DeepSpeedModel | None = None
         # called when a backward pass has been queued, before the device waits for other processes
         self.on_computed: Callable[[], None] | None = None
+        self._uses_deepspeed = is_deepspeed_enabled(args)
         self._sharding_config = None if self.world.is_single_process else resolve_sharding(args.fsdp, args.fsdp_config)
 
     @property
@@ -390,6 +413,28 @@ class Device:
     def sharded_model(self) -> ShardedModel | None:
         return self._strategy if isinstance(self._strategy, ShardedModel) else None
 
+    @property
+    def deepspeed(self) -> DeepSpeedModel | None:
+        "Return the strategy with DeepSpeed, whose engine may not exist yet; None for another strategy."
+        return self._strategy if isinstance(self._strategy, DeepSpeedModel) else None
+
+    @property
+    def engine(self) -> DeepSpeedModel | None:
+        "Return the strategy with DeepSpeed if its engine can train; None otherwise."
+        strategy = self.deepspeed
+        return strategy if strategy is not None and strategy.is_trainable else None
+
+    @property
+    def divides_state(self) -> bool:
+        "Return whether this process has only a part of the run's state: saving it takes all processes."
+        return self.sharded_model is not None or self.engine is not None
+
+    @property
+    def divides_weights(self) -> bool:
+        "Return whether this process has only a part of the weights: a forward pass takes all processes."
+        if self.sharded_model is not None: return True
+        return self.deepspeed is not None and self.deepspeed.divides_weights
+
     @contextmanager
     def activated(self) -> Iterator[Device]:
         "Activate Accelerate's state and the model's patches inside the block."
@@ -408,7 +453,11 @@ class Device:
         sends_loss: bool = False,  # each backward pass is `backward` with the loss of a micro-batch
     ) -> torch.nn.Module:
         "Move a model to the device and wrap it for the precision and the strategy; release the previous wrapper."
+        before = self.deepspeed
         self._release_strategy()
+        if self._uses_deepspeed:
+            self._strategy = self._deepspeed_strategy(model, before)
+            return model
         sharded = None
         message = self._make_message(model) if sends_loss else None
         with self.patches.activated(), self._isolated.preparing(model) as accelerator:
@@ -452,6 +501,31 @@ class Device:
         "Return whether this process has not used all parameters of the model in this step."
         return isinstance(self._strategy, ReplicatedModel) and self._strategy.has_unused
 
+    def _deepspeed_strategy(self, model: torch.nn.Module, before: DeepSpeedModel | None) -> DeepSpeedModel:
+        "Return the strategy for a model; the former one of the same model keeps its state."
+        if before is not None and before.model is model: return before
+        with self._isolated.preparing(model) as accelerator:
+            strategy = DeepSpeedModel(model, accelerator, self._args, self.world)
+        if not strategy.divides_weights:
+            model.to(self.device)
+        return strategy
+
+    def build_engine(
+        self,
+        optimizer: torch.optim.Optimizer | None,  # None: DeepSpeed makes the one that its configuration describes
+        num_steps: int,  # of the run
+    ) -> Any:
+        "Build DeepSpeed's engine; return its schedule, None if the configuration describes none."
+        assert self.deepspeed is not None
+        with self.patches.activated(), self._isolated.preparing(self.deepspeed.model):
+            return self.deepspeed.build(optimizer, num_steps)
+
+    def build_inference_engine(self):
+        "Build an engine of DeepSpeed that only gathers weights."
+        assert self.deepspeed is not None
+        with self.patches.activated(), self._isolated.preparing(self.deepspeed.model):
+            self.deepspeed.build_for_inference()
+
     def sync_context(
         self,
         now: bool,  # average with this backward pass; False: with a later one of the same step
@@ -463,6 +537,9 @@ class Device:
 
     def backward(self, loss: torch.Tensor):
         "Run backward; scale the loss if there is a scaler."
+        if self.engine is not None:
+            self.engine.backward(loss)
+            return
         scaler = self.scaler
         (loss if scaler is None else scaler.scale(loss)).backward()
         if self.on_computed is not None:
@@ -512,8 +589,8 @@ class Device:
     def release(self):
         "Release the model."
         self.patches.clear()
-        self._isolated.release()
         self._release_strategy()
+        self._isolated.release()
 
     def _release_strategy(self):
         if self._strategy is not None:

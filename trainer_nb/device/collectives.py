@@ -164,6 +164,8 @@ class World:
         self.local_rank = local_rank
         self.device = device
         self.timeout = timeout
+        # number of processes that hold one copy of a sharded model; rank i has shard i % num_shards
+        self.num_shards = size
         self._last_mean: DeferredScalar | None = None
 
     @property
@@ -198,12 +200,16 @@ class World:
         # filled on the device: a copy from the host would wait for it
         return torch.full((), float(value), device=self.device)
 
-    def all_reduce_sum(self, t: torch.Tensor) -> torch.Tensor:
+    def all_reduce_sum(
+        self,
+        t: torch.Tensor,
+        group: torch.distributed.ProcessGroup | None = None,  # some of the processes; None: all
+    ) -> torch.Tensor:
         "Return the sum over all processes as a new tensor."
         if self.is_single_process: return t
         import torch.distributed as dist
         t = t.detach().clone()
-        dist.all_reduce(t)
+        dist.all_reduce(t, group=group)
         return t
 
     def all_reduce_mean(self, value: float | torch.Tensor) -> float | torch.Tensor:

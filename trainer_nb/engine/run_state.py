@@ -129,6 +129,8 @@ class SaverPart(Protocol):
 
 class UploaderPart(Protocol):
     "Push the run to a repository of the Hub (`state.hub`)."
+    token: str | None   # for access to the repository
+
     def open(self, learner: TrainerBase) -> None:
         "Open the repository of a run that is pushed, if it is not open; called on all processes, which all raise an error."
     def plan_push(self, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..device.accelerator import AsyncHostCopy, copy_in_stream_order
-from ..device.sharding import is_sharded, to_local
+from ..device.sharding import full_shape, is_sharded, to_local
 from ..device.weight_storage import WeightDigests
 from .snapshot_file import SMALLEST, SnapshotFile
 from ..optim.optimizers import PLAIN_TENSORS
@@ -249,7 +249,7 @@ class HostCopies(dict):
     ):
         "Register a tensor for `fill` to copy. Raise TypeError for a tensor subclass with additional state."
         if is_sharded(t):
-            self.shapes[name] = tuple(t.shape)
+            self.shapes[name] = full_shape(t)
         t = to_local(t)
         if type(t) not in PLAIN_TENSORS:
             raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")

@@ -180,6 +180,7 @@ class Step:
             self.loss = sync_processes(self.run, self.loss)
             if self.tokens is not None and self.run.device.message is not None:
                 self.tokens = self.run.device.message.total_count()
+        # DeepSpeed's engine returns the norm after the update
         self.norm, self.loss = finalize_gradients(self.learner, self.loss)
 
 # %% ../../nbs/06_engine/19_step.ipynb #b403149b
@@ -259,7 +260,9 @@ def average_gradients(
 
 def should_sync_gradients(step: Step) -> bool:
     "Return whether gradients are averaged with this micro-batch: the last one, unless the settings request each."
-    return step.num_done + 1 == len(step.run.window or ()) or syncs_each_batch(step.run.args)
+    if step.num_done + 1 == len(step.run.window or ()): return True
+    # with DeepSpeed it marks the last one
+    return syncs_each_batch(step.run.args) and step.run.device.engine is None
 
 # %% ../../nbs/06_engine/19_step.ipynb #165d6934
 def with_accepted_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -297,16 +300,19 @@ def get_offered_batches(
 def finalize_gradients(
     learner: TrainerBase,
     loss: Any,  # the mean of all processes; that of this process, if the model is sharded
-) -> tuple[torch.Tensor, Any]:
-    "Unscale and clip the gradients; return their norm before clipping, on the device, and the mean loss."
+) -> tuple[torch.Tensor | None, Any]:
+    """Unscale and clip the gradients; return their norm before clipping, on the device, and the mean loss.
+    The norm is None where the update does both, with DeepSpeed."""
     run = learner.run_state
     if run.device.scaler is not None:
         run.device.scaler.unscale_(run.optimizer)
-    params = [p for p in run.params if p.grad is not None]
-    if run.device.sharded_model is not None:
-        norm, loss = clip_sharded_gradients(run, params, loss)
+    norm = None
+    if run.device.engine is not None:
+        pass
+    elif run.device.sharded_model is not None:
+        norm, loss = clip_sharded_gradients(run, [p for p in run.params if p.grad is not None], loss)
     else:
-        norm = clip_gradients(params, run.args.max_grad_norm)
+        norm = clip_gradients([p for p in run.params if p.grad is not None], run.args.max_grad_norm)
     fire_event(learner, "on_pre_optimizer_step")
     run.backups.adaptive.user_state.before_update()
     return norm, loss
@@ -381,6 +387,8 @@ def commit_step(step: Step) -> StepResult:
         raise
     try:
         skipped = optimizer_step(run)
+        if step.norm is None and run.device.engine is not None:
+            step.norm = run.device.engine.grad_norm()
         rate = current_rate(run)
     except BaseException as error:
         handle_failed_update(step, error, backup)
@@ -400,7 +408,7 @@ def commit_step(step: Step) -> StepResult:
     # from here on the step counts
     try:
         run.backups.adaptive.drop_unchanged()
-        if not run.state.global_step:
+        if not run.state.global_step and run.device.engine is None:
             check_optimizer_state(run.optimizer)
     except BaseException as error:
         deferred_error = deferred_error or error
@@ -417,6 +425,7 @@ def optimizer_step(run: RunState) -> bool:
     """Update the weights; return True if the scaler is known to have skipped the update after an overflow (a fused
     optimizer does not report it)."""
     scaler = run.device.scaler
+    if run.device.engine is not None: return run.device.engine.step()
     if scaler is None:
         run.optimizer.step()
         return False
@@ -536,7 +545,7 @@ def back_up_before_first_step(run: RunState) -> FirstStepBackup | None:
     """Back up optimizer and schedule before the first update; None if the weights
     are no longer those of the initial snapshot."""
     initial = run.initial_snapshot
-    if run.state.global_step or initial is None: return None
+    if run.state.global_step or initial is None or run.device.engine is not None: return None
     state = {p: dict(s) for p, s in run.optimizer.state.items()}
     if any(isinstance(v, torch.Tensor) for s in state.values() for v in s.values()): return None
     holds_other_weights = any(name.startswith("loose/") for name in initial.tensors)

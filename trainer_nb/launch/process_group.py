@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..args.training_args import TrainingArguments
+from ..core.callbacks import PROCESS_STATE_FIELDS
 from ..core.errors import InvalidOperation
 from ..core.history import History, send_to_log
 from ..core.interrupts import InterruptGuard
@@ -25,7 +26,6 @@ from ..data.sampling import split_global_batch
 from ..display.tables import Table
 from ..engine.overrides import TrainerBase
 from ..engine.settings import SETTABLE
-from ..engine.snapshot import PROCESS_STATE_FIELDS
 from .pool_messages import PendingCall
 from .ray_cluster import RayCluster
 from .replica import RunStatus, close_gate, confirm_flush, count_steps, has_completed, interrupt_replica

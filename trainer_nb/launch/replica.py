@@ -533,7 +533,8 @@ def shard_state(replica: Replica) -> RunTransfer:
     "Return the run and its first weights in this process of a sharded run, even if it is stuck in a step."
     run = replica.learner.run_state
     # a step under way has gathered some layers
-    run.device.sharded_model.register_shards()
+    if run.device.sharded_model is not None:
+        run.device.sharded_model.register_shards()
     return RunTransfer(capture_snapshot(run), run.initial_snapshot)
 
 class SettledState(NamedTuple):
@@ -583,7 +584,7 @@ def final_state(replica: Replica) -> RunTransfer | None:
         # this process, and its thread, are about to end
         run.uploader.free(run.interrupts)
     close_callbacks(run)
-    is_sharded = run.device is not None and run.device.sharded_model is not None
+    is_sharded = run.device is not None and run.device.divides_state
     if not is_sharded:
         return RunTransfer(capture_snapshot(run), run.initial_snapshot) if replica.is_reporting else None
     # collective operations: all processes take part

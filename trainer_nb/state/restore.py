@@ -13,7 +13,7 @@ from dataclasses import MISSING, fields
 import torch
 
 from ..args.training_args import TrainingArguments, hide_tokens
-from ..core.callbacks import close_callbacks
+from ..core.callbacks import PROCESS_STATE_FIELDS, close_callbacks
 from ..core.errors import InvalidOperation, release_last_traceback, short_repr, suggest_names, warn
 from ..core.history import History
 from ..device.weight_storage import move_model
@@ -21,7 +21,7 @@ from ..display.tables import html_table, text_table
 from ..engine.overrides import TrainerBase, renew_model
 from ..engine.prepare import group_settings, prepare, redistribute_data, restore_group_settings
 from ..engine.run_state import RunState, record_act
-from ..engine.snapshot import PROCESS_STATE_FIELDS, check_data_length, check_snapshot, restore_fields
+from ..engine.snapshot import check_data_length, check_snapshot, restore_fields
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_all
 from ..engine.user_state import report_lost
