@@ -1,5 +1,4 @@
 """DeepSpeed: ZeRO 1, 2 and 3 train as DDP does, and every verb works as without them."""
-import copy, os, subprocess, sys
 
 import pytest
 import torch
@@ -7,7 +6,6 @@ import torch
 pytest.importorskip("deepspeed")
 
 import sharded
-from trainer_nb import Learner, TrainingArguments
 
 AUTO = {"gradient_clipping": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "train_batch_size": "auto"}
 ACCUMULATED = dict(gradient_accumulation_steps=2, num_train_epochs=2)
