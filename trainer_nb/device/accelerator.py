@@ -25,7 +25,7 @@ from .collectives import SINGLE_PROCESS, World, check_rank_variables, remind_whi
 from .collectives import world_size
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_launch_environment
-from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine
+from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine, launcher_variables
 from .unused_parameters import GradientMessage, UnusedParameters
 from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
 
@@ -453,7 +453,9 @@ class Device:
     @contextmanager
     def activated(self) -> Iterator[Device]:
         "Activate Accelerate's state and the model's patches inside the block."
-        with self._isolated.activated(), self.patches.activated():
+        # DeepSpeed reads a launcher's variables in each forward pass
+        alone = self._uses_deepspeed and self.world.is_single_process
+        with self._isolated.activated(), self.patches.activated(), launcher_variables() if alone else NO_CONTEXT:
             yield self
 
     def activate(self):
