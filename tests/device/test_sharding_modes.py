@@ -1,10 +1,10 @@
 "The modes of a sharded model, each with the same numbers as without it and the same exactness: host offload, data types, recomputed layers, compilation, hybrid sharding, experts, generation, adapters."
-import os, signal, tempfile, threading
+import os, signal, tempfile, threading, time
 
 import pytest, torch
 from safetensors.torch import load_file
 
-from sharded import Block, counted, make, same, same_run
+from sharded import Block, Net, counted, make, same, same_run
 from trainer_nb import Learner, TrainerCallback
 from trainer_nb.core.errors import Paused
 
@@ -185,6 +185,42 @@ def test_an_expert_without_tokens_in_one_process(settings):
     for (name, a), b in zip(alone.model.named_parameters(), many.model.parameters()):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=2e-6, msg=name)
         if name in before: assert torch.equal(before[name], b) and b not in many.optimizer.state
+
+
+class Dropping(Net):
+    "Skips blocks at random (LayerDrop), or the first one in each third pass."
+    def __init__(self, at_random): super().__init__(0.0); self.at_random = at_random
+    def forward(self, x):
+        x = self.inward(x)
+        for i, b in enumerate(self.blocks):
+            if self.training and (torch.rand(()) < 0.5 if self.at_random else i == 0 and self.calls.item() % 3 == 1): continue
+            x = b(x)
+        if self.training: self.calls += 1
+        return (self.out(x) + 0.1 * self.twin(x.tanh())) * self.scale + self.shift
+
+
+@pytest.mark.parametrize("settings", [{}, pytest.param(dict(gradient_accumulation_steps=2, fsdp_config={"activation_checkpointing": True}), marks=pytest.mark.slow),
+                                      pytest.param(dict(gradient_checkpointing=True), marks=pytest.mark.slow)])
+def test_a_layer_that_some_processes_skip(settings):
+    "Each process draws for itself: an error within seconds that says what to type, instead of waiting forever or using another layer's weights. DDP trains it."
+    torch.manual_seed(0)
+    begun = time.monotonic()
+    learn = make(model=Dropping(True), eval_strategy="no", **settings)
+    with pytest.raises(ValueError, match=r"all processes have to run the same wrapped layers\. Switch off .*layerdrop=0\.0"), learn.launch(2): learn.train()
+    assert time.monotonic() - begun < 60
+    ddp = make(model=Dropping(True), eval_strategy="no", **settings | dict(fsdp=None, fsdp_config=None))
+    ddp.launch(2, train=True)
+    assert ddp.state.global_step == ddp.state.max_steps
+    around = make(model=Dropping(True), eval_strategy="no", fsdp_config={"auto_wrap_policy": "NO_WRAP"})   # what the error says: the module around them
+    around.launch(2, train=True)
+    assert around.state.global_step == around.state.max_steps
+
+
+def test_a_layer_that_all_processes_skip_in_the_same_passes():
+    alone, many = make(model=Dropping(False), fsdp=None, eval_strategy="no", per_device_train_batch_size=8), make(model=Dropping(False), eval_strategy="no")
+    alone.train()
+    many.launch(2, train=True)
+    torch.testing.assert_close(torch.tensor(counted(alone)), torch.tensor(counted(many)), rtol=1e-4, atol=1e-5)
 
 
 # ---- evaluation

@@ -23,7 +23,7 @@ from .collectives import SINGLE_PROCESS, World, check_rank_variables, remind_whi
 from .collectives import world_size
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_launch_environment
-from .unused_parameters import UnusedParameters
+from .unused_parameters import LayerOrder, UnusedParameters
 from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
 
 # %% auto #0
@@ -325,6 +325,7 @@ class Device:
         self.world = self._isolated.world
         self.patches = PatchSet()
         self._strategy: ReplicatedModel | ShardedModel | None = None
+        self._layer_order: LayerOrder | None = None
         self._sharding_config = None if self.world.is_single_process else resolve_sharding(args.fsdp, args.fsdp_config)
 
     @property
@@ -391,6 +392,8 @@ class Device:
                     optimizers,
                 )
         self._strategy = sharded or ReplicatedModel(wrapped, self._args, self.world)
+        if sharded is not None:
+            self._layer_order = LayerOrder(model, sharded.layers, self.world)
         return wrapped
 
     def sync_context(
@@ -450,9 +453,10 @@ class Device:
         self._release_strategy()
 
     def _release_strategy(self):
-        if self._strategy is not None:
-            self._strategy.release()
-        self._strategy = None
+        for part in (self._strategy, self._layer_order):
+            if part is not None:
+                part.release()
+        self._strategy = self._layer_order = None
 
 # %% ../../nbs/04_device/05_accelerator.ipynb #0b8c7ff1
 _COPY_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
