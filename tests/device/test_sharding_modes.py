@@ -1,5 +1,5 @@
 "The modes of a sharded model, each with the same numbers as without it and the same exactness: host offload, data types, recomputed layers, compilation, hybrid sharding, experts, generation, adapters."
-import os, signal, tempfile, threading, time
+import math, os, signal, tempfile, threading, time
 
 import pytest, torch
 from safetensors.torch import load_file
@@ -108,6 +108,40 @@ def test_where_the_numbers_are():
             learn.step(1)
             [[found, said, shards]] = {repr(r): r for r in learn.run_on_all(look)}.values()
         assert found == {"inward": [gathered], "blocks.0.inner": [gathered] * calls} and said == {reduced} and shards == {"torch.float32"}
+
+
+def put_scaler(learn):
+    "Of torch, for the CPU: mixed precision in float16 needs a GPU."
+    learn.run_state.device.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=4)
+
+
+def overflow(learn):
+    if os.environ["RANK"] == "1": hook = learn.model.blocks[0].inner.register_full_backward_hook(lambda m, given, out: hook.remove() or tuple(g * float("inf") for g in given))
+
+
+def scale(learn): return learn.run_state.device.scaler.get_scale()
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", pytest.param("adamw_torch_fused", marks=pytest.mark.slow)])
+def test_the_scaler_of_fp16(optim):
+    "A power of two leaves no trace in the numbers; an overflow in one process skips the update in all; the scale goes back with a snapshot."
+    plain, learn = make(eval_strategy="no", optim=optim), make(eval_strategy="no", optim=optim)
+    plain.launch(2, train=True)
+    with learn.launch(2):
+        learn.evaluate()
+        learn.run_on_all(put_scaler)
+        learn.step(4)
+        learn.snapshot("four")
+        assert learn.run_on_all(scale) == [2048.0, 2048.0]
+        before = learn.snapshot().tensors["weights/inward.weight"]
+        learn.run_on_all(overflow)
+        [record] = learn.step()
+        assert not math.isfinite(record.grad_norm) and learn.run_on_all(scale) == [1024.0, 1024.0] and torch.equal(before, learn.snapshot().tensors["weights/inward.weight"])
+        assert math.isfinite(learn.step()[0].grad_norm)
+        learn.restore("four")
+        assert learn.run_on_all(scale) == [2048.0, 2048.0]
+        learn.train()
+    same(plain, learn)
 
 
 def test_no_layer_to_compute_again():

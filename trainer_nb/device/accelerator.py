@@ -22,7 +22,7 @@ from ..args.parallel import resolve_sharding
 from .collectives import SINGLE_PROCESS, World, check_rank_variables, remind_while_connecting
 from .collectives import world_size
 from .model_patches import PatchSet
-from .sharding import ShardedModel, check_launch_environment
+from .sharding import ShardedModel, check_launch_environment, unscale_shards
 from .unused_parameters import LayerOrder, UnusedParameters
 from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
 
@@ -411,6 +411,14 @@ class Device:
             loss = scaler.scale(loss)
         loss.backward()
         self._strategy.after_backward()
+
+    def unscale(self, optimizer: torch.optim.Optimizer):
+        "Unscale the gradients; do nothing without a scaler."
+        if self.scaler is None: return
+        if self.sharded_model is None:
+            self.scaler.unscale_(optimizer)
+        else:
+            unscale_shards(self.scaler, optimizer, self.world)
 
     def reset_scaler(self):
         "Replace the scaler by one with the same scale and no state of a failed step."

@@ -250,8 +250,7 @@ def get_offered_batches(
 def finalize_gradients(learner: TrainerBase) -> torch.Tensor:
     "Unscale and clip the gradients; return their norm before clipping, on the device."
     run = learner.run_state
-    if run.device.scaler is not None:
-        run.device.scaler.unscale_(run.optimizer)
+    run.device.unscale(run.optimizer)
     params = [p for p in run.params if p.grad is not None]
     if run.device.sharded_model is not None:
         norm = clip_sharded_grad_norm(params, run.args.max_grad_norm, run.device.world)
