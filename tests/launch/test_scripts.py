@@ -14,12 +14,14 @@ import torch
 from torch.utils.data import Dataset
 
 library, how, out = sys.argv[1:4]
+# transformers imports it where it is installed, and notebook_launcher takes that for a use of a GPU
+if how == "notebook": sys.modules["bitsandbytes"] = None
 if library == "transformers": from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 else: from trainer_nb import Trainer, TrainerCallback, TrainingArguments, set_seed
 
 
 class Words(Dataset):
-    def __init__(self, n=42): self.rows = torch.randint(0, 30, (n, 6), generator=torch.Generator().manual_seed(0))
+    def __init__(self, n=48): self.rows = torch.randint(0, 30, (n, 6), generator=torch.Generator().manual_seed(0))
     def __len__(self): return len(self.rows)
     def __getitem__(self, i): return {"input_ids": self.rows[i], "labels": int(self.rows[i].sum() % 2)}
 
@@ -43,12 +45,12 @@ def train():
     counts = Counts()
     args = TrainingArguments(output_dir=out, per_device_train_batch_size=4, num_train_epochs=2, learning_rate=1e-2, use_cpu=True, logging_steps=2,
                              eval_strategy="epoch", save_strategy="epoch", report_to="none", disable_tqdm=True, seed=3)
-    trainer = Trainer(Small(), args, train_dataset=Words(), eval_dataset=Words(9), callbacks=[counts],
+    trainer = Trainer(Small(), args, train_dataset=Words(), eval_dataset=Words(16), callbacks=[counts],
                       compute_metrics=lambda p: {"right": float((p.predictions.argmax(-1) == p.label_ids).mean())})
     trainer.train()
     trainer.save_model(os.path.join(out, "final"))
     metrics = trainer.evaluate()
-    found = trainer.predict(Words(7))
+    found = trainer.predict(Words(8))
     if trainer.is_world_process_zero():
         logs = [{k: v for k, v in o.items() if not k.endswith(("_runtime", "_per_second"))} for o in trainer.state.log_history]
         told = {"logs": logs, "steps": counts.steps, "eval": metrics["eval_loss"], "right": found.metrics["test_right"], "world": args.world_size, "files": sorted(os.listdir(out)),

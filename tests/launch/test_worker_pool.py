@@ -640,7 +640,7 @@ def test_a_kernel_that_is_killed_leaves_nobody(tmp_path, start):
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    from kernels import Kernel
+    from jupyter_kernels import Kernel
     before, tempfile.tempdir = tempfile.tempdir, None   # Jupyter's own files
     try: kernel = Kernel(tmp_path_factory.mktemp("kernel"))
     finally: tempfile.tempdir = before

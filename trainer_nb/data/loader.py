@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..core.seeding import SEED_FETCH, SEED_ORDER, mix_seed, seed_all
+from ..core.seeding import SEED_FETCH, SEED_ORDER, making_batch, mix_seed, seed_all
 from .collate import infer_batch_size
 from .sampling import UNSHARDED, Cursor, RankShard
 from .sources import WORKER_WATCH, BatchSource, MapSource, raise_worker_deaths, set_epoch, shut_down
@@ -59,7 +59,9 @@ class OpaqueSource(BatchSource):
 
     def _read(self, epoch: int):
         seed_all(mix_seed(self.seed, SEED_ORDER, epoch))
-        self.running = iter(self.loader)
+        # workers that are forked here make batches of the run too
+        with making_batch():
+            self.running = iter(self.loader)
         WORKER_WATCH.watch(self)
         batches = raise_worker_deaths(
             self.running, isinstance(self.loader, DataLoader) and not isinstance(self.loader.dataset, IterableDataset)
@@ -69,7 +71,8 @@ class OpaqueSource(BatchSource):
             # the same for all processes: each reads all batches
             seed_all(mix_seed(self.seed, SEED_FETCH, epoch, k, 0))
             try:
-                batch = next(batches)
+                with making_batch():
+                    batch = next(batches)
             except StopIteration:
                 return
             yield batch, infer_batch_size(batch) or 1

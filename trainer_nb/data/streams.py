@@ -17,7 +17,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from ..core.seeding import SEED_FETCH, generator_states, mix_seed, seed_all, set_generator_states
+from ..core.seeding import SEED_FETCH, generator_states, making_batch, mix_seed, seed_all
+from ..core.seeding import set_generator_states
 from .collate import infer_batch_size, is_identical
 from .sampling import UNSHARDED, Cursor, RankShard, split_evenly
 from .sources import BatchSource, DataWorkers, ended_early, set_epoch, with_seeded_generators
@@ -377,7 +378,8 @@ class SeededStream(IterableDataset):
         while True:
             seed_all(mix_seed(seed, SEED_FETCH, self.epoch, behind, 0, worker))
             size = min(self.then or self.together, stop - behind) if behind < stop else self.each
-            group = [e for _, e in zip(range(size), examples)]
+            with making_batch():
+                group = [e for _, e in zip(range(size), examples)]
             ended = len(group) < size
             if not group or (self.drop_last and ended): return
             behind += len(group)
@@ -414,9 +416,10 @@ class CountingCollate:
         if given is None: return None
         group, mark = given
         try:
-            if not self.everyone: return *self._own(group, self.share), mark
-            batches, samples, weights = collate_for_all(self.share, partial(self._own, group))
-            return batches, samples, weights, mark
+            with making_batch():
+                if not self.everyone: return *self._own(group, self.share), mark
+                batches, samples, weights = collate_for_all(self.share, partial(self._own, group))
+                return batches, samples, weights, mark
         except StopIteration as error:
             raise ended_early(f"the data_collator raised it{self._place(mark)}") from error
 

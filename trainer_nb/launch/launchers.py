@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 
@@ -30,8 +30,8 @@ from .worker import worker_main
 __all__ = ['PATCHED_VARIABLES', 'LAUNCHER_VARIABLES', 'START_LOCK', 'HIDDEN_ENVIRONMENTS', 'INFINITE_GRACE', 'PATIENT_THREADS',
            'PATCH_LOCK', 'MASTER_ADDRESS', 'MONITOR_INTERVAL', 'fork_is_safe', 'choose_start_method',
            'restore_environment', 'user_environment', 'launch_environment', 'silence_elastic_logs', 'keep_survivors',
-           'free_port', 'Rendezvous', 'launch_with_accelerate', 'launch_with_elastic', 'launch_workers', 'child_pids',
-           'log_folders', 'worker_log_folder', 'remove_logs', 'default_threads']
+           'free_port', 'Rendezvous', 'launch_with_accelerate', 'disable_unsupported_links', 'launch_with_elastic',
+           'launch_workers', 'child_pids', 'log_folders', 'worker_log_folder', 'remove_logs', 'default_threads']
 
 # %% ../../nbs/11_launch/04_launchers.ipynb #b108020a
 def _is_cuda_bad_fork() -> bool:
@@ -277,6 +277,14 @@ def launch_with_accelerate(rendezvous: Rendezvous, args: tuple):
         monitor_interval=MONITOR_INTERVAL,
     )
 
+def disable_unsupported_links(environment: MutableMapping[str, str] = os.environ):
+    """Set the variables without which NCCL fails on some consumer GPUs, unless the user has; Accelerate's
+    notebook_launcher does the same for processes that it forks."""
+    from accelerate.utils import check_cuda_p2p_ib_support
+    if check_cuda_p2p_ib_support(): return
+    for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"):
+        environment.setdefault(name, "1")
+
 def launch_with_elastic(
     rendezvous: Rendezvous,
     args: tuple,
@@ -303,6 +311,7 @@ def launch_with_elastic(
         numa_options=NumaOptions(AffinityMode.NODE),
     )
     config.numa_options = None
+    disable_unsupported_links()
     elastic_launch(config, worker_main)(*args)
 
 def launch_workers(

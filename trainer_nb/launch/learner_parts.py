@@ -24,7 +24,7 @@ from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
 from ..state.async_save import Saver
-from ..state.hub import Uploader
+from ..state.hub import Uploader, get_uploader
 from ..state.rewind_buffer import RewindBuffer
 from ..state.restore import Snapshots
 
@@ -55,7 +55,8 @@ def learner_parts(learner: TrainerBase) -> dict[str, Any]:
         "start method": multiprocessing.get_start_method(allow_none=True),
         "modes": run.modes.held,
         "callbacks begun": run.callbacks_begun,
-        "repository": None if run.uploader is None else run.uploader.access(),
+        # moves the access token there, if it is in the settings
+        "repository": get_uploader(run).access(),
         "names": list(attributes),
     }
     return parts | {attribute_key(name): value for name, value in attributes.items()}
@@ -84,7 +85,7 @@ def make_learner(
         history=history_from_lines(parts["history"]),
         rewind_buffer=RewindBuffer(),
         saver=Saver(),
-        uploader=None if parts["repository"] is None else Uploader.of(*parts["repository"]),
+        uploader=Uploader.of(*parts["repository"]),
         callbacks_begun=parts["callbacks begun"],
     )
     learner.run_state.modes.held = parts["modes"]

@@ -12,11 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..args.training_args import TrainingArguments
+from ..core.callbacks import PROCESS_STATE_FIELDS
 from ..core.errors import InvalidOperation
 from ..core.history import History, send_to_log
 from ..core.interrupts import InterruptGuard
@@ -24,7 +26,6 @@ from ..data.sampling import split_global_batch
 from ..display.tables import Table
 from ..engine.overrides import TrainerBase
 from ..engine.settings import SETTABLE
-from ..engine.snapshot import PROCESS_STATE_FIELDS
 from .pool_messages import PendingCall
 from .ray_cluster import RayCluster
 from .replica import RunStatus, close_gate, confirm_flush, count_steps, has_completed, interrupt_replica
@@ -284,8 +285,7 @@ class ProcessGroup:
 
     def interrupt(self, ranks: Iterable[int]):
         "Interrupt processes while they are busy."
-        for rank in ranks:
-            self.call_out_of_band(rank, interrupt_replica)
+        self.ask(ranks, interrupt_replica)
 
     def find_completed(
         self,
@@ -294,12 +294,12 @@ class ProcessGroup:
     ) -> set[int]:
         "Return the processes that have completed a step and the work after it; late answers do not count."
         # asked in each turn of the wait, which also has to notice presses and the end of the grace period
-        return {rank for rank in ranks if self.call_out_of_band(rank, has_completed, step, timeout=0.2)}
+        return {rank for rank, completed in self.ask(ranks, has_completed, step, timeout=0.2).items() if completed}
 
     def kill_unreachable(self, call: PendingCall) -> bool:
         "End processes that do not answer out-of-band calls, and return True if there were any."
         missing = [rank for rank in call.ranks if rank not in call.outcomes]
-        unreachable = [rank for rank in missing if self.call_out_of_band(rank, ping) is None]
+        unreachable = [rank for rank, answer in self.ask(missing, ping).items() if answer is None]
         for rank in unreachable:
             self.pool.workers[rank].kill()
         return bool(unreachable)
@@ -316,6 +316,21 @@ class ProcessGroup:
             return self.pool.call_out_of_band(rank, function, *args, timeout=timeout)
         except Exception:
             return None
+
+    def ask(
+        self,
+        ranks: Iterable[int],
+        function: Callable,
+        *args,
+        timeout: float | None = None,  # seconds, for all together; None: that of `call_out_of_band`
+    ) -> dict[int, Any]:
+        "Call a function in several processes at the same time, as `call_out_of_band`; return the answers by rank."
+        ranks = list(ranks)
+        limit = {} if timeout is None else {"timeout": timeout}
+        if len(ranks) < 2: return {rank: self.call_out_of_band(rank, function, *args, **limit) for rank in ranks}
+        with ThreadPoolExecutor(len(ranks)) as threads:
+            answers = threads.map(lambda rank: self.call_out_of_band(rank, function, *args, **limit), ranks)
+            return dict(zip(ranks, answers))
 
     def grace_seconds(self) -> float:
         "Return the time for the other processes to end a command when one has failed."

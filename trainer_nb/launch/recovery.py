@@ -15,7 +15,8 @@ from ..engine.snapshot import merge_snapshots
 from .pool_messages import PendingCall
 from .process_group import HistoryMirror, ProcessDied, ProcessGroup
 from .learner_parts import RunTransfer
-from .replica import ReplicaState, RunStatus, buffered_snapshot, buffered_steps
+from .replica import ReplicaState, RunStatus, SettledState, abort_exchange
+from .replica import buffered_snapshot, settle_device
 from .replica import history_counts, make_result, replica_state, shard_state
 from .outcomes import INTERRUPT_KINDS, Died, Done, Failed, find_root_failure
 from ..state.model_files import add_base_weights
@@ -24,8 +25,8 @@ from ..state.checkpoint_dirs import find_latest_checkpoint
 
 # %% auto #0
 __all__ = ['LAST_KNOWN_MESSAGE', 'BaseState', 'RestartableRun', 'recover_run', 'reached_step', 'describe_lost',
-           'make_recovered_error', 'have_same_status', 'restart_processes', 'find_replica_state', 'gather_shards',
-           'position', 'find_buffered_snapshot', 'find_last_known_state']
+           'make_recovered_error', 'have_same_status', 'restart_processes', 'settle_processes', 'find_replica_state',
+           'gather_shards', 'position', 'find_buffered_snapshot', 'find_last_known_state']
 
 # %% ../../nbs/11_launch/15_recovery.ipynb #904490f2
 class BaseState(NamedTuple):
@@ -145,12 +146,14 @@ def restart_processes(
     """Start new processes from the state of one of these ranks; return False if none
     has provided it, and the last known state is used."""
     remote.mirror.stop()
-    state = find_replica_state(remote.processes, learner, ranks)
+    settled = settle_processes(remote.processes)
+    current = [rank for rank in ranks if rank in settled and settled[rank].is_current]
+    state = find_replica_state(remote.processes, learner, current)
     lines = [] if state is None else state.lines
     if state is not None and state.run.snapshot.shapes:
         # of one process only
-        state = gather_shards(remote.processes, state)
-    buffered = find_buffered_snapshot(remote.processes) if state is None else None
+        state = gather_shards(remote.processes, state, settled)
+    buffered = find_buffered_snapshot(remote.processes, settled) if state is None else None
     remote.processes.kill()
     if state is not None:
         transfer = state.run
@@ -173,6 +176,17 @@ def restart_processes(
         raise
     return state is not None
 
+def settle_processes(processes: ProcessGroup) -> dict[int, SettledState]:
+    """Let the devices finish what they can, then abort the messages on which they wait; return the state of each
+    process that answers. All are asked at the same time, and judged before any message is aborted: a device that is
+    released computes with messages that it has not received."""
+    ranks = range(processes.plan.num_processes)
+    grace = processes.grace_seconds()
+    settled = processes.ask(ranks, settle_device, grace, timeout=grace + 5)
+    alive = {rank: state for rank, state in settled.items() if state is not None}
+    aborted = processes.ask(alive, abort_exchange, timeout=15)
+    return {rank: state for rank, state in alive.items() if aborted[rank] is not None}
+
 def find_replica_state(processes: ProcessGroup, learner: TrainerBase, ranks: list[int]) -> ReplicaState | None:
     "Return the state of the first process that has one to continue from, or None."
     for rank in ranks:
@@ -184,10 +198,12 @@ def find_replica_state(processes: ProcessGroup, learner: TrainerBase, ranks: lis
 def gather_shards(
     processes: ProcessGroup,
     state: ReplicaState,  # in one process of a sharded run
+    settled: dict[int, SettledState],  # of the processes that answer
 ) -> ReplicaState | None:
     "Return the state gathered from all processes; None if a part is missing, or at another step."
     ranks = range(processes.plan.num_processes)
-    parts = [processes.call_out_of_band(rank, shard_state, timeout=60) for rank in ranks]
+    if not all(rank in settled and settled[rank].is_current for rank in ranks): return None
+    parts = list(processes.ask(ranks, shard_state, timeout=60).values())
     own = state.run.snapshot
     if any(part is None or position(part.snapshot) != position(own) for part in parts): return None
     snapshot = merge_snapshots([part.snapshot for part in parts], own)
@@ -200,10 +216,13 @@ def position(snapshot: Snapshot) -> tuple:
     "Return the step and the data position of a snapshot."
     return snapshot.step, snapshot.values["cursor"]
 
-def find_buffered_snapshot(processes: ProcessGroup) -> Snapshot | None:
+def find_buffered_snapshot(
+    processes: ProcessGroup,
+    settled: dict[int, SettledState],  # of the processes that answer
+) -> Snapshot | None:
     "Return the newest snapshot that the processes hold, gathered if it is sharded; None without a snapshot."
     ranks = range(processes.plan.num_processes)
-    steps = {rank: kept for rank in ranks if (kept := processes.call_out_of_band(rank, buffered_steps))}
+    steps = {rank: state.buffered for rank, state in settled.items() if state.buffered}
     if not steps: return None
     first = min(steps)
     newest = processes.call_out_of_band(first, buffered_snapshot, max(steps[first]), timeout=60)
@@ -211,7 +230,7 @@ def find_buffered_snapshot(processes: ProcessGroup) -> Snapshot | None:
     if len(steps) < len(ranks): return None
     common = set.intersection(*map(set, steps.values()))
     if not common: return None
-    parts = [processes.call_out_of_band(rank, buffered_snapshot, max(common), timeout=60) for rank in ranks]
+    parts = list(processes.ask(ranks, buffered_snapshot, max(common), timeout=60).values())
     if any(part is None for part in parts): return None
     return merge_snapshots(parts, parts[0])
 

@@ -28,6 +28,7 @@ from .recovery import BaseState, recover_run
 from .remote_training import run_remote_slice
 from .replica import ReplicaResult, RunStatus, final_state, make_result, pause_replica
 from .replica import pop_callback_at, prepare_replica, process_location, run_function, run_verb
+from ..state.hub import pop_token, set_token
 from ..state.restore import get_named_snapshot
 
 # %% auto #0
@@ -41,7 +42,7 @@ READ_ONLY_VERBS = frozenset(
 )
 REMOTE_VERBS = READ_ONLY_VERBS | frozenset(
     (
-        "set freeze unfreeze rewind reset watch unwatch save_model save_checkpoint load_checkpoint log add_callback"
+        "set freeze unfreeze rewind reset watch unwatch _save_model save_checkpoint load_checkpoint log add_callback"
         " pop_callback snapshot restore _begin_again _end_here"
     ).split()
 )
@@ -63,7 +64,8 @@ def store_named_snapshot(learner: TrainerBase, snapshot: Snapshot, name: str | N
         learner.snapshots[name] = snapshot
 
 def store_local_settings(learner: TrainerBase, _: Any, **changes):
-    "Update the settings whose values differ in the processes: here they have the user's values."
+    "Update the settings whose values differ in the processes: here they have the user's values, and the access token."
+    set_token(learner.run_state, pop_token(changes))
     settings = learner.run_state.remote_run.settings
     local = {name: value for name, value in changes.items() if name in settings.local_names}
     vars(learner.args).update(local)
@@ -287,7 +289,7 @@ class RemoteRun:
             check_not_in_step(learner, f"{name.lstrip('_')}()")
         self.settings.check(learner.args)
         if name == "pop_callback": return pop_remote_callback(self, learner, *args, **kwargs)
-        if name in ("save_model", "save_checkpoint"):
+        if name in ("_save_model", "save_checkpoint"):
             args = tuple(map(to_absolute_folder, args))
             kwargs = {key: to_absolute_folder(value) for key, value in kwargs.items()}
         if name == "restore" and args and not isinstance(args[0], Snapshot):

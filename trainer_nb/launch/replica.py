@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState, clos
 from ..core.errors import Interrupted
 from ..core.history import History, Place, unsent_lines
 from ..core.log_file import LogFile, dump_line
+from ..device.accelerator import abort_collectives
 from ..engine.loop import StepLimit, mark_paused, run_until
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
@@ -30,17 +32,18 @@ from ..engine.snapshot import capture_snapshot, gather_snapshot
 from ..engine.tasks import restore_here
 from .learner_parts import RunTransfer, make_learner
 from .stop_barrier import BoundaryGate, StopBarrier
-from .worker import Worker
+from .worker import Worker, own_device
 from ..live.progress import ProgressCallback
 from ..state.async_save import wait_for_save
 from ..core.memory import read_proc_status
 
 # %% auto #0
-__all__ = ['FLUSH_INTERVAL', 'LogForwarder', 'RunStatus', 'capture_status', 'SpeedReporter', 'process_memory', 'Replica',
-           'restore_replica', 'make_replica', 'ReplicaResult', 'make_result', 'prepare_replica', 'run_until_limit',
-           'run_verb', 'pop_callback_at', 'pause_replica', 'run_function', 'process_location', 'ping', 'close_gate',
-           'open_gate', 'confirm_flush', 'interrupt_replica', 'count_steps', 'has_completed', 'ReplicaState',
-           'history_counts', 'replica_state', 'shard_state', 'buffered_steps', 'buffered_snapshot', 'final_state']
+__all__ = ['FLUSH_INTERVAL', 'LogForwarder', 'RunStatus', 'capture_status', 'DeviceProgress', 'ComputeTimer', 'SpeedReporter',
+           'new_event', 'process_memory', 'Replica', 'restore_replica', 'make_replica', 'ReplicaResult', 'make_result',
+           'prepare_replica', 'run_until_limit', 'run_verb', 'pop_callback_at', 'pause_replica', 'run_function',
+           'process_location', 'ping', 'close_gate', 'open_gate', 'confirm_flush', 'interrupt_replica', 'count_steps',
+           'has_completed', 'ReplicaState', 'history_counts', 'replica_state', 'shard_state', 'SettledState',
+           'settle_device', 'abort_exchange', 'buffered_snapshot', 'final_state']
 
 # %% ../../nbs/11_launch/13_replica.ipynb #bf9cc303
 # seconds between two checks for new rows, for the log
@@ -119,14 +122,81 @@ def capture_status(replica: Replica) -> RunStatus:
     return RunStatus(run.state.global_step, values, replica.new_logs(), dict(vars(run.args)), run.corrupted, pending)
 
 # %% ../../nbs/11_launch/13_replica.ipynb #dfba494d
+class DeviceProgress:
+    """Record which steps a GPU has finished. The host counts a step when its work is queued; the GPU may be far
+    behind, or blocked by a message that another process never sends."""
+    def __init__(
+        self,
+        make_event: Callable[[], Any] | None = None,  # returns a torch.cuda.Event; None: a step that is counted is finished
+    ):
+        self.make_event = make_event
+        # steps that may not be finished, each with the event at its end
+        self.pending: deque[tuple[int, Any]] = deque()
+
+    def record(self, step: int):
+        "Record the end of a step in the queue of the GPU."
+        if self.make_event is None: return
+        event = self.make_event()
+        event.record()
+        self.pending.append((step, event))
+        while len(self.pending) > 1 and self.pending[0][1].query():
+            self.pending.popleft()
+
+    def finished(
+        self,
+        counted: int,  # the last step that the host has counted
+    ) -> int:
+        "Return the last step that is finished, without waiting; any thread may call this."
+        return next((step - 1 for step, event in list(self.pending) if not event.query()), counted)
+
+class ComputeTimer:
+    "Measure the computing time of a GPU in a step, up to the point where it waits for other processes."
+    def __init__(
+        self,
+        make_event: Callable[[], Any] | None = None,  # returns a torch.cuda.Event; None: nothing is measured
+    ):
+        self.make_event = make_event
+        # of the last step that was measured; None: there is none yet
+        self.seconds: float | None = None
+        self._start: Any = None
+        self._end: Any = None
+        # the step is over, and the GPU may not have finished it
+        self._is_over = False
+
+    def begin(self):
+        "Begin a step, unless one is over and not finished: one at a time is measured."
+        if self.make_event is None or self._is_over: return
+        self._start = self._start or self.make_event()
+        self._start.record()
+        self._end = None
+
+    def computed(self):
+        "Record that a backward pass is queued; the last one of a step counts."
+        if self._start is None or self._is_over: return
+        self._end = self._end or self.make_event()
+        self._end.record()
+
+    def finish(self):
+        "End a step; read the time, without waiting, if the GPU has finished the one that is measured."
+        self._is_over = self._end is not None
+        if not self._is_over or not self._end.query(): return
+        self.seconds = self._start.elapsed_time(self._end) / 1000
+        self._is_over = False
+
 class SpeedReporter(TrainerCallback):
     "Report the duration of this process's own work to the kernel, twice a second."
     # seconds between two reports
     interval = 0.5
     order = 2000
     quick = True
-    def __init__(self, worker: Worker):
+    def __init__(
+        self,
+        worker: Worker,
+        make_event: Callable[[], Any] | None = None,  # returns a torch.cuda.Event; None: there is no GPU
+    ):
         self.worker = worker
+        self.progress = DeviceProgress(make_event)
+        self.timer = ComputeTimer(make_event)
         self.reset()
 
     def reset(self):
@@ -139,25 +209,43 @@ class SpeedReporter(TrainerCallback):
         # CPU time of this thread at the start of the step
         self.thread_start = time.thread_time()
 
-    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_step_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        learner: TrainerBase | None = None,
+        **kwargs,
+    ):
         self.fetch_seconds += time.perf_counter() - self.last_boundary
         self.thread_start = time.thread_time()
+        if learner is not None and self.timer.make_event is not None:
+            learner.run_state.device.on_computed = self.timer.computed
+            self.timer.begin()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         self.num_steps += 1
         self.own_seconds += time.thread_time() - self.thread_start
+        self.progress.record(state.global_step)
+        self.timer.finish()
         self.last_boundary = time.perf_counter()
         if self.last_boundary - self.last_report < self.interval: return
         n = self.num_steps
+        # the thread only queues the work of a GPU
+        computing = self.own_seconds / n if self.timer.seconds is None else self.timer.seconds
         report = {
             "step": state.global_step,
             "fetch": self.fetch_seconds / n,
-            "own": (self.fetch_seconds + self.own_seconds) / n,
+            "own": self.fetch_seconds / n + computing,
             "seconds": (self.last_boundary - self.last_report) / n,
             "memory": process_memory(),
         }
         self.worker.send_event("speed", report)
         self.reset()
+
+def new_event() -> torch.cuda.Event:
+    "Return an event that measures time."
+    return torch.cuda.Event(enable_timing=True)
 
 def process_memory() -> int:
     "Return the bytes in use by this process, on its GPU if it has one; 0 if that is unknown."
@@ -174,7 +262,7 @@ class Replica:
         payload = worker.payload
         self.worker = worker
         self.learner = make_learner(payload)
-        self.speed_reporter = SpeedReporter(worker)
+        self.speed_reporter = SpeedReporter(worker, new_event if own_device().type == "cuda" else None)
         path = payload["stop barrier"]
         self.stop_barrier: StopBarrier | BoundaryGate = StopBarrier(path, worker.world) if path else BoundaryGate()
         self.is_reporting = worker.rank == 0
@@ -193,6 +281,9 @@ class Replica:
         run.callbacks.add_callback(self.speed_reporter)
         signal.signal(signal.SIGUSR1, self.interrupt)
         set_log_level(run.args)
+        if torch.cuda.is_initialized():
+            # the parts of the run were there twice while they were received
+            torch.cuda.reset_peak_memory_stats()
 
     def configure_progress(
         self,
@@ -389,17 +480,18 @@ def interrupt_replica(replica: Replica):
     signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
 def count_steps(replica: Replica) -> int:
-    "Return the number of steps that this process has completed."
-    return replica.learner.run_state.state.global_step
+    "Return the number of steps that this process has completed, and its device has finished."
+    return replica.speed_reporter.progress.finished(replica.learner.run_state.state.global_step)
 
 def has_completed(
     replica: Replica,
     step: int | None,  # None: unknown
 ) -> bool:
     "Return True if this process has completed a step and the work after it, or if the step is unknown."
-    run = replica.learner.run_state
-    if step is None or run.state.global_step > step: return True
-    return run.state.global_step == step and run.phase != "tasks"
+    if step is None: return True
+    completed = count_steps(replica)
+    if completed > step: return True
+    return completed == step and replica.learner.run_state.phase != "tasks"
 
 # %% ../../nbs/11_launch/13_replica.ipynb #a9d12f52
 class ReplicaState(NamedTuple):
@@ -441,12 +533,42 @@ def shard_state(replica: Replica) -> RunTransfer:
     "Return the run and its first weights in this process of a sharded run, even if it is stuck in a step."
     run = replica.learner.run_state
     # a step under way has gathered some layers
-    run.device.sharded_model.register_shards()
+    if run.device.sharded_model is not None:
+        run.device.sharded_model.register_shards()
     return RunTransfer(capture_snapshot(run), run.initial_snapshot)
 
-def buffered_steps(replica: Replica) -> list[int]:
-    "Return the steps of the snapshots for rewind."
-    return [snapshot.step for snapshot in replica.learner.run_state.rewind_buffer.kept]
+class SettledState(NamedTuple):
+    "Describe what a process can provide after a failure."
+    is_current: bool        # its device has finished the last step that is counted
+    buffered: list[int]     # steps of its snapshots for rewind
+
+def settle_device(
+    replica: Replica,
+    seconds: float,  # for the device to finish
+) -> SettledState:
+    """Wait until the device has finished the last step that is counted, and return the state of this process.
+    A device that does not finish is blocked by a message that another process does not send."""
+    run = replica.learner.run_state
+    deadline = time.monotonic() + seconds
+    while not (is_current := count_steps(replica) == run.state.global_step) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    buffer = run.rewind_buffer
+    if buffer is None: return SettledState(is_current, [])
+    # the others would be copied from whatever the device computes once it is released
+    buffer.kept = deque(snapshot for snapshot in list(buffer.kept) if snapshot.is_copied)
+    return SettledState(is_current, [snapshot.step for snapshot in buffer.kept])
+
+def abort_exchange(
+    replica: Replica,
+    seconds: float = 5.0,  # for the main thread to take its step back
+) -> bool:
+    "Abort messages on which a device waits, so that its memory can be read; return False where none can block a device."
+    if not abort_collectives(): return False
+    torch.cuda.synchronize()
+    deadline = time.monotonic() + seconds
+    while replica.learner.run_state.phase != "idle" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return True
 
 def buffered_snapshot(replica: Replica, step: int) -> Snapshot:
     "Return the last snapshot for rewind of a step."
@@ -462,7 +584,7 @@ def final_state(replica: Replica) -> RunTransfer | None:
         # this process, and its thread, are about to end
         run.uploader.free(run.interrupts)
     close_callbacks(run)
-    is_sharded = run.device is not None and run.device.sharded_model is not None
+    is_sharded = run.device is not None and run.device.divides_state
     if not is_sharded:
         return RunTransfer(capture_snapshot(run), run.initial_snapshot) if replica.is_reporting else None
     # collective operations: all processes take part

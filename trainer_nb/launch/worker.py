@@ -32,7 +32,7 @@ from .serialization import unpack_values
 # %% auto #0
 __all__ = ['visible_part', 'LineStream', 'replace_streams', 'die_with_parent', 'kill_process_group', 'detach_from_kernel',
            'register_child_hooks', 'clear_ipython', 'redirect_stderr', 'set_multiprocessing_dir', 'is_output_forwarded',
-           'register_cell_sources', 'Worker', 'worker_main']
+           'register_cell_sources', 'own_device', 'Worker', 'worker_main']
 
 # %% ../../nbs/11_launch/03_worker.ipynb #1315914e
 def visible_part(line: str) -> str:
@@ -198,6 +198,12 @@ def register_cell_sources(cells: dict):
         linecache.cache[name] = (len(text), None, text.splitlines(True), name)
 
 # %% ../../nbs/11_launch/03_worker.ipynb #63cb54d7
+def own_device() -> torch.device:
+    "Return the device for tensors that come from a GPU of the kernel: this process's GPU, or the CPU without one."
+    uses_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
+    if uses_cpu or not torch.cuda.is_available(): return torch.device("cpu")
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+
 class Worker:
     "Hold the state of a worker process, and execute the kernel's commands."
     def __init__(
@@ -277,7 +283,7 @@ class Worker:
 
     def _execute(self, blob: bytes) -> object:
         "Unpack a command, and call its function."
-        command = unpack_values(blob, last=False)
+        command = unpack_values(blob, last=False, device=own_device)
         register_cell_sources(command["cells"])
         return command["function"](self.handler, *command["arguments"])
 
@@ -304,7 +310,7 @@ def worker_main(
         kind, blob = worker.commands.get()
         if kind == "end":
             os._exit(1)
-        init = inherited if inherited is not None else unpack_values(blob, last=False)
+        init = inherited if inherited is not None else unpack_values(blob, last=False, device=own_device)
         worker.payload = init["payload"]
         register_cell_sources(init["cells"])
         worker.handler = init["entry function"](worker)

@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from ..args.training_args import TrainingArguments
+from ..args.training_args import TrainingArguments, hide_tokens
 from ..core.callbacks import TrainerState
 from ..core.errors import warn
-
 
 # %% auto #0
 __all__ = ['LIBRARY_NAME', 'as_list', 'result_index', 'card_front_matter', 'markdown_table', 'is_card_metric', 'card_metrics',
@@ -75,7 +74,6 @@ def card_front_matter(
     }
     lines = [f"{k}: {json.dumps(v, ensure_ascii=False)}" for k, v in values.items() if v not in (None, [])]
     return "\n".join(["---", *lines, "---"])
-
 
 # %% ../../nbs/10_live/04_model_card.ipynb #4153253a
 # settings that are secrets, or paths on this machine
@@ -150,7 +148,7 @@ def card_text(
     processes: int = 1,
 ) -> str:
     "Return the text of the card."
-    settings = {k: f"`{v!r}`" for k, v in args.changed().items() if k not in (*_PRIVATE, *_LISTED)}
+    settings = {k: f"`{v!r}`" for k, v in hide_tokens(args.changed()).items() if k not in (*_PRIVATE, *_LISTED)}
     versions = {p: v for p in _VERSIONS if (v := package_version(p))}
     metrics = card_metrics(state)
     rows = result_rows(state)
@@ -177,7 +175,6 @@ def package_version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
 
 # %% ../../nbs/10_live/04_model_card.ipynb #c41a7e02
 # builders of files, which are no data sets of the Hub
@@ -248,4 +245,3 @@ def draft_model_card(
         finetuned_from=base_model, library_name=library, model_name=model_name, results=results, **metadata
     )
     return f"{header}\n\n{card_text(model_name, args, state, model, base_model, data, processes)}\n"
-

@@ -28,7 +28,7 @@ from .screens import in_kernel
 
 # %% auto #0
 __all__ = ['DEFAULT_NEW_TOKENS', 'split_reference', 'split_tokens', 'text_of', 'training_format', 'prompt_tokens',
-           'generate_texts', 'TextSamples', 'text_samples', 'evaluated_set', 'TextSamplesCallback']
+           'generate_texts', 'TextSamples', 'text_samples', 'TextSamplesCallback']
 
 # %% ../../nbs/10_live/14_text_samples.ipynb #3e443008
 def split_reference(
@@ -139,15 +139,6 @@ def text_samples(
     events = [e for e in history.events if e["kind"] == "texts" and (all or not e["abandoned"])]
     return TextSamples({"step": e["step"], **row} for e in events for row in e["data"]["texts"])
 
-def evaluated_set(
-    datasets: Mapping,  # evaluation sets by name
-    metrics: Mapping | None,  # of one of them
-) -> Any:
-    "Return the name of the set to which metrics belong; None if they have none in their names."
-    found = [n for n in datasets if any(key.endswith(f"_{n}_runtime") for key in metrics or ())]
-    # of sets a and b_a, the name eval_b_a_runtime ends with both
-    return max(found, key=lambda name: len(str(name)), default=None)
-
 class TextSamplesCallback(TrainerCallback):
     "Generate a few texts at each evaluation; record them, show them, send them to the trackers."
     # nothing here changes in a run, so nothing is copied into its snapshots
@@ -179,16 +170,15 @@ class TextSamplesCallback(TrainerCallback):
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
-        metrics: dict | None = None, learner: TrainerBase | None = None, **kwargs
+        learner: TrainerBase | None = None, dataset_name: Any = None, **kwargs
     ):
         "Generate, record, show and report texts."
         if learner is None:
             raise TypeError("TextSamplesCallback works with trainer_nb's Learner or Trainer, not with transformers'.")
         datasets = learner.eval_dataset if isinstance(learner.eval_dataset, Mapping) else {}
         first = next(iter(datasets), None)
-        name = evaluated_set(datasets, metrics)
-        # another set is evaluated
-        if name is None: name = first
+        # a set that is not the learner's has no name
+        name = first if dataset_name is None else dataset_name
         is_first = name == first
         # the event comes once for each set; given samples belong to none of them
         if not isinstance(self.samples, int):

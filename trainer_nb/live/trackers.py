@@ -19,7 +19,6 @@ from ..args.validation import is_module_installed, is_tracker_installed, is_vari
 from ..core.callbacks import TrainerCallback
 from ..core.errors import warn
 
-
 # %% auto #0
 __all__ = ['RUN_SUMMARY_KEYS', 'TEXTS_NAME', 'OWN_RUNS', 'TRACKER_CLASSES', 'IGNORED_VARIABLES', 'prefix_log_names',
            'unwrap_scalar', 'numeric_values', 'tracked_row', 'texts_table', 'RunDescription', 'to_plain',
@@ -64,7 +63,6 @@ def texts_table(rows: list[dict]) -> str:
     lines = [[*rows[0]], ["---"] * len(rows[0]), *([*row.values()] for row in rows)]
     return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
-
 # %% ../../nbs/10_live/02_trackers.ipynb #2a0e1e92
 class RunDescription(NamedTuple):
     "Describe a run for a tracker."
@@ -91,7 +89,6 @@ class RunDescription(NamedTuple):
         given = self.args.logging_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")
         return os.path.join(given or os.path.join(self.args.output_dir or ".", "runs"), self.label)
 
-
 # %% ../../nbs/10_live/02_trackers.ipynb #0abbf19e
 def to_plain(values: dict) -> dict: return json.loads(json.dumps(values, default=str))
 
@@ -114,7 +111,6 @@ def tracker_config(args: TrainingArguments, model: torch.nn.Module) -> tuple[dic
     if hasattr(model, "parameters"):
         config["model/num_parameters"] = sum(p.numel() for p in model.parameters())
     return config, from_model
-
 
 # %% ../../nbs/10_live/02_trackers.ipynb #f82f3946
 class Tracker:
@@ -160,7 +156,6 @@ class TensorBoard(Tracker):
 
     def close(self): self.writer.close()
 
-
 # %% ../../nbs/10_live/02_trackers.ipynb #9d17b47e
 # ids of the tracker runs that this process has opened: an active one belongs to another learner, not to the user
 OWN_RUNS: set[str] = set()
@@ -203,7 +198,6 @@ class WandB(Tracker):
         if self.own:
             self.run.finish()
 
-
 # %% ../../nbs/10_live/02_trackers.ipynb #93c24989
 class Trackio(Tracker):
     "Log to Trackio: a local database, or a Space."
@@ -240,7 +234,6 @@ class Trackio(Tracker):
             )
         elif static:
             trackio.sync(project=args.project, sdk="static", space_id=static, private=args.hub_private_repo)
-
 
 # %% ../../nbs/10_live/02_trackers.ipynb #5ebe14c3
 class MLflow(Tracker):
@@ -307,7 +300,6 @@ class MLflow(Tracker):
             # the active run is another learner's
             mlflow.MlflowClient().set_terminated(self.id)
 
-
 # %% ../../nbs/10_live/02_trackers.ipynb #a750baa5
 class AccelerateTracker(Tracker):
     "Log through a tracker of Accelerate, by its name or as an object."
@@ -366,7 +358,6 @@ def make_accelerate_tracker(name: str, about: RunDescription) -> Any:
     project = about.title if name == "aim" else about.args.project
     return getattr(tracking, kind)(project, **options.get(name, {}))
 
-
 # %% ../../nbs/10_live/02_trackers.ipynb #842dddd0
 class CodeCarbon(Tracker):
     "Write CodeCarbon's estimate of emissions into output_dir."
@@ -379,7 +370,6 @@ class CodeCarbon(Tracker):
         self.meter.start()
 
     def close(self): self.meter.stop()
-
 
 # %% ../../nbs/10_live/02_trackers.ipynb #3d0806f9
 TRACKER_CLASSES = {
@@ -460,4 +450,3 @@ def make_tracker(
     if isinstance(tracker, Tracker): return tracker
     if isinstance(tracker, str) and tracker in TRACKER_CLASSES: return TRACKER_CLASSES[tracker]()
     return AccelerateTracker(tracker)
-
