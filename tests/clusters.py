@@ -31,7 +31,7 @@ class Nodes:
 
     def node_of(self, pid):
         "The node that has started a process: one of its ancestors is the node's raylet."
-        raylets = {o.process.pid: node for node in self.nodes for o in node.all_processes["raylet"]}
+        raylets = {o.process.pid: node for node in self.nodes for o in node.all_processes.get("raylet", ())}
         while pid > 1 and pid not in raylets:
             with open(f"/proc/{pid}/stat") as f: pid = int(f.read().rsplit(")", 1)[1].split()[1])
         return raylets[pid]

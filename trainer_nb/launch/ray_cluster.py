@@ -22,8 +22,8 @@ from .ray_agent import installed_version
 
 # %% auto #0
 __all__ = ['CONNECT_SECONDS', 'FIRST_WAIT', 'RESTART_WAIT', 'BASIC_PACKAGES', 'EXACT_PACKAGES', 'MAX_SEARCHED', 'import_ray',
-           'RayCluster', 'cpus_per_process', 'process_resources', 'describe_number', 'reserve', 'modules_in',
-           'is_installed', 'split_modules', 'module_files', 'search_paths', 'data_files', 'describe_here',
+           'cast', 'ask', 'RayCluster', 'cpus_per_process', 'process_resources', 'describe_number', 'reserve',
+           'modules_in', 'is_installed', 'split_modules', 'module_files', 'search_paths', 'data_files', 'describe_here',
            'find_problems', 'check_nodes']
 
 # %% ../../nbs/11_launch/08_ray_cluster.ipynb #830cbdff
@@ -37,6 +37,25 @@ def import_ray() -> ModuleType:
         raise ImportError(
             'launch(cluster="ray") needs Ray, here and on the nodes: pip install "trainer_nb[ray]".'
         ) from error
+
+def cast(
+    method: Any,  # of an actor
+    *args,
+):
+    "Call a method of an actor without waiting for its result; nothing happens without a connection."
+    try:
+        # without a connection, Ray would start a cluster
+        if import_ray().is_initialized():
+            method.remote(*args)
+    except Exception:
+        # the actor, or the connection, has ended
+        pass
+
+def ask(method: Any, *args) -> Any:
+    "Call a method of an actor, and return its result. Raise ConnectionError without a connection."
+    ray = import_ray()
+    if not ray.is_initialized(): raise ConnectionError("The connection to the cluster was closed.")
+    return ray.get(method.remote(*args))
 
 # seconds to wait for the answer of a port
 CONNECT_SECONDS = 5.0
