@@ -1,5 +1,5 @@
 "What workers with GPUs need: tensors on their own device, and variables for cards that do not reach each other. Stand-ins where there is no GPU."
-import io, os, subprocess, sys
+import io, os
 
 import pytest, torch
 
