@@ -445,6 +445,11 @@ class Device:
         if self.sharded_model is not None: return True
         return self.deepspeed is not None and self.deepspeed.divides_weights
 
+    def gathered_as(self, dtype: torch.dtype | None) -> AbstractContextManager:
+        "Return a context in which the weights of a sharded model are gathered in a dtype; None: in theirs."
+        sharded = self.sharded_model
+        return NO_CONTEXT if sharded is None or dtype is None else sharded.gathered_as(dtype)
+
     @contextmanager
     def activated(self) -> Iterator[Device]:
         "Activate Accelerate's state and the model's patches inside the block."
