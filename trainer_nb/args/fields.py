@@ -312,8 +312,8 @@ class DistributedArgs:
     ddp_backend: str | None = arg_field(None, "backend of torch.distributed, 'nccl' or 'gloo'; None: the one for the device")
     ddp_find_unused_parameters: bool | None = arg_field(
         None,
-        "True: DDP searches for parameters without a gradient in every step; None: such parameters are allowed"
-        " without the search; False: such a parameter is an error",
+        "whether parameters may have no gradient in a step, which may differ between the processes; None: True, without"
+        " DDP's search in every step; False: such a parameter is an error",
     )
     ddp_bucket_cap_mb: int | None = arg_field(None, "MB of gradients that are averaged at once; None: torch's default")
     ddp_broadcast_buffers: bool | None = arg_field(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -253,7 +253,10 @@ class DeepSpeedModel:
         norm = self.engine.get_global_grad_norm()
         return norm if isinstance(norm, torch.Tensor) else torch.tensor(math.nan if norm is None else float(norm))
 
-    def after_backward(self, loss: torch.Tensor):
+    def before_backward(self, loss: torch.Tensor, on_computed: Callable[[], None] | None):
+        "Do nothing: the loss is sent by itself."
+
+    def after_backward(self):
         "Do nothing: the engine reduces gradients in hooks."
 
     def broadcast_parameters(self) -> set[int]:
