@@ -252,8 +252,13 @@ class ChangeMixin(TrainerBase):
         Without arguments, return a table of the settings that can be changed.
         Raise TypeError for an unknown name, and ValueError for a setting that
         cannot be changed in a run, or not to this value."""
-        from trainer_nb.engine.settings import change_settings, list_settable
-        return apply_change(self, "set()", lambda: change_settings(self, changes)) if changes else list_settable(self)
+        from trainer_nb.engine.settings import ChangesTable, change_settings, list_settable
+        from trainer_nb.state.hub import pop_token, set_token
+        if not changes: return list_settable(self)
+        tokens = pop_token(changes)
+        made = apply_change(self, "set()", lambda: change_settings(self, changes)) if changes else ChangesTable()
+        set_token(self.run_state, tokens)
+        return made
 
     @exclusive
     def freeze(self,
@@ -330,12 +335,13 @@ class ChangeMixin(TrainerBase):
         Raise `InvalidOperation` in the middle of a step or with an optimizer that was passed in, and TypeError or
         ValueError for changes that cannot be made."""
         from trainer_nb.state.branch import branch
+        from trainer_nb.state.hub import open_branch_repository, pop_token
+        # before anything is recorded
+        tokens = pop_token(changes)
         with guarded(self, "branch()"):
             begin_run(self)
             new = branch(self, changes)
-        if new.args.push_to_hub:
-            from trainer_nb.state.hub import open_branch_repository
-            open_branch_repository(new, changes)
+        open_branch_repository(new, self, changes, tokens)
         if new.args.enable_jit_checkpoint:
             new._listen()
         return new
@@ -364,6 +370,7 @@ class LaunchMixin(TrainerBase):
         start: str | None = None,  # "fork" or "spawn"; None: fork where that is safe
         threads: int | None = None,  # torch threads per process; None: the processors divided among the processes
         output: str = "first",  # ranks whose output is shown: "first", "all", or a list of ranks
+        cluster: str | None = None,  # "ray" or "ray://host:10001": on the nodes of a Ray cluster; None: on this machine
         **other,  # `hear`, an older name of `output`
     ):
         """Move the run to n processes, where the same verbs continue it until close().
@@ -373,12 +380,12 @@ class LaunchMixin(TrainerBase):
         output = resolve_other_args(other, output)
         # a launcher has already started the processes, and this is one of them
         if world_size() > 1:
-            join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, output)
+            join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, output, cluster)
             return self.train() if train else LaunchContext(self, None)
         self.pause()
         with guarded(self, "launch()", check_can_launch):
             begin_run(self)
-            remote = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, output)
+            remote = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, output, cluster)
         if not train: return LaunchContext(self, remote)
         try:
             return self.train()
@@ -444,7 +451,7 @@ class EvaluationMixin(TrainerBase):
     ) -> dict:
         """Evaluate and return loss and metrics by name; runtimes are in seconds.
         Raise ValueError without an evaluation set."""
-        from trainer_nb.engine.evaluate import dataset_name, evaluate_dataset, evaluate_datasets
+        from trainer_nb.engine.evaluate import evaluate_dataset, evaluate_datasets, find_dataset_name
         own = eval_dataset is None
         datasets = self.eval_dataset if own else eval_dataset
         if isinstance(datasets, dict):
@@ -460,7 +467,7 @@ class EvaluationMixin(TrainerBase):
                 Task("note", data={"evaluate": metrics}),
                 Task("log", data={"logs": metrics}),
                 Task("event", "on_evaluate", {
-                    "metrics": metrics, "dataset_name": dataset_name(self.eval_dataset, eval_dataset),
+                    "metrics": metrics, "dataset_name": find_dataset_name(self.eval_dataset, eval_dataset),
                 }),
             )
             return metrics
@@ -654,7 +661,6 @@ class TuningMixin(TrainerBase):
 class RecordingMixin(TrainerBase):
     "Define the verbs that write to the disk and read from it, log, and manage callbacks."
     @checked
-    @exclusive
     def save_model(
         self,
         output_dir: str | Path | None = None,  # None: the learner's output_dir, or "trainer_output"
@@ -662,6 +668,13 @@ class RecordingMixin(TrainerBase):
     ):
         """Write the model's weights as safetensors, or with its own save_pretrained; return the folder.
         With push_to_hub=True, push the model as well, as the Trainer does."""
+        if not self.args.push_to_hub or _internal_call: return self._save_model(output_dir)
+        from trainer_nb.state.hub import save_and_push
+        return save_and_push(self, output_dir)
+
+    @exclusive
+    def _save_model(self, output_dir: str | Path | None) -> Path:
+        "Write the model and return the folder; the part of save_model that holds the run lock."
         from trainer_nb.engine.evaluate import averaged_weights
         check_between_steps(self, "save_model()")
         if not output_dir:
@@ -671,9 +684,6 @@ class RecordingMixin(TrainerBase):
             raise ValueError(f"{str(folder)!r} is a file; save_model() takes the folder for the model's files.")
         with averaged_weights(self.optimizer):
             self._save(str(folder))
-        if self.args.push_to_hub and not _internal_call:
-            from trainer_nb.state.hub import push_saved_model
-            push_saved_model(self)
         return Path(folder).expanduser()
 
     def _save(
@@ -683,7 +693,7 @@ class RecordingMixin(TrainerBase):
         "Write the model into a folder; called by save_model and, if it is overridden, for every checkpoint."
         from trainer_nb.state.model_files import get_processor, save_model
         device = self.run_state.device
-        sharded = {"world": device.world} if device is not None and device.sharded_model is not None else {}
+        sharded = {"world": device.world} if device is not None and device.divides_state else {}
         save_model(self.model, output_dir, get_processor(self), state_dict, args=self.args, **sharded)
 
     @checked
@@ -716,10 +726,8 @@ class RecordingMixin(TrainerBase):
         return getattr(self.run_state.uploader, "repo_id", None) or self.args.hub_model_id
     @hub_model_id.setter
     def hub_model_id(self, name: str | None):
-        vars(self.args)["hub_model_id"] = name
-        if self.run_state.uploader is not None:
-            # the next push creates it where necessary
-            self.run_state.uploader.repo_id = None
+        from trainer_nb.state.hub import rename_repository
+        rename_repository(self, name)
 
     @property
     def push_in_progress(self):
@@ -967,12 +975,11 @@ class Learner(
 
     def _open_hub(self):
         "Create the repository, if the run is pushed; the access token is kept out of the arguments."
-        from trainer_nb.state.hub import Uploader, take_token
-        uploader = self.run_state.uploader = Uploader(take_token(self))
+        from trainer_nb.state.hub import announce_repository, get_uploader
+        get_uploader(self.run_state)
         if not self.args.push_to_hub: return
         self.init_hf_repo()
-        if uploader.url is not None:
-            print(f"The run is pushed to {uploader.url} (hub_strategy={self.args.hub_strategy.value!r}).", flush=True)
+        announce_repository(self.run_state)
 
     def __setattr__(self, name: str, value):
         """Set an attribute.

@@ -119,6 +119,7 @@ SHOWN = {   # argument: what differs, and what the run without it has too; or th
     "use_cache": "device/test_model_patches.py::test_the_cache_is_off_in_training_and_the_configuration_says_so",
     "optim_target_modules": "optim/test_optim_names.py::test_which_layers_an_optimizer_is_for",
     **dict.fromkeys(("fsdp", "fsdp_config"), "device/test_sharding.py::test_as_one_process_and_as_ddp"),
+    "deepspeed": "device/test_deepspeed.py::test_stages_train_as_ddp",
     "save_on_each_node": "project/test_trainer_compat.py::test_each_machine_writes_if_asked",
     "enable_jit_checkpoint": "project/test_trainer_compat.py::test_sigterm_writes_a_checkpoint_at_the_boundary",
     **dict.fromkeys(("eval_do_concat_batches", "include_for_metrics"), "engine/test_evaluate.py::test_shapes_and_metrics_are_the_trainers"),

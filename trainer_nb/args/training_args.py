@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import timedelta
 from typing import Any, Self, TypedDict, cast
 
@@ -24,8 +24,9 @@ from .fields import OptimizerNames, PrecisionArgs, SaveStrategy, SchedulerType, 
 from .fields import DefaultText, dtypes_to_names, field_default, field_types, is_given, mark_in_json
 from .fields import to_builtin
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
-from .parallel import ParallelMode, Ranks, check_accelerator_config, check_sharding
+from .parallel import ParallelMode, Ranks, check_accelerator_config, check_sharding, convert_sharding
 from .parallel import connect_processes, device_of, first_process_first, log_level
+from .deepspeed_args import activate_deepspeed, check_deepspeed
 from .setters import ArgumentSetters
 from .validation import check_assigned, check_conflicts, check_hub, check_saving, check_steps
 from .validation import check_trackers, check_types, check_unsupported, check_values
@@ -33,8 +34,8 @@ from .validation import matches_type, tracker_names
 from ..display.tables import html_table
 
 # %% auto #0
-__all__ = ['DEFAULT_OUTPUT_DIR', 'MASKED_TOKEN', 'PROCESS_FIELDS', 'default_member', 'enum_property', 'sanitize', 'mask_token',
-           'TrainingArguments', 'TrainingArgumentsKwargs', 'without_subclass_fields', 'resolve_args']
+__all__ = ['DEFAULT_OUTPUT_DIR', 'MASKED_TOKEN', 'PROCESS_FIELDS', 'default_member', 'enum_property', 'masked_token', 'sanitize',
+           'hide_tokens', 'TrainingArguments', 'TrainingArgumentsKwargs', 'without_subclass_fields', 'resolve_args']
 
 # %% ../../nbs/02_args/06_training_args.ipynb #1d774ad3
 # of saved files, without an output_dir
@@ -133,19 +134,23 @@ def _fill_derived(args: TrainingArguments) -> None:
     vars(args)["_filled"] = derived
 
 # %% ../../nbs/02_args/06_training_args.ipynb #53337634
+def masked_token(name: str) -> str:
+    "Return what the Trainer writes in place of a token."
+    return f"<{name.upper()}>"
+
 def sanitize(values: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     "Return the values as numbers, strings and bools, with tokens replaced by their names."
     def shown(name: str, value: Any) -> bool | int | float | str:
-        if name.endswith("_token") and value is not None: return f"<{name.upper()}>"
+        if name.endswith("_token") and value is not None: return masked_token(name)
         return value if type(value) in (bool, int, float, str) else str(value)
     return {name: shown(name, value) for name, value in values.items()}
 
-# what the Trainer writes in place of the token
-MASKED_TOKEN = "<HUB_TOKEN>"
+MASKED_TOKEN = masked_token("hub_token")
 
-def mask_token(values: dict[str, Any]) -> dict[str, Any]:
-    "Return settings without the value of the token, which must not be shown or written."
-    return values | {"hub_token": MASKED_TOKEN} if values.get("hub_token") is not None else values
+def hide_tokens(values: dict[str, Any]) -> dict[str, Any]:
+    "Return settings without the values of tokens, also those of a subclass, which must not be shown or written."
+    masked = {name: masked_token(name) for name, v in values.items() if name.endswith("_token") and v is not None}
+    return values | masked
 
 # %% ../../nbs/02_args/06_training_args.ipynb #f55f3ef6
 @dataclass(repr=False)
@@ -167,6 +172,12 @@ class TrainingArguments(
 ):
     "Hold the settings of a run, with the Trainer's names and defaults; validate them on construction."
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # otherwise the decorator of a subclass adds one that shows tokens
+        if "__repr__" not in vars(cls):
+            setattr(cls, "__repr__", cls.__repr__)
+
     def __post_init__(self) -> None: self.check()
 
     def check(self) -> None:
@@ -174,6 +185,7 @@ class TrainingArguments(
         _remove_derived(self)
         self._convert()
         check_accelerator_config(self)
+        convert_sharding(self)
         # fields added by a subclass are not checked
         check_types(self, TrainingArguments)
         check_unsupported(self)
@@ -184,8 +196,10 @@ class TrainingArguments(
         check_hub(self)
         check_trackers(self)
         check_sharding(self)
+        check_deepspeed(self)
         _sync_aliases(self)
         _fill_derived(self)
+        activate_deepspeed(self)
 
     def _convert(self) -> None:
         "Convert equivalent values to one form."
@@ -199,9 +213,11 @@ class TrainingArguments(
             self.logging_dir = os.path.expanduser(self.logging_dir)
         if vars(self)["report_to"] in (None, [], ["none"]):
             self.report_to = "none"
-        # of a dictionary that was written without the token
-        if self.hub_token == MASKED_TOKEN:
-            self.hub_token = None
+        # of a dictionary that was written without the tokens
+        for f in fields(self):
+            if f.name.endswith("_token") and getattr(self, f.name, None) == masked_token(f.name):
+                default = field_default(f)
+                setattr(self, f.name, None if default is MISSING else default)
         # bools are accepted, though the annotation is one that command-line parsers support
         counted: Any = self.include_num_input_tokens_seen
         if isinstance(counted, str):
@@ -238,9 +254,9 @@ class TrainingArguments(
         return cls(**read_args_file(os.fspath(path), field_names(cls)))
 
     def to_dict(self) -> dict[str, Any]:
-        "Return all fields as plain values that JSON can hold, in a new dictionary without the token."
+        "Return all fields as plain values that JSON can hold, in a new dictionary without tokens."
         values = {name: dtypes_to_names(to_builtin(value)) for name, value in asdict(self).items()}
-        return mask_token(values)
+        return hide_tokens(values)
 
     def to_sanitized_dict(self) -> dict[str, bool | int | float | str]:
         "Return the fields for trackers: numbers, strings and bools, without tokens."
@@ -277,11 +293,11 @@ class TrainingArguments(
         return {name: value for name, value in values.items() if is_given(to_builtin(value), default[name])}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in mask_token(self.changed()).items())})"
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in hide_tokens(self.changed()).items())})"
 
     def _repr_html_(self) -> str:
         default = self.defaults()
-        changed = mask_token(self.changed())
+        changed = hide_tokens(self.changed())
         rows = [{"argument": k, "value": repr(v), "default": repr(default[k])} for k, v in changed.items()]
         return html_table(rows) if rows else "<p>All training arguments are at their defaults.</p>"
 
@@ -501,7 +517,7 @@ PROCESS_FIELDS = (
     "restore_callback_states_from_checkpoint", "activation_checkpointing", "activation_checkpointing_kwargs",
     "gradient_checkpointing", "gradient_checkpointing_kwargs", "use_cache", "tf32", "torch_compile",
     "torch_compile_backend", "torch_compile_mode", "use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps",
-    "skip_memory_metrics", "debug", "fsdp", "fsdp_config", "eval_on_start", "enable_jit_checkpoint", "ddp_backend",
+    "skip_memory_metrics", "debug", "fsdp", "fsdp_config", "deepspeed", "eval_on_start", "enable_jit_checkpoint", "ddp_backend",
     "ddp_timeout", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph",
     *(f.name for f in fields(HubArgs)), *(f.name for f in fields(ScriptArgs))
 )

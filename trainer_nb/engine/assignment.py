@@ -38,6 +38,8 @@ READ_ONLY = {
                      " Learner's model",
     "is_in_train": "it is True while a verb trains, such as learn.train()",
     "is_fsdp_enabled": "fsdp='full_shard' in the settings shards the model, with learn.launch(n)",
+    "is_deepspeed_enabled": "deepspeed= in the settings is the configuration of DeepSpeed; Learner(..., deepspeed={...})",
+    "deepspeed": "the engine of DeepSpeed is made when the run is prepared; Learner(..., deepspeed={...}) configures it",
     "is_model_parallel": "the devices of the model's layers decide; from_pretrained(..., device_map=) places them",
     "place_model_on_device": "a model whose layers from_pretrained(..., device_map=) has placed stays where it is",
     "gather_function": "an evaluation collects the results of all processes in the order of the data; override"
@@ -51,15 +53,14 @@ READ_ONLY = {
 NOT_ATTRIBUTES = {"callbacks": "learn.add_callback(...) adds a callback, and learn.pop_callback(...) removes one"}
 
 # attributes of the Trainer that its loop or another library reads, and nothing here: the only values that they can have
-_OTHER_LIBRARIES = "DeepSpeed and XLA are unsupported; leave it out, or shard the model with fsdp='full_shard'"
+_OTHER_LIBRARIES = "XLA is unsupported; leave it out, or shard the model with fsdp='full_shard'"
 _OWN_LOOP = (
     "it belongs to the Trainer's loop, and the loop here does not read it; learn.history and learn.state have the"
     " losses and counts"
 )
 FIXED_VALUES: dict[str, tuple[tuple, str]] = {
-    "deepspeed": ((None,), _OTHER_LIBRARIES),
     **dict.fromkeys(
-        ("is_deepspeed_enabled", "is_fsdp_xla_enabled", "is_fsdp_xla_v1_enabled", "is_fsdp_xla_v2_enabled"),
+        ("is_fsdp_xla_enabled", "is_fsdp_xla_v1_enabled", "is_fsdp_xla_v2_enabled"),
         ((False, None), _OTHER_LIBRARIES),
     ),
     "is_distributed_loading_by_transformers": (

@@ -28,7 +28,7 @@ from .eval_outputs import EvalLoopOutput, EvalPrediction, LossGatherer, OutputGa
 from .eval_outputs import PredictionOutput
 from .loss import split_labels
 from .overrides import TrainerBase, check_batch_eval_metrics
-from .prepare import check_equal_lengths, prepare_model
+from .prepare import check_equal_lengths, prepare, prepare_model
 from .rollback import BufferBackup
 from .run_state import preserve_training_modes, run_modules
 from .signatures import accepted_kwargs, positional_args
@@ -36,10 +36,11 @@ from .streaming_metrics import OrderedBatches, StreamingMetrics, annotate_errors
 
 # %% auto #0
 __all__ = ['full_eval_dtype', 'cast_modules', 'cast_inputs', 'OptimizerWithModes', 'is_in_train_mode', 'averaged_weights',
-           'evaluation_mode', 'EvalBatches', 'eval_batches', 'warn_missing_labels', 'reduce_logits', 'EvalAccumulator',
-           'main_input', 'tensor_bytes', 'warn_large_predictions', 'free_gpu_memory', 'evaluation_loop',
-           'merge_processes', 'finish_evaluation', 'speed_metrics', 'timed_evaluation_loop', 'eval_dataloader',
-           'evaluate_dataset', 'predict_dataset', 'evaluate_datasets', 'dataset_name']
+           'prepare_for_evaluation', 'evaluation_mode', 'EvalBatches', 'eval_batches', 'warn_missing_labels',
+           'reduce_logits', 'EvalAccumulator', 'main_input', 'tensor_bytes', 'warn_large_predictions',
+           'free_gpu_memory', 'evaluation_loop', 'merge_processes', 'finish_evaluation', 'speed_metrics',
+           'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'predict_dataset', 'evaluate_datasets',
+           'find_dataset_name']
 
 # %% ../../nbs/06_engine/25_evaluate.ipynb #81890226
 def full_eval_dtype(args: TrainingArguments):
@@ -104,6 +105,18 @@ def averaged_weights(optimizer: torch.optim.Optimizer):
             torch._foreach_copy_([p.detach() for p in params], kept)
 
 # %% ../../nbs/06_engine/25_evaluate.ipynb #43068af9
+def prepare_for_evaluation(learner: TrainerBase):
+    "Prepare the model; where DeepSpeed divides its weights, build the engine that gathers them."
+    prepare_model(learner)
+    run = learner.run_state
+    strategy = run.device.deepspeed
+    if strategy is None or not strategy.divides_weights or strategy.engine is not None: return
+    if learner.train_dataset is not None:
+        prepare(learner)
+    else:
+        run.device.build_inference_engine()
+        run.wrapped_model = strategy.inference_model
+
 @contextmanager
 def evaluation_mode(
     learner: TrainerBase,
@@ -116,7 +129,7 @@ def evaluation_mode(
         interrupts.abortable = False
         if run.owner is None:
             interrupts.raise_on_first_press()
-        prepare_model(learner)
+        prepare_for_evaluation(learner)
         before = run.phase
         backup = BufferBackup(run_modules(run))
         generators = generator_states()
@@ -362,7 +375,7 @@ def evaluation_loop(
                 learner,
                 dataloader,
                 run.device.world.rank_shard._replace(turns=True),
-                run.device.sharded_model is not None,
+                run.device.divides_weights,
             )
             keys = accepted_kwargs(learner.prediction_step, ignore_keys=ignore_keys)
             for k, (batch, n) in enumerate(batches):
@@ -507,7 +520,7 @@ def evaluate_datasets(
         metrics.update(evaluate_one(name if own and isinstance(name, str) else dataset, f"{prefix}_{name}"))
     return metrics
 
-def dataset_name(
+def find_dataset_name(
     own,  # the learner's evaluation set, or a dict of several
     given,  # what is evaluated: None, a set or a name
 ):

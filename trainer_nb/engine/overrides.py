@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
+from ..args.deepspeed_args import activate_deepspeed
 from ..args.training_args import TrainingArguments, resolve_args
 from ..core.callbacks import COMPUTED_STATE_FIELDS, PROCESS_STATE_FIELDS, CallbackHandler
 from ..core.callbacks import DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState, bound_handler
@@ -26,6 +27,7 @@ from ..core.history import History
 from ..core.interrupts import RUN_LOCK
 from ..core.seeding import preserve_generators, seed_all
 from ..data.collate import DataCollatorWithPadding, comparable_copy, default_data_collator, is_identical
+from ..data.collate import map_tensors
 from ..data.collate import to_device
 from ..device.accelerator import NO_CONTEXT, Device, check_fp16, empty_device_cache
 from ..device.model_patches import store_use_cache
@@ -485,10 +487,14 @@ def replace_args(learner: TrainerBase, args: Any) -> None:
     own = learner.args
     if args is own: return
     present = own.to_dict()
+    new = resolve_args(args)
     changes = {
-        name: value for name, value in resolve_args(args).to_dict().items()
+        name: value for name, value in new.to_dict().items()
         if not (name in present and is_identical(value, present[name]))
     }
+    if changes.get("hub_token") is not None:
+        # a dictionary does not contain it
+        changes["hub_token"] = new.hub_token
     if changes:
         learner.set(**changes)
 
@@ -555,6 +561,7 @@ def build_model(learner: TrainerBase) -> None:
     "Call model_init. Raise ValueError without one, TypeError if it returns no module."
     run = learner.run_state
     if learner.model_init is None: raise ValueError(NO_MODEL_MESSAGE)
+    activate_deepspeed(run.args)
     with preserve_generators():
         # as in the Trainer: the same initial weights
         seed_all(run.args.seed)
@@ -755,7 +762,10 @@ class TrainerBase:
 
     def _prepare_input(self, data: Any) -> Any:
         "Move tensors to the device, also those in containers."
-        return to_device(data, prepared_device(self).device, pin=self.args.dataloader_pin_memory)
+        device = prepared_device(self)
+        data = to_device(data, device.device, pin=self.args.dataloader_pin_memory)
+        # as in the Trainer: the weights are in this precision, and nothing converts the inputs
+        return data if device.deepspeed is None else map_tensors(data, device.deepspeed.cast_input)
 
     # -- the micro-batches of a step, and their counts
 

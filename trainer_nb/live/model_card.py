@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..args.training_args import TrainingArguments
+from ..args.training_args import TrainingArguments, hide_tokens
 from ..core.callbacks import TrainerState
 from ..core.errors import warn
 
@@ -148,7 +148,7 @@ def card_text(
     processes: int = 1,
 ) -> str:
     "Return the text of the card."
-    settings = {k: f"`{v!r}`" for k, v in args.changed().items() if k not in (*_PRIVATE, *_LISTED)}
+    settings = {k: f"`{v!r}`" for k, v in hide_tokens(args.changed()).items() if k not in (*_PRIVATE, *_LISTED)}
     versions = {p: v for p in _VERSIONS if (v := package_version(p))}
     metrics = card_metrics(state)
     rows = result_rows(state)

@@ -38,6 +38,7 @@ from ..device.sharding import require_unsharded
 from ..engine.loop import record_manual_changes
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
+from ..engine.run_state import hide_token
 from ..engine.settings import SETTABLE
 from ..optim.optimizers import layer_groups
 from .script_doubts import add_replay_doubts, warn_mutated_modules
@@ -511,7 +512,8 @@ def export_script(
     problems = dict.fromkeys(draft.problems + draft.slice.problems)
     if problems: raise InvalidOperation(f"export_script() cannot write this run as a script: {'; '.join(problems)}.")
     weights = collect_weights(draft, start)
-    text = assemble_script(draft, lines, path)
+    # a line of the session may give it
+    text = hide_token(learner.run_state, assemble_script(draft, lines, path))
     compile(text, str(path), "exec")
     files = write_script(path, text, weights, draft)
     if draft.doubts:

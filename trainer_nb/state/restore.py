@@ -12,6 +12,7 @@ from dataclasses import MISSING, fields
 
 import torch
 
+from ..args.training_args import TrainingArguments, hide_tokens
 from ..core.callbacks import PROCESS_STATE_FIELDS, close_callbacks
 from ..core.errors import InvalidOperation, release_last_traceback, short_repr, suggest_names, warn
 from ..core.history import History
@@ -175,7 +176,8 @@ def restart_from_first_weights(learner: TrainerBase):
     restore_fields(run, run.initial_snapshot, ["model", "modes", "callbacks", "learner", *user_given_parts(learner)])
     run.initial_snapshot.release()
     reset_run_state(run)
-    record_act(run, "reset", settings=run.args.changed())
+    own = {k: v for k, v in hide_tokens(run.args.changed()).items() if k in TrainingArguments.__dataclass_fields__}
+    record_act(run, "reset", settings=own)
     prepare(learner)
     report_lost(run, "reset()")
 

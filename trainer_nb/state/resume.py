@@ -373,7 +373,7 @@ def load_best_weights(learner: TrainerBase):
     try:
         if path is None: raise ValueError("no evaluation has given one")
         prepare_model(learner)
-        everywhere = run.device.sharded_model is not None or len(best_fields(learner)) > 1
+        everywhere = run.device.divides_state or len(best_fields(learner)) > 1
         path = load_best_everywhere(learner, Path(path)) if everywhere else load_best_on_main(learner, Path(path))
     except (OSError, ValueError, MainProcessFailed) as error:
         warn(f"The best model could not be loaded ({error}), so the model has the weights of the last step.")
@@ -439,7 +439,7 @@ def assign_weights(
     if isinstance(values, dict):
         return restore_fields(learner.run_state, Snapshot(tensors, values), best_fields(learner))
     own = learner.model.state_dict(keep_vars=True)
-    if learner.run_state.device.sharded_model is None:
+    if not learner.run_state.device.divides_weights:
         learner.model.load_state_dict(tensors, strict=False)
     else:
         for k, t in tensors.items():
