@@ -39,8 +39,8 @@ def args_to_json(
         except (TypeError, ValueError):
             return False
         return True
-    settings = mark_in_json(args.to_dict(), args.saves_checkpoints)
-    values = {k: v for k, v in settings.items() if not (k.endswith("_token") and v is not None)}
+    values = mark_in_json(args.to_dict(), args.saves_checkpoints)
+    values = {k: v for k, v in values.items() if not (k.endswith("_token") and v is not None)}
     return json.dumps({k: v for k, v in values.items() if is_plain(v) and k not in without}, indent=2) + "\n"
 
 def read_json_args(path: Path) -> dict[str, Any]:

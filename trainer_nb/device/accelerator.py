@@ -326,10 +326,20 @@ class ReplicatedModel:
             " ddp_find_unused_parameters out."
         )
 
-    def after_backward(self, loss: torch.Tensor):
-        "Send the loss with the gradients; fill in those that no later backward pass of this step can provide."
+    def before_backward(
+        self,
+        loss: torch.Tensor,
+        on_computed: Callable[[], None] | None,  # called when the gradients of this process are there
+    ):
+        "Send the loss with the gradients of the next backward pass."
+        if self.message is not None:
+            self.message.loss = loss
+            self.message.before_send = on_computed
+
+    def after_backward(self):
+        "Fill in the gradients that no later backward pass of this step can provide."
         if self._unused is not None:
-            self._unused.after_backward(self.wrapped, loss)
+            self._unused.after_backward(self.wrapped)
 
     def broadcast_parameters(self) -> set[int]:
         "Return the ids of the parameters that DDP has broadcast when the model was wrapped."
@@ -434,6 +444,11 @@ class Device:
         "Return whether this process has only a part of the weights: a forward pass takes all processes."
         if self.sharded_model is not None: return True
         return self.deepspeed is not None and self.deepspeed.divides_weights
+
+    def gathered_as(self, dtype: torch.dtype | None) -> AbstractContextManager:
+        "Return a context in which the weights of a sharded model are gathered in a dtype; None: in theirs."
+        sharded = self.sharded_model
+        return NO_CONTEXT if sharded is None or dtype is None else sharded.gathered_as(dtype)
 
     @contextmanager
     def activated(self) -> Iterator[Device]:
@@ -541,10 +556,9 @@ class Device:
             self.engine.backward(loss)
             return
         scaler = self.scaler
+        self._strategy.before_backward(loss, self.on_computed)
         (loss if scaler is None else scaler.scale(loss)).backward()
-        if self.on_computed is not None:
-            self.on_computed()
-        self._strategy.after_backward(loss)
+        self._strategy.after_backward()
 
     def reset_scaler(self):
         "Replace the scaler by one with the same scale and no state of a failed step."

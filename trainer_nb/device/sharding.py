@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 import torch
@@ -442,7 +442,7 @@ class ShardedModel:
         loss: torch.nn.Module | None = None,  # the loss function, if it is a module
         optimizers: Iterable[torch.optim.Optimizer] = (),  # created for the model
     ):
-        from torch.distributed.fsdp import FSDPModule
+        from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
         if not hasattr(FSDPModule, "reset_iter_state"):
             raise RuntimeError(
                 f"fsdp needs torch 2.13 or newer, which can reset a failed step; this is {torch.__version__}."
@@ -460,16 +460,29 @@ class ShardedModel:
         # indices of the parameters that have got a gradient in this step
         self._used: set[int] = set()
         self._handles = self._record_use()
+        for m in model.modules():
+            # transformers: generate() on all processes until the longest text has ended, LayerDrop in none
+            m._is_fsdp_managed_module = True
+        # gathers the root's weights, which a part of generate() uses without the root's forward()
+        if "generate" not in vars(model) and callable(getattr(model, "generate", None)):
+            register_fsdp_forward_method(model, "generate")
 
     @property
     def layers(self) -> list[torch.nn.Module]:
         "Return the layers that are wrapped separately."
         return [m for m in self._modules if m is not self.model]
 
+    @property
+    def example(self) -> torch.Tensor:
+        "Return a sharded parameter, from which the arrangement of all is known."
+        return next(p for p in self.model.parameters() if is_sharded(p))
+
     def _record_use(self) -> list[torch.utils.hooks.RemovableHandle]:
         "Record which gathered parameters get a gradient; torch fills in zeros for the others and does not report them."
         indices = {id(p): i for i, p in enumerate(self.model.parameters())}
         handles = []
+        # as the first forward pass does
+        self.model._get_fsdp_state()._lazy_init()
         for m in self._modules:
             # torch makes them when they are gathered first, and keeps them
             m.unshard()
@@ -509,6 +522,26 @@ class ShardedModel:
                 p._unsharded_param.grad = None
         return True
 
+    @contextmanager
+    def gathered_as(self, dtype: torch.dtype) -> Iterator[None]:
+        "Gather floating-point weights in another dtype inside the block; the shards do not change."
+        self.reshard()
+        params = [p for p in self._sharded_parameters() if p.sharded_param.is_floating_point()]
+        before = [(p, p.param_dtype, p.all_gather_outputs, p._unsharded_param) for p in params]
+        for p in params:
+            p.param_dtype = None if dtype == p.orig_dtype else dtype
+            # torch makes them again for the dtype
+            p.all_gather_outputs = []
+            del p._unsharded_param
+        try:
+            yield
+        finally:
+            self.reshard()
+            for p, param_dtype, outputs, gathered in before:
+                p.param_dtype = param_dtype
+                p.all_gather_outputs = outputs
+                p._unsharded_param = gathered
+
     def register_shards(self):
         """Register the shards as the modules' parameters, and change nothing else:
         another thread may be in the middle of a step."""
@@ -527,7 +560,10 @@ class ShardedModel:
             self._is_syncing = now
         return nullcontext()
 
-    def after_backward(self, loss: torch.Tensor):
+    def before_backward(self, loss: torch.Tensor, on_computed: Callable[[], None] | None):
+        "Do nothing: the loss is sent with the norm."
+
+    def after_backward(self):
         "Do nothing: gradients have been reduced."
 
     def broadcast_parameters(self) -> set[int]:

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
@@ -100,8 +102,14 @@ class GradientMessage:
         dtype = torch.float64 if is_double else torch.float32
         zeros = torch.zeros(_NUM_VALUES + len(self.parameters), dtype=dtype, device=self.parameters[0].device)
         self.slot = torch.nn.Parameter(zeros)
+        # of this micro-batch, until it is sent; None: the backward pass is one that the loss computes itself
+        self.loss: float | torch.Tensor | None = None
+        # called before the message is sent, and with it the last gradients
+        self.before_send: Callable[[], None] | None = None
         # the sum of the losses of the micro-batches before this one; None: there is none
         self.loss_before: float | torch.Tensor | None = None
+        # the message that was sent last
+        self._content = torch.zeros_like(zeros)
         # to be summed over the processes, such as the tokens of the step; None: nothing is counted
         self.count: int | torch.Tensor | None = None
 
@@ -116,10 +124,18 @@ class GradientMessage:
 
     def send(
         self,
-        loss: float | torch.Tensor,  # of this micro-batch
         unused: list[int],  # indices of the flags that are set
     ):
         "Give the parameter its gradient."
+        if self.before_send is not None:
+            self.before_send()
+        if self.loss is not None:
+            self._content = self._make(self.loss, unused)
+            self.loss = None
+        self.slot.grad = None
+        torch.autograd.backward([self.slot], [self._content])
+
+    def _make(self, loss: float | torch.Tensor, unused: list[int]) -> torch.Tensor:
         loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
         if self.loss_before is not None:
             loss = self.loss_before + loss
@@ -130,8 +146,7 @@ class GradientMessage:
             message[2] = self.count % _COUNT_BASE
         if unused:
             message[_NUM_VALUES + torch.tensor(unused, device=message.device)] = 1
-        self.slot.grad = None
-        torch.autograd.backward([self.slot], [message])
+        return message
 
     def is_accepted(self) -> bool:
         "Return whether the reducer has taken the gradient, which is a view of a bucket then."
@@ -171,14 +186,19 @@ class UnusedParameters:
         self._nodes: list[torch.autograd.graph.Node] = []
         # whether the current micro-batch averages gradients
         self._active = False
+        # a backward pass is under way, at whose end the message is sent
+        self._is_queued = False
         # while the message is registered, these include its parameter
         self._reduced = reduced_parameters(wrapped)
         self._watched = next((p for p, _ in self._reduced), None)
         # the gradient of that parameter, and its version counter, before the backward pass
         self._before: tuple[torch.Tensor | None, int | None] = None, None
-        if strict: return
-        wrapped.register_forward_pre_hook(self._before_forward)
-        wrapped.register_forward_hook(self._after_forward)
+        # the nodes at which the gradients of the model arrive; the reducer keeps them
+        self._arrivals = [] if message is None else [get_gradient_edge(p).node for p in message.parameters]
+        if not strict:
+            wrapped.register_forward_pre_hook(self._before_forward)
+        if not strict or message is not None:
+            wrapped.register_forward_hook(self._after_forward)
 
     def begin(
         self,
@@ -190,6 +210,7 @@ class UnusedParameters:
             self.unused = None
         self._missing = {}
         self._nodes = []
+        self._is_queued = False
         self._active = active
         if active:
             self._remember()
@@ -203,40 +224,58 @@ class UnusedParameters:
             self.complete(wrapped)
 
     def _after_forward(self, wrapped: DistributedDataParallel, inputs: tuple, output: object):
-        if self._active and torch.is_grad_enabled():
-            self._nodes += output_nodes(output)
+        if not self._active or not torch.is_grad_enabled(): return
+        nodes = output_nodes(output)
+        self._nodes += nodes
+        if self.message is None: return
+        for node in nodes:
+            node.register_prehook(partial(self._on_backward, wrapped))
+
+    def _on_backward(self, wrapped: DistributedDataParallel, gradients: tuple):
+        "Send the message at the end of this backward pass, if it gives the parameters gradients: autograd.grad does not."
+        if self._is_queued or not self._active: return
+        self._is_queued = any(map(torch._C._will_engine_execute_node, self._arrivals))
+        if self._is_queued:
+            torch.autograd.Variable._execution_engine.queue_callback(partial(self._at_the_end, wrapped))
+
+    def _at_the_end(self, wrapped: DistributedDataParallel):
+        self._is_queued = False
+        self._send(wrapped)
+        self._fill_unreachable(wrapped)
 
     def missing_parameters(self, wrapped: DistributedDataParallel) -> list[tuple[torch.nn.Parameter, bool]]:
         "Return the parameters that the reducer waits for, each with whether its gradients are sparse."
         return [self._reduced[i] for i in missing_indices(wrapped)]
 
-    def after_backward(
-        self,
-        wrapped: DistributedDataParallel,
-        loss: torch.Tensor | None = None,  # of the micro-batch, for the message
-    ):
-        "Send the message, and fill in the parameters that no later backward pass of this step can reach."
+    def after_backward(self, wrapped: DistributedDataParallel):
+        "Fill in the parameters that no later backward pass of this step can reach; send the message, if it is not sent."
         if not self._active: return
-        if self.message is not None:
-            self._send(wrapped, loss)
+        if self.message is not None and self.message.loss is not None:
+            # no output of the wrapped model was on the way: it was called without the wrapper
+            self._send(wrapped)
+        self._fill_unreachable(wrapped)
+
+    def _fill_unreachable(self, wrapped: DistributedDataParallel):
         if self.strict or not self._nodes: return
         if not (found := self.missing_parameters(wrapped)): return
         reached = reachable_parameters(self._nodes)
         self._fill([one for one in found if id(one[0]) not in reached])
 
-    def _send(self, wrapped: DistributedDataParallel, loss: torch.Tensor):
+    def _send(self, wrapped: DistributedDataParallel):
         flags = [] if self.strict else self._unused_so_far(wrapped)
-        self.message.send(loss, flags)
+        self.message.send(flags)
         if self.message.is_accepted(): return
         # the model was called without the wrapper, so the reducer does not expect gradients
         gradients = [(p, sparse, p.grad) for p, sparse in self._reduced if p is not self.message.slot]
         expect_gradients(wrapped)
-        for p, _, _ in gradients:
+        for p, _, grad in gradients:
+            if grad is None:
+                self._missing[id(p)] = p
             p.grad = None
         fill_with_zeros(
             [p for p, _, _ in gradients], [sparse for _, sparse, _ in gradients], [grad for _, _, grad in gradients]
         )
-        self.message.send(loss, flags)
+        self.message.send(flags)
 
     def _unused_so_far(self, wrapped: DistributedDataParallel) -> list[int]:
         "Return the indices, in the message, of the parameters that this process has not used in this step."

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import numpy as np
 import torch
 
-from ..args.training_args import MASKED_TOKEN, TrainingArguments
+from ..args.training_args import MASKED_TOKEN, TrainingArguments, hide_tokens
 from ..core.callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
 from ..core.columns import kept_losses, mean_or_nan
 from ..core.errors import warn
@@ -320,7 +320,8 @@ def record_act(
     origin = run.requested_by or ("callback" if run.phase in ("step", "tasks", "evaluate") else "")
     if origin:
         data["by"] = origin
-    run.history.note(kind, run.state.global_step, **data)
+    # the log may be published, and a subclass of the arguments may have tokens of its own
+    run.history.note(kind, run.state.global_step, **hide_tokens(data))
 
 def hide_token(run: RunState, text: str) -> str:
     "Replace the access token of a run in a text that is written, such as a line of the user's code."

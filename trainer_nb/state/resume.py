@@ -257,7 +257,7 @@ def load_checkpoint(
     wait_for_save(run)
     prepare(learner)
     folder = run.device.world.run_on_main(lambda: find(learner, place))
-    snapshot = read_snapshot(learner, folder)
+    snapshot = read_snapshot(learner, folder, everywhere=True)
     check_run_not_open(run, folder, snapshot)
     then = checkpoint_info(snapshot).get("given", {})
     edits = edited_settings(then, run.given_settings)
@@ -299,12 +299,20 @@ def restart_epoch_data(run: RunState, snapshot: Snapshot) -> list[str]:
             "ignore_data_skip=True"]
 
 # %% ../../nbs/07_state/09_resume.ipynb #7ddeeafa
-def read_snapshot(learner: TrainerBase, folder: Path) -> Snapshot:
+def read_snapshot(
+    learner: TrainerBase, folder: Path,
+    everywhere: bool = False,  # all processes call this; each one of a sharded run reads its shards if they are in files
+) -> Snapshot:
     "Read the snapshot in a folder of either layout."
-    return add_base_weights(
-        learner.run_state,
-        read_trainer_checkpoint(learner, folder) if is_trainer_checkpoint(folder) else read_checkpoint(folder),
-    )
+    run = learner.run_state
+    sharded = run.device.sharded_model if everywhere and run.device is not None else None
+    if is_trainer_checkpoint(folder):
+        snapshot = read_trainer_checkpoint(learner, folder)
+    elif sharded is None:
+        snapshot = read_checkpoint(folder)
+    else:
+        snapshot = read_checkpoint(folder, sharded.example, run.device.world)
+    return add_base_weights(run, snapshot)
 
 def relocate_best(state, shelf: Path):
     "Update the best checkpoint's path if the whole folder of checkpoints has been moved."
