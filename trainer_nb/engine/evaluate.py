@@ -23,12 +23,13 @@ from ..data.collate import map_tensors
 from ..data.loader import ResumableLoader
 from ..data.sampling import UNSHARDED, Cursor, RankShard
 from ..device.accelerator import unwrap
-from .dataloaders import count_samples
+from ..device.sharding import is_dtensor
+from .dataloaders import count_samples, is_overridden
 from .eval_outputs import EvalLoopOutput, EvalPrediction, LossGatherer, OutputGatherer
 from .eval_outputs import PredictionOutput
 from .loss import split_labels
 from .overrides import TrainerBase, check_batch_eval_metrics
-from .prepare import check_equal_lengths, prepare_model
+from .prepare import check_equal_lengths, prepare, prepare_model
 from .rollback import BufferBackup
 from .run_state import preserve_training_modes, run_modules
 from .signatures import accepted_kwargs, positional_args
@@ -36,10 +37,11 @@ from .streaming_metrics import OrderedBatches, StreamingMetrics, annotate_errors
 
 # %% auto #0
 __all__ = ['full_eval_dtype', 'cast_modules', 'cast_inputs', 'OptimizerWithModes', 'is_in_train_mode', 'averaged_weights',
-           'evaluation_mode', 'EvalBatches', 'eval_batches', 'warn_missing_labels', 'reduce_logits', 'EvalAccumulator',
-           'main_input', 'tensor_bytes', 'warn_large_predictions', 'free_gpu_memory', 'evaluation_loop',
-           'merge_processes', 'finish_evaluation', 'speed_metrics', 'timed_evaluation_loop', 'eval_dataloader',
-           'evaluate_dataset', 'predict_dataset', 'evaluate_datasets', 'dataset_name']
+           'prepare_for_evaluation', 'evaluation_mode', 'EvalBatches', 'eval_batches', 'warn_missing_labels',
+           'reduce_logits', 'EvalAccumulator', 'main_input', 'tensor_bytes', 'warn_large_predictions',
+           'free_gpu_memory', 'evaluation_loop', 'merge_processes', 'finish_evaluation', 'speed_metrics',
+           'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'predict_dataset', 'evaluate_datasets',
+           'find_dataset_name']
 
 # %% ../../nbs/06_engine/25_evaluate.ipynb #81890226
 def full_eval_dtype(args: TrainingArguments):
@@ -48,13 +50,19 @@ def full_eval_dtype(args: TrainingArguments):
 
 def cast_modules(
     modules, dtype,
-    weights: list,  # receives the parameters and their original data
+    weights: list,  # receives the modules, the names and the original parameters
 ):
-    "Convert weights and buffers to a dtype in place; the caller restores the buffers."
-    for p in modules.parameters():
-        if not p.is_floating_point(): continue
-        weights.append((p, p.data))
-        p.data = p.data.to(dtype)
+    "Replace weights and buffers by converted ones, except shards; the caller restores them."
+    # one for tied parameters
+    converted: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
+    for module in modules.modules():
+        for name, p in list(module._parameters.items()):
+            if p is None or not p.is_floating_point() or is_dtensor(p): continue
+            if p not in converted:
+                converted[p] = torch.nn.Parameter(p.detach().to(dtype), requires_grad=p.requires_grad)
+            weights.append((module, name, p))
+            # not p.data: another dtype there would remove the hooks with which DDP averages the gradients
+            setattr(module, name, converted[p])
     for module in modules.modules():
         for name, b in module._buffers.items():
             if b is not None and b.is_floating_point():
@@ -104,6 +112,18 @@ def averaged_weights(optimizer: torch.optim.Optimizer):
             torch._foreach_copy_([p.detach() for p in params], kept)
 
 # %% ../../nbs/06_engine/25_evaluate.ipynb #43068af9
+def prepare_for_evaluation(learner: TrainerBase):
+    "Prepare the model; where DeepSpeed divides its weights, build the engine that gathers them."
+    prepare_model(learner)
+    run = learner.run_state
+    strategy = run.device.deepspeed
+    if strategy is None or not strategy.divides_weights or strategy.engine is not None: return
+    if learner.train_dataset is not None:
+        prepare(learner)
+    else:
+        run.device.build_inference_engine()
+        run.wrapped_model = strategy.inference_model
+
 @contextmanager
 def evaluation_mode(
     learner: TrainerBase,
@@ -116,11 +136,11 @@ def evaluation_mode(
         interrupts.abortable = False
         if run.owner is None:
             interrupts.raise_on_first_press()
-        prepare_model(learner)
+        prepare_for_evaluation(learner)
         before = run.phase
         backup = BufferBackup(run_modules(run))
         generators = generator_states()
-        weights: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+        weights: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
         backup.keep()
         with preserve_training_modes(run_modules(run)):
             try:
@@ -130,7 +150,7 @@ def evaluation_mode(
                 (run.wrapped_model if isinstance(run.wrapped_model, torch.nn.Module) else run.model).eval()
                 if run.loss_module is not None:
                     run.loss_module.eval()
-                with averaged_weights(run.optimizer), run.device.activated():
+                with averaged_weights(run.optimizer), run.device.activated(), run.device.gathered_as(dtype):
                     try:
                         if dtype is not None:
                             cast_modules(run_modules(run), dtype, weights)
@@ -138,8 +158,8 @@ def evaluation_mode(
                         yield run
                     finally:
                         interrupts.abortable = False
-                        for p, data in weights:
-                            p.data = data
+                        for module, name, p in weights:
+                            setattr(module, name, p)
             except BaseException as error:
                 free_after_failure(error)
                 raise
@@ -362,7 +382,7 @@ def evaluation_loop(
                 learner,
                 dataloader,
                 run.device.world.rank_shard._replace(turns=True),
-                run.device.sharded_model is not None,
+                run.device.divides_weights,
             )
             keys = accepted_kwargs(learner.prediction_step, ignore_keys=ignore_keys)
             for k, (batch, n) in enumerate(batches):
@@ -390,8 +410,7 @@ def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:
     they are asked for: by predict(), or by an override of evaluation_loop()."""
     learner = found.learner
     world = learner.run_state.device.world
-    overridden = not type(learner).evaluation_loop.__module__.startswith("trainer_nb.")
-    everywhere = found.purpose == "Prediction" or overridden
+    everywhere = found.purpose == "Prediction" or is_overridden(learner, "evaluation_loop")
     streamed = found.streams.found()
     for gathered in (found.predictions, found.labels, found.inputs, found.losses):
         gathered.gather_processes(world)
@@ -508,7 +527,7 @@ def evaluate_datasets(
         metrics.update(evaluate_one(name if own and isinstance(name, str) else dataset, f"{prefix}_{name}"))
     return metrics
 
-def dataset_name(
+def find_dataset_name(
     own,  # the learner's evaluation set, or a dict of several
     given,  # what is evaluated: None, a set or a name
 ):

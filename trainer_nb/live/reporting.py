@@ -19,6 +19,7 @@ from ..core.callbacks import LoggerCallback, TrainerCallback, TrainerControl, Tr
 from ..core.errors import warn
 from ..core.history import History
 from ..engine.overrides import TrainerBase
+from ..state.async_save import save_to_temp_dir
 from .trackers import RunDescription, Tracker, WandB, make_tracker, resolve_trackers, tracker_config
 from .trackers import transformers_callback, unwrap_scalar, warn_ignored_variables
 
@@ -196,9 +197,10 @@ class WandBModelCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
         learner: TrainerBase | None = None, **kwargs
     ):
-        with tempfile.TemporaryDirectory() as folder:
-            # by all processes, each of which may hold a part of the weights
-            learner.save_model(folder)
+        # the main process decides for all, each of which may hold a part of the weights
+        world = learner.run_state.device.world
+        if world.broadcast_object(self.tracker_report(learner) is None): return
+        with save_to_temp_dir(learner) as folder:
             def send(run):
                 metadata = summary_numbers(run)
                 if args.load_best_model_at_end:
@@ -223,15 +225,19 @@ class WandBModelCallback(TrainerCallback):
                 file.write(path.read_bytes())
         return made
 
+    def tracker_report(self, learner: TrainerBase) -> ReportCallback | None:
+        "Return the callback that reports to W&B; None if there is none, or if it has failed in this run."
+        reports = [c for c in learner.run_state.callbacks.callbacks if isinstance(c, ReportCallback)]
+        report = next((c for c in reports if isinstance(c.tracker, WandB)), None)
+        return None if report is None or report.failed_run == learner.history.run_id else report
+
     def upload(
         self, args: TrainingArguments, state: TrainerState, learner: TrainerBase,
         send: Callable[[Any], None],  # called with W&B's run
     ):
         "Upload in the main process; warn if it fails."
-        if not state.is_world_process_zero: return
-        reports = [c for c in learner.run_state.callbacks.callbacks if isinstance(c, ReportCallback)]
-        report = next((c for c in reports if isinstance(c.tracker, WandB)), None)
-        if report is None or report.failed_run == learner.history.run_id: return
+        report = self.tracker_report(learner)
+        if not state.is_world_process_zero or report is None: return
         try:
             report.open(args, state, learner)
             send(report.tracker.run)
