@@ -12,7 +12,7 @@ from trainer_nb import InvalidOperation, Learner, Paused, differences
 from trainer_nb.display.charts import PLOTLY_MIME, SVG_MIME
 from trainer_nb.tune.lr_finder import LRFindResult
 from trainer_nb.tune.lr_trials import MAX_TRIALS, Trial, Untrained, candidate, candidate_range, compressed_schedule, held_out_loss
-from trainer_nb.tune.lr_trials import judge_trials, next_candidate, run_trial
+from trainer_nb.tune.lr_trials import judge_trials, next_candidate, try_rate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LOSS = nn.functional.cross_entropy
@@ -111,7 +111,7 @@ def test_a_trial_is_a_short_version_of_the_run(settings):
 def test_a_trial_over_the_whole_run_is_the_run():
     "With as many steps as the run, it ends with the loss that training ends with."
     learn = of_digits(learning_rate=1e-2, max_steps=20, per_device_eval_batch_size=64)
-    trial = run_trial(learn, 1e-2, 20)
+    trial = try_rate(learn, 1e-2, 20)
     assert trial == Trial(1e-2, pytest.approx(ended(1e-2, max_steps=20), rel=1e-6), 20)
 
 
