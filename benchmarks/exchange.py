@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 # bytes of the buckets of DistributedDataParallel: of the first one, and of all others
 FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
-SIZES = (8, 16, 64, 256, 1024)
+SIZES = (8, 64, 256, 1024)
 
 
 class Run(NamedTuple):

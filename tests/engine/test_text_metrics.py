@@ -289,3 +289,15 @@ def test_each_evaluation_set_has_its_texts(given):
 @pytest.mark.parametrize("samples", [0, -1, [], "the cat", {"text": "the cat"}], ids=str)
 def test_no_samples_are_an_error_at_once(samples):
     with pytest.raises(ValueError, match="has no samples; give their number"): TextSamplesCallback(samples)
+
+
+def test_the_histories_of_two_processes_have_the_same_events():
+    "So a run of which a process has died goes on from another one, and keeps the texts."
+    learn = learner(TextSamplesCallback(2, metrics=["exact_match"], max_new_tokens=2))
+    with learn.launch(2):
+        learn.step(2)
+        places = learn.run_on_all(lambda learn: learn.history.place())
+        events = learn.run_on_all(lambda learn: [(e["kind"], e["data"]) for e in learn.history.events if e["kind"] == "texts"])
+        logs = learn.run_on_all(lambda learn: [row for row in learn.state.log_history if "eval_texts_exact_match" in row])
+    assert places[0] == places[1] and events[0] == events[1] and len(events[0]) == 1 and logs[0] == logs[1] and len(logs[0]) == 1
+    assert len(text_samples(learn)) == 2

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .fields import mark_in_json
 from .names import REMOVED, RENAMED, REPLACED
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def args_to_json(
         except (TypeError, ValueError):
             return False
         return True
-    values = {k: v for k, v in args.to_dict().items() if not (k.endswith("_token") and v is not None)}
+    values = mark_in_json(args.to_dict(), args.saves_checkpoints)
+    values = {k: v for k, v in values.items() if not (k.endswith("_token") and v is not None)}
     return json.dumps({k: v for k, v in values.items() if is_plain(v) and k not in without}, indent=2) + "\n"
 
 def read_json_args(path: Path) -> dict[str, Any]:

@@ -589,6 +589,12 @@ def check_sharding(args: TrainingArguments) -> None:
             "save_only_model=True writes full weights, and state_dict_type='SHARDED_STATE_DICT' shards of a whole run;"
             " leave one of them out."
         )
+    for name, value in (("save_format", "trainer"), ("save_on_each_node", True)):
+        if sharding.separate_files and getattr(args, name) == value:
+            raise ValueError(
+                f"{name}={value!r} is for full weights, and state_dict_type='SHARDED_STATE_DICT' writes shards into one"
+                " folder; leave one of them out."
+            )
     if args.optim not in ELEMENTWISE_OPTIMIZERS:
         raise ValueError(
             f"optim={args.optim!r} cannot update sharded weights (fsdp); give one of"

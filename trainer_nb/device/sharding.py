@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 import torch
@@ -25,7 +25,8 @@ __all__ = ['Outline', 'UNSUPPORTED_STRATEGIES', 'is_dtensor', 'is_partitioned', 
            'partition_of', 'copy_into', 'gather_full', 'gather_full_per_machine', 'dtypes_and_shapes',
            'broadcast_tensors', 'concat_shards', 'check_launch_environment', 'HasShardedModel', 'HasDevice',
            'require_several_processes', 'require_unsharded', 'wrapped_layers', 'check_shardable', 'num_shards',
-           'make_mesh', 'precision_policy', 'shard_in_place', 'ShardedModel', 'clip_sharded_grad_norm']
+           'make_mesh', 'precision_policy', 'shard_in_place', 'ShardedModel', 'unscale_shards',
+           'clip_sharded_grad_norm']
 
 # %% ../../nbs/04_device/01_sharding.ipynb #08c909b8
 def is_dtensor(t: torch.Tensor) -> bool:
@@ -442,7 +443,7 @@ class ShardedModel:
         loss: torch.nn.Module | None = None,  # the loss function, if it is a module
         optimizers: Iterable[torch.optim.Optimizer] = (),  # created for the model
     ):
-        from torch.distributed.fsdp import FSDPModule
+        from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
         if not hasattr(FSDPModule, "reset_iter_state"):
             raise RuntimeError(
                 f"fsdp needs torch 2.13 or newer, which can reset a failed step; this is {torch.__version__}."
@@ -460,16 +461,29 @@ class ShardedModel:
         # indices of the parameters that have got a gradient in this step
         self._used: set[int] = set()
         self._handles = self._record_use()
+        for m in model.modules():
+            # transformers: generate() on all processes until the longest text has ended, LayerDrop in none
+            m._is_fsdp_managed_module = True
+        # gathers the root's weights, which a part of generate() uses without the root's forward()
+        if "generate" not in vars(model) and callable(getattr(model, "generate", None)):
+            register_fsdp_forward_method(model, "generate")
 
     @property
     def layers(self) -> list[torch.nn.Module]:
         "Return the layers that are wrapped separately."
         return [m for m in self._modules if m is not self.model]
 
+    @property
+    def example(self) -> torch.Tensor:
+        "Return a sharded parameter, from which the arrangement of all is known."
+        return next(p for p in self.model.parameters() if is_sharded(p))
+
     def _record_use(self) -> list[torch.utils.hooks.RemovableHandle]:
         "Record which gathered parameters get a gradient; torch fills in zeros for the others and does not report them."
         indices = {id(p): i for i, p in enumerate(self.model.parameters())}
         handles = []
+        # as the first forward pass does
+        self.model._get_fsdp_state()._lazy_init()
         for m in self._modules:
             # torch makes them when they are gathered first, and keeps them
             m.unshard()
@@ -509,6 +523,26 @@ class ShardedModel:
                 p._unsharded_param.grad = None
         return True
 
+    @contextmanager
+    def gathered_as(self, dtype: torch.dtype) -> Iterator[None]:
+        "Gather floating-point weights in another dtype inside the block; the shards do not change."
+        self.reshard()
+        params = [p for p in self._sharded_parameters() if p.sharded_param.is_floating_point()]
+        before = [(p, p.param_dtype, p.all_gather_outputs, p._unsharded_param) for p in params]
+        for p in params:
+            p.param_dtype = None if dtype == p.orig_dtype else dtype
+            # torch makes them again for the dtype
+            p.all_gather_outputs = []
+            del p._unsharded_param
+        try:
+            yield
+        finally:
+            self.reshard()
+            for p, param_dtype, outputs, gathered in before:
+                p.param_dtype = param_dtype
+                p.all_gather_outputs = outputs
+                p._unsharded_param = gathered
+
     def register_shards(self):
         """Register the shards as the modules' parameters, and change nothing else:
         another thread may be in the middle of a step."""
@@ -527,7 +561,10 @@ class ShardedModel:
             self._is_syncing = now
         return nullcontext()
 
-    def after_backward(self, loss: torch.Tensor):
+    def before_backward(self, loss: torch.Tensor, on_computed: Callable[[], None] | None):
+        "Do nothing: the loss is sent with the norm."
+
+    def after_backward(self):
         "Do nothing: gradients have been reduced."
 
     def broadcast_parameters(self) -> set[int]:
@@ -559,6 +596,29 @@ class ShardedModel:
         "Remove the hooks; torch keeps the state of a sharded model with its modules."
         for handle in self._handles:
             handle.remove()
+
+# %% ../../nbs/04_device/01_sharding.ipynb #2707b72e
+def unscale_shards(
+    scaler: torch.amp.GradScaler,
+    optimizer: torch.optim.Optimizer,
+    world: World,
+):
+    "Unscale gradients, some of which are sharded; let the scaler of each process know of overflows in any."
+    import torch.distributed as dist
+    groups = optimizer.param_groups
+    parts = []
+    for p in (p for g in groups for p in g["params"] if p.grad is not None):
+        # torch unscales DTensors and other tensors in one list, which fails
+        part = to_local(p).detach()
+        part.grad = to_local(p.grad)
+        parts.append(part)
+    try:
+        optimizer.param_groups = [{"params": parts}]
+        scaler.unscale_(optimizer)
+    finally:
+        optimizer.param_groups = groups
+    for found in scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=world.cpu_group if found.is_cpu else None)
 
 # %% ../../nbs/04_device/01_sharding.ipynb #140a7447
 def _sum_of_squares(

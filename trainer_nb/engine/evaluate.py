@@ -23,6 +23,7 @@ from ..data.collate import map_tensors
 from ..data.loader import ResumableLoader
 from ..data.sampling import UNSHARDED, Cursor, RankShard
 from ..device.accelerator import unwrap
+from ..device.sharding import is_dtensor
 from .dataloaders import count_samples, is_overridden
 from .eval_outputs import EvalLoopOutput, EvalPrediction, LossGatherer, OutputGatherer
 from .eval_outputs import PredictionOutput
@@ -49,13 +50,19 @@ def full_eval_dtype(args: TrainingArguments):
 
 def cast_modules(
     modules, dtype,
-    weights: list,  # receives the parameters and their original data
+    weights: list,  # receives the modules, the names and the original parameters
 ):
-    "Convert weights and buffers to a dtype in place; the caller restores the buffers."
-    for p in modules.parameters():
-        if not p.is_floating_point(): continue
-        weights.append((p, p.data))
-        p.data = p.data.to(dtype)
+    "Replace weights and buffers by converted ones, except shards; the caller restores them."
+    # one for tied parameters
+    converted: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
+    for module in modules.modules():
+        for name, p in list(module._parameters.items()):
+            if p is None or not p.is_floating_point() or is_dtensor(p): continue
+            if p not in converted:
+                converted[p] = torch.nn.Parameter(p.detach().to(dtype), requires_grad=p.requires_grad)
+            weights.append((module, name, p))
+            # not p.data: another dtype there would remove the hooks with which DDP averages the gradients
+            setattr(module, name, converted[p])
     for module in modules.modules():
         for name, b in module._buffers.items():
             if b is not None and b.is_floating_point():
@@ -133,7 +140,7 @@ def evaluation_mode(
         before = run.phase
         backup = BufferBackup(run_modules(run))
         generators = generator_states()
-        weights: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+        weights: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
         backup.keep()
         with preserve_training_modes(run_modules(run)):
             try:
@@ -143,7 +150,7 @@ def evaluation_mode(
                 (run.wrapped_model if isinstance(run.wrapped_model, torch.nn.Module) else run.model).eval()
                 if run.loss_module is not None:
                     run.loss_module.eval()
-                with averaged_weights(run.optimizer), run.device.activated():
+                with averaged_weights(run.optimizer), run.device.activated(), run.device.gathered_as(dtype):
                     try:
                         if dtype is not None:
                             cast_modules(run_modules(run), dtype, weights)
@@ -151,8 +158,8 @@ def evaluation_mode(
                         yield run
                     finally:
                         interrupts.abortable = False
-                        for p, data in weights:
-                            p.data = data
+                        for module, name, p in weights:
+                            setattr(module, name, p)
             except BaseException as error:
                 free_after_failure(error)
                 raise

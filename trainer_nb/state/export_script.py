@@ -29,6 +29,7 @@ __all__ = ['ACT_CODE', 'list_acts', 'literal_code', 'keyword_code', 'act_lines',
            'export_script', 'write_script']
 
 # %% ../../nbs/07_state/18_export_script.ipynb #4dfe214f
+from ..args.fields import is_given
 from ..args.training_args import TrainingArguments
 from ..core.errors import InvalidOperation, warn
 from ..core.records import ACT_FORMATTERS
@@ -225,7 +226,7 @@ def part_code(draft: ScriptDraft, part: str, node: ast.expr | None) -> str:
 def settings_code(draft: ScriptDraft, settings: Mapping[str, object]) -> list[str]:
     "Return the settings as keyword arguments, without defaults."
     defaults = TrainingArguments.defaults()
-    given = {k: v for k, v in settings.items() if v != defaults[k]}
+    given = {k: v for k, v in settings.items() if is_given(v, defaults[k])}
     codes = [f"{k}={draft.rename(k) if k == 'output_dir' else literal_code(v)}" for k, v in given.items()]
     args_class = type(draft.learner.args)
     if args_class is TrainingArguments: return codes
