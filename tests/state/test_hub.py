@@ -735,8 +735,11 @@ def test_what_a_killed_process_left_is_removed(hub, tmp_path):
 @pytest.mark.slow
 def test_two_processes_push_once(hub, tmp_path):
     learn = make(tmp_path/"out", hub_strategy="checkpoint", hub_always_push=True)
+    hub.fail = lambda method, path: time.sleep(0.3) if "/commit/" in path else None
     with learn.launch(2):
         learn.train()
+        # the end of training waits for the last push
+        assert len(hub.commits) == 6
         learn.push_to_hub("From here")
     assert hub.messages() == [f"Training in progress, step {i}{more}" for i in (2, 4, 6) for more in ("", ", checkpoint")] + ["From here"]
     assert hub.files("me/out")["model.safetensors"] == (tmp_path/"out"/"model.safetensors").read_bytes() == (tmp_path/"out"/"checkpoint-6"/"model.safetensors").read_bytes()

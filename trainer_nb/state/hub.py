@@ -42,9 +42,10 @@ __all__ = ['TOKEN_NAMES', 'PushFailed', 'hub_client', 'status_code', 'is_unreach
            'no_progress_bars', 'warn_quietly', 'get_uploader', 'pop_token', 'set_token', 'leave_repository',
            'place_in_hub', 'open_branch_repository', 'check_access', 'open_repository', 'ensure_repository',
            'announce_repository', 'rename_repository', 'WritesCard', 'plan_push', 'pushed_settings', 'draft_card',
-           'push_message', 'push_checkpoint', 'finish_pushes', 'begin_push', 'save_and_push', 'warn_unpushed',
-           'add_model_tags', 'await_push', 'wait_for_future', 'Repository', 'parse_repository', 'describe_read_failure',
-           'find_checkpoint', 'download_checkpoint', 'newest_checkpoint', 'describe_checkpoint']
+           'push_message', 'push_checkpoint', 'is_pushing', 'wait_for_processes', 'finish_pushes', 'begin_push',
+           'save_and_push', 'warn_unpushed', 'add_model_tags', 'await_push', 'wait_for_future', 'Repository',
+           'parse_repository', 'describe_read_failure', 'find_checkpoint', 'download_checkpoint', 'newest_checkpoint',
+           'describe_checkpoint']
 
 # %% ../../nbs/07_state/19_hub.ipynb #83f540f1
 class PushFailed(RuntimeError):
@@ -652,11 +653,28 @@ def push_checkpoint(
         )
 
 # %% ../../nbs/07_state/19_hub.ipynb #c5e85862
+def is_pushing(learner: TrainerBase) -> bool:
+    "Return whether this process pushes a run."
+    uploader = cast(Uploader | None, learner.run_state.uploader)
+    return uploader is not None and not uploader.is_done()
+
+def wait_for_processes(run: RunState) -> bool:
+    "Wait for the pushes of the processes that have the run; return False if an interrupt ended the waiting."
+    remote = run.remote_run
+    learner = None if run.learner is None else run.learner()
+    if remote is None or learner is None or not run.args.push_to_hub: return True
+    while any(remote.run_on_all(learner, is_pushing)):
+        time.sleep(0.1)
+        if run.interrupts.pressed:
+            run.interrupts.acknowledge()
+            return False
+    return True
+
 def finish_pushes(run: RunState) -> None:
     "Wait for the pushes of a run; warn if the last checkpoint was not pushed."
     uploader = cast(Uploader | None, run.uploader)
     if uploader is None or uploader.pid != os.getpid(): return
-    if not uploader.wait(run.interrupts):
+    if not (wait_for_processes(run) and uploader.wait(run.interrupts)):
         print("The push goes on in the background; learn.push_to_hub() waits for it and pushes again.", flush=True)
     if uploader.skipped is not None and run.finished:
         skipped, uploader.skipped = uploader.skipped, None
