@@ -30,7 +30,7 @@ from .unused_parameters import GradientMessage, UnusedParameters
 from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
 
 # %% auto #0
-__all__ = ['NO_CONTEXT', 'mixed_precision', 'check_fp16', 'should_use_cpu', 'kwargs_handlers', 'make_world',
+__all__ = ['NO_CONTEXT', 'NO_GROUP', 'mixed_precision', 'check_fp16', 'should_use_cpu', 'kwargs_handlers', 'make_world',
            'leave_process_group_at_exit', 'leave_process_group', 'abort_collectives', 'unwrap',
            'make_deepspeed_accelerator', 'IsolatedAccelerator', 'fills_in_gradients', 'ignored_by_ddp',
            'ReplicatedModel', 'Device', 'AsyncHostCopy', 'copy_in_stream_order', 'empty_device_cache']
@@ -261,6 +261,8 @@ class IsolatedAccelerator:
 
 # %% ../../nbs/04_device/05_accelerator.ipynb #n42f1dc4
 NO_CONTEXT = nullcontext()
+# instead of a number of exchanges
+NO_GROUP = -2
 _DDP_IGNORED = "_ddp_params_and_buffers_to_ignore"   # the attribute that DDP reads
 
 def fills_in_gradients(args: TrainingArguments) -> bool:
@@ -450,6 +452,11 @@ class Device:
         sharded = self.sharded_model
         return NO_CONTEXT if sharded is None or dtype is None else sharded.gathered_as(dtype)
 
+    @property
+    def problem(self) -> str:
+        "Return the error because of which messages between the processes were aborted; empty if there is none."
+        return self.sharded_model.problem if self.sharded_model is not None else ""
+
     @contextmanager
     def activated(self) -> Iterator[Device]:
         "Activate Accelerate's state and the model's patches inside the block."
@@ -586,9 +593,9 @@ class Device:
         return self._strategy.broadcast_parameters()
 
     def num_collectives(self) -> int:
-        "Return the number of exchanges between processes: equal if they are in sync; -1 after the last one."
+        "Return the number of exchanges between processes: equal if they are in sync; NO_GROUP after they were aborted."
         if self.world.is_single_process: return 0
-        if not torch.distributed.is_initialized(): return -1
+        if not torch.distributed.is_initialized(): return NO_GROUP
         return torch.distributed.group.WORLD._get_sequence_number_for_group()
 
     def reshard(self):
