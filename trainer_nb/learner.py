@@ -609,15 +609,16 @@ class TuningMixin(TrainerBase):
                 mode: str = "exp",                  # or "linear"
                 stop_factor: float | None = 4.0,    # stop at this multiple of the lowest mean loss; None: only if it is not finite
                 # names, or functions of (rates, losses)
-                suggest: str | Callable | Iterable[str | Callable] = ("valley", "slide", "minimum", "steep")
+                suggest: str | Callable | Iterable[str | Callable] = ("valley", "slide", "minimum", "steep"),
+                trial_steps: int | None = None      # steps of each trial with a candidate; None: chosen; 0: no trials
                ):
-        """Try increasing learning rates without leaving a trace; return the
-        losses, and the rates that the rules suggest.
+        """Try increasing learning rates, and train shortly with some candidates, without leaving a trace; return the
+        losses, the suggestion, which apply() sets, and the rates of the rules.
         Raise `InvalidOperation` in the middle of a step."""
         from trainer_nb.tune.lr_finder import lr_find
         begin_run(self)
         def progress(n: int): return search_progress(self.run_state, n)
-        return lr_find(self, start, end, num_steps, mode, stop_factor, suggest, progress)
+        return lr_find(self, start, end, num_steps, mode, stop_factor, suggest, trial_steps, progress)
 
     @checked
     @exclusive

@@ -244,3 +244,22 @@ def test_a_process_that_dies_blocks_no_other_for_long():
         with pytest.raises(RuntimeError, match="ended by SIGKILL"): learn.step(4)
         assert time.monotonic() - start < 90 and learn.state.global_step >= 4
         learn.step(2)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU cannot hold two parts")
+@pytest.mark.parametrize("settings", [dict(fp16=True), dict(fsdp_config={"cpu_offload": True}), dict(fsdp_config={"activation_checkpointing": True, "activation_checkpointing_offload": True}), dict(torch_compile=True),
+                                      dict(fsdp_config={"state_dict_type": "SHARDED_STATE_DICT"})], ids=["fp16", "offload", "recompute", "compile", "shards"])
+def test_the_modes_of_a_model_in_shards(settings, tmp_path):
+    "The same bytes however the run is split, also over a checkpoint."
+    def learner(name, **more):
+        torch.manual_seed(0)
+        return hard_learner(**GPU, **settings, **more, model=Deep(), gradient_accumulation_steps=2, fsdp=True, output_dir=str(tmp_path / name), save_strategy="no")
+    one, split, again = learner("one"), learner("split"), learner("again")
+    one.launch(2, train=True)
+    with split.launch(2):
+        split.step(2)
+        split.save_checkpoint(tmp_path / "two")
+        assert split.rewind(1).different == []
+        split.train()
+    with again.launch(2): again.load_checkpoint(tmp_path / "two"); again.train()
+    assert unequal(outcome(one), outcome(split)) == [] and unequal(outcome(one), outcome(again)) == []

@@ -1,10 +1,10 @@
 "The modes of a sharded model, each with the same numbers as without it and the same exactness: host offload, data types, recomputed layers, compilation, hybrid sharding, experts, generation, adapters."
-import os, signal, tempfile, threading
+import math, os, signal, tempfile, threading, time
 
 import pytest, torch
 from safetensors.torch import load_file
 
-from sharded import Block, counted, make, same, same_run
+from sharded import Block, Net, counted, make, same, same_run
 from trainer_nb import Learner, TrainerCallback
 from trainer_nb.core.errors import Paused
 
@@ -110,6 +110,40 @@ def test_where_the_numbers_are():
         assert found == {"inward": [gathered], "blocks.0.inner": [gathered] * calls} and said == {reduced} and shards == {"torch.float32"}
 
 
+def put_scaler(learn):
+    "Of torch, for the CPU: mixed precision in float16 needs a GPU."
+    learn.run_state.device.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=4)
+
+
+def overflow(learn):
+    if os.environ["RANK"] == "1": hook = learn.model.blocks[0].inner.register_full_backward_hook(lambda m, given, out: hook.remove() or tuple(g * float("inf") for g in given))
+
+
+def scale(learn): return learn.run_state.device.scaler.get_scale()
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", pytest.param("adamw_torch_fused", marks=pytest.mark.slow)])
+def test_the_scaler_of_fp16(optim):
+    "A power of two leaves no trace in the numbers; an overflow in one process skips the update in all; the scale goes back with a snapshot."
+    plain, learn = make(eval_strategy="no", optim=optim), make(eval_strategy="no", optim=optim)
+    plain.launch(2, train=True)
+    with learn.launch(2):
+        learn.evaluate()
+        learn.run_on_all(put_scaler)
+        learn.step(4)
+        learn.snapshot("four")
+        assert learn.run_on_all(scale) == [2048.0, 2048.0]
+        before = learn.snapshot().tensors["weights/inward.weight"]
+        learn.run_on_all(overflow)
+        [record] = learn.step()
+        assert not math.isfinite(record.grad_norm) and learn.run_on_all(scale) == [1024.0, 1024.0] and torch.equal(before, learn.snapshot().tensors["weights/inward.weight"])
+        assert math.isfinite(learn.step()[0].grad_norm)
+        learn.restore("four")
+        assert learn.run_on_all(scale) == [2048.0, 2048.0]
+        learn.train()
+    same(plain, learn)
+
+
 def test_no_layer_to_compute_again():
     learn = make(fsdp_config={"auto_wrap_policy": "NO_WRAP", "activation_checkpointing": True})
     with pytest.raises(ValueError, match="name them in transformer_layer_cls_to_wrap"), learn.launch(2): learn.step()
@@ -185,6 +219,42 @@ def test_an_expert_without_tokens_in_one_process(settings):
     for (name, a), b in zip(alone.model.named_parameters(), many.model.parameters()):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=2e-6, msg=name)
         if name in before: assert torch.equal(before[name], b) and b not in many.optimizer.state
+
+
+class Dropping(Net):
+    "Skips blocks at random (LayerDrop), or the first one in each third pass."
+    def __init__(self, at_random): super().__init__(0.0); self.at_random = at_random
+    def forward(self, x):
+        x = self.inward(x)
+        for i, b in enumerate(self.blocks):
+            if self.training and (torch.rand(()) < 0.5 if self.at_random else i == 0 and self.calls.item() % 3 == 1): continue
+            x = b(x)
+        if self.training: self.calls += 1
+        return (self.out(x) + 0.1 * self.twin(x.tanh())) * self.scale + self.shift
+
+
+@pytest.mark.parametrize("settings", [{}, pytest.param(dict(gradient_accumulation_steps=2, fsdp_config={"activation_checkpointing": True}), marks=pytest.mark.slow),
+                                      pytest.param(dict(gradient_checkpointing=True), marks=pytest.mark.slow)])
+def test_a_layer_that_some_processes_skip(settings):
+    "Each process draws for itself: an error within seconds that says what to type, instead of waiting forever or using another layer's weights. DDP trains it."
+    torch.manual_seed(0)
+    begun = time.monotonic()
+    learn = make(model=Dropping(True), eval_strategy="no", **settings)
+    with pytest.raises(ValueError, match=r"all processes have to run the same wrapped layers\. Switch off .*layerdrop=0\.0"), learn.launch(2): learn.train()
+    assert time.monotonic() - begun < 60
+    ddp = make(model=Dropping(True), eval_strategy="no", **settings | dict(fsdp=None, fsdp_config=None))
+    ddp.launch(2, train=True)
+    assert ddp.state.global_step == ddp.state.max_steps
+    around = make(model=Dropping(True), eval_strategy="no", fsdp_config={"auto_wrap_policy": "NO_WRAP"})   # what the error says: the module around them
+    around.launch(2, train=True)
+    assert around.state.global_step == around.state.max_steps
+
+
+def test_a_layer_that_all_processes_skip_in_the_same_passes():
+    alone, many = make(model=Dropping(False), fsdp=None, eval_strategy="no", per_device_train_batch_size=8), make(model=Dropping(False), eval_strategy="no")
+    alone.train()
+    many.launch(2, train=True)
+    torch.testing.assert_close(torch.tensor(counted(alone)), torch.tensor(counted(many)), rtol=1e-4, atol=1e-5)
 
 
 # ---- evaluation

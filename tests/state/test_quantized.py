@@ -385,3 +385,12 @@ def test_on_two_processes(folder, tmp_path, kind):
     home.load_checkpoint(tmp_path/"checkpoint-3")
     assert home.state.global_step == 3 and learn.state.global_step == 6
     assert {weight_digest(o) for o in read_only_weights(learn.model)} == {weight_digest(o) for o in read_only_weights(home.model)}
+
+
+@pytest.mark.slow
+def test_a_quantized_base_is_not_divided(folder, tmp_path):
+    "The error says what to type, and the run goes on with it."
+    learn = learner(qlora(folder, "nf4"), tmp_path, fsdp=True)
+    with pytest.raises(ValueError, match="quantized weights cannot be divided here; leave it out"), learn.launch(num_processes=2): learn.step()
+    learn.args.fsdp = None
+    with learn.launch(num_processes=2): assert learn.step()[0].step == 1

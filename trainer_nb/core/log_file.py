@@ -211,9 +211,12 @@ class FileClaim:
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
         self.fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0))
+        # False on a system without locks
+        self.is_locked = False
         try:
             if sys.platform != "win32":
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.is_locked = True
         except BlockingIOError:
             self.drop()
             raise BlockingIOError(

@@ -406,18 +406,18 @@ class CountingCollate:
         collate: Callable[[list], Any],
         size: int | None,
         share: RankShard = UNSHARDED,
-        everyone: bool = False,  # return lists of the batches and weights of all processes
+        all_ranks: bool = False,  # return lists of the batches and weights of all processes
     ):
         self.collate = collate
         self.size = size
         self.share = share
-        self.everyone = everyone
+        self.all_ranks = all_ranks
     def __call__(self, given: tuple[list, StreamMark | None] | None):
         if given is None: return None
         group, mark = given
         try:
             with making_batch():
-                if not self.everyone: return *self._own(group, self.share), mark
+                if not self.all_ranks: return *self._own(group, self.share), mark
                 batches, samples, weights = collate_for_all(self.share, partial(self._own, group))
                 return batches, samples, weights, mark
         except StopIteration as error:
@@ -502,11 +502,11 @@ class StreamSource(BatchSource):
         loader: DataLoader,
         seed: int,
         share: RankShard = UNSHARDED,
-        everyone: bool = False,  # yield lists of the batches and weights of all processes
+        all_ranks: bool = False,  # yield lists of the batches and weights of all processes
     ):
         self.loader = loader
         self.share = share
-        self.everyone = everyone
+        self.all_ranks = all_ranks
         self._workers = None
         try:
             self.batches = len(loader) // share.together if loader.drop_last else -(-len(loader) // share.together)
@@ -557,7 +557,7 @@ class StreamSource(BatchSource):
         stream.then = bookmark["batch_size"] if bookmark else size
         stream.marks = marks
         stream.last = last if workers else -1
-        counted = CountingCollate(with_seeded_generators(self.loader.collate_fn), size, self.share, self.everyone)
+        counted = CountingCollate(with_seeded_generators(self.loader.collate_fn), size, self.share, self.all_ranks)
         readers = {"num_workers": workers, "batch_size": size}
         self.bookmark = readers
         if workers and self._workers is None:

@@ -24,9 +24,9 @@ from ..args.deepspeed_args import is_deepspeed_enabled, make_plugin
 from .collectives import SINGLE_PROCESS, World, check_rank_variables, remind_while_connecting
 from .collectives import world_size
 from .model_patches import PatchSet
-from .sharding import ShardedModel, check_launch_environment
-from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine
-from .unused_parameters import GradientMessage, UnusedParameters
+from .sharding import ShardedModel, check_launch_environment, unscale_shards
+from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine, launcher_variables
+from .unused_parameters import GradientMessage, LayerOrder, UnusedParameters
 from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
 
 # %% auto #0
@@ -405,6 +405,7 @@ class Device:
         # called when a backward pass has been queued, before the device waits for other processes
         self.on_computed: Callable[[], None] | None = None
         self._uses_deepspeed = is_deepspeed_enabled(args)
+        self._layer_order: LayerOrder | None = None
         self._sharding_config = None if self.world.is_single_process else resolve_sharding(args.fsdp, args.fsdp_config)
 
     @property
@@ -460,7 +461,9 @@ class Device:
     @contextmanager
     def activated(self) -> Iterator[Device]:
         "Activate Accelerate's state and the model's patches inside the block."
-        with self._isolated.activated(), self.patches.activated():
+        # DeepSpeed reads a launcher's variables in each forward pass
+        alone = self._uses_deepspeed and self.world.is_single_process
+        with self._isolated.activated(), self.patches.activated(), launcher_variables() if alone else NO_CONTEXT:
             yield self
 
     def activate(self):
@@ -505,6 +508,8 @@ class Device:
                     optimizers,
                 )
         self._strategy = sharded or strategy
+        if sharded is not None:
+            self._layer_order = LayerOrder(model, sharded.layers, self.world)
         return wrapped
 
     def _make_message(self, model: torch.nn.Module) -> GradientMessage | None:
@@ -567,6 +572,14 @@ class Device:
         (loss if scaler is None else scaler.scale(loss)).backward()
         self._strategy.after_backward()
 
+    def unscale(self, optimizer: torch.optim.Optimizer):
+        "Unscale the gradients; do nothing without a scaler."
+        if self.scaler is None: return
+        if self.sharded_model is None:
+            self.scaler.unscale_(optimizer)
+        else:
+            unscale_shards(self.scaler, optimizer, self.world)
+
     def reset_scaler(self):
         "Replace the scaler by one with the same scale and no state of a failed step."
         if self.scaler is None: return
@@ -614,9 +627,10 @@ class Device:
         self._isolated.release()
 
     def _release_strategy(self):
-        if self._strategy is not None:
-            self._strategy.release()
-        self._strategy = None
+        for part in (self._strategy, self._layer_order):
+            if part is not None:
+                part.release()
+        self._strategy = self._layer_order = None
 
 # %% ../../nbs/04_device/05_accelerator.ipynb #0b8c7ff1
 _COPY_STREAMS: dict[torch.device, torch.cuda.Stream] = {}

@@ -87,7 +87,8 @@ def check_rank_variables(environment: Mapping[str, str] = os.environ):
     "Raise ValueError for a launcher's variables that are incomplete, or that a notebook's kernel has."
     given = [name for name in (*RANK_VARIABLES, *MASTER_VARIABLES) if name in environment]
     size = int(environment.get("WORLD_SIZE") or 1)
-    if size == 1 and "LOCAL_RANK" not in environment: return
+    # as in Accelerate, -1 stands for a run in one process
+    if size == 1 and int(environment.get("LOCAL_RANK") or -1) == -1: return
     needed = (*(name for name in RANK_VARIABLES if name != "LOCAL_RANK"), *MASTER_VARIABLES)
     missing = [name for name in needed if name not in environment]
     if any(name in environment for name in MPI_VARIABLES): return

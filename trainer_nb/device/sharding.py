@@ -26,7 +26,8 @@ __all__ = ['Outline', 'UNSUPPORTED_STRATEGIES', 'is_dtensor', 'is_partitioned', 
            'partition_of', 'copy_into', 'gather_full', 'gather_full_per_machine', 'dtypes_and_shapes',
            'broadcast_tensors', 'concat_shards', 'check_launch_environment', 'HasShardedModel', 'HasDevice',
            'require_several_processes', 'require_unsharded', 'wrapped_layers', 'check_shardable', 'num_shards',
-           'make_mesh', 'precision_policy', 'shard_in_place', 'ShardedModel', 'clip_sharded_grad_norm']
+           'make_mesh', 'precision_policy', 'shard_in_place', 'ShardedModel', 'unscale_shards',
+           'clip_sharded_grad_norm']
 
 # %% ../../nbs/04_device/01_sharding.ipynb #08c909b8
 def is_dtensor(t: torch.Tensor) -> bool:
@@ -614,6 +615,29 @@ class ShardedModel:
         self._order.release()
         for handle in self._handles:
             handle.remove()
+
+# %% ../../nbs/04_device/01_sharding.ipynb #2707b72e
+def unscale_shards(
+    scaler: torch.amp.GradScaler,
+    optimizer: torch.optim.Optimizer,
+    world: World,
+):
+    "Unscale gradients, some of which are sharded; let the scaler of each process know of overflows in any."
+    import torch.distributed as dist
+    groups = optimizer.param_groups
+    parts = []
+    for p in (p for g in groups for p in g["params"] if p.grad is not None):
+        # torch unscales DTensors and other tensors in one list, which fails
+        part = to_local(p).detach()
+        part.grad = to_local(p.grad)
+        parts.append(part)
+    try:
+        optimizer.param_groups = [{"params": parts}]
+        scaler.unscale_(optimizer)
+    finally:
+        optimizer.param_groups = groups
+    for found in scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=world.cpu_group if found.is_cpu else None)
 
 # %% ../../nbs/04_device/01_sharding.ipynb #140a7447
 def _sum_of_squares(

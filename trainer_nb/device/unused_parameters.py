@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 
 import torch
@@ -15,9 +17,11 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
+from .collectives import World
+
 # %% auto #0
-__all__ = ['missing_indices', 'reduced_parameters', 'expect_gradients', 'fill_with_zeros', 'reachable_parameters', 'output_nodes',
-           'GradientMessage', 'UnusedParameters']
+__all__ = ['DEVIATION_TIMEOUT', 'missing_indices', 'reduced_parameters', 'expect_gradients', 'fill_with_zeros',
+           'reachable_parameters', 'output_nodes', 'GradientMessage', 'UnusedParameters', 'LayerOrder']
 
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900005
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+:([\d, ]+)")
@@ -316,3 +320,92 @@ class UnusedParameters:
     def _nothing_arrived(self) -> bool:
         grad, version = self._before
         return self._watched.grad is grad and (grad is None or grad._version == version)
+
+# %% ../../nbs/04_device/03_unused_parameters.ipynb #f10d138f
+# seconds that a process waits for the others to deviate from the first pass as it does
+DEVIATION_TIMEOUT = 20.0
+
+class LayerOrder:
+    "Check that all processes run the same wrapped layers of a sharded model, in training."
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        layers: Iterable[torch.nn.Module],  # wrapped ones, without the model
+        world: World,
+        patience: float = 300.0,  # seconds to wait for the others in the first pass
+    ):
+        self._names = {id(m): name for name, m in model.named_modules()}
+        self._world = world
+        self._patience = patience
+        # of the first pass; None until it has ended
+        self._first: list[str] | None = None
+        self._current: list[str] = []
+        self._num_compared = 0
+        self._key = world.broadcast_object(uuid.uuid4().hex)
+        self._handles = [
+            model.register_forward_pre_hook(self._begin, prepend=True),
+            model.register_forward_hook(self._end),
+            # before the hook of torch that gathers the weights
+            *(m.register_forward_pre_hook(self._enter, prepend=True) for m in layers),
+        ]
+
+    def _is_checked(self, m: torch.nn.Module) -> bool:
+        "Return whether a call belongs to a training pass; the backward pass may compute a layer again."
+        if torch.compiler.is_compiling(): return False
+        return m.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
+
+    def _begin(self, model: torch.nn.Module, given: tuple):
+        if self._is_checked(model):
+            self._current = []
+
+    def _enter(self, layer: torch.nn.Module, given: tuple):
+        if self._is_checked(layer):
+            self._check(self._names[id(layer)])
+
+    def _end(self, model: torch.nn.Module, given: tuple, output: object):
+        if not self._is_checked(model): return
+        if self._first is None or len(self._current) != len(self._first):
+            self._compare("")
+        if self._first is None:
+            self._first = self._current
+
+    def _check(self, name: str):
+        "Record a layer; compare it with that of the others if it is not the one of the first pass."
+        position = len(self._current)
+        self._current.append(name)
+        if self._first is None or position >= len(self._first) or self._first[position] != name:
+            self._compare(name)
+
+    def _compare(
+        self,
+        name: str,  # of the layer that is about to run; empty at the end of a pass
+    ):
+        "Wait for the others, and raise ValueError unless they are at the same layer."
+        store = torch.distributed.distributed_c10d._get_default_store()
+        self._num_compared += 1
+        def place(rank: int, number: int) -> str: return f"{self._key}/{number}/{rank}"
+        store.set(place(self._world.rank, self._num_compared), name or " ")
+        seconds = self._patience if self._first is None else DEVIATION_TIMEOUT
+        others = [rank for rank in range(self._world.size) if rank != self._world.rank]
+        try:
+            store.wait([place(rank, self._num_compared) for rank in others], timedelta(seconds=seconds))
+            found = {rank: store.get(place(rank, self._num_compared)).decode().strip() for rank in others}
+        except RuntimeError:
+            # a timeout: they run the layers of the first pass
+            missing = (self._first or [])[len(self._current) - bool(name):][:1]
+            found = dict.fromkeys(others, missing[0] if missing else "")
+        # all have read the one before
+        store.delete_key(place(self._world.rank, self._num_compared - 1))
+        for rank, other in found.items():
+            if other == name: continue
+            def said(layer: str) -> str: return f"runs {layer!r}" if layer else "ends the pass"
+            raise ValueError(
+                f"Rank {self._world.rank} {said(name)} where rank {rank} {said(other)}: with fsdp, all processes have to"
+                " run the same wrapped layers. Switch off what skips layers at random (LayerDrop: layerdrop=0.0 in the"
+                " model's configuration), or wrap the module around them instead (transformer_layer_cls_to_wrap)."
+            )
+
+    def release(self):
+        "Remove the hooks."
+        for handle in self._handles:
+            handle.remove()

@@ -304,8 +304,7 @@ def finalize_gradients(
     """Unscale and clip the gradients; return their norm before clipping, on the device, and the mean loss.
     The norm is None where the update does both, with DeepSpeed."""
     run = learner.run_state
-    if run.device.scaler is not None:
-        run.device.scaler.unscale_(run.optimizer)
+    run.device.unscale(run.optimizer)
     norm = None
     if run.device.engine is not None:
         pass

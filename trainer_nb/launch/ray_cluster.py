@@ -10,6 +10,7 @@ import logging
 import os
 import platform
 import re
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -20,10 +21,10 @@ from typing import Any
 from .ray_agent import installed_version
 
 # %% auto #0
-__all__ = ['FIRST_WAIT', 'RESTART_WAIT', 'BASIC_PACKAGES', 'EXACT_PACKAGES', 'MAX_SEARCHED', 'import_ray', 'RayCluster',
-           'cpus_per_process', 'process_resources', 'describe_number', 'reserve', 'modules_in', 'is_installed',
-           'split_modules', 'module_files', 'search_paths', 'data_files', 'describe_here', 'find_problems',
-           'check_nodes']
+__all__ = ['CONNECT_SECONDS', 'FIRST_WAIT', 'RESTART_WAIT', 'BASIC_PACKAGES', 'EXACT_PACKAGES', 'MAX_SEARCHED', 'import_ray',
+           'cast', 'ask', 'RayCluster', 'cpus_per_process', 'process_resources', 'describe_number', 'reserve',
+           'modules_in', 'is_installed', 'split_modules', 'module_files', 'search_paths', 'data_files', 'describe_here',
+           'find_problems', 'check_nodes']
 
 # %% ../../nbs/11_launch/08_ray_cluster.ipynb #830cbdff
 def import_ray() -> ModuleType:
@@ -36,6 +37,28 @@ def import_ray() -> ModuleType:
         raise ImportError(
             'launch(cluster="ray") needs Ray, here and on the nodes: pip install "trainer_nb[ray]".'
         ) from error
+
+def cast(
+    method: Any,  # of an actor
+    *args,
+):
+    "Call a method of an actor without waiting for its result; nothing happens without a connection."
+    try:
+        # without a connection, Ray would start a cluster
+        if import_ray().is_initialized():
+            method.remote(*args)
+    except Exception:
+        # the actor, or the connection, has ended
+        pass
+
+def ask(method: Any, *args) -> Any:
+    "Call a method of an actor, and return its result. Raise ConnectionError without a connection."
+    ray = import_ray()
+    if not ray.is_initialized(): raise ConnectionError("The connection to the cluster was closed.")
+    return ray.get(method.remote(*args))
+
+# seconds to wait for the answer of a port
+CONNECT_SECONDS = 5.0
 
 class RayCluster:
     "Hold the connection to a cluster of Ray."
@@ -58,6 +81,7 @@ class RayCluster:
         "Connect to the cluster, unless this process is connected. Raise ConnectionError if it does not answer."
         ray = import_ray()
         if ray.is_initialized(): return
+        self._check_port(os.environ.get("RAY_ADDRESS", "") if self.address == "ray" else self.address)
         mode = os.environ.get("RAY_AUTH_MODE")
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
         if self.address == "ray":
@@ -67,11 +91,7 @@ class RayCluster:
         try:
             ray.init(**options)
         except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise ConnectionError(
-                f"cluster={self.address!r}: the cluster cannot be reached ({reason}). Check the address, and with `ray"
-                " status` on its head node that it runs and has the same versions of Ray and Python."
-            ) from error
+            raise self._unreachable(error) from error
         finally:
             if mode is None:
                 # set by Ray for a cluster that it has started; another cluster may have no token
@@ -83,6 +103,27 @@ class RayCluster:
         if not self.is_own: return
         self.is_own = False
         import_ray().shutdown()
+
+    def _check_port(
+        self,
+        address: str,  # with host and port, or anything else, which Ray looks up
+    ):
+        "Raise ConnectionError if nothing listens at an address, which Ray would try for minutes."
+        found = re.fullmatch(r"(?:ray://)?([^/\s:]+):(\d+)", address)
+        if found is None: return
+        try:
+            socket.create_connection((found[1], int(found[2])), timeout=CONNECT_SECONDS).close()
+        except OSError as error:
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: Exception) -> ConnectionError:
+        "Return the error about a cluster that does not answer."
+        lines = str(error).strip().splitlines()
+        return ConnectionError(
+            f"cluster={self.address!r}: the cluster cannot be reached ({lines[0] if lines else type(error).__name__})."
+            " Check the address, and with `ray status` on its head node that it runs and has the same versions of Ray"
+            " and Python."
+        )
 
     def num_gpus(self) -> int:
         "Return the number of GPUs of the cluster."

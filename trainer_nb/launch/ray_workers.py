@@ -17,9 +17,9 @@ from .message_channel import encode_message, message_file
 from .outcomes import RemoteError
 from .pool_messages import THREAD_NAME, PoolMessages, StartupStages, WorkerHandle
 from .ray_agent import NodeAgent
-from .ray_cluster import BASIC_PACKAGES, RayCluster, check_nodes, data_files
-from .ray_cluster import describe_here, import_ray, module_files, modules_in, process_resources
-from .ray_cluster import reserve, search_paths, split_modules
+from .ray_cluster import BASIC_PACKAGES, RayCluster, ask, cast, check_nodes
+from .ray_cluster import data_files, describe_here, import_ray, module_files, modules_in
+from .ray_cluster import process_resources, reserve, search_paths, split_modules
 from .serialization import release_packed, shared_path
 
 # %% auto #0
@@ -85,11 +85,7 @@ class RayLink:
 
     def kill(self):
         "Make the agent end the process, and those that it has started."
-        try:
-            self.agent.kill.remote()
-        except Exception:
-            # the agent, or the connection, has ended
-            pass
+        cast(self.agent.kill)
 
     def kill_group(self):
         "Do nothing: the agent ends the whole group."
@@ -109,11 +105,10 @@ class RayLink:
         "Do nothing: there are no files here."
 
     def _write(self):
-        ray = import_ray()
         for number, message in enumerate(iter(self.outbox.get, None), start=1):
             path = message_file(message)
             try:
-                ray.get(self.agent.deliver.remote(number, message, path, self.upload(path) if path else None))
+                ask(self.agent.deliver, number, message, path, self.upload(path) if path else None)
             except Exception as error:
                 # no later message may arrive without this one
                 self._lose(error)
@@ -125,7 +120,7 @@ class RayLink:
         has_ended = False
         while not has_ended and not self.is_closing:
             try:
-                messages = ray.get(self.agent.receive.remote(num_received))
+                messages = ask(self.agent.receive, num_received)
                 for number, kind, *content in messages:
                     num_received = number
                     if kind == "connected":
@@ -147,7 +142,9 @@ class RayLink:
     def _lose(self, error: Exception):
         "Record that the agent does not answer."
         if self.is_closing or self.reason: return
-        if type(error).__name__ == "OutOfMemoryError":
+        if isinstance(error, ConnectionError):
+            self.reason = "was lost when the connection to the cluster was closed,"
+        elif type(error).__name__ == "OutOfMemoryError":
             self.reason = f"was ended by Ray, because memory ran out on the node {self.address},"
         else:
             self.reason = f"was lost with its node {self.address}"
@@ -280,11 +277,7 @@ class RayWorkers:
         with self._upload_lock:
             self._uploads.pop(path, None)
         for agent in self._agents:
-            try:
-                agent.release.remote(path)
-            except Exception:
-                # the agent, or the connection, has ended
-                pass
+            cast(agent.release, path)
         release_packed(blob)
 
     def close(self):

@@ -65,7 +65,16 @@ def recover_run(
         is_current = True
     else:
         candidates = [*failed, *alive] if isinstance(cause, Failed) else alive
-        is_current = restart_processes(remote, learner, candidates)
+        try:
+            is_current = restart_processes(remote, learner, candidates)
+        except Exception as error:
+            if isinstance(cause, Died) and learner.run_state.remote_run is None:
+                step = learner.state.global_step
+                error.add_note(
+                    f"The process of rank {cause.rank} {cause.how} after step {reached}, and no new processes could be"
+                    f" started. The run is back in this process, after step {step}{describe_lost(reached - step)}."
+                )
+            raise
     step = learner.state.global_step
     if isinstance(cause, Died):
         is_before = bool(alive) and is_current

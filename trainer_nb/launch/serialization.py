@@ -166,7 +166,9 @@ def make_scratch_folder(
     remove_dead_folders(parent or tempfile.gettempdir())
     folder = tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=parent)
     Path(folder, "stem").write_text(stem)
-    _CLAIMS[folder] = FileClaim(Path(folder, "lock"))
+    # under another name until it is locked: otherwise another process could lock it first, and remove the folder
+    _CLAIMS[folder] = FileClaim(Path(folder, "lock.new"))
+    os.rename(os.path.join(folder, "lock.new"), os.path.join(folder, "lock"))
     return folder
 
 def remove_scratch_folder(folder: str):
@@ -187,6 +189,10 @@ def remove_dead_folders(parent: str):
             claim = FileClaim(Path(folder, "lock"))
         except OSError:
             # its process is alive, or it belongs to another user
+            continue
+        if not claim.is_locked:
+            # a file system without locks, where no folder is known to be dead
+            claim.drop()
             continue
         try:
             if stem := Path(folder, "stem").read_text():

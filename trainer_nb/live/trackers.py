@@ -18,12 +18,13 @@ from ..args.training_args import TrainingArguments
 from ..args.validation import is_module_installed, is_tracker_installed, is_variable_set, tracker_names
 from ..core.callbacks import TrainerCallback
 from ..core.errors import warn
+from ..display.tables import markdown_table
 
 # %% auto #0
 __all__ = ['RUN_SUMMARY_KEYS', 'TEXTS_NAME', 'OWN_RUNS', 'TRACKER_CLASSES', 'IGNORED_VARIABLES', 'prefix_log_names',
-           'unwrap_scalar', 'numeric_values', 'tracked_row', 'texts_table', 'RunDescription', 'to_plain',
-           'model_settings', 'tracker_config', 'Tracker', 'TensorBoard', 'WandB', 'Trackio', 'MLflow',
-           'AccelerateTracker', 'make_accelerate_tracker', 'CodeCarbon', 'resolve_trackers', 'transformers_callback',
+           'unwrap_scalar', 'numeric_values', 'tracked_row', 'RunDescription', 'to_plain', 'model_settings',
+           'tracker_config', 'Tracker', 'TensorBoard', 'WandB', 'Trackio', 'MLflow', 'AccelerateTracker',
+           'make_accelerate_tracker', 'CodeCarbon', 'resolve_trackers', 'transformers_callback',
            'warn_ignored_variables', 'make_tracker']
 
 # %% ../../nbs/10_live/02_trackers.ipynb #31cacc00
@@ -57,11 +58,7 @@ def tracked_row(logs: dict, step: int) -> dict:
 # the name of generated texts in a tracker
 TEXTS_NAME = "eval/texts"
 
-def texts_table(rows: list[dict]) -> str:
-    "Return rows as a table in Markdown, one line per row."
-    def cell(value: Any) -> str: return str("" if value is None else value).replace("|", "\\|").replace("\n", "<br>")
-    lines = [[*rows[0]], ["---"] * len(rows[0]), *([*row.values()] for row in rows)]
-    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
+
 
 # %% ../../nbs/10_live/02_trackers.ipynb #2a0e1e92
 class RunDescription(NamedTuple):
@@ -145,7 +142,7 @@ class TensorBoard(Tracker):
         self.writer.flush()
 
     def log_texts(self, rows: list[dict], step: int):
-        self.writer.add_text(TEXTS_NAME, texts_table(rows), step)
+        self.writer.add_text(TEXTS_NAME, markdown_table(rows), step)
         self.writer.flush()
 
     def back(self, step: int):
@@ -220,7 +217,7 @@ class Trackio(Tracker):
         self.run.log(tracked_row(logs, step), step=step)
 
     def log_texts(self, rows: list[dict], step: int):
-        self.run.log({TEXTS_NAME: texts_table(rows), "train/global_step": step}, step=step)
+        self.run.log({TEXTS_NAME: markdown_table(rows), "train/global_step": step}, step=step)
 
     def close(self):
         import trackio
@@ -288,7 +285,7 @@ class MLflow(Tracker):
 
     def log_texts(self, rows: list[dict], step: int):
         import mlflow
-        mlflow.MlflowClient().log_text(self.id, texts_table(rows), f"{TEXTS_NAME}/step-{step}.md")
+        mlflow.MlflowClient().log_text(self.id, markdown_table(rows), f"{TEXTS_NAME}/step-{step}.md")
 
     def close(self):
         import mlflow
@@ -334,7 +331,7 @@ class AccelerateTracker(Tracker):
         self.tracker.log(numeric_values(prefix_log_names(logs), (int, float, str)), step=step)
 
     def log_texts(self, rows: list[dict], step: int):
-        self.tracker.log({TEXTS_NAME: texts_table(rows)}, step=step)
+        self.tracker.log({TEXTS_NAME: markdown_table(rows)}, step=step)
 
     def close(self):
         self.tracker.finish()

@@ -40,7 +40,7 @@ from .model_files import add_base_weights, read_weights_for_model
 
 # %% auto #0
 __all__ = ['describe_unusable_checkpoints', 'resolve_checkpoint', 'is_checkpoint', 'no_checkpoint_message', 'edited_settings',
-           'check_edits', 'describe_edits', 'effective_settings', 'checkpoint_info', 'check_train_data',
+           'check_edits', 'describe_edits', 'effective_settings', 'checkpoint_info', 'fit_train_data',
            'describe_environment_change', 'load_history', 'read_log_history', 'ResumeReport', 'continue_stopped_run',
            'load_checkpoint', 'restart_epoch_data', 'read_snapshot', 'relocate_best', 'check_run_not_open',
            'restore_checkpoint', 'load_best_weights', 'load_best_on_main', 'load_best_everywhere', 'find_best_folder',
@@ -152,9 +152,9 @@ def checkpoint_info(snapshot: Snapshot) -> dict:
     "Return the values in a checkpoint besides the run."
     return snapshot.values.get("about", {})
 
-def check_train_data(learner: TrainerBase, snapshot: Snapshot) -> list[str]:
-    """Return warnings about the data. In the middle of an epoch of data with another length, continue at the same
-    position of the new order; raise ValueError for a length that is unknown now, or was."""
+def fit_train_data(learner: TrainerBase, snapshot: Snapshot) -> list[str]:
+    """Return warnings about the data. In the middle of an epoch of data with another length, move the snapshot to the
+    same position of the new order; raise ValueError for a length that is unknown now, or was."""
     then = checkpoint_info(snapshot).get("data", {})
     now = describe_train_data(learner)
     cursor = snapshot.values["cursor"]
@@ -265,7 +265,7 @@ def load_checkpoint(
     try:
         check_edits(edits, then)
         anew = restart_epoch_data(run, snapshot)
-        said = anew + check_train_data(learner, snapshot)
+        said = anew + fit_train_data(learner, snapshot)
         check_snapshot(run, snapshot)
     except ValueError as error:
         raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
