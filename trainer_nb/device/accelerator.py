@@ -291,14 +291,14 @@ class ReplicatedModel:
         message: GradientMessage | None = None,  # that was registered while the model was wrapped
     ):
         self.wrapped = wrapped
-        self.message = message
+        self.message = message if isinstance(wrapped, DistributedDataParallel) else None
         self._world = world
         own = None if message is None else message.slot
         self._requires_grad = [p.requires_grad for p in wrapped.parameters() if p is not own]
         self._is_averaged = isinstance(wrapped, DistributedDataParallel)
         self._unused: UnusedParameters | None = None
         if self._is_averaged and fills_in_gradients(args):
-            self._unused = UnusedParameters(wrapped, args.ddp_find_unused_parameters is False, message)
+            self._unused = UnusedParameters(wrapped, args.ddp_find_unused_parameters is False, self.message)
 
     def sync_context(
         self,
