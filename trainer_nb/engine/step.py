@@ -614,7 +614,8 @@ def take_step(
             while step.more():
                 step.substep()
             step.complete_gradients()
-    except BaseException:
+    except BaseException as error:
         rollback_step(step)
+        if isinstance(error, Exception) and run.device.problem: raise RuntimeError(run.device.problem) from error
         raise
     return commit_step(step)
