@@ -67,10 +67,10 @@ def is_unreachable(error: BaseException) -> bool:
 
 _REMEDIES = {  # status: what it means and what to type
     401: "the access token is missing, wrong or expired; `hf auth login` stores a new one, or give hub_token=",
-    403: "the access token may not do this; make one that may write at {endpoint}/settings/tokens, and give hub_token="
-         " or call `hf auth login`",
-    404: "it is not there, or not for this access token; learn.init_hf_repo() creates it, and hub_model_id='owner/name'"
-         " names another one",
+    403: "the access token has no write permission; create one that has it at {endpoint}/settings/tokens, and give"
+         " hub_token= or call `hf auth login`",
+    404: "the repository does not exist, or the access token has no access to it; learn.init_hf_repo() creates it,"
+         " and hub_model_id='owner/name' names another one",
     413: "the files are too large for one request; `pip install hf_xet` uploads them in parts",
     429: "these are too many requests for the Hub; save less often, or push with hub_strategy='end'",
 }
@@ -86,7 +86,7 @@ def describe_push_failure(error: BaseException, repo_id: str) -> str:
     if status in _REMEDIES:
         return f"{status} for {repo_id}: {_REMEDIES[status].format(endpoint=constants.ENDPOINT)}"
     if status is not None and status >= 500:
-        return f"{status}: {constants.ENDPOINT} has a problem at present"
+        return f"{status}: {constants.ENDPOINT} failed; try again later"
     if status is not None:
         return f"{status} for {repo_id}: {first_line(getattr(error, 'server_message', None) or error)}"
     if is_unreachable(error):
@@ -807,7 +807,8 @@ def describe_read_failure(error: BaseException, repo_id: str) -> str:
     if type(error).__name__ == "RevisionNotFoundError": return f"{repo_id} has no such branch or commit"
     if status_code(error) in (401, 403, 404):
         return (
-            f"{status_code(error)}: it is not there, or not for this access token; check the name, and `hf auth login`"
+            f"{status_code(error)}: the repository does not exist, or the access token has no access to it; check the"
+            " name, and `hf auth login`"
             " stores a token that may read it"
         )
     return describe_push_failure(error, repo_id)
