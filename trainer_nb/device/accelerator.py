@@ -453,11 +453,6 @@ class Device:
         sharded = self.sharded_model
         return NO_CONTEXT if sharded is None or dtype is None else sharded.gathered_as(dtype)
 
-    @property
-    def problem(self) -> str:
-        "Return the error because of which messages between the processes were aborted; empty if there is none."
-        return self.sharded_model.problem if self.sharded_model is not None else ""
-
     @contextmanager
     def activated(self) -> Iterator[Device]:
         "Activate Accelerate's state and the model's patches inside the block."

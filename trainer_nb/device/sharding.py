@@ -9,7 +9,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 import torch
@@ -18,7 +18,6 @@ from ..args.training_args import TrainingArguments
 from ..args.parallel import ShardedPrecision, ShardingConfig, is_fsdp_enabled
 from ..core.errors import InvalidOperation
 from .collectives import World
-from .layer_order import LayerOrder
 
 # %% auto #0
 __all__ = ['Outline', 'UNSUPPORTED_STRATEGIES', 'is_dtensor', 'is_partitioned', 'to_local', 'is_sharded', 'shard_dim',
@@ -462,9 +461,6 @@ class ShardedModel:
         # indices of the parameters that have got a gradient in this step
         self._used: set[int] = set()
         self._handles = self._record_use()
-        names = {m: name or "the model" for name, m in model.named_modules()}
-        store = torch.distributed.distributed_c10d._get_default_store().clone()
-        self._order = LayerOrder({names[m]: m for m in self._modules}, world.rank, world.size, store)
         for m in model.modules():
             # transformers: generate() on all processes until the longest text has ended, LayerDrop in none
             m._is_fsdp_managed_module = True
@@ -563,24 +559,10 @@ class ShardedModel:
             self.model.set_requires_gradient_sync(now)
             self.model.set_is_last_backward(now)
             self._is_syncing = now
-        return self._in_order(now, first)
-
-    @contextmanager
-    def _in_order(self, last: bool, first: bool) -> Iterator[None]:
-        "Record the layers that are called in the block."
-        self._order.begin(first)
-        yield
-        if last:
-            self._order.end()
-
-    @property
-    def problem(self) -> str:
-        "Return the error because of which messages between the processes were aborted; empty if there is none."
-        return self._order.problem
+        return nullcontext()
 
     def before_backward(self, loss: torch.Tensor, on_computed: Callable[[], None] | None):
-        "Record the beginning of the backward pass; the loss is sent with the norm."
-        self._order.backward()
+        "Do nothing: the loss is sent with the norm."
 
     def after_backward(self):
         "Do nothing: gradients have been reduced."
@@ -612,7 +594,6 @@ class ShardedModel:
 
     def release(self):
         "Remove the hooks; torch keeps the state of a sharded model with its modules."
-        self._order.release()
         for handle in self._handles:
             handle.remove()
 

@@ -614,8 +614,7 @@ def take_step(
             while step.more():
                 step.substep()
             step.complete_gradients()
-    except BaseException as error:
+    except BaseException:
         rollback_step(step)
-        if isinstance(error, Exception) and run.device.problem: raise RuntimeError(run.device.problem) from error
         raise
     return commit_step(step)
