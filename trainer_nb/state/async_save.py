@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import inspect
 import os
+import shutil
 import tempfile
 import threading
 from dataclasses import replace
@@ -33,6 +34,7 @@ from .checkpoint_dirs import MANIFEST_NAME, CorruptCheckpoint, atomic_directory,
 from .checkpoint_dirs import invalidate, invalidate_abandoned, list_checkpoints, move_aside
 from .checkpoint_dirs import rotate_checkpoints, sweep, verify_checkpoint
 from .data_fingerprint import describe_train_data
+from .engine_checkpoint import write_engine_files
 from .hf_checkpoint import trainer_layout_info, write_trainer_checkpoint
 from .model_files import get_processor
 
@@ -206,6 +208,8 @@ def save_checkpoint_async(
             "The model writes its weights itself (save_pretrained), which it cannot do while each process has a part of"
             " them (fsdp or deepspeed)."
         )
+    writes_engine = run.device.engine is not None and run.args.save_format == "trainer" and not run.args.save_only_model
+    engine_files = write_engine_files(run, place) if writes_engine else None
     snapshot: Snapshot | None
     if run.args.save_only_model:
         with averaged_weights(run.optimizer):
@@ -219,7 +223,7 @@ def save_checkpoint_async(
     # after the snapshot, which must not contain the event of the push
     push = run.uploader.plan_push(learner, place) if own and run.uploader is not None else None
     try:
-        saver.start(make_checkpoint_writer(learner, snapshot, place, own, push), snapshot, place.parent, undo)
+        saver.start(make_checkpoint_writer(learner, snapshot, place, own, push, engine_files), snapshot, place.parent, undo)
     except BaseException:
         if push is not None:
             push(None)
@@ -307,6 +311,7 @@ def make_checkpoint_writer(
     learner: TrainerBase, snapshot: Snapshot, place,
     own,  # one of the run's own checkpoints, to which the limit applies
     push=None,  # called with the complete folder before older ones are deleted, or with None if it cannot be written
+    engine_files: Path | None = None,  # a folder with files of DeepSpeed's engine, which go into the checkpoint
 ):
     "Return a function that writes a checkpoint and raises SaveFailed with a one-sentence cause."
     run = learner.run_state
@@ -335,11 +340,15 @@ def make_checkpoint_writer(
             ) as folder:
                 about.update(strip_log_history(snapshot, history), beside=ensure_log_on_disk(history, beside, folder))
                 (folder / JSON_FILE).write_text(settings, encoding="utf-8")
+                if engine_files is not None:
+                    shutil.copytree(engine_files, folder, dirs_exist_ok=True)
                 write(package, folder)
             written = place
         except Exception as error:
             raise SaveFailed(describe_save_failure(place, error)) from error
         finally:
+            if engine_files is not None:
+                shutil.rmtree(engine_files, ignore_errors=True)
             if push is not None:
                 push(written)
         try:
