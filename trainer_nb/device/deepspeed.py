@@ -124,7 +124,7 @@ def is_engine(model: torch.nn.Module) -> bool:
     "Return whether a module is an engine of DeepSpeed around the model."
     return type(model).__module__ == "deepspeed.runtime.engine"
 
-# %% ../../nbs/04_device/04b_deepspeed.ipynb #65c4cc72
+# %% ../../nbs/04_device/04b_deepspeed.ipynb #fd816a2b
 class EngineState(NamedTuple):
     "Hold the part of a process of the engine's state: references to its tensors, or copies."
     groups: list[FlatGroup]
@@ -168,6 +168,8 @@ class DeepSpeedModel:
     ) -> Any:
         "Build the engine; return DeepSpeed's schedule if the configuration describes one, None otherwise."
         from accelerate.utils import DummyOptim
+        if self._kept is not None:
+            self._check_trainable()
         import_deepspeed(self._accelerator.device, self._log_level())
         self._plugin.hf_ds_config.trainer_config_finalize(self._args, self.model, num_steps)
         if optimizer is not None:
@@ -268,10 +270,15 @@ class DeepSpeedModel:
         """Return whether the engine exists and trains the parameters that are trainable now.
         Raise InvalidOperation if parameters were frozen or unfrozen after it was built."""
         if not self.is_trainable: return False
-        if self._requires_grad == [p.requires_grad for p in self.model.parameters()]: return True
+        self._check_trainable()
+        return True
+
+    def _check_trainable(self):
+        "Raise InvalidOperation unless the parameters are trainable that the flat tensors hold."
+        if self._requires_grad == [p.requires_grad for p in self.model.parameters()]: return
         raise InvalidOperation(
             "DeepSpeed's flat tensors hold the parameters that were trainable when the run began; set requires_grad as it"
-            " was, or save a checkpoint, and resume from it in a new Learner with the other layers frozen."
+            " was, or save the model with learn.save_model(folder) and begin a new run with other layers frozen."
         )
 
     def discard_step(self) -> bool:
