@@ -278,7 +278,10 @@ class TrainerCompatMixin:
         return draft_model_card(self.args, self.state, self.run_state.model, name, None, *facts, dataset_tags=known)
 
     def _card_datasets(self) -> dict[str, Any]:
-        evaluation = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"evaluation": self.eval_dataset}
+        if not isinstance(self.eval_dataset, dict):
+            return {"training": self.train_dataset, "evaluation": self.eval_dataset}
+        # a name of theirs may be "training"
+        evaluation = {f"evaluation: {name}": data for name, data in self.eval_dataset.items()}
         return {"training": self.train_dataset, **evaluation}
 
     def _known_datasets(self) -> list[str]:

@@ -53,13 +53,17 @@ def test_the_trainers_settings_mean_what_they_mean_there():
 
 
 @pytest.mark.parametrize("settings, words", [
-    (dict(fsdp="hybrid_shard"), "hybrid_shard"), (dict(fsdp="full_shard offload"), "offload"), (dict(fsdp_config={"version": 1}), "version 1"),
-    (dict(fsdp_config={"cpu_offload": True}), "cpu_offload"), (dict(fsdp_config={"activation_checkpointing": True}), "activation_checkpointing"),
-    (dict(fsdp_config={"state_dict_type": "SHARDED_STATE_DICT"}), "state_dict_type"), (dict(fsdp_config={"cpu_ram_efficient_loading": True}), "cpu_ram_efficient_loading"),
-    (dict(fsdp_config={"fsdp_backward_prefetch": "BACKWARD_PRE"}), "backward_prefetch"), (dict(fsdp_config={"xla": True}), "XLA"), (dict(fsdp_config={"mesh": 2}), "no key 'mesh'"),
+    (dict(fsdp="no_shard"), "is DDP; leave fsdp out"), (dict(fsdp="full_shard sideways"), "'sideways' is unsupported"), (dict(fsdp_config={"version": 3}), "is not 2"),
+    (dict(fsdp_config={"cpu_offload": 1}), "'cpu_offload': 1} should be True or False"), (dict(fsdp_config={"activation_checkpointing": True}, gradient_checkpointing=True), "compute the layers again"),
+    (dict(fsdp_config={"activation_checkpointing_offload": True}), "activation_checkpointing=True in fsdp_config"),
+    (dict(fsdp_config={"state_dict_type": "LOCAL_STATE_DICT"}), "'FULL_STATE_DICT' or 'SHARDED_STATE_DICT'"),
+    (dict(fsdp_config={"state_dict_type": "SHARDED_STATE_DICT"}, save_only_model=True), "save_only_model=True writes full weights"),
+    (dict(fsdp_config={"mixed_precision_policy": "int8"}), "with 'fp16', 'bf16', 'fp32'"), (dict(fsdp_config={"mixed_precision_policy": {"buffer_dtype": "bf16"}}), "'buffer_dtype': 'bf16'"),
+    (dict(fsdp_config={"dp_shard_size": True}), "a number of processes"), (dict(fsdp_config={"ignored_modules": "head"}), "ignored_modules"),
+    (dict(fsdp_config={"sharding_strategy": "NO_SHARD"}), "leave fsdp out"), (dict(fsdp_config={"xla": True}), "XLA"), (dict(fsdp_config={"mesh": 2}), "no key 'mesh'"),
     (dict(fsdp="full_shard", fsdp_config={"reshard_after_forward": False}), "contradict"),
     (dict(fsdp_config="nowhere.json"), "nowhere.json"), (dict(fsdp=None, fsdp_config={"auto_wrap_policy": "NO_WRAP"}), "without fsdp=True"),
-    (dict(fp16=True), "fp16"), (dict(optim="adafactor"), "adafactor"), (dict(ddp_find_unused_parameters=True), "ddp_find_unused_parameters")])
+    (dict(optim="adafactor"), "adafactor"), (dict(ddp_find_unused_parameters=True), "ddp_find_unused_parameters")])
 def test_what_is_not_honoured_is_refused_by_name(settings, words):
     with pytest.raises(ValueError, match=words): TrainingArguments(**{"fsdp": True} | settings)
 
@@ -72,8 +76,8 @@ def test_one_process_is_told_what_to_type(monkeypatch):
     assert not learn.history.rows.whole() and learn.state.global_step == 0 and learn.evaluate()["eval_loss"] > 0
     learn.args.fsdp = None
     assert learn.step(1)[0].step == 1
-    for name, value, words in (("ACCELERATE_USE_FSDP", "true", "fsdp=True"), ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR", "compile"),
-                               ("ACCELERATE_USE_PARALLELISM_CONFIG", "true", "parallelism_config"), ("ACCELERATE_MIXED_PRECISION", "bf16", "bf16=True")):
+    for name, value, words in (("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR", "compile"),
+                                ("ACCELERATE_USE_PARALLELISM_CONFIG", "true", "parallelism_config"), ("ACCELERATE_MIXED_PRECISION", "bf16", "bf16=True")):
         with monkeypatch.context() as m:
             m.setenv(name, value)
             with pytest.raises(ValueError, match=words): make(fsdp=None).step()

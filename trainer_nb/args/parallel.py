@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import Enum
@@ -17,18 +17,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..core.errors import suggest_names
+from ..core.errors import suggest_names, warn
 
 if TYPE_CHECKING:
     from trainer_nb.args.training_args import TrainingArguments
 
 # %% auto #0
-__all__ = ['ACCELERATOR_KEYS', 'ACCUMULATION_KEYS', 'WRAP_POLICIES', 'FSDP_KEYS', 'FIXED_FSDP_KEYS', 'FSDP_WORDS',
+__all__ = ['ACCELERATOR_KEYS', 'ACCUMULATION_KEYS', 'WRAP_POLICIES', 'FSDP_KEYS', 'FSDP1_KEYS', 'FIXED_FSDP_KEYS', 'FSDP_WORDS',
            'ELEMENTWISE_OPTIMIZERS', 'UNTESTED_WITH_FSDP', 'DDP_FIELDS', 'Ranks', 'ParallelMode', 'device_of',
            'log_level', 'connect_processes', 'first_process_first', 'check_config_keys', 'read_accelerator_config',
            'without', 'check_accelerator_config', 'splits_batches', 'dispatches_batches', 'syncs_each_batch',
-           'ShardingConfig', 'parse_bool', 'read_fsdp_config', 'check_fsdp_config', 'fsdp_words_to_config',
-           'is_fsdp_enabled', 'resolve_sharding', 'build_sharding_config', 'check_sharding']
+           'ShardedPrecision', 'ShardingConfig', 'parse_bool', 'read_fsdp_config', 'plain_precision_policy',
+           'read_fsdp_plugin', 'check_fsdp_config', 'without_effect', 'fsdp_words_to_config', 'strategy_to_config',
+           'is_fsdp_enabled', 'resolve_sharding', 'build_sharding_config', 'fsdp_config_from_environment',
+           'convert_sharding', 'check_sharding']
 
 # %% ../../nbs/02_args/02_parallel.ipynb #acd5fb10
 class Ranks(NamedTuple):
@@ -228,42 +230,58 @@ def syncs_each_batch(args: TrainingArguments) -> bool:
 # %% ../../nbs/02_args/02_parallel.ipynb #224b75ae
 WRAP_POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 
+class ShardedPrecision(NamedTuple):
+    "Hold the names of the data types of a sharded model; None: that of the weights."
+    param_dtype: str | None = None  # of gathered weights
+    reduce_dtype: str | None = None  # of gradients while they are reduced; None: param_dtype
+    output_dtype: str | None = None  # of the outputs of wrapped layers
+    cast_forward_inputs: bool = True  # whether the inputs of wrapped layers are converted to param_dtype
+
 class ShardingConfig(NamedTuple):
     "Describe how a model is sharded among processes."
     policy: str = "TRANSFORMER_BASED_WRAP"  # one of WRAP_POLICIES
     classes: tuple[str, ...] | None = None  # names of layer classes to wrap; None: those declared by the model
     min_params: int = 0  # SIZE_BASED_WRAP: wrap modules with more parameters than this
     reshard: bool = True  # free the weights after the forward pass and gather them again for the backward pass
+    offload: bool = False  # keep shards, gradients and optimizer state on the host
+    shard_size: int | None = None  # number of processes that hold one copy; None: all; 0: those of a machine
+    precision: ShardedPrecision | None = None  # None: as bf16 and fp16 imply
+    recompute: bool = False  # compute wrapped layers again in the backward pass
+    offload_inputs: bool = False  # keep the inputs of these layers on the host
+    separate_files: bool = False  # each process writes its shards
 
 # %% ../../nbs/02_args/02_parallel.ipynb #9d5ff8e7
-FSDP_KEYS = ("version", "reshard_after_forward", "auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params")
-_FSDP1_ONLY = "it belongs to version 1 of FSDP, and only version 2 is supported"
+FSDP_KEYS = (
+    "version", "reshard_after_forward", "sharding_strategy", "auto_wrap_policy", "transformer_layer_cls_to_wrap",
+    "min_num_params", "cpu_offload", "dp_shard_size", "mixed_precision_policy",
+    "activation_checkpointing", "activation_checkpointing_offload", "cpu_ram_efficient_loading", "state_dict_type",
+)
+# key: value that describes version 2
+FSDP1_KEYS: dict[str, Any] = {
+    "forward_prefetch": False,
+    "backward_prefetch": "NO_PREFETCH",
+    "use_orig_params": True,
+    "sync_module_states": True,
+    "limit_all_gathers": True,
+}
 _NO_XLA = "XLA is unsupported"
 FIXED_FSDP_KEYS: dict[str, tuple[Any, str]] = {  # key: (accepted value, reason why no other is)
-    "cpu_offload": (False, "weights stay on their device"),
-    "activation_checkpointing": (False, "activations are kept"),
-    "cpu_ram_efficient_loading": (
-        False,
-        "learn.launch() passes the weights in shared memory; with other launchers each process constructs the model",
-    ),
-    "state_dict_type": ("FULL_STATE_DICT", "checkpoints always contain the full weights"),
     "xla": (False, _NO_XLA),
     "xla_fsdp_v2": (False, _NO_XLA),
     "xla_fsdp_settings": ({}, _NO_XLA),
     "xla_fsdp_grad_ckpt": (False, _NO_XLA),
-    "forward_prefetch": (False, _FSDP1_ONLY),
-    "backward_prefetch": ("NO_PREFETCH", _FSDP1_ONLY),
-    "use_orig_params": (True, _FSDP1_ONLY),
-    "sync_module_states": (True, _FSDP1_ONLY),
-    "limit_all_gathers": (True, _FSDP1_ONLY),
-    "sharding_strategy": ("FULL_SHARD", _FSDP1_ONLY),
+    "ignored_modules": (None, "an optimizer cannot update sharded and complete weights together"),
 }
-# options in `fsdp` when it is a string
-FSDP_WORDS: dict[str, dict[str, bool]] = {
+# options in `fsdp` when it is a string; also the strategies of version 1, by number as well
+FSDP_WORDS: dict[str, dict[str, Any]] = {
     "full_shard": {"reshard_after_forward": True},
     "shard_grad_op": {"reshard_after_forward": False},
+    "hybrid_shard": {"reshard_after_forward": True, "dp_shard_size": 0},
+    "hybrid_shard_zero2": {"reshard_after_forward": False, "dp_shard_size": 0},
+    "offload": {"cpu_offload": True},
     "auto_wrap": {},
 }
+_STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 
 # %% ../../nbs/02_args/02_parallel.ipynb #277d9d46
 def parse_bool(value: Any) -> Any:
@@ -272,76 +290,163 @@ def parse_bool(value: Any) -> Any:
     return {"true": True, "false": False}.get(value.lower(), value)
 
 def read_fsdp_config(
-    fsdp_config: Any,  # a dictionary, the path of a JSON file, or None
+    fsdp_config: Any,  # a dictionary, the path of a JSON file, accelerate's plugin, or None
 ) -> dict[str, Any]:
-    "Return the keys of a configuration without the prefix `fsdp_`; raise ValueError if the file cannot be read."
+    """Return the keys of a configuration without the prefix `fsdp_`, as plain values.
+    Raise ValueError if the file cannot be read."""
     if isinstance(fsdp_config, str):
         try:
             fsdp_config = json.loads(Path(fsdp_config).expanduser().read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise ValueError(f"fsdp_config={fsdp_config!r} cannot be read as a JSON file ({error}).") from None
-    config = fsdp_config or {}
+    config = read_fsdp_plugin(fsdp_config) if hasattr(fsdp_config, "fsdp_version") else fsdp_config or {}
     if not isinstance(config, dict):
         raise ValueError("fsdp_config contains no dictionary of keys and values.")
-    return {k.removeprefix("fsdp_"): parse_bool(v) for k, v in config.items() if v is not None}
+    config = {k.removeprefix("fsdp_"): parse_bool(v) for k, v in config.items() if v is not None}
+    if "mixed_precision_policy" in config:
+        config["mixed_precision_policy"] = plain_precision_policy(config["mixed_precision_policy"])
+    return config
+
+def plain_precision_policy(policy: Any) -> dict[str, Any]:
+    "Return the data types of a policy by name; raise ValueError for one that is unknown."
+    # as accelerate has it: one name for all three
+    if isinstance(policy, (str, torch.dtype)):
+        policy = dict.fromkeys(("param_dtype", "reduce_dtype", "output_dtype"), policy)
+    names = ShardedPrecision._fields
+    if not isinstance(policy, Mapping):
+        policy = {name: getattr(policy, name) for name in names if hasattr(policy, name)}
+    short = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+    plain = {k: short.get(v, v) if isinstance(v, str) else v for k, v in policy.items() if v is not None}
+    plain = {k: str(v).removeprefix("torch.") if isinstance(v, torch.dtype) else v for k, v in plain.items()}
+    for key, value in plain.items():
+        if key in names and (isinstance(value, bool) if key == names[-1] else value in short.values()): continue
+        raise ValueError(
+            f"fsdp_config={{'mixed_precision_policy': {{{key!r}: {value!r}}}}} is unsupported; the keys are"
+            f" {', '.join(names[:-1])}, with {', '.join(map(repr, short))}, and {names[-1]}, with True or False."
+        )
+    return plain
+
+def read_fsdp_plugin(plugin: Any) -> dict[str, Any]:
+    "Return the options of accelerate's FullyShardedDataParallelPlugin; raise ValueError for a function as a policy."
+    policy = plugin.auto_wrap_policy
+    named = {"transformer_auto_wrap_policy": WRAP_POLICIES[0], "size_based_auto_wrap_policy": WRAP_POLICIES[1]}
+    name = getattr(policy, "__name__", None)
+    if policy is not None and name not in named:
+        raise ValueError(
+            "fsdp_config is a plugin whose auto_wrap_policy is a function; give the name of a policy, with"
+            " transformer_cls_names_to_wrap or min_num_params."
+        )
+    strategy = plugin.sharding_strategy if plugin.reshard_after_forward is None else plugin.reshard_after_forward
+    offload = plugin.cpu_offload
+    same = ("ignored_modules", "activation_checkpointing", "activation_checkpointing_offload",
+            "cpu_ram_efficient_loading", "mixed_precision_policy")
+    return {
+        "version": plugin.fsdp_version,
+        "auto_wrap_policy": WRAP_POLICIES[2] if policy is None else named[name],
+        "transformer_layer_cls_to_wrap": plugin.transformer_cls_names_to_wrap,
+        "min_num_params": plugin.min_num_params,
+        "reshard_after_forward": strategy if isinstance(strategy, bool) else strategy.name,
+        # of version 1: an object with a flag; of version 2: a policy, by its class
+        "cpu_offload": type(offload).__name__ == "CPUOffloadPolicy" or getattr(offload, "offload_params", False),
+        "state_dict_type": plugin.state_dict_type.name,
+    } | {key: getattr(plugin, key, None) for key in same}
 
 def check_fsdp_config(config: Mapping[str, Any]) -> None:
     "Raise ValueError for the first key that is unknown or unsupported."
+    known = [*FSDP_KEYS, *FSDP1_KEYS, *FIXED_FSDP_KEYS]
     for key, value in config.items():
-        if key in FSDP_KEYS: continue
-        if key not in FIXED_FSDP_KEYS:
-            raise ValueError(f"fsdp_config has no key {key!r}.{suggest_names(key, [*FSDP_KEYS, *FIXED_FSDP_KEYS])}")
+        if key not in known:
+            raise ValueError(f"fsdp_config has no key {key!r}.{suggest_names(key, known)}")
+        if key not in FIXED_FSDP_KEYS: continue
         accepted, reason = FIXED_FSDP_KEYS[key]
         if value != accepted:
             raise ValueError(f"fsdp_config={{{key!r}: {value!r}}} is unsupported: {reason}; leave it out.")
-    if config.get("version", 2) not in (2, "2"):
-        raise ValueError(
-            f"fsdp_config={{'version': {config['version']!r}}} is unsupported: torch has deprecated version 1 of FSDP;"
-            " leave it out for version 2."
+    if str(config.get("version", 2)) not in ("1", "2"):
+        raise ValueError(f"fsdp_config={{'version': {config['version']!r}}} is not 2; leave it out.")
+
+def without_effect(config: Mapping[str, Any]) -> list[str]:
+    "Return a sentence for each option of version 1 that changes nothing."
+    sentences = []
+    if str(config.get("version", 2)) == "1":
+        sentences.append(
+            "fsdp_config={'version': 1} trains with version 2 of FSDP, which gives the same numbers: torch has"
+            " deprecated version 1; write 'version': 2."
         )
+    for key, value in FSDP1_KEYS.items():
+        given = config.get(key, value)
+        if str(given).upper() == str(value).upper(): continue
+        sentences.append(
+            f"fsdp_config={{{key!r}: {given!r}}} has no effect: it belongs to version 1 of FSDP; leave it out."
+        )
+    return sentences
 
 # %% ../../nbs/02_args/02_parallel.ipynb #63d668d5
 def fsdp_words_to_config(
     fsdp: bool | str | list[str] | None,  # a flag, a string of options, or a list of them
-) -> dict[str, bool]:
+) -> dict[str, Any]:
     "Return the options of `fsdp` in terms of `fsdp_config`; raise ValueError for an unsupported one."
     if isinstance(fsdp, str):
         fsdp = fsdp.split()
     if not isinstance(fsdp, list): return {}
-    config: dict[str, bool] = {}
+    config: dict[str, Any] = {}
     for word in fsdp:
         if str(parse_bool(word)) == "True": continue
-        if word not in FSDP_WORDS:
-            raise ValueError(f"fsdp={word!r} is unsupported; give fsdp=True, or {', '.join(map(repr, FSDP_WORDS))}.")
-        config |= FSDP_WORDS[word]
+        config |= strategy_to_config(word, f"fsdp={str(word)!r}")
     return config
+
+def strategy_to_config(
+    word: str,  # one of FSDP_WORDS
+    given: str,  # the setting, for the message
+) -> dict[str, Any]:
+    "Return an option in terms of `fsdp_config`; raise ValueError for an unknown one."
+    # an option may be a member of transformers' enumeration
+    word = str(getattr(word, "value", word)).lower()
+    if word == "no_shard":
+        raise ValueError(f"{given} shards nothing, which is DDP; leave fsdp out.")
+    if word not in FSDP_WORDS:
+        raise ValueError(f"{given} is unsupported; give fsdp=True, or {', '.join(map(repr, FSDP_WORDS))}.")
+    return FSDP_WORDS[word]
 
 def is_fsdp_enabled(fsdp: bool | str | list[str] | None) -> bool:
     "Return True if sharding is requested."
     return bool(fsdp) and parse_bool(fsdp) is not False
 
+# without sharding, an error: the user expects an effect
+_NEED_FSDP = (
+    "reshard_after_forward", "auto_wrap_policy", "transformer_layer_cls_to_wrap", "dp_shard_size",
+    "mixed_precision_policy",
+)
+
 def resolve_sharding(
     fsdp: bool | str | list[str] | None,  # as in the Trainer
-    fsdp_config: dict[str, Any] | str | None = None,  # as in the Trainer
+    fsdp_config: Any = None,  # as for `read_fsdp_config`
 ) -> ShardingConfig | None:
     "Return the requested sharding, or None; raise ValueError for unsupported or contradictory options."
     config = read_fsdp_config(fsdp_config)
     check_fsdp_config(config)
     if not is_fsdp_enabled(fsdp):
-        without_effect = [k for k in config if k in FSDP_KEYS and k not in ("version", "min_num_params")]
-        if not without_effect: return None
-        raise ValueError(
-            f"fsdp_config={{{without_effect[0]!r}: ...}} has no effect without fsdp=True; give both, or neither."
-        )
+        idle = [k for k in config if k in _NEED_FSDP]
+        if not idle: return None
+        raise ValueError(f"fsdp_config={{{idle[0]!r}: ...}} has no effect without fsdp=True; give both, or neither.")
     words = fsdp_words_to_config(fsdp)
+    for key in ("sharding_strategy", "reshard_after_forward"):
+        # a strategy of version 1, by name or by number
+        word = config.get(key, True)
+        if isinstance(word, bool): continue
+        if str(word).isdigit() and 0 < int(word) <= len(_STRATEGIES):
+            word = _STRATEGIES[int(word) - 1]
+        config = without(config, key) | strategy_to_config(word, f"fsdp_config={{{key!r}: {word!r}}}")
     for key, value in words.items():
-        if config.get(key, value) == value: continue
+        # the number of processes refines hybrid_shard
+        if config.get(key, value) == value or key == "dp_shard_size": continue
         raise ValueError(
             f"fsdp={fsdp!r} and fsdp_config={{{key!r}: {config[key]!r}}} contradict each other; leave one of them out."
         )
     return build_sharding_config(words | config)
 
 # %% ../../nbs/02_args/02_parallel.ipynb #c031dde4
+_STATE_DICT_TYPES = ("FULL_STATE_DICT", "SHARDED_STATE_DICT")
+
 def build_sharding_config(config: Mapping[str, Any]) -> ShardingConfig:
     "Return the sharding described by the supported keys; raise ValueError if they contradict each other."
     classes = config.get("transformer_layer_cls_to_wrap")
@@ -349,14 +454,9 @@ def build_sharding_config(config: Mapping[str, Any]) -> ShardingConfig:
     # a number of parameters alone can only mean this policy
     default = "SIZE_BASED_WRAP" if min_params and classes is None else "TRANSFORMER_BASED_WRAP"
     policy = config.get("auto_wrap_policy", default)
-    reshard = config.get("reshard_after_forward", True)
     if policy not in WRAP_POLICIES:
         raise ValueError(
             f"fsdp_config={{'auto_wrap_policy': {policy!r}}} is not one of {', '.join(map(repr, WRAP_POLICIES))}."
-        )
-    if not isinstance(reshard, bool):
-        raise ValueError(
-            f"fsdp_config={{'reshard_after_forward': {reshard!r}}} should be True or False; words belong to version 1."
         )
     if classes is not None and policy != "TRANSFORMER_BASED_WRAP":
         raise ValueError(
@@ -367,30 +467,134 @@ def build_sharding_config(config: Mapping[str, Any]) -> ShardingConfig:
             "min_num_params and auto_wrap_policy='SIZE_BASED_WRAP' require each other in fsdp_config; give both, or"
             " neither."
         )
-    if isinstance(classes, str):
-        classes = [name.strip() for name in classes.split(",")]
-    return ShardingConfig(policy, None if classes is None else tuple(classes), int(min_params), reshard)
+    flags = {name: config.get(name, name == "reshard_after_forward") for name in _FLAGS}
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"fsdp_config={{{name!r}: {value!r}}} should be True or False.")
+    if flags["activation_checkpointing_offload"] and not flags["activation_checkpointing"]:
+        raise ValueError(
+            "fsdp_config={'activation_checkpointing_offload': True} is for activation_checkpointing=True in"
+            " fsdp_config; give both, or neither."
+        )
+    files = str(config.get("state_dict_type", _STATE_DICT_TYPES[0])).upper()
+    if files not in _STATE_DICT_TYPES:
+        raise ValueError(
+            f"fsdp_config={{'state_dict_type': {files!r}}} is unsupported; give"
+            f" {' or '.join(map(repr, _STATE_DICT_TYPES))}."
+        )
+    size = config.get("dp_shard_size")
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 0):
+        raise ValueError(
+            f"fsdp_config={{'dp_shard_size': {size!r}}} should be a number of processes; 0 means those of a machine."
+        )
+    policy_of = config.get("mixed_precision_policy")
+    return ShardingConfig(
+        policy,
+        None if classes is None else _split_names(classes),
+        int(min_params),
+        flags["reshard_after_forward"],
+        flags["cpu_offload"],
+        size,
+        None if policy_of is None else ShardedPrecision(**policy_of),
+        flags["activation_checkpointing"],
+        flags["activation_checkpointing_offload"],
+        files == _STATE_DICT_TYPES[1],
+    )
+
+_FLAGS = ("reshard_after_forward", "cpu_offload", "activation_checkpointing", "activation_checkpointing_offload",
+          "cpu_ram_efficient_loading")
+
+def _split_names(names: str | Iterable[str]) -> tuple[str, ...]:
+    "Return the names in a list, or in a string with commas."
+    return tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else tuple(names)
+
+# %% ../../nbs/02_args/02_parallel.ipynb #145a158d
+# variable: key
+_FSDP_VARIABLES = {
+    f"FSDP_{name}": key
+    for name, key in (
+        ("VERSION", "version"), ("AUTO_WRAP_POLICY", "auto_wrap_policy"), ("OFFLOAD_PARAMS", "cpu_offload"),
+        ("TRANSFORMER_CLS_TO_WRAP", "transformer_layer_cls_to_wrap"), ("MIN_NUM_PARAMS", "min_num_params"),
+        ("STATE_DICT_TYPE", "state_dict_type"), ("FORWARD_PREFETCH", "forward_prefetch"),
+        ("BACKWARD_PREFETCH", "backward_prefetch"), ("USE_ORIG_PARAMS", "use_orig_params"),
+        ("SYNC_MODULE_STATES", "sync_module_states"), ("CPU_RAM_EFFICIENT_LOADING", "cpu_ram_efficient_loading"),
+        ("ACTIVATION_CHECKPOINTING", "activation_checkpointing"), ("IGNORED_MODULES", "ignored_modules"),
+        ("ACTIVATION_CHECKPOINTING_OFFLOAD", "activation_checkpointing_offload"),
+    )
+}
+
+def fsdp_config_from_environment(
+    environment: Mapping[str, str] = os.environ,
+) -> dict[str, Any] | None:
+    "Return the `fsdp_config` of `accelerate launch`; None if it has not been configured for FSDP."
+    enabled = environment.get("ACCELERATE_USE_FSDP", "").lower() in ("true", "1", "yes")
+    if not enabled or int(environment.get("WORLD_SIZE") or 1) == 1: return None
+    config = {key: parse_bool(environment[name]) for name, key in _FSDP_VARIABLES.items() if environment.get(name)}
+    version = config.setdefault("version", "1")
+    # accelerate passes the strategy of the other version as well, which has no effect
+    strategy = ("sharding_strategy", "FSDP_SHARDING_STRATEGY", "FULL_SHARD")
+    if version == "2":
+        strategy = ("reshard_after_forward", "FSDP_RESHARD_AFTER_FORWARD", "true")
+        config = {k: v for k, v in config.items() if k not in FSDP1_KEYS}
+    config[strategy[0]] = parse_bool(environment.get(strategy[1]) or strategy[2])
+    config.setdefault("state_dict_type", _STATE_DICT_TYPES[version == "2"])
+    policy = config.setdefault("auto_wrap_policy", WRAP_POLICIES[2]).upper()
+    least = int(config.pop("min_num_params", 0))
+    if policy == WRAP_POLICIES[1] and least:
+        config["min_num_params"] = least
+    if policy == WRAP_POLICIES[1] and not least:
+        # accelerate wraps nothing then
+        policy = WRAP_POLICIES[2]
+    if policy != WRAP_POLICIES[0]:
+        config.pop("transformer_layer_cls_to_wrap", None)
+    return config | {"auto_wrap_policy": policy, "version": int(version)}
 
 # %% ../../nbs/02_args/02_parallel.ipynb #d5d87240
 # elementwise update rules, which work on shards
 ELEMENTWISE_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
-UNTESTED_WITH_FSDP = (
-    "torch_compile", "activation_checkpointing", "bf16_full_eval", "fp16_full_eval", "predict_with_generate",
-    "auto_find_batch_size", "use_liger_kernel"
-)
+UNTESTED_WITH_FSDP = ("auto_find_batch_size", "use_liger_kernel")
 DDP_FIELDS = ("ddp_find_unused_parameters", "ddp_static_graph", "ddp_bucket_cap_mb")
 
 def _first_set(args: TrainingArguments, names: Collection[str]) -> str | None:
     "Return 'name=value' of the first of the fields that is set, None if none is."
     return next((f"{name}={getattr(args, name)!r}" for name in names if getattr(args, name)), None)
 
-def check_sharding(args: TrainingArguments) -> None:
-    "Raise ValueError for settings that are incompatible with sharding; replace the path of a file by its content."
-    if isinstance(args.fsdp_config, str):
+def convert_sharding(args: TrainingArguments) -> None:
+    "Set `fsdp` and `fsdp_config` from the launcher's environment, and convert the latter to plain values."
+    launched = None if is_fsdp_enabled(args.fsdp) or args.fsdp_config else fsdp_config_from_environment()
+    if launched is not None:
+        args.fsdp = True
+        args.fsdp_config = launched
+    # a path, or an object; a policy in a dictionary may be an object
+    is_plain = isinstance(args.fsdp_config, dict) and "mixed_precision_policy" not in args.fsdp_config
+    if args.fsdp_config is not None and not is_plain:
         args.fsdp_config = read_fsdp_config(args.fsdp_config)
-    if resolve_sharding(args.fsdp, args.fsdp_config) is None: return
-    if args.fp16:
-        raise ValueError("fp16=True is unsupported with fsdp; give bf16=True, or neither.")
+
+def check_sharding(args: TrainingArguments) -> None:
+    "Raise ValueError for settings that are incompatible with sharding; warn about options without an effect."
+    sharding = resolve_sharding(args.fsdp, args.fsdp_config)
+    if sharding is None: return
+    config = read_fsdp_config(args.fsdp_config)
+    for sentence in without_effect(config):
+        warn(sentence)
+    # transformers reads it when a model is loaded
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = str(config.get("cpu_ram_efficient_loading", False)).lower()
+    if sharding.recompute and args.activation_checkpointing:
+        raise ValueError(
+            "activation_checkpointing=True (gradient_checkpointing) and fsdp_config={'activation_checkpointing': True}"
+            " both compute the layers again; leave the first one out."
+        )
+    if sharding.separate_files and args.save_only_model:
+        raise ValueError(
+            "save_only_model=True writes full weights, and state_dict_type='SHARDED_STATE_DICT' shards of a whole run;"
+            " leave one of them out."
+        )
+    for name, value in (("save_format", "trainer"), ("save_on_each_node", True)):
+        if sharding.separate_files and getattr(args, name) == value:
+            raise ValueError(
+                f"{name}={value!r} is for full weights, and state_dict_type='SHARDED_STATE_DICT' writes shards into one"
+                " folder; leave one of them out."
+            )
     if args.optim not in ELEMENTWISE_OPTIMIZERS:
         raise ValueError(
             f"optim={args.optim!r} cannot update sharded weights (fsdp); give one of"

@@ -142,8 +142,9 @@ def check_type(
 ) -> None:
     "Raise ValueError if a value does not match the annotation of a field."
     if matches_type(value, kind): return
+    text = "'...'" if name.endswith("token") else short_repr(value)
     raise ValueError(
-        f"{name}={short_repr(value)} is of type {type(value).__name__}; it should be {describe_type(kind)}."
+        f"{name}={text} is of type {type(value).__name__}; it should be {describe_type(kind)}."
         f"{_type_hint(name, value, kind)}"
     )
 

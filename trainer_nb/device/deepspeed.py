@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -234,6 +234,7 @@ class DeepSpeedModel:
         self,
         now: bool,  # the last micro-batch of the step
         first: bool,
+        loss_before: float | torch.Tensor | None = None,
     ) -> AbstractContextManager:
         "Set whether the next backward pass completes the gradients; return a context without effect."
         self.engine.set_gradient_accumulation_boundary(now)
@@ -255,8 +256,15 @@ class DeepSpeedModel:
         norm = self.engine.get_global_grad_norm()
         return norm if isinstance(norm, torch.Tensor) else torch.tensor(math.nan if norm is None else float(norm))
 
+    def before_backward(self, loss: torch.Tensor, on_computed: Callable[[], None] | None):
+        "Do nothing: the loss is sent by itself."
+
     def after_backward(self):
         "Do nothing: the engine reduces gradients in hooks."
+
+    def broadcast_parameters(self) -> set[int]:
+        "Return an empty set: the engine sends the weights when it is built."
+        return set()
 
     def unaveraged_parameters(self, params: list[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
         "Return an empty list: the engine has all trained parameters."

@@ -20,14 +20,15 @@ from torch.utils.checkpoint import checkpoint
 
 from ..args.training_args import TrainingArguments
 from ..core.errors import suggest_names, warn
+from .sharding import ShardedModel
 
 # %% auto #0
 __all__ = ['PATCH_ARGS', 'CHECKPOINTING_METHODS', 'Patch', 'ModelPatch', 'GlobalPatch', 'PatchSet', 'BufferRestorer',
            'buffer_context', 'find_blocks', 'checkpointed_forward', 'checkpoint_blocks', 'checkpoint_by_method',
-           'enable_activation_checkpointing', 'activation_checkpointing_patch', 'store_use_cache', 'use_cache_patch',
-           'should_compile', 'check_compile_backend', 'compile_patches', 'supports_tf32', 'tf32_patch', 'liger_patch',
-           'neftune_hook', 'neftune_patch', 'iter_named_tensors', 'LayerCall', 'NotFinite', 'OverflowDetector',
-           'overflow_patch', 'make_patches', 'apply_patches']
+           'enable_activation_checkpointing', 'activation_checkpointing_patch', 'sharded_checkpointing_patch',
+           'store_use_cache', 'use_cache_patch', 'should_compile', 'check_compile_backend', 'compile_patches',
+           'supports_tf32', 'tf32_patch', 'liger_patch', 'neftune_hook', 'neftune_patch', 'iter_named_tensors',
+           'LayerCall', 'NotFinite', 'OverflowDetector', 'overflow_patch', 'make_patches', 'apply_patches']
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #7bfadb31
 class Patch(Protocol):
@@ -190,13 +191,16 @@ def find_blocks(model: torch.nn.Module) -> list[torch.nn.Module]:
 def checkpointed_forward(
     block: torch.nn.Module,
     how: dict[str, Any],  # further arguments of torch's `checkpoint`
+    offload: bool = False,  # keep the inputs on the host in the meantime
 ) -> Callable:
     "Return a forward function for a block that computes it again in the backward pass."
     plain = block.forward
     how = buffer_context([m for m in block.modules() if m._buffers]) | how
     def forward(*args, **kwargs):
         if not torch.is_grad_enabled(): return plain(*args, **kwargs)
-        return checkpoint(plain, *args, **how, **kwargs)
+        if not offload: return checkpoint(plain, *args, **how, **kwargs)
+        with torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available()):
+            return checkpoint(plain, *args, **how, **kwargs)
     return forward
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #88153521
@@ -267,6 +271,19 @@ def activation_checkpointing_patch(model: torch.nn.Module, args: TrainingArgumen
         warn("use_cache=True has no effect with activation_checkpointing=True: layers that are computed twice keep no "
              "cache.")
     return ModelPatch(model, lambda: enable_activation_checkpointing(model, args))
+
+def sharded_checkpointing_patch(sharded: ShardedModel | None) -> ModelPatch | None:
+    """Return the patch that computes the wrapped layers of a sharded model twice; None if `fsdp_config` has no
+    activation_checkpointing. Raise ValueError if no layer is wrapped."""
+    if sharded is None or not sharded.config.recompute: return None
+    layers = sharded.layers
+    if not layers:
+        raise ValueError("fsdp_config={'activation_checkpointing': True} computes the wrapped layers again, and none is "
+                         "wrapped; name them in transformer_layer_cls_to_wrap.")
+    def change():
+        for layer in layers:
+            layer.forward = checkpointed_forward(layer, {"use_reentrant": False}, sharded.config.offload_inputs)
+    return ModelPatch(sharded.model, change)
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #da45313c
 def store_use_cache(model: torch.nn.Module | None, args: TrainingArguments):
@@ -477,6 +494,7 @@ def make_patches(learner) -> list:
         raise ValueError("debug='underflow_overflow' checks every layer, and torch_compile=True compiles all of them "
                          "into one; leave torch_compile out to find the overflow.")
     made = (tf32_patch(args, device), liger_patch(model, args, device), activation_checkpointing_patch(model, args),
+            sharded_checkpointing_patch(learner.run_state.device.sharded_model),
             neftune_patch(model, args), use_cache_patch(model, args), overflow_patch(learner),
             *compile_patches(model, args, device))
     return [f for f in made if f is not None]

@@ -5,25 +5,27 @@
 # %% ../../nbs/04_device/01_sharding.ipynb #ef632f16
 from __future__ import annotations
 
+import itertools
 import math
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 import torch
 
 from ..args.training_args import TrainingArguments
-from ..args.parallel import ShardingConfig, is_fsdp_enabled
+from ..args.parallel import ShardedPrecision, ShardingConfig, is_fsdp_enabled
 from ..core.errors import InvalidOperation
 from .collectives import World
 
 # %% auto #0
-__all__ = ['Outline', 'UNSUPPORTED_STRATEGIES', 'is_dtensor', 'is_partitioned', 'to_local', 'is_sharded', 'full_shape',
-           'full_tensor', 'local_nbytes', 'shard_rows', 'local_rows', 'shard_like', 'replicate_like', 'partition_of',
-           'copy_into', 'gather_full', 'gather_full_per_machine', 'dtypes_and_shapes', 'broadcast_tensors',
-           'concat_shards', 'check_launch_environment', 'HasShardedModel', 'HasDevice', 'require_several_processes',
-           'require_unsharded', 'wrapped_layers', 'check_shardable', 'shard_in_place', 'ShardedModel',
+__all__ = ['Outline', 'UNSUPPORTED_STRATEGIES', 'is_dtensor', 'is_partitioned', 'to_local', 'is_sharded', 'shard_dim',
+           'full_shape', 'full_tensor', 'local_nbytes', 'shard_rows', 'local_rows', 'shard_like', 'replicate_like',
+           'partition_of', 'copy_into', 'gather_full', 'gather_full_per_machine', 'dtypes_and_shapes',
+           'broadcast_tensors', 'concat_shards', 'check_launch_environment', 'HasShardedModel', 'HasDevice',
+           'require_several_processes', 'require_unsharded', 'wrapped_layers', 'check_shardable', 'num_shards',
+           'make_mesh', 'precision_policy', 'shard_in_place', 'ShardedModel', 'unscale_shards',
            'clip_sharded_grad_norm']
 
 # %% ../../nbs/04_device/01_sharding.ipynb #08c909b8
@@ -40,7 +42,11 @@ def to_local(t: torch.Tensor) -> torch.Tensor:
     return t._local_tensor if is_dtensor(t) else t
 
 def is_sharded(t: torch.Tensor) -> bool:
-    return is_partitioned(t) or (is_dtensor(t) and not t.placements[0].is_replicate())
+    return is_partitioned(t) or (is_dtensor(t) and not all(p.is_replicate() for p in t.placements))
+
+def shard_dim(t: torch.Tensor) -> int:
+    "Return the dimension of the mesh over which a sharded tensor is divided; over another one it may be replicated."
+    return next(i for i, p in enumerate(t.placements) if not p.is_replicate())
 
 def full_shape(t: torch.Tensor) -> tuple[int, ...]:
     "Return the shape of the full tensor."
@@ -53,7 +59,7 @@ def full_tensor(t: torch.Tensor) -> torch.Tensor:
 def local_nbytes(t: torch.Tensor) -> int:
     "Return the number of bytes that a process holds of a tensor; the same in all processes."
     if is_partitioned(t): return t.ds_tensor.nbytes
-    return t.numel() * t.element_size() // (t.device_mesh.size() if is_sharded(t) else 1)
+    return t.numel() * t.element_size() // (t.device_mesh.size(shard_dim(t)) if is_sharded(t) else 1)
 
 def shard_rows(
     n: int,  # number of rows of the full tensor
@@ -71,7 +77,8 @@ def local_rows(
 ) -> torch.Tensor:
     "Return the rows of a value for this process."
     if value.shape == to_local(t).shape or not is_sharded(t): return value
-    return value[shard_rows(t.shape[0], t.device_mesh.get_local_rank(), t.device_mesh.size())]
+    dim = shard_dim(t)
+    return value[shard_rows(t.shape[0], t.device_mesh.get_local_rank(dim), t.device_mesh.size(dim))]
 
 def shard_like(
     t: torch.Tensor,  # sharded
@@ -88,7 +95,8 @@ def replicate_like(
 ) -> torch.Tensor:
     "Return a new replicated tensor, for computations with a sharded one."
     from torch.distributed.tensor import DTensor, Replicate
-    return DTensor.from_local(value.to(t.device, copy=True), t.device_mesh, [Replicate()], run_check=False)
+    placements = [Replicate()] * t.device_mesh.ndim
+    return DTensor.from_local(value.to(t.device, copy=True), t.device_mesh, placements, run_check=False)
 
 def partition_of(
     t: torch.Tensor,  # divided by DeepSpeed
@@ -130,7 +138,7 @@ def gather_full(
         return None if whole is None else whole.view(shape)
     if world.is_single_process: return part[: shape[0]].clone()
     # gather needs equal sizes: the last shards are padded
-    padded = torch.zeros(-(-shape[0] // world.size), *shape[1:], dtype=part.dtype)
+    padded = torch.zeros(-(-shape[0] // world.num_shards), *shape[1:], dtype=part.dtype)
     padded[:len(part)] = part
     # bytes: gloo does not support every dtype
     flat = padded.reshape(-1).view(torch.uint8)
@@ -138,8 +146,9 @@ def gather_full(
     dist.gather(flat, received, dst=to, group=world.cpu_group)
     if received is None: return None
     parts = []
-    for rank, data in enumerate(received):
-        rows = shard_rows(shape[0], rank, world.size)
+    # the first ranks have one copy, the others have further ones
+    for rank, data in enumerate(received[: world.num_shards]):
+        rows = shard_rows(shape[0], rank, world.num_shards)
         parts.append(data.view(part.dtype).view(padded.shape)[: rows.stop - rows.start])
     return torch.cat(parts)
 
@@ -176,15 +185,17 @@ def broadcast_tensors(
 # %% ../../nbs/04_device/01_sharding.ipynb #7cfe3141
 def concat_shards(
     parts: list[dict[str, torch.Tensor]],  # by rank
-    shapes: Mapping[str, tuple[int, ...]],  # of the sharded tensors, by name
+    shapes: Mapping[str, tuple[int, ...]],  # of the full tensors, by name
 ) -> dict[str, torch.Tensor]:
-    "Return the full tensors from the shards of all ranks."
-    joined = {n: torch.cat([p[n] for p in parts]) for n in shapes}
-    # DeepSpeed's are flat, and padded
-    return {
-        n: t if tuple(t.shape) == tuple(shapes[n]) else t.reshape(-1)[: math.prod(shapes[n])].view(shapes[n])
-        for n, t in joined.items()
-    }
+    "Return the full tensors from the shards of all ranks; the last ranks may have further copies of the first shards."
+    full = {}
+    for name, shape in shapes.items():
+        size = math.prod(shape)
+        ends = itertools.accumulate(part[name].numel() for part in parts)
+        count = next(i for i, end in enumerate(ends, 1) if end >= size)
+        # DeepSpeed's are flat, and padded
+        full[name] = torch.cat([part[name].reshape(-1) for part in parts[:count]])[:size].view(shape)
+    return full
 
 # %% ../../nbs/04_device/01_sharding.ipynb #94a744c5
 UNSUPPORTED_STRATEGIES = {
@@ -193,7 +204,6 @@ UNSUPPORTED_STRATEGIES = {
         "a parallelism_config (tensor or context parallel), which is not supported yet; use fsdp=True of the Learner,"
         " or DDP"
     ),
-    "ACCELERATE_USE_FSDP": "FSDP; pass it to the Learner instead: fsdp=True, fsdp_config={...}",
 }
 
 def check_launch_environment(
@@ -312,6 +322,49 @@ def check_shardable(
     if loss is not None and any(p in group_of_parameter for p in loss.parameters()):
         raise ValueError("The loss shares weights with the model, which cannot be sharded (fsdp) yet.")
 
+# %% ../../nbs/04_device/01_sharding.ipynb #1df11f70
+def num_shards(config: ShardingConfig, world: World) -> int:
+    "Return the number of processes that hold one copy of the model; raise ValueError if copies would be incomplete."
+    size = config.shard_size
+    if size is None: return world.size
+    if not size:
+        leaders = [*world.machine_leaders, world.size]
+        sizes = {end - start for start, end in zip(leaders, leaders[1:])}
+        size = max(sizes)
+        if len(sizes) > 1:
+            raise ValueError(
+                "The machines have different numbers of processes, so a copy of the model cannot be sharded among those"
+                " of each (hybrid_shard); start as many on each, or give fsdp_config={'dp_shard_size': n}."
+            )
+    if world.size % size:
+        raise ValueError(
+            f"fsdp_config={{'dp_shard_size': {size}}} does not divide the {world.size} processes; give a divisor of"
+            f" {world.size}."
+        )
+    return size
+
+def make_mesh(
+    device: torch.device,
+    world: World,  # with the number of shards
+) -> torch.distributed.DeviceMesh:
+    "Return the processes as torch arranges them: in a row, or in one row for each copy of the model."
+    from torch.distributed.device_mesh import init_device_mesh
+    copies = world.size // world.num_shards
+    if copies == 1: return init_device_mesh(device.type, (world.size,))
+    return init_device_mesh(device.type, (copies, world.num_shards), mesh_dim_names=("dp_replicate", "dp_shard"))
+
+def precision_policy(
+    config: ShardingConfig,
+    precision: str,  # 'no', 'bf16' or 'fp16'
+) -> torch.distributed.fsdp.MixedPrecisionPolicy:
+    "Return torch's policy for the data types: that of the settings, or half precision with reductions in float32."
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+    half = {"bf16": ShardedPrecision("bfloat16", "float32"), "fp16": ShardedPrecision("float16", "float32")}
+    of = config.precision or half.get(precision) or ShardedPrecision()
+    types = [None if name is None else getattr(torch, name) for name in of[:3]]
+    return MixedPrecisionPolicy(*types, cast_forward_inputs=of.cast_forward_inputs)
+
+
 # %% ../../nbs/04_device/01_sharding.ipynb #9bbb0c12
 def shard_in_place(
     model: torch.nn.Module,
@@ -324,25 +377,28 @@ def shard_in_place(
 ):
     """Shard the parameters of a model; replace them in optimizers.
     Raise ValueError for a model or optimizer that is not supported."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    mesh = init_device_mesh(device.type, (world.size,))
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+    size = num_shards(config, world)
     layers = wrapped_layers(model, config)
     check_shardable(model, loss, layers)
+    replicated = {p for p in model.parameters() if not p.ndim}
     groups = _detach_optimizers(model, optimizers)
     _broadcast_model(model, device, world)
-    replicated = {p for p in model.parameters() if not p.ndim}
     for p in replicated:
         p.data = p.data.to(device)
-    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if precision == "bf16" else MixedPrecisionPolicy()
+    world.num_shards = size
+    how = {
+        "mesh": make_mesh(device, world),
+        "mp_policy": precision_policy(config, precision),
+        "ignored_params": replicated,
+        "offload_policy": CPUOffloadPolicy(device.type == "cuda") if config.offload else OffloadPolicy(),
+    }
     for layer in layers:
-        fully_shard(
-            layer, mesh=mesh, mp_policy=policy, ignored_params=replicated, reshard_after_forward=config.reshard
-        )
+        fully_shard(layer, reshard_after_forward=config.reshard, **how)
     # None is torch's default for the root: it stays gathered until the backward pass
-    fully_shard(
-        model, mesh=mesh, mp_policy=policy, ignored_params=replicated, reshard_after_forward=config.reshard and None
-    )
+    fully_shard(model, reshard_after_forward=config.reshard and None, **how)
+    # a parameter that this process has not used takes part with zeros, because others may have used it
+    model.set_reduce_scatter_unused_params(True)
     params = dict(model.named_parameters())
     for group in groups:
         group["params"] = [params[p] if isinstance(p, str) else p for p in group["params"]]
@@ -387,7 +443,7 @@ class ShardedModel:
         loss: torch.nn.Module | None = None,  # the loss function, if it is a module
         optimizers: Iterable[torch.optim.Optimizer] = (),  # created for the model
     ):
-        from torch.distributed.fsdp import FSDPModule
+        from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
         if not hasattr(FSDPModule, "reset_iter_state"):
             raise RuntimeError(
                 f"fsdp needs torch 2.13 or newer, which can reset a failed step; this is {torch.__version__}."
@@ -395,9 +451,55 @@ class ShardedModel:
         if not isinstance(model, FSDPModule):
             shard_in_place(model, config, world, device, precision, loss, optimizers)
         self.model = model
+        self.config = config
         self._modules = [m for m in model.modules() if isinstance(m, FSDPModule)]
         self._requires_grad = [p.requires_grad for p in model.parameters()]
         self._is_syncing = True
+        sharded = next((p for p in model.parameters() if is_sharded(p)), None)
+        # the model may have been sharded before, for another device object
+        world.num_shards = world.size if sharded is None else sharded.device_mesh.size(shard_dim(sharded))
+        # indices of the parameters that have got a gradient in this step
+        self._used: set[int] = set()
+        self._handles = self._record_use()
+        for m in model.modules():
+            # transformers: generate() on all processes until the longest text has ended, LayerDrop in none
+            m._is_fsdp_managed_module = True
+        # gathers the root's weights, which a part of generate() uses without the root's forward()
+        if "generate" not in vars(model) and callable(getattr(model, "generate", None)):
+            register_fsdp_forward_method(model, "generate")
+
+    @property
+    def layers(self) -> list[torch.nn.Module]:
+        "Return the layers that are wrapped separately."
+        return [m for m in self._modules if m is not self.model]
+
+    @property
+    def example(self) -> torch.Tensor:
+        "Return a sharded parameter, from which the arrangement of all is known."
+        return next(p for p in self.model.parameters() if is_sharded(p))
+
+    def _record_use(self) -> list[torch.utils.hooks.RemovableHandle]:
+        "Record which gathered parameters get a gradient; torch fills in zeros for the others and does not report them."
+        indices = {id(p): i for i, p in enumerate(self.model.parameters())}
+        handles = []
+        # as the first forward pass does
+        self.model._get_fsdp_state()._lazy_init()
+        for m in self._modules:
+            # torch makes them when they are gathered first, and keeps them
+            m.unshard()
+        for p in self._sharded_parameters():
+            gathered = p._unsharded_param
+            if not gathered.is_floating_point(): continue
+            index = indices[id(p.sharded_param)]
+            requires_grad = gathered.requires_grad
+            # a frozen one may be trained later
+            gathered.requires_grad_(True)
+            handles.append(
+                gathered.register_post_accumulate_grad_hook(lambda _, index=index: self._used.add(index))
+            )
+            gathered.requires_grad_(requires_grad)
+        self.reshard()
+        return handles
 
     def _groups(self) -> list:
         "Return torch's parameter groups."
@@ -421,30 +523,65 @@ class ShardedModel:
                 p._unsharded_param.grad = None
         return True
 
+    @contextmanager
+    def gathered_as(self, dtype: torch.dtype) -> Iterator[None]:
+        "Gather floating-point weights in another dtype inside the block; the shards do not change."
+        self.reshard()
+        params = [p for p in self._sharded_parameters() if p.sharded_param.is_floating_point()]
+        before = [(p, p.param_dtype, p.all_gather_outputs, p._unsharded_param) for p in params]
+        for p in params:
+            p.param_dtype = None if dtype == p.orig_dtype else dtype
+            # torch makes them again for the dtype
+            p.all_gather_outputs = []
+            del p._unsharded_param
+        try:
+            yield
+        finally:
+            self.reshard()
+            for p, param_dtype, outputs, gathered in before:
+                p.param_dtype = param_dtype
+                p.all_gather_outputs = outputs
+                p._unsharded_param = gathered
+
     def register_shards(self):
         """Register the shards as the modules' parameters, and change nothing else:
         another thread may be in the middle of a step."""
         for p in self._sharded_parameters():
             p._setattr_on_modules(p.sharded_param)
 
-    def sync_context(self, now: bool, first: bool) -> AbstractContextManager:
+    def sync_context(
+        self, now: bool, first: bool, loss_before: float | torch.Tensor | None = None
+    ) -> AbstractContextManager:
         "Set whether the next backward pass reduces gradients, or keeps them for a later one of the same step."
+        if first:
+            self._used.clear()
         if now != self._is_syncing:
             self.model.set_requires_gradient_sync(now)
             self.model.set_is_last_backward(now)
             self._is_syncing = now
         return nullcontext()
 
+    def before_backward(self, loss: torch.Tensor, on_computed: Callable[[], None] | None):
+        "Do nothing: the loss is sent with the norm."
+
     def after_backward(self):
         "Do nothing: gradients have been reduced."
+
+    def broadcast_parameters(self) -> set[int]:
+        "Return an empty set: the replicated parameters are few."
+        return set()
 
     def unaveraged_parameters(self, params: list[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
         "Return the replicated parameters: those without dimensions, and those outside of the model."
         return [p for p in params if not is_dtensor(p)]
 
     def unused_parameters(self, params: list[torch.nn.Parameter]) -> list[int]:
-        "Return an empty list: all processes have gradients for the same parameters."
-        return []
+        "Return the indices of the parameters that got no gradient of their own in this step."
+        return [
+            i
+            for i, p in enumerate(params)
+            if p.requires_grad and (i not in self._used if is_dtensor(p) else p.grad is None)
+        ]
 
     def matches_trainable(self, params: list[torch.nn.Parameter]) -> bool:
         "Return True; update torch's groups if parameters were frozen or unfrozen."
@@ -456,7 +593,32 @@ class ShardedModel:
         return True
 
     def release(self):
-        "Do nothing: torch keeps the state of a sharded model with its modules."
+        "Remove the hooks; torch keeps the state of a sharded model with its modules."
+        for handle in self._handles:
+            handle.remove()
+
+# %% ../../nbs/04_device/01_sharding.ipynb #2707b72e
+def unscale_shards(
+    scaler: torch.amp.GradScaler,
+    optimizer: torch.optim.Optimizer,
+    world: World,
+):
+    "Unscale gradients, some of which are sharded; let the scaler of each process know of overflows in any."
+    import torch.distributed as dist
+    groups = optimizer.param_groups
+    parts = []
+    for p in (p for g in groups for p in g["params"] if p.grad is not None):
+        # torch unscales DTensors and other tensors in one list, which fails
+        part = to_local(p).detach()
+        part.grad = to_local(p.grad)
+        parts.append(part)
+    try:
+        optimizer.param_groups = [{"params": parts}]
+        scaler.unscale_(optimizer)
+    finally:
+        optimizer.param_groups = groups
+    for found in scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=world.cpu_group if found.is_cpu else None)
 
 # %% ../../nbs/04_device/01_sharding.ipynb #140a7447
 def _sum_of_squares(
@@ -470,12 +632,26 @@ def clip_sharded_grad_norm(
     params: list[torch.nn.Parameter],  # with gradients
     max_norm: float,  # 0: no clipping
     world: World,
-) -> torch.Tensor:
-    "Clip gradients in place, some of which are sharded; return their norm before clipping."
+    others: torch.Tensor,  # numbers to sum over the processes, with the same message
+) -> tuple[torch.Tensor, torch.Tensor]:
+    "Clip gradients in place, some of which are sharded; return their norm before clipping, and the sums of the others."
     shards = [to_local(p.grad) for p in params if is_dtensor(p.grad)]
     replicated = [p.grad for p in params if not is_dtensor(p.grad)]
     device = (shards or replicated)[0].device
-    norm = (world.all_reduce_sum(_sum_of_squares(shards, device)) + _sum_of_squares(replicated, device)).sqrt()
+    total = _sum_of_squares(replicated, replicated[0].device if replicated else device)
+    one = next((p.grad for p in params if is_dtensor(p.grad)), None)
+    # offloaded shards are on the host, where the processes of GPUs cannot reduce
+    squares, others = _sum_of_squares(shards, device).to(others.device).reshape(1), others.float()
+    if one is not None and one.device_mesh.ndim > 1:
+        # processes with the same shard have the same gradients, which count once
+        squares = world.all_reduce_sum(squares, one.device_mesh.get_group(shard_dim(one)))
+        sums = world.all_reduce_sum(others)
+    else:
+        squares, sums = world.all_reduce_sum(torch.cat([squares, others])).split([1, len(others)])
+    norm = (squares[0] + total.to(squares.device)).sqrt()
     if max_norm > 0:
-        torch._foreach_mul_([*shards, *replicated], (max_norm / (norm + 1e-6)).clamp(max=1.0))
-    return norm
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        for grads in (shards, replicated):
+            if grads:
+                torch._foreach_mul_(grads, factor.to(grads[0].device))
+    return norm, sums

@@ -299,7 +299,9 @@ def run_backward(debug: DebugStep):
     if is_training_step_overridden(debug._learner):
         step.substep()
     else:
-        debug._learner.backward_move(loss)
+        # with each micro-batch: the forward pass has expected it
+        with step.run.device.sync_context(True, not step.num_done, step.loss):
+            debug._learner.backward_move(loss)
         step.add(loss.detach())
     if not step.more():
         step.complete_gradients()

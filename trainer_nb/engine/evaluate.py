@@ -23,7 +23,8 @@ from ..data.collate import map_tensors
 from ..data.loader import ResumableLoader
 from ..data.sampling import UNSHARDED, Cursor, RankShard
 from ..device.accelerator import unwrap
-from .dataloaders import count_samples
+from ..device.sharding import is_dtensor
+from .dataloaders import count_samples, is_overridden
 from .eval_outputs import EvalLoopOutput, EvalPrediction, LossGatherer, OutputGatherer
 from .eval_outputs import PredictionOutput
 from .loss import split_labels
@@ -39,7 +40,8 @@ __all__ = ['full_eval_dtype', 'cast_modules', 'cast_inputs', 'OptimizerWithModes
            'prepare_for_evaluation', 'evaluation_mode', 'EvalBatches', 'eval_batches', 'warn_missing_labels',
            'reduce_logits', 'EvalAccumulator', 'main_input', 'tensor_bytes', 'warn_large_predictions',
            'free_gpu_memory', 'evaluation_loop', 'merge_processes', 'finish_evaluation', 'speed_metrics',
-           'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'predict_dataset', 'evaluate_datasets']
+           'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'predict_dataset', 'evaluate_datasets',
+           'find_dataset_name']
 
 # %% ../../nbs/06_engine/25_evaluate.ipynb #81890226
 def full_eval_dtype(args: TrainingArguments):
@@ -48,13 +50,19 @@ def full_eval_dtype(args: TrainingArguments):
 
 def cast_modules(
     modules, dtype,
-    weights: list,  # receives the parameters and their original data
+    weights: list,  # receives the modules, the names and the original parameters
 ):
-    "Convert weights and buffers to a dtype in place; the caller restores the buffers."
-    for p in modules.parameters():
-        if not p.is_floating_point(): continue
-        weights.append((p, p.data))
-        p.data = p.data.to(dtype)
+    "Replace weights and buffers by converted ones, except shards; the caller restores them."
+    # one for tied parameters
+    converted: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
+    for module in modules.modules():
+        for name, p in list(module._parameters.items()):
+            if p is None or not p.is_floating_point() or is_dtensor(p): continue
+            if p not in converted:
+                converted[p] = torch.nn.Parameter(p.detach().to(dtype), requires_grad=p.requires_grad)
+            weights.append((module, name, p))
+            # not p.data: another dtype there would remove the hooks with which DDP averages the gradients
+            setattr(module, name, converted[p])
     for module in modules.modules():
         for name, b in module._buffers.items():
             if b is not None and b.is_floating_point():
@@ -132,7 +140,7 @@ def evaluation_mode(
         before = run.phase
         backup = BufferBackup(run_modules(run))
         generators = generator_states()
-        weights: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+        weights: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
         backup.keep()
         with preserve_training_modes(run_modules(run)):
             try:
@@ -142,7 +150,7 @@ def evaluation_mode(
                 (run.wrapped_model if isinstance(run.wrapped_model, torch.nn.Module) else run.model).eval()
                 if run.loss_module is not None:
                     run.loss_module.eval()
-                with averaged_weights(run.optimizer), run.device.activated():
+                with averaged_weights(run.optimizer), run.device.activated(), run.device.gathered_as(dtype):
                     try:
                         if dtype is not None:
                             cast_modules(run_modules(run), dtype, weights)
@@ -150,8 +158,8 @@ def evaluation_mode(
                         yield run
                     finally:
                         interrupts.abortable = False
-                        for p, data in weights:
-                            p.data = data
+                        for module, name, p in weights:
+                            setattr(module, name, p)
             except BaseException as error:
                 free_after_failure(error)
                 raise
@@ -402,8 +410,7 @@ def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:
     they are asked for: by predict(), or by an override of evaluation_loop()."""
     learner = found.learner
     world = learner.run_state.device.world
-    overridden = not type(learner).evaluation_loop.__module__.startswith("trainer_nb.")
-    everywhere = found.purpose == "Prediction" or overridden
+    everywhere = found.purpose == "Prediction" or is_overridden(learner, "evaluation_loop")
     streamed = found.streams.found()
     for gathered in (found.predictions, found.labels, found.inputs, found.losses):
         gathered.gather_processes(world)
@@ -519,3 +526,12 @@ def evaluate_datasets(
     for name, dataset in datasets.items():
         metrics.update(evaluate_one(name if own and isinstance(name, str) else dataset, f"{prefix}_{name}"))
     return metrics
+
+def find_dataset_name(
+    own,  # the learner's evaluation set, or a dict of several
+    given,  # what is evaluated: None, a set or a name
+):
+    "Return the name of an evaluated set among the learner's; None for another set, or if these have no names."
+    if not isinstance(own, Mapping): return None
+    named = isinstance(given, str)
+    return next((name for name, dataset in own.items() if dataset is given or named and name == given), None)

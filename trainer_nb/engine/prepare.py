@@ -37,10 +37,17 @@ from .snapshot_tensors import Snapshot
 from ..optim.schedules import stretch_schedule
 
 # %% auto #0
+<<<<<<< HEAD
 __all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'check_engine_loss', 'existing_optimizers', 'run_parameters',
            'join_process_group', 'sync_weights', 'check_equal_lengths', 'prepare_data', 'check_optimizer',
            'group_settings', 'restore_group_settings', 'check_deepspeed_parts', 'create_engine_optimizer',
            'prepare_engine', 'prepare_optimizer', 'create_optimizer_and_schedule', 'suggest_idle_gpus', 'first_of',
+=======
+__all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'has_own_backward', 'check_engine_loss', 'existing_optimizers',
+           'run_parameters', 'join_process_group', 'sync_weights', 'check_equal_lengths', 'prepare_data',
+           'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts', 'prepare_engine',
+           'prepare_optimizer', 'create_optimizer_and_schedule', 'suggest_idle_gpus', 'first_of',
+>>>>>>> main
            'store_special_tokens', 'prepare', 'redistribute_data', 'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/18_prepare.ipynb #4023ce49
@@ -97,7 +104,9 @@ def prepare_model(learner: TrainerBase):
             "fsdp= divides the weights among processes, and quantized weights cannot be divided here; leave it out: each"
             " process then holds the quantized model as a whole."
         )
-    wrapped = run.device.prepare(learner.model, run.loss_module, existing_optimizers(learner))
+    wrapped = run.device.prepare(
+        learner.model, run.loss_module, existing_optimizers(learner), not has_own_backward(learner)
+    )
     keep_training_layout(learner.model)
     apply_patches(learner)
     run.wrapped_model = wrapped
@@ -112,6 +121,13 @@ def prepare_model(learner: TrainerBase):
     run.params = run_parameters(run)
 
 # %% ../../nbs/06_engine/18_prepare.ipynb #e9bb442d
+def has_own_backward(learner: TrainerBase) -> bool:
+    "Return whether the backward pass of a micro-batch, or the loss that is recorded, is not that of this package."
+    names = ("training_step", "forward_move", "backward_move")
+    return any(
+        name in vars(learner) or getattr(type(learner), name) is not getattr(TrainerBase, name) for name in names
+    )
+
 def check_engine_loss(run: RunState):
     "Raise ValueError for a loss with parameters, which DeepSpeed would not train."
     if run.loss_module is not None and any(True for _ in run.loss_module.parameters()):
@@ -155,11 +171,12 @@ def sync_weights(run: RunState):
             f"{name.partition('.')[2]!r} of the quantized model is not the same in all processes, on rank {rank} for"
             " example; load it from the same files in each."
         )
+    sent = run.device.broadcast_parameters()
     run.device.world.broadcast_tensors(
         [
             t
             for t in (*run_modules(run).parameters(), *run_modules(run).buffers())
-            if has_own_memory(t) and not is_dtensor(t) and not is_sharded(t) and not is_read_only(t)
+            if has_own_memory(t) and not (is_dtensor(t) or is_sharded(t) or is_read_only(t)) and id(t) not in sent
         ]
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..core.callbacks import TrainerControl, TrainerState
+from ..core.callbacks import PROCESS_STATE_FIELDS, TrainerControl, TrainerState
 from ..data.collate import is_identical
 from ..data.sampling import Cursor
 from ..device.collectives import World
@@ -24,9 +24,8 @@ from .snapshot_fields import FIELD_KEEPERS, VALUE_FIELDS, ModuleWalk
 from .snapshot_tensors import EarlierCopies, HostCopies, Snapshot
 
 # %% auto #0
-__all__ = ['PROCESS_STATE_FIELDS', 'environment_info', 'num_train_samples', 'capture_snapshot', 'gather_snapshot',
-           'merge_snapshots', 'check_data_length', 'check_snapshot', 'restore_fields', 'restore_snapshot',
-           'restore_whole', 'undo_restore', 'differences']
+__all__ = ['environment_info', 'num_train_samples', 'capture_snapshot', 'gather_snapshot', 'merge_snapshots', 'check_data_length',
+           'check_snapshot', 'restore_fields', 'restore_snapshot', 'restore_whole', 'undo_restore', 'differences']
 
 # %% ../../nbs/06_engine/16_snapshot.ipynb #36f40b33
 _ENVIRONMENT = {"torch": str(torch.__version__), "python": platform.python_version()}
@@ -163,9 +162,6 @@ def restore_fields(
     run.window = None
     run.corrupted = ""
     run.discard("backups")
-
-# fields of the state that identify this process: not part of the run
-PROCESS_STATE_FIELDS = ("is_world_process_zero", "is_local_process_zero")
 
 def restore_snapshot(run: RunState, snapshot: Snapshot):
     "Restore a run; mark later rows of its history as abandoned. Raise ValueError as restore_fields does."

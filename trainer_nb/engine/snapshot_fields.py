@@ -50,10 +50,9 @@ _DATA_ARG_PREFIXES = tuple("""dataloader per_device train_ seed data_seed gradie
     accelerator_config""".split())
 
 def _capture_args(run: RunState, tensors, values):
-    values["args"] = {
-        k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v
-        for k, v in (without_subclass_fields(run.args) | run.global_settings).items()
-    }
+    # a snapshot may be written, and a checkpoint published: without the access token
+    settings = without_subclass_fields(run.args) | run.global_settings | {"hub_token": None}
+    values["args"] = {k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v for k, v in settings.items()}
 def _check_args(run: RunState, snapshot: Snapshot):
     for name in _CONSTRUCTION_ARGS:
         then = snapshot.values["args"][name]

@@ -153,6 +153,11 @@ class Snapshot:
         return self._tensors
 
     @property
+    def is_copied(self) -> bool:
+        "Return whether all tensors have been copied."
+        return self._pending_copies is None or self._pending_copies.is_done()
+
+    @property
     def shapes(self) -> dict:
         "Return the full shapes of the tensors that are shards, by name."
         return self.values.get("shapes") or {}

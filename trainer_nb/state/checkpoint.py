@@ -16,6 +16,8 @@ import torch
 
 from ..core.log_file import to_plain_data
 from ..data.collate import is_identical
+from ..device.collectives import SINGLE_PROCESS, World
+from ..device.sharding import shard_dim, shard_rows
 from ..device.weight_storage import has_adapters, stored_value
 from ..engine.snapshot_tensors import Snapshot, is_shared, tensor_digest
 from ..engine.run_state import RunState
@@ -26,11 +28,11 @@ from .model_files import PretrainedModel, adapter_names, adapter_state_keys, fro
 from .model_files import write_weights
 
 # %% auto #0
-__all__ = ['CHECKPOINT_SCHEMA', 'MAX_LOG_ROWS', 'state_dict_entries', 'saves_itself', 'save_live_model', 'find_tensors_in_files',
-           'write_tensors', 'nondefault_strides', 'apply_strides', 'read_tensors', 'CheckpointContents',
-           'collect_checkpoint', 'write_state_file', 'encode_values', 'write_checkpoint', 'write_model',
-           'locate_written_tensors', 'base_digests', 'write_run_state', 'check_schema', 'verify_resumable',
-           'read_checkpoint', 'read_snapshot_files']
+__all__ = ['SHARD_FOLDER', 'CHECKPOINT_SCHEMA', 'MAX_LOG_ROWS', 'state_dict_entries', 'saves_itself', 'save_live_model',
+           'find_tensors_in_files', 'write_tensors', 'nondefault_strides', 'apply_strides', 'read_tensors',
+           'ShardFiles', 'write_shards', 'read_shards', 'CheckpointContents', 'collect_checkpoint', 'write_state_file',
+           'encode_values', 'write_checkpoint', 'place_shards', 'write_model', 'locate_written_tensors', 'base_digests',
+           'write_run_state', 'check_schema', 'verify_resumable', 'read_checkpoint', 'read_snapshot_files']
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #2eb93522
 def state_dict_entries(
@@ -130,6 +132,70 @@ def read_tensors(
     # in the order of the snapshot
     return {n: tensors[n] for n in places}
 
+# %% ../../nbs/07_state/03_checkpoint.ipynb #90e602db
+# inside of a checkpoint
+SHARD_FOLDER = "shards"
+
+class ShardFiles(NamedTuple):
+    "Hold the place of the files that all processes have written."
+    folder: Path  # beside the checkpoint, to be moved into it
+    names: dict[str, tuple[str, tuple[int, ...]]]  # name in the snapshot -> data type and full shape
+
+def _distributed(parts: dict[str, torch.Tensor], shapes: dict, like: torch.Tensor) -> dict[str, torch.Tensor]:
+    "Return shards as tensors of which torch knows where they belong."
+    from torch.distributed.tensor import DTensor
+    return {
+        n: DTensor.from_local(t, like.device_mesh, like.placements, run_check=False, shape=torch.Size(shapes[n]),
+                              stride=torch.empty(shapes[n], device="meta").stride())
+        for n, t in parts.items()
+    }
+
+def write_shards(
+    snapshot: Snapshot,  # with shards
+    like: torch.Tensor,  # a sharded parameter of the model
+    folder: Path,  # empty, visible to all processes
+    world: World,  # all its processes must call this
+) -> ShardFiles:
+    "Write the shards of all processes. Raise an OSError in all of them if one cannot write."
+    import torch.distributed.checkpoint as dcp
+    parts = {n: snapshot.tensors[n].contiguous() for n in snapshot.shapes}
+    try:
+        dcp.save(
+            _distributed(parts, snapshot.shapes, like),
+            storage_writer=dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True),
+            process_group=world.cpu_group,
+        )
+    except dcp.api.CheckpointException as error:
+        rank, (cause, _) = next(iter(error.failures.items()))
+        raise OSError(getattr(cause, "errno", None) or 0, f"rank {rank}: {type(cause).__name__}: {cause}") from error
+    names = {n: (str(t.dtype).removeprefix("torch."), tuple(snapshot.shapes[n])) for n, t in parts.items()}
+    return ShardFiles(folder, names)
+
+def read_shards(
+    folder: Path,
+    names: dict,  # as of `ShardFiles`
+    like: torch.Tensor | None,  # a sharded parameter: return the shards of this process; None: full tensors
+    world: World,  # with `like`, all its processes must call this
+) -> dict[str, torch.Tensor]:
+    "Read the tensors that several processes have written, in as many processes as there are now."
+    import torch.distributed.checkpoint as dcp
+    def empty(dtype: str, shape) -> torch.Tensor:
+        rows = shape[0]
+        if like is not None:
+            dim = shard_dim(like)
+            own = shard_rows(rows, like.device_mesh.get_local_rank(dim), like.device_mesh.size(dim))
+            rows = own.stop - own.start
+        return torch.empty((rows, *shape[1:]), dtype=getattr(torch, dtype))
+    parts = {n: empty(*kind) for n, kind in names.items()}
+    state = parts if like is None else _distributed(parts, {n: shape for n, (_, shape) in names.items()}, like)
+    dcp.load(
+        state,
+        storage_reader=dcp.HuggingFaceStorageReader(str(folder)),
+        process_group=None if like is None else world.cpu_group,
+        no_dist=like is None,
+    )
+    return parts
+
 # %% ../../nbs/07_state/03_checkpoint.ipynb #a580ebdc
 class CheckpointContents(NamedTuple):
     "Hold the parts of a checkpoint."
@@ -142,6 +208,7 @@ class CheckpointContents(NamedTuple):
     about: dict             # further values for resuming; `state` if it differs from the snapshot's
     adapted: dict           # for a model with adapters: key in PEFT's file -> key of the state_dict
     base: frozenset         # snapshot names of the adapters' base, of which only the digests are written
+    shards: ShardFiles | None = None  # of a sharded model, whose weights are written by all processes
 
 
 def collect_checkpoint(run: RunState, snapshot: Snapshot, processing_class=None, manifest=None,
@@ -183,11 +250,19 @@ def encode_values(
 
 def write_checkpoint(package: CheckpointContents, folder: Path):
     "Write a checkpoint to an empty folder, its manifest last."
-    found = write_model(package, folder)
+    found = write_model(package, folder) if package.shards is None else place_shards(package, package.shards, folder)
     write_state_file(package, folder)
     if not package.manifest.get("only_model"):
         write_run_state(package, folder, found)
     write_manifest(folder, package.manifest)
+
+def place_shards(package: CheckpointContents, shards: ShardFiles, folder: Path) -> dict:
+    "Move the files of all processes into a checkpoint, and write what is needed to make the model; return an empty dict."
+    shutil.move(shards.folder, folder / SHARD_FOLDER)
+    for part in (getattr(package.model, "config", None), package.processing_class):
+        if hasattr(part, "save_pretrained"):
+            part.save_pretrained(folder)
+    return {}
 
 def write_model(package: CheckpointContents, folder: Path) -> dict:
     "Write the weights and the processing class; return (file, key) of the weights by key of the state_dict."
@@ -242,6 +317,7 @@ def write_run_state(
             "values": values,
             "base": base,
         }
+        | ({} if package.shards is None else {"shards": package.shards.names})
     )
     (folder / "run.json").write_text(text, "utf-8")
 
@@ -265,16 +341,29 @@ def verify_resumable(folder: Path) -> dict:
         )
     return manifest
 
-def read_checkpoint(folder: str | Path) -> Snapshot:
+def read_checkpoint(
+    folder: str | Path,
+    like: torch.Tensor | None = None,  # as for `read_shards`; every process has to call this then
+    world: World = SINGLE_PROCESS,
+) -> Snapshot:
     "Read the snapshot in a folder without unpickling; raise CorruptCheckpoint if the folder is incomplete or altered."
     folder = Path(folder)
     verify_resumable(folder)
-    return read_snapshot_files(folder, json.loads((folder / "run.json").read_text("utf-8")))
+    return read_snapshot_files(folder, json.loads((folder / "run.json").read_text("utf-8")), like, world)
 
-def read_snapshot_files(folder: Path, written: dict) -> Snapshot:
+def read_snapshot_files(
+    folder: Path, written: dict,
+    like: torch.Tensor | None = None,  # as for `read_shards`
+    world: World = SINGLE_PROCESS,
+) -> Snapshot:
     "Return the snapshot that run.json describes."
     tensors = apply_strides(read_tensors(folder, written["tensors"]), written.get("strides", {}))
     values = {name: decode_value(value, tensors) for name, value in written["values"].items()}
     if written.get("base"):
         values["base"] = written["base"]
+    names = written.get("shards")
+    if names:
+        tensors |= read_shards(folder / SHARD_FOLDER, names, like, world)
+        if like is not None:
+            values["shapes"] = {n: tuple(shape) for n, (_, shape) in names.items()}
     return Snapshot({n: t for n, t in tensors.items() if not n.startswith("values/")}, values)

@@ -39,11 +39,12 @@ from .hf_optimizer import to_named_state_dict, to_numbered_state_dict, trainer_p
 from .model_files import read_torch_file, read_weights_for_model
 
 # %% auto #0
-__all__ = ['trainer_layout_info', 'warn_of_loss', 'write_trainer_state', 'save_plain', 'write_torch_files', 'seeded_rng_states',
-           'write_extra_state', 'write_trainer_checkpoint', 'read_trainer_state', 'position_after_batches',
-           'resume_position', 'position_fields', 'count_seen_samples', 'reconcile_state', 'read_torch_files',
-           'read_named_weights', 'merge_callback_states', 'read_foreign_checkpoint', 'describe_missing_user_state',
-           'describe_args_differences', 'describe_scaler_difference', 'read_own_checkpoint', 'read_trainer_checkpoint']
+__all__ = ['FSDP_OPTIMIZER_NAME', 'trainer_layout_info', 'warn_of_loss', 'write_trainer_state', 'save_plain', 'write_torch_files',
+           'number_to_name', 'name_to_number', 'seeded_rng_states', 'write_extra_state', 'write_trainer_checkpoint',
+           'read_trainer_state', 'position_after_batches', 'resume_position', 'position_fields', 'count_seen_samples',
+           'reconcile_state', 'read_torch_files', 'read_named_weights', 'merge_callback_states',
+           'read_foreign_checkpoint', 'describe_missing_user_state', 'describe_args_differences',
+           'describe_scaler_difference', 'read_own_checkpoint', 'read_trainer_checkpoint']
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #f57daa04
 def trainer_layout_info(learner: TrainerBase) -> dict:
@@ -60,7 +61,11 @@ def trainer_layout_info(learner: TrainerBase) -> dict:
         if exported is not None:
             held.setdefault(type(c).__name__, []).append(copy.deepcopy(exported))
     warn_of_loss(learner.optimizer)
-    return {"by_rule": by_rule, "callbacks": {k: v[0] if len(v) == 1 else v for k, v in held.items()}}
+    return {
+        "by_rule": by_rule,
+        "callbacks": {k: v[0] if len(v) == 1 else v for k, v in held.items()},
+        "sharded": learner.run_state.device.sharded_model is not None,
+    }
 
 def warn_of_loss(optimizer: torch.optim.Optimizer):
     "Warn about an optimizer whose state the Trainer restores from no checkpoint, not even its own."
@@ -96,11 +101,37 @@ def write_torch_files(package: CheckpointContents, folder: Path, groups: list[di
     "Write the files that the Trainer writes with torch."
     snapshot, args = package.snapshot, package.snapshot.values["args"]
     if "lr_lambdas" in schedule: schedule = schedule | {"lr_lambdas": [{} for _ in groups]}
-    save_plain(to_numbered_state_dict(snapshot, groups), folder / "optimizer.pt")
+    optimizer = to_numbered_state_dict(snapshot, groups)
+    if package.about["trainer"]["sharded"]:
+        # the Trainer has other files for a sharded model, and reads no others
+        weights = {k: snapshot.tensors[e] if isinstance(e, str) else e for k, e in package.entries.items()}
+        save_plain(weights, folder / "pytorch_model_fsdp.bin")
+        save_plain(number_to_name(optimizer, groups), folder / FSDP_OPTIMIZER_NAME)
+    else:
+        save_plain(optimizer, folder / "optimizer.pt")
     save_plain(schedule, folder / "scheduler.pt")
     if snapshot.values["scaler"]:
         save_plain(snapshot.values["scaler"], folder / "scaler.pt")
     torch.save(seeded_rng_states(mix_seed(args["seed"], SEED_FORWARD, snapshot.step, 0)), folder / "rng_state.pth")
+
+# of a sharded model, with parameters by name
+FSDP_OPTIMIZER_NAME = "optimizer.bin"
+
+def number_to_name(
+    file: dict,  # parameters by number
+    groups: list[dict],  # with their names
+) -> dict:
+    "Return the state of an optimizer with parameters by name."
+    names = [name for g in groups for name in g["params"]]
+    there = [{**g, "params": own["params"]} for g, own in zip(file["param_groups"], groups)]
+    return {"state": {names[i]: held for i, held in file["state"].items()}, "param_groups": there}
+
+def name_to_number(file: dict) -> dict:
+    "Return the state of an optimizer with parameters by number, as `optimizer.pt` has it."
+    names = [name for g in file["param_groups"] for name in g["params"]]
+    numbers = {name: i for i, name in enumerate(names)}
+    there = [{**g, "params": [numbers[name] for name in g["params"]]} for g in file["param_groups"]]
+    return {"state": {numbers[name]: held for name, held in file["state"].items()}, "param_groups": there}
 
 def seeded_rng_states(
     seed: int,  # 64 bits
@@ -282,16 +313,27 @@ def reconcile_state(
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #5f58866f
 def read_torch_files(folder: Path) -> dict:
     "Read the torch files, None for a missing scaler; raise CorruptCheckpoint if a file is missing or not plain."
-    for name in ("optimizer.pt", "scheduler.pt"):
+    if (folder / "optimizer_0").is_dir():
+        raise CorruptCheckpoint(
+            f"{folder} was written by FSDP with state_dict_type='SHARDED_STATE_DICT', in files that only unpickling can"
+            " read. Write one with 'FULL_STATE_DICT' in the Trainer and resume from that, or merge the weights"
+            f" (accelerate merge-weights {folder / 'pytorch_model_fsdp_0'} merged), load them into the model, and train()"
+            " begins a new run from them."
+        )
+    of_fsdp = (folder / FSDP_OPTIMIZER_NAME).is_file()
+    for name in ("scheduler.pt",) if of_fsdp else ("optimizer.pt", "scheduler.pt"):
         if not (folder / name).is_file():
             raise CorruptCheckpoint(
                 f"{folder} has no {name}, so it has no state to continue from: it was written with save_only_model=True,"
-                " or by DeepSpeed or FSDP. Load the weights into the model, and train() begins a new run from them."
+                " or by DeepSpeed. Load the weights into the model, and train() begins a new run from them."
             )
     found = {
         n: read_torch_file(folder / f"{n}.pt") if (folder / f"{n}.pt").is_file() else None
         for n in ("optimizer", "scheduler", "scaler")
     }
+    if of_fsdp:
+        by_name = read_torch_file(folder / FSDP_OPTIMIZER_NAME)
+        found["optimizer"] = name_to_number(by_name) if _is_optimizer_state(by_name) else None
     if not _is_optimizer_state(found["optimizer"]):
         raise CorruptCheckpoint(f"{folder / 'optimizer.pt'} does not hold the state of an optimizer.")
     if not isinstance(found["scheduler"], dict):
