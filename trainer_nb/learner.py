@@ -719,12 +719,8 @@ class RecordingMixin(TrainerBase):
         Raise ValueError, and change nothing, if the run cannot resume from it here."""
         from trainer_nb.state.hub import find_checkpoint
         from trainer_nb.state.resume import load_checkpoint
-<<<<<<< HEAD
-        return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder, find_checkpoint, unpickle))
-=======
         begin_run(self)
-        return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder, find_checkpoint))
->>>>>>> main
+        return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder, find_checkpoint, unpickle))
 
     @property
     def hub_model_id(self) -> str | None:

@@ -37,18 +37,12 @@ from .snapshot_tensors import Snapshot
 from ..optim.schedules import stretch_schedule
 
 # %% auto #0
-<<<<<<< HEAD
-__all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'check_engine_loss', 'existing_optimizers', 'run_parameters',
-           'join_process_group', 'sync_weights', 'check_equal_lengths', 'prepare_data', 'check_optimizer',
-           'group_settings', 'restore_group_settings', 'check_deepspeed_parts', 'create_engine_optimizer',
-           'prepare_engine', 'prepare_optimizer', 'create_optimizer_and_schedule', 'suggest_idle_gpus', 'first_of',
-=======
 __all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'has_own_backward', 'check_engine_loss', 'existing_optimizers',
            'run_parameters', 'join_process_group', 'sync_weights', 'check_equal_lengths', 'prepare_data',
-           'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts', 'prepare_engine',
-           'prepare_optimizer', 'create_optimizer_and_schedule', 'suggest_idle_gpus', 'first_of',
->>>>>>> main
-           'store_special_tokens', 'prepare', 'redistribute_data', 'compute_run_length', 'recompute_run_length']
+           'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts',
+           'create_engine_optimizer', 'prepare_engine', 'prepare_optimizer', 'create_optimizer_and_schedule',
+           'suggest_idle_gpus', 'first_of', 'store_special_tokens', 'prepare', 'redistribute_data',
+           'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/18_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (

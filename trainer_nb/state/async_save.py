@@ -29,7 +29,8 @@ from ..engine.snapshot import capture_snapshot, gather_snapshot
 from ..engine.snapshot_fields import FIELD_KEEPERS
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import run_tasks_now
-from .checkpoint import collect_checkpoint, saves_itself, write_checkpoint
+from ..device.collectives import MainProcessFailed
+from .checkpoint import ShardFiles, collect_checkpoint, saves_itself, write_checkpoint, write_shards
 from .checkpoint_dirs import MANIFEST_NAME, CorruptCheckpoint, atomic_directory, fsync_path
 from .checkpoint_dirs import invalidate, invalidate_abandoned, list_checkpoints, move_aside
 from .checkpoint_dirs import rotate_checkpoints, sweep, verify_checkpoint
@@ -39,10 +40,11 @@ from .hf_checkpoint import trainer_layout_info, write_trainer_checkpoint
 from .model_files import get_processor
 
 # %% auto #0
-__all__ = ['SaveFailed', 'wait_for_other_savers', 'Saver', 'get_saver', 'save_checkpoint_async', 'is_checkpoint_writer',
-           'record_best_checkpoint', 'check_folder_free', 'is_own_checkpoint', 'save_checkpoint_sync', 'wait_for_save',
-           'overrides_save', 'save_to_temp_dir', 'make_checkpoint_writer', 'logged_rows', 'strip_log_history',
-           'ensure_log_on_disk', 'replace_existing', 'describe_save_failure', 'invalidate_future', 'warn_lost_best']
+__all__ = ['SaveFailed', 'wait_for_other_savers', 'Saver', 'get_saver', 'save_checkpoint_async', 'stage_shards',
+           'is_checkpoint_writer', 'record_best_checkpoint', 'check_folder_free', 'is_own_checkpoint',
+           'save_checkpoint_sync', 'wait_for_save', 'overrides_save', 'save_to_temp_dir', 'make_checkpoint_writer',
+           'logged_rows', 'strip_log_history', 'ensure_log_on_disk', 'replace_existing', 'describe_save_failure',
+           'invalidate_future', 'warn_lost_best']
 
 # %% ../../nbs/07_state/07_async_save.ipynb #a5406100
 class SaveFailed(RuntimeError):
@@ -216,14 +218,21 @@ def save_checkpoint_async(
             snapshot = capture_snapshot(run, saver.spare, ("model",), beside=not is_in_train_mode(run.optimizer))
     else:
         snapshot = capture_snapshot(run, saver.spare, tuple(FIELD_KEEPERS), beside=True)
-    if sharded: snapshot = gather_snapshot(snapshot, run.device.world)
+    shards = None
+    if run.device.sharded_model is not None and run.device.sharded_model.config.separate_files:
+        shards = stage_shards(run, snapshot, place)
+        left = {n: t for n, t in snapshot.tensors.items() if n not in snapshot.shapes}
+        snapshot = Snapshot(left, snapshot.values | {"shapes": {}})
+    elif sharded:
+        snapshot = gather_snapshot(snapshot, run.device.world)
     if snapshot is None or not is_checkpoint_writer(run): return place
     saver.spare = ()
     saver.sweep(place.parent)
     # after the snapshot, which must not contain the event of the push
     push = run.uploader.plan_push(learner, place) if own and run.uploader is not None else None
     try:
-        saver.start(make_checkpoint_writer(learner, snapshot, place, own, push, engine_files), snapshot, place.parent, undo)
+        work = make_checkpoint_writer(learner, snapshot, place, own, push, shards, engine_files)
+        saver.start(work, snapshot, place.parent, undo)
     except BaseException:
         if push is not None:
             push(None)
@@ -231,6 +240,20 @@ def save_checkpoint_async(
     if wait or run.callbacks.listeners("on_save"):
         wait_for_save(run)
     return place
+
+def stage_shards(run: RunState, snapshot: Snapshot, place: Path) -> ShardFiles:
+    "Write the shards of all processes beside a checkpoint's folder. Raise SaveFailed in all of them if one cannot."
+    folder = place.parent / f".{place.name}.shards-{run.history.run_id}"
+    def make():
+        # also of a process that was killed
+        for old in place.parent.glob(f".*.shards-{run.history.run_id}"):
+            shutil.rmtree(old)
+        folder.mkdir(parents=True)
+    try:
+        run.device.world.run_on_main(make)
+        return write_shards(snapshot, run.device.sharded_model.example, folder, run.device.world)
+    except (OSError, MainProcessFailed) as error:
+        raise SaveFailed(describe_save_failure(place, error)) from error
 
 def is_checkpoint_writer(run: RunState) -> bool:
     "Check whether this process writes the run's checkpoints: the main one, or one per machine."
@@ -311,6 +334,7 @@ def make_checkpoint_writer(
     learner: TrainerBase, snapshot: Snapshot, place,
     own,  # one of the run's own checkpoints, to which the limit applies
     push=None,  # called with the complete folder before older ones are deleted, or with None if it cannot be written
+    shards: ShardFiles | None = None,  # already written
     engine_files: Path | None = None,  # a folder with files of DeepSpeed's engine, which go into the checkpoint
 ):
     "Return a function that writes a checkpoint and raises SaveFailed with a one-sentence cause."
@@ -330,6 +354,7 @@ def make_checkpoint_writer(
     package = collect_checkpoint(
         run, snapshot, get_processor(learner), {"only_model": True} if run.args.save_only_model else None, about
     )
+    package = package._replace(shards=shards)
     settings = args_to_json(run.args)
     if overrides_save(learner): package = package._replace(live=save_to_temp_dir(learner))
     def work():

@@ -41,7 +41,7 @@ from .model_files import add_base_weights, read_weights_for_model
 
 # %% auto #0
 __all__ = ['describe_unusable_checkpoints', 'resolve_checkpoint', 'is_checkpoint', 'no_checkpoint_message', 'edited_settings',
-           'check_edits', 'describe_edits', 'effective_settings', 'checkpoint_info', 'check_train_data',
+           'check_edits', 'describe_edits', 'effective_settings', 'checkpoint_info', 'fit_train_data',
            'describe_environment_change', 'load_history', 'read_log_history', 'ResumeReport', 'continue_stopped_run',
            'load_checkpoint', 'restart_epoch_data', 'read_snapshot', 'relocate_best', 'check_run_not_open',
            'restore_checkpoint', 'load_best_weights', 'load_best_on_main', 'load_best_everywhere', 'find_best_folder',
@@ -153,9 +153,9 @@ def checkpoint_info(snapshot: Snapshot) -> dict:
     "Return the values in a checkpoint besides the run."
     return snapshot.values.get("about", {})
 
-def check_train_data(learner: TrainerBase, snapshot: Snapshot) -> list[str]:
-    """Return warnings about the data. In the middle of an epoch of data with another length, continue at the same
-    position of the new order; raise ValueError for a length that is unknown now, or was."""
+def fit_train_data(learner: TrainerBase, snapshot: Snapshot) -> list[str]:
+    """Return warnings about the data. In the middle of an epoch of data with another length, move the snapshot to the
+    same position of the new order; raise ValueError for a length that is unknown now, or was."""
     then = checkpoint_info(snapshot).get("data", {})
     now = describe_train_data(learner)
     cursor = snapshot.values["cursor"]
@@ -259,7 +259,7 @@ def load_checkpoint(
     wait_for_save(run)
     prepare(learner)
     folder = run.device.world.run_on_main(lambda: find(learner, place))
-    snapshot = read_snapshot(learner, folder, unpickle)
+    snapshot = read_snapshot(learner, folder, unpickle, everywhere=True)
     check_run_not_open(run, folder, snapshot)
     then = checkpoint_info(snapshot).get("given", {})
     edits = edited_settings(then, run.given_settings)
@@ -267,7 +267,7 @@ def load_checkpoint(
     try:
         check_edits(edits, then)
         anew = restart_epoch_data(run, snapshot)
-        said = anew + check_train_data(learner, snapshot)
+        said = anew + fit_train_data(learner, snapshot)
         check_snapshot(run, snapshot)
     except ValueError as error:
         raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
@@ -302,18 +302,23 @@ def restart_epoch_data(run: RunState, snapshot: Snapshot) -> list[str]:
 
 # %% ../../nbs/07_state/09_resume.ipynb #7ddeeafa
 def read_snapshot(
-    learner: TrainerBase,
-    folder: Path,
+    learner: TrainerBase, folder: Path,
     unpickle: bool = False,  # as in load_checkpoint
+    everywhere: bool = False,  # all processes call this; each one of a sharded run reads its shards if they are in files
 ) -> Snapshot:
     "Read the snapshot in a folder of either layout."
+    run = learner.run_state
     if is_engine_checkpoint(folder):
-        check_engine_checkpoint(learner.run_state, folder, unpickle)
+        check_engine_checkpoint(run, folder, unpickle)
         return read_engine_checkpoint(learner, folder)
-    return add_base_weights(
-        learner.run_state,
-        read_trainer_checkpoint(learner, folder) if is_trainer_checkpoint(folder) else read_checkpoint(folder),
-    )
+    sharded = run.device.sharded_model if everywhere and run.device is not None else None
+    if is_trainer_checkpoint(folder):
+        snapshot = read_trainer_checkpoint(learner, folder)
+    elif sharded is None:
+        snapshot = read_checkpoint(folder)
+    else:
+        snapshot = read_checkpoint(folder, sharded.example, run.device.world)
+    return add_base_weights(run, snapshot)
 
 def relocate_best(state, shelf: Path):
     "Update the best checkpoint's path if the whole folder of checkpoints has been moved."
