@@ -1,9 +1,9 @@
 "Checkpoints of a sharded model in which each process has written its shards (torch.distributed.checkpoint, in safetensors files)."
-import json, os, signal, sys
+import json
 
 import pytest, torch
 
-from sharded import counted, make, same, same_run
+from sharded import make, same_run
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch"), pytest.mark.filterwarnings("ignore:.*Converting a tensor")]
 SHARDS = {"state_dict_type": "SHARDED_STATE_DICT"}
