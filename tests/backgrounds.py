@@ -3,7 +3,7 @@ import time
 import pytest
 import torch
 from torch import nn
-from kernels import Kernel
+from jupyter_kernels import Kernel
 from trainer_nb import Learner
 
 

@@ -17,13 +17,13 @@ from .core.errors import InvalidOperation, checked, release_last_traceback, shor
 from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
-from .engine.assignment import check_assignment, forget_early_assignments
+from .engine.assignment import begin_run, check_assignment, forget_early_assignments
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, apply_change, check_between_steps, check_can_train
 from .engine.loop import check_can_train_or_corrupted, check_not_in_step, describe_run, guarded
 from .engine.loop import iterate_steps, make_stop_condition, make_train_output, raise_if_interrupted
 from .engine.loop import validate_step_count
-from .engine.overrides import TrainerBase, adopt_given_args, renew_model
+from .engine.overrides import TrainerBase
 from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, announce_save_dir, record_act
 from .engine.snapshot import capture_snapshot
@@ -74,16 +74,13 @@ class TrainingMixin(TrainerBase):
         check_train_args(run, resume_from_checkpoint, trial, ignore_keys_for_eval)
         with guarded(self, "train()", check_can_train):
             under_way = run.state.global_step and not run.finished and not run.corrupted
-            if not under_way and run.remote_run is None:
-                adopt_given_args(self)
             resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
+            ended = run.finished and not run.due
+            begin_run(self, anew=bool(run.state.global_step) and not under_way)
             if resume and not (resume_from_checkpoint is True and under_way):
                 self.load_checkpoint(resume_from_checkpoint)
-            elif run.finished and not run.due:
+            elif ended:
                 self._begin_again()
-            elif not run.state.global_step and run.model_seed not in (None, run.args.seed):
-                # as in the Trainer: the weights are those of the seed with which training begins
-                renew_model(self)
             run_to_end(self, ignore_keys_for_eval)
             wait_for_save(run)
             self._finish_current_push()
@@ -104,6 +101,7 @@ class TrainingMixin(TrainerBase):
         """Yield a record after each step: for rec in learn.steps(): ... Leaving the loop loses nothing.
         Raise `InvalidOperation` on a finished run."""
         check_not_finished(self, "steps()")
+        begin_run(self)
         return iterate_steps(self)
 
     @exclusive
@@ -111,6 +109,7 @@ class TrainingMixin(TrainerBase):
         """Return one step to be run by hand: .forward() .backward() .grads() .update() or .abort().
         Raise `InvalidOperation` on a finished run."""
         from trainer_nb.diagnostics.debug_step import DebugStep
+        begin_run(self)
         return DebugStep(self)
 
 # %% ../nbs/learner.ipynb #f2c23904
@@ -152,6 +151,7 @@ def run_and_collect(
 ) -> Records:
     "Advance the run until a condition holds, and return the records of these steps."
     with guarded(learn, verb, check_not_finished) as run:
+        begin_run(learn)
         start = run_with_progress(learn, verb, make_stop_condition(run, steps, epochs, until), steps)
         if run.finished:
             learn._finish_current_push()
@@ -201,6 +201,7 @@ class LiveMixin(TrainerBase):
         from trainer_nb.live.background import start_background
         from trainer_nb.live.dashboard import show_compact
         check_not_finished(self, "start()")
+        begin_run(self)
         handle = start_background(self, None if steps is None else validate_step_count(steps), epochs, until)
         show_compact(handle)
         return handle
@@ -251,8 +252,13 @@ class ChangeMixin(TrainerBase):
         Without arguments, return a table of the settings that can be changed.
         Raise TypeError for an unknown name, and ValueError for a setting that
         cannot be changed in a run, or not to this value."""
-        from trainer_nb.engine.settings import change_settings, list_settable
-        return apply_change(self, "set()", lambda: change_settings(self, changes)) if changes else list_settable(self)
+        from trainer_nb.engine.settings import ChangesTable, change_settings, list_settable
+        from trainer_nb.state.hub import pop_token, set_token
+        if not changes: return list_settable(self)
+        tokens = pop_token(changes)
+        made = apply_change(self, "set()", lambda: change_settings(self, changes)) if changes else ChangesTable()
+        set_token(self.run_state, tokens)
+        return made
 
     @exclusive
     def freeze(self,
@@ -290,6 +296,7 @@ class ChangeMixin(TrainerBase):
         """Copy the run's state to the host and return it.
         Raise `InvalidOperation` in the middle of a step and in callbacks."""
         with guarded(self, "snapshot()") as run:
+            begin_run(self)
             prepare(self)
             taken = capture_snapshot(run)
         if name is not None:
@@ -328,11 +335,13 @@ class ChangeMixin(TrainerBase):
         Raise `InvalidOperation` in the middle of a step or with an optimizer that was passed in, and TypeError or
         ValueError for changes that cannot be made."""
         from trainer_nb.state.branch import branch
+        from trainer_nb.state.hub import open_branch_repository, pop_token
+        # before anything is recorded
+        tokens = pop_token(changes)
         with guarded(self, "branch()"):
+            begin_run(self)
             new = branch(self, changes)
-        if new.args.push_to_hub:
-            from trainer_nb.state.hub import open_branch_repository
-            open_branch_repository(new, changes)
+        open_branch_repository(new, self, changes, tokens)
         if new.args.enable_jit_checkpoint:
             new._listen()
         return new
@@ -361,6 +370,7 @@ class LaunchMixin(TrainerBase):
         start: str | None = None,  # "fork" or "spawn"; None: fork where that is safe
         threads: int | None = None,  # torch threads per process; None: the processors divided among the processes
         output: str = "first",  # ranks whose output is shown: "first", "all", or a list of ranks
+        cluster: str | None = None,  # "ray" or "ray://host:10001": on the nodes of a Ray cluster; None: on this machine
         **other,  # `hear`, an older name of `output`
     ):
         """Move the run to n processes, where the same verbs continue it until close().
@@ -370,11 +380,12 @@ class LaunchMixin(TrainerBase):
         output = resolve_other_args(other, output)
         # a launcher has already started the processes, and this is one of them
         if world_size() > 1:
-            join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, output)
+            join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, output, cluster)
             return self.train() if train else LaunchContext(self, None)
         self.pause()
         with guarded(self, "launch()", check_can_launch):
-            remote = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, output)
+            begin_run(self)
+            remote = launch(self, num_processes, start, keep_global_batch, max_restarts, threads, output, cluster)
         if not train: return LaunchContext(self, remote)
         try:
             return self.train()
@@ -440,7 +451,7 @@ class EvaluationMixin(TrainerBase):
     ) -> dict:
         """Evaluate and return loss and metrics by name; runtimes are in seconds.
         Raise ValueError without an evaluation set."""
-        from trainer_nb.engine.evaluate import evaluate_datasets, evaluate_dataset
+        from trainer_nb.engine.evaluate import evaluate_dataset, evaluate_datasets, find_dataset_name
         own = eval_dataset is None
         datasets = self.eval_dataset if own else eval_dataset
         if isinstance(datasets, dict):
@@ -449,12 +460,15 @@ class EvaluationMixin(TrainerBase):
                 datasets, own, lambda d, p: self.evaluate(d, ignore_keys, p, **gen_kwargs), metric_key_prefix
             )
         with guarded(self, "evaluate()", check_between_steps), generating(self, "evaluate()", gen_kwargs):
+            begin_run(self)
             metrics = evaluate_dataset(self, eval_dataset, ignore_keys, metric_key_prefix)
             run_tasks_now(
                 self,
                 Task("note", data={"evaluate": metrics}),
                 Task("log", data={"logs": metrics}),
-                Task("event", "on_evaluate", {"metrics": metrics}),
+                Task("event", "on_evaluate", {
+                    "metrics": metrics, "dataset_name": find_dataset_name(self.eval_dataset, eval_dataset),
+                }),
             )
             return metrics
 
@@ -467,6 +481,7 @@ class EvaluationMixin(TrainerBase):
         "Return PredictionOutput(predictions, label_ids, metrics) for a data set: numpy arrays with one row per sample."
         from trainer_nb.engine.evaluate import predict_dataset
         with guarded(self, "predict()", check_between_steps), generating(self, "predict()", gen_kwargs):
+            begin_run(self)
             out = predict_dataset(self, test_dataset, ignore_keys, metric_key_prefix)
             run_tasks_now(self, Task("event", "on_predict", {"metrics": out.metrics}))
             return out
@@ -600,6 +615,7 @@ class TuningMixin(TrainerBase):
         losses, and the rates that the rules suggest.
         Raise `InvalidOperation` in the middle of a step."""
         from trainer_nb.tune.lr_finder import lr_find
+        begin_run(self)
         def progress(n: int): return search_progress(self.run_state, n)
         return lr_find(self, start, end, num_steps, mode, stop_factor, suggest, progress)
 
@@ -618,6 +634,7 @@ class TuningMixin(TrainerBase):
         return the best trial, or a list if direction is a list.
         Raise ValueError or `InvalidOperation` for a run that cannot be searched."""
         from trainer_nb.tune.search import search_hyperparameters
+        begin_run(self)
         return search_hyperparameters(
             self, hp_space, compute_objective, n_trials, direction, backend, hp_name, **kwargs
         )
@@ -644,7 +661,6 @@ class TuningMixin(TrainerBase):
 class RecordingMixin(TrainerBase):
     "Define the verbs that write to the disk and read from it, log, and manage callbacks."
     @checked
-    @exclusive
     def save_model(
         self,
         output_dir: str | Path | None = None,  # None: the learner's output_dir, or "trainer_output"
@@ -652,6 +668,13 @@ class RecordingMixin(TrainerBase):
     ):
         """Write the model's weights as safetensors, or with its own save_pretrained; return the folder.
         With push_to_hub=True, push the model as well, as the Trainer does."""
+        if not self.args.push_to_hub or _internal_call: return self._save_model(output_dir)
+        from trainer_nb.state.hub import save_and_push
+        return save_and_push(self, output_dir)
+
+    @exclusive
+    def _save_model(self, output_dir: str | Path | None) -> Path:
+        "Write the model and return the folder; the part of save_model that holds the run lock."
         from trainer_nb.engine.evaluate import averaged_weights
         check_between_steps(self, "save_model()")
         if not output_dir:
@@ -661,9 +684,6 @@ class RecordingMixin(TrainerBase):
             raise ValueError(f"{str(folder)!r} is a file; save_model() takes the folder for the model's files.")
         with averaged_weights(self.optimizer):
             self._save(str(folder))
-        if self.args.push_to_hub and not _internal_call:
-            from trainer_nb.state.hub import push_saved_model
-            push_saved_model(self)
         return Path(folder).expanduser()
 
     def _save(
@@ -673,7 +693,7 @@ class RecordingMixin(TrainerBase):
         "Write the model into a folder; called by save_model and, if it is overridden, for every checkpoint."
         from trainer_nb.state.model_files import get_processor, save_model
         device = self.run_state.device
-        sharded = {"world": device.world} if device is not None and device.sharded_model is not None else {}
+        sharded = {"world": device.world} if device is not None and device.divides_state else {}
         save_model(self.model, output_dir, get_processor(self), state_dict, args=self.args, **sharded)
 
     @checked
@@ -697,6 +717,7 @@ class RecordingMixin(TrainerBase):
         Raise ValueError, and change nothing, if the run cannot resume from it here."""
         from trainer_nb.state.hub import find_checkpoint
         from trainer_nb.state.resume import load_checkpoint
+        begin_run(self)
         return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder, find_checkpoint))
 
     @property
@@ -705,10 +726,8 @@ class RecordingMixin(TrainerBase):
         return getattr(self.run_state.uploader, "repo_id", None) or self.args.hub_model_id
     @hub_model_id.setter
     def hub_model_id(self, name: str | None):
-        vars(self.args)["hub_model_id"] = name
-        if self.run_state.uploader is not None:
-            # the next push creates it where necessary
-            self.run_state.uploader.repo_id = None
+        from trainer_nb.state.hub import rename_repository
+        rename_repository(self, name)
 
     @property
     def push_in_progress(self):
@@ -956,12 +975,11 @@ class Learner(
 
     def _open_hub(self):
         "Create the repository, if the run is pushed; the access token is kept out of the arguments."
-        from trainer_nb.state.hub import Uploader, take_token
-        uploader = self.run_state.uploader = Uploader(take_token(self))
+        from trainer_nb.state.hub import announce_repository, get_uploader
+        get_uploader(self.run_state)
         if not self.args.push_to_hub: return
         self.init_hf_repo()
-        if uploader.url is not None:
-            print(f"The run is pushed to {uploader.url} (hub_strategy={self.args.hub_strategy.value!r}).", flush=True)
+        announce_repository(self.run_state)
 
     def __setattr__(self, name: str, value):
         """Set an attribute.

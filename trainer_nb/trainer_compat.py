@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from .args.deepspeed_args import is_deepspeed_enabled
 from .core.errors import missing_attribute_error
 from .device.weight_storage import is_model_parallel
 from .live.model_card import dataset_name, describe_datasets, draft_model_card, is_foreign_card
@@ -164,8 +165,8 @@ def missing_attribute(learner: Any, name: str) -> AttributeError:
 # %% ../nbs/trainer_compat.ipynb #3048d6d9
 class TrainerCompatMixin:
     "Provide the remaining attributes and methods of the Trainer under its names."
-    deepspeed = neftune_hook_handle = None
-    is_deepspeed_enabled = is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
+    neftune_hook_handle = None
+    is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_distributed_loading_by_transformers = False
     hp_space = hp_name = compute_objective = objective = None
     argument_hints = ARGUMENT_HINTS
@@ -186,6 +187,16 @@ class TrainerCompatMixin:
     @property
     def is_fsdp_enabled(self) -> bool:
         return self.run_state.device is not None and self.run_state.device.sharded_model is not None
+
+    @property
+    def is_deepspeed_enabled(self) -> bool:
+        return is_deepspeed_enabled(self.args)
+
+    @property
+    def deepspeed(self) -> torch.nn.Module | None:
+        "Return DeepSpeed's engine; None before the run is prepared, and without DeepSpeed."
+        device = self.run_state.device
+        return None if device is None or device.deepspeed is None else device.deepspeed.engine
 
     @property
     def neftune_noise_alpha(self) -> float | None:
@@ -267,7 +278,10 @@ class TrainerCompatMixin:
         return draft_model_card(self.args, self.state, self.run_state.model, name, None, *facts, dataset_tags=known)
 
     def _card_datasets(self) -> dict[str, Any]:
-        evaluation = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"evaluation": self.eval_dataset}
+        if not isinstance(self.eval_dataset, dict):
+            return {"training": self.train_dataset, "evaluation": self.eval_dataset}
+        # a name of theirs may be "training"
+        evaluation = {f"evaluation: {name}": data for name, data in self.eval_dataset.items()}
         return {"training": self.train_dataset, **evaluation}
 
     def _known_datasets(self) -> list[str]:

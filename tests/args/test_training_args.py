@@ -20,7 +20,7 @@ WANTED = dict(
     activation_checkpointing=True, activation_checkpointing_kwargs={"use_reentrant": False}, gradient_checkpointing=True,
     gradient_checkpointing_kwargs={"use_reentrant": False}, torch_compile=True, torch_compile_backend="eager", torch_compile_mode="default",
     use_liger_kernel=True, liger_kernel_config={"rope": True}, use_cache=True, torch_empty_cache_steps=5, skip_memory_metrics=False,
-    debug="underflow_overflow", fsdp=True, fsdp_config={"auto_wrap_policy": "NO_WRAP"}, deepspeed="ds.json",
+    debug="underflow_overflow", fsdp=True, fsdp_config={"auto_wrap_policy": "NO_WRAP"}, deepspeed={"zero_optimization": {"stage": 2}},
     parallelism_config={"tp_size": 2}, logging_nan_inf_filter=False, logging_dir="events", log_level="info",
     log_level_replica="error", log_on_each_node=False, report_to="tensorboard", project="mine", trackio_space_id="me/space", trackio_bucket_id="me/bucket",
     trackio_static_space_id="me/static", sortish_sampler=True,

@@ -310,7 +310,7 @@ learn.export_script("train.py"), learn.state.global_step
 @pytest.mark.slow
 def test_a_script_stops_where_the_run_did(tmp_path):
     "Evaluations by hand have not counted, so the plain script, which has none, ends in the same step and the same weights."
-    from kernels import Kernel
+    from jupyter_kernels import Kernel
     kernel = Kernel(tmp_path)
     try:
         for code in CELLS.split("---"):

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest, torch
 
+from trainer_nb.core import log_file
 from trainer_nb.core.log_file import LogFile, prepare_log_file, dump_line, find_log, log_path, to_plain_data, read_log_lines, encode_non_finite, decode_non_finite
 
 
@@ -98,6 +99,26 @@ def test_waiting_gives_up_in_time(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_lines_are_collected_until_they_are_awaited(tmp_path, monkeypatch):
+    "One write for many lines, which waiting for them does not delay; later ones follow without it."
+    monkeypatch.setattr(log_file, "COLLECT_SECONDS", 1000.0)
+    monkeypatch.setattr(log_file, "LOG_WRITER", log_file.LogWriterThread())
+    log, batches = opened(tmp_path), []
+    write = log.write
+    log.write = lambda items: (batches.append(len(items)), write(items))
+    for i in range(20): log.put({"kind": "log", "step": i})
+    assert not batches and log.wait(60) and sum(batches) == 20 and len(batches) <= 2
+    log.put({"kind": "log", "step": 20})
+    assert log.wait(60) and [line["step"] for line in lines(log.path)[1:]] == list(range(21))
+    monkeypatch.setattr(log_file, "COLLECT_SECONDS", 0.01)
+    log.put({"kind": "log", "step": 21})
+    assert log.wait(60)
+    log.put({"kind": "log", "step": 22})
+    until = time.monotonic() + 60
+    while len(lines(log.path)) < 24 and time.monotonic() < until: time.sleep(0.01)
+    assert lines(log.path)[-1]["step"] == 22
+
+
 def test_only_the_process_that_opened_a_log_writes_to_it(tmp_path):
     log = opened(tmp_path)
     log.put({"kind": "n"}); log.wait()

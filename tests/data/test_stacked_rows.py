@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.data import Subset, TensorDataset, default_collate, random_split
 
 from trainer_nb import Learner
+from trainer_nb.data import sources
 from trainer_nb.data.collate import RemoveColumns, default_data_collator
 from trainer_nb.data.sources import is_default_collator, stack_rows
 
@@ -60,7 +61,7 @@ def test_which_data_and_which_collators():
 
 
 class Noted(nn.Module):
-    "Draws random numbers, and keeps the numbers that the generators give when a batch arrives."
+    "A network with dropout."
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2))
@@ -69,7 +70,7 @@ class Noted(nn.Module):
 
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_run_is_the_same(split, workers):
+def test_a_run_is_the_same(split, workers, monkeypatch):
     "Losses, weights, evaluations, and numbers that are drawn in the callbacks of a step; interrupted in the middle of an epoch, too."
     from trainer_nb import TrainerCallback
     class Draws(TrainerCallback):
@@ -80,6 +81,7 @@ def test_a_run_is_the_same(split, workers):
     gen = torch.Generator().manual_seed(3)
     x, labels = torch.randn(37, 3, generator=gen), torch.randint(2, (37,), generator=gen)
     def run(kind, steps):
+        stacked.clear()
         torch.manual_seed(0)
         data = kind(x, labels)
         train, held = random_split(data, [29, 8], generator=torch.Generator().manual_seed(1)) if split else (data, data)
@@ -90,8 +92,16 @@ def test_a_run_is_the_same(split, workers):
         learn.rewind(2)
         learn.train()
         return learn, draws.drawn
+    stacked = []
+    def noted(*given):
+        stacked.append(found := stack_rows(*given))
+        return found
+    monkeypatch.setattr(sources, "stack_rows", noted)
     fast, drawn = run(TensorDataset, (3, 2))
+    # in workers, the calls are theirs
+    assert workers or len(stacked) >= len(fast.history) and None not in stacked
     slow, drawn_one_by_one = run(OneByOne, (3, 2))
+    assert not any(stacked)
     assert [r.loss for r in fast.history] == [r.loss for r in slow.history] and drawn == drawn_one_by_one
     for (name, a), b in zip(fast.model.state_dict().items(), slow.model.state_dict().values()): assert a.equal(b), name
     assert fast.evaluate()["eval_loss"] == slow.evaluate()["eval_loss"]

@@ -132,6 +132,120 @@ def test_a_model_in_shards(precision):
     for a, b in zip(ddp.model.parameters(), one.model.parameters()): torch.testing.assert_close(a, b, rtol=2e-2 if precision else 1e-4, atol=1e-2 if precision else 1e-5)
 
 
+# ---- several GPUs; a loop by hand beside ours
+
+several = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two processes need two GPUs")
+
+
+def launches(act):
+    "The kernels and copies that are launched."
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+        act()
+        torch.cuda.synchronize()
+    return sum(event.count for event in profiled.key_averages() if event.key.startswith(("cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemsetAsync", "cuLaunchKernel")))
+
+
+def test_launches_of_a_step_are_those_of_a_loop_by_hand():
+    "Beside them: copies of a few weights and of the buffers that change, with which a step is taken back; one launch for each."
+    learn = hard_learner(**GPU | dict(full_determinism=False), model=Quiet(), logging_steps=1000, num_train_epochs=40, rewind_every=0, gradient_accumulation_steps=1, optim="adamw_torch_fused")
+    learn.step(4)
+    ours = launches(lambda: learn.step(10)) / 10
+    model = Quiet().cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    batches = [{k: v.pin_memory() for k, v in f.items()} for f in ({"x": torch.randn(4, 4), "labels": torch.arange(4) % 3} for _ in range(14))]
+    def steps(batches):
+        for batch in batches:
+            loss = model(**{k: v.cuda(non_blocking=True) for k, v in batch.items()})["loss"]
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    steps(batches[:4])
+    assert ours <= launches(lambda: steps(batches[4:])) / 10 + 4
+
+
+class Alone(Learner):
+    "Returns a number, as an override may."
+    def training_step(self, model, inputs, num_items_in_batch=None): return super().training_step(model, inputs, num_items_in_batch).item()
+
+
+class Branches(torch.nn.Module):
+    "Each rank has a layer of its own."
+    def __init__(self):
+        super().__init__()
+        self.layers, self.out = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3)), torch.nn.Linear(4, 3)
+    def forward(self, x, labels):
+        import os
+        return {"loss": torch.nn.functional.cross_entropy(self.out(self.layers[int(os.environ.get("RANK", 0))](x)), labels)}
+
+
+@several
+@pytest.mark.timeout(180)
+def test_ranks_with_different_parameters_train_with_nccl():
+    learn = hard_learner(**GPU, model=Branches())
+    with learn.launch(2):
+        learn.step(6)
+        one, two = learn.run_on_all(lambda learn: [p.tolist() for p in learn.model.parameters()])
+        assert one == two
+
+
+@several
+@pytest.mark.timeout(180)
+def test_where_no_parameter_may_be_unused_an_error_comes_within_seconds():
+    import time
+    learn = hard_learner(**GPU, model=Branches(), ddp_find_unused_parameters=False)
+    with learn.launch(2):
+        start = time.monotonic()
+        with pytest.raises(ValueError, match="on rank [01]"): learn.step()
+        assert time.monotonic() - start < 60
+
+
+@several
+@pytest.mark.timeout(180)
+def test_a_loss_that_is_a_number_is_sent_with_nccl():
+    learn = hard_learner(**GPU, cls=Alone)
+    with learn.launch(2): learn.step(3)
+    assert len(learn.history) == 3
+
+
+@several
+@pytest.mark.timeout(180)
+def test_tensors_of_a_gpu_arrive_on_the_rank_s_own():
+    table = torch.arange(3, device="cuda:0")
+    learn = hard_learner(**GPU)
+    learn.step()
+    with learn.launch(2):
+        assert learn.run_on_all(lambda learn: str(table.device)) == ["cuda:0", "cuda:1"]
+
+
+@several
+@pytest.mark.timeout(240)
+def test_nothing_is_asked_of_the_device_by_several_processes():
+    "Between two logs, with the loss and the flags beside the gradients."
+    learn = hard_learner(**GPU | dict(full_determinism=False), model=Quiet(), logging_steps=1000, num_train_epochs=20, rewind_every=0)
+    with learn.launch(2):
+        learn.step(4)
+        learn.run_on_all(lambda learn: torch.cuda.set_sync_debug_mode("error"))
+        learn.run(steps=8)
+        learn.run_on_all(lambda learn: torch.cuda.set_sync_debug_mode("default"))
+
+
+@several
+@pytest.mark.timeout(240)
+def test_a_process_that_dies_blocks_no_other_for_long():
+    "The survivor waits on its device for a message that never comes; the run continues from what was finished."
+    import os, signal, time
+    learn = hard_learner(**GPU, rewind_every=2, num_train_epochs=20)
+    with learn.launch(2):
+        learn.step(6)
+        os.kill(learn.processes[1]["pid"], signal.SIGKILL)
+        start = time.monotonic()
+        with pytest.raises(RuntimeError, match="ended by SIGKILL"): learn.step(4)
+        assert time.monotonic() - start < 90 and learn.state.global_step >= 4
+        learn.step(2)
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU cannot hold two parts")
 @pytest.mark.parametrize("settings", [dict(fp16=True), dict(fsdp_config={"cpu_offload": True}), dict(fsdp_config={"activation_checkpointing": True, "activation_checkpointing_offload": True}), dict(torch_compile=True),
                                       dict(fsdp_config={"state_dict_type": "SHARDED_STATE_DICT"})], ids=["fp16", "offload", "recompute", "compile", "shards"])

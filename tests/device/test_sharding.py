@@ -76,8 +76,8 @@ def test_one_process_is_told_what_to_type(monkeypatch):
     assert not learn.history.rows.whole() and learn.state.global_step == 0 and learn.evaluate()["eval_loss"] > 0
     learn.args.fsdp = None
     assert learn.step(1)[0].step == 1
-    for name, value, words in (("ACCELERATE_USE_DEEPSPEED", "true", "DeepSpeed"), ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR", "compile"),
-                               ("ACCELERATE_USE_PARALLELISM_CONFIG", "true", "parallelism_config"), ("ACCELERATE_MIXED_PRECISION", "bf16", "bf16=True")):
+    for name, value, words in (("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR", "compile"),
+                                ("ACCELERATE_USE_PARALLELISM_CONFIG", "true", "parallelism_config"), ("ACCELERATE_MIXED_PRECISION", "bf16", "bf16=True")):
         with monkeypatch.context() as m:
             m.setenv(name, value)
             with pytest.raises(ValueError, match=words): make(fsdp=None).step()

@@ -4,7 +4,7 @@ import sys
 from contextlib import contextmanager
 
 import pytest
-from toys import Boom, finish, hard_learner, unequal
+from toys import Boom, finish, hard_learner, outcome, unequal
 from trainer_nb import Paused, TrainerCallback
 from trainer_nb.core.errors import InvalidOperation
 from trainer_nb.engine import step
@@ -88,14 +88,17 @@ failing_once.left = 0
 
 def test_an_interrupt_between_the_error_and_the_rollback_leaves_no_part_of_the_step():
     want, reached = finish(hard_learner()), 0
+    # a trace function of the thread presses; a debugger or coverage has none meanwhile
     for at in range(1, 60):
         failing_once.left = 0
         learn = hard_learner(hook=failing_once)
         learn.step(2)
+        before = outcome(learn)
         failing_once.left = 1
         with pressing_after_the_error(at) as counts, pytest.raises((Boom, Paused)): learn.step()
         assert not failing_once.left and not learn.run_state.corrupted and learn.state.global_step == 2
-        assert unequal(finish(learn), want) == [], at
+        assert unequal(outcome(learn), before) == [], at
+        if at == 1 or counts["seen"] < at: assert unequal(finish(learn), want) == [], at
         reached = max(reached, counts["seen"])
         if counts["seen"] < at: break
     # all instructions from the error to the end of take_step

@@ -168,6 +168,16 @@ def test_a_model_with_an_encoder_generates_from_tokens():
     assert rows[0]["generated"] == decode_predictions(make_tokenizer(), tokens.tolist())[0]
 
 
+def test_the_texts_are_those_of_the_set_that_is_evaluated():
+    "By its name or the set itself; for a set that is not the learner's, those of the first."
+    sets = {"a": chats(2), "b": chats(4)[2:]}
+    learn = learner(TextSamplesCallback(1, max_new_tokens=2), data=sets)
+    for given, generated in [(None, ["a", "b"]), ("b", ["b"]), (sets["b"], ["b"]), ("a", ["a"]), (chats(1), ["a"])]:
+        before = len(text_samples(learn))
+        learn.evaluate(given)
+        assert [row["dataset"] for row in text_samples(learn)[before:]] == generated
+
+
 @pytest.mark.parametrize("sample, prompt, reference", [
     ("the cat", "the cat", None), ({"text": "the cat"}, "the cat", None), ({"prompt": "the cat", "completion": "sat ."}, "the cat", "sat ."),
     ({"input_ids": [5, 7, 9, 1], "labels": [-100, -100, 9, 1]}, "the cat", "sat"),
@@ -273,9 +283,21 @@ def test_each_evaluation_set_has_its_texts(given):
         assert [row["reference"] for row in rows if row["dataset"] == name][:2] == [s["messages"][-1]["content"] for s in data[:2]]
     assert {step: [row["dataset"] for row in found] for step, found in tracker.texts.items()} == {2: ["a", "a", "b_a", "b_a"], 4: ["a", "a", "b_a", "b_a"]}
     learn.evaluate("b_a")
-    assert [row["dataset"] for row in text_samples(learn)[8:]] == ["a", "a"]
+    assert [row["dataset"] for row in text_samples(learn)[8:]] == ["b_a", "b_a"]
 
 
 @pytest.mark.parametrize("samples", [0, -1, [], "the cat", {"text": "the cat"}], ids=str)
 def test_no_samples_are_an_error_at_once(samples):
     with pytest.raises(ValueError, match="has no samples; give their number"): TextSamplesCallback(samples)
+
+
+def test_the_histories_of_two_processes_have_the_same_events():
+    "So a run of which a process has died goes on from another one, and keeps the texts."
+    learn = learner(TextSamplesCallback(2, metrics=["exact_match"], max_new_tokens=2))
+    with learn.launch(2):
+        learn.step(2)
+        places = learn.run_on_all(lambda learn: learn.history.place())
+        events = learn.run_on_all(lambda learn: [(e["kind"], e["data"]) for e in learn.history.events if e["kind"] == "texts"])
+        logs = learn.run_on_all(lambda learn: [row for row in learn.state.log_history if "eval_texts_exact_match" in row])
+    assert places[0] == places[1] and events[0] == events[1] and len(events[0]) == 1 and logs[0] == logs[1] and len(logs[0]) == 1
+    assert len(text_samples(learn)) == 2

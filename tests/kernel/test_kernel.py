@@ -6,7 +6,7 @@ that it has come to a certain point. What must hold is exact: after any presses 
 import asyncio, collections, random, re, signal, subprocess, sys, textwrap, threading, time
 
 import pytest
-from kernels import ANSI, ENV, Kernel, paused   # noqa: F401
+from jupyter_kernels import ANSI, ENV, Kernel, paused   # noqa: F401
 
 
 

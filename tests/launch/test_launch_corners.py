@@ -9,14 +9,14 @@ from trainer_nb import Learner, Paused, TrainerCallback
 from trainer_nb.state import resume
 from trainer_nb.launch.process_group import ProcessGroup
 from trainer_nb.live.run_view import view_status
-from trainer_nb.launch.worker import INTERRUPT_KINDS
+from trainer_nb.launch.outcomes import INTERRUPT_KINDS
 from trainer_nb.core.errors import InvalidOperation
 from trainer_nb.core.history import read_history
 from trainer_nb.launch.launch import warn_unused_launch_args
 from trainer_nb.launch.launchers import free_port
 from trainer_nb.launch.recovery import make_recovered_error
 from trainer_nb.engine.snapshot import differences
-from trainer_nb.launch.worker import Failed
+from trainer_nb.launch.outcomes import Failed
 from launched import Fails, Net, is_gone, like, make, pids, rows, same   # noqa: F401  (like is a fixture)
 from presses import acts, press   # noqa: F401
 

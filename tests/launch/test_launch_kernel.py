@@ -3,7 +3,7 @@ import os, signal, time
 
 import pytest
 
-from kernels import Kernel, paused
+from jupyter_kernels import Kernel, paused
 from launched import is_gone
 
 pytestmark = pytest.mark.xdist_group("launch")

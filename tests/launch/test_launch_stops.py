@@ -6,7 +6,7 @@ import pytest
 from trainer_nb import TrainerCallback
 from trainer_nb.core.interrupts import InterruptGuard
 from trainer_nb.launch import process_group
-from trainer_nb.launch.worker import Failed
+from trainer_nb.launch.outcomes import Failed
 from launched import is_gone, like, make, pids, same   # noqa: F401  (like is a fixture)
 from presses import acts, press
 

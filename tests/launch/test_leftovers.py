@@ -147,3 +147,46 @@ def test_an_import_of_bitsandbytes_does_not_keep_a_cpu_from_forking(monkeypatch)
     assert choose_start_method(None, cpu=True) == choose_start_method("fork", cpu=True) == "fork"
     assert choose_start_method(None, cpu=False) == "spawn"
     with pytest.raises(ValueError, match="bitsandbytes is imported here"): choose_start_method("fork", cpu=False)
+
+
+def test_a_local_rank_of_minus_one_is_a_run_in_one_process():
+    check_rank_variables({"LOCAL_RANK": "-1"})
+    check_rank_variables({"LOCAL_RANK": "-1", "WORLD_SIZE": "1"})
+    with pytest.raises(ValueError, match="LOCAL_RANK=0, .* but without"): check_rank_variables({"LOCAL_RANK": "0"})
+
+
+def test_a_folder_that_is_being_made_is_not_removed(tmp_path, monkeypatch):
+    "Another process looks for dead folders at every moment of its creation."
+    from trainer_nb.launch import serialization
+    class Looks(serialization.FileClaim):
+        depth = 0
+        def __init__(self, path):
+            if Looks.depth: return super().__init__(path)
+            Looks.depth += 1
+            # the file is there, and not locked yet
+            path.touch()
+            claims = dict(serialization._CLAIMS)
+            serialization._CLAIMS.clear()
+            serialization.remove_dead_folders(str(tmp_path))
+            serialization._CLAIMS.update(claims)
+            Looks.depth -= 1
+            super().__init__(path)
+    monkeypatch.setattr(serialization, "FileClaim", Looks)
+    folder = serialization.make_scratch_folder(str(tmp_path))
+    assert os.path.isdir(folder) and os.path.isfile(os.path.join(folder, "lock"))
+    serialization._CLAIMS.pop(folder).drop()
+    # its process has ended
+    serialization.remove_dead_folders(str(tmp_path))
+    assert not os.path.exists(folder)
+
+
+def test_no_folder_is_removed_where_files_cannot_be_locked(tmp_path, monkeypatch):
+    import fcntl
+
+    from trainer_nb.launch import serialization
+    def fails(*args): raise OSError(38, "Function not implemented")
+    monkeypatch.setattr(fcntl, "flock", fails)
+    folder = serialization.make_scratch_folder(str(tmp_path))
+    serialization._CLAIMS.pop(folder).drop()
+    serialization.remove_dead_folders(str(tmp_path))
+    assert os.path.isdir(folder)

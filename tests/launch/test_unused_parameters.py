@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("launch")]
 PROGRAM = ROOT / "tests" / "programs" / "unused.py"
 
 
-CASES = ["routed", "late", "one rank", "accumulate", "each", "evaluate", "object", "gathers", "twice", "parts", "ddp", "drop", "empty"]
+CASES = ["routed", "late", "one rank", "accumulate", "each", "evaluate", "object", "gathers", "twice", "parts", "ddp", "unwrapped", "inner", "penalty", "double", "drop", "empty"]
 
 
 def outcome(*cases, seconds):
@@ -30,7 +30,7 @@ def outcome(*cases, seconds):
 def outcomes(): return outcome(*CASES, seconds=180)
 
 
-@pytest.mark.parametrize("case", ["routed", "late", "one rank", "accumulate", "each", "evaluate", "object", "gathers", "twice", "parts", "ddp"])
+@pytest.mark.parametrize("case", ["routed", "late", "one rank", "accumulate", "each", "evaluate", "object", "gathers", "twice", "parts", "ddp", "unwrapped", "inner", "penalty", "double"])
 def test_the_run_is_that_of_one_process(outcomes, case):
     """With the settings as they are, whatever the ranks use: in the first step, in a later one, in the last micro-batch or an earlier one.
 

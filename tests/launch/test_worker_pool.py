@@ -13,9 +13,10 @@ import torch.distributed as dist
 from trainer_nb.launch import serialization as carry
 from trainer_nb.launch.serialization import SharedTensors, pack_values, unpack_values
 from trainer_nb.launch.worker_pool import WorkerPool
-from trainer_nb.launch.worker import find_root_failure
+from trainer_nb.launch.outcomes import find_root_failure
 from trainer_nb.launch.launchers import free_port
-from trainer_nb.launch.worker import Died, Done, Failed, LineStream, RemoteError
+from trainer_nb.launch.outcomes import Died, Done, Failed, RemoteError
+from trainer_nb.launch.worker import LineStream
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 LIMIT = 60   # seconds; every wait has an end, none is expected to be reached
@@ -639,7 +640,7 @@ def test_a_kernel_that_is_killed_leaves_nobody(tmp_path, start):
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    from kernels import Kernel
+    from jupyter_kernels import Kernel
     before, tempfile.tempdir = tempfile.tempdir, None   # Jupyter's own files
     try: kernel = Kernel(tmp_path_factory.mktemp("kernel"))
     finally: tempfile.tempdir = before

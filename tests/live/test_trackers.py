@@ -7,7 +7,8 @@ import pytest
 from trainer_nb import Learner, ReportCallback, TrainingArguments
 from trainer_nb.live.reporting import WandBCheckpointCallback, WandBModelCallback, make_report_callbacks
 from trainer_nb.args.validation import installed_trackers
-from trainer_nb.live.trackers import Tracker, resolve_trackers, texts_table
+from trainer_nb.display.tables import markdown_table
+from trainer_nb.live.trackers import Tracker, resolve_trackers
 from callback_runs import net, points
 
 transformers = pytest.importorskip("transformers")
@@ -218,7 +219,7 @@ def test_texts_reach_trackers(tmp_path):
     kept = Kept()
     report(ReportCallback(kept), learn)
     assert kept.texts == [(2, ROWS)]
-    assert texts_table(ROWS).splitlines() == ["| prompt | generated | reference |", "| --- | --- | --- |", "| a \\| b | c<br>d |  |"]
+    assert markdown_table(ROWS).splitlines() == ["| prompt | generated | reference |", "| --- | --- | --- |", "| a \\| b | c<br>d |  |"]
     class Old:     # written for an earlier version, without texts
         name = "old"
         def start(self): pass

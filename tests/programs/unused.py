@@ -23,7 +23,7 @@ class Skips(torch.nn.Module):
 
     def forward(self, x, labels):
         self.calls += 1
-        hidden = torch.tanh(self.inward(x))
+        hidden = torch.tanh(self.inward(x.to(self.inward.weight.dtype)))
         if self.case == "drop":   # random draws, which differ from rank to rank
             for expert in self.experts:
                 if torch.rand(()) < 0.5: hidden = hidden + torch.tanh(expert(hidden))
@@ -74,6 +74,31 @@ class Empty(Learner):
         return super().training_step(model, inputs, num_items_in_batch)
 
 
+class Unwrapped(Learner):
+    "Rank 1 calls the model itself, without what was passed; it is a mistake that nothing else shows."
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        alone = self.run_state.device.world.rank == 1 and self.state.global_step % 2
+        return super().compute_loss(self.model if alone else model, inputs, return_outputs, num_items_in_batch)
+
+
+class Inner(Learner):
+    "A backward pass within the loss, of which the gradients are used and given up."
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        if torch.is_grad_enabled(): super().compute_loss(model, inputs).backward()
+        for p in self.model.parameters(): p.grad = None
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+class Penalty(Learner):
+    "A penalty on the gradient of the inputs, which `autograd.grad` computes through the model before the backward pass."
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        x = inputs["x"].requires_grad_()
+        loss = super().compute_loss(model, inputs | {"x": x})
+        if not torch.is_grad_enabled(): return (loss, None) if return_outputs else loss
+        slope, = torch.autograd.grad(loss * len(x), x, create_graph=True)
+        return loss + 0.1 * slope.pow(2).sum(1).mean()
+
+
 def routes(case, rows):
     "The expert of each sample; batches of 4 on each of two ranks."
     expert = torch.zeros(rows, dtype=torch.long)
@@ -93,15 +118,16 @@ def run(case, processes):
     x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(1))
     x[:, 0] = routes(case, rows) + 0.5
     data = TensorDataset(x, torch.randint(2, (rows,), generator=torch.Generator().manual_seed(2)))
-    kinds = {"gathers": Gathers, "twice": Twice, "parts": Parts, "empty": Empty}
+    kinds = {"gathers": Gathers, "twice": Twice, "parts": Parts, "empty": Empty, "unwrapped": Unwrapped, "inner": Inner, "penalty": Penalty}
     settings = {"strict": dict(ddp_find_unused_parameters=False), "ddp": dict(ddp_find_unused_parameters=True),
                 "accumulate": dict(gradient_accumulation_steps=2), "evaluate": dict(eval_strategy="steps", eval_steps=1),
-                "each": dict(gradient_accumulation_steps=2, accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}})}
+                "double": dict(gradient_accumulation_steps=2), "each": dict(gradient_accumulation_steps=2, accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}})}
     settings = settings.get(case, {})
     learn = kinds.get(case, Learner)(
         Skips(case), train_dataset=data, eval_dataset=data, data_collator=lambda rows: {"x": torch.stack([a for a, _ in rows]), "labels": torch.stack([b for _, b in rows])},
         per_device_train_batch_size=8 // processes, num_train_epochs=2, learning_rate=0.05, weight_decay=0.1, use_cpu=True, disable_tqdm=True,
         train_sampling_strategy="sequential", logging_strategy="no", **settings)
+    if case == "double": learn.model.double()
     if processes > 1: learn.launch(processes, threads=1)
     learn.step(2)
     learn.train()

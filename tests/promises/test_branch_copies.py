@@ -3,13 +3,14 @@
 A branch with nothing changed goes on as its run does, byte for byte, and neither touches the other.
 """
 import functools
+import types
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from trainer_nb import Learner, differences
+from trainer_nb import InvalidOperation, Learner, differences
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 
@@ -202,3 +203,66 @@ def test_a_loss_and_a_callback_with_hooks():
     learn.train()
     other.train()
     assert differences(other.snapshot(), learn.snapshot()) == []
+
+
+def scaled(layer, x): return nn.functional.linear(x, layer.weight * 2, layer.bias)
+
+
+def with_a_function(net): net.inner.forward = types.MethodType(scaled, net.inner)
+
+
+def with_a_partial(net): net.inner.forward = functools.partial(net.inner.forward)
+
+
+def with_a_free_function(net): net.inner.forward = lambda x: x[:, :1].repeat(1, 6)
+
+
+def with_a_wrapper(net):
+    first = net.inner.forward
+    @functools.wraps(first)
+    def forward(*args): return first(*args) * 0 + 1
+    net.inner.forward = forward
+
+
+def with_a_closure(net):
+    first = net.inner.forward
+    net.inner.forward = lambda x: 2 * first(x)
+
+
+def with_a_default(net):
+    def forward(x, layer=net.inner): return nn.functional.linear(x, layer.weight, layer.bias)
+    net.inner.forward = forward
+
+
+def patched(patch):
+    torch.manual_seed(0)
+    net = Net()
+    patch(net)
+    data = [{"x": torch.randn(4, generator=torch.Generator().manual_seed(i)), "labels": i % 2} for i in range(16)]
+    learn = Learner(net, train_dataset=data, max_steps=4, per_device_train_batch_size=4, use_cpu=True, report_to="none", disable_tqdm=True)
+    learn.step()
+    return learn
+
+
+@pytest.mark.parametrize("patch", [with_a_function, with_a_partial, with_a_free_function])
+def test_a_method_that_was_replaced_is_copied(patch):
+    learn = patched(patch)
+    branch = learn.branch()
+    assert "forward" in vars(branch.model.inner)
+    branch.train(), learn.train()
+    for a, b in zip(learn.model.parameters(), branch.model.parameters()): assert torch.equal(a, b) and a is not b
+
+
+@pytest.mark.parametrize("patch", [with_a_wrapper, with_a_closure, with_a_default])
+def test_a_function_that_would_compute_with_the_original_is_refused(patch):
+    learn = patched(patch)
+    with pytest.raises(InvalidOperation, match="inner.forward is a function that .* write it as a method of a subclass"): learn.branch()
+    learn.train()
+
+
+def test_functions_of_accelerate_are_left_out():
+    from accelerate import dispatch_model
+    learn = patched(lambda net: None)
+    dispatch_model(learn.model, {"": "cpu"}, force_hooks=True)
+    assert isinstance(vars(learn.model).get("to"), types.FunctionType)
+    assert "to" not in vars(learn.branch().model)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from kernels import Kernel
+from jupyter_kernels import Kernel
 from toys import Augmented, hard_learner
 from trainer_nb import InvalidOperation, TrainerCallback
 

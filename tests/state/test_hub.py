@@ -278,6 +278,93 @@ def test_the_token_is_written_nowhere(hub, tmp_path, monkeypatch):
     for name, content in [*contents(tmp_path/"out").items(), *hub.files("me/out").items()]: assert TOKEN.encode() not in content, name
 
 
+def of_the_users_arguments(learn, args): args.hub_token = TOKEN
+def of_the_learners_arguments(learn, args): learn.args.hub_token = TOKEN
+def of_other_arguments(learn, args): learn.args = TrainingArguments(**learn.args.to_dict() | {"hub_token": TOKEN})
+def by_set(learn, args): learn.set(hub_token=TOKEN)
+def by_set_with_an_older_name(learn, args): learn.set(push_to_hub_token=TOKEN, logging_steps=1)
+def by_branch(learn, args): return learn.branch(hub_token=TOKEN)
+def by_branch_with_an_older_name(learn, args): return learn.branch(push_to_hub_token=TOKEN, push_to_hub=True, hub_model_id="me/b")
+def of_a_branch(learn, args):
+    learn.set(hub_token=TOKEN)
+    return learn.branch(learning_rate=1.)
+
+
+@pytest.mark.parametrize("give", [of_the_users_arguments, of_the_learners_arguments, of_other_arguments, by_set, by_set_with_an_older_name,
+                                  by_branch, by_branch_with_an_older_name, of_a_branch])
+def test_a_token_that_is_given_later_is_used_and_written_nowhere(hub, tmp_path, monkeypatch, give):
+    "Checkpoints, logs, what is pushed, what is shown, and what trackers get."
+    monkeypatch.delenv("HF_TOKEN")
+    args = TrainingArguments(str(tmp_path/"out"), **SETTINGS | {"report_to": "tensorboard"})
+    fails = []
+    class Fail(TrainerCallback):
+        def on_step_end(self, *args, **kwargs):
+            if fails: raise ValueError(f"no access with {fails.pop()}")
+    origin = Learner(model(), args, train_dataset=rows(), callbacks=[Fail()])
+    if give is not of_the_users_arguments: origin.step()
+    learn = give(origin, args) or origin
+    learn.train()
+    learn.push_to_hub()
+    learn.save_checkpoint(tmp_path/"by hand")
+    learn.reset()
+    fails.append(TOKEN)
+    with pytest.raises(ValueError, match="no access with"): learn.step()
+    learn.history.flush()
+    origin.history.flush()
+    shown = [repr(o) for o in (learn, learn.args, learn.journal, origin.journal, learn.run_state.uploader, learn.history, learn.snapshot().values)]
+    for name, content in [*contents(tmp_path).items(), *((repo, file) for repo in hub.trees for file in hub.files(repo).values()), *((text, text.encode()) for text in shown)]:
+        assert TOKEN.encode() not in content, name
+    assert hub.commits and learn.args.hub_token is None
+
+
+def test_tokens_of_a_subclass_are_written_nowhere(tmp_path):
+    from dataclasses import dataclass
+    @dataclass
+    class Args(TrainingArguments):
+        service_token: str | None = None
+    args = Args(str(tmp_path), service_token=TOKEN, **SETTINGS | {"report_to": "tensorboard"})
+    assert TOKEN not in repr(args) + args.to_json_string() + args._repr_html_() + str(args.to_dict()) + str(args.to_sanitized_dict())
+    assert Args.from_dict(args.to_dict()).service_token is None
+    learn = Learner(model(), args, train_dataset=rows())
+    learn.train()
+    learn.reset()
+    assert learn.args.service_token == TOKEN
+    learn.create_model_card()
+    learn.history.flush()
+    for name, content in contents(tmp_path).items(): assert TOKEN.encode() not in content, name
+
+
+EXPORT = """
+import torch
+from trainer_nb import Learner
+def made(): return Learner(torch.nn.Linear(2, 1), train_dataset=[(torch.ones(2), torch.ones(1))] * 8, loss_func=torch.nn.functional.mse_loss, use_cpu=True, output_dir="out",
+                           max_steps=2, disable_tqdm=True, report_to="none", hub_token="hf_secret")
+learn = LINE
+learn.train()
+learn.export_script("again.py")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ["made()", EXPORT.partition("return ")[2].partition("\nlearn")[0]])
+def test_the_token_is_not_in_an_exported_script(tmp_path, line):
+    (tmp_path/"script.py").write_text(EXPORT.replace("LINE", line))
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=env, check=True, timeout=100)
+    (tmp_path/"script.py").unlink()
+    assert (tmp_path/"again.py").exists()
+    for name, content in contents(tmp_path).items(): assert b"hf_secret" not in content, name
+    subprocess.run([sys.executable, "again.py"], cwd=tmp_path, env=env, check=True, timeout=100)
+
+
+def test_a_token_of_another_type_is_not_shown(tmp_path):
+    learn = make(tmp_path, push_to_hub=False)
+    for call in (lambda: learn.set(hub_token=TOKEN.encode()), lambda: learn.branch(hub_token=TOKEN.encode()), lambda: learn.push_to_hub(token=TOKEN.encode()),
+                 lambda: TrainingArguments(hub_token=TOKEN.encode())):
+        with pytest.raises((TypeError, ValueError), match="token") as error: call()
+        assert TOKEN not in str(error.value)
+
+
 def test_on_request_without_push_to_hub(hub, tmp_path):
     "As with the Trainer: the repository is made by the first push."
     learn = make(tmp_path/"out", push_to_hub=False, hub_model_id="mine")
@@ -314,12 +401,211 @@ def test_a_branch_and_trials_do_not_push_into_the_repository(hub, tmp_path):
     learn._finish_current_push()
     with pytest.warns(UserWarning, match="hub_model_id='owner/name'"): branch = learn.branch(output_dir=str(tmp_path/"branch"))
     branch.train()
+    branch.save_model()
     assert hub.messages() == ["Training in progress, step 2"] and branch.hub_model_id is None
+    branch.push_to_hub("By hand")
+    assert branch.hub_model_id == f"me/{branch.history.run_id}" and hub.files(branch.hub_model_id)
     own = learn.branch(output_dir=str(tmp_path/"own"), hub_model_id="own")
     own.train()
-    assert "me/own" in {c.repo for c in hub.commits} and len({c.repo for c in hub.commits}) == 2
+    own.save_model()
+    assert "me/own" in {c.repo for c in hub.commits} and {c.message for c in hub.commits if c.repo == "me/out"} == {"Training in progress, step 2"}
     learn.train()
     assert hub.messages().count("Training in progress, step 6") == 2
+
+
+@pytest.mark.parametrize("pushes", [False, True])
+def test_where_a_branch_is_pushed(hub, tmp_path, pushes):
+    "Never to the place of its origin, under whatever name; a revision is a branch in the origin's repository."
+    learn = make(tmp_path/"out", push_to_hub=pushes, hub_model_id=None if pushes else "me/out", save_strategy="no")
+    learn.step()
+    learn.push_to_hub("The origin")
+    origin = hub.files("me/out")
+    for changes in ({}, {"hub_model_id": "me/out"}, {"hub_revision": "main"}, {"hub_model_id": "out"}):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            branch = learn.branch(learning_rate=1., **changes)
+        if pushes: assert [w for w in said if "is not pushed to the Hub while it is trained" in str(w.message)] and not branch.args.push_to_hub
+        # a name without its owner is known when the repository is open
+        if not pushes and changes == {"hub_model_id": "out"}: continue
+        branch.step()
+        branch.save_model()
+        branch.push_to_hub()
+        assert hub.files("me/out") == origin and branch.hub_model_id == f"me/{branch.history.run_id}", changes
+    branch = learn.branch(learning_rate=1., hub_revision="other")
+    assert branch.hub_model_id in ("me/out", "out") and branch.args.push_to_hub == pushes
+    branch.step()
+    branch.push_to_hub("The branch")
+    assert hub.files("me/out") == origin and hub.files("me/out", "other")["model.safetensors"] != origin["model.safetensors"]
+
+
+@pytest.mark.slow
+def test_the_trials_of_a_search_push_nothing(hub, tmp_path, monkeypatch):
+    pytest.importorskip("optuna")
+    monkeypatch.delenv("HF_TOKEN")
+    class Saves(TrainerCallback):
+        def on_train_end(self, args, state, control, learner=None, **kwargs): learner.save_model()
+    learn = make(tmp_path/"out", hub_token=TOKEN, callbacks=[Saves()], eval_strategy="steps", eval_steps=3)
+    hub.requests.clear()
+    learn.hyperparameter_search(lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-2)}, n_trials=2)
+    assert not hub.requests and not hub.commits
+    learn.train()
+    assert hub.messages()
+
+
+def test_another_name_is_another_repository(hub, tmp_path, capsys):
+    "At once, if the run is pushed; a push that was begun goes where it was to go."
+    learn = make(tmp_path/"out", hub_always_push=True)
+    hub.gate.clear()
+    learn.step(2)
+    assert hub.arrived.wait(10)
+    learn.step(3)
+    learn.hub_model_id = "me/other"
+    assert learn.hub_model_id == "me/other" and "me/other" in hub.trees and f"is pushed to {hub.endpoint}/me/other" in capsys.readouterr().out
+    hub.gate.set()
+    learn.train()
+    assert [(c.repo, c.message[-1]) for c in hub.commits] == [("me/out", "2"), ("me/out", "4"), ("me/other", "6")]
+    hub.fail = lambda method, path: 403 if "create" in path else None
+    with pytest.raises(PushFailed, match="The repository me/third is not ready"): learn.hub_model_id = "me/third"
+    with pytest.raises(ValueError, match="hub_model_id=5"): learn.hub_model_id = 5
+    assert learn.hub_model_id == "me/other" == learn.args.hub_model_id
+    learn.push_to_hub("The end", tags="new")
+    assert hub.commits[-1][:3] == ("me/other", "main", "The end")
+
+
+@pytest.mark.parametrize("of", ["the learner's arguments", SLOW("the user's arguments")])
+def test_a_run_is_pushed_from_when_it_is_to_be(hub, tmp_path, capsys, of):
+    args = TrainingArguments(str(tmp_path/"out"), **SETTINGS)
+    learn = Learner(model(), args, train_dataset=rows())
+    if of == "the learner's arguments": learn.step(3)
+    assert not hub.requests
+    (learn.args if of == "the learner's arguments" else args).push_to_hub = True
+    hub.fail = lambda method, path: 401
+    with pytest.raises(PushFailed, match="The repository out is not ready .401"): learn.train()
+    hub.fail = lambda method, path: None
+    assert learn.train().global_step == 6 and hub.messages()[-1].startswith("Training in progress, step")
+    assert capsys.readouterr().out.count(f"The run is pushed to {hub.endpoint}/me/out") == 1
+
+
+def test_a_push_that_is_cancelled(hub, tmp_path):
+    "Before it has begun: nothing waits for it. One that has begun cannot be cancelled."
+    hub.gate.clear()
+    learn = make(tmp_path/"out", push_to_hub=False, save_strategy="no")
+    first = learn.push_to_hub("First", blocking=False)
+    assert hub.arrived.wait(10)
+    second = learn.push_to_hub("Second", blocking=False)
+    assert second.cancel() and not first.cancel()
+    hub.gate.set()
+    assert first.result(20).commit_message == "First" and second.cancelled()
+    learn.push_to_hub("Third", tags="new")
+    assert hub.messages() == ["First", "Third"] and not (tmp_path/"out"/"_push").exists()
+    assert learn.push_in_progress.is_done() and learn.train().global_step == 6
+
+
+def test_saving_does_not_hold_the_run_while_it_is_pushed(hub, tmp_path):
+    "The model is written once, and another thread trains meanwhile."
+    written = []
+    class Counts(Learner):
+        def _save(self, output_dir=None, state_dict=None):
+            written.append(output_dir)
+            super()._save(output_dir, state_dict)
+    learn = Counts(model(), train_dataset=rows(), output_dir=str(tmp_path/"out"), **SETTINGS | {"push_to_hub": True, "hub_strategy": "end", "save_strategy": "no"})
+    learn.step()
+    hub.gate.clear()
+    saves = threading.Thread(target=learn.save_model)
+    saves.start()
+    assert hub.arrived.wait(20)
+    assert learn.step(2)[-1].step == 3 and saves.is_alive()
+    hub.gate.set()
+    saves.join(20)
+    assert hub.messages() == ["Model save"] and written == [str(tmp_path/"out")]
+    # the card and the weights are of the same step
+    assert "after 1 optimizer steps" in hub.files("me/out")["README.md"].decode()
+    assert learn.save_model(tmp_path/"elsewhere") == tmp_path/"elsewhere" and hub.messages()[1:] == ["Model save"]
+    assert hub.files("me/out")["model.safetensors"] == (tmp_path/"elsewhere"/"model.safetensors").read_bytes()
+
+
+def test_a_saved_model_is_there_whatever_happens_to_its_push(hub, tmp_path, monkeypatch):
+    from trainer_nb.state import hub as module
+    learn = make(tmp_path/"out", hub_strategy="end")
+    def full(*args, **kwargs): raise OSError(28, "No space left on device")
+    with monkeypatch.context() as m:
+        m.setattr(module, "add_model", full)
+        with pytest.warns(UserWarning, match="The model is saved, and was not pushed to the Hub .OSError: .*No space left"): assert learn.save_model() == tmp_path/"out"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    learn.run_state.uploader.repo_id = None
+    with pytest.warns(UserWarning, match="The model is saved, and was not pushed.*HF_HUB_OFFLINE=1"): learn.save_model()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    called = []
+    class Own(Learner):
+        def push_to_hub(self, commit_message="End of training", blocking=True, token=None, revision=None, **kwargs): called.append((commit_message, revision))
+    for side in (Own, type("Own", (transformers.Trainer,), {"push_to_hub": Own.push_to_hub})):
+        settings = SETTINGS | {"push_to_hub": True, "output_dir": str(tmp_path/"own"), "hub_revision": "dev"}
+        given = settings if side is Own else {"args": transformers.TrainingArguments(**settings)}
+        side(model(), train_dataset=rows(), **given).save_model()
+    assert called == [("Model save", "dev")] * 2 and not hub.commits
+
+
+@pytest.mark.parametrize("strategy", ["checkpoint", SLOW("all_checkpoints")])
+def test_a_checkpoint_whose_push_has_failed_is_pushed_by_hand(hub, tmp_path, strategy):
+    "The last one; and those that a later one replaces are not pushed again."
+    def fail(method, path):
+        if "/commit/" not in path: return
+        count.append(path)
+        # the second commit of the first checkpoint, and of the last
+        return 500 if len(count) in (2, 6) else None
+    count = []
+    hub.fail = fail
+    learn = patient(make, tmp_path/"out", hub_strategy=strategy)
+    with pytest.warns(UserWarning, match="checkpoint-6 could not be pushed"): learn.train()
+    first = ["Training in progress, step 2, checkpoint"] if strategy == "all_checkpoints" else []
+    done = ["Training in progress, step 2", *first, "Training in progress, step 4", "Training in progress, step 4, checkpoint", "Training in progress, step 6"]
+    if first: return
+    assert hub.messages() == done
+    learn.push_to_hub("By hand", tags="new")
+    assert hub.messages() == [*done, "Training in progress, step 6, checkpoint", "By hand"] and not (tmp_path/"out"/"_push").exists()
+    there = {p.removeprefix("last-checkpoint/"): c for p, c in hub.files("me/out").items() if p.startswith("last-checkpoint/")}
+    assert there == contents(tmp_path/"out"/"checkpoint-6")
+
+
+def test_no_folders_of_this_machine_beside_the_model(hub, tmp_path):
+    "The log and the files of a checkpoint name them; a loader finds the other settings."
+    learn = patient(make, tmp_path/"out", logging_dir=str(tmp_path/"logs"), resume_from_checkpoint=str(tmp_path/"old"))
+    learn.train()
+    learn.push_to_hub()
+    there = hub.files("me/out")
+    for name in there:
+        if not name.startswith("runs/"): assert str(tmp_path).encode() not in there[name], name
+    (tmp_path/"read").mkdir()
+    (tmp_path/"read"/"training_args.json").write_bytes(there["training_args.json"])
+    args = TrainingArguments.from_file(tmp_path/"read")
+    assert (args.learning_rate, args.max_steps, args.output_dir, args.logging_dir) == (1e-2, 6, None, None)
+
+
+def test_the_models_of_wandb_are_not_pushed(hub, tmp_path, monkeypatch):
+    from trainer_nb.live.reporting import ReportCallback, WandBModelCallback
+    from trainer_nb.live.trackers import WandB
+    class Silent(WandB):
+        def __init__(self): self.run = None
+        def open(self, about): pass
+        def log(self, logs, step): pass
+        def close(self): pass
+    sent = []
+    class Model(WandBModelCallback):
+        def upload(self, args, state, learner, send): sent.append(state.global_step)
+    def train(folder, *callbacks):
+        learn = make(tmp_path/folder, callbacks=callbacks, hub_strategy="end", save_strategy="no")
+        learn.train()
+        return learn
+    train("out", ReportCallback(Silent()), Model())
+    assert sent == [0, 6] and not hub.commits and not (tmp_path/"out"/"model.safetensors").exists()
+    # switched off, or not there: nothing is saved at all
+    saved = []
+    monkeypatch.setattr(Learner, "_save", lambda self, *args, **kwargs: saved.append(args))
+    class Fails(Silent):
+        def log(self, logs, step): raise ConnectionError("closed")
+    with pytest.warns(UserWarning, match="closed"): train("failed", ReportCallback(Fails()), WandBModelCallback())
+    train("none", WandBModelCallback())
+    assert not saved and not hub.commits
 
 
 # ---- the model card
@@ -454,6 +740,39 @@ def test_two_processes_push_once(hub, tmp_path):
         learn.push_to_hub("From here")
     assert hub.messages() == [f"Training in progress, step {i}{more}" for i in (2, 4, 6) for more in ("", ", checkpoint")] + ["From here"]
     assert hub.files("me/out")["model.safetensors"] == (tmp_path/"out"/"model.safetensors").read_bytes() == (tmp_path/"out"/"checkpoint-6"/"model.safetensors").read_bytes()
+
+
+RANKS = """
+import sys
+sys.path[:0] = sys.argv[2:]
+from test_hub import *
+import torch.distributed as dist
+if __name__ == "__main__":
+    learn = make(sys.argv[1], push_to_hub=False, save_strategy="no")
+    learn.step()
+    for act in (learn.push_to_hub, lambda: setattr(learn.args, "push_to_hub", True), learn.train, learn.save_model):
+        try: print("RANK", dist.get_rank(), "made", act(), flush=True)
+        except Exception as error: print("RANK", dist.get_rank(), "raised", type(error).__name__, str(error)[:60], flush=True)
+    learn.args.push_to_hub = False
+    learn.train()
+    print("RANK", dist.get_rank(), "is at", learn.state.global_step, flush=True)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_a_failure_is_one_of_all_processes(hub, tmp_path):
+    "The repository cannot be created on the main process; the others do not wait for it."
+    hub.fail = lambda method, path: 403 if "create" in path else None
+    (tmp_path/"script.py").write_text(RANKS)
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(tmp_path/"script.py"), str(tmp_path/"out"), *paths]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=110)
+    said = sorted(line for line in done.stdout.splitlines() if line.startswith("RANK"))
+    assert len([line for line in said if line.startswith("RANK 0 raised PushFailed The repository out is not ready (403")]) == 2, done.stdout + done.stderr
+    assert len([line for line in said if line.startswith("RANK 1 raised MainProcessFailed Rank 0 failed: PushFailed: The repository out")]) == 2, done.stdout
+    assert {"RANK 0 is at 6", "RANK 1 is at 6"} <= {*said} and len(said) == 10, said
 
 
 SCRIPT = """

@@ -318,8 +318,15 @@ def test_quantized_layers_in_a_module_of_the_users_own(tmp_path):
     assert unequal(one.snapshot(), two.snapshot()) == []
 
 
+@pytest.fixture
+def no_exceptions(monkeypatch):
+    "The Trainer's optimizer finds exceptions (32 bits for an embedding) by the number of a parameter, also those of other tests."
+    shared = bitsandbytes.optim.GlobalOptimManager.get_instance()
+    for name, empty in dict(pid2config={}, index2config={}, module_weight_config_triple=[]).items(): monkeypatch.setattr(shared, name, empty)
+
+
 @pytest.mark.parametrize("optim", ["adamw_bnb_8bit", "paged_adamw_8bit", *(pytest.param(o, marks=pytest.mark.slow) for o in ("paged_adamw_32bit", "lion_8bit"))])
-def test_optimizers_of_bitsandbytes(folder, tmp_path, optim):
+def test_optimizers_of_bitsandbytes(folder, tmp_path, optim, no_exceptions):
     settings = dict(optim=optim, save_steps=2, max_steps=4)
     large = dict(r=64, target_modules=["q_proj", "v_proj", "up_proj"], lora_dropout=0.0)   # 4096 numbers: from there on the state has 8 bits
     one = learner(qlora(folder, **large), tmp_path, **settings)
@@ -327,8 +334,6 @@ def test_optimizers_of_bitsandbytes(folder, tmp_path, optim):
     two = learner(qlora(folder, **large), tmp_path, **settings)
     two.train(resume_from_checkpoint=str(tmp_path/"checkpoint-2"))
     assert differences(one.snapshot(), two.snapshot()) == []
-    # Its optimizer finds the exceptions of the process (32 bits for an embedding) by the number of a parameter: those of other tests too.
-    bitsandbytes.optim.GlobalOptimManager.get_instance().initialize()
     theirs = transformers.Trainer(qlora(folder, **large), transformers.TrainingArguments(
         output_dir=str(tmp_path/"theirs"), report_to="none", dataloader_pin_memory=False, **SETTINGS | settings | dict(save_strategy="no")), train_dataset=texts())
     theirs.train()

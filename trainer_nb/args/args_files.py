@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .fields import mark_in_json
 from .names import REMOVED, RENAMED, REPLACED
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ __all__ = ['JSON_FILE', 'TRAINER_FILE', 'args_to_json', 'read_json_args', 'Inert
 JSON_FILE = "training_args.json"
 TRAINER_FILE = "training_args.bin"
 
-def args_to_json(args: TrainingArguments) -> str:
+def args_to_json(
+    args: TrainingArguments,
+    without: Container[str] = (),  # names to leave out
+) -> str:
     "Return the settings as JSON, without tokens and without values that JSON cannot hold."
     def is_plain(value: Any) -> bool:
         try:
@@ -35,8 +39,9 @@ def args_to_json(args: TrainingArguments) -> str:
         except (TypeError, ValueError):
             return False
         return True
-    kept = {k: v for k, v in args.to_dict().items() if is_plain(v) and not (k.endswith("_token") and v is not None)}
-    return json.dumps(kept, indent=2) + "\n"
+    values = mark_in_json(args.to_dict(), args.saves_checkpoints)
+    values = {k: v for k, v in values.items() if not (k.endswith("_token") and v is not None)}
+    return json.dumps({k: v for k, v in values.items() if is_plain(v) and k not in without}, indent=2) + "\n"
 
 def read_json_args(path: Path) -> dict[str, Any]:
     "Return the settings in a JSON file. Raise ValueError for a file of another kind."

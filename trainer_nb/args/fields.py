@@ -15,13 +15,17 @@ import torch
 
 # %% auto #0
 __all__ = ['EXTRA_TYPES', 'ENUM_FIELDS', 'OPTIMIZER_NAMES', 'SCHEDULE_NAMES', 'TARGETED_OPTIMIZERS', 'METRIC_SCHEDULES',
-           'LOG_LEVELS', 'TRACKERS', 'TRANSFORMERS_TRACKERS', 'CHOICES', 'FIELD_GROUPS', 'arg_field', 'field_default',
-           'field_types', 'Choice', 'IntervalStrategy', 'SaveStrategy', 'HubStrategy', 'SchedulerType',
-           'OptimizerNames', 'to_builtin', 'dtypes_to_names', 'DurationArgs', 'OptimizationArgs', 'PrecisionArgs',
-           'MemoryArgs', 'DistributedArgs', 'LoggingArgs', 'EvaluationArgs', 'GenerationArgs', 'CheckpointingArgs',
-           'HubArgs', 'DataArgs', 'ScriptArgs']
+           'LOG_LEVELS', 'TRACKERS', 'TRANSFORMERS_TRACKERS', 'CHOICES', 'FIELD_GROUPS', 'DefaultText', 'arg_field',
+           'field_default', 'is_given', 'mark_in_json', 'field_types', 'Choice', 'IntervalStrategy', 'SaveStrategy',
+           'HubStrategy', 'SchedulerType', 'OptimizerNames', 'to_builtin', 'dtypes_to_names', 'DurationArgs',
+           'OptimizationArgs', 'PrecisionArgs', 'MemoryArgs', 'DistributedArgs', 'LoggingArgs', 'EvaluationArgs',
+           'GenerationArgs', 'CheckpointingArgs', 'HubArgs', 'DataArgs', 'ScriptArgs']
 
 # %% ../../nbs/02_args/00_fields.ipynb #cc957b19
+class DefaultText(str):
+    """Mark a text as the default of its field: a copy of the arguments, field by field, is as little a request for it as
+    the original."""
+
 def arg_field(
     default: Any,  # default value; a list or dictionary is copied for each object
     help: str,  # one line: the effect of the argument, and the meaning of None
@@ -33,11 +37,25 @@ def arg_field(
         # argparse's keywords, which transformers' parser passes on
         metadata |= {"nargs": "?", "const": True}
     if isinstance(default, (list, dict)): return field(default_factory=default.copy, metadata=metadata)
+    if isinstance(default, DefaultText):
+        # parsers of command lines pass None on as it is, and a text as one that was given
+        return field(default=None, metadata=metadata | {"default": default})
     return field(default=default, metadata=metadata)
 
 def field_default(f: Field) -> Any:
     "Return the default of a field."
-    return f.default_factory() if f.default_factory is not MISSING else f.default
+    return f.default_factory() if f.default_factory is not MISSING else f.metadata.get("default", f.default)
+
+def is_given(value: Any, default: Any) -> bool:
+    "Return whether a value is another one than the default, or the default that was asked for."
+    return value != default or (isinstance(default, DefaultText) and not isinstance(value, DefaultText))
+
+def mark_in_json(
+    values: dict[str, Any],
+    saves: bool,  # a run with these settings writes checkpoints
+) -> dict[str, Any]:
+    "Return settings as JSON holds them, which has no marked texts: null stands for a default that saves nothing."
+    return values if saves else {k: None if isinstance(v, DefaultText) else v for k, v in values.items()}
 
 # types that a field accepts beyond its annotation
 EXTRA_TYPES: dict[str, Any] = {
@@ -294,8 +312,8 @@ class DistributedArgs:
     ddp_backend: str | None = arg_field(None, "backend of torch.distributed, 'nccl' or 'gloo'; None: the one for the device")
     ddp_find_unused_parameters: bool | None = arg_field(
         None,
-        "True: DDP searches for parameters without a gradient in every step; None: such parameters are allowed"
-        " without the search; False: such a parameter is an error",
+        "whether parameters may have no gradient in a step, which may differ between the processes; None: True, without"
+        " DDP's search in every step; False: such a parameter is an error",
     )
     ddp_bucket_cap_mb: int | None = arg_field(None, "MB of gradients that are averaged at once; None: torch's default")
     ddp_broadcast_buffers: bool | None = arg_field(
@@ -401,7 +419,10 @@ class GenerationArgs:
 # %% ../../nbs/02_args/00_fields.ipynb #18c9f249
 @dataclass
 class CheckpointingArgs:
-    save_strategy: SaveStrategy | str = arg_field("steps", "when to write a checkpoint: 'no', 'steps', 'epoch', 'best'")
+    # the default saves only with an output_dir
+    save_strategy: SaveStrategy | str = arg_field(
+        DefaultText("steps"), "when to write a checkpoint: 'no', 'steps', 'epoch', 'best'"
+    )
     save_steps: float = arg_field(500, "steps between two checkpoints; below 1 a ratio of all steps")
     save_total_limit: int | None = arg_field(None, "number of checkpoints to keep, besides the best one; None: all")
     save_only_model: bool = arg_field(False, "write the weights only; such a checkpoint cannot be resumed")

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import timedelta
 from typing import Any, Self, TypedDict, cast
 
@@ -21,10 +21,12 @@ from .fields import ENUM_FIELDS, METRIC_SCHEDULES, CheckpointingArgs, Choice, Da
 from .fields import DistributedArgs, DurationArgs, EvaluationArgs, GenerationArgs, HubArgs
 from .fields import HubStrategy, IntervalStrategy, LoggingArgs, MemoryArgs, OptimizationArgs
 from .fields import OptimizerNames, PrecisionArgs, SaveStrategy, SchedulerType, ScriptArgs
-from .fields import dtypes_to_names, field_default, field_types, to_builtin
+from .fields import DefaultText, dtypes_to_names, field_default, field_types, is_given, mark_in_json
+from .fields import to_builtin
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
 from .parallel import ParallelMode, Ranks, check_accelerator_config, check_sharding, convert_sharding
 from .parallel import connect_processes, device_of, first_process_first, log_level
+from .deepspeed_args import activate_deepspeed, check_deepspeed
 from .setters import ArgumentSetters
 from .validation import check_assigned, check_conflicts, check_hub, check_saving, check_steps
 from .validation import check_trackers, check_types, check_unsupported, check_values
@@ -32,27 +34,38 @@ from .validation import matches_type, tracker_names
 from ..display.tables import html_table
 
 # %% auto #0
-__all__ = ['DEFAULT_OUTPUT_DIR', 'MASKED_TOKEN', 'PROCESS_FIELDS', 'enum_property', 'sanitize', 'mask_token', 'SaveRequest',
-           'TrainingArguments', 'TrainingArgumentsKwargs', 'without_subclass_fields', 'resolve_args']
+__all__ = ['DEFAULT_OUTPUT_DIR', 'MASKED_TOKEN', 'PROCESS_FIELDS', 'default_member', 'enum_property', 'masked_token', 'sanitize',
+           'hide_tokens', 'TrainingArguments', 'TrainingArgumentsKwargs', 'without_subclass_fields', 'resolve_args']
 
 # %% ../../nbs/02_args/06_training_args.ipynb #1d774ad3
 # of saved files, without an output_dir
 DEFAULT_OUTPUT_DIR = "trainer_output"
 
+def default_member(member: Choice, default: DefaultText) -> Choice:
+    "Return a double of an enum's member, equal to it, whose value is marked as the default."
+    double = str.__new__(type(member), member.value)
+    double._name_ = member.name
+    double._value_ = default
+    return double
+
 def enum_property(
     field: str,  # name of the attribute
     enum: type[Choice],
+    default: Any = None,  # of the field
 ) -> property:
     "Return a property that stores a plain string and returns a member of an enum."
+    marked = default_member(enum(str(default)), default) if isinstance(default, DefaultText) else None
     # a dictionary, because callbacks read it at each step; an invalid value is returned as it is, for the message
     members: dict[Any, Choice] = {member.value: member for member in enum}
     def read(args: object) -> Any:
         value = args.__dict__[field]
+        if type(value) is DefaultText: return marked
         try:
             return members[value]
         except (KeyError, TypeError):
             return value
-    def write(args: object, value: Any) -> None: vars(args)[field] = to_builtin(value)
+    def write(args: object, value: Any) -> None:
+        vars(args)[field] = default if value is None and marked is not None else to_builtin(value)
     return property(read, write)
 
 # %% ../../nbs/02_args/06_training_args.ipynb #163ad6dd
@@ -121,34 +134,27 @@ def _fill_derived(args: TrainingArguments) -> None:
     vars(args)["_filled"] = derived
 
 # %% ../../nbs/02_args/06_training_args.ipynb #53337634
+def masked_token(name: str) -> str:
+    "Return what the Trainer writes in place of a token."
+    return f"<{name.upper()}>"
+
 def sanitize(values: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     "Return the values as numbers, strings and bools, with tokens replaced by their names."
     def shown(name: str, value: Any) -> bool | int | float | str:
-        if name.endswith("_token") and value is not None: return f"<{name.upper()}>"
+        if name.endswith("_token") and value is not None: return masked_token(name)
         return value if type(value) in (bool, int, float, str) else str(value)
     return {name: shown(name, value) for name, value in values.items()}
 
-# what the Trainer writes in place of the token
-MASKED_TOKEN = "<HUB_TOKEN>"
+MASKED_TOKEN = masked_token("hub_token")
 
-def mask_token(values: dict[str, Any]) -> dict[str, Any]:
-    "Return settings without the value of the token, which must not be shown or written."
-    return values | {"hub_token": MASKED_TOKEN} if values.get("hub_token") is not None else values
+def hide_tokens(values: dict[str, Any]) -> dict[str, Any]:
+    "Return settings without the values of tokens, also those of a subclass, which must not be shown or written."
+    masked = {name: masked_token(name) for name, v in values.items() if name.endswith("_token") and v is not None}
+    return values | masked
 
 # %% ../../nbs/02_args/06_training_args.ipynb #f55f3ef6
-class SaveRequest:
-    "Record whether save_strategy is given: its default saves only with an output_dir."
-    # not in the dataclass itself, whose signature would be that of __new__
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        new = super().__new__(cls, *args, **kwargs)
-        # a parser of command lines gives all fields
-        if "save_strategy" in kwargs and len(kwargs) < len(fields(TrainingArguments)):
-            vars(new)["_asks_to_save"] = True
-        return new
-
 @dataclass(repr=False)
 class TrainingArguments(
-    SaveRequest,
     CheckedNames,
     ArgumentSetters,
     ScriptArgs,
@@ -165,6 +171,12 @@ class TrainingArguments(
     DurationArgs,
 ):
     "Hold the settings of a run, with the Trainer's names and defaults; validate them on construction."
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # otherwise the decorator of a subclass adds one that shows tokens
+        if "__repr__" not in vars(cls):
+            setattr(cls, "__repr__", cls.__repr__)
 
     def __post_init__(self) -> None: self.check()
 
@@ -184,8 +196,10 @@ class TrainingArguments(
         check_hub(self)
         check_trackers(self)
         check_sharding(self)
+        check_deepspeed(self)
         _sync_aliases(self)
         _fill_derived(self)
+        activate_deepspeed(self)
 
     def _convert(self) -> None:
         "Convert equivalent values to one form."
@@ -199,9 +213,11 @@ class TrainingArguments(
             self.logging_dir = os.path.expanduser(self.logging_dir)
         if vars(self)["report_to"] in (None, [], ["none"]):
             self.report_to = "none"
-        # of a dictionary that was written without the token
-        if self.hub_token == MASKED_TOKEN:
-            self.hub_token = None
+        # of a dictionary that was written without the tokens
+        for f in fields(self):
+            if f.name.endswith("_token") and getattr(self, f.name, None) == masked_token(f.name):
+                default = field_default(f)
+                setattr(self, f.name, None if default is MISSING else default)
         # bools are accepted, though the annotation is one that command-line parsers support
         counted: Any = self.include_num_input_tokens_seen
         if isinstance(counted, str):
@@ -238,9 +254,9 @@ class TrainingArguments(
         return cls(**read_args_file(os.fspath(path), field_names(cls)))
 
     def to_dict(self) -> dict[str, Any]:
-        "Return all fields as plain values that JSON can hold, in a new dictionary without the token."
+        "Return all fields as plain values that JSON can hold, in a new dictionary without tokens."
         values = {name: dtypes_to_names(to_builtin(value)) for name, value in asdict(self).items()}
-        return mask_token(values)
+        return hide_tokens(values)
 
     def to_sanitized_dict(self) -> dict[str, bool | int | float | str]:
         "Return the fields for trackers: numbers, strings and bools, without tokens."
@@ -249,7 +265,7 @@ class TrainingArguments(
 
     def to_json_string(self) -> str:
         "Return all fields as JSON."
-        return json.dumps(self.to_dict(), indent=2, default=str)
+        return json.dumps(mark_in_json(self.to_dict(), self.saves_checkpoints), indent=2, default=str)
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
@@ -274,14 +290,14 @@ class TrainingArguments(
             omitted.add("report_to")
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in omitted}
         default = self.defaults()
-        return {name: value for name, value in values.items() if value != default[name]}
+        return {name: value for name, value in values.items() if is_given(to_builtin(value), default[name])}
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in mask_token(self.changed()).items())})"
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in hide_tokens(self.changed()).items())})"
 
     def _repr_html_(self) -> str:
         default = self.defaults()
-        changed = mask_token(self.changed())
+        changed = hide_tokens(self.changed())
         rows = [{"argument": k, "value": repr(v), "default": repr(default[k])} for k, v in changed.items()]
         return html_table(rows) if rows else "<p>All training arguments are at their defaults.</p>"
 
@@ -296,8 +312,8 @@ class TrainingArguments(
         if self.output_dir is not None or self.push_to_hub: return True
         if self.enable_jit_checkpoint or self.load_best_model_at_end: return True
         if self.save_strategy == "no": return False
-        given = (f for f in fields(CheckpointingArgs) if f.name.startswith("save_") and getattr(self, f.name) != f.default)
-        return "_asks_to_save" in vars(self) or any(True for _ in given)
+        saving = (f for f in fields(CheckpointingArgs) if f.name.startswith("save_"))
+        return any(is_given(vars(self)[f.name], field_default(f)) for f in saving)
 
     def get_warmup_steps(
         self,
@@ -357,7 +373,7 @@ class TrainingArguments(
 
 # after the class, because a dataclass takes an attribute of this name for the default
 for _name, _enum in ENUM_FIELDS.items():
-    setattr(TrainingArguments, _name, enum_property(_name, _enum))
+    setattr(TrainingArguments, _name, enum_property(_name, _enum, TrainingArguments.defaults()[_name]))
 # as in the Trainer, report_to is read as a list
 TrainingArguments.report_to = property(  # type: ignore[assignment]
     lambda args: tracker_names(vars(args)["report_to"]),
@@ -501,7 +517,7 @@ PROCESS_FIELDS = (
     "restore_callback_states_from_checkpoint", "activation_checkpointing", "activation_checkpointing_kwargs",
     "gradient_checkpointing", "gradient_checkpointing_kwargs", "use_cache", "tf32", "torch_compile",
     "torch_compile_backend", "torch_compile_mode", "use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps",
-    "skip_memory_metrics", "debug", "fsdp", "fsdp_config", "eval_on_start", "enable_jit_checkpoint", "ddp_backend",
+    "skip_memory_metrics", "debug", "fsdp", "fsdp_config", "deepspeed", "eval_on_start", "enable_jit_checkpoint", "ddp_backend",
     "ddp_timeout", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph",
     *(f.name for f in fields(HubArgs)), *(f.name for f in fields(ScriptArgs))
 )
@@ -527,8 +543,6 @@ def resolve_args(
         setattr(new, name, copy.deepcopy(value))
         # no longer derived from other fields
         vars(new).get("_filled", {}).pop(name, None)
-        if name == "save_strategy":
-            vars(new)["_asks_to_save"] = True
     new.check()
     return new
 

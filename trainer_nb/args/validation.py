@@ -30,9 +30,6 @@ __all__ = ['UNSUPPORTED', 'HUB_FIELDS', 'UNSUPPORTED_VALUES', 'VALUE_BOUNDS', 'R
 
 # %% ../../nbs/02_args/03_validation.ipynb #5cf558ad
 UNSUPPORTED: dict[str, str] = {  # name: reason
-    "deepspeed": (
-        "is unsupported; fsdp=True shards weights, gradients and optimizer state over the processes of learn.launch(n)"
-    ),
     "parallelism_config": (
         "is unsupported; learn.launch(n) trains with data parallelism on n processes, and fsdp=True shards the model"
     ),
@@ -145,8 +142,9 @@ def check_type(
 ) -> None:
     "Raise ValueError if a value does not match the annotation of a field."
     if matches_type(value, kind): return
+    text = "'...'" if name.endswith("token") else short_repr(value)
     raise ValueError(
-        f"{name}={short_repr(value)} is of type {type(value).__name__}; it should be {describe_type(kind)}."
+        f"{name}={text} is of type {type(value).__name__}; it should be {describe_type(kind)}."
         f"{_type_hint(name, value, kind)}"
     )
 

@@ -27,12 +27,12 @@ from .errors import check_attribute, checked, is_misspelling, missing_attribute_
 from .interrupts import InterruptGuard
 
 # %% auto #0
-__all__ = ['STATE_HINTS', 'EVENTS', 'LOGGER', 'EventArgs', 'TrainerState', 'ExportableState', 'exported_state', 'TrainerControl',
-           'warn_extended_request', 'TrainerCallback', 'overrides_event', 'matches_callback', 'TrainerHandlerCompat',
-           'check_overridden_methods', 'CallbackHandler', 'format_logs', 'DefaultFlowCallback', 'LoaderHolder',
-           'EventRun', 'EventSource', 'event_arguments', 'bound_handler', 'fire_event', 'fire_event_safely',
-           'close_callbacks', 'EarlyStoppingCallback', 'check_early_stopping', 'PrinterCallback', 'set_log_level',
-           'LoggerCallback']
+__all__ = ['STATE_HINTS', 'PROCESS_STATE_FIELDS', 'COMPUTED_STATE_FIELDS', 'EVENTS', 'LOGGER', 'EventArgs', 'TrainerState',
+           'ExportableState', 'exported_state', 'TrainerControl', 'warn_extended_request', 'TrainerCallback',
+           'overrides_event', 'matches_callback', 'TrainerHandlerCompat', 'check_overridden_methods', 'CallbackHandler',
+           'format_logs', 'DefaultFlowCallback', 'LoaderHolder', 'EventRun', 'EventSource', 'event_arguments',
+           'bound_handler', 'fire_event', 'fire_event_safely', 'close_callbacks', 'EarlyStoppingCallback',
+           'check_early_stopping', 'PrinterCallback', 'set_log_level', 'LoggerCallback']
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #5c3708e0
 class EventArgs(Protocol):
@@ -71,6 +71,11 @@ STATE_HINTS = {
     "logs": "it is state.log_history",
     "metrics": "state.log_history has the metrics that were logged",
 }
+
+# fields of the state that identify this process: not part of the run
+PROCESS_STATE_FIELDS = ("is_world_process_zero", "is_local_process_zero")
+# fields that follow from the settings
+COMPUTED_STATE_FIELDS = ("logging_steps", "eval_steps", "save_steps", "train_batch_size")
 
 @dataclass
 class TrainerState:
@@ -283,6 +288,7 @@ class TrainerHandlerCompat:
     """Provide the interface of the Trainer's handler for code copied from it:
     `on_*` methods, event data and `remove_callback`."""
     context: Callable[[], dict[str, Any]] = dict   # returns the keywords of every event; replaced by a learner
+    args: EventArgs | None = None                  # of the learner
 
     def remove_callback(self, callback: TrainerCallback):
         "Remove a callback."
@@ -380,6 +386,11 @@ class CallbackHandler(TrainerHandlerCompat):
         self.callbacks.sort(key=lambda c: getattr(c, "order", 0))
         self._listening.clear()
 
+    def replace_callbacks(self, callbacks: list[TrainerCallback]):
+        "Replace all callbacks by those of another handler."
+        self.callbacks = callbacks
+        self._listening.clear()
+
     def find(self, callback: TrainerCallback | type) -> TrainerCallback | None:
         "Return a callback of this handler or None; a class matches its first instance."
         for candidate in self.callbacks:
@@ -401,10 +412,8 @@ class CallbackHandler(TrainerHandlerCompat):
 
     def _end_stand_in(self, kind: type) -> TrainerCallback | None:
         "Remove the part of a callback that stands in for one of a class; return an instance of the class, or None."
-        learner = self.context().get("learner")
-        if learner is None: return None
-        for c in self.callbacks:
-            if hasattr(c, "end_stand_in") and c.end_stand_in(kind, learner.run_state.args): return kind()
+        for c in self.callbacks if self.args is not None else ():
+            if hasattr(c, "end_stand_in") and c.end_stand_in(kind, self.args): return kind()
         return None
 
     @property
@@ -544,6 +553,7 @@ def bound_handler(learner: EventSource) -> CallbackHandler:
         learner = reference()
         return {} if learner is None else event_arguments(learner)
     handler.context = context   # type: ignore[method-assign]
+    handler.args = learner.run_state.args
     return handler
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #70d6ec2c

@@ -246,7 +246,7 @@ def check_types_of_call(
         meant = [p for p in typed if value is not None and _fits(value, kinds[p])]
         if not meant and not isinstance(value, (str, int, float, type(None))):
             meant = [p for p in others if kinds.get(p, Any) is Any and not p.startswith("_")]
-        text = short_repr(value, 60)
+        text = "'...'" if name.endswith("token") else short_repr(value, 60)
         hint = f" Did you mean {meant[0]}={text if len(text) < 30 else '...'}?" if meant else ""
         raise TypeError(
             f"{_call_name(function)}() was given {name}={text}, of type {type(value).__name__}; it should be"

@@ -23,10 +23,10 @@ import numpy as np
 import torch
 
 # %% auto #0
-__all__ = ['NON_FINITE_WORD', 'LOG_SCHEMA', 'LogItem', 'LOG_WRITER', 'to_plain_data', 'encode_non_finite', 'decode_non_finite',
-           'dump_line', 'validate_run_id', 'log_path', 'prepare_log_file', 'Settable', 'LogWriterThread', 'write_batch',
-           'FileClaim', 'is_claimed', 'LogFile', 'NewerLog', 'check_log_header', 'reject_constant', 'complete_lines',
-           'read_log_lines', 'find_log']
+__all__ = ['NON_FINITE_WORD', 'LOG_SCHEMA', 'LogItem', 'COLLECT_SECONDS', 'LOG_WRITER', 'to_plain_data', 'encode_non_finite',
+           'decode_non_finite', 'dump_line', 'validate_run_id', 'log_path', 'prepare_log_file', 'Settable',
+           'LogWriterThread', 'write_batch', 'FileClaim', 'is_claimed', 'LogFile', 'NewerLog', 'check_log_header',
+           'reject_constant', 'complete_lines', 'read_log_lines', 'find_log']
 
 # %% ../../nbs/01_core/06_log_file.ipynb #20962831
 def _array_to_plain(value: torch.Tensor | np.ndarray | np.generic) -> Any:
@@ -124,6 +124,9 @@ class Settable(Protocol):
 # a line of text, or a function that returns its content; called by the writer thread
 LogItem = str | Callable[[], dict]
 
+# time after the first line in which further lines are collected
+COLLECT_SECONDS = 0.2
+
 class LogWriterThread:
     "Write the logs of this process in one thread."
     def __init__(self): self.reset()
@@ -131,6 +134,7 @@ class LogWriterThread:
     def reset(self) -> None:
         "Forget the thread and the queue; a forked child has neither."
         self.queue: queue.SimpleQueue = queue.SimpleQueue()
+        self.is_awaited = threading.Event()
         self.lock = threading.Lock()
         self.thread: threading.Thread | None = None
 
@@ -153,12 +157,16 @@ class LogWriterThread:
         "Wait until everything queued so far is written; return False on timeout."
         done = threading.Event()
         self.put(None, done)
+        # after the event is in the queue, since the thread clears the flag before it empties the queue
+        self.is_awaited.set()
         return done.wait(timeout)
 
     def work(self):
         "Write queued lines, up to 1000 at a time; runs in the thread."
         while True:
             batch = [self.queue.get()]
+            self.is_awaited.wait(COLLECT_SECONDS)
+            self.is_awaited.clear()
             while len(batch) < 1000 and not self.queue.empty():
                 batch.append(self.queue.get())
             write_batch(batch)
@@ -203,9 +211,12 @@ class FileClaim:
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
         self.fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0))
+        # False on a system without locks
+        self.is_locked = False
         try:
             if sys.platform != "win32":
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.is_locked = True
         except BlockingIOError:
             self.drop()
             raise BlockingIOError(

@@ -10,13 +10,15 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 import torch
 
 # %% auto #0
 __all__ = ['SEED_FORWARD', 'SEED_FETCH', 'SEED_ORDER', 'SEED_EVALUATE', 'mix_seed', 'seed_all', 'generator_states',
-           'set_generator_states', 'preserve_generators', 'set_seed', 'enable_determinism']
+           'set_generator_states', 'preserve_generators', 'making_batch', 'make_batches_only', 'is_making_batch',
+           'set_seed', 'enable_determinism']
 
 # %% ../../nbs/01_core/01_seeding.ipynb #47468ef2
 _MASK = (1 << 64) - 1
@@ -33,8 +35,6 @@ def mix_seed(
         h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & _MASK
         h ^= h >> 31
     return h
-
-
 
 # %% ../../nbs/01_core/01_seeding.ipynb #1fa89456
 SEED_FORWARD, SEED_FETCH, SEED_ORDER, SEED_EVALUATE = range(1, 5)
@@ -82,6 +82,27 @@ def preserve_generators() -> Iterator[None]:
         yield
     finally:
         set_generator_states(before)
+
+# %% ../../nbs/01_core/01_seeding.ipynb #b2f1a602
+_MAKING_BATCH: ContextVar[bool] = ContextVar("trainer_nb_making_batch", default=False)
+
+@contextmanager
+def making_batch() -> Iterator[None]:
+    "Mark the block as one in which a run makes a batch."
+    token = _MAKING_BATCH.set(True)
+    try:
+        yield
+    finally:
+        _MAKING_BATCH.reset(token)
+
+def make_batches_only() -> None:
+    "Mark this process as a data worker, in which nothing but batches of a run is made."
+    _MAKING_BATCH.set(True)
+
+def is_making_batch() -> bool:
+    "Return whether a run makes a batch, with generators that are seeded for the batch's position."
+    return _MAKING_BATCH.get()
+
 
 # %% ../../nbs/01_core/01_seeding.ipynb #899344a1
 def set_seed(

@@ -5,6 +5,7 @@
 # %% ../../nbs/03_data/00_collate.ipynb #0d3cc0d8
 from __future__ import annotations
 
+import copy
 import difflib
 import logging
 import os
@@ -21,7 +22,7 @@ from ..core.errors import checked_class, short_repr, warn
 __all__ = ['PACKAGE_LOGGER', 'check_return_tensors', 'to_return_type', 'default_data_collator', 'ragged_error',
            'DefaultDataCollator', 'Tokenizer', 'check_tokenizer', 'pad_features', 'PaddingCollator', 'pad_batch',
            'DataCollatorWithPadding', 'kept_columns', 'log_dropped_columns', 'RemoveColumns', 'infer_batch_size',
-           'map_tensors', 'shallow_copy_batch', 'is_identical', 'to_device']
+           'map_tensors', 'shallow_copy_batch', 'is_identical', 'comparable_copy', 'to_device']
 
 # %% ../../nbs/03_data/00_collate.ipynb #9bc54807
 def _label_tensor(values: list):
@@ -334,6 +335,13 @@ def is_identical(a: object, b: object) -> bool:
     if isinstance(a, dict): return a.keys() == b.keys() and all(is_identical(a[k], b[k]) for k in a)
     if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(is_identical, a, b))
     return bool(a == b or (a != a and b != b))
+
+def comparable_copy(value: Any) -> Any:
+    "Return a copy that is_identical compares with later values; a part whose copies are not equal to it is not copied."
+    if isinstance(value, dict): return {k: comparable_copy(v) for k, v in value.items()}
+    if type(value) in (list, tuple): return type(value)(map(comparable_copy, value))
+    copied = copy.deepcopy(value)
+    return copied if is_identical(copied, value) else value
 
 # %% ../../nbs/03_data/00_collate.ipynb #1afe1a7e
 def to_device(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..core.seeding import SEED_FETCH, SEED_ORDER, mix_seed, seed_all
+from ..core.seeding import SEED_FETCH, SEED_ORDER, making_batch, mix_seed, seed_all
 from .collate import infer_batch_size
 from .sampling import UNSHARDED, Cursor, RankShard
 from .sources import WORKER_WATCH, BatchSource, MapSource, raise_worker_deaths, set_epoch, shut_down
@@ -28,12 +28,12 @@ class OpaqueSource(BatchSource):
         loader: Iterable[Any],
         seed: int,
         share: RankShard = UNSHARDED,
-        everyone: bool = False,  # yield lists of the batches and weights of all processes
+        all_ranks: bool = False,  # yield lists of the batches and weights of all processes
     ):
         self.loader = loader
         self.seed = seed
         self.share = share
-        self.everyone = everyone
+        self.all_ranks = all_ranks
         self.running = None
         try:
             self.batches = -(-len(loader) // share.together)
@@ -51,15 +51,17 @@ class OpaqueSource(BatchSource):
         of = self.share.together
         while group := list(islice(read, of)):
             samples = sum(n for _, n in group)
-            owns = [group[r] if r < len(group) else None for r in (range(of) if self.everyone else [rank])]
+            owns = [group[r] if r < len(group) else None for r in (range(of) if self.all_ranks else [rank])]
             weights = [self.share.weight(own[1] if own else 0, samples) for own in owns]
             batches = [(own or group[0])[0] for own in owns]
-            self.weight = weights if self.everyone else weights[0]
-            yield batches if self.everyone else batches[0], samples
+            self.weight = weights if self.all_ranks else weights[0]
+            yield batches if self.all_ranks else batches[0], samples
 
     def _read(self, epoch: int):
         seed_all(mix_seed(self.seed, SEED_ORDER, epoch))
-        self.running = iter(self.loader)
+        # workers that are forked here make batches of the run too
+        with making_batch():
+            self.running = iter(self.loader)
         WORKER_WATCH.watch(self)
         batches = raise_worker_deaths(
             self.running, isinstance(self.loader, DataLoader) and not isinstance(self.loader.dataset, IterableDataset)
@@ -69,7 +71,8 @@ class OpaqueSource(BatchSource):
             # the same for all processes: each reads all batches
             seed_all(mix_seed(self.seed, SEED_FETCH, epoch, k, 0))
             try:
-                batch = next(batches)
+                with making_batch():
+                    batch = next(batches)
             except StopIteration:
                 return
             yield batch, infer_batch_size(batch) or 1
@@ -96,17 +99,17 @@ def make_source(
     loader: Iterable[Any],
     seed: int,
     share: RankShard = UNSHARDED,
-    everyone: bool = False,  # a source that is not map-style yields lists of the batches of all processes
+    all_ranks: bool = False,  # a source that is not map-style yields lists of the batches of all processes
 ):
     "Return the source for a loader."
     if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
-        return OpaqueSource(loader, seed, share, everyone)
-    if isinstance(loader.dataset, IterableDataset): return StreamSource(loader, seed, share, everyone)
+        return OpaqueSource(loader, seed, share, all_ranks)
+    if isinstance(loader.dataset, IterableDataset): return StreamSource(loader, seed, share, all_ranks)
     try:
         len(loader)
     except TypeError:
-        return OpaqueSource(loader, seed, share, everyone)
-    if loader.batch_sampler is None: return OpaqueSource(loader, seed, share, everyone)
+        return OpaqueSource(loader, seed, share, all_ranks)
+    if loader.batch_sampler is None: return OpaqueSource(loader, seed, share, all_ranks)
     return MapSource(loader, seed, share)
 
 # %% ../../nbs/03_data/04_loader.ipynb #4325a5aa

@@ -29,7 +29,8 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ..core.errors import short_repr
 from ..core.interrupts import BATCH_WAIT, InterruptGuard
-from ..core.seeding import SEED_FETCH, SEED_ORDER, mix_seed, preserve_generators, seed_all
+from ..core.seeding import SEED_FETCH, SEED_ORDER, make_batches_only, making_batch, mix_seed
+from ..core.seeding import preserve_generators, seed_all
 from .collate import RemoveColumns, default_data_collator
 from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, split_evenly, take_own_batch
 
@@ -37,7 +38,7 @@ from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, spl
 __all__ = ['WORKER_WATCH', 'RequestedBatch', 'BatchRequest', 'ended_early', 'batch_of', 'missing_sample', 'SeededDataset',
            'is_default_collator', 'stack_rows', 'block_sigint', 'exit_with_parent', 'WorkerInit', 'check_importable',
            'WorkerDeathWatch', 'check_complete', 'out_of_fetch', 'raise_worker_deaths', 'shut_down', 'DataWorkers',
-           'BatchSource', 'BatchPlan', 'set_epoch', 'with_seeded_generators', 'CollateInRun', 'SeededCollate',
+           'BatchSource', 'BatchPlan', 'own_values', 'set_epoch', 'with_seeded_generators', 'SeededCollate',
            'batch_requests', 'MapSource']
 
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f25
@@ -60,7 +61,8 @@ def batch_of(dataset: Any, collate: Callable[[list], Any], request: BatchRequest
     """Fetch the samples of a request and collate them in this process; raise
     RuntimeError if the collator raises StopIteration."""
     try:
-        return collate(dataset.__getitems__(request))
+        with making_batch():
+            return collate(dataset.__getitems__(request))
     except StopIteration as error:
         raise ended_early(f"the data_collator raised it for the samples {request.indices}") from error
 
@@ -154,6 +156,7 @@ class WorkerInit:
             served = os.getppid() != parent.pid and parent.is_alive()
             watched = os.getppid() if served else parent.pid
             threading.Thread(target=exit_with_parent, args=(watched,), daemon=True).start()
+        make_batches_only()
         if self.then is not None:
             self.then(worker_id)
 
@@ -407,10 +410,15 @@ class _ListedPlan:
     def left(self, position: int): return sum(1 for _ in self.iterate_from(position))
 
 # %% ../../nbs/03_data/02_sources.ipynb #c341ecf1
+def own_values(part: object) -> list[Any]:
+    "Return the attributes of a sampler or collator, without those that it declares not to be state of a run."
+    left_out = getattr(part, "not_state", ())
+    return [value for name, value in getattr(part, "__dict__", {}).items() if name not in left_out]
+
 def _reseed(sampler: object, seed: int):
     "Seed the generators held by a sampler or collator and by samplers within it."
     for part in (sampler, getattr(sampler, "sampler", None), getattr(sampler, "batch_sampler", None)):
-        for own in getattr(part, "__dict__", {}).values():
+        for own in own_values(part):
             if isinstance(own, torch.Generator):
                 own.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
             elif isinstance(own, random.Random):
@@ -445,28 +453,7 @@ def with_seeded_generators(collate: Callable[[list], Any]):
     is_function = isinstance(inner, (types.FunctionType, types.BuiltinFunctionType))
     if is_function: return collate
     own = type(inner).__module__.startswith("trainer_nb.")
-    seeded = collate if own else SeededCollate(collate, inner)
-    return CollateInRun(seeded, inner) if hasattr(inner, "in_run") else seeded
-
-class CollateInRun:
-    "Wrap a collator that draws from a generator of its own, except in a run."
-    def __init__(
-        self,
-        collate: Callable[[list], Any],
-        inner: Any,  # has the flag `in_run`, and the generator for batches outside of a run
-    ):
-        self.collate = collate
-        self.inner = inner
-    def __call__(self, features: list):
-        inner = self.inner
-        generator = inner.generator
-        inner.in_run = True
-        inner.generator = None
-        try:
-            return self.collate(features)
-        finally:
-            inner.in_run = False
-            inner.generator = generator
+    return collate if own else SeededCollate(collate, inner)
 
 class SeededCollate:
     "Wrap a collator of another library or the user, and seed its generators for each batch."
@@ -480,12 +467,11 @@ class SeededCollate:
     def __call__(self, features: list):
         inner = self.inner
         seed = getattr(inner, "seed", None)
-        if seed is not None and getattr(inner, "generator", self) is None and hasattr(inner, "create_rng") and not hasattr(
-            inner, "in_run"
-        ):
+        is_unseeded = seed is not None and getattr(inner, "generator", self) is None and hasattr(inner, "create_rng")
+        if is_unseeded and "generator" not in getattr(inner, "not_state", ()):
             # transformers' collator, before its first batch
             inner.create_rng()
-        if any(isinstance(v, _GENERATOR_TYPES) for v in getattr(inner, "__dict__", {}).values()):
+        if any(isinstance(v, _GENERATOR_TYPES) for v in own_values(inner)):
             _reseed(inner, mix_seed(seed if isinstance(seed, int) else 0, int(torch.randint(1 << 62, ()))))
         return self.collate(features)
 

@@ -17,7 +17,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from ..core.seeding import SEED_FETCH, generator_states, mix_seed, seed_all, set_generator_states
+from ..core.seeding import SEED_FETCH, generator_states, making_batch, mix_seed, seed_all
+from ..core.seeding import set_generator_states
 from .collate import infer_batch_size, is_identical
 from .sampling import UNSHARDED, Cursor, RankShard, split_evenly
 from .sources import BatchSource, DataWorkers, ended_early, set_epoch, with_seeded_generators
@@ -377,7 +378,8 @@ class SeededStream(IterableDataset):
         while True:
             seed_all(mix_seed(seed, SEED_FETCH, self.epoch, behind, 0, worker))
             size = min(self.then or self.together, stop - behind) if behind < stop else self.each
-            group = [e for _, e in zip(range(size), examples)]
+            with making_batch():
+                group = [e for _, e in zip(range(size), examples)]
             ended = len(group) < size
             if not group or (self.drop_last and ended): return
             behind += len(group)
@@ -404,19 +406,20 @@ class CountingCollate:
         collate: Callable[[list], Any],
         size: int | None,
         share: RankShard = UNSHARDED,
-        everyone: bool = False,  # return lists of the batches and weights of all processes
+        all_ranks: bool = False,  # return lists of the batches and weights of all processes
     ):
         self.collate = collate
         self.size = size
         self.share = share
-        self.everyone = everyone
+        self.all_ranks = all_ranks
     def __call__(self, given: tuple[list, StreamMark | None] | None):
         if given is None: return None
         group, mark = given
         try:
-            if not self.everyone: return *self._own(group, self.share), mark
-            batches, samples, weights = collate_for_all(self.share, partial(self._own, group))
-            return batches, samples, weights, mark
+            with making_batch():
+                if not self.all_ranks: return *self._own(group, self.share), mark
+                batches, samples, weights = collate_for_all(self.share, partial(self._own, group))
+                return batches, samples, weights, mark
         except StopIteration as error:
             raise ended_early(f"the data_collator raised it{self._place(mark)}") from error
 
@@ -499,11 +502,11 @@ class StreamSource(BatchSource):
         loader: DataLoader,
         seed: int,
         share: RankShard = UNSHARDED,
-        everyone: bool = False,  # yield lists of the batches and weights of all processes
+        all_ranks: bool = False,  # yield lists of the batches and weights of all processes
     ):
         self.loader = loader
         self.share = share
-        self.everyone = everyone
+        self.all_ranks = all_ranks
         self._workers = None
         try:
             self.batches = len(loader) // share.together if loader.drop_last else -(-len(loader) // share.together)
@@ -554,7 +557,7 @@ class StreamSource(BatchSource):
         stream.then = bookmark["batch_size"] if bookmark else size
         stream.marks = marks
         stream.last = last if workers else -1
-        counted = CountingCollate(with_seeded_generators(self.loader.collate_fn), size, self.share, self.everyone)
+        counted = CountingCollate(with_seeded_generators(self.loader.collate_fn), size, self.share, self.all_ranks)
         readers = {"num_workers": workers, "batch_size": size}
         self.bookmark = readers
         if workers and self._workers is None:

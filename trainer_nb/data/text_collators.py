@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..core.errors import checked_class
-from ..core.seeding import mix_seed
+from ..core.seeding import is_making_batch, mix_seed
 from .collate import PaddingCollator, Tokenizer, check_tokenizer, pad_batch, pad_features
 from .collate import check_return_tensors, ragged_error, to_return_type
 
@@ -190,8 +190,7 @@ class DataCollatorForLanguageModeling:
     # in a run: selects other random numbers than the run's seed alone; outside: of the first batch, the others follow
     seed: int | None = None
     reads = ("special_tokens_mask", "offset_mapping")   # columns that the collator reads and the model does not
-    in_run = False                                      # True while a run makes a batch
-    not_state = ("generator", "in_run")                 # in a run, the position of a batch determines its masks
+    not_state = ("generator",)                          # in a run, the position of a batch determines its masks
 
     def __post_init__(self):
         # a tokenizer without pad() will do for lists of tokens
@@ -232,7 +231,7 @@ class DataCollatorForLanguageModeling:
     def _current_generator(self) -> Any:
         "Return the generator for a batch: None without a seed, one of its own for each position in a run."
         if self.seed is None: return None
-        if self.in_run: return self._make_generator(mix_seed(self.seed, int(torch.randint(1 << 62, ()))))
+        if is_making_batch(): return self._make_generator(mix_seed(self.seed, int(torch.randint(1 << 62, ()))))
         if self.generator is None:
             self.create_rng()
         return self.generator

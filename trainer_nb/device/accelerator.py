@@ -7,29 +7,33 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ..args.training_args import TrainingArguments
-from ..args.parallel import resolve_sharding
+from ..args.parallel import connect_processes, device_of, resolve_sharding
+from ..args.deepspeed_args import is_deepspeed_enabled, make_plugin
 from .collectives import SINGLE_PROCESS, World, check_rank_variables, remind_while_connecting
 from .collectives import world_size
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_launch_environment, unscale_shards
-from .unused_parameters import LayerOrder, UnusedParameters
+from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine, launcher_variables
+from .unused_parameters import GradientMessage, LayerOrder, UnusedParameters
 from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
 
 # %% auto #0
 __all__ = ['NO_CONTEXT', 'mixed_precision', 'check_fp16', 'should_use_cpu', 'kwargs_handlers', 'make_world',
-           'destroy_process_group_at_exit', 'unwrap', 'IsolatedAccelerator', 'ignored_by_ddp', 'ReplicatedModel',
-           'Device', 'AsyncHostCopy', 'copy_in_stream_order', 'empty_device_cache']
+           'leave_process_group_at_exit', 'leave_process_group', 'abort_collectives', 'unwrap',
+           'make_deepspeed_accelerator', 'IsolatedAccelerator', 'fills_in_gradients', 'ignored_by_ddp',
+           'ReplicatedModel', 'Device', 'AsyncHostCopy', 'copy_in_stream_order', 'empty_device_cache']
 
 # %% ../../nbs/04_device/05_accelerator.ipynb #nc35d799
 if TYPE_CHECKING:
@@ -112,7 +116,8 @@ def kwargs_handlers(args: TrainingArguments) -> list:
     from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
     # no second copy of the gradients: they are views of the buckets
     ddp = {
-        "find_unused_parameters": bool(args.ddp_find_unused_parameters),
+        # they are found here, with any setting
+        "find_unused_parameters": False,
         "broadcast_buffers": False,
         "static_graph": bool(args.ddp_static_graph),
         "gradient_as_bucket_view": True,
@@ -125,7 +130,7 @@ def kwargs_handlers(args: TrainingArguments) -> list:
         InitProcessGroupKwargs(timeout=timedelta(seconds=args.ddp_timeout), **backend),
     ]
 
-def make_world(accelerator: Accelerator) -> World:
+def make_world(accelerator: Accelerator, args: TrainingArguments) -> World:
     """Return the processes that Accelerate has connected.
     Raise RuntimeError if their number is not the one that was started."""
     if accelerator.num_processes != world_size():
@@ -135,19 +140,56 @@ def make_world(accelerator: Accelerator) -> World:
             " on another device."
         )
     if accelerator.num_processes == 1: return SINGLE_PROCESS
-    destroy_process_group_at_exit()
-    return World(accelerator.process_index, accelerator.num_processes, accelerator.local_process_index)
+    leave_process_group_at_exit()
+    return World(
+        accelerator.process_index,
+        accelerator.num_processes,
+        accelerator.local_process_index,
+        accelerator.device,
+        timedelta(seconds=args.ddp_timeout),
+    )
 
 @cache
-def destroy_process_group_at_exit():
+def leave_process_group_at_exit():
     "Leave the process group before the interpreter shuts down; registered once per process."
-    atexit.register(lambda: torch.distributed.is_initialized() and torch.distributed.destroy_process_group())
+    atexit.register(leave_process_group)
+
+def leave_process_group():
+    "Leave the process group; after an error, without waiting for collectives that the other processes do not join."
+    if not torch.distributed.is_initialized(): return
+    # the error that ends a program
+    if getattr(sys, "last_value", None) is not None and abort_collectives(): return
+    torch.distributed.destroy_process_group()
+
+def abort_collectives() -> bool:
+    """End collectives that the other processes do not join, and with them the process group; a thread may call this
+    while another one waits. Return False for a backend that cannot: only NCCL's would block the device."""
+    if not torch.distributed.is_initialized() or "nccl" not in torch.distributed.get_backend(): return False
+    torch.distributed.distributed_c10d._abort_process_group()
+    return True
 
 def unwrap(wrapped: torch.nn.Module) -> torch.nn.Module:
-    "Return the model without the DDP wrapper: for evaluation, where a process may be the only one with a batch."
-    return wrapped.module if isinstance(wrapped, DistributedDataParallel) else wrapped
+    """Return the model without the wrapper of DDP or DeepSpeed: for evaluation, where a process may be the only one with
+    a batch."""
+    return wrapped.module if isinstance(wrapped, DistributedDataParallel) or is_engine(wrapped) else wrapped
 
 # %% ../../nbs/04_device/05_accelerator.ipynb #nbcb13c8
+def make_deepspeed_accelerator(args: TrainingArguments, precision: str) -> Accelerator:
+    "Return an Accelerator that prepares models with DeepSpeed."
+    from accelerate import Accelerator
+    # with DeepSpeed, Accelerate does not connect processes on a CPU
+    connect_processes(should_use_cpu(args), timedelta(seconds=args.ddp_timeout), args.ddp_backend)
+    before = {name: os.environ.get(name) for name in ("ACCELERATE_USE_CPU", "ACCELERATE_USE_DEEPSPEED")}
+    os.environ.pop("ACCELERATE_USE_CPU", None)
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
+    try:
+        import_deepspeed(device_of(args.local_process_index, args.use_cpu), args.get_process_log_level())
+        return Accelerator(mixed_precision=precision, deepspeed_plugin=make_plugin(args, precision))
+    finally:
+        for name, value in before.items():
+            if value is None: os.environ.pop(name, None)
+            else: os.environ[name] = value
+
 class IsolatedAccelerator:
     """Hold an Accelerator; its process-wide state and the model's patched
     `forward` are in place only inside `activated`."""
@@ -160,11 +202,14 @@ class IsolatedAccelerator:
         before = _swap_state([{}, {}, {}])
         try:
             with remind_while_connecting():
-                self.accelerator = Accelerator(
-                    cpu=should_use_cpu(args), mixed_precision=precision, kwargs_handlers=kwargs_handlers(args)
-                )
+                if is_deepspeed_enabled(args):
+                    self.accelerator = make_deepspeed_accelerator(args, precision)
+                else:
+                    self.accelerator = Accelerator(
+                        cpu=should_use_cpu(args), mixed_precision=precision, kwargs_handlers=kwargs_handlers(args)
+                    )
             self.device: torch.device = self.accelerator.device
-            self.world = make_world(self.accelerator)
+            self.world = make_world(self.accelerator, args)
             _check_precision(precision, self.device)
         finally:
             self._state = _swap_state(before)
@@ -218,6 +263,10 @@ class IsolatedAccelerator:
 NO_CONTEXT = nullcontext()
 _DDP_IGNORED = "_ddp_params_and_buffers_to_ignore"   # the attribute that DDP reads
 
+def fills_in_gradients(args: TrainingArguments) -> bool:
+    "Return whether missing gradients are filled in; with a static graph, DDP handles them itself."
+    return not args.ddp_static_graph
+
 @contextmanager
 def ignored_by_ddp(model: torch.nn.Module) -> Iterator[None]:
     "Let DDP ignore quantized weights inside the block: they are the same in all processes, and some cannot be sent."
@@ -237,22 +286,27 @@ class ReplicatedModel:
         wrapped: torch.nn.Module,  # a DistributedDataParallel, or the model itself
         args: TrainingArguments,
         world: World,
+        message: GradientMessage | None = None,  # that was registered while the model was wrapped
     ):
         self.wrapped = wrapped
+        self.message = message
         self._world = world
-        self._requires_grad = [p.requires_grad for p in wrapped.parameters()]
+        own = None if message is None else message.slot
+        self._requires_grad = [p.requires_grad for p in wrapped.parameters() if p is not own]
         self._is_averaged = isinstance(wrapped, DistributedDataParallel)
         self._unused: UnusedParameters | None = None
-        # with the other two values of these settings, DDP handles missing gradients itself
-        if self._is_averaged and not args.ddp_find_unused_parameters and not args.ddp_static_graph:
-            self._unused = UnusedParameters(wrapped, strict=args.ddp_find_unused_parameters is False)
+        if self._is_averaged and fills_in_gradients(args):
+            self._unused = UnusedParameters(wrapped, args.ddp_find_unused_parameters is False, message)
 
     def sync_context(
         self,
         now: bool,  # average with this backward pass; False: with a later one of the same step
         first: bool,  # whether this is the first micro-batch of a step
+        loss_before: float | torch.Tensor | None = None,  # of the micro-batches before it
     ) -> AbstractContextManager:
         "Return a context for the forward and the backward pass of a micro-batch."
+        if self.message is not None:
+            self.message.loss_before = loss_before
         if self._unused is not None:
             self._unused.begin(now, first)
             if now: return self._filling_in()
@@ -272,10 +326,26 @@ class ReplicatedModel:
             " ddp_find_unused_parameters out."
         )
 
+    def before_backward(
+        self,
+        loss: torch.Tensor,
+        on_computed: Callable[[], None] | None,  # called when the gradients of this process are there
+    ):
+        "Send the loss with the gradients of the next backward pass."
+        if self.message is not None:
+            self.message.loss = loss
+            self.message.before_send = on_computed
+
     def after_backward(self):
         "Fill in the gradients that no later backward pass of this step can provide."
         if self._unused is not None:
             self._unused.after_backward(self.wrapped)
+
+    def broadcast_parameters(self) -> set[int]:
+        "Return the ids of the parameters that DDP has broadcast when the model was wrapped."
+        if not self._is_averaged: return set()
+        ignored = self.wrapped.parameters_to_ignore
+        return {id(p) for name, p in unwrap(self.wrapped).named_parameters() if name not in ignored}
 
     def unaveraged_parameters(
         self,
@@ -283,6 +353,11 @@ class ReplicatedModel:
     ) -> list[torch.nn.Parameter]:
         "Return the parameters outside of the model, whose gradients the wrapper does not average."
         return params[len(self._requires_grad) :]
+
+    @property
+    def has_unused(self) -> bool:
+        "Return whether this process has not used all parameters of the model in this step."
+        return self._unused is not None and bool(self._unused.unused)
 
     def unused_parameters(
         self,
@@ -324,7 +399,10 @@ class Device:
         self.device = self._isolated.device
         self.world = self._isolated.world
         self.patches = PatchSet()
-        self._strategy: ReplicatedModel | ShardedModel | None = None
+        self._strategy: ReplicatedModel | ShardedModel | DeepSpeedModel | None = None
+        # called when a backward pass has been queued, before the device waits for other processes
+        self.on_computed: Callable[[], None] | None = None
+        self._uses_deepspeed = is_deepspeed_enabled(args)
         self._layer_order: LayerOrder | None = None
         self._sharding_config = None if self.world.is_single_process else resolve_sharding(args.fsdp, args.fsdp_config)
 
@@ -346,6 +424,28 @@ class Device:
     def sharded_model(self) -> ShardedModel | None:
         return self._strategy if isinstance(self._strategy, ShardedModel) else None
 
+    @property
+    def deepspeed(self) -> DeepSpeedModel | None:
+        "Return the strategy with DeepSpeed, whose engine may not exist yet; None for another strategy."
+        return self._strategy if isinstance(self._strategy, DeepSpeedModel) else None
+
+    @property
+    def engine(self) -> DeepSpeedModel | None:
+        "Return the strategy with DeepSpeed if its engine can train; None otherwise."
+        strategy = self.deepspeed
+        return strategy if strategy is not None and strategy.is_trainable else None
+
+    @property
+    def divides_state(self) -> bool:
+        "Return whether this process has only a part of the run's state: saving it takes all processes."
+        return self.sharded_model is not None or self.engine is not None
+
+    @property
+    def divides_weights(self) -> bool:
+        "Return whether this process has only a part of the weights: a forward pass takes all processes."
+        if self.sharded_model is not None: return True
+        return self.deepspeed is not None and self.deepspeed.divides_weights
+
     def gathered_as(self, dtype: torch.dtype | None) -> AbstractContextManager:
         "Return a context in which the weights of a sharded model are gathered in a dtype; None: in theirs."
         sharded = self.sharded_model
@@ -354,7 +454,9 @@ class Device:
     @contextmanager
     def activated(self) -> Iterator[Device]:
         "Activate Accelerate's state and the model's patches inside the block."
-        with self._isolated.activated(), self.patches.activated():
+        # DeepSpeed reads a launcher's variables in each forward pass
+        alone = self._uses_deepspeed and self.world.is_single_process
+        with self._isolated.activated(), self.patches.activated(), launcher_variables() if alone else NO_CONTEXT:
             yield self
 
     def activate(self):
@@ -366,10 +468,16 @@ class Device:
         model: torch.nn.Module,
         loss: torch.nn.Module | None = None,  # the loss function, if it is a module
         optimizers: Iterable[torch.optim.Optimizer] = (),  # existing ones with the model's parameters
+        sends_loss: bool = False,  # each backward pass is `backward` with the loss of a micro-batch
     ) -> torch.nn.Module:
         "Move a model to the device and wrap it for the precision and the strategy; release the previous wrapper."
+        before = self.deepspeed
         self._release_strategy()
+        if self._uses_deepspeed:
+            self._strategy = self._deepspeed_strategy(model, before)
+            return model
         sharded = None
+        message = self._make_message(model) if sends_loss else None
         with self.patches.activated(), self._isolated.preparing(model) as accelerator:
             if self._sharding_config is None:
                 # None: as the settings of Accelerate have it
@@ -377,8 +485,9 @@ class Device:
                 if is_of_bitsandbytes(model):
                     move_model(model, self.device)
                     placement = False
-                with ignored_by_ddp(model):
+                with ignored_by_ddp(model), NO_CONTEXT if message is None else message.registered(model):
                     wrapped = accelerator.prepare_model(model, device_placement=placement)
+                    strategy = ReplicatedModel(wrapped, self._args, self.world, message)
             else:
                 # only for the precision
                 wrapped = accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
@@ -391,25 +500,69 @@ class Device:
                     loss,
                     optimizers,
                 )
-        self._strategy = sharded or ReplicatedModel(wrapped, self._args, self.world)
+        self._strategy = sharded or strategy
         if sharded is not None:
             self._layer_order = LayerOrder(model, sharded.layers, self.world)
         return wrapped
+
+    def _make_message(self, model: torch.nn.Module) -> GradientMessage | None:
+        "Return the message that travels with the gradients of a model; None if DDP does not wait for it."
+        if self.world.is_single_process or self.shards_model or not fills_in_gradients(self._args): return None
+        if not any(p.requires_grad for p in model.parameters()): return None
+        return GradientMessage(model, self.world.size)
+
+    @property
+    def message(self) -> GradientMessage | None:
+        "Return the message that travels with the gradients; None where the loss is sent by itself."
+        return self._strategy.message if isinstance(self._strategy, ReplicatedModel) else None
+
+    @property
+    def has_unused(self) -> bool:
+        "Return whether this process has not used all parameters of the model in this step."
+        return isinstance(self._strategy, ReplicatedModel) and self._strategy.has_unused
+
+    def _deepspeed_strategy(self, model: torch.nn.Module, before: DeepSpeedModel | None) -> DeepSpeedModel:
+        "Return the strategy for a model; the former one of the same model keeps its state."
+        if before is not None and before.model is model: return before
+        with self._isolated.preparing(model) as accelerator:
+            strategy = DeepSpeedModel(model, accelerator, self._args, self.world)
+        if not strategy.divides_weights:
+            model.to(self.device)
+        return strategy
+
+    def build_engine(
+        self,
+        optimizer: torch.optim.Optimizer | None,  # None: DeepSpeed makes the one that its configuration describes
+        num_steps: int,  # of the run
+    ) -> Any:
+        "Build DeepSpeed's engine; return its schedule, None if the configuration describes none."
+        assert self.deepspeed is not None
+        with self.patches.activated(), self._isolated.preparing(self.deepspeed.model):
+            return self.deepspeed.build(optimizer, num_steps)
+
+    def build_inference_engine(self):
+        "Build an engine of DeepSpeed that only gathers weights."
+        assert self.deepspeed is not None
+        with self.patches.activated(), self._isolated.preparing(self.deepspeed.model):
+            self.deepspeed.build_for_inference()
 
     def sync_context(
         self,
         now: bool,  # average with this backward pass; False: with a later one of the same step
         first: bool = True,  # whether this is the first micro-batch of a step
+        loss_before: float | torch.Tensor | None = None,  # of the micro-batches before it; None: there is none
     ) -> AbstractContextManager:
         "Return a context for the forward and the backward pass of a micro-batch."
-        return self._strategy.sync_context(now, first)
+        return self._strategy.sync_context(now, first, loss_before)
 
     def backward(self, loss: torch.Tensor):
         "Run backward; scale the loss if there is a scaler."
+        if self.engine is not None:
+            self.engine.backward(loss)
+            return
         scaler = self.scaler
-        if scaler is not None:
-            loss = scaler.scale(loss)
-        loss.backward()
+        self._strategy.before_backward(loss, self.on_computed)
+        (loss if scaler is None else scaler.scale(loss)).backward()
         self._strategy.after_backward()
 
     def unscale(self, optimizer: torch.optim.Optimizer):
@@ -441,9 +594,15 @@ class Device:
         averaged; if not, prepare the model again."""
         return self._strategy is not None and self._strategy.matches_trainable(params)
 
+    def broadcast_parameters(self) -> set[int]:
+        "Return the ids of the parameters that the strategy has broadcast from rank 0 when it was made."
+        return self._strategy.broadcast_parameters()
+
     def num_collectives(self) -> int:
-        "Return the number of exchanges between processes: equal if they are in sync."
-        return 0 if self.world.is_single_process else torch.distributed.group.WORLD._get_sequence_number_for_group()
+        "Return the number of exchanges between processes: equal if they are in sync; -1 after the last one."
+        if self.world.is_single_process: return 0
+        if not torch.distributed.is_initialized(): return -1
+        return torch.distributed.group.WORLD._get_sequence_number_for_group()
 
     def reshard(self):
         "Reshard a sharded model; leave any other one unchanged."
@@ -457,8 +616,8 @@ class Device:
     def release(self):
         "Release the model."
         self.patches.clear()
-        self._isolated.release()
         self._release_strategy()
+        self._isolated.release()
 
     def _release_strategy(self):
         for part in (self._strategy, self._layer_order):
@@ -494,6 +653,10 @@ class AsyncHostCopy:
     def wait(self):
         "Wait until the copies can be read."
         self._end_event.synchronize()
+
+    def is_done(self) -> bool:
+        "Return whether the copies can be read."
+        return self._end_event.query()
 
     def seconds(self) -> float:
         "Return the duration of the copies; wait until they are done."

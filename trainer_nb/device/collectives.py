@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
@@ -20,9 +21,9 @@ from ..core.errors import warn
 from ..data.sampling import RankShard
 
 # %% auto #0
-__all__ = ['T', 'RANK_VARIABLES', 'MASTER_VARIABLES', 'MPI_VARIABLES', 'CONNECTION_REMINDER', 'SINGLE_PROCESS', 'with_flags',
-           'GatheredMessages', 'world_size', 'is_kernel', 'check_rank_variables', 'remind_while_connecting',
-           'MainProcessFailed', 'World']
+__all__ = ['T', 'RANK_VARIABLES', 'MASTER_VARIABLES', 'MPI_VARIABLES', 'CONNECTION_REMINDER', 'MAX_MESSAGE_BYTES',
+           'SINGLE_PROCESS', 'with_flags', 'GatheredMessages', 'world_size', 'is_kernel', 'check_rank_variables',
+           'remind_while_connecting', 'MainProcessFailed', 'split_into_messages', 'World']
 
 # %% ../../nbs/04_device/00_collectives.ipynb #n5816676
 T = TypeVar("T")
@@ -86,7 +87,8 @@ def check_rank_variables(environment: Mapping[str, str] = os.environ):
     "Raise ValueError for a launcher's variables that are incomplete, or that a notebook's kernel has."
     given = [name for name in (*RANK_VARIABLES, *MASTER_VARIABLES) if name in environment]
     size = int(environment.get("WORLD_SIZE") or 1)
-    if size == 1 and "LOCAL_RANK" not in environment: return
+    # as in Accelerate, -1 stands for a run in one process
+    if size == 1 and int(environment.get("LOCAL_RANK") or -1) == -1: return
     needed = (*(name for name in RANK_VARIABLES if name != "LOCAL_RANK"), *MASTER_VARIABLES)
     missing = [name for name in needed if name not in environment]
     if any(name in environment for name in MPI_VARIABLES): return
@@ -126,6 +128,27 @@ def remind_while_connecting(after: float | None = None) -> Iterator[None]:
 class MainProcessFailed(RuntimeError):
     "Signal that a function has failed on rank 0."
 
+# bytes of one message of several tensors, and so of the memory for it
+MAX_MESSAGE_BYTES = 1 << 26
+
+def split_into_messages(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    "Yield groups of tensors on one device, each of at most MAX_MESSAGE_BYTES or with one tensor."
+    by_device: dict[torch.device, list[torch.Tensor]] = {}
+    # the widest numbers first, so that each part of a message is aligned
+    for t in sorted(tensors, key=torch.Tensor.element_size, reverse=True):
+        by_device.setdefault(t.device, []).append(t)
+    for some in by_device.values():
+        group: list[torch.Tensor] = []
+        size = 0
+        for t in some:
+            if group and size + t.nbytes > MAX_MESSAGE_BYTES:
+                yield group
+                group = []
+                size = 0
+            group.append(t)
+            size += t.nbytes
+        yield group
+
 # %% ../../nbs/04_device/00_collectives.ipynb #155a0002
 class World:
     "Describe the processes that train together, from the view of one of them, and exchange values between them."
@@ -134,10 +157,14 @@ class World:
         rank: int = 0,
         size: int = 1,  # number of processes
         local_rank: int = 0,  # rank among the processes of this machine
+        device: torch.device = torch.device("cpu"),  # of the default process group's tensors
+        timeout: timedelta | None = None,  # of the group on the host; None: torch's default
     ):
         self.rank = rank
         self.size = size
         self.local_rank = local_rank
+        self.device = device
+        self.timeout = timeout
         # number of processes that hold one copy of a sharded model; rank i has shard i % num_shards
         self.num_shards = size
         self._last_mean: DeferredScalar | None = None
@@ -164,9 +191,15 @@ class World:
     def cpu_group(self) -> torch.distributed.ProcessGroup | None:
         "Return a process group on the host; None if the default group is one. The first access is a collective."
         import torch.distributed as dist
-        return None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+        return None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=self.timeout)
 
     # tensors: they stay on their device
+
+    def as_tensor(self, value: float | torch.Tensor) -> torch.Tensor:
+        "Return a tensor itself, and a number as a tensor that can be sent."
+        if isinstance(value, torch.Tensor): return value
+        # filled on the device: a copy from the host would wait for it
+        return torch.full((), float(value), device=self.device)
 
     def all_reduce_sum(
         self,
@@ -183,8 +216,7 @@ class World:
     def all_reduce_mean(self, value: float | torch.Tensor) -> float | torch.Tensor:
         "Return the mean over all processes as a new tensor."
         if self.is_single_process: return value
-        value = value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
-        return self.all_reduce_sum(value) / self.size
+        return self.all_reduce_sum(self.as_tensor(value)) / self.size
 
     def all_reduce_mean_async(
         self,
@@ -195,7 +227,7 @@ class World:
         """Return the mean without waiting, and a function that waits for the flags
         and returns those that all processes set."""
         if self.is_single_process: return value, lambda: set(flags)
-        value = value if isinstance(value, torch.Tensor) else torch.tensor(float(value))
+        value = self.as_tensor(value)
         message = with_flags(value, flags, num_flags)
         if value.device.type != "cpu":
             total = self.all_reduce_sum(message)
@@ -208,15 +240,15 @@ class World:
         return self._last_mean, gathered.common_flags
 
     def broadcast_tensors(self, tensors: list[torch.Tensor]):
-        "Broadcast the tensors of rank 0 in place, with one message per device, whatever their dtypes."
+        "Broadcast the tensors of rank 0 in place, many in one message, whatever their dtypes."
         if self.is_single_process or not tensors: return
         import torch.distributed as dist
-        by_device: dict[torch.device, list[torch.Tensor]] = {}
-        # the widest numbers first, so that each part of the message is aligned
-        for t in sorted(tensors, key=torch.Tensor.element_size, reverse=True):
-            by_device.setdefault(t.device, []).append(t)
         with torch.no_grad():
-            for some in by_device.values():
+            for some in split_into_messages(tensors):
+                if len(some) == 1 and some[0].is_contiguous():
+                    # where it is: no copy
+                    dist.broadcast(some[0].reshape(-1).view(torch.uint8), src=0)
+                    continue
                 message = torch.cat([t.reshape(-1).view(torch.uint8) for t in some])
                 dist.broadcast(message, src=0)
                 if self.is_main_process: continue

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
@@ -19,27 +20,37 @@ from ..core.errors import InvalidOperation
 from .collectives import World
 
 # %% auto #0
-__all__ = ['Outline', 'UNSUPPORTED_STRATEGIES', 'is_dtensor', 'to_local', 'is_sharded', 'shard_dim', 'full_tensor',
-           'local_nbytes', 'shard_rows', 'local_rows', 'shard_like', 'replicate_like', 'copy_into', 'gather_full',
-           'gather_full_per_machine', 'dtypes_and_shapes', 'broadcast_tensors', 'concat_shards',
-           'check_launch_environment', 'HasShardedModel', 'HasDevice', 'require_several_processes', 'require_unsharded',
-           'wrapped_layers', 'check_shardable', 'num_shards', 'make_mesh', 'precision_policy', 'shard_in_place',
-           'ShardedModel', 'unscale_shards', 'clip_sharded_grad_norm']
+__all__ = ['Outline', 'UNSUPPORTED_STRATEGIES', 'is_dtensor', 'is_partitioned', 'to_local', 'is_sharded', 'shard_dim',
+           'full_shape', 'full_tensor', 'local_nbytes', 'shard_rows', 'local_rows', 'shard_like', 'replicate_like',
+           'partition_of', 'copy_into', 'gather_full', 'gather_full_per_machine', 'dtypes_and_shapes',
+           'broadcast_tensors', 'concat_shards', 'check_launch_environment', 'HasShardedModel', 'HasDevice',
+           'require_several_processes', 'require_unsharded', 'wrapped_layers', 'check_shardable', 'num_shards',
+           'make_mesh', 'precision_policy', 'shard_in_place', 'ShardedModel', 'unscale_shards',
+           'clip_sharded_grad_norm']
 
 # %% ../../nbs/04_device/01_sharding.ipynb #08c909b8
 def is_dtensor(t: torch.Tensor) -> bool:
     return type(t).__name__ == "DTensor"
 
+def is_partitioned(t: torch.Tensor) -> bool:
+    "Return whether DeepSpeed divides a parameter (ZeRO 3): its shard is a flat tensor, padded to equal lengths."
+    return hasattr(t, "ds_tensor")
+
 def to_local(t: torch.Tensor) -> torch.Tensor:
     "Return the shard of this process, in the same memory; return any other tensor itself."
+    if is_partitioned(t): return t.ds_tensor.detach()
     return t._local_tensor if is_dtensor(t) else t
 
 def is_sharded(t: torch.Tensor) -> bool:
-    return is_dtensor(t) and not all(p.is_replicate() for p in t.placements)
+    return is_partitioned(t) or (is_dtensor(t) and not all(p.is_replicate() for p in t.placements))
 
 def shard_dim(t: torch.Tensor) -> int:
     "Return the dimension of the mesh over which a sharded tensor is divided; over another one it may be replicated."
     return next(i for i, p in enumerate(t.placements) if not p.is_replicate())
+
+def full_shape(t: torch.Tensor) -> tuple[int, ...]:
+    "Return the shape of the full tensor."
+    return tuple(t.ds_shape if is_partitioned(t) else t.shape)
 
 def full_tensor(t: torch.Tensor) -> torch.Tensor:
     "Return the full tensor. For a DTensor this is a collective: all processes must call it at the same time."
@@ -47,6 +58,7 @@ def full_tensor(t: torch.Tensor) -> torch.Tensor:
 
 def local_nbytes(t: torch.Tensor) -> int:
     "Return the number of bytes that a process holds of a tensor; the same in all processes."
+    if is_partitioned(t): return t.ds_tensor.nbytes
     return t.numel() * t.element_size() // (t.device_mesh.size(shard_dim(t)) if is_sharded(t) else 1)
 
 def shard_rows(
@@ -86,12 +98,26 @@ def replicate_like(
     placements = [Replicate()] * t.device_mesh.ndim
     return DTensor.from_local(value.to(t.device, copy=True), t.device_mesh, placements, run_check=False)
 
+def partition_of(
+    t: torch.Tensor,  # divided by DeepSpeed
+    value: torch.Tensor,  # full, or this process's shard
+) -> torch.Tensor:
+    "Return the elements of a value for this process, without padding."
+    if value.shape == t.ds_tensor.shape and value.shape != t.ds_shape: return value
+    each = t.ds_tensor.numel()
+    rank = torch.distributed.get_rank(t.ds_process_group)
+    return value.reshape(-1)[rank * each : (rank + 1) * each]
+
 def copy_into(
     t: torch.Tensor,  # any tensor
     value: torch.Tensor,  # of its shape, or this process's shard
 ):
     "Copy a value into a tensor."
     with torch.no_grad():
+        if is_partitioned(t):
+            own = partition_of(t, value)
+            t.ds_tensor[: len(own)].copy_(own)
+            return
         t.copy_(shard_like(t, value) if is_dtensor(t) else value)
 
 # %% ../../nbs/04_device/01_sharding.ipynb #62fa4b43
@@ -106,6 +132,11 @@ def gather_full(
 ) -> torch.Tensor | None:
     "Gather a full tensor on one process; return None on all others."
     import torch.distributed as dist
+    if part.ndim != len(shape):
+        # a shard of DeepSpeed
+        whole = gather_full(part, (math.prod(shape),), world, to)
+        return None if whole is None else whole.view(shape)
+    if world.is_single_process: return part[: shape[0]].clone()
     # gather needs equal sizes: the last shards are padded
     padded = torch.zeros(-(-shape[0] // world.num_shards), *shape[1:], dtype=part.dtype)
     padded[:len(part)] = part
@@ -154,19 +185,20 @@ def broadcast_tensors(
 # %% ../../nbs/04_device/01_sharding.ipynb #7cfe3141
 def concat_shards(
     parts: list[dict[str, torch.Tensor]],  # by rank
-    shapes: Mapping[str, tuple[int, ...]],  # of the full tensors
+    shapes: Mapping[str, tuple[int, ...]],  # of the full tensors, by name
 ) -> dict[str, torch.Tensor]:
     "Return the full tensors from the shards of all ranks; the last ranks may have further copies of the first shards."
     full = {}
     for name, shape in shapes.items():
-        rows = list(itertools.accumulate(len(part[name]) for part in parts))
-        count = rows.index(shape[0]) + 1
-        full[name] = torch.cat([part[name] for part in parts[:count]])
+        size = math.prod(shape)
+        ends = itertools.accumulate(part[name].numel() for part in parts)
+        count = next(i for i, end in enumerate(ends, 1) if end >= size)
+        # DeepSpeed's are flat, and padded
+        full[name] = torch.cat([part[name].reshape(-1) for part in parts[:count]])[:size].view(shape)
     return full
 
 # %% ../../nbs/04_device/01_sharding.ipynb #94a744c5
 UNSUPPORTED_STRATEGIES = {
-    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed, which is not supported yet; use fsdp=True of the Learner, or DDP",
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM, which is not supported; use fsdp=True of the Learner, or DDP",
     "ACCELERATE_USE_PARALLELISM_CONFIG": (
         "a parallelism_config (tensor or context parallel), which is not supported yet; use fsdp=True of the Learner,"
@@ -201,8 +233,8 @@ def check_launch_environment(
 class HasShardedModel(Protocol):
     "Describe a device that may hold a sharded model."
     @property
-    def sharded_model(self) -> object | None:
-        "Return the sharded model; None if each process has all of it."
+    def divides_state(self) -> bool:
+        "Return whether a process has only a part of the run's state."
 
 class HasDevice(Protocol):
     "Describe a run whose device may not exist yet."
@@ -229,9 +261,9 @@ def require_unsharded(
     reason: str,  # what the operation needs, as the rest of a sentence
 ):
     "Raise InvalidOperation for an operation that needs a full model in each process."
-    if run.device is not None and run.device.sharded_model is not None:
+    if run.device is not None and run.device.divides_state:
         raise InvalidOperation(
-            f"{verb} {reason}, and this process has a part of the model (fsdp). Save it with learn.save_checkpoint(),"
+            f"{verb} {reason}, and this process has a part of the run (fsdp or deepspeed). Save it with learn.save_checkpoint(),"
             " and continue from that in a notebook or in one process."
         )
 
@@ -517,7 +549,9 @@ class ShardedModel:
         for p in self._sharded_parameters():
             p._setattr_on_modules(p.sharded_param)
 
-    def sync_context(self, now: bool, first: bool) -> AbstractContextManager:
+    def sync_context(
+        self, now: bool, first: bool, loss_before: float | torch.Tensor | None = None
+    ) -> AbstractContextManager:
         "Set whether the next backward pass reduces gradients, or keeps them for a later one of the same step."
         if first:
             self._used.clear()
@@ -527,8 +561,15 @@ class ShardedModel:
             self._is_syncing = now
         return nullcontext()
 
+    def before_backward(self, loss: torch.Tensor, on_computed: Callable[[], None] | None):
+        "Do nothing: the loss is sent with the norm."
+
     def after_backward(self):
         "Do nothing: gradients have been reduced."
+
+    def broadcast_parameters(self) -> set[int]:
+        "Return an empty set: the replicated parameters are few."
+        return set()
 
     def unaveraged_parameters(self, params: list[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
         "Return the replicated parameters: those without dimensions, and those outside of the model."
@@ -591,22 +632,26 @@ def clip_sharded_grad_norm(
     params: list[torch.nn.Parameter],  # with gradients
     max_norm: float,  # 0: no clipping
     world: World,
-) -> torch.Tensor:
-    "Clip gradients in place, some of which are sharded; return their norm before clipping."
+    others: torch.Tensor,  # numbers to sum over the processes, with the same message
+) -> tuple[torch.Tensor, torch.Tensor]:
+    "Clip gradients in place, some of which are sharded; return their norm before clipping, and the sums of the others."
     shards = [to_local(p.grad) for p in params if is_dtensor(p.grad)]
     replicated = [p.grad for p in params if not is_dtensor(p.grad)]
     device = (shards or replicated)[0].device
     total = _sum_of_squares(replicated, replicated[0].device if replicated else device)
-    if shards:
-        one = next(p.grad for p in params if is_dtensor(p.grad))
-        group = one.device_mesh.get_group(shard_dim(one)) if one.device_mesh.ndim > 1 else None
-        # offloaded shards are on the host, where the processes of GPUs cannot reduce
-        squares = _sum_of_squares(shards, device).to(one.device_mesh.device_type)
-        total = world.all_reduce_sum(squares, group) + total
-    norm = total.sqrt()
+    one = next((p.grad for p in params if is_dtensor(p.grad)), None)
+    # offloaded shards are on the host, where the processes of GPUs cannot reduce
+    squares, others = _sum_of_squares(shards, device).to(others.device).reshape(1), others.float()
+    if one is not None and one.device_mesh.ndim > 1:
+        # processes with the same shard have the same gradients, which count once
+        squares = world.all_reduce_sum(squares, one.device_mesh.get_group(shard_dim(one)))
+        sums = world.all_reduce_sum(others)
+    else:
+        squares, sums = world.all_reduce_sum(torch.cat([squares, others])).split([1, len(others)])
+    norm = (squares[0] + total.to(squares.device)).sqrt()
     if max_norm > 0:
         factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
         for grads in (shards, replicated):
             if grads:
                 torch._foreach_mul_(grads, factor.to(grads[0].device))
-    return norm
+    return norm, sums

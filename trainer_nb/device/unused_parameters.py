@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
 from .collectives import World
 
 # %% auto #0
-__all__ = ['DEVIATION_TIMEOUT', 'missing_indices', 'reduced_parameters', 'missing_parameters', 'expect_gradients',
-           'fill_with_zeros', 'reachable_parameters', 'output_nodes', 'UnusedParameters', 'LayerOrder']
+__all__ = ['DEVIATION_TIMEOUT', 'missing_indices', 'reduced_parameters', 'expect_gradients', 'fill_with_zeros',
+           'reachable_parameters', 'output_nodes', 'GradientMessage', 'UnusedParameters', 'LayerOrder']
 
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900005
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+:([\d, ]+)")
@@ -38,12 +41,6 @@ def reduced_parameters(wrapped: DistributedDataParallel) -> list[tuple[torch.nn.
     "Return all parameters whose gradients are averaged, each with whether its gradients are sparse."
     return list(zip(*wrapped._build_params_for_reducer()))
 
-def missing_parameters(wrapped: DistributedDataParallel) -> list[tuple[torch.nn.Parameter, bool]]:
-    "Return the parameters that the reducer waits for, each with whether its gradients are sparse."
-    if not (indices := missing_indices(wrapped)): return []
-    every = reduced_parameters(wrapped)
-    return [every[i] for i in indices]
-
 def expect_gradients(wrapped: DistributedDataParallel):
     "Prepare the reducer for gradients, as a forward pass does, in case there was none."
     wrapped.reducer._rebuild_buckets()
@@ -53,12 +50,18 @@ def expect_gradients(wrapped: DistributedDataParallel):
 def fill_with_zeros(
     parameters: list[torch.nn.Parameter],
     sparse: list[bool],  # whether the gradients of each are sparse
+    gradients: list[torch.Tensor | None] | None = None,  # None: zeros, for one or for all
 ):
-    "Run a backward pass that gives these parameters gradients of zeros."
+    "Run a backward pass that gives these parameters gradients of zeros, or those that are given."
     if not parameters: return
-    zeros = [torch.sparse_coo_tensor(size=p.shape, dtype=p.dtype, device=p.device) if is_sparse else torch.zeros_like(p)
-             for p, is_sparse in zip(parameters, sparse)]
-    torch.autograd.backward(parameters, zeros)
+    given = [None] * len(parameters) if gradients is None else gradients
+    values = [
+        grad if grad is not None
+        else torch.sparse_coo_tensor(size=p.shape, dtype=p.dtype, device=p.device) if is_sparse
+        else torch.zeros_like(p)
+        for p, is_sparse, grad in zip(parameters, sparse, given)
+    ]
+    torch.autograd.backward(parameters, values)
 
 def reachable_parameters(
     nodes: list[torch.autograd.graph.Node],  # `grad_fn` of the outputs of a forward pass
@@ -83,6 +86,91 @@ def output_nodes(
     tensors = [*_find_tensors(output)] or [*_find_tensors(dict(getattr(output, "__dict__", {})))]
     return [t.grad_fn for t in tensors if t.grad_fn is not None]
 
+# %% ../../nbs/04_device/03_unused_parameters.ipynb #15900011
+# the loss, and a count in two parts, each of which a float32 holds exactly
+_NUM_VALUES = 3
+_COUNT_BASE = 4096
+
+class GradientMessage:
+    "Send loss, count and flags of a process with its gradients: as the gradient of a parameter that only the reducer has."
+    name = "trainer_nb_message"
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        num_processes: int,
+    ):
+        self.num_processes = num_processes
+        # each has a flag: the process has not used it in this step
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        is_double = any(p.dtype is torch.float64 for p in self.parameters)
+        dtype = torch.float64 if is_double else torch.float32
+        zeros = torch.zeros(_NUM_VALUES + len(self.parameters), dtype=dtype, device=self.parameters[0].device)
+        self.slot = torch.nn.Parameter(zeros)
+        # of this micro-batch, until it is sent; None: the backward pass is one that the loss computes itself
+        self.loss: float | torch.Tensor | None = None
+        # called before the message is sent, and with it the last gradients
+        self.before_send: Callable[[], None] | None = None
+        # the sum of the losses of the micro-batches before this one; None: there is none
+        self.loss_before: float | torch.Tensor | None = None
+        # the message that was sent last
+        self._content = torch.zeros_like(zeros)
+        # to be summed over the processes, such as the tokens of the step; None: nothing is counted
+        self.count: int | torch.Tensor | None = None
+
+    @contextmanager
+    def registered(self, model: torch.nn.Module) -> Iterator[None]:
+        "Give the parameter to the model inside the block, in which the model is wrapped."
+        model.register_parameter(self.name, self.slot)
+        try:
+            yield
+        finally:
+            del model._parameters[self.name]
+
+    def send(
+        self,
+        unused: list[int],  # indices of the flags that are set
+    ):
+        "Give the parameter its gradient."
+        if self.before_send is not None:
+            self.before_send()
+        if self.loss is not None:
+            self._content = self._make(self.loss, unused)
+            self.loss = None
+        self.slot.grad = None
+        torch.autograd.backward([self.slot], [self._content])
+
+    def _make(self, loss: float | torch.Tensor, unused: list[int]) -> torch.Tensor:
+        loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
+        if self.loss_before is not None:
+            loss = self.loss_before + loss
+        message = torch.zeros_like(self.slot, requires_grad=False)
+        message[0] = loss.reshape(()) if isinstance(loss, torch.Tensor) else loss
+        if self.count is not None:
+            message[1] = self.count // _COUNT_BASE
+            message[2] = self.count % _COUNT_BASE
+        if unused:
+            message[_NUM_VALUES + torch.tensor(unused, device=message.device)] = 1
+        return message
+
+    def is_accepted(self) -> bool:
+        "Return whether the reducer has taken the gradient, which is a view of a bucket then."
+        return self.slot.grad is not None and self.slot.grad._is_view()
+
+    def mean_loss(self) -> torch.Tensor:
+        "Return the mean over the processes of the loss that was sent last."
+        return self.slot.grad[0].clone()
+
+    def total_count(self) -> torch.Tensor:
+        "Return the sum over the processes of the counts that were sent last, on the device."
+        high, low = (self.slot.grad[1:_NUM_VALUES] * self.num_processes).round().long()
+        return high * _COUNT_BASE + low
+
+    def unused_by_all(self) -> list[torch.nn.Parameter]:
+        "Return the parameters that no process has used; this waits for the device."
+        # a mean of ones, rounded
+        flags = (self.slot.grad[_NUM_VALUES:] > 1 - 1e-4).tolist()
+        return [p for p, flag in zip(self.parameters, flags) if flag]
+
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900009
 class UnusedParameters:
     "Track the parameters that a process has not used in a step, and give them gradients of zeros."
@@ -90,8 +178,10 @@ class UnusedParameters:
         self,
         wrapped: DistributedDataParallel,
         strict: bool = False,  # return a missing parameter instead of filling in zeros
+        message: GradientMessage | None = None,  # that was registered while the model was wrapped
     ):
         self.strict = strict
+        self.message = message
         # parameters by id, once gradients have been averaged in this step
         self.unused: dict[int, torch.nn.Parameter] | None = None
         # of the current reduction: already filled in
@@ -100,12 +190,19 @@ class UnusedParameters:
         self._nodes: list[torch.autograd.graph.Node] = []
         # whether the current micro-batch averages gradients
         self._active = False
-        self._watched = next((p for p in wrapped._module_parameters if p.requires_grad), None)
+        # a backward pass is under way, at whose end the message is sent
+        self._is_queued = False
+        # while the message is registered, these include its parameter
+        self._reduced = reduced_parameters(wrapped)
+        self._watched = next((p for p, _ in self._reduced), None)
         # the gradient of that parameter, and its version counter, before the backward pass
         self._before: tuple[torch.Tensor | None, int | None] = None, None
-        if strict: return
-        wrapped.register_forward_pre_hook(self._before_forward)
-        wrapped.register_forward_hook(self._after_forward)
+        # the nodes at which the gradients of the model arrive; the reducer keeps them
+        self._arrivals = [] if message is None else [get_gradient_edge(p).node for p in message.parameters]
+        if not strict:
+            wrapped.register_forward_pre_hook(self._before_forward)
+        if not strict or message is not None:
+            wrapped.register_forward_hook(self._after_forward)
 
     def begin(
         self,
@@ -117,6 +214,7 @@ class UnusedParameters:
             self.unused = None
         self._missing = {}
         self._nodes = []
+        self._is_queued = False
         self._active = active
         if active:
             self._remember()
@@ -130,22 +228,73 @@ class UnusedParameters:
             self.complete(wrapped)
 
     def _after_forward(self, wrapped: DistributedDataParallel, inputs: tuple, output: object):
-        if self._active and torch.is_grad_enabled():
-            self._nodes += output_nodes(output)
+        if not self._active or not torch.is_grad_enabled(): return
+        nodes = output_nodes(output)
+        self._nodes += nodes
+        if self.message is None: return
+        for node in nodes:
+            node.register_prehook(partial(self._on_backward, wrapped))
+
+    def _on_backward(self, wrapped: DistributedDataParallel, gradients: tuple):
+        "Send the message at the end of this backward pass, if it gives the parameters gradients: autograd.grad does not."
+        if self._is_queued or not self._active: return
+        self._is_queued = any(map(torch._C._will_engine_execute_node, self._arrivals))
+        if self._is_queued:
+            torch.autograd.Variable._execution_engine.queue_callback(partial(self._at_the_end, wrapped))
+
+    def _at_the_end(self, wrapped: DistributedDataParallel):
+        self._is_queued = False
+        self._send(wrapped)
+        self._fill_unreachable(wrapped)
+
+    def missing_parameters(self, wrapped: DistributedDataParallel) -> list[tuple[torch.nn.Parameter, bool]]:
+        "Return the parameters that the reducer waits for, each with whether its gradients are sparse."
+        return [self._reduced[i] for i in missing_indices(wrapped)]
 
     def after_backward(self, wrapped: DistributedDataParallel):
-        "Fill in the parameters that no later backward pass of this step can reach."
-        if not self._active or self.strict or not self._nodes: return
-        if not (found := missing_parameters(wrapped)): return
+        "Fill in the parameters that no later backward pass of this step can reach; send the message, if it is not sent."
+        if not self._active: return
+        if self.message is not None and self.message.loss is not None:
+            # no output of the wrapped model was on the way: it was called without the wrapper
+            self._send(wrapped)
+        self._fill_unreachable(wrapped)
+
+    def _fill_unreachable(self, wrapped: DistributedDataParallel):
+        if self.strict or not self._nodes: return
+        if not (found := self.missing_parameters(wrapped)): return
         reached = reachable_parameters(self._nodes)
         self._fill([one for one in found if id(one[0]) not in reached])
+
+    def _send(self, wrapped: DistributedDataParallel):
+        flags = [] if self.strict else self._unused_so_far(wrapped)
+        self.message.send(flags)
+        if self.message.is_accepted(): return
+        # the model was called without the wrapper, so the reducer does not expect gradients
+        gradients = [(p, sparse, p.grad) for p, sparse in self._reduced if p is not self.message.slot]
+        expect_gradients(wrapped)
+        for p, _, grad in gradients:
+            if grad is None:
+                self._missing[id(p)] = p
+            p.grad = None
+        fill_with_zeros(
+            [p for p, _, _ in gradients], [sparse for _, sparse, _ in gradients], [grad for _, _, grad in gradients]
+        )
+        self.message.send(flags)
+
+    def _unused_so_far(self, wrapped: DistributedDataParallel) -> list[int]:
+        "Return the indices, in the message, of the parameters that this process has not used in this step."
+        parameters = self.message.parameters
+        if not self.unused: return [i for i, p in enumerate(parameters) if p.grad is None]
+        # those of an earlier micro-batch have zeros
+        missing = {id(p) for p, _ in self.missing_parameters(wrapped)}
+        return [i for i, p in enumerate(parameters) if id(p) in self.unused and id(p) in missing]
 
     def complete(self, wrapped: DistributedDataParallel) -> torch.nn.Parameter | None:
         "Fill in all parameters that are still missing; in strict mode, return the first such parameter instead."
         if not self._active or self._watched is None: return None
-        found = missing_parameters(wrapped)
+        found = self.missing_parameters(wrapped)
         if not found and self._nothing_arrived():
-            found = reduced_parameters(wrapped)
+            found = self._reduced
             if not self.strict:
                 expect_gradients(wrapped)
         if found and self.strict: return found[0][0]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.weak import WeakIdRef
 
 from ..core.errors import InvalidOperation
 from .sharding import is_dtensor
@@ -131,10 +132,12 @@ def _digest_stamp(o: ReadOnlyWeight) -> tuple | None:
     if values is not None: return id(values), o.key
     parts, others = weight_parts(o)
     if not all(t.is_cuda for t in parts.values()): return None
-    return (others, *((t.data_ptr(), t._version) for t in parts.values()))
+    # another weight may take the memory of one that was deleted
+    return (others, WeakIdRef(o.weight), *((t.data_ptr(), t._version) for t in parts.values()))
 
 class WeightDigests:
-    "Hold the digests of read-only weights; read a weight again only if that is fast, or if it may have changed."
+    """Hold the digests of read-only weights; read a weight again only if that is fast, or if it may have changed. On a GPU
+    a change through `.data` is not noticed: only a new weight, and a change in place, show in its stamp."""
     def __init__(self) -> None:
         self._known: dict[str, tuple[tuple | None, str]] = {}   # name -> (stamp, digest)
 

@@ -15,6 +15,7 @@ from ..core.columns import resolve_deferred
 from ..core.errors import InvalidOperation, missing_attribute_error
 from ..core.interrupts import exclusive
 from ..core.seeding import generator_states, preserve_generators, set_generator_states
+from ..args.deepspeed_args import require_gradients
 from ..device.sharding import full_tensor, require_several_processes
 from ..device.weight_storage import is_read_only, weight_shape
 from ..display.tables import Table
@@ -155,7 +156,9 @@ class DebugStep:
 
     def grads(self) -> Gradients:
         "Return the present gradients as a table of numbers; raise InvalidOperation if the step is over."
-        return Gradients.of(check_open(self).model)
+        learner = check_open(self)
+        require_gradients(learner.args, "grads()")
+        return Gradients.of(learner.model)
 
     @property
     def substeps(self) -> int:
@@ -296,7 +299,9 @@ def run_backward(debug: DebugStep):
     if is_training_step_overridden(debug._learner):
         step.substep()
     else:
-        debug._learner.backward_move(loss)
+        # with each micro-batch: the forward pass has expected it
+        with step.run.device.sync_context(True, not step.num_done, step.loss):
+            debug._learner.backward_move(loss)
         step.add(loss.detach())
     if not step.more():
         step.complete_gradients()

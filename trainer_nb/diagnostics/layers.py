@@ -19,6 +19,7 @@ from ..core.errors import InvalidOperation, short_repr, suggest_names
 from ..core.seeding import SEED_FORWARD, mix_seed, preserve_generators, seed_all
 from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch
+from ..args.deepspeed_args import require_gradients
 from ..device.accelerator import unwrap
 from ..device.sharding import full_tensor, is_dtensor
 from ..device.weight_storage import is_read_only, weight_shape
@@ -535,6 +536,7 @@ def inspect_layers(
     batch: object = None,  # as the model receives it; None: the micro-batches of the next step
 ) -> LayerReport:
     "Measure each layer at the next step, or at the open debug step."
+    require_gradients(learner.run_state.args, "inspect()")
     if learner.run_state.debug_step is None: return inspect_next_step(learner, batch)
     if batch is not None:
         raise InvalidOperation(

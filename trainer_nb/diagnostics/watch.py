@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ..args.deepspeed_args import require_gradients
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState
 from ..core.errors import suggest_names
@@ -327,6 +328,7 @@ def watch(
     layers: str | Iterable[str] | None = None,  # as for select_layers
 ) -> Watch:
     "Measure layers every few steps, replacing an earlier watch; raise ValueError for invalid arguments."
+    require_gradients(learner.run_state.args, "watch()")
     new = Watch(local_model(learner), every, what, layers)
     unwatch(learner)
     # not recorded as an act, since it does not affect the run

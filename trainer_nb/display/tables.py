@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # %% auto #0
 __all__ = ['Rows', 'MAX_CELL_WIDTH', 'to_scalar', 'format_exponent', 'format_number', 'format_setting', 'format_value',
            'format_duration', 'escape_html', 'is_number', 'column_headings', 'text_table', 'html_table',
-           'head_and_tail', 'Table', 'to_frame']
+           'markdown_table', 'head_and_tail', 'Table', 'to_frame']
 
 # %% ../../nbs/00_display/00_tables.ipynb #4e1b7a90
 def to_scalar(value: Any) -> Any:
@@ -132,6 +132,15 @@ def html_table(rows: Rows) -> str:
     lines = ["".join(cell("td", h, content(row, h)) for h in right) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    "Return the rows as a table in Markdown, one line per row; a missing value is an empty cell."
+    headings = list(dict.fromkeys(heading for row in rows for heading in row))
+    def cell(value: object) -> str:
+        text = f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
+        return text.replace("|", "\\|").replace("\n", "<br>")
+    lines = [headings, ["---"] * len(headings), *([row.get(h) for h in headings] for row in rows)]
+    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
 # %% ../../nbs/00_display/00_tables.ipynb #a11e954c
 def head_and_tail(

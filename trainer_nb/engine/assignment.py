@@ -5,18 +5,27 @@
 # %% ../../nbs/06_engine/23_assignment.ipynb #45c87c19
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
 from types import MethodType
+from typing import Any
 
 from ..args.names import SUGGESTED_NAMES
-from ..args.training_args import TrainingArguments
+from ..args.training_args import TrainingArguments, resolve_args
 from ..core.errors import is_misspelling, misspelt_error, of_package, uses_name
-from .overrides import TrainerBase
+from ..data.collate import comparable_copy, is_identical
+from ..device.accelerator import check_fp16
+from .dataloaders import check_eval_data
+from .generate import warn_of_idle
+from .overrides import TrainerBase, apply_args, check_batch_eval_metrics, check_label_smoothing
+from .overrides import drop_loader, renew_model
+from .run_state import record_act
 from .settings import SETTABLE
 
 # %% auto #0
-__all__ = ['SETTINGS', 'READ_ONLY', 'NOT_ATTRIBUTES', 'FIXED_VALUES', 'check_fixed_value', 'is_same', 'find_attribute',
-           'public_methods', 'setting_hint', 'check_assignment', 'forget_early_assignments']
+__all__ = ['SETTINGS', 'READ_ONLY', 'NOT_ATTRIBUTES', 'FIXED_VALUES', 'OPTIMIZER_SETTINGS', 'check_fixed_value', 'is_same',
+           'find_attribute', 'public_methods', 'setting_hint', 'check_assignment', 'forget_early_assignments',
+           'begin_run', 'adopt_changes']
 
 # %% ../../nbs/06_engine/23_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
@@ -29,6 +38,8 @@ READ_ONLY = {
                      " Learner's model",
     "is_in_train": "it is True while a verb trains, such as learn.train()",
     "is_fsdp_enabled": "fsdp='full_shard' in the settings shards the model, with learn.launch(n)",
+    "is_deepspeed_enabled": "deepspeed= in the settings is the configuration of DeepSpeed; Learner(..., deepspeed={...})",
+    "deepspeed": "the engine of DeepSpeed is made when the run is prepared; Learner(..., deepspeed={...}) configures it",
     "is_model_parallel": "the devices of the model's layers decide; from_pretrained(..., device_map=) places them",
     "place_model_on_device": "a model whose layers from_pretrained(..., device_map=) has placed stays where it is",
     "gather_function": "an evaluation collects the results of all processes in the order of the data; override"
@@ -42,15 +53,14 @@ READ_ONLY = {
 NOT_ATTRIBUTES = {"callbacks": "learn.add_callback(...) adds a callback, and learn.pop_callback(...) removes one"}
 
 # attributes of the Trainer that its loop or another library reads, and nothing here: the only values that they can have
-_OTHER_LIBRARIES = "DeepSpeed and XLA are unsupported; leave it out, or shard the model with fsdp='full_shard'"
+_OTHER_LIBRARIES = "XLA is unsupported; leave it out, or shard the model with fsdp='full_shard'"
 _OWN_LOOP = (
     "it belongs to the Trainer's loop, and the loop here does not read it; learn.history and learn.state have the"
     " losses and counts"
 )
 FIXED_VALUES: dict[str, tuple[tuple, str]] = {
-    "deepspeed": ((None,), _OTHER_LIBRARIES),
     **dict.fromkeys(
-        ("is_deepspeed_enabled", "is_fsdp_xla_enabled", "is_fsdp_xla_v1_enabled", "is_fsdp_xla_v2_enabled"),
+        ("is_fsdp_xla_enabled", "is_fsdp_xla_v1_enabled", "is_fsdp_xla_v2_enabled"),
         ((False, None), _OTHER_LIBRARIES),
     ),
     "is_distributed_loading_by_transformers": (
@@ -141,3 +151,65 @@ def forget_early_assignments(learner: TrainerBase) -> None:
     "Remove the values of the learner's own attributes that a subclass has assigned before the constructor."
     for name in [n for n in vars(learner) if hasattr(find_attribute(type(learner), n)[1], "__set__")]:
         del vars(learner)[name]
+
+# %% ../../nbs/06_engine/23_assignment.ipynb #5be07d32
+# settings that an optimizer keeps; all others are read when a part is made, or in each step
+OPTIMIZER_SETTINGS = ("learning_rate", "weight_decay")
+
+def begin_run(
+    learner: TrainerBase,
+    anew: bool = False,  # the run begins again or is restored, so its parts are made or filled with the new values
+) -> None:
+    """Take over what the script has changed in the TrainingArguments that it gave to the constructor, of which the
+    learner has a copy; then make the model anew if the seed is another one. Do nothing in the middle of a run.
+    Raise ValueError or TypeError for invalid values."""
+    run = learner.run_state
+    if run.phase != "idle" or (run.state.global_step and not anew): return
+    given, then = run.given_args
+    if given is not None:
+        now = comparable_copy(vars(given))
+        changes = {f.name: now[f.name] for f in fields(given) if not is_identical(now[f.name], then.get(f.name))}
+        if changes:
+            # first, since `set` may prepare the run
+            run.given_args = given, now
+            try:
+                adopt_changes(learner, changes, anew)
+            except BaseException:
+                run.given_args = given, then
+                raise
+    if not run.state.global_step and run.model_seed not in (None, run.args.seed):
+        # as in the Trainer: the weights are those of the seed with which training begins
+        renew_model(learner)
+
+def adopt_changes(learner: TrainerBase, changes: dict[str, Any], anew: bool) -> None:
+    "Apply the changes of the script's arguments, as `set` does to the parts that exist already."
+    run = learner.run_state
+    new = resolve_args(run.args, changes)
+    shown = new.to_dict()
+    # the arguments are written to files
+    token = changes.pop("hub_token", None)
+    new.hub_token = run.args.hub_token
+    if token is not None and run.uploader is not None:
+        run.uploader.token = token
+    kept = dict(changes)
+    if run.remote_run is None and (run.loader is None or anew):
+        held = () if run.optimizer is None else OPTIMIZER_SETTINGS
+        kept = {name: value for name, value in changes.items() if name in held}
+        check_label_smoothing(new, learner.loss_func, learner.compute_loss_func)
+        check_batch_eval_metrics(new, learner.compute_metrics)
+        check_fp16(new)
+        check_eval_data(learner, new)
+    if kept:
+        learner.set(**kept)
+    adopted = {name: value for name, value in changes.items() if name not in kept}
+    if adopted:
+        warn_of_idle(new)
+        apply_args(run.model, new)
+        vars(run.args).update(vars(new))
+        # of the settings, and of the model's signature
+        learner._model_facts = None
+        if run.loader is not None:
+            drop_loader(run)
+        record_act(run, "set", **adopted)
+    run.given_settings = run.given_settings | {name: shown[name] for name in changes}
+

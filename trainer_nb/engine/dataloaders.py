@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSam
 
 from ..args.training_args import TrainingArguments
 from ..args.parallel import splits_batches
-from ..core.errors import short_repr, warn
+from ..core.errors import of_package, short_repr, warn
 from ..data.collate import RemoveColumns, kept_columns, log_dropped_columns
 from ..data.loader import ResumableLoader
 from ..data.sampling import BalancedBatchSampler, EpochSampler, LengthGroupedSampler, sample_lengths
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from trainer_nb.engine.run_state import RunState
 
 # %% auto #0
-__all__ = ['LOADER_ARGS', 'is_iterable_only', 'IterableWrapper', 'to_iterable_dataset', 'check_dataset', 'check_train_dataset',
-           'check_given_data', 'check_eval_data', 'warn_ignored_loader_args', 'signature_columns',
-           'drop_unused_columns', 'column_dropping_collator', 'make_train_sampler', 'per_process_batch_size',
-           'check_sampling_strategy', 'make_train_loader', 'find_eval_dataset', 'make_test_loader', 'KeptLoader',
-           'own_eval_sets', 'make_eval_loader', 'count_samples', 'total_train_batch_size', 'initial_training_values']
+__all__ = ['LOADER_ARGS', 'is_iterable_only', 'IterableWrapper', 'to_iterable_dataset', 'check_dataset', 'is_overridden',
+           'check_train_dataset', 'check_given_data', 'check_eval_data', 'warn_ignored_loader_args',
+           'signature_columns', 'drop_unused_columns', 'column_dropping_collator', 'make_train_sampler',
+           'per_process_batch_size', 'check_sampling_strategy', 'make_train_loader', 'find_eval_dataset',
+           'make_test_loader', 'KeptLoader', 'own_eval_sets', 'make_eval_loader', 'count_samples',
+           'total_train_batch_size', 'initial_training_values']
 
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #40e62b11
 def is_iterable_only(dataset: Any) -> bool:
@@ -123,21 +124,21 @@ def _check_indexing(dataset: Any, name: str) -> None:
         raise TypeError(f"{name} is a {kind.__name__}, whose class has no __len__; define __len__(self), which returns"
                         " the number of samples, or __iter__ of an IterableDataset if it is unknown.")
 
-def _is_overridden(learner: TrainerBase, *names: str) -> bool:
-    "Return whether a subclass of the user defines one of these methods."
-    found = (getattr(type(learner), name, None) for name in names)
-    return any(method is not None and not method.__module__.startswith("trainer_nb.") for method in found)
+def is_overridden(learner: TrainerBase, *names: str) -> bool:
+    "Return whether a subclass of the user defines one of these methods, or a function was assigned in place of one."
+    found = (getattr(learner, name, None) for name in names)
+    return any(method is not None and not of_package(method) for method in found)
 
 def check_train_dataset(learner: TrainerBase, dataset: Any) -> None:
     "Raise TypeError for training data that is no data set; a subclass with a loader of its own may have any."
-    if dataset is None or isinstance(dataset, DataLoader) or _is_overridden(learner, "get_train_dataloader"): return
+    if dataset is None or isinstance(dataset, DataLoader) or is_overridden(learner, "get_train_dataloader"): return
     check_dataset(dataset, "train_dataset")
 
 def check_given_data(learner: TrainerBase) -> None:
     "Raise TypeError for training or evaluation data that is no data set."
     check_train_dataset(learner, learner.train_dataset)
     data = learner.eval_dataset
-    if _is_overridden(learner, "get_eval_dataloader", "get_test_dataloader", "evaluate"): return
+    if is_overridden(learner, "get_eval_dataloader", "get_test_dataloader", "evaluate"): return
     for one in data.values() if isinstance(data, dict) else [data]:
         if one is not None and not isinstance(one, DataLoader):
             check_dataset(one, "eval_dataset")
@@ -150,7 +151,7 @@ def check_eval_data(
     args = learner.args if args is None else args
     wanted = args.eval_strategy != "no" or args.eval_on_start
     if not wanted or learner.eval_dataset is not None: return
-    if _is_overridden(learner, "get_eval_dataloader", "evaluate"): return
+    if is_overridden(learner, "get_eval_dataloader", "evaluate"): return
     raise ValueError(
         "The settings ask for evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=, "
         "or leave eval_strategy at 'no'."
@@ -342,6 +343,7 @@ class KeptLoader:
     dataset: Any
     collate: Any
     settings: dict[str, Any]
+    columns: tuple[str, ...]              # that the model uses
     loader: DataLoader
     feed: ResumableLoader | None = None   # made by the first evaluation; has the workers
     key: tuple = ()                       # the seed and the share of the data with which it was made
@@ -365,9 +367,12 @@ def make_eval_loader(
     if not any(dataset is one for one in own): return learner.get_test_dataloader(dataset)
     names = ("per_device_eval_batch_size", "remove_unused_columns", "label_names", "use_cpu")
     settings = {k: v for k, v in vars(learner.args).items() if k.startswith("dataloader_") or k in names}
+    # those of the model and of label_names, unless a subclass has set them
+    learner._set_signature_columns_if_needed()
+    columns = tuple(learner._signature_columns or ())
     found = None
     for kept in list(learner.run_state.eval_loaders):
-        current = kept.collate is learner.data_collator and kept.settings == settings
+        current = kept.collate is learner.data_collator and (kept.settings, kept.columns) == (settings, columns)
         if kept.dataset is dataset and current:
             found = kept
         elif kept.dataset is dataset or not any(kept.dataset is one for one in own):
@@ -376,9 +381,8 @@ def make_eval_loader(
     if found is not None: return found.loader
     loader = learner.get_test_dataloader(dataset)
     if getattr(loader, "persistent_workers", False):
-        learner.run_state.eval_loaders.append(KeptLoader(dataset, learner.data_collator, settings, loader))
+        learner.run_state.eval_loaders.append(KeptLoader(dataset, learner.data_collator, settings, columns, loader))
     return loader
-
 
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #1126a512
 def count_samples(loader: Any) -> int | None:

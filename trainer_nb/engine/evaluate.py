@@ -24,12 +24,12 @@ from ..data.loader import ResumableLoader
 from ..data.sampling import UNSHARDED, Cursor, RankShard
 from ..device.accelerator import unwrap
 from ..device.sharding import is_dtensor
-from .dataloaders import count_samples
+from .dataloaders import count_samples, is_overridden
 from .eval_outputs import EvalLoopOutput, EvalPrediction, LossGatherer, OutputGatherer
 from .eval_outputs import PredictionOutput
 from .loss import split_labels
 from .overrides import TrainerBase, check_batch_eval_metrics
-from .prepare import check_equal_lengths, prepare_model
+from .prepare import check_equal_lengths, prepare, prepare_model
 from .rollback import BufferBackup
 from .run_state import preserve_training_modes, run_modules
 from .signatures import accepted_kwargs, positional_args
@@ -37,10 +37,11 @@ from .streaming_metrics import OrderedBatches, StreamingMetrics, annotate_errors
 
 # %% auto #0
 __all__ = ['full_eval_dtype', 'cast_modules', 'cast_inputs', 'OptimizerWithModes', 'is_in_train_mode', 'averaged_weights',
-           'evaluation_mode', 'EvalBatches', 'eval_batches', 'warn_missing_labels', 'reduce_logits', 'EvalAccumulator',
-           'main_input', 'tensor_bytes', 'warn_large_predictions', 'free_gpu_memory', 'evaluation_loop',
-           'merge_processes', 'finish_evaluation', 'speed_metrics', 'timed_evaluation_loop', 'eval_dataloader',
-           'evaluate_dataset', 'predict_dataset', 'evaluate_datasets']
+           'prepare_for_evaluation', 'evaluation_mode', 'EvalBatches', 'eval_batches', 'warn_missing_labels',
+           'reduce_logits', 'EvalAccumulator', 'main_input', 'tensor_bytes', 'warn_large_predictions',
+           'free_gpu_memory', 'evaluation_loop', 'merge_processes', 'finish_evaluation', 'speed_metrics',
+           'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'predict_dataset', 'evaluate_datasets',
+           'find_dataset_name']
 
 # %% ../../nbs/06_engine/25_evaluate.ipynb #81890226
 def full_eval_dtype(args: TrainingArguments):
@@ -111,6 +112,18 @@ def averaged_weights(optimizer: torch.optim.Optimizer):
             torch._foreach_copy_([p.detach() for p in params], kept)
 
 # %% ../../nbs/06_engine/25_evaluate.ipynb #43068af9
+def prepare_for_evaluation(learner: TrainerBase):
+    "Prepare the model; where DeepSpeed divides its weights, build the engine that gathers them."
+    prepare_model(learner)
+    run = learner.run_state
+    strategy = run.device.deepspeed
+    if strategy is None or not strategy.divides_weights or strategy.engine is not None: return
+    if learner.train_dataset is not None:
+        prepare(learner)
+    else:
+        run.device.build_inference_engine()
+        run.wrapped_model = strategy.inference_model
+
 @contextmanager
 def evaluation_mode(
     learner: TrainerBase,
@@ -123,7 +136,7 @@ def evaluation_mode(
         interrupts.abortable = False
         if run.owner is None:
             interrupts.raise_on_first_press()
-        prepare_model(learner)
+        prepare_for_evaluation(learner)
         before = run.phase
         backup = BufferBackup(run_modules(run))
         generators = generator_states()
@@ -369,7 +382,7 @@ def evaluation_loop(
                 learner,
                 dataloader,
                 run.device.world.rank_shard._replace(turns=True),
-                run.device.sharded_model is not None,
+                run.device.divides_weights,
             )
             keys = accepted_kwargs(learner.prediction_step, ignore_keys=ignore_keys)
             for k, (batch, n) in enumerate(batches):
@@ -397,8 +410,7 @@ def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:
     they are asked for: by predict(), or by an override of evaluation_loop()."""
     learner = found.learner
     world = learner.run_state.device.world
-    overridden = not type(learner).evaluation_loop.__module__.startswith("trainer_nb.")
-    everywhere = found.purpose == "Prediction" or overridden
+    everywhere = found.purpose == "Prediction" or is_overridden(learner, "evaluation_loop")
     streamed = found.streams.found()
     for gathered in (found.predictions, found.labels, found.inputs, found.losses):
         gathered.gather_processes(world)
@@ -514,3 +526,12 @@ def evaluate_datasets(
     for name, dataset in datasets.items():
         metrics.update(evaluate_one(name if own and isinstance(name, str) else dataset, f"{prefix}_{name}"))
     return metrics
+
+def find_dataset_name(
+    own,  # the learner's evaluation set, or a dict of several
+    given,  # what is evaluated: None, a set or a name
+):
+    "Return the name of an evaluated set among the learner's; None for another set, or if these have no names."
+    if not isinstance(own, Mapping): return None
+    named = isinstance(given, str)
+    return next((name for name, dataset in own.items() if dataset is given or named and name == given), None)

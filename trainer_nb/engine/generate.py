@@ -91,7 +91,6 @@ def align_special_tokens(model: torch.nn.Module, processing_class) -> dict[str, 
             setattr(generation, name, [token, *others(places[1])] if ends else token)
     return changed
 
-
 # %% ../../nbs/06_engine/05_generate.ipynb #18e13913
 def generation_settings(
     args: TrainingArguments,

@@ -30,7 +30,8 @@ from ..device.weight_storage import is_read_only
 from ..display.tables import html_table
 from .overrides import TrainerBase
 from .prepare import prepare
-from .run_state import RunState, Task, announce_save_dir, as_callback, own_run_name, run_mean_loss
+from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
+from .run_state import run_mean_loss
 from .signatures import check_callable
 from .step import take_step
 from .tasks import epoch_end_tasks, record_step, run_deferred_changes, run_pending, train_metrics
@@ -157,6 +158,8 @@ def training_session(
             raise_save_error(run)
             record_manual_changes(run)
             prepare(learner)
+            if run.args.push_to_hub and run.uploader is not None:
+                run.uploader.open(learner)
             require_several_processes(run.args, run.device.world.size, verb)
             enter_training(run)
             raise_if_interrupted(learner)
@@ -239,7 +242,8 @@ def capture_editable_state(run: RunState) -> dict[str, Any]:
         "norms": param_norms([p for p in run.params if not is_read_only(p)]),
         "requires_grad": [p.requires_grad for p in run.params],
         "param_groups": groups,
-        "settings": dict(vars(run.args)),
+        # the access token is kept nowhere, and may move from the arguments to the uploader
+        "settings": {**vars(run.args), "hub_token": None},
     }
 
 def enter_training(run: RunState) -> None:
@@ -336,10 +340,11 @@ def raise_failure(learner: TrainerBase, error: BaseException) -> NoReturn:
         fire_event_between_steps(learner, "on_exception", exception=error)
     except Exception as another:
         warn(f"A callback failed at on_exception: {type(another).__name__}: {another}")
-    data = {"type": type(error).__name__, "message": str(error)}
+    # the log may be published: an error or a line of the user's code may contain the access token
+    data = {"type": type(error).__name__, "message": hide_token(run, str(error))}
     if not isinstance(error, KeyboardInterrupt):
         # as text: a traceback object would keep the memory of the step
-        data["traceback"] = traceback_text(error)
+        data["traceback"] = hide_token(run, traceback_text(error))
     run.history.note("exception", run.state.global_step, **data)
     free_after_failure(error)
     if isinstance(error, KeyboardInterrupt):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -44,7 +44,6 @@ class ModelFacts(NamedTuple):
     shifts_labels: bool        # its own loss compares output i with label i + 1, and ignores the first label
     is_causal: bool            # it is a causal language model: a loss that is computed here has to shift
     counts_parameters: bool    # it has num_parameters(), from which FLOPs are estimated
-
 
 # %% ../../nbs/06_engine/02_loss.ipynb #46418f63
 def unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
@@ -229,7 +228,8 @@ def label_smoothed_loss(
     return loss if num_items is None else loss / num_items
 
 # %% ../../nbs/06_engine/02_loss.ipynb #37a33c19
-class LabelSmoother(NamedTuple):
+@dataclass(frozen=True)
+class LabelSmoother:
     "Compute the cross-entropy with label smoothing."
     epsilon: float
     ignore_index: int = -100
@@ -260,8 +260,7 @@ def label_smoother(learner: TrainerBase) -> Callable[..., torch.Tensor] | None:
     if "label_smoother" in assigned: return assigned["label_smoother"]
     factor = learner.args.label_smoothing_factor
     if not factor or is_multi_label(learner.run_state.model): return None
-    # a NamedTuple with __call__, in which mypy sees only the tuple
-    return cast(Callable[..., torch.Tensor], LabelSmoother(factor))
+    return LabelSmoother(factor)
 
 # %% ../../nbs/06_engine/02_loss.ipynb #42d5d8cf
 def call_model(model: torch.nn.Module, inputs: Any) -> Any:

@@ -18,14 +18,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
+from ..args.deepspeed_args import activate_deepspeed
 from ..args.training_args import TrainingArguments, resolve_args
-from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerCallback, TrainerControl
-from ..core.callbacks import TrainerState, bound_handler
+from ..core.callbacks import COMPUTED_STATE_FIELDS, PROCESS_STATE_FIELDS, CallbackHandler
+from ..core.callbacks import DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState, bound_handler
 from ..core.errors import InvalidOperation, short_repr, warn
 from ..core.history import History
 from ..core.interrupts import RUN_LOCK
 from ..core.seeding import preserve_generators, seed_all
-from ..data.collate import DataCollatorWithPadding, default_data_collator, is_identical, to_device
+from ..data.collate import DataCollatorWithPadding, comparable_copy, default_data_collator, is_identical
+from ..data.collate import map_tensors
+from ..data.collate import to_device
 from ..device.accelerator import NO_CONTEXT, Device, check_fp16, empty_device_cache
 from ..device.model_patches import store_use_cache
 from ..device.weight_storage import check_quantized, keep_training_layout
@@ -54,11 +57,11 @@ if TYPE_CHECKING:
 __all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'require_optimizer', 'find_param_group', 'make_optimizer', 'call_create_optimizer',
            'call_create_scheduler', 'prepared_device', 'count_items_in_processes', 'scale_loss', 'is_loss_scaled',
            'loss_weight', 'check_is_model', 'check_constructor_args', 'check_given_optimizers', 'check_cls_and_kwargs',
-           'check_label_smoothing', 'check_arg_types', 'check_batch_eval_metrics', 'check_not_remote', 'UserPart',
-           'check_part', 'resolve_processing_class', 'check_run_not_begun', 'check_replaceable', 'replace_part',
-           'replace_train_dataset', 'replace_optimizer', 'replace_scheduler', 'replace_model', 'renew_model',
-           'discard_model_parts', 'drop_loader', 'ModelFact', 'replace_args', 'replace_state', 'replace_callbacks',
-           'trial_parameter', 'build_model', 'adopt_given_args', 'local_model', 'TrainerBase']
+           'check_label_smoothing', 'check_arg_types', 'check_batch_eval_metrics', 'apply_args', 'check_not_remote',
+           'UserPart', 'check_part', 'resolve_processing_class', 'check_run_not_begun', 'check_replaceable',
+           'replace_part', 'replace_train_dataset', 'replace_optimizer', 'replace_scheduler', 'replace_model',
+           'renew_model', 'discard_model_parts', 'drop_loader', 'forget_columns', 'ModelFact', 'replace_args',
+           'replace_state', 'replace_callbacks', 'trial_parameter', 'build_model', 'local_model', 'TrainerBase']
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -249,8 +252,6 @@ def check_cls_and_kwargs(given: Any) -> None:
         " (torch.optim.SGD, {'lr': 0.1})."
     )
 
-
-
 # %% ../../nbs/06_engine/08_overrides.ipynb #ed9a7605
 def check_label_smoothing(
     args: TrainingArguments,
@@ -294,6 +295,12 @@ def check_batch_eval_metrics(args: TrainingArguments, compute_metrics: Callable 
     )
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #7cb858d2
+def apply_args(model: torch.nn.Module | None, args: TrainingArguments) -> None:
+    "Store the settings that a model has itself; warn about a setting that has no effect on it."
+    put_on(model, args.generation_config)
+    store_use_cache(model, args)
+    warn_multi_label(model, args.label_smoothing_factor)
+
 def check_not_remote(run: RunState | None, name: str) -> None:
     "Raise an error if a part is replaced while other processes have the run."
     if run is not None and run.remote_run is not None:
@@ -414,7 +421,7 @@ def replace_model(learner: TrainerBase, model: torch.nn.Module) -> None:
     check_run_not_begun(run, "model", run.model)
     check_quantized(model)
     keep_training_layout(model)
-    put_on(model, run.args.generation_config)
+    apply_args(model, run.args)
     run.model = model
     run.model_seed = None
     run.modes.see(model)
@@ -445,6 +452,15 @@ def drop_loader(run: RunState) -> None:
     run.discard("loader", "window")
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #83646f26
+def forget_columns(learner: TrainerBase) -> None:
+    "Compute the columns that the model uses again, unless a subclass has set them; read the data with them."
+    if learner._signature_columns is None or learner._signature_columns != signature_columns(learner): return
+    run = learner.run_state
+    check_replaceable(run, "label_names")
+    learner._signature_columns = None
+    if run.loader is not None:
+        drop_loader(run)
+
 class ModelFact:
     "Return a field of the learner's `model_facts`, or the value that was assigned in its place."
     def __init__(self, field: str): self.field = field
@@ -460,6 +476,7 @@ class ModelFact:
             if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(n, str) for n in value):
                 raise TypeError(f"label_names is a list of names, not {short_repr(value)}; write ['labels'].")
             value = list(value)
+            forget_columns(learner)
         elif not isinstance(value, bool):
             raise TypeError(f"{self.name} is True or False, not {short_repr(value)}.")
         vars(learner)[self.name] = value
@@ -470,14 +487,19 @@ def replace_args(learner: TrainerBase, args: Any) -> None:
     own = learner.args
     if args is own: return
     present = own.to_dict()
+    new = resolve_args(args)
     changes = {
-        name: value for name, value in resolve_args(args).to_dict().items()
+        name: value for name, value in new.to_dict().items()
         if not (name in present and is_identical(value, present[name]))
     }
+    if changes.get("hub_token") is not None:
+        # a dictionary does not contain it
+        changes["hub_token"] = new.hub_token
     if changes:
         learner.set(**changes)
 
 _POSITION = ("global_step", "epoch", "max_steps", "num_train_epochs")
+_OWN_STATE_FIELDS = (*_POSITION, *COMPUTED_STATE_FIELDS, *PROCESS_STATE_FIELDS, "stateful_callbacks")
 
 def replace_state(run: RunState, state: Any) -> None:
     "Take over logs, best values and counts from another state; raise InvalidOperation if it has another position."
@@ -496,8 +518,9 @@ def replace_state(run: RunState, state: Any) -> None:
                 f" be assigned one by one: learn.state.best_metric = {getattr(state, 'best_metric', None)!r}."
             )
     for f in fields(run.state):
-        if f.name not in (*_POSITION, "stateful_callbacks") and hasattr(state, f.name):
-            setattr(run.state, f.name, getattr(state, f.name))
+        if f.name not in _OWN_STATE_FIELDS and hasattr(state, f.name):
+            # a later change of the one state is none of the other
+            setattr(run.state, f.name, copy.deepcopy(getattr(state, f.name)))
 
 def replace_callbacks(learner: TrainerBase, handler: Any) -> None:
     "Replace the callbacks by those of another handler. Raise TypeError for a handler that calls them in its own way."
@@ -513,9 +536,13 @@ def replace_callbacks(learner: TrainerBase, handler: Any) -> None:
             f"{type(handler).__name__} is a handler of your own, and the loop calls callbacks itself; learn.add_callback(...)"
             " adds a callback whose events do what the handler does."
         )
-    own.callbacks = []
-    for callback in callbacks:
-        own.add_callback(callback)
+    # raises an error for an invalid callback before the first one is replaced
+    given = CallbackHandler(callbacks).callbacks
+    for act, some, others in (("remove_callback", own.callbacks, given), ("add_callback", given, own.callbacks)):
+        for callback in some:
+            if not any(callback is other for other in others):
+                record_act(learner.run_state, act, callback=type(callback).__name__)
+    own.replace_callbacks(given)
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #f930ada3
 def trial_parameter(model_init: Callable[..., torch.nn.Module] | None) -> inspect.Parameter | None:
@@ -534,6 +561,7 @@ def build_model(learner: TrainerBase) -> None:
     "Call model_init. Raise ValueError without one, TypeError if it returns no module."
     run = learner.run_state
     if learner.model_init is None: raise ValueError(NO_MODEL_MESSAGE)
+    activate_deepspeed(run.args)
     with preserve_generators():
         # as in the Trainer: the same initial weights
         seed_all(run.args.seed)
@@ -543,24 +571,10 @@ def build_model(learner: TrainerBase) -> None:
         raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
     check_quantized(model)
     keep_training_layout(model)
-    put_on(model, run.args.generation_config)
+    apply_args(model, run.args)
     run.modes.see(model)
     run.model = model
     run.model_seed = run.args.seed
-
-def adopt_given_args(learner: TrainerBase) -> None:
-    """Take over what the user has changed in the TrainingArguments that the constructor received, of which the learner
-    has a copy; called where a run begins. Raise ValueError or TypeError for invalid values."""
-    run = learner.run_state
-    given, then = run.given_args
-    if given is None: return
-    now = copy.deepcopy(vars(given))
-    changes = {f.name: now[f.name] for f in fields(given) if now[f.name] != then.get(f.name)}
-    if not changes: return
-    vars(run.args).update(vars(resolve_args(run.args, changes)))
-    run.given_args = given, now
-    if run.loader is not None:
-        drop_loader(run)
 
 def local_model(learner: TrainerBase) -> torch.nn.Module:
     "Return the model of this process, outdated while others have the run; create it by model_init if necessary."
@@ -637,8 +651,7 @@ class TrainerBase:
         check_metrics(metrics)
         check_batch_eval_metrics(args, compute_metrics)
         warn_of_idle(args)
-        put_on(model, args.generation_config)
-        store_use_cache(model, args)
+        apply_args(model, args)
         pads = hasattr(processing_class, "pad")
         self._train_dataset = train_dataset
         self.eval_dataset = eval_dataset
@@ -666,7 +679,7 @@ class TrainerBase:
         self.run_state = RunState(
             args=args,
             given_settings=args.to_dict(),
-            given_args=(given_args, copy.deepcopy(vars(given_args)) if given_args is not None else {}),
+            given_args=(given_args, comparable_copy(vars(given_args)) if given_args is not None else {}),
             callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]),
             learner=weakref.ref(self),
         )
@@ -677,7 +690,6 @@ class TrainerBase:
         check_given_data(self)
         check_eval_data(self)
         check_fp16(args)
-        warn_multi_label(model, args.label_smoothing_factor)
 
     # -- the micro-batch
 
@@ -750,7 +762,10 @@ class TrainerBase:
 
     def _prepare_input(self, data: Any) -> Any:
         "Move tensors to the device, also those in containers."
-        return to_device(data, prepared_device(self).device, pin=self.args.dataloader_pin_memory)
+        device = prepared_device(self)
+        data = to_device(data, device.device, pin=self.args.dataloader_pin_memory)
+        # as in the Trainer: the weights are in this precision, and nothing converts the inputs
+        return data if device.deepspeed is None else map_tensors(data, device.deepspeed.cast_input)
 
     # -- the micro-batches of a step, and their counts
 
@@ -1033,6 +1048,10 @@ class TrainerBase:
         check_not_remote(self.run_state, "label_smoother")
         check_callable("label_smoother", smoother, "label_smoother(outputs, labels)", None, None)
         vars(self)["label_smoother"] = smoother
+    @label_smoother.deleter
+    def label_smoother(self) -> None:
+        check_not_remote(self.run_state, "label_smoother")
+        vars(self).pop("label_smoother", None)
 
     @property
     def tokenizer(self) -> Any: return self.processing_class

@@ -19,9 +19,10 @@ from ..core.memory import peak_memory
 from ..core.seeding import enable_determinism
 from ..data.loader import ResumableLoader
 from ..device.accelerator import Device
+from ..device.deepspeed import DeepSpeedModel
 from ..device.model_patches import apply_patches
 from ..device.collectives import world_size
-from ..device.sharding import is_dtensor, local_nbytes
+from ..device.sharding import is_dtensor, is_sharded, local_nbytes
 from ..device.weight_storage import check_placement, is_read_only, keep_training_layout, read_only_weights
 from ..device.weight_storage import weight_digest
 from .dataloaders import check_eval_data
@@ -36,10 +37,11 @@ from .snapshot_tensors import Snapshot
 from ..optim.schedules import stretch_schedule
 
 # %% auto #0
-__all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'existing_optimizers', 'run_parameters', 'join_process_group',
-           'sync_weights', 'check_equal_lengths', 'prepare_data', 'check_optimizer', 'group_settings',
-           'restore_group_settings', 'prepare_optimizer', 'suggest_idle_gpus', 'first_of', 'store_special_tokens',
-           'prepare', 'redistribute_data', 'compute_run_length', 'recompute_run_length']
+__all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'has_own_backward', 'check_engine_loss', 'existing_optimizers',
+           'run_parameters', 'join_process_group', 'sync_weights', 'check_equal_lengths', 'prepare_data',
+           'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts', 'prepare_engine',
+           'prepare_optimizer', 'create_optimizer_and_schedule', 'suggest_idle_gpus', 'first_of',
+           'store_special_tokens', 'prepare', 'redistribute_data', 'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/18_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
@@ -95,10 +97,14 @@ def prepare_model(learner: TrainerBase):
             "fsdp= divides the weights among processes, and quantized weights cannot be divided here; leave it out: each"
             " process then holds the quantized model as a whole."
         )
-    wrapped = run.device.prepare(learner.model, run.loss_module, existing_optimizers(learner))
+    wrapped = run.device.prepare(
+        learner.model, run.loss_module, existing_optimizers(learner), not has_own_backward(learner)
+    )
     keep_training_layout(learner.model)
     apply_patches(learner)
     run.wrapped_model = wrapped
+    if run.device.deepspeed is not None:
+        check_engine_loss(run)
     if run.loss_module is not None:
         run.loss_module.to(run.device.device)
     if not run.device.world.is_single_process:
@@ -108,6 +114,21 @@ def prepare_model(learner: TrainerBase):
     run.params = run_parameters(run)
 
 # %% ../../nbs/06_engine/18_prepare.ipynb #e9bb442d
+def has_own_backward(learner: TrainerBase) -> bool:
+    "Return whether the backward pass of a micro-batch, or the loss that is recorded, is not that of this package."
+    names = ("training_step", "forward_move", "backward_move")
+    return any(
+        name in vars(learner) or getattr(type(learner), name) is not getattr(TrainerBase, name) for name in names
+    )
+
+def check_engine_loss(run: RunState):
+    "Raise ValueError for a loss with parameters, which DeepSpeed would not train."
+    if run.loss_module is not None and any(True for _ in run.loss_module.parameters()):
+        raise ValueError(
+            "The loss has parameters, and DeepSpeed trains those of the model; make the loss a layer of the model, whose"
+            " forward returns it."
+        )
+
 def existing_optimizers(learner: TrainerBase) -> list:
     """Return the existing optimizers, the user's and the run's.
     Raise ValueError for parameters that sharding cannot replace."""
@@ -120,7 +141,8 @@ def existing_optimizers(learner: TrainerBase) -> list:
 
 def run_parameters(run: RunState) -> list:
     "Return the trained parameters: the model's first, then all others in the optimizer."
-    more = [] if run.optimizer is None else [p for g in run.optimizer.param_groups for p in g["params"]]
+    # the parameters in the groups of an engine are its flat tensors
+    more = [] if run.optimizer is None or run.device.engine is not None else [p for g in run.optimizer.param_groups for p in g["params"]]
     return list({id(p): p for p in (*run.model.parameters(), *more)}.values())
 
 def join_process_group(run: RunState):
@@ -142,11 +164,12 @@ def sync_weights(run: RunState):
             f"{name.partition('.')[2]!r} of the quantized model is not the same in all processes, on rank {rank} for"
             " example; load it from the same files in each."
         )
+    sent = run.device.broadcast_parameters()
     run.device.world.broadcast_tensors(
         [
             t
             for t in (*run_modules(run).parameters(), *run_modules(run).buffers())
-            if has_own_memory(t) and not is_dtensor(t) and not is_read_only(t)
+            if has_own_memory(t) and not (is_dtensor(t) or is_sharded(t) or is_read_only(t)) and id(t) not in sent
         ]
     )
 
@@ -242,8 +265,54 @@ def restore_group_settings(optimizer: torch.optim.Optimizer, settings: list[dict
         group.clear()
         group.update(values | {"params": params})
 
+def check_deepspeed_parts(learner: TrainerBase, strategy: DeepSpeedModel):
+    "Raise ValueError for an optimizer or a schedule that DeepSpeed's configuration describes as well."
+    given = (*learner.optimizers, learner.optimizer_cls_and_kwargs)
+    made = (strategy.makes_optimizer, strategy.makes_schedule, strategy.makes_optimizer)
+    names = ("the optimizer in optimizers=", "the schedule in optimizers=", "optimizer_cls_and_kwargs=")
+    for part, is_made, name in zip(given, made, names):
+        if part is not None and is_made:
+            kind = "scheduler" if name.startswith("the schedule") else "optimizer"
+            raise ValueError(f"deepspeed= has a section {kind!r}, which contradicts {name}; leave one of them out.")
+
+def prepare_engine(learner: TrainerBase, strategy: DeepSpeedModel):
+    "Build DeepSpeed's engine, which takes over the optimizer: an existing one, or one that its configuration describes."
+    run = learner.run_state
+    if strategy.is_trainable and run.optimizer is strategy.optimizer: return
+    check_deepspeed_parts(learner, strategy)
+    if run.optimizer is None:
+        strategy.release()
+        strategy.forget()
+    if run.optimizer is None and not strategy.makes_optimizer:
+        # its schedule is made here as well, for the optimizer with the model's parameters
+        if strategy.makes_schedule:
+            run.optimizer = learner.optimizers[0]
+            learner.create_optimizer()
+        else:
+            create_optimizer_and_schedule(learner)
+    before = run.optimizer
+    schedule = run.device.build_engine(None if strategy.makes_optimizer else before, run.state.max_steps)
+    run.optimizer = strategy.optimizer
+    if before is not None and before is not run.optimizer:
+        # DeepSpeed has made another one: that of its configuration again, or one for state on the host
+        for group, settings in zip(run.optimizer.param_groups, group_settings(before)):
+            group.update(settings)
+        if run.lr_scheduler is not None:
+            run.lr_scheduler.optimizer = run.optimizer
+    if strategy.makes_schedule and run.lr_scheduler is None:
+        run.lr_scheduler = schedule
+    run.wrapped_model = strategy.engine
+    run.params = run_parameters(run)
+
 def prepare_optimizer(learner: TrainerBase):
-    "Create optimizer and schedule, unless the user has passed them."
+    "Create optimizer and schedule, unless the user has passed them; build DeepSpeed's engine if there is to be one."
+    strategy = learner.run_state.device.deepspeed
+    if strategy is not None:
+        prepare_engine(learner, strategy)
+    create_optimizer_and_schedule(learner)
+
+def create_optimizer_and_schedule(learner: TrainerBase):
+    "Create optimizer and schedule, unless they exist."
     run = learner.run_state
     optimizer, scheduler = learner.optimizers
     before = run.optimizer, run.lr_scheduler
@@ -257,7 +326,8 @@ def prepare_optimizer(learner: TrainerBase):
         run.optimizer = run.optimizer or optimizer
         run.lr_scheduler = run.lr_scheduler or scheduler
         learner.create_optimizer_and_scheduler(run.state.max_steps)
-        check_optimizer(run, (optimizer, scheduler))
+        if run.device.engine is None:
+            check_optimizer(run, (optimizer, scheduler))
         if run.device.scaler is not None and not getattr(run.optimizer, "_step_supports_amp_scaling", False):
             warn(
                 "fp16 with an optimizer that is not fused asks the device at every step whether the gradients"

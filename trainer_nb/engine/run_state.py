@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import numpy as np
 import torch
 
-from ..args.training_args import TrainingArguments
+from ..args.training_args import MASKED_TOKEN, TrainingArguments, hide_tokens
 from ..core.callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
 from ..core.columns import kept_losses, mean_or_nan
 from ..core.errors import warn
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 # %% auto #0
 __all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
            'SaverPart', 'UploaderPart', 'RewindBufferPart', 'DebugStepPart', 'BackgroundRunPart', 'TransientState',
-           'RunState', 'run_modules', 'preserve_training_modes', 'record_act', 'announce_save_dir', 'own_run_name',
-           'as_callback', 'push_tasks', 'num_non_embedding_parameters', 'count_flops', 'store_flops', 'warn_once',
-           'count_batch_tokens', 'count_step_tokens', 'add_tokens', 'fetch_tokens', 'token_metrics',
+           'RunState', 'run_modules', 'preserve_training_modes', 'record_act', 'hide_token', 'announce_save_dir',
+           'own_run_name', 'as_callback', 'push_tasks', 'num_non_embedding_parameters', 'count_flops', 'store_flops',
+           'warn_once', 'count_batch_tokens', 'count_step_tokens', 'add_tokens', 'fetch_tokens', 'token_metrics',
            'token_speed_metrics', 'sum_filtered', 'mean_loss_to_log', 'run_mean_loss']
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #d676918e
@@ -129,6 +129,10 @@ class SaverPart(Protocol):
 
 class UploaderPart(Protocol):
     "Push the run to a repository of the Hub (`state.hub`)."
+    token: str | None   # for access to the repository
+
+    def open(self, learner: TrainerBase) -> None:
+        "Open the repository of a run that is pushed, if it is not open; called on all processes, which all raise an error."
     def plan_push(self, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None:
         """Return a function that pushes a checkpoint once it is written, called with None if that failed; None if the
         checkpoint is not pushed."""
@@ -316,7 +320,13 @@ def record_act(
     origin = run.requested_by or ("callback" if run.phase in ("step", "tasks", "evaluate") else "")
     if origin:
         data["by"] = origin
-    run.history.note(kind, run.state.global_step, **data)
+    # the log may be published, and a subclass of the arguments may have tokens of its own
+    run.history.note(kind, run.state.global_step, **hide_tokens(data))
+
+def hide_token(run: RunState, text: str) -> str:
+    "Replace the access token of a run in a text that is written, such as a line of the user's code."
+    token = None if run.uploader is None else run.uploader.access()[2]
+    return text.replace(token, MASKED_TOKEN) if token else text
 
 def announce_save_dir(run: RunState) -> None:
     "Print, once, where files are saved without an output_dir."
@@ -378,8 +388,10 @@ def count_flops(
 
 def store_flops(run: RunState) -> None:
     "Add the operations since the last call, of all processes, to state.total_flos."
-    flops = [run.flops] if run.device is None else run.device.world.all_gather_object(run.flops)
-    run.state.total_flos += sum(flops)
+    flops = torch.tensor(run.flops, dtype=torch.float64)
+    if run.device is not None and not run.device.world.is_single_process:
+        flops = run.device.world.all_reduce_sum(flops.to(run.device.device))
+    run.state.total_flos += flops.item()
     run.flops = 0.0
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #1f4a8ea9
@@ -420,12 +432,16 @@ def count_batch_tokens(
     return int(mask.sum()) if mask.is_cpu else mask.sum()
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #25de702a
-def count_step_tokens(learner: TrainerBase, window: Sequence[MicroBatch]) -> int | torch.Tensor | None:
+def count_step_tokens(
+    learner: TrainerBase,
+    window: Sequence[MicroBatch],
+    only_own: bool = False,  # only those of this process
+) -> int | torch.Tensor | None:
     "Return the tokens of a step in all processes; None if they are not counted."
     if learner.args.include_num_input_tokens_seen == "no": return None
     own = sum(count_batch_tokens(learner, f.batch) for f in window if f.weight)
     device = learner.run_state.device
-    if device.world.is_single_process: return own
+    if only_own or device.world.is_single_process: return own
     # the same kind of tensor in all processes, whether or not this one has counted on the device
     return device.world.all_reduce_sum(torch.as_tensor(own, dtype=torch.int64, device=device.device))
 

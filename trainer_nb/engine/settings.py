@@ -25,6 +25,7 @@ from ..device.collectives import world_size
 from ..device.model_patches import apply_patches
 from ..display.tables import MAX_CELL_WIDTH, Table, format_setting
 from .dataloaders import LOADER_ARGS, check_eval_data
+from .loss import warn_multi_label
 from .overrides import TrainerBase, check_label_smoothing, drop_loader
 from .prepare import AUTO_BATCH_SIZE_ERROR, prepare, recompute_run_length
 from .run_state import RunState, Task, record_act
@@ -316,6 +317,11 @@ def check_settable(learner: TrainerBase, changes):
         and not learner.run_state.device.world.is_single_process
     ):
         raise ValueError(AUTO_BATCH_SIZE_ERROR)
+    if "label_smoothing_factor" in changes and "label_smoother" in vars(learner):
+        raise ValueError(
+            "label_smoothing_factor would change nothing, because learn.label_smoother was assigned; del"
+            " learn.label_smoother removes it."
+        )
     check_stream_change(learner, changes)
     check_length_order_change(learner, changes)
     check_metric_change(learner, changes)
@@ -415,6 +421,8 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
         )
     new = resolve_args(learner.args, {k: v for k, v in changes.items() if k != "lr"})
     check_label_smoothing(new, learner.loss_func, learner.compute_loss_func)
+    if "label_smoothing_factor" in changes:
+        warn_multi_label(learner.run_state.model, new.label_smoothing_factor)
     if "eval_strategy" in changes:
         check_eval_data(learner, new)
     if "lr" in changes:

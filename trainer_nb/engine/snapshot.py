@@ -13,19 +13,19 @@ from typing import Any
 
 import torch
 
-from ..core.callbacks import TrainerControl, TrainerState
+from ..core.callbacks import PROCESS_STATE_FIELDS, TrainerControl, TrainerState
 from ..data.collate import is_identical
 from ..data.sampling import Cursor
 from ..device.collectives import World
+from ..device.deepspeed import to_parameter_states
 from ..device.sharding import concat_shards, gather_full_per_machine
 from .run_state import RunState
 from .snapshot_fields import FIELD_KEEPERS, VALUE_FIELDS, ModuleWalk
 from .snapshot_tensors import EarlierCopies, HostCopies, Snapshot
 
 # %% auto #0
-__all__ = ['PROCESS_STATE_FIELDS', 'environment_info', 'num_train_samples', 'capture_snapshot', 'gather_snapshot',
-           'merge_snapshots', 'check_data_length', 'check_snapshot', 'restore_fields', 'restore_snapshot',
-           'restore_whole', 'undo_restore', 'differences']
+__all__ = ['environment_info', 'num_train_samples', 'capture_snapshot', 'gather_snapshot', 'merge_snapshots', 'check_data_length',
+           'check_snapshot', 'restore_fields', 'restore_snapshot', 'restore_whole', 'undo_restore', 'differences']
 
 # %% ../../nbs/06_engine/16_snapshot.ipynb #36f40b33
 _ENVIRONMENT = {"torch": str(torch.__version__), "python": platform.python_version()}
@@ -104,16 +104,29 @@ def gather_snapshot(
     }
     tensors = {n: t for n, t in gathered.items() if t is not None}
     if len(tensors) < len(gathered): return None
-    return Snapshot(tensors, snapshot.values | {"shapes": {}})
+    return _with_parameter_states(tensors, snapshot.values | {"shapes": {}})
+
+def _with_parameter_states(tensors: dict[str, torch.Tensor], values: dict[str, Any]) -> Snapshot:
+    "Return a gathered snapshot with the states of parameters in place of DeepSpeed's flat tensors."
+    zero = values.get("zero")
+    if zero is None: return Snapshot(tensors, values)
+    plain = {
+        f"{place.name}/{key}": value
+        for group, entries in zip(zero["groups"], zero["plain"])
+        for place in group.places
+        for key, value in entries.items()
+    }
+    own = {"optimizer": values["optimizer"] | {"plain": plain}, "scaler": zero["scaler"]}
+    kept = {name: value for name, value in values.items() if name != "zero"}
+    return Snapshot(to_parameter_states(tensors, zero["groups"]), kept | own)
 
 def merge_snapshots(
     snapshots: list,  # of one moment, one per rank
     one: Snapshot,  # the one of these with the unsharded tensors
 ) -> Snapshot:
     "Join the sharded snapshots of all ranks into a full one."
-    return Snapshot(
-        one.tensors | concat_shards([s.tensors for s in snapshots], one.shapes), one.values | {"shapes": {}}
-    )
+    whole = one.tensors | concat_shards([s.tensors for s in snapshots], one.shapes)
+    return _with_parameter_states(whole, one.values | {"shapes": {}})
 
 # %% ../../nbs/06_engine/16_snapshot.ipynb #d72bbc68
 def check_data_length(run: RunState, snapshot: Snapshot):
@@ -149,9 +162,6 @@ def restore_fields(
     run.window = None
     run.corrupted = ""
     run.discard("backups")
-
-# fields of the state that identify this process: not part of the run
-PROCESS_STATE_FIELDS = ("is_world_process_zero", "is_local_process_zero")
 
 def restore_snapshot(run: RunState, snapshot: Snapshot):
     "Restore a run; mark later rows of its history as abandoned. Raise ValueError as restore_fields does."

@@ -15,7 +15,8 @@ from ..args.names import REMOVED, RENAMED, REPLACED
 from ..args.training_args import PROCESS_FIELDS, TrainingArguments, without_subclass_fields
 from ..core.callbacks import TrainerCallback, exported_state
 from ..device.model_patches import PATCH_ARGS
-from ..device.sharding import copy_into, is_dtensor, is_sharded, replicate_like, shard_like
+from ..device.deepspeed import DeepSpeedModel, has_flat_state
+from ..device.sharding import copy_into, full_shape, is_dtensor, is_sharded, replicate_like, shard_like
 from ..device.weight_storage import ReadOnlyWeight, has_adapters, is_packed, is_read_only, is_spread
 from .snapshot_tensors import FrozenWeightCache, Snapshot, is_shared, list_merged_adapters
 from .loss import describe_output
@@ -49,10 +50,9 @@ _DATA_ARG_PREFIXES = tuple("""dataloader per_device train_ seed data_seed gradie
     accelerator_config""".split())
 
 def _capture_args(run: RunState, tensors, values):
-    values["args"] = {
-        k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v
-        for k, v in (without_subclass_fields(run.args) | run.global_settings).items()
-    }
+    # a snapshot may be written, and a checkpoint published: without the access token
+    settings = without_subclass_fields(run.args) | run.global_settings | {"hub_token": None}
+    values["args"] = {k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v for k, v in settings.items()}
 def _check_args(run: RunState, snapshot: Snapshot):
     for name in _CONSTRUCTION_ARGS:
         then = snapshot.values["args"][name]
@@ -167,6 +167,7 @@ def frozen_base_weights(run: RunState, walk) -> dict:
         n: p
         for n, p in walk.named()
         if isinstance(p, torch.nn.Parameter) and not p.requires_grad and id(p) in mine and type(p) in PLAIN_TENSORS
+        and not is_sharded(p)
     }
 
 def read_only_digests(run: RunState, walk: ModuleWalk) -> dict[str, str]:
@@ -228,13 +229,13 @@ def _check_model(run: RunState, snapshot: Snapshot):
     there = _model_tensors(snapshot)
     here = dict(walk.named())
     _check_read_only(run, walk, snapshot.values.get("read_only") or {})
-    if snapshot.shapes and not any(map(is_sharded, here.values())):
+    if any(n.startswith("weights/") for n in snapshot.shapes) and not any(map(is_sharded, here.values())):
         raise ValueError(
             "The snapshot holds one process's part of a run in shards (fsdp); take one with learn.snapshot(), called"
             " in all processes."
         )
     wrong = {*here, *_empty_buffers(walk.each)} ^ {*there, *snapshot.values["empty"]} or {
-        n for n in here if n[0] == "w" and here[n].shape != snapshot.shape_of(n)
+        n for n in here if n[0] == "w" and full_shape(here[n]) != tuple(snapshot.shape_of(n))
     }
     if wrong:
         raise ValueError(f"The snapshot is of another model: {min(wrong).split('/', 1)[1]!r} is not the same in both.")
@@ -261,7 +262,7 @@ def _restore_model(run: RunState, snapshot: Snapshot):
             if n in cast and n in here and here[n].dtype != t.dtype:
                 here[n].data = t.to(here[n].device, copy=True)
                 continue
-            if n in here and (is_dtensor(here[n]) or _same_layout(here[n], t) and has_own_memory(here[n])):
+            if n in here and (is_dtensor(here[n]) or is_sharded(here[n]) or _same_layout(here[n], t) and has_own_memory(here[n])):
                 copy_into(here[n], t)
     _restore_buffers(run, there, snapshot.values["empty"])
     trainable = set(snapshot.values["trainable"])
@@ -302,10 +303,33 @@ def _capture_parts(tensors, name: str, v) -> dict:
         tensors.put(f"optimizer/{name}{suffix}", t)
     return recipe
 
+def _engine_of(run: RunState) -> DeepSpeedModel | None:
+    "Return the run's engine of DeepSpeed; None without one."
+    return None if run.device is None else run.device.engine
+
+def _capture_engine(run: RunState, engine: DeepSpeedModel, tensors, values):
+    "Copy the part of this process of the state that an engine of DeepSpeed holds."
+    for name, t in engine.flat_tensors().items():
+        tensors.put(name, t)
+        if t.ndim: tensors.shapes[name] = engine.full_shape(t)
+    names = engine.parameter_names()
+    groups = [
+        {k: copy.deepcopy(v) if k != "params" else names[i] for k, v in g.items()}
+        for i, g in enumerate(run.optimizer.param_groups)
+    ]
+    values["zero"] = {
+        "groups": engine.state().groups, "plain": engine.plain_states(), "scaler": engine.scaler_state()
+    }
+    values["optimizer"] = {
+        "class": type(run.optimizer).__name__, "groups": groups, "plain": {}, "on_cpu": [], "apart": {}
+    }
+
 def _capture_optimizer(run: RunState, tensors, values):
     if run.optimizer is None:
         values["optimizer"] = None
         return
+    engine = _engine_of(run)
+    if engine is not None: return _capture_engine(run, engine, tensors, values)
     names = _parameter_names(run, tensors.walk.weights)
     plain = {}
     on_cpu = []
@@ -349,17 +373,58 @@ def _check_same_class(what, then, now):
 def _check_optimizer(run: RunState, snapshot: Snapshot):
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None: return
+    engine = _engine_of(run)
+    if engine is None and has_flat_state(snapshot.tensors):
+        raise ValueError(
+            "The snapshot holds one process's part of a run with deepspeed; take one with learn.snapshot(), called in"
+            " all processes."
+        )
+    if engine is not None: return _check_engine(run, engine, saved)
     _check_same_class("optimizer", saved["class"], run.optimizer)
     if {n for n in snapshot.tensors if n.startswith("loose/")} != {
         f"loose/{n}" for n, _ in _optimizer_only_parameters(run)
     }:
         raise ValueError("The snapshot is of a run whose optimizer holds other parameters besides the model's.")
 
+# names of optimizers with the same rule and state
+_ADAM = ("Adam", "AdamW", "DeepSpeedCPUAdam", "FusedAdam")
+
+def _check_engine(run: RunState, engine: DeepSpeedModel, saved):
+    "Raise ValueError for a snapshot of another optimizer, or of other parameter groups."
+    if not (saved["class"] in _ADAM and type(run.optimizer).__name__ in _ADAM):
+        _check_same_class("optimizer", saved["class"], run.optimizer)
+    # frozen parameters have no state
+    trained = {n for names in engine.parameter_names() for n in names}
+    there = [[n for n in group["params"] if n in trained] for group in saved["groups"]]
+    if [set(names) for names in there if names] != [set(names) for names in engine.parameter_names()]:
+        raise ValueError("The snapshot is of a run whose optimizer has other parameter groups, or other parameters.")
+
+def _restore_engine(run: RunState, engine: DeepSpeedModel, snapshot: Snapshot, saved):
+    "Restore the state that an engine of DeepSpeed holds, from a part of it or from the states of the parameters."
+    groups = [g for g in saved["groups"] if g["params"]]
+    for group, values in zip(run.optimizer.param_groups, groups):
+        params = group["params"]
+        group.clear()
+        group.update(copy.deepcopy(values) | {"params": params})
+    zero = snapshot.values.get("zero")
+    if zero is None:
+        firsts = [flat.places[0].name for flat in engine.state().groups]
+        plain = [
+            {n.removeprefix(f"{first}/"): v for n, v in saved["plain"].items() if n.startswith(f"{first}/")}
+            for first in firsts
+        ]
+    else:
+        plain = zero["plain"]
+    engine.load(snapshot.tensors, copy.deepcopy(plain))
+    engine.load_scaler_state(snapshot.values.get("scaler") if zero is None else zero["scaler"])
+
 def _restore_optimizer(run: RunState, snapshot: Snapshot):
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None:
         run.discard("optimizer")
         return
+    engine = _engine_of(run)
+    if engine is not None: return _restore_engine(run, engine, snapshot, saved)
     _put_groups(run, snapshot, saved)
     own = snapshot.values.get("of_optimizer")   # older checkpoints have none
     problems, again = restore_optimizer(run, own, snapshot.tensors) if own is not None else ({}, False)
@@ -442,6 +507,7 @@ def _same_groups(run: RunState, snapshot: Snapshot) -> list[int] | None:
     current group with its parameters, by default 0."""
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None: return None
+    if _engine_of(run) is not None: return list(range(len(saved["groups"])))
     names = _parameter_names(run, named_weights(run))
     home = {names[id(p)]: i for i, g in enumerate(run.optimizer.param_groups) for p in g["params"]}
     return [next((home[n] for n in group["params"] if n in home), 0) for group in saved["groups"]]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..device.accelerator import AsyncHostCopy, copy_in_stream_order
-from ..device.sharding import is_sharded, to_local
+from ..device.sharding import full_shape, is_sharded, to_local
 from ..device.weight_storage import WeightDigests
 from .snapshot_file import SMALLEST, SnapshotFile
 from ..optim.optimizers import PLAIN_TENSORS
@@ -153,6 +153,11 @@ class Snapshot:
         return self._tensors
 
     @property
+    def is_copied(self) -> bool:
+        "Return whether all tensors have been copied."
+        return self._pending_copies is None or self._pending_copies.is_done()
+
+    @property
     def shapes(self) -> dict:
         "Return the full shapes of the tensors that are shards, by name."
         return self.values.get("shapes") or {}
@@ -244,7 +249,7 @@ class HostCopies(dict):
     ):
         "Register a tensor for `fill` to copy. Raise TypeError for a tensor subclass with additional state."
         if is_sharded(t):
-            self.shapes[name] = tuple(t.shape)
+            self.shapes[name] = full_shape(t)
         t = to_local(t)
         if type(t) not in PLAIN_TENSORS:
             raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")

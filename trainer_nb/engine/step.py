@@ -9,7 +9,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -19,6 +19,7 @@ from ..core.errors import warn
 from ..core.seeding import SEED_FORWARD, mix_seed, seed_all
 from ..data.collate import map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
+from ..device.collectives import World, with_flags
 from ..device.sharding import clip_sharded_grad_norm, copy_into
 from .loss import describe_output
 from .overrides import TrainerBase
@@ -34,11 +35,12 @@ from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import is_metric_driven
 
 # %% auto #0
-__all__ = ['StepResult', 'Step', 'check_step_loss', 'sync_processes', 'should_sync_gradients', 'with_accepted_arguments',
-           'count_step_items', 'get_offered_batches', 'finalize_gradients', 'clip_gradients', 'clip_dense_gradients',
-           'sparse_rows_param', 'commit_step', 'optimizer_step', 'await_copies', 'current_rate', 'complete_step',
-           'rollback_step', 'corrupted_on_failure', 'restore_before_step', 'warn_weights_changed', 'FirstStepBackup',
-           'back_up_before_first_step', 'handle_failed_update', 'restore_before_first_step', 'take_step']
+__all__ = ['StepResult', 'Step', 'check_step_loss', 'sync_processes', 'average_gradients', 'should_sync_gradients',
+           'with_accepted_arguments', 'count_step_items', 'get_offered_batches', 'finalize_gradients',
+           'clip_sharded_gradients', 'clip_gradients', 'clip_dense_gradients', 'sparse_rows_param', 'commit_step',
+           'optimizer_step', 'await_copies', 'current_rate', 'complete_step', 'rollback_step', 'corrupted_on_failure',
+           'restore_before_step', 'warn_weights_changed', 'FirstStepBackup', 'back_up_before_first_step',
+           'handle_failed_update', 'restore_before_first_step', 'take_step']
 
 # %% ../../nbs/06_engine/19_step.ipynb #e2fb8b87
 _GRAD = operator.attrgetter("grad")
@@ -96,7 +98,10 @@ class Step:
         # in the dictionary, which is faster than an assignment
         vars(self.learner)["current_gradient_accumulation_steps"] = len(run.window)
         self.batches, self.items = get_offered_batches(self.learner, run.window)
-        self.tokens = count_step_tokens(self.learner, run.window)
+        message = run.device.message
+        self.tokens = count_step_tokens(self.learner, run.window, only_own=message is not None)
+        if message is not None:
+            message.count = self.tokens
         run.control.new_step()
         fire_event(self.learner, "on_step_begin")
         return True
@@ -134,7 +139,7 @@ class Step:
         # an override may omit the mode switch with which the method of the base class begins
         if self.is_override:
             run.modes.enter(run.wrapped_model, run.model)
-        with run.device.sync_context(should_sync_gradients(self), not self.num_done):
+        with run.device.sync_context(should_sync_gradients(self), not self.num_done, self.loss):
             batch = self.next_input()
             loss = self.training_step(run.wrapped_model, batch, self.items)
         self.add(loss)
@@ -173,7 +178,10 @@ class Step:
         "Average loss and gradients over the processes, and clip the gradients."
         if not self.run.device.world.is_single_process:
             self.loss = sync_processes(self.run, self.loss)
-        self.norm = finalize_gradients(self.learner)
+            if self.tokens is not None and self.run.device.message is not None:
+                self.tokens = self.run.device.message.total_count()
+        # DeepSpeed's engine returns the norm after the update
+        self.norm, self.loss = finalize_gradients(self.learner, self.loss)
 
 # %% ../../nbs/06_engine/19_step.ipynb #b403149b
 def check_step_loss(
@@ -195,24 +203,66 @@ def sync_processes(
 ) -> Any:
     "Average gradients, loss and buffers over all processes; return the loss, which may be deferred."
     world = run.device.world
-    unused = run.device.unused_parameters(run.params)
-    mean, unused_by_all = world.all_reduce_mean_async(loss, unused, len(run.params))
-    for p in run.device.unaveraged_parameters(run.params):
-        if not p.requires_grad: continue
-        mean_grad = world.all_reduce_mean(torch.zeros_like(p) if p.grad is None else p.grad)
-        assert isinstance(mean_grad, torch.Tensor)
-        p.grad = mean_grad
-    # with one process these have no gradient, and the optimizer skips them
-    if unused:
-        for i in unused_by_all():
-            run.params[i].grad = None
+    message = run.device.message
+    outside = run.device.unaveraged_parameters(run.params)
+    mean: Any
+    if message is not None:
+        mean = message.mean_loss()
+        # with one process these have no gradient, and the optimizer skips them
+        if run.device.has_unused:
+            for p in message.unused_by_all():
+                p.grad = None
+        average_gradients(outside, world)
+    elif run.device.sharded_model is not None:
+        # the loss is averaged with the norm
+        mean = loss
+        average_gradients(outside, world)
+    else:
+        unused = run.device.unused_parameters(run.params)
+        mean, unused_by_all = world.all_reduce_mean_async(loss, unused, len(run.params))
+        average_gradients(outside, world)
+        if unused:
+            for i in unused_by_all():
+                run.params[i].grad = None
     if run.args.ddp_broadcast_buffers is not False:
         world.broadcast_tensors(run.backups.adaptive.shared_buffers(world))
     return mean
 
+def average_gradients(
+    params: Sequence[torch.nn.Parameter],  # whose gradients the strategy does not average
+    world: World,
+) -> None:
+    "Average gradients over all processes, in one message for each dtype; one that no process has stays None."
+    groups: dict[tuple, list[torch.nn.Parameter]] = {}
+    for p in params:
+        if not p.requires_grad: continue
+        # a sparse one is not part of a message
+        key = id(p) if p.grad is not None and p.grad.is_sparse else None
+        groups.setdefault((p.dtype, p.device, key), []).append(p)
+    for (*_, is_alone), some in groups.items():
+        if is_alone is not None:
+            some[0].grad = cast(torch.Tensor, world.all_reduce_mean(cast(torch.Tensor, some[0].grad)))
+            continue
+        missing = [i for i, p in enumerate(some) if p.grad is None]
+        has_gradient = some[0].new_ones(len(some))
+        for i in missing:
+            has_gradient[i] = 0
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in some]
+        message = cast(torch.Tensor, world.all_reduce_mean(torch.cat([*(g.reshape(-1) for g in grads), has_gradient])))
+        *means, used = message.split([*(p.numel() for p in some), len(some)])
+        for p, mean in zip(some, means):
+            p.grad = mean.view_as(p)
+        if not missing: continue
+        # with one process they have no gradient, and the optimizer skips them
+        for p, share in zip(some, used.tolist()):
+            if not share:
+                p.grad = None
+
 def should_sync_gradients(step: Step) -> bool:
     "Return whether gradients are averaged with this micro-batch: the last one, unless the settings request each."
-    return step.num_done + 1 == len(step.run.window or ()) or syncs_each_batch(step.run.args)
+    if step.num_done + 1 == len(step.run.window or ()): return True
+    # with DeepSpeed it marks the last one
+    return syncs_each_batch(step.run.args) and step.run.device.engine is None
 
 # %% ../../nbs/06_engine/19_step.ipynb #165d6934
 def with_accepted_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -247,18 +297,41 @@ def get_offered_batches(
     return batches, items
 
 # %% ../../nbs/06_engine/19_step.ipynb #27367bdd
-def finalize_gradients(learner: TrainerBase) -> torch.Tensor:
-    "Unscale and clip the gradients; return their norm before clipping, on the device."
+def finalize_gradients(
+    learner: TrainerBase,
+    loss: Any,  # the mean of all processes; that of this process, if the model is sharded
+) -> tuple[torch.Tensor | None, Any]:
+    """Unscale and clip the gradients; return their norm before clipping, on the device, and the mean loss.
+    The norm is None where the update does both, with DeepSpeed."""
     run = learner.run_state
     run.device.unscale(run.optimizer)
-    params = [p for p in run.params if p.grad is not None]
-    if run.device.sharded_model is not None:
-        norm = clip_sharded_grad_norm(params, run.args.max_grad_norm, run.device.world)
+    norm = None
+    if run.device.engine is not None:
+        pass
+    elif run.device.sharded_model is not None:
+        norm, loss = clip_sharded_gradients(run, [p for p in run.params if p.grad is not None], loss)
     else:
-        norm = clip_gradients(params, run.args.max_grad_norm)
+        norm = clip_gradients([p for p in run.params if p.grad is not None], run.args.max_grad_norm)
     fire_event(learner, "on_pre_optimizer_step")
     run.backups.adaptive.user_state.before_update()
-    return norm
+    return norm, loss
+
+def clip_sharded_gradients(
+    run: RunState,
+    params: list[torch.nn.Parameter],  # with gradients
+    loss: Any,  # of this process
+) -> tuple[torch.Tensor, torch.Tensor]:
+    "Clip the gradients of a sharded model; return their norm before clipping and the mean loss, of one message."
+    world = run.device.world
+    unused = run.device.unused_parameters(run.params)
+    message = with_flags(world.as_tensor(loss), unused, len(run.params))
+    norm, sums = clip_sharded_grad_norm(params, run.args.max_grad_norm, world, message)
+    if unused:
+        # with one process these have no gradient, and the optimizer skips them
+        for p, count in zip(run.params, sums[1:].tolist()):
+            if count == world.size:
+                p.grad = None
+    return norm, sums[0] / world.size
 
 def clip_gradients(
     params: Sequence[torch.Tensor],  # all of them with a gradient
@@ -313,6 +386,8 @@ def commit_step(step: Step) -> StepResult:
         raise
     try:
         skipped = optimizer_step(run)
+        if step.norm is None and run.device.engine is not None:
+            step.norm = run.device.engine.grad_norm()
         rate = current_rate(run)
     except BaseException as error:
         handle_failed_update(step, error, backup)
@@ -332,7 +407,7 @@ def commit_step(step: Step) -> StepResult:
     # from here on the step counts
     try:
         run.backups.adaptive.drop_unchanged()
-        if not run.state.global_step:
+        if not run.state.global_step and run.device.engine is None:
             check_optimizer_state(run.optimizer)
     except BaseException as error:
         deferred_error = deferred_error or error
@@ -349,6 +424,7 @@ def optimizer_step(run: RunState) -> bool:
     """Update the weights; return True if the scaler is known to have skipped the update after an overflow (a fused
     optimizer does not report it)."""
     scaler = run.device.scaler
+    if run.device.engine is not None: return run.device.engine.step()
     if scaler is None:
         run.optimizer.step()
         return False
@@ -468,7 +544,7 @@ def back_up_before_first_step(run: RunState) -> FirstStepBackup | None:
     """Back up optimizer and schedule before the first update; None if the weights
     are no longer those of the initial snapshot."""
     initial = run.initial_snapshot
-    if run.state.global_step or initial is None: return None
+    if run.state.global_step or initial is None or run.device.engine is not None: return None
     state = {p: dict(s) for p, s in run.optimizer.state.items()}
     if any(isinstance(v, torch.Tensor) for s in state.values() for v in s.values()): return None
     holds_other_weights = any(name.startswith("loose/") for name in initial.tensors)

@@ -150,12 +150,18 @@ def do_log(learner: TrainerBase, task: Task) -> None:
         run.logged = run.state.global_step
         if run.backups is not None:
             run.backups.adaptive.detect_changes()
+    logs = task.data["logs"]
+    values = dict(logs)
     # The Trainer passes the time at which training began to an override.
     try:
-        learner.log(*positional_args(learner.log, task.data["logs"], time.time() - run.seconds))
+        learner.log(*positional_args(learner.log, logs, time.time() - run.seconds))
     finally:
         # the values are logged; the callbacks' event is queued
         task.done = bool(run.num_pushed_tasks)
+        if not task.done:
+            # the override is called again, with the same values; it may have removed some before it failed
+            logs.clear()
+            logs.update(values)
 
 def last_row(run: RunState) -> int:
     "Return the index of the newest row that is not abandoned: after a restore, rows of discarded steps follow it."

@@ -31,7 +31,7 @@ from ..core.log_file import FileClaim
 __all__ = ['SHARED_DIRS', 'SCRATCH_PREFIX', 'MIN_SHARED_BYTES', 'SharedTensors', 'remove_shared_files', 'make_scratch_folder',
            'remove_scratch_folder', 'remove_dead_folders', 'TensorExtractor', 'value_parts', 'pickling_error',
            'find_unpicklable', 'pickling_advice', 'pickling_error_message', 'quantized_parameter_table', 'pack_values',
-           'unpack_values', 'release_packed']
+           'shared_path', 'storage_reader', 'unpack_values', 'release_packed']
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #3b7bc06a
 # folders in memory; without one, or without room in it, the temp folder is used
@@ -166,7 +166,9 @@ def make_scratch_folder(
     remove_dead_folders(parent or tempfile.gettempdir())
     folder = tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=parent)
     Path(folder, "stem").write_text(stem)
-    _CLAIMS[folder] = FileClaim(Path(folder, "lock"))
+    # under another name until it is locked: otherwise another process could lock it first, and remove the folder
+    _CLAIMS[folder] = FileClaim(Path(folder, "lock.new"))
+    os.rename(os.path.join(folder, "lock.new"), os.path.join(folder, "lock"))
     return folder
 
 def remove_scratch_folder(folder: str):
@@ -187,6 +189,10 @@ def remove_dead_folders(parent: str):
             claim = FileClaim(Path(folder, "lock"))
         except OSError:
             # its process is alive, or it belongs to another user
+            continue
+        if not claim.is_locked:
+            # a file system without locks, where no folder is known to be dead
+            claim.drop()
             continue
         try:
             if stem := Path(folder, "stem").read_text():
@@ -384,17 +390,32 @@ def pack_values(
     return shared.encode() + b"\0" + file.getbuffer()
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #e53f2d21
-def _shared_path(data: bytes) -> str:
+def shared_path(data: bytes) -> str:
     "Return the path of the file with tensors, or an empty string."
     return bytes(data[:data.index(b"\0")]).decode()
+
+def storage_reader(
+    device: Callable[[], torch.device],  # returns the device for storages that were on a GPU
+) -> Callable[[bytes], torch.UntypedStorage | torch.TypedStorage]:
+    "Return the function with which an unpickler reads a tensor's storage, as torch has pickled it."
+    def place(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage:
+        where = location if location in ("cpu", "meta") else str(device())
+        return torch.serialization.default_restore_location(storage, where)
+    return lambda data: torch.load(io.BytesIO(data), map_location=place, weights_only=False)
+
+def _present_path(path: str) -> str:
+    "Return where a file is; on a system without the sender's folder, it is in the temp folder."
+    if os.path.isdir(os.path.dirname(path)): return path
+    return os.path.join(tempfile.gettempdir(), os.path.basename(path))
 
 def unpack_values(
     data: bytes,
     last: bool = True,  # no other process is going to read the file
+    device: Callable[[], torch.device] | None = None,  # returns that of tensors from a GPU; None: the same GPU
 ) -> dict[str, Any]:
     "Return the values that were packed."
-    path = _shared_path(data)
-    tensors = SharedTensors(path).tensors(last) if path else {}
+    path = shared_path(data)
+    tensors = SharedTensors(_present_path(path)).tensors(last) if path else {}
     with_grad: dict[str, torch.Tensor] = {}
     def load(pid: str | tuple[str, bool]):
         if isinstance(pid, str): return getattr(sys, pid)
@@ -402,11 +423,16 @@ def unpack_values(
         if not requires_grad: return tensors[name]
         # the same object each time
         return with_grad.setdefault(name, tensors[name].detach().requires_grad_())
-    unpickler = pickle.Unpickler(io.BytesIO(memoryview(data)[len(path.encode()) + 1:]))
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str):
+            if device is not None and (module, name) == ("torch.storage", "_load_from_bytes"):
+                return storage_reader(device)
+            return super().find_class(module, name)
+    unpickler = Unpickler(io.BytesIO(memoryview(data)[len(path.encode()) + 1:]))
     unpickler.persistent_load = load
     return unpickler.load()
 
 def release_packed(data: bytes):
     "Remove the file that packed values refer to, after all processes have read it."
-    if path := _shared_path(data):
-        SharedTensors(path).unlink()
+    if path := shared_path(data):
+        SharedTensors(_present_path(path)).unlink()

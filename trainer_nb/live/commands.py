@@ -20,7 +20,6 @@ from ..engine.overrides import TrainerBase
 from .background import get_handle, require_learner
 from .screens import NO_DISPLAY
 
-
 # %% auto #0
 __all__ = ['BACKGROUND_COMMANDS', 'COMMANDS', 'COMMAND_THREAD', 'command_resume', 'command_step', 'command_pause', 'command_stop',
            'command_evaluate', 'command_checkpoint', 'command_snapshot', 'command_rewind', 'Change', 'command_set',
@@ -84,7 +83,6 @@ COMMANDS: dict[str, Callable[[TrainerBase, dict], Any]] = {
     "set": command_set,
 }
 
-
 # %% ../../nbs/10_live/11_commands.ipynb #adca597b
 class CommandThread:
     "Execute functions in one thread, in order."
@@ -110,7 +108,6 @@ class CommandThread:
             self.queue.get()()
 
 COMMAND_THREAD = CommandThread()
-
 
 # %% ../../nbs/10_live/11_commands.ipynb #f5428d95
 class PendingCommand(NamedTuple):
@@ -192,4 +189,3 @@ class CommandHandler:
     def answer_done(self, id: str, text: str): self.send({"kind": "done", "id": id, "text": text})
     def answer_rejected(self, id: str, text: str):
         self.send({"kind": "rejected", "id": id, "text": format_value(text, 500)})
-

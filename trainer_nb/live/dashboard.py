@@ -30,7 +30,6 @@ from .screens import in_kernel
 from .static_view import still_bundle, still_text
 from .view_model import HistorySource, LearnerSource, ViewModel
 
-
 # %% auto #0
 __all__ = ['REFRESHER', 'SIGN_INTERVAL', 'MOVED_CAPTION', 'STILL_INTERVAL', 'MAX_STILL_DELAY', 'STILL_THREAD',
            'HIDE_MISSING_WIDGET', 'VIEW_PARTS', 'OPEN_VIEWS', 'MAX_OPEN_VIEWS', 'RefreshedView', 'ViewRefresher',
@@ -118,7 +117,6 @@ class ViewRefresher:
 
 REFRESHER = ViewRefresher()
 
-
 # %% ../../nbs/10_live/12_dashboard.ipynb #6cea21b9
 @cache
 def page_assets() -> tuple[str, str]:
@@ -188,7 +186,6 @@ class WidgetConnection:
         for part in self.parts:
             part.close()
         self.parts = []
-
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #f5dc27ae
 # a page that was loaded again does not update the outputs of its cells
@@ -273,7 +270,6 @@ class StillOutput:
         age = time.monotonic() - self.drawn_at
         if has_new_state: return age > min(19 * self.cost, MAX_STILL_DELAY)
         return self.is_stale and age > max(19 * self.cost, STILL_INTERVAL)
-
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #f6f9e18c
 # Without its kernel, a notebook shows "Loading widget..." or an error in place of a widget. In JupyterLab and Notebook 7 only the
@@ -408,7 +404,6 @@ class Dashboard:
         unregister_view(self)
         self.connection.close_parts()
 
-
 # %% ../../nbs/10_live/12_dashboard.ipynb #66fa0134
 # the parts of a view that can be shown alone
 VIEW_PARTS = ("controls", "charts", "table")
@@ -532,7 +527,6 @@ def make_view(
     "Return a live view as a widget."
     return dashboard_class()(view_model, learner, compact)
 
-
 # %% ../../nbs/10_live/12_dashboard.ipynb #5d9b9c65
 # the views that are shown
 OPEN_VIEWS: weakref.WeakSet[Dashboard] = weakref.WeakSet()
@@ -585,7 +579,6 @@ def kernel_request() -> dict[str, str | None]:
     except (AttributeError, KeyError, TypeError):
         return {}
 
-
 # %% ../../nbs/10_live/12_dashboard.ipynb #cbd7fe6a
 @cache
 def register_cell_hook():
@@ -624,7 +617,6 @@ def was_used(view: Dashboard) -> bool:
     run.verb_called = False
     return was_called
 
-
 # %% ../../nbs/10_live/12_dashboard.ipynb #2d689a50
 def show_compact(handle: BackgroundRun):
     "Show the handle of a background run below the running cell; a no-op outside a notebook."
@@ -635,7 +627,6 @@ def show_compact(handle: BackgroundRun):
     if handle.view is None:
         handle.view = make_view(ViewModel([LearnerSource(learner)]), learner, compact=True)
     handle.view.show_here()
-
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #d1b6aa3f
 def make_dashboard(
@@ -648,4 +639,3 @@ def make_dashboard(
     labels = run_labels([learner, *also], [learner.run_state.history, *others])[1:]
     sources = [LearnerSource(learner), *(HistorySource(*pair) for pair in zip(others, labels))]
     return make_view(ViewModel(sources), learner)
-

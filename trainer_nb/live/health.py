@@ -13,7 +13,6 @@ import numpy as np
 from ..core.history import History
 from ..display.tables import format_value
 
-
 # %% auto #0
 __all__ = ['SIGNIFICANCE', 'MAX_RECENT_ROWS', 'Health', 'window_length', 'LossTrend', 'significant_difference', 'compare_windows',
            'evaluation_losses', 'eval_loss_names', 'Overfitting', 'find_overfitting', 'find_loss_increase',
@@ -24,7 +23,6 @@ class Health(NamedTuple):
     "Summarize how training is going."
     tone: str       # "good", "plain", "warn", "bad"
     sentence: str
-
 
 # %% ../../nbs/10_live/07_health.ipynb #0d437ba5
 SIGNIFICANCE = 2.5   # standard errors
@@ -54,7 +52,6 @@ def compare_windows(
     before = losses[-2 * n:-n]
     now = losses[-n:]
     return LossTrend(float(now.mean()), float(before.mean()), significant_difference(before, now), n)
-
 
 # %% ../../nbs/10_live/07_health.ipynb #8c41b9ae
 def evaluation_losses(history: History, name: str = "eval_loss") -> list[tuple[int, float]]:
@@ -91,7 +88,6 @@ def find_overfitting(
     if len(later) < 2 or min(later[-2:]) <= lowest: return None
     return Overfitting(best_step, lowest, later[-1])
 
-
 # %% ../../nbs/10_live/07_health.ipynb #0fd0f651
 def find_loss_increase(
     steps: np.ndarray,   # of rows that are not abandoned
@@ -105,7 +101,6 @@ def find_loss_increase(
     now = losses[-n:]
     if len(before) < 10 or significant_difference(before, now) <= 0: return None
     return float(before.mean()), float(now.mean())
-
 
 # %% ../../nbs/10_live/07_health.ipynb #bc86d545
 # number of last rows that are read
@@ -122,7 +117,6 @@ def recent_rows(history: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     # bit 0 of `unknown` marks a row whose loss was not given
     counts = (abandoned == 0) & (unknown & 1 == 0)
     return step[counts], loss[counts], norm[counts]
-
 
 # %% ../../nbs/10_live/07_health.ipynb #0b9a37a1
 def assess_health(history: History) -> Health:
@@ -195,4 +189,3 @@ def norm_jump(
     # where large norms are common, another one is not reported
     limit = max(times * usual, 2 * known[:-1].max())
     return float(known[-1] / usual) if usual > 0 and known[-1] > limit else None
-

@@ -13,15 +13,16 @@ from typing import Any
 
 import torch
 
-from ..args.training_args import TrainingArguments
+from ..args.parallel import splits_batches
+from ..args.training_args import TrainingArguments, hide_tokens
 from ..core.callbacks import TrainerState
 from ..core.errors import warn
-
+from ..display.tables import markdown_table
 
 # %% auto #0
-__all__ = ['LIBRARY_NAME', 'as_list', 'result_index', 'card_front_matter', 'markdown_table', 'is_card_metric', 'card_metrics',
-           'result_rows', 'markdown_rows', 'hyperparameters', 'card_text', 'package_version', 'describe_datasets',
-           'dataset_name', 'write_model_card', 'is_foreign_card', 'draft_model_card']
+__all__ = ['LIBRARY_NAME', 'as_list', 'result_index', 'card_front_matter', 'values_table', 'is_card_metric', 'card_metrics',
+           'result_rows', 'hyperparameters', 'card_text', 'package_version', 'describe_datasets', 'dataset_name',
+           'write_model_card', 'is_foreign_card', 'draft_model_card']
 
 # %% ../../nbs/10_live/04_model_card.ipynb #676a67c2
 # a tag that identifies cards written by this package
@@ -52,7 +53,7 @@ def card_front_matter(
     finetuned_from: str | None = None,           # the model from which training began
     tasks: str | list[str] | None = None,        # the first one is the pipeline of the model
     dataset_tags: str | list[str] | None = None, # names of data sets on the Hub
-    dataset: str | list[str] | None = None,      # names for people, of dataset_tags or used without them
+    dataset: str | list[str] | None = None,      # display names of dataset_tags; used as tags without them
     dataset_args: str | list[str] | None = None, # configurations of dataset_tags
     library_name: str | None = None,             # that loads the model
     model_name: str | None = None,               # needed for results
@@ -76,15 +77,13 @@ def card_front_matter(
     lines = [f"{k}: {json.dumps(v, ensure_ascii=False)}" for k, v in values.items() if v not in (None, [])]
     return "\n".join(["---", *lines, "---"])
 
-
 # %% ../../nbs/10_live/04_model_card.ipynb #4153253a
 # settings that are secrets, or paths on this machine
 _PRIVATE = ("output_dir", "logging_dir", "hub_token", "resume_from_checkpoint")
 
-def markdown_table(rows: dict) -> str:
+def values_table(values: dict) -> str:
     "Format names and values as a Markdown table."
-    def text(value: object) -> str: return f"{value:.6g}" if isinstance(value, float) else str(value)
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {text(value)} |" for name, value in rows.items())])
+    return markdown_table([{"": name, " ": value} for name, value in values.items()])
 
 def is_card_metric(name: str) -> bool:
     if name in ("step", "epoch"): return True
@@ -112,16 +111,9 @@ def result_rows(state: TrainerState) -> list[dict]:
         row |= dict(sorted(metrics.items(), key=lambda item: item[0] != "eval_loss"))
     return list(rows.values())
 
-def markdown_rows(rows: list[dict]) -> str:
-    "Format rows as a Markdown table."
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    def text(value: object) -> str: return f"{value:.6g}" if isinstance(value, float) else str(value)
-    lines = [names, ["---"] * len(names), *([text(row.get(name, "")) for name in names] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
 def hyperparameters(args: TrainingArguments, processes: int = 1) -> dict:
     "Return the settings that decide a training, under the names that the Trainer's cards have for them."
-    batch = args.train_batch_size * args.gradient_accumulation_steps * processes
+    batch = args.train_batch_size * args.gradient_accumulation_steps * (1 if splits_batches(args) else processes)
     values = {
         "learning_rate": args.learning_rate, "train_batch_size": args.train_batch_size,
         "eval_batch_size": args.eval_batch_size, "seed": args.seed, "num_devices": processes,
@@ -150,7 +142,7 @@ def card_text(
     processes: int = 1,
 ) -> str:
     "Return the text of the card."
-    settings = {k: f"`{v!r}`" for k, v in args.changed().items() if k not in (*_PRIVATE, *_LISTED)}
+    settings = {k: f"`{v!r}`" for k, v in hide_tokens(args.changed()).items() if k not in (*_PRIVATE, *_LISTED)}
     versions = {p: v for p in _VERSIONS if (v := package_version(p))}
     metrics = card_metrics(state)
     rows = result_rows(state)
@@ -161,15 +153,15 @@ def card_text(
         " purpose, its training data and its limits are for a person to write.",
     ]
     if metrics:
-        parts += ["## Evaluation", markdown_table(metrics)]
+        parts += ["## Evaluation", values_table(metrics)]
     if data:
-        parts += ["## Data", markdown_table(data)]
-    parts += ["## Hyperparameters", markdown_table(hyperparameters(args, processes))]
+        parts += ["## Data", values_table(data)]
+    parts += ["## Hyperparameters", values_table(hyperparameters(args, processes))]
     if settings:
-        parts += ["## Other settings", markdown_table(settings)]
+        parts += ["## Other settings", values_table(settings)]
     if len(rows) > 1:
-        parts += ["## Training results", markdown_rows(rows)]
-    parts += ["## Versions", markdown_table(versions)]
+        parts += ["## Training results", markdown_table(rows)]
+    parts += ["## Versions", values_table(versions)]
     return "\n\n".join(parts)
 
 def package_version(package: str) -> str | None:
@@ -178,10 +170,12 @@ def package_version(package: str) -> str | None:
     except importlib.metadata.PackageNotFoundError:
         return None
 
-
 # %% ../../nbs/10_live/04_model_card.ipynb #c41a7e02
 # builders of files, which are no data sets of the Hub
-_FILE_BUILDERS = ("csv", "json", "pandas", "parquet", "text", "arrow", "generator", "sql", "xml", None)
+_FILE_BUILDERS = (
+    "arrow audiofolder conll csv eval fasta fastq genbank generator harbor hdf5 iceberg imagefolder json lance meshfolder"
+    " mmcif niftifolder pandas parquet pdb pdffolder spark sql text tsfile videofolder vortex webdataset xml"
+).split()
 
 def describe_datasets(
     datasets: dict[str, Any],  # by their purpose: "training"
@@ -203,6 +197,7 @@ def describe_datasets(
 def dataset_name(data: Any) -> str | None:
     "Return the name of a data set of the Hub; None if it is unknown."
     name = getattr(data, "builder_name", None)
+    # of data in memory it is None
     return name if isinstance(name, str) and name not in _FILE_BUILDERS else None
 
 # %% ../../nbs/10_live/04_model_card.ipynb #5495f849
@@ -248,4 +243,3 @@ def draft_model_card(
         finetuned_from=base_model, library_name=library, model_name=model_name, results=results, **metadata
     )
     return f"{header}\n\n{card_text(model_name, args, state, model, base_model, data, processes)}\n"
-

@@ -23,7 +23,6 @@ from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from .screens import NotebookScreen, ProgressView, Screen, in_kernel, make_screen
 
-
 # %% auto #0
 __all__ = ['newest_loss', 'fetched_loss', 'LossPeek', 'ProgressDisplay', 'SpeedMeter', 'loader_length', 'ProgressState',
            'failure_status', 'ending_status', 'TrainingProgress', 'CountProgress', 'ProgressBar', 'assign_bar',
@@ -32,7 +31,6 @@ __all__ = ['newest_loss', 'fetched_loss', 'LossPeek', 'ProgressDisplay', 'SpeedM
 
 # %% ../../nbs/10_live/01_progress.ipynb #c3d8e4f0
 import torch
-
 
 # %% ../../nbs/10_live/01_progress.ipynb #16edf9ef
 def newest_loss(
@@ -50,7 +48,6 @@ def fetched_loss(
     "Return the last loss that has been fetched, or None."
     row = min(len(history), history.rows.fetched) - 1
     return history.rows.peek("loss", row) if row >= start else None
-
 
 # %% ../../nbs/10_live/01_progress.ipynb #3d955035
 class LossPeek:
@@ -82,7 +79,6 @@ class LossPeek:
             pinned.copy_(loss, non_blocking=True)
             event.record()
         return event, pinned
-
 
 # %% ../../nbs/10_live/01_progress.ipynb #dd345e6d
 class ProgressDisplay:
@@ -136,7 +132,6 @@ class ProgressDisplay:
             # if warnings are errors, this one must not stop training
             pass
 
-
 # %% ../../nbs/10_live/01_progress.ipynb #6333861a
 class SpeedMeter:
     "Measure the recent number of steps per second."
@@ -156,7 +151,6 @@ class SpeedMeter:
         "Exclude the time until the next update."
         self.points.clear()
 
-
 # %% ../../nbs/10_live/01_progress.ipynb #e843e6b8
 def loader_length(loader: Sized) -> int | None:
     "Return the number of batches of a loader, None if it has no length."
@@ -164,7 +158,6 @@ def loader_length(loader: Sized) -> int | None:
         return len(loader)
     except Exception:
         return None
-
 
 # %% ../../nbs/10_live/01_progress.ipynb #694211b0
 class ProgressState:
@@ -219,7 +212,6 @@ class ProgressState:
         self.logged_loss = None
         self.evaluated_step = -1
 
-
 # %% ../../nbs/10_live/01_progress.ipynb #63a1d008
 def failure_status(error: BaseException) -> str:
     "Return the final status of a verb that an exception has ended."
@@ -231,7 +223,6 @@ def ending_status(run: RunState, error: BaseException | None) -> str:
     if error is not None: return failure_status(error)
     if run.paused: return "paused"
     return "done" if run.finished else ""
-
 
 # %% ../../nbs/10_live/01_progress.ipynb #46873f05
 class TrainingProgress(ProgressDisplay):
@@ -305,7 +296,6 @@ class TrainingProgress(ProgressDisplay):
         if self.run is not None:
             self.close(ending_status(self.run, error))
 
-
 # %% ../../nbs/10_live/01_progress.ipynb #7bb23442
 class CountProgress(ProgressDisplay):
     "Display how many steps of a search, or batches of an evaluation, are done; call `tick` after each."
@@ -341,7 +331,6 @@ class CountProgress(ProgressDisplay):
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None):
         self.close("done" if error is None else failure_status(error))
-
 
 # %% ../../nbs/10_live/01_progress.ipynb #c1034710
 class ProgressBar:
@@ -509,7 +498,6 @@ class ProgressCallback(TrainerCallback):
     def on_predict(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         self.close_evaluation()
 
-
 # %% ../../nbs/10_live/01_progress.ipynb #15e7a08f
 def find_progress_callback(run: RunState) -> ProgressCallback | None:
     "Return the callback that draws, None if the run has none."
@@ -551,4 +539,3 @@ def search_progress(
 ) -> CountProgress:
     "Create the progress display of a search; it shows nothing where the run shows no progress."
     return CountProgress(None if find_progress_callback(run) is None else select_screen(run.args, run.state), total)
-

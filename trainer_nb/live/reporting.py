@@ -19,9 +19,9 @@ from ..core.callbacks import LoggerCallback, TrainerCallback, TrainerControl, Tr
 from ..core.errors import warn
 from ..core.history import History
 from ..engine.overrides import TrainerBase
+from ..state.async_save import save_to_temp_dir
 from .trackers import RunDescription, Tracker, WandB, make_tracker, resolve_trackers, tracker_config
 from .trackers import transformers_callback, unwrap_scalar, warn_ignored_variables
-
 
 # %% auto #0
 __all__ = ['LOG_MODEL_VALUES', 'last_restored_step', 'ReportCallback', 'closed_copy', 'describe_tracked_run', 'wandb_log_model',
@@ -35,7 +35,6 @@ def last_restored_step(history: History) -> int:
     # rows that an earlier return has discarded stay in the history
     kept = history.column("step")[:rows][~history.column("abandoned")[:rows].astype(bool)]
     return int(kept[-1]) if len(kept) else 0
-
 
 # %% ../../nbs/10_live/03_reporting.ipynb #9ce3b11d
 class ReportCallback(TrainerCallback):
@@ -139,7 +138,6 @@ class ReportCallback(TrainerCallback):
     def load_state_dict(self, state: dict): self.reported_returns = tuple(state["heard"])
     def __getstate__(self) -> dict: return vars(self) | {"tracker": closed_copy(self.tracker), "opened": None}
 
-
 # %% ../../nbs/10_live/03_reporting.ipynb #d25d0fac
 def closed_copy(tracker: Tracker) -> Tracker:
     "Return the same tracker, not open; a tracker of a class of the user is returned itself."
@@ -151,7 +149,6 @@ def describe_tracked_run(args: TrainingArguments, state: TrainerState, learner: 
     config, model_config = tracker_config(args, learner.model)
     name = state.trial_name if state.is_hyper_param_search and state.trial_name else args.run_name
     return RunDescription(learner.history.run_id, name, args, config, model_config, learner.history.parent)
-
 
 # %% ../../nbs/10_live/03_reporting.ipynb #c4db3616
 LOG_MODEL_VALUES = ("end", "checkpoint", "false")
@@ -200,9 +197,10 @@ class WandBModelCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
         learner: TrainerBase | None = None, **kwargs
     ):
-        with tempfile.TemporaryDirectory() as folder:
-            # by all processes, each of which may hold a part of the weights
-            learner.save_model(folder)
+        # the main process decides for all, each of which may hold a part of the weights
+        world = learner.run_state.device.world
+        if world.broadcast_object(self.tracker_report(learner) is None): return
+        with save_to_temp_dir(learner) as folder:
             def send(run):
                 metadata = summary_numbers(run)
                 if args.load_best_model_at_end:
@@ -227,15 +225,19 @@ class WandBModelCallback(TrainerCallback):
                 file.write(path.read_bytes())
         return made
 
+    def tracker_report(self, learner: TrainerBase) -> ReportCallback | None:
+        "Return the callback that reports to W&B; None if there is none, or if it has failed in this run."
+        reports = [c for c in learner.run_state.callbacks.callbacks if isinstance(c, ReportCallback)]
+        report = next((c for c in reports if isinstance(c.tracker, WandB)), None)
+        return None if report is None or report.failed_run == learner.history.run_id else report
+
     def upload(
         self, args: TrainingArguments, state: TrainerState, learner: TrainerBase,
         send: Callable[[Any], None],  # called with W&B's run
     ):
         "Upload in the main process; warn if it fails."
-        if not state.is_world_process_zero: return
-        reports = [c for c in learner.run_state.callbacks.callbacks if isinstance(c, ReportCallback)]
-        report = next((c for c in reports if isinstance(c.tracker, WandB)), None)
-        if report is None or report.failed_run == learner.history.run_id: return
+        report = self.tracker_report(learner)
+        if not state.is_world_process_zero or report is None: return
         try:
             report.open(args, state, learner)
             send(report.tracker.run)
@@ -328,4 +330,3 @@ def make_logging_callbacks(
     if args.log_level != "passive" and args.should_log:
         made.append(LoggerCallback())
     return made
-

@@ -34,7 +34,6 @@ from .health import assess_health
 from .progress import find_progress_callback
 from .screens import format_speed
 
-
 # %% auto #0
 __all__ = ['END_OF_FAILURE', 'MAX_EVENTS', 'MAX_METRIC_VALUES', 'MAX_NAME_CHARS', 'MAX_HEATMAP_ROWS', 'MAX_HEATMAP_STEPS',
            'DisplayStatus', 'find_failure', 'failed_status', 'display_status', 'recent_speed', 'format_memory_use',
@@ -94,7 +93,6 @@ def display_status(run: RunState) -> DisplayStatus:
     if run.finished: return DisplayStatus("finished", f"finished {describe_position(run)}")
     if not run.begun and not run.state.global_step: return DisplayStatus("new", "not started")
     return DisplayStatus("paused", f"paused {describe_position(run)}")
-
 
 # %% ../../nbs/10_live/08_run_view.ipynb #f91c6b26
 def recent_speed(
@@ -184,7 +182,6 @@ def view_status(
         "verdict": health.sentence,
     } | progress_numbers(run.history, state.global_step, total, status.state == "training")
 
-
 # %% ../../nbs/10_live/08_run_view.ipynb #1e0de6ec
 # marks, and approximate number of points of a metric
 MAX_EVENTS = 400
@@ -207,7 +204,6 @@ def rows_before_event(history: History, event: dict) -> int:
     if not rows or history.columns.step[rows - 1] == event["step"]: return rows
     row = last_row_of_step(history.rows, event["step"], rows)
     return 0 if row is None else row + 1
-
 
 # %% ../../nbs/10_live/08_run_view.ipynb #572deb32
 # JSON has no nan
@@ -306,7 +302,6 @@ def error_notices(history: History) -> list[dict]:
         notices.append({"tone": "bad", "text": format_value(text, 300), "at": format_clock(event["time"])})
     return notices
 
-
 # %% ../../nbs/10_live/08_run_view.ipynb #64385cf3
 def input_kind(value: bool | int | float | str) -> str:
     "Return the type of a setting's input field."
@@ -340,7 +335,6 @@ def settings_form(learner: TrainerBase) -> list[dict]:
         fields.append(field)
     return fields
 
-
 # %% ../../nbs/10_live/08_run_view.ipynb #4a8abec6
 # of a picture of layers: as much as a screen can show
 MAX_HEATMAP_ROWS = 40
@@ -365,4 +359,3 @@ def layer_heatmaps(history: History) -> list[tuple[dict, np.ndarray]]:
             }
             heatmaps.append((description, values))
     return heatmaps
-

@@ -10,7 +10,6 @@ import sys
 from dataclasses import dataclass, field
 from typing import Protocol
 
-
 # %% auto #0
 __all__ = ['BLUE', 'GREEN', 'AMBER', 'RED', 'MAX_LOGGED_ROWS', 'NO_DISPLAY', 'ProgressView', 'format_speed', 'format_count',
            'view_parts', 'view_line', 'bar_color', 'view_table', 'view_html', 'Screen', 'NotebookScreen', 'format_row',
@@ -19,7 +18,6 @@ __all__ = ['BLUE', 'GREEN', 'AMBER', 'RED', 'MAX_LOGGED_ROWS', 'NO_DISPLAY', 'Pr
 # %% ../../nbs/10_live/00_screens.ipynb #fc52afc2
 from ..display.tables import escape_html, format_duration, format_number, format_setting, format_value
 from ..display.tables import html_table
-
 
 # %% ../../nbs/10_live/00_screens.ipynb #06a370a8
 @dataclass
@@ -69,7 +67,6 @@ class ProgressView:
         if total is None or not self.rate or self.over: return None
         return max(total - done, 0) / self.rate
 
-
 # %% ../../nbs/10_live/00_screens.ipynb #4accc429
 def format_speed(
     rate: float,  # items per second
@@ -110,7 +107,6 @@ def view_parts(view: ProgressView) -> list[tuple[str, str]]:
 def view_line(view: ProgressView) -> str:
     "Format a view as one line."
     return "  ".join(f"{label} {value}" if label else value for label, value in view_parts(view))
-
 
 # %% ../../nbs/10_live/00_screens.ipynb #56bb5e26
 BLUE = "#3d84c6"
@@ -153,7 +149,6 @@ def view_html(view: ProgressView) -> str:
     body = track + line + view_table(view)
     return f'<div style="max-width:640px;margin:4px 0 6px;font-variant-numeric:tabular-nums">{body}</div>'
 
-
 # %% ../../nbs/10_live/00_screens.ipynb #572029b1
 class Screen(Protocol):
     "Show views of one verb, each in place of the previous one."
@@ -175,7 +170,6 @@ class NotebookScreen:
     def close(self, view: ProgressView):
         if self.handle is not None:
             self.show(view)
-
 
 # %% ../../nbs/10_live/00_screens.ipynb #0fb1adf3
 def format_row(row: dict) -> str:
@@ -222,7 +216,6 @@ class TerminalScreen:
         self.show(view)
         self.bar.close()
 
-
 # %% ../../nbs/10_live/00_screens.ipynb #0f2a868b
 class LinesScreen:
     "Print a line on stderr now and then."
@@ -244,7 +237,6 @@ class LinesScreen:
         if self.due > self.EVERY:
             self.print(view)
 
-
 # %% ../../nbs/10_live/00_screens.ipynb #897c8f27
 # True where another display shows the progress
 NO_DISPLAY = contextvars.ContextVar("quiet", default=False)
@@ -261,4 +253,3 @@ def make_screen() -> Screen | None:
     if in_kernel(): return NotebookScreen()
     if sys.stderr is None: return None
     return TerminalScreen() if sys.stderr.isatty() else LinesScreen()
-

@@ -17,7 +17,6 @@ from .curves import quantity_title, run_colors
 from .run_view import format_clock
 from .view_model import RunCurve, ViewModel
 
-
 # %% auto #0
 __all__ = ['MAX_LINE_POINTS', 'MAX_LINES', 'MAX_TABLE_COLUMNS', 'quantity_lines', 'view_metric_lines', 'abandoned_lines',
            'quantity_panel', 'layer_panels', 'view_panels', 'headline_lines', 'evaluation_rows', 'still_html',
@@ -70,7 +69,6 @@ def view_metric_lines(
                 lines[name].append(LineSeries(x, y, "", color, "points"))
     return lines
 
-
 # %% ../../nbs/10_live/10_static_view.ipynb #03346e75
 def abandoned_lines(curve: RunCurve, quantity: str) -> list[LineSeries]:
     "Return the abandoned steps of one quantity."
@@ -78,7 +76,6 @@ def abandoned_lines(curve: RunCurve, quantity: str) -> list[LineSeries]:
     table = abandoned_blocks(curve.history, MAX_LINE_POINTS)
     column = 5 + 3 * QUANTITIES.index(quantity)
     return [LineSeries(table[:, 0], table[:, column], "discarded", None, "dashed")] if len(table) else []
-
 
 # %% ../../nbs/10_live/10_static_view.ipynb #04921d65
 def quantity_panel(view_model: ViewModel, quantity: str, points: int) -> Panel | None:
@@ -118,7 +115,6 @@ def view_panels(
         panels[0].things += [Marker(mark["step"], format_value(mark["word"], 24)) for mark in marks[-6:]]
         panels += layer_panels(view_model)
     return panels
-
 
 # %% ../../nbs/10_live/10_static_view.ipynb #d24b9a36
 def headline_lines(
@@ -190,4 +186,3 @@ def still_bundle(
         "text/html": still_html(view_model, number, curves, drawn_at, caption),
         "text/plain": still_text(view_model, drawn_at),
     }
-

@@ -14,7 +14,7 @@ from ..args.training_args import TrainingArguments
 from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState
 from ..core.errors import short_repr, warn
 from ..core.history import History
-from ..core.seeding import SEED_EVALUATE, generator_states, mix_seed, seed_all, set_generator_states
+from ..core.seeding import SEED_EVALUATE, mix_seed, preserve_generators, seed_all
 from ..data.chat import chat_template_of, is_conversational, labels_of, plain_ids, plain_list, render
 from ..data.chat import split_prompt, template_options, to_messages
 from ..data.text_collators import pad_rows
@@ -28,7 +28,7 @@ from .screens import in_kernel
 
 # %% auto #0
 __all__ = ['DEFAULT_NEW_TOKENS', 'split_reference', 'split_tokens', 'text_of', 'training_format', 'prompt_tokens',
-           'generate_texts', 'TextSamples', 'text_samples', 'evaluated_set', 'TextSamplesCallback']
+           'generate_texts', 'TextSamples', 'text_samples', 'TextSamplesCallback']
 
 # %% ../../nbs/10_live/14_text_samples.ipynb #3e443008
 def split_reference(
@@ -139,15 +139,6 @@ def text_samples(
     events = [e for e in history.events if e["kind"] == "texts" and (all or not e["abandoned"])]
     return TextSamples({"step": e["step"], **row} for e in events for row in e["data"]["texts"])
 
-def evaluated_set(
-    datasets: Mapping,  # evaluation sets by name
-    metrics: Mapping | None,  # of one of them
-) -> Any:
-    "Return the name of the set to which metrics belong; None if they have none in their names."
-    found = [n for n in datasets if any(key.endswith(f"_{n}_runtime") for key in metrics or ())]
-    # of sets a and b_a, the name eval_b_a_runtime ends with both
-    return max(found, key=lambda name: len(str(name)), default=None)
-
 class TextSamplesCallback(TrainerCallback):
     "Generate a few texts at each evaluation; record them, show them, send them to the trackers."
     # nothing here changes in a run, so nothing is copied into its snapshots
@@ -179,16 +170,15 @@ class TextSamplesCallback(TrainerCallback):
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
-        metrics: dict | None = None, learner: TrainerBase | None = None, **kwargs
+        learner: TrainerBase | None = None, dataset_name: Any = None, **kwargs
     ):
         "Generate, record, show and report texts."
         if learner is None:
             raise TypeError("TextSamplesCallback works with trainer_nb's Learner or Trainer, not with transformers'.")
         datasets = learner.eval_dataset if isinstance(learner.eval_dataset, Mapping) else {}
         first = next(iter(datasets), None)
-        name = evaluated_set(datasets, metrics)
-        # another set is evaluated
-        if name is None: name = first
+        # a set that is not the learner's has no name
+        name = first if dataset_name is None else dataset_name
         is_first = name == first
         # the event comes once for each set; given samples belong to none of them
         if not isinstance(self.samples, int):
@@ -201,13 +191,15 @@ class TextSamplesCallback(TrainerCallback):
         prompts, references = zip(*(prompt_tokens(tokenizer, s, has_encoder, **form) for s in samples))
         # all processes generate: the weights may be sharded over them
         generated = generate_texts(learner, tokenizer, list(prompts), **self.generate)
-        if not state.is_world_process_zero: return
         title = {} if name is None else {"dataset": str(name)}
         rows = [
             {**title, "prompt": p, "generated": g, "reference": r}
             for p, g, r in zip(decode_predictions(tokenizer, prompts), generated, references)
         ]
+        # the histories of all processes have the same events, so that any of them can go on after another has died
         learner.history.note("texts", state.global_step, texts=rows)
+        self.log_metrics(learner, generated, references, "eval" if name is None else f"eval_{name}")
+        if not state.is_world_process_zero: return
         # trackers and the table keep one value per step: they get the sets before, too
         if is_first: self._shown = {}
         self._shown[name] = [{"step": state.global_step, **row} for row in rows]
@@ -215,7 +207,6 @@ class TextSamplesCallback(TrainerCallback):
         reported = [{k: v for k, v in row.items() if k != "step"} for row in shown]
         for callback in learner.run_state.callbacks.callbacks:
             if isinstance(callback, ReportCallback): callback.report(args, state, learner, texts=reported)
-        self.log_metrics(learner, generated, references, "eval" if name is None else f"eval_{name}")
         if in_kernel() if self.show is None else self.show: self.show_table(TextSamples(shown))
 
     def find_tokenizer(self, learner: TrainerBase) -> Any:
@@ -235,12 +226,9 @@ class TextSamplesCallback(TrainerCallback):
         if isinstance(data, Mapping): data = data[name]
         if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
             raise TypeError("The evaluation set has no samples by number; give TextSamplesCallback(samples=[...]).")
-        generators = generator_states()
-        try:
+        # a data set may draw random numbers
+        with preserve_generators():
             return [data[i] for i in range(min(self.samples, len(data)))]
-        finally:
-            # a data set may draw random numbers
-            set_generator_states(generators)
 
     def log_metrics(
         self, learner: TrainerBase, generated: Sequence[str], references: Sequence[str | None], prefix: str
@@ -249,7 +237,8 @@ class TextSamplesCallback(TrainerCallback):
         pairs = [(g, r) for g, r in zip(generated, references) if r is not None]
         if not self.metrics: return
         if not pairs:
-            warn("The samples of TextSamplesCallback have no references, so its metrics cannot be computed.")
+            if learner.is_world_process_zero():
+                warn("The samples of TextSamplesCallback have no references, so its metrics cannot be computed.")
             return
         found = score_texts(*map(list, zip(*pairs)), *self.metrics)
         learner.log({f"{prefix}_texts_{name}": value for name, value in found.items()})

@@ -18,13 +18,13 @@ from ..args.training_args import TrainingArguments
 from ..args.validation import is_module_installed, is_tracker_installed, is_variable_set, tracker_names
 from ..core.callbacks import TrainerCallback
 from ..core.errors import warn
-
+from ..display.tables import markdown_table
 
 # %% auto #0
 __all__ = ['RUN_SUMMARY_KEYS', 'TEXTS_NAME', 'OWN_RUNS', 'TRACKER_CLASSES', 'IGNORED_VARIABLES', 'prefix_log_names',
-           'unwrap_scalar', 'numeric_values', 'tracked_row', 'texts_table', 'RunDescription', 'to_plain',
-           'model_settings', 'tracker_config', 'Tracker', 'TensorBoard', 'WandB', 'Trackio', 'MLflow',
-           'AccelerateTracker', 'make_accelerate_tracker', 'CodeCarbon', 'resolve_trackers', 'transformers_callback',
+           'unwrap_scalar', 'numeric_values', 'tracked_row', 'RunDescription', 'to_plain', 'model_settings',
+           'tracker_config', 'Tracker', 'TensorBoard', 'WandB', 'Trackio', 'MLflow', 'AccelerateTracker',
+           'make_accelerate_tracker', 'CodeCarbon', 'resolve_trackers', 'transformers_callback',
            'warn_ignored_variables', 'make_tracker']
 
 # %% ../../nbs/10_live/02_trackers.ipynb #31cacc00
@@ -58,11 +58,6 @@ def tracked_row(logs: dict, step: int) -> dict:
 # the name of generated texts in a tracker
 TEXTS_NAME = "eval/texts"
 
-def texts_table(rows: list[dict]) -> str:
-    "Return rows as a table in Markdown, one line per row."
-    def cell(value: Any) -> str: return str("" if value is None else value).replace("|", "\\|").replace("\n", "<br>")
-    lines = [[*rows[0]], ["---"] * len(rows[0]), *([*row.values()] for row in rows)]
-    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
 
 
 # %% ../../nbs/10_live/02_trackers.ipynb #2a0e1e92
@@ -91,7 +86,6 @@ class RunDescription(NamedTuple):
         given = self.args.logging_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")
         return os.path.join(given or os.path.join(self.args.output_dir or ".", "runs"), self.label)
 
-
 # %% ../../nbs/10_live/02_trackers.ipynb #0abbf19e
 def to_plain(values: dict) -> dict: return json.loads(json.dumps(values, default=str))
 
@@ -114,7 +108,6 @@ def tracker_config(args: TrainingArguments, model: torch.nn.Module) -> tuple[dic
     if hasattr(model, "parameters"):
         config["model/num_parameters"] = sum(p.numel() for p in model.parameters())
     return config, from_model
-
 
 # %% ../../nbs/10_live/02_trackers.ipynb #f82f3946
 class Tracker:
@@ -149,7 +142,7 @@ class TensorBoard(Tracker):
         self.writer.flush()
 
     def log_texts(self, rows: list[dict], step: int):
-        self.writer.add_text(TEXTS_NAME, texts_table(rows), step)
+        self.writer.add_text(TEXTS_NAME, markdown_table(rows), step)
         self.writer.flush()
 
     def back(self, step: int):
@@ -159,7 +152,6 @@ class TensorBoard(Tracker):
         self.writer.file_writer.add_event(proto.Event(step=step + 1, session_log=session))
 
     def close(self): self.writer.close()
-
 
 # %% ../../nbs/10_live/02_trackers.ipynb #9d17b47e
 # ids of the tracker runs that this process has opened: an active one belongs to another learner, not to the user
@@ -203,7 +195,6 @@ class WandB(Tracker):
         if self.own:
             self.run.finish()
 
-
 # %% ../../nbs/10_live/02_trackers.ipynb #93c24989
 class Trackio(Tracker):
     "Log to Trackio: a local database, or a Space."
@@ -226,7 +217,7 @@ class Trackio(Tracker):
         self.run.log(tracked_row(logs, step), step=step)
 
     def log_texts(self, rows: list[dict], step: int):
-        self.run.log({TEXTS_NAME: texts_table(rows), "train/global_step": step}, step=step)
+        self.run.log({TEXTS_NAME: markdown_table(rows), "train/global_step": step}, step=step)
 
     def close(self):
         import trackio
@@ -240,7 +231,6 @@ class Trackio(Tracker):
             )
         elif static:
             trackio.sync(project=args.project, sdk="static", space_id=static, private=args.hub_private_repo)
-
 
 # %% ../../nbs/10_live/02_trackers.ipynb #5ebe14c3
 class MLflow(Tracker):
@@ -295,7 +285,7 @@ class MLflow(Tracker):
 
     def log_texts(self, rows: list[dict], step: int):
         import mlflow
-        mlflow.MlflowClient().log_text(self.id, texts_table(rows), f"{TEXTS_NAME}/step-{step}.md")
+        mlflow.MlflowClient().log_text(self.id, markdown_table(rows), f"{TEXTS_NAME}/step-{step}.md")
 
     def close(self):
         import mlflow
@@ -306,7 +296,6 @@ class MLflow(Tracker):
         else:
             # the active run is another learner's
             mlflow.MlflowClient().set_terminated(self.id)
-
 
 # %% ../../nbs/10_live/02_trackers.ipynb #a750baa5
 class AccelerateTracker(Tracker):
@@ -342,7 +331,7 @@ class AccelerateTracker(Tracker):
         self.tracker.log(numeric_values(prefix_log_names(logs), (int, float, str)), step=step)
 
     def log_texts(self, rows: list[dict], step: int):
-        self.tracker.log({TEXTS_NAME: texts_table(rows)}, step=step)
+        self.tracker.log({TEXTS_NAME: markdown_table(rows)}, step=step)
 
     def close(self):
         self.tracker.finish()
@@ -366,7 +355,6 @@ def make_accelerate_tracker(name: str, about: RunDescription) -> Any:
     project = about.title if name == "aim" else about.args.project
     return getattr(tracking, kind)(project, **options.get(name, {}))
 
-
 # %% ../../nbs/10_live/02_trackers.ipynb #842dddd0
 class CodeCarbon(Tracker):
     "Write CodeCarbon's estimate of emissions into output_dir."
@@ -379,7 +367,6 @@ class CodeCarbon(Tracker):
         self.meter.start()
 
     def close(self): self.meter.stop()
-
 
 # %% ../../nbs/10_live/02_trackers.ipynb #3d0806f9
 TRACKER_CLASSES = {
@@ -460,4 +447,3 @@ def make_tracker(
     if isinstance(tracker, Tracker): return tracker
     if isinstance(tracker, str) and tracker in TRACKER_CLASSES: return TRACKER_CLASSES[tracker]()
     return AccelerateTracker(tracker)
-

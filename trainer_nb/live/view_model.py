@@ -20,7 +20,6 @@ from .curves import BlockSeries, abandoned_blocks, learner_name, run_colors, run
 from .run_view import MetricPoints, error_notices, evaluation_table, event_marks, format_memory_use
 from .run_view import layer_heatmaps, settings_form, view_status
 
-
 # %% auto #0
 __all__ = ['CELL_HINT', 'RunCurve', 'RunSource', 'StatusSource', 'ViewModel', 'LearnerSource', 'fetch_quietly', 'HistorySource',
            'branch_sources']
@@ -66,7 +65,6 @@ class RunCurve:
         }
         return part, [new_blocks] if abandoned is None else [new_blocks, abandoned]
 
-
 # %% ../../nbs/10_live/09_view_model.ipynb #206ff097
 CELL_HINT = (
     "A cell is training, so clicks take effect when it ends. Interrupt the kernel (■) to pause. A run that"
@@ -85,7 +83,6 @@ class StatusSource(RunSource, Protocol):
     "Provide the run that a view shows, with its status and settings."
     def status(self) -> dict[str, Any]: ...
     def settings(self) -> list[dict]: ...
-
 
 # %% ../../nbs/10_live/09_view_model.ipynb #a49252aa
 class ViewModel:
@@ -204,7 +201,6 @@ class ViewModel:
         self.keys[name] = key
         return before != key
 
-
 # %% ../../nbs/10_live/09_view_model.ipynb #9eff4674
 class LearnerSource:
     "Provide a learner of this process."
@@ -245,7 +241,6 @@ class LearnerSource:
         learner = self.learner()
         return [] if learner is None else settings_form(learner)
 
-
 # %% ../../nbs/10_live/09_view_model.ipynb #8bb15a7a
 def fetch_quietly(history: History):
     "Fetch the values that the device has computed."
@@ -279,4 +274,3 @@ def branch_sources(
     # a run that was read from a log has the same id
     unique = {h.run_id: h for h in branches}.values()
     return [HistorySource(h) for h in sorted(unique, key=lambda h: h.started)]
-

@@ -202,12 +202,12 @@ def save_checkpoint_async(
         check_folder_free(place, run.history.run_id)
     undo = record_best_checkpoint(run, place) if own and run.state.best_global_step == run.state.global_step else None
     run.history.note("checkpoint", run.state.global_step, folder=str(place))
-    sharded = run.device.sharded_model is not None
+    sharded = run.device.divides_state
     if not (is_checkpoint_writer(run) or sharded): return place   # one process writes for all
     if sharded and saves_itself(run.model):
         raise ValueError(
             "The model writes its weights itself (save_pretrained), which it cannot do while each process has a part of"
-            " them (fsdp)."
+            " them (fsdp or deepspeed)."
         )
     snapshot: Snapshot | None
     if run.args.save_only_model:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..args.training_args import TrainingArguments, resolve_args
+from ..args.training_args import TrainingArguments, hide_tokens, resolve_args
 from ..args.fields import to_builtin
 from ..core.columns import append_rows, columns_to_lists, copy_rows
 from ..core.errors import short_repr
@@ -149,6 +149,8 @@ def branch(learner: TrainerBase, changes: dict):
     # these were copied, or shared with a warning
     run.lost = {n: why for n, why in new.run_state.lost.items() if n not in taken.values["user"]["left_out"]}
     report_lost(run, "branch()")
+    # the log may be published
+    changes = hide_tokens(changes)
     for one, other in ((run, new.run_state), (new.run_state, run)):
         one.history.note(
             "branch",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import types
 import weakref
+from collections.abc import Mapping
 
 import torch
 
@@ -26,7 +27,8 @@ from .rewind_buffer import RewindBuffer
 
 # %% auto #0
 __all__ = ['enter_in_memo', 'copy_data_state', 'copy_attributes', 'clone_learner', 'copy_or_share', 'copied_whole',
-           'drop_wrapped_methods', 'detach_computed', 'share_memory', 'hang_hooks', 'take_over']
+           'functions_in', 'of_accelerate', 'drop_library_wrappers', 'uses_module', 'check_replaced_methods',
+           'detach_computed', 'share_memory', 'hang_hooks', 'take_over']
 
 # %% ../../nbs/07_state/13_clone.ipynb #9f181ff1
 def enter_in_memo(
@@ -159,6 +161,8 @@ def copied_whole(
 ):
     "Return a deep copy with the hooks, attributes and shared memory of parameters."
     is_module = isinstance(thing, torch.nn.Module)
+    if is_module:
+        check_replaced_methods(thing)
     for part in thing.modules() if is_module else [thing]:
         detach_computed(getattr(part, "__dict__", {}), memo)
     # quantized weights are only read: both models have the same ones
@@ -166,7 +170,7 @@ def copied_whole(
     memo.update({id(o): o for o in shared})
     new = copy.deepcopy(thing, memo)
     if is_module:
-        drop_wrapped_methods(new)
+        drop_library_wrappers(new)
         apart = set(map(id, shared))
         tensors = [t for t in (*thing.parameters(), *thing.buffers()) if id(t) in memo and id(t) not in apart]
         share_memory(tensors, memo)
@@ -174,13 +178,40 @@ def copied_whole(
             hang_hooks(t, memo[id(t)], memo)
     return new
 
-def drop_wrapped_methods(module: torch.nn.Module):
-    "Remove functions from a copied module that wrap a method of the original, such as those by which Accelerate warns."
+def functions_in(module: torch.nn.Module) -> list[tuple[str, types.FunctionType]]:
+    "Return the functions among a module's attributes, which are the same in a copy, by name."
+    return [(name, value) for name, value in vars(module).items() if isinstance(value, types.FunctionType)]
+
+def of_accelerate(function: types.FunctionType) -> bool:
+    "Return whether Accelerate has made a function, such as the one that warns where a model is moved."
+    return str(function.__globals__.get("__name__")).partition(".")[0] == "accelerate"
+
+def drop_library_wrappers(module: torch.nn.Module):
+    "Remove Accelerate's functions that wrap a method of the original from a copied module."
     for m in module.modules():
-        for name, value in list(vars(m).items()):
-            owner = getattr(getattr(value, "__wrapped__", None), "__self__", m)
-            if isinstance(value, types.FunctionType) and owner is not m:
+        for name, value in functions_in(m):
+            if of_accelerate(value) and getattr(getattr(value, "__wrapped__", None), "__self__", m) is not m:
                 del vars(m)[name]
+
+def uses_module(value: object, modules: Mapping[int, str], depth: int = 0) -> bool:
+    "Return whether a function uses one of these modules: as the owner of a method, in its closure, or as a default."
+    if id(value) in modules: return True
+    if isinstance(value, types.MethodType): return id(value.__self__) in modules
+    if not isinstance(value, types.FunctionType) or depth > 5: return False
+    cells = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
+    held = (*cells, *(value.__defaults__ or ()), getattr(value, "__wrapped__", None))
+    return any(uses_module(part, modules, depth + 1) for part in held)
+
+def check_replaced_methods(module: torch.nn.Module):
+    "Raise InvalidOperation for a function in place of a method that would compute with the original in a copy as well."
+    names = {id(m): name for name, m in module.named_modules()}
+    for prefix, m in module.named_modules():
+        for name, value in functions_in(m):
+            if of_accelerate(value) or not uses_module(value, names): continue
+            raise InvalidOperation(
+                f"{prefix}{'.' if prefix else ''}{name} is a function that wraps a method of this model, and a copy of the"
+                " model would still call it on the original; write it as a method of a subclass."
+            )
 
 def detach_computed(value, memo):
     "Register detached copies of tensors with a history, also inside lists and dicts."

@@ -12,6 +12,7 @@ from dataclasses import fields, is_dataclass
 import numpy as np
 import torch
 
+from ..args.fields import DefaultText
 from ..core.callbacks import TrainerControl, TrainerState
 from ..core.history import Place
 from ..data.sampling import Cursor
@@ -39,6 +40,7 @@ def encode_value(
     "Return a value in terms of JSON; raise TypeError for a type that would not come back."
     def inside(v, key): return encode_value(v, tensors, f"{where}[{key!r}]")
     if value is None or type(value) in (bool, int, str): return value
+    if type(value) is DefaultText: return _tagged("default", str(value))
     if type(value) is float: return value if math.isfinite(value) else _tagged("float", str(value))
     if type(value) is list: return [inside(v, i) for i, v in enumerate(value)]
     if type(value) is dict:
@@ -79,6 +81,7 @@ def _unsupported_type_error(value, where):
 
 # %% ../../nbs/07_state/01_encoding.ipynb #2aa5acbe
 _DECODERS: dict[str, Callable] = {
+    "default": DefaultText,
     "float": float,
     "tuple": tuple,
     "set": set,

@@ -29,6 +29,7 @@ __all__ = ['ACT_CODE', 'list_acts', 'literal_code', 'keyword_code', 'act_lines',
            'export_script', 'write_script']
 
 # %% ../../nbs/07_state/18_export_script.ipynb #4dfe214f
+from ..args.fields import is_given
 from ..args.training_args import TrainingArguments
 from ..core.errors import InvalidOperation, warn
 from ..core.records import ACT_FORMATTERS
@@ -37,6 +38,7 @@ from ..device.sharding import require_unsharded
 from ..engine.loop import record_manual_changes
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
+from ..engine.run_state import hide_token
 from ..engine.settings import SETTABLE
 from ..optim.optimizers import layer_groups
 from .script_doubts import add_replay_doubts, warn_mutated_modules
@@ -224,7 +226,7 @@ def part_code(draft: ScriptDraft, part: str, node: ast.expr | None) -> str:
 def settings_code(draft: ScriptDraft, settings: Mapping[str, object]) -> list[str]:
     "Return the settings as keyword arguments, without defaults."
     defaults = TrainingArguments.defaults()
-    given = {k: v for k, v in settings.items() if v != defaults[k]}
+    given = {k: v for k, v in settings.items() if is_given(v, defaults[k])}
     codes = [f"{k}={draft.rename(k) if k == 'output_dir' else literal_code(v)}" for k, v in given.items()]
     args_class = type(draft.learner.args)
     if args_class is TrainingArguments: return codes
@@ -510,7 +512,8 @@ def export_script(
     problems = dict.fromkeys(draft.problems + draft.slice.problems)
     if problems: raise InvalidOperation(f"export_script() cannot write this run as a script: {'; '.join(problems)}.")
     weights = collect_weights(draft, start)
-    text = assemble_script(draft, lines, path)
+    # a line of the session may give it
+    text = hide_token(learner.run_state, assemble_script(draft, lines, path))
     compile(text, str(path), "exec")
     files = write_script(path, text, weights, draft)
     if draft.doubts:

@@ -16,17 +16,19 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 from ..args.args_files import JSON_FILE, args_to_json
+from ..args.fields import HubStrategy
 from ..args.training_args import TrainingArguments
-from ..core.errors import Interrupted, warn
-from ..core.interrupts import InterruptGuard
-from ..engine.overrides import TrainerBase
+from ..core.errors import Interrupted, of_package, warn
+from ..core.interrupts import RUN_LOCK, InterruptGuard
+from ..device.collectives import SINGLE_PROCESS
+from ..engine.overrides import TrainerBase, check_not_remote
 from ..engine.run_state import RunState, Task
 from ..engine.tasks import run_tasks_now
 from .checkpoint_dirs import CHECKPOINT_PATTERN, MANIFEST_NAME, CheckpointInfo, is_in_history
@@ -34,14 +36,15 @@ from .checkpoint_dirs import read_adjacent_log, read_manifest, sweep, temporary_
 from .resume import resolve_checkpoint
 
 # %% auto #0
-__all__ = ['PushFailed', 'hub_client', 'status_code', 'is_unreachable', 'describe_push_failure', 'first_line', 'PushFolder',
-           'remove_if_empty', 'Commit', 'Push', 'matches_any', 'link_file', 'copy_file', 'add_files', 'add_model',
-           'wait_at_exit', 'finish_uploads', 'Uploader', 'again', 'upload', 'no_progress_bars', 'warn_quietly',
-           'take_token', 'open_branch_repository', 'get_uploader', 'check_access', 'open_repository', 'WritesCard',
-           'plan_push', 'draft_card', 'push_message', 'push_checkpoint', 'finish_pushes', 'begin_push',
-           'push_saved_model', 'add_model_tags', 'await_push', 'wait_for_future', 'Repository', 'parse_repository',
-           'describe_read_failure', 'find_checkpoint', 'download_checkpoint', 'is_checkpoint_name', 'newest_checkpoint',
-           'describe_checkpoint']
+__all__ = ['TOKEN_NAMES', 'PushFailed', 'hub_client', 'status_code', 'is_unreachable', 'describe_push_failure', 'first_line',
+           'PushFolder', 'remove_if_empty', 'Commit', 'Push', 'matches_any', 'is_checkpoint_name', 'link_file',
+           'copy_file', 'add_files', 'add_model', 'wait_at_exit', 'finish_uploads', 'Uploader', 'retry_of', 'upload',
+           'no_progress_bars', 'warn_quietly', 'get_uploader', 'pop_token', 'set_token', 'leave_repository',
+           'place_in_hub', 'open_branch_repository', 'check_access', 'open_repository', 'ensure_repository',
+           'announce_repository', 'rename_repository', 'WritesCard', 'plan_push', 'pushed_settings', 'draft_card',
+           'push_message', 'push_checkpoint', 'finish_pushes', 'begin_push', 'save_and_push', 'warn_unpushed',
+           'add_model_tags', 'await_push', 'wait_for_future', 'Repository', 'parse_repository', 'describe_read_failure',
+           'find_checkpoint', 'download_checkpoint', 'newest_checkpoint', 'describe_checkpoint']
 
 # %% ../../nbs/07_state/19_hub.ipynb #83f540f1
 class PushFailed(RuntimeError):
@@ -57,7 +60,7 @@ def status_code(error: BaseException) -> int | None:
     return getattr(getattr(error, "response", None), "status_code", None)
 
 def is_unreachable(error: BaseException) -> bool:
-    "Check whether an error is one of the connection: no network, a timeout, a closed connection."
+    "Return whether an error is one of the connection: no network, a timeout, a closed connection."
     from_client = type(error).__module__.startswith(("httpx", "httpcore"))
     return from_client or isinstance(error, (ConnectionError, TimeoutError))
 
@@ -134,6 +137,7 @@ class Push:
         name: str,  # for sentences: "checkpoint-20"
         commits: list[Commit],  # those that are not made yet
         files: PushFolder,
+        repo_id: str | None,
         revision: str | None = None,  # a branch
         token: str | None = None,
         is_awaited: bool = False,  # a caller waits for the result, and raises the error itself
@@ -141,10 +145,16 @@ class Push:
         self.name = name
         self.commits = commits
         self.files = files
+        self.repo_id = repo_id
         self.revision = revision
         self.token = token
         self.is_awaited = is_awaited
         self.future: Future = Future()
+
+    def replaces(self, earlier: Push, commit: Commit) -> bool:
+        "Return whether this push has yet to make a newer version of a commit of an earlier one."
+        if (self.repo_id, self.revision) != (earlier.repo_id, earlier.revision): return False
+        return any(own.path_in_repo == commit.path_in_repo for own in self.commits)
 
 # %% ../../nbs/07_state/19_hub.ipynb #d0662cef
 # in the folder of a checkpoint: the state of the run
@@ -156,8 +166,12 @@ _RUN_FILES = (
 _NOT_PUSHED = ("_*", "checkpoint-*", "retired-*", "*.tmp-*", ".git", ".cache")
 
 def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
-    "Check whether a name matches one of some patterns."
+    "Return whether a name matches one of some patterns."
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+def is_checkpoint_name(name: str) -> bool:
+    "Return whether a folder in a repository is a checkpoint."
+    return name == "last-checkpoint" or CHECKPOINT_PATTERN.fullmatch(name) is not None
 
 def link_file(source: str, target: str) -> str:
     "Link a file that is never changed, or copy it where links are unavailable."
@@ -231,7 +245,7 @@ class Uploader:
         self.pushes: deque[Push] = deque()
         # the checkpoint that is being written and will be pushed
         self.planned: str | None = None
-        # failed ones with a commit that no later push contains
+        # failed ones with a checkpoint that no later push contains
         self.unfinished: list[Push] = []
         # the checkpoint that was not pushed last, because the push before was not finished; None if there is none
         self.skipped: str | None = None
@@ -250,7 +264,12 @@ class Uploader:
         if self.pid != os.getpid():
             self._begin()
         with self.lock:
-            self.pushes.extend(again(old, push) for old in self.unfinished)
+            for old in self.unfinished:
+                old.commits = [commit for commit in old.commits if not push.replaces(old, commit)]
+                if old.commits:
+                    self.pushes.append(retry_of(old, push))
+                else:
+                    old.files.close()
             self.unfinished = []
             self.pushes.append(push)
             if not self.idle.is_set(): return
@@ -276,15 +295,20 @@ class Uploader:
                 self.pushes.popleft()
 
     def _upload(self, push: Push) -> None:
+        # False: its caller has cancelled it; from here on that is not possible
+        if not push.future.set_running_or_notify_cancel():
+            push.files.close()
+            return
         info = None
+        token = push.token or self.token
         try:
             with no_progress_bars():
                 for commit in list(push.commits):
-                    info = upload(cast(str, self.repo_id), commit, push.revision, push.token or self.token)
+                    info = upload(cast(str, push.repo_id), commit, push.revision, token)
                     push.commits.remove(commit)
         except BaseException as error:
             failure = PushFailed(
-                f"{push.name} could not be pushed to the Hub ({describe_push_failure(error, self.repo_id or '')})."
+                f"{push.name} could not be pushed to the Hub ({describe_push_failure(error, push.repo_id or '')})."
                 " The run and its files are unchanged; the next save pushes again, or learn.push_to_hub()."
             )
             failure.__cause__ = error
@@ -297,12 +321,15 @@ class Uploader:
             push.future.set_result(info)
 
     def _keep(self, push: Push) -> None:
-        push.commits = [commit for commit in push.commits if CHECKPOINT_PATTERN.fullmatch(commit.path_in_repo)]
-        if push.commits:
-            with self.lock:
+        # the next push contains all files at the top of the repository
+        commits = [commit for commit in push.commits if is_checkpoint_name(commit.path_in_repo)]
+        with self.lock:
+            later = list(self.pushes)[1:]
+            push.commits = [commit for commit in commits if not any(o.replaces(push, commit) for o in later)]
+            if push.commits:
                 self.unfinished.append(push)
-        else:
-            push.files.close()
+                return
+        push.files.close()
 
     def wait(self, interrupts: InterruptGuard | None = None) -> bool:
         "Wait until nothing is being pushed; return False if an interrupt ended the waiting."
@@ -344,6 +371,13 @@ class Uploader:
         uploader.url = url
         return uploader
 
+    def open(self, learner: TrainerBase) -> None:
+        "Open the repository of a run that is pushed, if it is not open; called on all processes, which all raise an error."
+        def open_it() -> None:
+            open_repository(learner)
+            announce_repository(learner.run_state)
+        ensure_repository(learner, open_it)
+
     def plan_push(self, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None:
         """Return a function that pushes a checkpoint once it is written, called with None if that failed; None if the
         checkpoint is not pushed."""
@@ -353,9 +387,9 @@ class Uploader:
         return f"Uploader({self.url or 'no repository'}, {'idle' if self.is_done() else 'pushing'})"
 
 # %% ../../nbs/07_state/19_hub.ipynb #0fbfc8f4
-def again(push: Push, later: Push) -> Push:
+def retry_of(push: Push, later: Push) -> Push:
     "Return a failed push to be tried once more, with the access of a later one."
-    return Push(push.name, push.commits, push.files, push.revision, later.token)
+    return Push(push.name, push.commits, push.files, push.repo_id, push.revision, later.token)
 
 def upload(repo_id: str, commit: Commit, revision: str | None, token: str | None) -> Any:
     "Upload a folder as one commit, and return huggingface_hub's description of it."
@@ -385,32 +419,78 @@ def warn_quietly(text: str) -> None:
         pass
 
 # %% ../../nbs/07_state/19_hub.ipynb #d0eeda46
-def take_token(learner: TrainerBase) -> str | None:
-    "Remove the access token from the learner's arguments, which are written to files, and return it."
-    token = learner.args.hub_token
-    learner.args.hub_token = None
-    return token
+def get_uploader(run: RunState) -> Uploader:
+    "Return the run's uploader, which holds the access token; a token in the arguments, which are written, is moved there."
+    if run.uploader is None:
+        run.uploader = Uploader()
+    uploader = cast(Uploader, run.uploader)
+    if run.args.hub_token is not None:
+        uploader.token = run.args.hub_token
+        run.args.hub_token = None
+    return uploader
+
+# the present name and an older one
+TOKEN_NAMES = ("hub_token", "push_to_hub_token")
+
+def pop_token(changes: dict[str, Any]) -> list[str | None]:
+    """Remove the access token from changes of settings, which are recorded, and return it in a list; [] without one.
+    Raise TypeError for a value that is no text."""
+    found = [changes.pop(name) for name in TOKEN_NAMES if name in changes]
+    if not all(token is None or isinstance(token, str) for token in found):
+        raise TypeError("hub_token should be text, such as 'hf_...', or None for the token that is stored on this machine.")
+    return found
+
+def set_token(run: RunState, tokens: Iterable[str | None]) -> None:
+    "Use the access token that `pop_token` has returned, if any, from now on."
+    for token in tokens:
+        get_uploader(run).token = token
+
+def leave_repository(
+    learner: TrainerBase,  # a branch or a trial
+    origin: TrainerBase,
+    tokens: Iterable[str | None] = (),  # of `pop_token`; by default that of the origin
+) -> None:
+    "Give a copy of a run the access token of its origin, and take the repository from it, which belongs to the origin."
+    learner.run_state.uploader = Uploader(get_uploader(origin.run_state).token)
+    set_token(learner.run_state, tokens)
+    args = learner.run_state.args
+    args.push_to_hub = False
+    args.hub_model_id = args.hub_revision = None
+
+def place_in_hub(run: RunState) -> tuple[str, str]:
+    "Return the repository and the branch to which a run is pushed; the owner's name is known when it is open."
+    args = run.args
+    name = get_uploader(run).repo_id or args.hub_model_id or Path(args.save_dir).absolute().name
+    return name, args.hub_revision or "main"
 
 def open_branch_repository(
-    learner: TrainerBase,  # a branch that is to push
-    changes: dict[str, Any],  # that made it
+    learner: TrainerBase,  # a branch
+    origin: TrainerBase,
+    changes: dict[str, Any],  # that made it, without the access token
+    tokens: list[str | None],  # of `pop_token`
 ) -> None:
-    "Open a branch's own repository; warn if it has none, since that of its origin belongs to the origin."
-    learner.run_state.uploader = Uploader(take_token(learner))
+    "Open a branch's own repository; without one it is not pushed, with a warning, if it would have been."
+    args = learner.run_state.args
+    pushes, model_id, revision = args.push_to_hub, args.hub_model_id, args.hub_revision
+    place = place_in_hub(origin.run_state)
+    leave_repository(learner, origin, tokens)
     if "hub_model_id" in changes or "hub_revision" in changes:
-        open_repository(learner)
-    else:
+        # a revision alone is a branch in the origin's repository
+        args.hub_model_id = model_id if "hub_model_id" in changes else place[0]
+        args.hub_revision = revision
+        if pushes and place_in_hub(learner.run_state) != place:
+            open_repository(learner)
+        # the full name may be the origin's
+        if place_in_hub(learner.run_state) != place:
+            args.push_to_hub = pushes
+            return
+        leave_repository(learner, origin, tokens)
+    if pushes:
         warn(
             "The branch is not pushed to the Hub while it is trained: the repository is that of its origin."
             " branch(hub_model_id='owner/name') gives it one of its own, and branch(hub_revision=...) a branch in the same"
             " one."
         )
-
-def get_uploader(run: RunState) -> Uploader:
-    "Return the run's uploader; that of a branch or a trial is created here."
-    if run.uploader is None:
-        run.uploader = Uploader()
-    return cast(Uploader, run.uploader)
 
 def check_access(token: str | None, what: str) -> None:
     "Raise ValueError if huggingface_hub is offline or has no access token."
@@ -433,7 +513,7 @@ def open_repository(
 ) -> None:
     "Create the repository and the branch if they are not there, on the main process; raise PushFailed if that fails."
     if not learner.state.is_world_process_zero: return
-    args = learner.args
+    args = learner.run_state.args
     uploader = get_uploader(learner.run_state)
     token = token or uploader.token
     check_access(token, "push_to_hub=True" if args.push_to_hub else "The repository")
@@ -451,6 +531,46 @@ def open_repository(
         ) from error
     uploader.repo_id = url.repo_id
     uploader.url = str(url)
+
+def ensure_repository(
+    learner: TrainerBase,
+    open_it: Callable[[], object],  # opens the repository on the main process
+) -> None:
+    "Open the repository if it is not open; called on all processes, which all raise an error."
+    run = learner.run_state
+    uploader = get_uploader(run)
+    def act() -> None:
+        if uploader.repo_id is None: open_it()
+    # without a device, the processes are not connected yet
+    world = SINGLE_PROCESS if run.device is None else run.device.world
+    world.run_on_main(act)
+
+def announce_repository(run: RunState) -> None:
+    "Print to which repository a run is pushed, on the main process."
+    url = get_uploader(run).url
+    if url is not None:
+        strategy = cast(HubStrategy, run.args.hub_strategy).value
+        print(f"The run is pushed to {url} (hub_strategy={strategy!r}).", flush=True)
+
+def rename_repository(
+    learner: TrainerBase,
+    name: str | None,  # None: that of output_dir
+) -> None:
+    "Push to another repository from now on, opened here if the run is pushed; if that fails, the old one stays."
+    run = learner.run_state
+    check_not_remote(run, "hub_model_id")
+    uploader = get_uploader(run)
+    before = run.args.hub_model_id, uploader.repo_id, uploader.url
+    try:
+        run.args.hub_model_id = name
+        # without push_to_hub, the next push opens it
+        uploader.repo_id = uploader.url = None
+        if run.args.push_to_hub:
+            open_repository(learner)
+            announce_repository(run)
+    except BaseException:
+        run.args.hub_model_id, uploader.repo_id, uploader.url = before
+        raise
 
 # %% ../../nbs/07_state/19_hub.ipynb #50e82736
 class WritesCard(Protocol):
@@ -476,15 +596,21 @@ def plan_push(uploader: Uploader, learner: TrainerBase, checkpoint: Path) -> Cal
     run_tasks_now(learner, Task("event", "on_push_begin"))
     message = push_message(run)
     card = draft_card(learner)
-    texts = {JSON_FILE: args_to_json(args)} | ({} if card is None else {"README.md": card})
+    texts = {JSON_FILE: pushed_settings(args)} | ({} if card is None else {"README.md": card})
     uploader.planned = checkpoint.name
+    # of now: the run may have another one when the checkpoint is written
+    repo_id = uploader.repo_id
     def push(folder: Path | None) -> None:
         try:
             if folder is not None:
-                push_checkpoint(uploader, args, run.history.run_id, folder, message, texts)
+                push_checkpoint(uploader, args, run.history.run_id, folder, message, repo_id, texts)
         finally:
             uploader.planned = None
     return push
+
+def pushed_settings(args: TrainingArguments) -> str:
+    "Return the settings as JSON, without folders of this machine."
+    return args_to_json(args, without=("output_dir", "logging_dir", "resume_from_checkpoint"))
 
 def draft_card(learner: TrainerBase) -> str | None:
     "Return the text of the model card; None, with a warning, if it cannot be written."
@@ -503,6 +629,7 @@ def push_checkpoint(
     uploader: Uploader, args: TrainingArguments, run_id: str,
     checkpoint: Path,  # complete
     message: str,
+    repo_id: str | None,
     texts: Mapping[str, str] = {},  # files that are written for the push: the model card and the settings
 ) -> None:
     "Collect the files of a push and submit it; warn if that fails."
@@ -515,7 +642,7 @@ def push_checkpoint(
             add_files(checkpoint, files.path / "checkpoint", (), link_file)
             place = "last-checkpoint" if args.hub_strategy == "checkpoint" else checkpoint.name
             commits.append(Commit(files.path / "checkpoint", place, f"{message}, checkpoint"))
-        uploader.submit(Push(checkpoint.name, commits, files, args.hub_revision))
+        uploader.submit(Push(checkpoint.name, commits, files, repo_id, args.hub_revision))
     except Exception as error:
         if files is not None:
             files.close()
@@ -526,7 +653,7 @@ def push_checkpoint(
 
 # %% ../../nbs/07_state/19_hub.ipynb #c5e85862
 def finish_pushes(run: RunState) -> None:
-    "Wait for the pushes of a run; say what was not pushed."
+    "Wait for the pushes of a run; warn if the last checkpoint was not pushed."
     uploader = cast(Uploader | None, run.uploader)
     if uploader is None or uploader.pid != os.getpid(): return
     if not uploader.wait(run.interrupts):
@@ -541,14 +668,16 @@ def begin_push(
     commit_message: str | None, token: str | None, revision: str | None, private: bool | None,
     about: dict[str, Any],  # arguments of create_model_card
     is_awaited: bool,  # the caller waits for the push
+    is_saved: bool = False,  # the model has just been written into output_dir
 ) -> Push | None:
     "Save the model and the card, and start to push them; return None on the other processes."
     args = learner.args
     run_tasks_now(learner, Task("event", "on_push_begin"))
     uploader = get_uploader(learner.run_state)
-    if uploader.repo_id is None:
-        learner.init_hf_repo(token=token, private=private)
-    learner.save_model(_internal_call=True)
+    # before the model is saved, in which all processes take part
+    ensure_repository(learner, lambda: learner.init_hf_repo(token=token, private=private))
+    if not is_saved:
+        learner.save_model(_internal_call=True)
     if not learner.is_world_process_zero(): return None
     about = add_model_tags(learner.model, dict(about))
     about.setdefault("model_name", (args.hub_model_id or str(Path(args.save_dir).absolute())).split("/")[-1])
@@ -556,9 +685,9 @@ def begin_push(
     learner.history.flush()
     files = PushFolder(args.save_dir, learner.history.run_id)
     try:
-        add_model(args.save_dir, None, files.path / "model")
+        add_model(args.save_dir, None, files.path / "model", {JSON_FILE: pushed_settings(args)})
         commit = Commit(files.path / "model", "", commit_message or "End of training")
-        push = Push("The model", [commit], files, revision or args.hub_revision, token, is_awaited)
+        push = Push("The model", [commit], files, uploader.repo_id, revision or args.hub_revision, token, is_awaited)
         uploader.skipped = None
         uploader.submit(push)
     except BaseException:
@@ -566,12 +695,43 @@ def begin_push(
         raise
     return push
 
-def push_saved_model(learner: Any) -> None:
-    "Push the model that save_model() has written, as the Trainer does; warn if that fails, since it is saved."
+def save_and_push(
+    learner: Any,  # with the verbs of a Learner
+    output_dir: str | Path | None,
+) -> Path:
+    "Save the model and push it, as the Trainer does; return the folder, with a warning if only the push failed."
+    message, revision = "Model save", learner.args.hub_revision
+    if not of_package(learner.push_to_hub):
+        # an override, which is called as by the Trainer
+        folder = learner._save_model(output_dir)
+        def push(): learner.push_to_hub(commit_message=message, revision=revision)
+    else:
+        # the run does not go on in between, so that the card is that of the model
+        with RUN_LOCK:
+            folder = learner._save_model(output_dir)
+            is_saved = folder.absolute() == Path(learner.args.save_dir).absolute()
+            try:
+                begun = learner._begin_push(message, None, revision, None, {}, True, is_saved)
+            except Exception as error:
+                warn_unpushed(error)
+                return folder
+        def push():
+            if begun is not None: await_push(get_uploader(learner.run_state), begun)
     try:
-        learner.push_to_hub(commit_message="Model save", revision=learner.args.hub_revision)
-    except PushFailed as error:
+        push()
+    except Exception as error:
+        warn_unpushed(error)
+    return folder
+
+def warn_unpushed(error: Exception) -> None:
+    "Warn that a model was saved, and not pushed."
+    if isinstance(error, PushFailed):
         warn_quietly(str(error))
+    else:
+        warn_quietly(
+            f"The model is saved, and was not pushed to the Hub ({type(error).__name__}: {first_line(error)});"
+            " learn.push_to_hub() pushes it."
+        )
 
 def add_model_tags(model: Any, about: dict[str, Any]) -> dict[str, Any]:
     "Add the tags of a model of Transformers to those of its card."
@@ -683,10 +843,6 @@ def download_checkpoint(
     found = sorted({name.split("/")[0] for name in files if "/" in name and is_checkpoint_name(name.split("/")[0])})
     listed = f"; there are: {', '.join(found)}" if found else "; hub_strategy='checkpoint' pushes one with each save"
     raise ValueError(f"There is no {folder or 'checkpoint'} in {repo_id} to resume from{listed}.")
-
-def is_checkpoint_name(name: str) -> bool:
-    "Check whether a folder in a repository is a checkpoint."
-    return name == "last-checkpoint" or CHECKPOINT_PATTERN.fullmatch(name) is not None
 
 def newest_checkpoint(client: Any, repository: Repository, files: list[str], token: str | None) -> str | None:
     "Return the folder of a repository's newest checkpoint; None if there is none."

@@ -15,7 +15,7 @@ import torch
 from ..args.args_files import JSON_FILE, args_to_json
 from ..args.training_args import TrainingArguments
 from ..device.collectives import SINGLE_PROCESS, World
-from ..device.sharding import gather_full, is_sharded, to_local
+from ..device.sharding import full_shape, gather_full, is_sharded, to_local
 from ..device.weight_storage import has_adapters, read_only_weights
 from ..engine.snapshot_tensors import Snapshot, list_merged_adapters, tensor_digest
 from ..engine.overrides import TrainerBase
@@ -65,7 +65,7 @@ def full_state_dict(
     for v in state.values():
         if id(v) in found: continue
         part = to_local(v).detach().to("cpu", copy=True)
-        found[id(v)] = gather_full(part, tuple(v.shape), world) if is_sharded(v) else part
+        found[id(v)] = gather_full(part, full_shape(v), world) if is_sharded(v) else part
     return {k: found[id(v)] for k, v in state.items()} if world.is_main_process else {}
 
 # %% ../../nbs/07_state/02_model_files.ipynb #2a94eaf5
@@ -81,12 +81,12 @@ def save_model(
     model: torch.nn.Module,  # not wrapped
     folder: str | Path, processing_class=None,
     weights=None,  # as in write_weights
-    world: World = SINGLE_PROCESS,  # of a sharded model
+    world: World | None = None,  # of a sharded model
     args: TrainingArguments | None = None,  # written beside the model
 ) -> Path:
     "Write a model's weights, and its tokenizer or processor if there is one; return the folder."
     folder = Path(folder).expanduser()
-    if not world.is_single_process: weights = full_state_dict(model, world)
+    if world is not None: weights = full_state_dict(model, world)
     def write():
         folder.mkdir(parents=True, exist_ok=True)
         write_weights(model, folder, weights)
@@ -95,7 +95,7 @@ def save_model(
         if args is not None:
             (folder / JSON_FILE).write_text(args_to_json(args), encoding="utf-8")
     # one process writes; the others wait until the folder is complete
-    world.run_on_main(write)
+    (world or SINGLE_PROCESS).run_on_main(write)
     return folder
 
 # %% ../../nbs/07_state/02_model_files.ipynb #8f1b09e4

@@ -12,7 +12,8 @@ from dataclasses import MISSING, fields
 
 import torch
 
-from ..core.callbacks import close_callbacks
+from ..args.training_args import TrainingArguments, hide_tokens
+from ..core.callbacks import PROCESS_STATE_FIELDS, close_callbacks
 from ..core.errors import InvalidOperation, release_last_traceback, short_repr, suggest_names, warn
 from ..core.history import History
 from ..device.weight_storage import move_model
@@ -20,7 +21,7 @@ from ..display.tables import html_table, text_table
 from ..engine.overrides import TrainerBase, renew_model
 from ..engine.prepare import group_settings, prepare, redistribute_data, restore_group_settings
 from ..engine.run_state import RunState, record_act
-from ..engine.snapshot import PROCESS_STATE_FIELDS, check_data_length, check_snapshot, restore_fields
+from ..engine.snapshot import check_data_length, check_snapshot, restore_fields
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_all
 from ..engine.user_state import report_lost
@@ -175,7 +176,8 @@ def restart_from_first_weights(learner: TrainerBase):
     restore_fields(run, run.initial_snapshot, ["model", "modes", "callbacks", "learner", *user_given_parts(learner)])
     run.initial_snapshot.release()
     reset_run_state(run)
-    record_act(run, "reset", settings=run.args.changed())
+    own = {k: v for k, v in hide_tokens(run.args.changed()).items() if k in TrainingArguments.__dataclass_fields__}
+    record_act(run, "reset", settings=own)
     prepare(learner)
     report_lost(run, "reset()")
 

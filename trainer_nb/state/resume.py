@@ -40,7 +40,7 @@ from .model_files import add_base_weights, read_weights_for_model
 
 # %% auto #0
 __all__ = ['describe_unusable_checkpoints', 'resolve_checkpoint', 'is_checkpoint', 'no_checkpoint_message', 'edited_settings',
-           'check_edits', 'describe_edits', 'effective_settings', 'checkpoint_info', 'check_train_data',
+           'check_edits', 'describe_edits', 'effective_settings', 'checkpoint_info', 'fit_train_data',
            'describe_environment_change', 'load_history', 'read_log_history', 'ResumeReport', 'continue_stopped_run',
            'load_checkpoint', 'restart_epoch_data', 'read_snapshot', 'relocate_best', 'check_run_not_open',
            'restore_checkpoint', 'load_best_weights', 'load_best_on_main', 'load_best_everywhere', 'find_best_folder',
@@ -152,9 +152,9 @@ def checkpoint_info(snapshot: Snapshot) -> dict:
     "Return the values in a checkpoint besides the run."
     return snapshot.values.get("about", {})
 
-def check_train_data(learner: TrainerBase, snapshot: Snapshot) -> list[str]:
-    """Return warnings about the data. In the middle of an epoch of data with another length, continue at the same
-    position of the new order; raise ValueError for a length that is unknown now, or was."""
+def fit_train_data(learner: TrainerBase, snapshot: Snapshot) -> list[str]:
+    """Return warnings about the data. In the middle of an epoch of data with another length, move the snapshot to the
+    same position of the new order; raise ValueError for a length that is unknown now, or was."""
     then = checkpoint_info(snapshot).get("data", {})
     now = describe_train_data(learner)
     cursor = snapshot.values["cursor"]
@@ -265,7 +265,7 @@ def load_checkpoint(
     try:
         check_edits(edits, then)
         anew = restart_epoch_data(run, snapshot)
-        said = anew + check_train_data(learner, snapshot)
+        said = anew + fit_train_data(learner, snapshot)
         check_snapshot(run, snapshot)
     except ValueError as error:
         raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
@@ -381,7 +381,7 @@ def load_best_weights(learner: TrainerBase):
     try:
         if path is None: raise ValueError("no evaluation has given one")
         prepare_model(learner)
-        everywhere = run.device.sharded_model is not None or len(best_fields(learner)) > 1
+        everywhere = run.device.divides_state or len(best_fields(learner)) > 1
         path = load_best_everywhere(learner, Path(path)) if everywhere else load_best_on_main(learner, Path(path))
     except (OSError, ValueError, MainProcessFailed) as error:
         warn(f"The best model could not be loaded ({error}), so the model has the weights of the last step.")
@@ -447,7 +447,7 @@ def assign_weights(
     if isinstance(values, dict):
         return restore_fields(learner.run_state, Snapshot(tensors, values), best_fields(learner))
     own = learner.model.state_dict(keep_vars=True)
-    if learner.run_state.device.sharded_model is None:
+    if not learner.run_state.device.divides_weights:
         learner.model.load_state_dict(tensors, strict=False)
     else:
         for k, t in tensors.items():

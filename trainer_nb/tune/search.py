@@ -23,6 +23,7 @@ from ..engine.signatures import check_callable
 from ..engine.snapshot import restore_fields
 from ..state.async_save import Saver
 from ..state.clone import clone_learner
+from ..state.hub import leave_repository
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -110,6 +111,7 @@ def make_trial_learner(learner: TrainerBase, trial: Trial, args: TrainingArgumen
         anew,
     )
     new.run_state.given_settings, new.run_state.saver = args.to_dict(), Saver()
+    leave_repository(new, learner)
     new._trial = trial
     new.hp_search_backend = "optuna"
     new.current_gradient_accumulation_steps = args.gradient_accumulation_steps

@@ -1,0 +1,160 @@
+"Recovery where a GPU is blocked by a message that never comes; the device is a stand-in here, and what has to be asked of it is the same."
+import os, signal, threading, time
+from types import SimpleNamespace
+
+import pytest, torch
+
+from trainer_nb.device import accelerator
+from trainer_nb.launch import recovery
+from trainer_nb.launch.process_group import LaunchPlan, ProcessGroup
+from trainer_nb.launch.replica import ComputeTimer, DeviceProgress, SettledState, SpeedReporter, abort_exchange, count_steps, has_completed, settle_device
+from launched import counted, make
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("launch")]
+
+
+class Event:
+    "An event of a device that has come as far as `Event.reached`; its time is the moment at which it was recorded."
+    reached, made, clock = 0, 0, 0.0
+    def record(self):
+        Event.made += 1
+        self.at, self.time = Event.made, Event.clock
+    def query(self): return self.at <= Event.reached
+    def elapsed_time(self, other): return 1000 * (other.time - self.time)
+
+
+@pytest.fixture(autouse=True)
+def at_the_start(): Event.reached, Event.made, Event.clock = 0, 0, 0.0
+
+
+def test_a_step_is_finished_when_the_device_has_finished_it():
+    progress = DeviceProgress(Event)
+    for step in (1, 2, 3): progress.record(step)
+    assert progress.finished(3) == 0
+    Event.reached = 2
+    assert progress.finished(3) == 2
+    progress.record(4)
+    assert [step for step, _ in progress.pending] == [3, 4] and progress.finished(4) == 2   # no list of all steps
+    Event.reached = 4
+    assert progress.finished(4) == 4
+    assert DeviceProgress().finished(7) == 7   # on a CPU
+
+
+def replica(counted, finished, phase="step", kept=()):
+    "A replica whose device has finished fewer steps than the host counts."
+    Event.made = 0
+    progress = DeviceProgress(Event)
+    for step in range(1, counted + 1): progress.record(step)
+    Event.reached = finished
+    run = SimpleNamespace(state=SimpleNamespace(global_step=counted), phase=phase, rewind_buffer=SimpleNamespace(kept=list(kept)))
+    return SimpleNamespace(speed_reporter=SimpleNamespace(progress=progress), learner=SimpleNamespace(run_state=run))
+
+
+def test_a_process_that_waits_for_its_device_says_so():
+    "The steps that it counts beyond are nothing to continue from, and neither are snapshots that are copied after the message that never comes."
+    stuck = replica(5, 3, kept=[SimpleNamespace(step=2, is_copied=True), SimpleNamespace(step=4, is_copied=False)])
+    assert count_steps(stuck) == 3 and has_completed(stuck, 2) and not has_completed(stuck, 4)
+    assert settle_device(stuck, 0.05) == SettledState(False, [2])
+    late = replica(5, 4)
+    threading.Timer(0.1, lambda: setattr(Event, "reached", 5)).start()
+    assert settle_device(late, 5) == SettledState(True, [])   # slow, not stuck
+
+
+def test_messages_are_aborted_before_the_memory_of_a_device_is_read(monkeypatch):
+    "With NCCL alone: gloo blocks no device. The step that an aborted message has ended is taken back first."
+    assert not abort_exchange(replica(1, 1))
+    done = []
+    stuck = replica(1, 1)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_abort_process_group", lambda: done.append("aborted"))
+    def synchronize():
+        done.append("synchronized")
+        threading.Timer(0.1, lambda: (done.append("taken back"), setattr(stuck.learner.run_state, "phase", "idle"))).start()
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    assert abort_exchange(stuck) and done == ["aborted", "synchronized", "taken back"]
+
+
+def test_a_program_that_ends_with_an_error_does_not_wait_for_messages(monkeypatch):
+    "At the exit of a process whose others wait in a message of NCCL."
+    import sys
+    done = []
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: done.append("destroyed"))
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_abort_process_group", lambda: done.append("aborted"))
+    for backend, error, expected in (("nccl", ValueError(), "aborted"), ("nccl", None, "destroyed"), ("cpu:gloo,cuda:nccl", ValueError(), "aborted"), ("gloo", ValueError(), "destroyed")):
+        monkeypatch.setattr(torch.distributed, "get_backend", lambda: backend)
+        monkeypatch.setattr(sys, "last_value", error, raising=False)
+        accelerator.leave_process_group()
+        assert done.pop() == expected and not done
+
+
+class Slow(ProcessGroup):
+    "Eight processes that do not answer."
+    def call_out_of_band(self, rank, function, *args, timeout=2.0):
+        time.sleep(min(timeout, 0.5))
+
+
+def test_processes_that_do_not_answer_are_asked_together():
+    group = Slow(LaunchPlan(8, cpu=True))
+    start = time.monotonic()
+    assert recovery.settle_processes(group) == {} and group.ask(range(8), count_steps) == dict.fromkeys(range(8))
+    assert time.monotonic() - start < 3
+
+
+def stick(learner):
+    "From here on, the device of rank 0 finishes no step."
+    if learner.run_state.device.world.rank: return
+    reporter = next(c for c in learner.callback_handler.callbacks if isinstance(c, SpeedReporter))
+    reporter.progress.make_event = Never
+
+
+class Never:
+    def record(self): pass
+    def query(self): return False
+
+
+def test_a_state_that_no_device_has_finished_is_not_used():
+    "Rank 1 dies; rank 0 counts steps that its device never finishes. The run continues from a snapshot from before."
+    learn = make(max_steps=12, rewind_every=2)
+    with learn.launch(2):
+        learn.step(4)
+        learn.run_on_all(stick)
+        learn.step(1)
+        os.kill(learn.processes[1]["pid"], signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="ended by SIGKILL.* after step 5; the run continues from its last known state, after step 4"): learn.train()
+        learn.train()
+    other = make(max_steps=12)
+    other.launch(2, train=True)
+    assert counted(learn) == counted(other)
+
+
+def test_the_computing_time_of_a_device_is_read_when_it_is_there():
+    "One step at a time is measured, from its beginning to its last backward pass; nothing waits for the device."
+    timer = ComputeTimer(Event)
+    timer.begin()
+    Event.clock = 0.5
+    timer.computed()          # the first micro-batch
+    Event.clock = 0.7
+    timer.computed()
+    Event.clock = 1.0         # waiting for the others does not count
+    timer.finish()
+    assert timer.seconds is None
+    timer.begin()             # not measured: the first is not finished
+    Event.clock = 2.0
+    timer.computed()
+    timer.finish()
+    Event.reached = Event.made
+    timer.finish()
+    assert timer.seconds == 0.7
+    timer.begin()             # a step that fails and is repeated
+    Event.clock = 5.0
+    timer.begin()
+    Event.clock = 5.25
+    timer.computed()
+    Event.reached = Event.made
+    timer.finish()
+    assert timer.seconds == 0.25
+    idle = ComputeTimer()
+    for act in (idle.begin, idle.computed, idle.finish): act()
+    assert idle.seconds is None

@@ -1,0 +1,224 @@
+"A run on a cluster of Ray: two nodes on this machine, of which one may be lost."
+import os, signal, subprocess, sys, threading, time
+import pytest, torch
+from torch.utils.data import Dataset
+
+from clusters import Nodes, free_ports
+from conftest import ROOT
+from launched import counted, is_gone, make, pids, rows
+from trainer_nb import TrainerCallback
+from trainer_nb.core.errors import Paused
+from trainer_nb.launch import ray_cluster, ray_workers
+
+pytest.importorskip("ray")
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("ray"), pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the workers' guards are those of Linux")]
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    "A cluster of two nodes, to which this process is connected, and a port for clients."
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    port, = free_ports(1)
+    cluster = Nodes(1, 1, client_port=port)
+    cluster.port = port
+    cluster.connect()
+    yield cluster
+    cluster.close()
+
+
+class Prints(TrainerCallback):
+    "Prints on each process, and takes its time."
+    def __init__(self, seconds=0.0): self.seconds = seconds
+    def on_step_end(self, args, state, control, **kwargs):
+        print("step", state.global_step, "of rank", os.environ["RANK"], "in group", os.environ["GROUP_RANK"])
+        time.sleep(self.seconds)
+
+
+class Wide(torch.nn.Module):
+    "Its weights are large enough for a file in memory, and for the object store."
+    def __init__(self):
+        super().__init__()
+        self.inward, self.drop, self.out = torch.nn.Linear(8, 4096), torch.nn.Dropout(0.1), torch.nn.Linear(4096, 2)
+    def forward(self, x): return self.out(self.drop(torch.tanh(self.inward(x))))
+
+
+def wide(**settings):
+    torch.manual_seed(0)
+    learn = make(**settings)
+    learn.model = Wide()
+    return learn
+
+
+def wait_for_room(nodes, cpus=2):
+    "The resources of processes that have ended come back a moment later."
+    for _ in range(100):
+        if nodes.ray.available_resources().get("CPU", 0) >= cpus: return
+        time.sleep(0.1)
+    raise AssertionError(nodes.ray.available_resources())
+
+
+def files(): return {o for o in os.listdir("/dev/shm") if o.startswith("trainer_nb")}
+
+
+def test_a_cluster_does_what_one_machine_does(nodes, capsys):
+    "Byte for byte; each process on its node, and its prints here; nothing is left, and the connection that was there stays."
+    before = files()
+    learn = wide(callbacks=[Prints()], num_train_epochs=2)
+    with learn.launch(2, cluster="ray", output="all"):
+        assert "node" in learn.processes[0] and learn.run_on_all(lambda learn: (os.environ["LOCAL_RANK"], os.environ["GROUP_RANK"])) == [("0", "0"), ("0", "1")]
+        learn.step(2)
+        assert learn.predict(rows(21, 1)).predictions.shape == (21, 2)
+        learn.snapshot("there")
+        learn.step(3)
+        learn.restore("there")
+        learn.set(lr=5e-3)
+        learn.step(1)
+        learn.rewind(1)
+        assert learn.state.global_step == 2
+        learn.set(lr=1e-2)
+        processes = pids(learn)
+        learn.train()
+    assert nodes.ray.is_initialized() and all(map(is_gone, processes))
+    out = capsys.readouterr().out
+    assert "step 1 of rank 0 in group 0\n" in out and "step 12 of rank 1 in group 1\n" in out
+    wait_for_room(nodes)
+    assert files() <= before
+    other = wide(callbacks=[Prints()], num_train_epochs=2)
+    with other.launch(2):
+        other.step(2)
+        other.set(lr=1e-2)
+        other.train()
+    assert counted(learn) == counted(other) and all(torch.equal(p, q) for p, q in zip(learn.model.parameters(), other.model.parameters()))
+
+
+def test_too_few_is_reported_within_seconds(nodes):
+    learn = make()
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=r"room for 2 processes with 1 CPU each, and 3 were requested.*give num_processes=2, or add nodes"): learn.launch(3, cluster="ray")
+    with pytest.raises(ValueError, match="start='spawn' has no effect on a cluster"): learn.launch(2, cluster="ray", start="spawn")
+    with pytest.raises(ValueError, match="needs the number of processes"): learn.launch(cluster="ray")
+    with pytest.raises(ValueError, match="cluster='10.0.0.1' is no cluster: give \"ray\""): learn.launch(2, cluster="10.0.0.1")
+    assert time.monotonic() - began < 5 and learn.processes is None and learn.step(1)
+
+
+def test_without_ray_and_without_a_cluster(nodes, monkeypatch):
+    "The error says what to install, and that nobody answers: at once."
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r'needs Ray, here and on the nodes: pip install "trainer_nb\[ray\]"'): make().launch(2, cluster="ray")
+    monkeypatch.undo()
+    monkeypatch.setattr(nodes.ray, "is_initialized", lambda: False)
+    began = time.monotonic()
+    with pytest.raises(ConnectionError, match="cannot be reached .*refused.*ray status"): make().launch(2, cluster=f"ray://127.0.0.1:{free_ports(1)[0]}")
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_ports(1)[0]}")
+    with pytest.raises(ConnectionError, match="cluster='ray': the cluster cannot be reached"): make().launch(2, cluster="ray")
+    assert time.monotonic() - began < 5
+
+
+def test_what_the_nodes_lack_is_one_error(nodes, monkeypatch, tmp_path):
+    "Versions and files, before a process is started; the run stays here."
+    path = tmp_path/"pictures"
+    path.mkdir()
+    describe = ray_cluster.describe_here
+    def with_more(packages):
+        here = describe(packages)
+        return here | {"versions": here["versions"] | {"torch": "1.0.0", "no_such_package": "3.1"}}
+    monkeypatch.setattr(ray_workers, "describe_here", with_more)
+    monkeypatch.setattr(ray_workers, "data_files", lambda data: {"/no/such/picture.png"})
+    learn = make()
+    with pytest.raises(RuntimeError, match="torch 1.0.0 .the node has .* on .*; no_such_package 3.1 on .*folder /no/such/picture.png on .*same path on every node"): learn.launch(2, cluster="ray")
+    assert learn.processes is None and learn.step(1)[0].step == 1
+    wait_for_room(nodes)
+
+
+class Folder(Dataset):
+    "A data set of files."
+    def __init__(self, root, n=48):
+        self.samples, self.rows = [(os.path.join(root, f"{i}.pt"), i) for i in range(n)], rows(n)
+        for path, i in self.samples: torch.save(self.rows[i], path)
+    def __len__(self): return len(self.samples)
+    def __getitem__(self, i): return torch.load(self.samples[i][0], weights_only=True)
+
+
+def test_the_files_of_a_data_set_are_found(tmp_path):
+    "Paths in lists of samples, folders, the files of a datasets.Dataset on the disk; nothing in tensors or names."
+    import datasets
+    data = Folder(tmp_path)
+    assert str(tmp_path/"0.pt") in ray_cluster.data_files(data) and ray_cluster.data_files(rows(8)) == set()
+    datasets.Dataset.from_dict({"x": [1, 2]}).save_to_disk(tmp_path/"saved")
+    assert {os.path.basename(o) for o in ray_cluster.data_files(datasets.load_from_disk(tmp_path/"saved"))} == {"data-00000-of-00001.arrow"}
+    assert ray_cluster.data_files(datasets.Dataset.from_dict({"x": ["/tmp"]})) == set() == ray_cluster.data_files(["a name", 3, None])
+
+
+@pytest.mark.slow
+def test_a_module_of_the_notebook_goes_along(nodes, monkeypatch, tmp_path):
+    "Nodes that cannot import it receive its source."
+    (tmp_path/"my_parts").mkdir()
+    (tmp_path/"my_parts"/"__init__.py").write_text("from .nets import Small\n")
+    (tmp_path/"my_parts"/"nets.py").write_text("import torch\nclass Small(torch.nn.Linear):\n    def __init__(self): super().__init__(8, 2)\n    def forward(self, x):\n        from my_parts import nets\n        return super().forward(x)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_parts
+    found = ray_workers.search_paths
+    monkeypatch.setattr(ray_workers, "search_paths", lambda: [o for o in found() if o != str(tmp_path)])
+    learn = make()
+    learn.model = my_parts.Small()
+    with learn.launch(2, cluster="ray"): assert learn.step(2)[-1].step == 2
+    wait_for_room(nodes)
+
+
+@pytest.mark.slow
+def test_others_use_the_cluster(nodes, monkeypatch):
+    "It is reported after some seconds; a press of the button ends the wait."
+    monkeypatch.setattr(ray_cluster, "FIRST_WAIT", 2.0)
+    first = make()
+    with first.launch(2, cluster="ray"):
+        with pytest.raises(RuntimeError, match="Other jobs use the cluster: after 2 s, 0 CPUs are free, and 2 processes need 2 CPUs"): make().launch(2, cluster="ray")
+        monkeypatch.setattr(ray_cluster, "FIRST_WAIT", 60.0)
+        threading.Timer(2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt): make().launch(2, cluster="ray")
+        assert time.monotonic() - began < 20 and first.step(1)[0].step == 1
+    wait_for_room(nodes)
+
+
+@pytest.mark.slow
+def test_pauses_and_deaths(nodes):
+    "All processes stop after the same step; one that was killed is replaced."
+    learn = make(callbacks=[Prints(0.02)], num_train_epochs=100, eval_strategy="no")
+    with learn.launch(2, cluster="ray"):
+        handle = learn.start()
+        time.sleep(1)
+        handle.pause()
+        steps = learn.run_on_all(lambda learn: learn.state.global_step)
+        assert steps == [learn.state.global_step] * 2 and steps[0] > 1
+        threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(Paused): learn.run(steps=500)
+        before = learn.state.global_step
+        os.kill(pids(learn)[1], signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="rank 1 was ended by SIGKILL.*the processes are running again"): learn.step(3)
+        assert learn.step(1)[0].step == before + 1
+        with pytest.raises(ZeroDivisionError): learn.run_on_all(lambda learn: 1 // (1 - int(os.environ["RANK"])))
+    wait_for_room(nodes)
+
+
+CLIENT = """
+from clusters import free_ports
+from launched import make, counted
+learn = make()
+learn.launch(2, cluster="ray://127.0.0.1:{port}", train=True)
+import ray
+other = make()
+other.launch(2, train=True)
+assert counted(learn) == counted(other) and not ray.is_initialized()
+try: make().launch(5, cluster="ray://127.0.0.1:{port}")
+except ValueError as error: print(error)
+"""
+
+
+@pytest.mark.slow
+def test_through_a_client(nodes):
+    "`ray://`, from a process that is no part of the cluster; the connection is closed at the end."
+    pytest.importorskip("grpc")
+    wait_for_room(nodes)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT/"tests"), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", CLIENT.format(port=nodes.port)], env=env, capture_output=True, text=True, timeout=300)
+    assert "room for 2 processes with 1 CPU each, and 5 were requested" in done.stdout, done.stdout + done.stderr

@@ -1,0 +1,99 @@
+"Scripts written for transformers' Trainer, in the hands of each launcher: the same weights from both libraries."
+import json, os, subprocess, sys
+import pytest
+
+from conftest import ROOT
+from trainer_nb.launch.launchers import free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+# As one finds them: a model and its data at the top, one function, and the call at the end.
+SCRIPT = """
+import json, os, sys
+import torch
+from torch.utils.data import Dataset
+
+library, how, out = sys.argv[1:4]
+# transformers imports it where it is installed, and notebook_launcher takes that for a use of a GPU
+if how == "notebook": sys.modules["bitsandbytes"] = None
+if library == "transformers": from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
+else: from trainer_nb import Trainer, TrainerCallback, TrainingArguments, set_seed
+
+
+class Words(Dataset):
+    def __init__(self, n=48): self.rows = torch.randint(0, 30, (n, 6), generator=torch.Generator().manual_seed(0))
+    def __len__(self): return len(self.rows)
+    def __getitem__(self, i): return {"input_ids": self.rows[i], "labels": int(self.rows[i].sum() % 2)}
+
+
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = torch.nn.Embedding(30, 8), torch.nn.Linear(8, 2)
+    def forward(self, input_ids, labels=None):
+        logits = self.out(torch.nn.functional.dropout(self.embed(input_ids).mean(1), 0.0, self.training))
+        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+class Counts(TrainerCallback):
+    steps = 0
+    def on_step_end(self, args, state, control, **kwargs): self.steps += 1
+
+
+def train():
+    set_seed(1)
+    counts = Counts()
+    args = TrainingArguments(output_dir=out, per_device_train_batch_size=4, num_train_epochs=2, learning_rate=1e-2, use_cpu=True, logging_steps=2,
+                             eval_strategy="epoch", save_strategy="epoch", report_to="none", disable_tqdm=True, seed=3)
+    trainer = Trainer(Small(), args, train_dataset=Words(), eval_dataset=Words(16), callbacks=[counts],
+                      compute_metrics=lambda p: {"right": float((p.predictions.argmax(-1) == p.label_ids).mean())})
+    trainer.train()
+    trainer.save_model(os.path.join(out, "final"))
+    metrics = trainer.evaluate()
+    found = trainer.predict(Words(8))
+    if trainer.is_world_process_zero():
+        logs = [{k: v for k, v in o.items() if not k.endswith(("_runtime", "_per_second"))} for o in trainer.state.log_history]
+        told = {"logs": logs, "steps": counts.steps, "eval": metrics["eval_loss"], "right": found.metrics["test_right"], "world": args.world_size, "files": sorted(os.listdir(out)),
+                "weights": [p.flatten().tolist() for p in trainer.model.parameters()]}
+        with open(os.path.join(out, "told.json"), "w") as f: json.dump(told, f)
+
+
+if __name__ == "__main__":
+    if how == "notebook":
+        from accelerate import notebook_launcher
+        notebook_launcher(train, num_processes=2, use_port=sys.argv[4])
+    else: train()
+"""
+
+
+def told(folder, library, how):
+    "What a run of the script leaves."
+    folder = folder/library
+    folder.mkdir()
+    (folder/"script.py").write_text(SCRIPT)
+    port = str(free_port())
+    script = ["script.py", library, how, str(folder/"out")]
+    one = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node"]
+    commands = {
+        "alone": [[sys.executable, *script]],
+        "notebook": [[sys.executable, *script, port]],
+        "torchrun": [[*one, "2", "--master_port", port, *script]],
+        "two torchruns": [[*one, "1", "--nnodes", "2", "--node_rank", str(rank), "--master_addr", "127.0.0.1", "--master_port", port, *script] for rank in (0, 1)],
+        "accelerate": [[sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--main_process_port", port, *script]],
+        "two accelerates": [[sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "2", "--machine_rank", str(rank), "--main_process_ip", "127.0.0.1",
+                             "--main_process_port", port, *script] for rank in (0, 1)],
+    }[how]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "1"}
+    started = [subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env) for command in commands]
+    said = "".join(o.communicate(timeout=300)[0] for o in started)
+    assert (folder/"out"/"told.json").exists(), said[-4000:]
+    return json.loads((folder/"out"/"told.json").read_text())
+
+
+@pytest.mark.parametrize("how", ["alone", "notebook", "torchrun", "two torchruns", "accelerate", "two accelerates"])
+def test_both_libraries_end_in_the_same_weights(tmp_path, how):
+    ours, theirs = told(tmp_path, "trainer_nb", how), told(tmp_path, "transformers", how)
+    assert ours["world"] == theirs["world"] == (1 if how == "alone" else 2)
+    assert ours["weights"] == theirs["weights"]
+    for name in ("steps", "eval", "right", "logs"): assert ours[name] == theirs[name], name
+    assert set(theirs["files"]) <= set(ours["files"])
