@@ -489,8 +489,9 @@ class ShardedModel:
         # as the first forward pass does
         self.model._get_fsdp_state()._lazy_init()
         for m in self._modules:
-            # torch makes them when they are gathered first, and keeps them
+            # torch makes them when they are gathered first, and keeps them without their memory
             m.unshard()
+            m.reshard()
         for p in self._sharded_parameters():
             gathered = p._unsharded_param
             if not gathered.is_floating_point(): continue
@@ -502,7 +503,6 @@ class ShardedModel:
                 gathered.register_post_accumulate_grad_hook(lambda _, index=index: self._used.add(index))
             )
             gathered.requires_grad_(requires_grad)
-        self.reshard()
         return handles
 
     def _groups(self) -> list:
