@@ -713,13 +713,14 @@ class RecordingMixin(TrainerBase):
         self,
         # of a checkpoint, also one of the Trainer's, or a repository of the Hub; True: the newest in output_dir
         folder: str | Path = True,
+        unpickle: bool = False,  # read the files of DeepSpeed's engine, which can run code; only of a source that you trust
     ):
         """Resume from a checkpoint, with a warning for each difference.
         Raise ValueError, and change nothing, if the run cannot resume from it here."""
         from trainer_nb.state.hub import find_checkpoint
         from trainer_nb.state.resume import load_checkpoint
         begin_run(self)
-        return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder, find_checkpoint))
+        return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder, find_checkpoint, unpickle))
 
     @property
     def hub_model_id(self) -> str | None:
