@@ -51,7 +51,7 @@ export: $(VENV)/.dev ## make trainer_nb/*.py and README.md from the notebooks
 	@$(BIN)/nbdev_export
 	@$(BIN)/python scripts/make_readme.py
 
-BENCH ?= overhead models evaluating tools saving watching views launching
+BENCH ?= overhead models evaluating tools saving watching views launching lr_find
 SIZES ?= 1 30 300
 bench: $(VENV)/.bench browser ## BENCH="overhead models ...": measure what a step, a checkpoint, a live view, ... cost, beside other libraries
 	@for o in $(BENCH); do \

@@ -18,7 +18,7 @@ import sys
 
 import harness
 
-BENCHMARKS = ["overhead", "models", "evaluating", "tools", "saving", "watching", "views", "launching"]
+BENCHMARKS = ["overhead", "models", "evaluating", "tools", "saving", "watching", "views", "launching", "lr_find"]
 FILES = ["benchmarks/README.md", "nbs/index.ipynb"]
 MARKED = re.compile(r"(<!-- figures: (\w+)(?:\.([\w-]+))? -->\n)(.*?)(<!-- end of figures -->)", re.S)
 

@@ -65,9 +65,9 @@ def range_test_by_hand(device: str):
 
 
 def lr_find(device: str):
-    "Return a function that calls lr_find() for as many steps and returns the losses."
+    "Return a function that calls lr_find() for as many steps, without trials, and returns the losses."
     learn = make_learner(device)
-    return lambda: learn.lr_find(LR_START, LR_END, LR_STEPS, stop_factor=None).losses
+    return lambda: learn.lr_find(LR_START, LR_END, LR_STEPS, stop_factor=None, trial_steps=0).losses
 
 
 SEARCHES = {"hand": range_test_by_hand, "trainer_nb": lr_find}

@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFont  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
 from take_pictures import code  # noqa: E402
 
-WIDTH, HEIGHT = 900, 560     # pixels of a picture
+PAGE, WIDTH, HEIGHT = 1300, 900, 720   # pixels: of the page, and of a picture
 CAPTION, COLORS = 40, 64     # height of the line above it; colours of the palette, which makes the file small
 EVERY = 20                   # steps between two pictures
 SETUP = 3                    # cells of the tutorial before the dashboard: imports, data and network, learner
@@ -66,7 +66,7 @@ def record(browser, dark):
     cells = [*code()[:SETUP], "learn.dashboard()", *(cell for _, cell, _ in STORY)]
     lab = Lab(browser, dark=dark)
     try:
-        page = lab.notebook(cells, "film.ipynb", width=WIDTH + 150, height=1800)
+        page = lab.notebook(cells, "film.ipynb", width=PAGE, height=1800)
         for i in range(SETUP + 1): page.run(i)
         film = Film(page, dark)
         film.take("learn.dashboard()", 1200)

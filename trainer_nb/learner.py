@@ -609,15 +609,16 @@ class TuningMixin(TrainerBase):
                 mode: str = "exp",                  # or "linear"
                 stop_factor: float | None = 4.0,    # stop at this multiple of the lowest mean loss; None: only if it is not finite
                 # names, or functions of (rates, losses)
-                suggest: str | Callable | Iterable[str | Callable] = ("valley", "slide", "minimum", "steep")
+                suggest: str | Callable | Iterable[str | Callable] = ("valley", "slide", "minimum", "steep"),
+                trial_steps: int | None = None      # steps of each trial with a candidate; None: chosen; 0: no trials
                ):
-        """Try increasing learning rates without leaving a trace; return the
-        losses, and the rates that the rules suggest.
+        """Try increasing learning rates, and train shortly with some candidates, without leaving a trace; return the
+        losses, the suggestion, which apply() sets, and the rates of the rules.
         Raise `InvalidOperation` in the middle of a step."""
         from trainer_nb.tune.lr_finder import lr_find
         begin_run(self)
         def progress(n: int): return search_progress(self.run_state, n)
-        return lr_find(self, start, end, num_steps, mode, stop_factor, suggest, progress)
+        return lr_find(self, start, end, num_steps, mode, stop_factor, suggest, trial_steps, progress)
 
     @checked
     @exclusive
@@ -712,13 +713,14 @@ class RecordingMixin(TrainerBase):
         self,
         # of a checkpoint, also one of the Trainer's, or a repository of the Hub; True: the newest in output_dir
         folder: str | Path = True,
+        unpickle: bool = False,  # read the files of DeepSpeed's engine, which can run code; only of a source that you trust
     ):
         """Resume from a checkpoint, with a warning for each difference.
         Raise ValueError, and change nothing, if the run cannot resume from it here."""
         from trainer_nb.state.hub import find_checkpoint
         from trainer_nb.state.resume import load_checkpoint
         begin_run(self)
-        return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder, find_checkpoint))
+        return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder, find_checkpoint, unpickle))
 
     @property
     def hub_model_id(self) -> str | None:

@@ -5,7 +5,7 @@ import pytest
 
 from conftest import ROOT
 
-BENCHMARKS = ["overhead", "models", "evaluating", "tools", "saving", "watching", "views", "launching"]
+BENCHMARKS = ["overhead", "models", "evaluating", "tools", "saving", "watching", "views", "launching", "lr_find"]
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def load(monkeypatch):
     "Import a module of benchmarks/."
     monkeypatch.syspath_prepend(ROOT/"benchmarks")
     yield importlib.import_module
-    for name in ["harness", "insert", *BENCHMARKS]: sys.modules.pop(name, None)
+    for name in ["harness", "insert", "lr_tasks", *BENCHMARKS]: sys.modules.pop(name, None)
 
 
 def measured(tmp_path, name, *options, path=""):
@@ -60,6 +60,7 @@ TINY = {
     "evaluating": ["--fresh", "1", "--rounds", "1", "--blocks", "1", "--samples", "300", "--only", "trainer_nb", "--parts", "calls"],
     "tools": ["--fresh", "1", "--rounds", "1", "--only", "lr_find", "inspect"],
     "saving": ["--parts", "resume"],
+    "lr_find": ["--tasks", "develop", "--optimizers", "sgd", "--grid", "-2", "0", "--steps", "12"],
     "launching": ["--rounds", "1", "--fresh", "1", "--seconds", "0.1", "--parts", "steps", "--works", "tiny"],
 }
 

@@ -27,7 +27,7 @@ from ..device.weight_storage import check_placement, is_read_only, keep_training
 from ..device.weight_storage import weight_digest
 from .dataloaders import check_eval_data
 from .generate import align_special_tokens
-from .overrides import TrainerBase
+from .overrides import TrainerBase, call_create_optimizer
 from .rollback import weight_versions
 from .run_state import RunState, Task, record_act, run_modules
 from .snapshot import capture_snapshot, environment_info, num_train_samples
@@ -39,9 +39,10 @@ from ..optim.schedules import stretch_schedule
 # %% auto #0
 __all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'has_own_backward', 'check_engine_loss', 'existing_optimizers',
            'run_parameters', 'join_process_group', 'sync_weights', 'check_equal_lengths', 'prepare_data',
-           'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts', 'prepare_engine',
-           'prepare_optimizer', 'create_optimizer_and_schedule', 'suggest_idle_gpus', 'first_of',
-           'store_special_tokens', 'prepare', 'redistribute_data', 'compute_run_length', 'recompute_run_length']
+           'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts',
+           'create_engine_optimizer', 'prepare_engine', 'prepare_optimizer', 'create_optimizer_and_schedule',
+           'suggest_idle_gpus', 'first_of', 'store_special_tokens', 'prepare', 'redistribute_data',
+           'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/18_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
@@ -275,6 +276,25 @@ def check_deepspeed_parts(learner: TrainerBase, strategy: DeepSpeedModel):
             kind = "scheduler" if name.startswith("the schedule") else "optimizer"
             raise ValueError(f"deepspeed= has a section {kind!r}, which contradicts {name}; leave one of them out.")
 
+def create_engine_optimizer(learner: TrainerBase):
+    "Create the optimizer that DeepSpeed's engine takes over, unless the user has passed one."
+    run = learner.run_state
+    optimizer, scheduler = learner.optimizers
+    if type(learner).create_optimizer_and_scheduler is not TrainerBase.create_optimizer_and_scheduler:
+        create_optimizer_and_schedule(learner)
+        return
+    try:
+        run.optimizer = optimizer
+        run.optimizer = call_create_optimizer(learner)
+        # DeepSpeed drops them, and a schedule that is made before would have a rate for each
+        run.optimizer.param_groups[:] = [group for group in run.optimizer.param_groups if group["params"]]
+        check_optimizer(run, (optimizer, scheduler))
+    except BaseException:
+        run.optimizer = None
+        raise
+    if optimizer is not None and scheduler is None:
+        run.given_groups = group_settings(optimizer)
+
 def prepare_engine(learner: TrainerBase, strategy: DeepSpeedModel):
     "Build DeepSpeed's engine, which takes over the optimizer: an existing one, or one that its configuration describes."
     run = learner.run_state
@@ -284,12 +304,7 @@ def prepare_engine(learner: TrainerBase, strategy: DeepSpeedModel):
         strategy.release()
         strategy.forget()
     if run.optimizer is None and not strategy.makes_optimizer:
-        # its schedule is made here as well, for the optimizer with the model's parameters
-        if strategy.makes_schedule:
-            run.optimizer = learner.optimizers[0]
-            learner.create_optimizer()
-        else:
-            create_optimizer_and_schedule(learner)
+        create_engine_optimizer(learner)
     before = run.optimizer
     schedule = run.device.build_engine(None if strategy.makes_optimizer else before, run.state.max_steps)
     run.optimizer = strategy.optimizer

@@ -77,6 +77,7 @@ MIRRORED_VERBS: dict[str, Callable] = {
     "set": store_local_settings,
     "watch": lambda learner, _, *args, **kwargs: watch(learner, *args, **kwargs),
     "unwatch": lambda learner, _: unwatch(learner),
+    "lr_find": lambda learner, found, *args, **kwargs: found.attach(learner),
     "add_callback": lambda learner, _, callback: learner.run_state.callbacks.add_callback(callback),
 }
 

@@ -35,6 +35,7 @@ from .checkpoint_dirs import MANIFEST_NAME, clean_leftovers, find_latest_checkpo
 from .checkpoint_dirs import is_trainer_checkpoint, list_checkpoints, read_manifest
 from .checkpoint_dirs import verify_checkpoint
 from .data_fingerprint import describe_train_data
+from .engine_checkpoint import check_engine_checkpoint, is_engine_checkpoint, read_engine_checkpoint
 from .hf_checkpoint import read_trainer_checkpoint
 from .model_files import add_base_weights, read_weights_for_model
 
@@ -251,13 +252,14 @@ def load_checkpoint(
     learner: TrainerBase,
     place,  # a folder, or True for the newest
     find=resolve_checkpoint,  # returns the folder that is meant, on the main process; state.hub downloads it first
+    unpickle: bool = False,  # read pickled files of DeepSpeed
 ) -> ResumeReport:
     "Continue from a checkpoint; raise ValueError, with nothing changed, if that is not possible here."
     run = learner.run_state
     wait_for_save(run)
     prepare(learner)
     folder = run.device.world.run_on_main(lambda: find(learner, place))
-    snapshot = read_snapshot(learner, folder, everywhere=True)
+    snapshot = read_snapshot(learner, folder, unpickle, everywhere=True)
     check_run_not_open(run, folder, snapshot)
     then = checkpoint_info(snapshot).get("given", {})
     edits = edited_settings(then, run.given_settings)
@@ -301,10 +303,14 @@ def restart_epoch_data(run: RunState, snapshot: Snapshot) -> list[str]:
 # %% ../../nbs/07_state/09_resume.ipynb #7ddeeafa
 def read_snapshot(
     learner: TrainerBase, folder: Path,
+    unpickle: bool = False,  # as in load_checkpoint
     everywhere: bool = False,  # all processes call this; each one of a sharded run reads its shards if they are in files
 ) -> Snapshot:
     "Read the snapshot in a folder of either layout."
     run = learner.run_state
+    if is_engine_checkpoint(folder):
+        check_engine_checkpoint(run, folder, unpickle)
+        return read_engine_checkpoint(learner, folder)
     sharded = run.device.sharded_model if everywhere and run.device is not None else None
     if is_trainer_checkpoint(folder):
         snapshot = read_trainer_checkpoint(learner, folder)
