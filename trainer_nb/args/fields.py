@@ -334,7 +334,7 @@ class DistributedArgs:
         None, "True: each process holds a shard of every weight, of its gradient and of the optimizer state", bare=True
     )
     fsdp_config: dict | str | None = arg_field(
-        None, "which layers are wrapped, and how: a dict, or the path of a JSON file"
+        None, "how the model is sharded: a dict, the path of a JSON file, or accelerate's plugin"
     )
     deepspeed: dict | str | None = arg_field(None, "a DeepSpeed configuration: a dict, or the path of a JSON file")
     accelerator_config: dict | str | None = arg_field(
