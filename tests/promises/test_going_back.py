@@ -7,7 +7,8 @@ import warnings
 
 import pytest
 
-from going_back import AFTER, ITEMS, VERBS, look, straight
+from going_back import AFTER, BEFORE, ITEMS, VERBS, look, straight
+from trainer_nb import differences
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda f: f.__name__)
@@ -19,3 +20,16 @@ def test_a_run_goes_on_as_if_it_had_not_been_left(name, verb, tmp_path):
         learn = verb(make(), make, tmp_path)
         learn.step(AFTER)
     assert look(learn) == straight(name)
+
+
+def test_containers_that_went_back_twice():
+    "They hold the same in the same order, an OrderedDict too, whose order is apart from its entries."
+    learn = ITEMS["containers"]()
+    learn.step(BEFORE)
+    then = [repr(getattr(learn, name)) for name in ("window", "by_kind", "names", "ordered", "counts")]
+    for _ in range(2):
+        here = learn.snapshot()
+        learn.step(1)
+        learn.restore(here)
+        assert [repr(getattr(learn, name)) for name in ("window", "by_kind", "names", "ordered", "counts")] == then
+        assert not differences(here, learn.snapshot())

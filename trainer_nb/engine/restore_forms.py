@@ -149,8 +149,9 @@ def put_container(restore, form: dict, now):
     if not there: now = _new_container(form)
     now.clear()
     if kind in MAPPING_TYPES:
-        # Counter.update would count the pairs
-        dict.update(now, zip(keys, items))
+        # Counter.update would count the pairs, and dict.update would not tell an OrderedDict their order
+        for key, item in zip(keys, items):
+            now[key] = item
     elif kind == "set":
         now.update(items)
     else:
