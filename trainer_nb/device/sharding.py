@@ -560,8 +560,8 @@ class ShardedModel:
         if first:
             self._used.clear()
         if now != self._is_syncing:
+            # not set_is_last_backward: it would keep the order for prefetching, and gather a layer in vain
             self.model.set_requires_gradient_sync(now)
-            self.model.set_is_last_backward(now)
             self._is_syncing = now
         return nullcontext()
 
