@@ -6,7 +6,7 @@
     python benchmarks/launching.py --sizes 1 30 300    # models to bring home; 300 million parameters need 30 GB of memory
     python benchmarks/launching.py --parts steps --fresh 8 --works tiny   # processes started anew so many times
 
-It stands beside DistributedDataParallel by hand, started the same way. benchmarks/README.md describes how each figure
+It stands beside DistributedDataParallel by hand, or fully_shard for the works that are sharded, started the same way. benchmarks/README.md describes how each figure
 is measured. Each measurement imports what it needs, in a process of its own.
 """
 from __future__ import annotations
@@ -26,8 +26,10 @@ import time
 
 import harness
 
-# features, width, layers, batch of a process
+# features, width, layers, batch of a process; a work that ends in SHARDED is the same with FSDP, the model as one group
 WORKLOADS = {"tiny": (64, 192, 3, 32), "ten milliseconds": (512, 512, 6, 48)}
+SHARDED = ", sharded"
+WORKLOADS |= {name + SHARDED: size for name, size in WORKLOADS.items()}
 CLASSES, ROWS, LR, CLIP, LOG_EVERY = 10, 19_200, 1e-3, 1.0, 500
 
 
@@ -54,6 +56,9 @@ def make_data(work):
     return torch.utils.data.TensorDataset(x, (x @ torch.randn(features, CLASSES, generator=made)).argmax(1))
 
 
+def is_sharded(work): return str(work).endswith(SHARDED)
+
+
 def batch_of(work): return 4 if isinstance(work, int) else WORKLOADS[work][3]
 
 
@@ -61,14 +66,14 @@ def make_learner(work, folder=None):
     "A learner for that work: fused AdamW, clipping, a linear schedule; its log is written, and its ring of snapshots kept, as they come."
     import torch
     from trainer_nb import Learner
-    more = {"rewind_every": 0} if isinstance(work, int) else {}
+    more = {"rewind_every": 0} if isinstance(work, int) else {"fsdp": True} if is_sharded(work) else {}
     return Learner(make_model(work), train_dataset=make_data(work), loss_func=torch.nn.functional.cross_entropy, per_device_train_batch_size=batch_of(work),
                    max_steps=1_000_000, learning_rate=LR, weight_decay=0.0, optim="adamw_torch_fused", output_dir=folder, save_strategy="no",
                    use_cpu=True, disable_tqdm=True, **more)
 
 
 class ByHand:
-    "A DDP loop as one writes it; every so often the mean loss is fetched."
+    "A loop with DDP or FSDP as one writes it; every so often the mean loss is fetched."
     def __init__(self, work):
         import torch
         import torch.distributed as dist
@@ -77,7 +82,12 @@ class ByHand:
         from torch.utils.data.distributed import DistributedSampler
         torch.set_num_threads(1)
         dist.init_process_group("gloo")
-        self.rank, self.model = dist.get_rank(), DistributedDataParallel(make_model(work))
+        self.rank = dist.get_rank()
+        if is_sharded(work):
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.fsdp import fully_shard
+            self.model = fully_shard(make_model(work), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        else: self.model = DistributedDataParallel(make_model(work))
         data = make_data(work)
         self.sampler = DistributedSampler(data)
         self.loader = DataLoader(data, batch_size=batch_of(work), sampler=self.sampler)
@@ -107,7 +117,7 @@ class ByHand:
             self.done += 1
             if self.done % LOG_EVERY == 0:
                 self.dist.all_reduce(self.total)
-                self.logged.append((self.done, self.total.item() / LOG_EVERY / 2, norm.item()))
+                self.logged.append((self.done, self.total.item() / LOG_EVERY / 2, getattr(norm, "full_tensor", lambda: norm)().item()))
                 self.total.zero_()
 
 

@@ -86,17 +86,24 @@ class Results:
 
 
 def grid(results: Results, name: str, optimizer: str, seeds: list[int], span=None) -> dict[int, list[float]]:
-    "Return the losses of all seeds by power of the rate."
-    losses: dict[int, list[float]] = {}
+    """Return the losses by power of the rate: of the first seed for all rates, of all seeds for the best rate, its two
+    neighbours, and as many more as it takes until the best one is not at an end."""
+    def measure(k, some): return [results.get(train, name, optimizer, seed, 10 ** (k / 2))["loss"] for seed in some]
     first, last = span or GRIDS[optimizer]
-    def measure(k): losses[k] = [results.get(train, name, optimizer, seed, 10 ** (k / 2))["loss"] for seed in seeds]
-    for k in range(first, last + 1): measure(k)
+    alone = extended({k: measure(k, seeds[:1]) for k in range(first, last + 1)}, lambda k: measure(k, seeds[:1]), span)
+    best = best_of(alone)
+    near = {k: measure(k, seeds) for k in (best - 1, best, best + 1) if k in alone}
+    return dict(sorted((alone | extended(near, lambda k: measure(k, seeds), span)).items()))
+
+
+def extended(losses: dict[int, list[float]], measure, span) -> dict[int, list[float]]:
+    "Return the losses with those of further rates, until the best rate is not at an end."
+    least, most = span or WIDEST
     while True:
         best = best_of(losses)
-        if span: return dict(sorted(losses.items()))
-        if best == min(losses) > WIDEST[0]: measure(best - 1)
-        elif best == max(losses) < WIDEST[1]: measure(best + 1)
-        else: return dict(sorted(losses.items()))
+        if best == min(losses) > least: losses[best - 1] = measure(best - 1)
+        elif best == max(losses) < most: losses[best + 1] = measure(best + 1)
+        else: return losses
 
 
 def best_of(losses: dict[int, list[float]]) -> int:
@@ -107,7 +114,8 @@ def best_of(losses: dict[int, list[float]]) -> int:
 def compare(results: Results, name: str, optimizer: str, seeds: list[int], span=None) -> dict:
     "Return the best rate of the grid, and for each rule its rates and the ratios of the losses, seed by seed."
     losses = grid(results, name, optimizer, seeds, span)
-    best = best_of(losses)
+    # among the rates that all seeds have
+    best = best_of({k: row for k, row in losses.items() if len(row) == len(seeds)})
     found = [results.get(search, name, optimizer, seed) for seed in seeds]
     rules = {}
     for rule in RULES:

@@ -1,5 +1,8 @@
 "A cluster of Ray with nodes on this machine: Nodes, free_ports."
-import socket
+import os, socket
+
+# a token that Ray has left in the home folder belongs to another cluster
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 
 
 def free_ports(n):

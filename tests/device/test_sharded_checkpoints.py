@@ -1,9 +1,11 @@
 "Checkpoints of a sharded model in which each process has written its shards (torch.distributed.checkpoint, in safetensors files)."
-import json
+import json, os
 
 import pytest, torch
 
+import sharded
 from sharded import make, same_run
+from trainer_nb import Learner
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch"), pytest.mark.filterwarnings("ignore:.*Converting a tensor")]
 SHARDS = {"state_dict_type": "SHARDED_STATE_DICT"}
@@ -108,3 +110,20 @@ def full_disk(learn):
 def enough_space(learn):
     from torch.distributed.checkpoint import hf_storage
     hf_storage.HuggingFaceStorageWriter.write_data = learn.not_full
+
+
+class Own(Learner):
+    "Writes a file beside the model, as scripts for the Trainer do."
+    def save_model(self, output_dir=None, _internal_call=False):
+        super().save_model(output_dir, _internal_call)
+        if os.environ.get("RANK", "0") == "0":
+            with open(os.path.join(output_dir, "mine.txt"), "w") as f: f.write("mine")
+
+
+@pytest.mark.parametrize("config", [{}, pytest.param(SHARDS, marks=pytest.mark.slow)])
+def test_an_override_of_save_model_is_called_in_all_processes(tmp_path, monkeypatch, config):
+    "It gathers the weights, so one process alone would wait for the others."
+    monkeypatch.setattr(sharded, "Learner", Own)
+    learn = make(output_dir=str(tmp_path), save_strategy="steps", save_steps=2, max_steps=4, eval_strategy="no", fsdp_config=config, ddp_timeout=60)
+    with learn.launch(2): learn.train()
+    assert {"mine.txt", "model.safetensors", "run.json"} <= {p.name for p in (tmp_path / "checkpoint-2").iterdir()}

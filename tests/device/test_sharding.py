@@ -58,7 +58,7 @@ def test_the_trainers_settings_mean_what_they_mean_there():
     (dict(fsdp_config={"activation_checkpointing_offload": True}), "activation_checkpointing=True in fsdp_config"),
     (dict(fsdp_config={"state_dict_type": "LOCAL_STATE_DICT"}), "'FULL_STATE_DICT' or 'SHARDED_STATE_DICT'"),
     (dict(fsdp_config={"state_dict_type": "SHARDED_STATE_DICT"}, save_only_model=True), "save_only_model=True writes full weights"),
-    (dict(fsdp_config={"mixed_precision_policy": "int8"}), "with 'fp16', 'bf16', 'fp32'"), (dict(fsdp_config={"mixed_precision_policy": {"buffer_dtype": "bf16"}}), "'buffer_dtype': 'bf16'"),
+    (dict(fsdp_config={"mixed_precision_policy": "int8"}), "with 'fp16', 'bf16', 'fp32'"), (dict(fsdp_config={"mixed_precision_policy": {"buffer_dtype": "bf16"}}), "'buffer_dtype': 'bfloat16'"),
     (dict(fsdp_config={"dp_shard_size": True}), "a number of processes"), (dict(fsdp_config={"ignored_modules": "head"}), "ignored_modules"),
     (dict(fsdp_config={"sharding_strategy": "NO_SHARD"}), "leave fsdp out"), (dict(fsdp_config={"xla": True}), "XLA"), (dict(fsdp_config={"mesh": 2}), "no key 'mesh'"),
     (dict(fsdp="full_shard", fsdp_config={"reshard_after_forward": False}), "contradict"),

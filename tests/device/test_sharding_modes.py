@@ -1,5 +1,5 @@
 "The modes of a sharded model, each with the same numbers as without it and the same exactness: host offload, data types, recomputed layers, compilation, hybrid sharding, experts, generation, adapters."
-import math, os, signal, tempfile, threading, time
+import math, os, signal, subprocess, sys, tempfile, threading, time
 
 import pytest, torch
 from safetensors.torch import load_file
@@ -335,3 +335,31 @@ def test_adapters(tmp_path, config):
     again = adapted(per_device_train_batch_size=4, fsdp=True, fsdp_config=config, output_dir=str(tmp_path/"out"), save_strategy="no")
     with again.launch(2): again.load_checkpoint(tmp_path/"out"/"checkpoint-2"); again.train()
     same_run(many, again)
+
+
+# ---- loading
+
+SCRIPT = """
+import os, sys
+sys.path[:0] = [{tests!r}]
+from sharded import *
+import torch.distributed as dist
+learn = make(eval_strategy="no", fsdp_config={{"cpu_ram_efficient_loading": True}})
+assert os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "true"
+if os.environ["RANK"] == "1":
+    for p in learn.model.parameters(): p.data.fill_(float("nan"))
+learn.train()
+if dist.get_rank() == 0: print("losses", [float(r.loss) for r in learn.history])
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_only_rank_0_has_read_the_weights(tmp_path):
+    "The others have memory of any content, as transformers' from_pretrained leaves it."
+    (tmp_path / "script.py").write_text(SCRIPT.format(tests=os.path.dirname(os.path.dirname(__file__))))
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "script.py"], cwd=tmp_path, capture_output=True, text=True,
+                          env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)})
+    like = make(eval_strategy="no")
+    like.launch(2, train=True)
+    assert f"losses {[float(r.loss) for r in like.history]}" in done.stdout, done.stdout + done.stderr

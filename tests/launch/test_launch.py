@@ -455,3 +455,19 @@ def test_a_learner_that_is_forgotten_or_freed():
     del learn
     gc.collect()
     assert all(map(is_gone, found))
+
+
+@pytest.mark.slow
+def test_a_rate_is_found_and_applied_there():
+    "Trials leave no trace on any process; apply() sets the rate on all of them, and is recorded."
+    learn = make(num_train_epochs=2)
+    with learn.launch(2):
+        learn.step(2)
+        before = learn.run_on_all(lambda learn: [p.sum().item() for p in learn.model.parameters()])
+        found = learn.lr_find(num_steps=12, start=1e-4, end=1)
+        assert len(found.trials) > 1 and found.steps == len(found.rates) + sum(trial.steps for trial in found.trials)
+        assert learn.run_on_all(lambda learn: [p.sum().item() for p in learn.model.parameters()]) == before
+        found.suggestion = 0.02   # whatever the trials say
+        found.apply()
+        assert found.setting[0] == "lr" and learn.run_on_all(lambda learn: learn.optimizer.param_groups[0]["lr"]) == [pytest.approx(0.02)] * 2
+    assert "set" in [e["act"] for e in learn.journal]

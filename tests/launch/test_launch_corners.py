@@ -518,7 +518,7 @@ def test_arguments_for_several_machines_are_refused():
     "The error names the argument and the command to type; nothing has been started. An older name is understood."
     learn = make()
     for name, value in dict(num_nodes=2, node_rank=1, master_addr="10.0.0.1", master_port=29500, rdzv_endpoint="10.0.0.1:1", timeout=5).items():
-        with pytest.raises(TypeError, match=f"takes no {name}: .*this machine only.*torchrun --nnodes 2.*accelerate launch"): learn.launch(2, **{name: value})
+        with pytest.raises(TypeError, match=f"takes no {name}: .*this machine only, or with cluster=.ray. .*torchrun --nnodes 2.*accelerate launch"): learn.launch(2, **{name: value})
     assert learn.processes is None and not acts(learn)
     with pytest.warns(UserWarning, match="hear=. is an older name: give output="), pytest.raises(ValueError, match="output='al'"): learn.launch(2, hear="al")
 

@@ -161,17 +161,12 @@ def test_a_folder_that_is_being_made_is_not_removed(tmp_path, monkeypatch):
     class Looks(serialization.FileClaim):
         depth = 0
         def __init__(self, path):
-            if Looks.depth:
-                super().__init__(path)
-                return
-            Looks.depth += 1
-            # the file is there, and not locked yet
-            path.touch()
-            claims = dict(serialization._CLAIMS)
-            serialization._CLAIMS.clear()
-            serialization.remove_dead_folders(str(tmp_path))
-            serialization._CLAIMS.update(claims)
-            Looks.depth -= 1
+            if not Looks.depth:
+                Looks.depth += 1
+                # the file is there, and not locked yet
+                path.touch()
+                serialization.remove_dead_folders(str(tmp_path))
+                Looks.depth -= 1
             super().__init__(path)
     monkeypatch.setattr(serialization, "FileClaim", Looks)
     folder = serialization.make_scratch_folder(str(tmp_path))

@@ -190,7 +190,7 @@ def test_a_failed_push_is_said_and_repeated(hub, tmp_path, status):
         learn.train()
     said = [str(w.message) for w in said if "pushed" in str(w.message)]
     assert len(said) == 1 and said[0].startswith(f"checkpoint-2 could not be pushed to the Hub ({status}") and "learn.push_to_hub()" in said[0]
-    assert {401: "`hf auth login`", 403: "settings/tokens", 404: "learn.init_hf_repo()", 500: "has a problem at present"}[status] in said[0]
+    assert {401: "`hf auth login`", 403: "settings/tokens", 404: "learn.init_hf_repo()", 500: "failed; try again later"}[status] in said[0]
     assert "\n" not in said[0]
     # the first one is contained in the second, except for its checkpoint
     assert hub.messages() == ["Training in progress, step 2, checkpoint"] + [f"Training in progress, step {i}{more}" for i in (4, 6) for more in ("", ", checkpoint")]
@@ -735,8 +735,11 @@ def test_what_a_killed_process_left_is_removed(hub, tmp_path):
 @pytest.mark.slow
 def test_two_processes_push_once(hub, tmp_path):
     learn = make(tmp_path/"out", hub_strategy="checkpoint", hub_always_push=True)
+    hub.fail = lambda method, path: time.sleep(0.3) if "/commit/" in path else None
     with learn.launch(2):
         learn.train()
+        # the end of training waits for the last push
+        assert len(hub.commits) == 6
         learn.push_to_hub("From here")
     assert hub.messages() == [f"Training in progress, step {i}{more}" for i in (2, 4, 6) for more in ("", ", checkpoint")] + ["From here"]
     assert hub.files("me/out")["model.safetensors"] == (tmp_path/"out"/"model.safetensors").read_bytes() == (tmp_path/"out"/"checkpoint-6"/"model.safetensors").read_bytes()

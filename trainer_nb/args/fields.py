@@ -5,6 +5,7 @@
 # %% ../../nbs/02_args/00_fields.ipynb #1b0f7889
 from __future__ import annotations
 
+import argparse
 import os
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum, StrEnum
@@ -15,16 +16,24 @@ import torch
 
 # %% auto #0
 __all__ = ['EXTRA_TYPES', 'ENUM_FIELDS', 'OPTIMIZER_NAMES', 'SCHEDULE_NAMES', 'TARGETED_OPTIMIZERS', 'METRIC_SCHEDULES',
-           'LOG_LEVELS', 'TRACKERS', 'TRANSFORMERS_TRACKERS', 'CHOICES', 'FIELD_GROUPS', 'DefaultText', 'arg_field',
-           'field_default', 'is_given', 'mark_in_json', 'field_types', 'Choice', 'IntervalStrategy', 'SaveStrategy',
-           'HubStrategy', 'SchedulerType', 'OptimizerNames', 'to_builtin', 'dtypes_to_names', 'DurationArgs',
-           'OptimizationArgs', 'PrecisionArgs', 'MemoryArgs', 'DistributedArgs', 'LoggingArgs', 'EvaluationArgs',
-           'GenerationArgs', 'CheckpointingArgs', 'HubArgs', 'DataArgs', 'ScriptArgs']
+           'LOG_LEVELS', 'TRACKERS', 'TRANSFORMERS_TRACKERS', 'CHOICES', 'FIELD_GROUPS', 'DefaultText', 'StoreGiven',
+           'arg_field', 'field_default', 'is_given', 'mark_in_json', 'field_types', 'Choice', 'IntervalStrategy',
+           'SaveStrategy', 'HubStrategy', 'SchedulerType', 'OptimizerNames', 'to_builtin', 'dtypes_to_names',
+           'DurationArgs', 'OptimizationArgs', 'PrecisionArgs', 'MemoryArgs', 'DistributedArgs', 'LoggingArgs',
+           'EvaluationArgs', 'GenerationArgs', 'CheckpointingArgs', 'HubArgs', 'DataArgs', 'ScriptArgs']
 
 # %% ../../nbs/02_args/00_fields.ipynb #cc957b19
 class DefaultText(str):
     """Mark a text as the default of its field: a copy of the arguments, field by field, is as little a request for it as
     the original."""
+
+class StoreGiven(argparse.Action):
+    "Store a value of a command line. Without one the value is None: argparse would make a given text of a default."
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.default = None
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, values)
 
 def arg_field(
     default: Any,  # default value; a list or dictionary is copied for each object
@@ -38,13 +47,13 @@ def arg_field(
         metadata |= {"nargs": "?", "const": True}
     if isinstance(default, (list, dict)): return field(default_factory=default.copy, metadata=metadata)
     if isinstance(default, DefaultText):
-        # parsers of command lines pass None on as it is, and a text as one that was given
-        return field(default=None, metadata=metadata | {"default": default})
+        # transformers' parser passes it on to argparse
+        metadata["action"] = StoreGiven
     return field(default=default, metadata=metadata)
 
 def field_default(f: Field) -> Any:
     "Return the default of a field."
-    return f.default_factory() if f.default_factory is not MISSING else f.metadata.get("default", f.default)
+    return f.default_factory() if f.default_factory is not MISSING else f.default
 
 def is_given(value: Any, default: Any) -> bool:
     "Return whether a value is another one than the default, or the default that was asked for."
@@ -325,7 +334,7 @@ class DistributedArgs:
         None, "True: each process holds a shard of every weight, of its gradient and of the optimizer state", bare=True
     )
     fsdp_config: dict | str | None = arg_field(
-        None, "which layers are wrapped, and how: a dict, or the path of a JSON file"
+        None, "how the model is sharded: a dict, the path of a JSON file, or accelerate's plugin"
     )
     deepspeed: dict | str | None = arg_field(None, "a DeepSpeed configuration: a dict, or the path of a JSON file")
     accelerator_config: dict | str | None = arg_field(

@@ -330,7 +330,7 @@ def read_fsdp_plugin(plugin: Any) -> dict[str, Any]:
     "Return the options of accelerate's FullyShardedDataParallelPlugin; raise ValueError for a function as a policy."
     policy = plugin.auto_wrap_policy
     named = {"transformer_auto_wrap_policy": WRAP_POLICIES[0], "size_based_auto_wrap_policy": WRAP_POLICIES[1]}
-    name = getattr(policy, "__name__", None)
+    name = getattr(policy, "__name__", "")
     if policy is not None and name not in named:
         raise ValueError(
             "fsdp_config is a plugin whose auto_wrap_policy is a function; give the name of a policy, with"
@@ -563,7 +563,8 @@ def convert_sharding(args: TrainingArguments) -> None:
     "Set `fsdp` and `fsdp_config` from the launcher's environment, and convert the latter to plain values."
     launched = None if is_fsdp_enabled(args.fsdp) or args.fsdp_config else fsdp_config_from_environment()
     if launched is not None:
-        args.fsdp = True
+        # the field's type is that of the Trainer
+        args.fsdp = True  # type: ignore[assignment]
         args.fsdp_config = launched
     # a path, or an object; a policy in a dictionary may be an object
     is_plain = isinstance(args.fsdp_config, dict) and "mixed_precision_policy" not in args.fsdp_config

@@ -30,7 +30,7 @@ from .unused_parameters import GradientMessage, LayerOrder, UnusedParameters
 from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
 
 # %% auto #0
-__all__ = ['NO_CONTEXT', 'mixed_precision', 'check_fp16', 'should_use_cpu', 'kwargs_handlers', 'make_world',
+__all__ = ['NO_CONTEXT', 'NO_GROUP', 'mixed_precision', 'check_fp16', 'should_use_cpu', 'kwargs_handlers', 'make_world',
            'leave_process_group_at_exit', 'leave_process_group', 'abort_collectives', 'unwrap',
            'make_deepspeed_accelerator', 'IsolatedAccelerator', 'fills_in_gradients', 'ignored_by_ddp',
            'ReplicatedModel', 'Device', 'AsyncHostCopy', 'copy_in_stream_order', 'empty_device_cache']
@@ -261,6 +261,8 @@ class IsolatedAccelerator:
 
 # %% ../../nbs/04_device/05_accelerator.ipynb #n42f1dc4
 NO_CONTEXT = nullcontext()
+# instead of a number of exchanges
+NO_GROUP = -2
 _DDP_IGNORED = "_ddp_params_and_buffers_to_ignore"   # the attribute that DDP reads
 
 def fills_in_gradients(args: TrainingArguments) -> bool:
@@ -289,14 +291,14 @@ class ReplicatedModel:
         message: GradientMessage | None = None,  # that was registered while the model was wrapped
     ):
         self.wrapped = wrapped
-        self.message = message
+        self.message = message if isinstance(wrapped, DistributedDataParallel) else None
         self._world = world
         own = None if message is None else message.slot
         self._requires_grad = [p.requires_grad for p in wrapped.parameters() if p is not own]
         self._is_averaged = isinstance(wrapped, DistributedDataParallel)
         self._unused: UnusedParameters | None = None
         if self._is_averaged and fills_in_gradients(args):
-            self._unused = UnusedParameters(wrapped, args.ddp_find_unused_parameters is False, message)
+            self._unused = UnusedParameters(wrapped, args.ddp_find_unused_parameters is False, self.message)
 
     def sync_context(
         self,
@@ -599,9 +601,9 @@ class Device:
         return self._strategy.broadcast_parameters()
 
     def num_collectives(self) -> int:
-        "Return the number of exchanges between processes: equal if they are in sync; -1 after the last one."
+        "Return the number of exchanges between processes: equal if they are in sync; NO_GROUP after they were aborted."
         if self.world.is_single_process: return 0
-        if not torch.distributed.is_initialized(): return -1
+        if not torch.distributed.is_initialized(): return NO_GROUP
         return torch.distributed.group.WORLD._get_sequence_number_for_group()
 
     def reshard(self):

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -27,6 +27,10 @@ __all__ = ['Outline', 'UNSUPPORTED_STRATEGIES', 'is_dtensor', 'is_partitioned', 
            'require_several_processes', 'require_unsharded', 'wrapped_layers', 'check_shardable', 'num_shards',
            'make_mesh', 'precision_policy', 'shard_in_place', 'ShardedModel', 'unscale_shards',
            'clip_sharded_grad_norm']
+
+# %% ../../nbs/04_device/01_sharding.ipynb #e6e8d716
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 # %% ../../nbs/04_device/01_sharding.ipynb #08c909b8
 def is_dtensor(t: torch.Tensor) -> bool:
@@ -474,7 +478,7 @@ class ShardedModel:
         return [m for m in self._modules if m is not self.model]
 
     @property
-    def example(self) -> torch.Tensor:
+    def example(self) -> DTensor:
         "Return a sharded parameter, from which the arrangement of all is known."
         return next(p for p in self.model.parameters() if is_sharded(p))
 
@@ -485,8 +489,9 @@ class ShardedModel:
         # as the first forward pass does
         self.model._get_fsdp_state()._lazy_init()
         for m in self._modules:
-            # torch makes them when they are gathered first, and keeps them
+            # torch makes them when they are gathered first, and keeps them without their memory
             m.unshard()
+            m.reshard()
         for p in self._sharded_parameters():
             gathered = p._unsharded_param
             if not gathered.is_floating_point(): continue
@@ -498,7 +503,6 @@ class ShardedModel:
                 gathered.register_post_accumulate_grad_hook(lambda _, index=index: self._used.add(index))
             )
             gathered.requires_grad_(requires_grad)
-        self.reshard()
         return handles
 
     def _groups(self) -> list:
@@ -556,8 +560,8 @@ class ShardedModel:
         if first:
             self._used.clear()
         if now != self._is_syncing:
+            # not set_is_last_backward: it would keep the order for prefetching, and gather a layer in vain
             self.model.set_requires_gradient_sync(now)
-            self.model.set_is_last_backward(now)
             self._is_syncing = now
         return nullcontext()
 

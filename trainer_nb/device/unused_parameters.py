@@ -144,6 +144,7 @@ class GradientMessage:
         if self.loss_before is not None:
             loss = self.loss_before + loss
         message = torch.zeros_like(self.slot, requires_grad=False)
+        # without a synchronization: a tensor is on the device, and a number is filled in there
         message[0] = loss.reshape(()) if isinstance(loss, torch.Tensor) else loss
         if self.count is not None:
             message[1] = self.count // _COUNT_BASE

@@ -219,7 +219,7 @@ def _check_read_only(run: RunState, walk: ModuleWalk, there: dict[str, str]):
     for n in sorted({*here, *there}):
         if here.get(n) == there.get(n): continue
         raise ValueError(
-            f"{n.split('/', 1)[1]!r} of the base model is not what it was: a snapshot holds only a digest of a quantized or"
+            f"{n.split('/', 1)[1]!r} of the base model differs: a snapshot holds only a digest of a quantized or"
             " offloaded weight, and cannot restore it. Load the base again, from the same files and with the same"
             " quantization_config= and device_map=, attach the adapters, and make a new Learner."
         )

@@ -9,6 +9,7 @@ from typing import NamedTuple, NoReturn, Protocol
 
 from ..core.errors import Paused, warn
 from ..core.history import Place
+from ..device.accelerator import NO_GROUP
 from ..engine.overrides import TrainerBase
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.snapshot import merge_snapshots
@@ -133,6 +134,8 @@ def have_same_status(remote: RestartableRun, learner: TrainerBase) -> bool:
     call = remote.processes.call(make_result)
     if not call.wait(10) or find_root_failure(dict(call.outcomes)): return False
     statuses = [outcome.result.status for _, outcome in sorted(call.outcomes.items())]
+    # they cannot exchange anything any more
+    if any(s.pending[-1] == NO_GROUP for s in statuses): return False
     if len({(s.step, s.fields["cursor"], s.corrupted, s.pending) for s in statuses}) > 1: return False
     remote.apply_status(learner, statuses[0])
     return True

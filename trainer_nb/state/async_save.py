@@ -30,6 +30,7 @@ from ..engine.snapshot_fields import FIELD_KEEPERS
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import run_tasks_now
 from ..device.collectives import MainProcessFailed
+from ..device.sharding import ShardedModel
 from .checkpoint import ShardFiles, collect_checkpoint, saves_itself, write_checkpoint, write_shards
 from .checkpoint_dirs import MANIFEST_NAME, CorruptCheckpoint, atomic_directory, fsync_path
 from .checkpoint_dirs import invalidate, invalidate_abandoned, list_checkpoints, move_aside
@@ -218,9 +219,12 @@ def save_checkpoint_async(
             snapshot = capture_snapshot(run, saver.spare, ("model",), beside=not is_in_train_mode(run.optimizer))
     else:
         snapshot = capture_snapshot(run, saver.spare, tuple(FIELD_KEEPERS), beside=True)
+    # an override may gather the weights, for which all processes are needed
+    live = save_to_temp_dir(learner) if sharded and overrides_save(learner) else None
     shards = None
-    if run.device.sharded_model is not None and run.device.sharded_model.config.separate_files:
-        shards = stage_shards(run, snapshot, place)
+    model = run.device.sharded_model
+    if model is not None and model.config.separate_files:
+        shards = stage_shards(run, model, snapshot, place)
         left = {n: t for n, t in snapshot.tensors.items() if n not in snapshot.shapes}
         snapshot = Snapshot(left, snapshot.values | {"shapes": {}})
     elif sharded:
@@ -231,7 +235,7 @@ def save_checkpoint_async(
     # after the snapshot, which must not contain the event of the push
     push = run.uploader.plan_push(learner, place) if own and run.uploader is not None else None
     try:
-        work = make_checkpoint_writer(learner, snapshot, place, own, push, shards, engine_files)
+        work = make_checkpoint_writer(learner, snapshot, place, own, push, shards, engine_files, live)
         saver.start(work, snapshot, place.parent, undo)
     except BaseException:
         if push is not None:
@@ -241,7 +245,7 @@ def save_checkpoint_async(
         wait_for_save(run)
     return place
 
-def stage_shards(run: RunState, snapshot: Snapshot, place: Path) -> ShardFiles:
+def stage_shards(run: RunState, model: ShardedModel, snapshot: Snapshot, place: Path) -> ShardFiles:
     "Write the shards of all processes beside a checkpoint's folder. Raise SaveFailed in all of them if one cannot."
     folder = place.parent / f".{place.name}.shards-{run.history.run_id}"
     def make():
@@ -251,7 +255,7 @@ def stage_shards(run: RunState, snapshot: Snapshot, place: Path) -> ShardFiles:
         folder.mkdir(parents=True)
     try:
         run.device.world.run_on_main(make)
-        return write_shards(snapshot, run.device.sharded_model.example, folder, run.device.world)
+        return write_shards(snapshot, model.example, folder, run.device.world)
     except (OSError, MainProcessFailed) as error:
         raise SaveFailed(describe_save_failure(place, error)) from error
 
@@ -336,6 +340,7 @@ def make_checkpoint_writer(
     push=None,  # called with the complete folder before older ones are deleted, or with None if it cannot be written
     shards: ShardFiles | None = None,  # already written
     engine_files: Path | None = None,  # a folder with files of DeepSpeed's engine, which go into the checkpoint
+    live=None,  # as returned by save_to_temp_dir, if that was called in all processes
 ):
     "Return a function that writes a checkpoint and raises SaveFailed with a one-sentence cause."
     run = learner.run_state
@@ -354,9 +359,10 @@ def make_checkpoint_writer(
     package = collect_checkpoint(
         run, snapshot, get_processor(learner), {"only_model": True} if run.args.save_only_model else None, about
     )
-    package = package._replace(shards=shards)
+    if live is None and overrides_save(learner):
+        live = save_to_temp_dir(learner)
+    package = package._replace(shards=shards, live=package.live if live is None else live)
     settings = args_to_json(run.args)
-    if overrides_save(learner): package = package._replace(live=save_to_temp_dir(learner))
     def work():
         written = None
         try:

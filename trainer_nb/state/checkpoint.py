@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
 
@@ -33,6 +33,10 @@ __all__ = ['SHARD_FOLDER', 'CHECKPOINT_SCHEMA', 'MAX_LOG_ROWS', 'state_dict_entr
            'ShardFiles', 'write_shards', 'read_shards', 'CheckpointContents', 'collect_checkpoint', 'write_state_file',
            'encode_values', 'write_checkpoint', 'place_shards', 'write_model', 'locate_written_tensors', 'base_digests',
            'write_run_state', 'check_schema', 'verify_resumable', 'read_checkpoint', 'read_snapshot_files']
+
+# %% ../../nbs/07_state/03_checkpoint.ipynb #3bc666c0
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #2eb93522
 def state_dict_entries(
@@ -141,7 +145,7 @@ class ShardFiles(NamedTuple):
     folder: Path  # beside the checkpoint, to be moved into it
     names: dict[str, tuple[str, tuple[int, ...]]]  # name in the snapshot -> data type and full shape
 
-def _distributed(parts: dict[str, torch.Tensor], shapes: dict, like: torch.Tensor) -> dict[str, torch.Tensor]:
+def _distributed(parts: dict[str, torch.Tensor], shapes: dict, like: DTensor) -> dict[str, torch.Tensor]:
     "Return shards as tensors of which torch knows where they belong."
     from torch.distributed.tensor import DTensor
     return {
@@ -152,7 +156,7 @@ def _distributed(parts: dict[str, torch.Tensor], shapes: dict, like: torch.Tenso
 
 def write_shards(
     snapshot: Snapshot,  # with shards
-    like: torch.Tensor,  # a sharded parameter of the model
+    like: DTensor,  # a sharded parameter of the model
     folder: Path,  # empty, visible to all processes
     world: World,  # all its processes must call this
 ) -> ShardFiles:
@@ -174,7 +178,7 @@ def write_shards(
 def read_shards(
     folder: Path,
     names: dict,  # as of `ShardFiles`
-    like: torch.Tensor | None,  # a sharded parameter: return the shards of this process; None: full tensors
+    like: DTensor | None,  # a sharded parameter: return the shards of this process; None: full tensors
     world: World,  # with `like`, all its processes must call this
 ) -> dict[str, torch.Tensor]:
     "Read the tensors that several processes have written, in as many processes as there are now."
@@ -259,9 +263,12 @@ def write_checkpoint(package: CheckpointContents, folder: Path):
 def place_shards(package: CheckpointContents, shards: ShardFiles, folder: Path) -> dict:
     "Move the files of all processes into a checkpoint, and write what is needed to make the model; return an empty dict."
     shutil.move(shards.folder, folder / SHARD_FOLDER)
-    for part in (getattr(package.model, "config", None), package.processing_class):
+    parts: list[Any] = [getattr(package.model, "config", None), package.processing_class]
+    for part in parts:
         if hasattr(part, "save_pretrained"):
             part.save_pretrained(folder)
+    if package.live is not None:
+        shutil.copytree(package.live.name, folder, dirs_exist_ok=True)
     return {}
 
 def write_model(package: CheckpointContents, folder: Path) -> dict:
@@ -343,7 +350,7 @@ def verify_resumable(folder: Path) -> dict:
 
 def read_checkpoint(
     folder: str | Path,
-    like: torch.Tensor | None = None,  # as for `read_shards`; every process has to call this then
+    like: DTensor | None = None,  # as for `read_shards`; every process has to call this then
     world: World = SINGLE_PROCESS,
 ) -> Snapshot:
     "Read the snapshot in a folder without unpickling; raise CorruptCheckpoint if the folder is incomplete or altered."
@@ -353,7 +360,7 @@ def read_checkpoint(
 
 def read_snapshot_files(
     folder: Path, written: dict,
-    like: torch.Tensor | None = None,  # as for `read_shards`
+    like: DTensor | None = None,  # as for `read_shards`
     world: World = SINGLE_PROCESS,
 ) -> Snapshot:
     "Return the snapshot that run.json describes."

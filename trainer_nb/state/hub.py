@@ -42,9 +42,10 @@ __all__ = ['TOKEN_NAMES', 'PushFailed', 'hub_client', 'status_code', 'is_unreach
            'no_progress_bars', 'warn_quietly', 'get_uploader', 'pop_token', 'set_token', 'leave_repository',
            'place_in_hub', 'open_branch_repository', 'check_access', 'open_repository', 'ensure_repository',
            'announce_repository', 'rename_repository', 'WritesCard', 'plan_push', 'pushed_settings', 'draft_card',
-           'push_message', 'push_checkpoint', 'finish_pushes', 'begin_push', 'save_and_push', 'warn_unpushed',
-           'add_model_tags', 'await_push', 'wait_for_future', 'Repository', 'parse_repository', 'describe_read_failure',
-           'find_checkpoint', 'download_checkpoint', 'newest_checkpoint', 'describe_checkpoint']
+           'push_message', 'push_checkpoint', 'is_pushing', 'wait_for_processes', 'finish_pushes', 'begin_push',
+           'save_and_push', 'warn_unpushed', 'add_model_tags', 'await_push', 'wait_for_future', 'Repository',
+           'parse_repository', 'describe_read_failure', 'find_checkpoint', 'download_checkpoint', 'newest_checkpoint',
+           'describe_checkpoint']
 
 # %% ../../nbs/07_state/19_hub.ipynb #83f540f1
 class PushFailed(RuntimeError):
@@ -66,10 +67,10 @@ def is_unreachable(error: BaseException) -> bool:
 
 _REMEDIES = {  # status: what it means and what to type
     401: "the access token is missing, wrong or expired; `hf auth login` stores a new one, or give hub_token=",
-    403: "the access token may not do this; make one that may write at {endpoint}/settings/tokens, and give hub_token="
-         " or call `hf auth login`",
-    404: "it is not there, or not for this access token; learn.init_hf_repo() creates it, and hub_model_id='owner/name'"
-         " names another one",
+    403: "the access token has no write permission; create one that has it at {endpoint}/settings/tokens, and give"
+         " hub_token= or call `hf auth login`",
+    404: "the repository does not exist, or the access token has no access to it; learn.init_hf_repo() creates it,"
+         " and hub_model_id='owner/name' names another one",
     413: "the files are too large for one request; `pip install hf_xet` uploads them in parts",
     429: "these are too many requests for the Hub; save less often, or push with hub_strategy='end'",
 }
@@ -85,7 +86,7 @@ def describe_push_failure(error: BaseException, repo_id: str) -> str:
     if status in _REMEDIES:
         return f"{status} for {repo_id}: {_REMEDIES[status].format(endpoint=constants.ENDPOINT)}"
     if status is not None and status >= 500:
-        return f"{status}: {constants.ENDPOINT} has a problem at present"
+        return f"{status}: {constants.ENDPOINT} failed; try again later"
     if status is not None:
         return f"{status} for {repo_id}: {first_line(getattr(error, 'server_message', None) or error)}"
     if is_unreachable(error):
@@ -652,11 +653,28 @@ def push_checkpoint(
         )
 
 # %% ../../nbs/07_state/19_hub.ipynb #c5e85862
+def is_pushing(learner: TrainerBase) -> bool:
+    "Return whether this process pushes a run."
+    uploader = cast(Uploader | None, learner.run_state.uploader)
+    return uploader is not None and not uploader.is_done()
+
+def wait_for_processes(run: RunState) -> bool:
+    "Wait for the pushes of the processes that have the run; return False if an interrupt ended the waiting."
+    remote = run.remote_run
+    learner = None if run.learner is None else run.learner()
+    if remote is None or learner is None or not run.args.push_to_hub: return True
+    while any(remote.run_on_all(learner, is_pushing)):
+        time.sleep(0.1)
+        if run.interrupts.pressed:
+            run.interrupts.acknowledge()
+            return False
+    return True
+
 def finish_pushes(run: RunState) -> None:
     "Wait for the pushes of a run; warn if the last checkpoint was not pushed."
     uploader = cast(Uploader | None, run.uploader)
     if uploader is None or uploader.pid != os.getpid(): return
-    if not uploader.wait(run.interrupts):
+    if not (wait_for_processes(run) and uploader.wait(run.interrupts)):
         print("The push goes on in the background; learn.push_to_hub() waits for it and pushes again.", flush=True)
     if uploader.skipped is not None and run.finished:
         skipped, uploader.skipped = uploader.skipped, None
@@ -789,7 +807,8 @@ def describe_read_failure(error: BaseException, repo_id: str) -> str:
     if type(error).__name__ == "RevisionNotFoundError": return f"{repo_id} has no such branch or commit"
     if status_code(error) in (401, 403, 404):
         return (
-            f"{status_code(error)}: it is not there, or not for this access token; check the name, and `hf auth login`"
+            f"{status_code(error)}: the repository does not exist, or the access token has no access to it; check the"
+            " name, and `hf auth login`"
             " stores a token that may read it"
         )
     return describe_push_failure(error, repo_id)

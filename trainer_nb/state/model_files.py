@@ -158,9 +158,9 @@ def add_base_weights(run: RunState, snapshot: Snapshot) -> Snapshot:
         match = next((t for t in candidates if tensor_digest(t) == said), None)
         if match is None:
             raise ValueError(
-                f"The adapters of this checkpoint were trained beside another base model: {name.split('/', 1)[1]!r} is"
-                " not what it was. Make the model with the base that it had; one with random weights needs the same"
-                " seed before it is made."
+                f"The adapters of this checkpoint were trained on another base model: {name.split('/', 1)[1]!r}"
+                " differs. Load the base of the checkpoint; one with random weights needs the same seed before it is"
+                " created."
             )
         found[name] = match
     return Snapshot(found | snapshot.tensors, snapshot.values)

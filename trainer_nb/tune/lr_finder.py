@@ -31,7 +31,7 @@ from .lr_trials import set_rate, step_across_epochs
 
 # %% auto #0
 __all__ = ['MODES', 'NO_TRIALS', 'trial_rates', 'run_lr_search', 'SearchProgress', 'NoProgress', 'lr_setting', 'clip_curve',
-           'plot_range', 'curve_panel', 'trials_panel', 'no_learner', 'LRFindResult', 'describe_usage',
+           'plot_range', 'curve_panel', 'trials_panel', 'lost_learner', 'LRFindResult', 'describe_usage',
            'describe_first_rule', 'describe_other_rates', 'describe_trials', 'describe_suggestion', 'first_candidate',
            'untrained_loss', 'lr_find']
 
@@ -147,7 +147,7 @@ def trials_panel(found: LRFindResult) -> Panel:
 # the reason why there is no suggestion
 NO_TRIALS = "no candidate was trained, because of trial_steps=0; learn.lr_find() trains some"
 
-def no_learner() -> None:
+def lost_learner() -> None:
     "Replace the reference to a learner."
 
 class LRFindResult(PanelDisplay):
@@ -176,7 +176,7 @@ class LRFindResult(PanelDisplay):
         self.trials: list[Trial] = []
         self.suggestion: float | None = None
         self.reason = NO_TRIALS
-        self._learner: Callable[[], TrainerBase | None] = no_learner if learner is None else weakref.ref(learner)
+        self._learner: Callable[[], TrainerBase | None] = lost_learner if learner is None else weakref.ref(learner)
         self.answer, self.verdict, self.note = assess_curve(self.rates, self.losses, num_steps, stopped)
         part = readable_part(self.smoothed, num_steps)
         self.suggestions = {
@@ -240,7 +240,7 @@ class LRFindResult(PanelDisplay):
         self._learner = weakref.ref(learner)
         return self
 
-    def __getstate__(self): return vars(self) | {"_learner": no_learner}
+    def __getstate__(self): return vars(self) | {"_learner": lost_learner}
 
     def frame(self):
         "Return a pandas DataFrame with a row for each step."

@@ -28,7 +28,7 @@ from .lr_curve import SMOOTHING
 # %% auto #0
 __all__ = ['FETCH_EVERY', 'EVAL_BATCHES', 'PER_DECADE', 'MAX_TRIALS', 'MIN_TRIAL_FALL', 'NEARLY_BEST', 'group_lr_ratios',
            'set_rate', 'step_across_epochs', 'fetch_losses', 'compressed_schedule', 'DivergenceDetector',
-           'count_until_divergence', 'held_out_loss', 'Trial', 'run_trial', 'candidate', 'candidate_range',
+           'count_until_divergence', 'held_out_loss', 'Trial', 'try_rate', 'candidate', 'candidate_range',
            'next_candidate', 'default_trial_steps', 'compare_rates', 'Untrained', 'judge_trials', 'format_rate']
 
 # %% ../../nbs/09_tune/00a_lr_trials.ipynb #f275eee3
@@ -146,7 +146,7 @@ class Trial(NamedTuple):
     loss: float     # at the end; infinite if the training diverged
     steps: int      # optimizer steps taken
 
-def run_trial(
+def try_rate(
     learner: TrainerBase,
     rate: float,  # of the first group, at the height of the schedule
     num_steps: int,
@@ -221,7 +221,7 @@ def compare_rates(
     trials = []
     power: int | None = min(max(first, bounds[0]), bounds[1])
     while power is not None and len(trials) < MAX_TRIALS:
-        trials.append(run_trial(learner, candidate(power), num_steps, share, stop_factor, begin()))
+        trials.append(try_rate(learner, candidate(power), num_steps, share, stop_factor, begin()))
         # equal on all processes
         losses[power] = trials[-1].loss
         power = next_candidate(losses, *bounds)

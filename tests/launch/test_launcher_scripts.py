@@ -14,8 +14,6 @@ import torch
 from torch.utils.data import Dataset
 
 library, how, out = sys.argv[1:4]
-# transformers imports it where it is installed, and notebook_launcher takes that for a use of a GPU
-if how == "notebook": sys.modules["bitsandbytes"] = None
 if library == "transformers": from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 else: from trainer_nb import Trainer, TrainerCallback, TrainingArguments, set_seed
 
@@ -90,10 +88,16 @@ def told(folder, library, how):
     return json.loads((folder/"out"/"told.json").read_text())
 
 
+def rounded(logs): return [{k: round(v, 6) if isinstance(v, float) else v for k, v in o.items()} for o in logs]
+
+
 @pytest.mark.parametrize("how", ["alone", "notebook", "torchrun", "two torchruns", "accelerate", "two accelerates"])
 def test_both_libraries_end_in_the_same_weights(tmp_path, how):
-    ours, theirs = told(tmp_path, "trainer_nb", how), told(tmp_path, "transformers", how)
+    "The mean of an evaluation's losses is rounded once less here."
+    # transformers imports bitsandbytes where it is installed, which notebook_launcher takes for a use of a GPU
+    ours, theirs = told(tmp_path, "trainer_nb", how), told(tmp_path, "transformers", "torchrun" if how == "notebook" else how)
     assert ours["world"] == theirs["world"] == (1 if how == "alone" else 2)
     assert ours["weights"] == theirs["weights"]
-    for name in ("steps", "eval", "right", "logs"): assert ours[name] == theirs[name], name
+    for name in ("steps", "right"): assert ours[name] == theirs[name], name
+    assert ours["eval"] == pytest.approx(theirs["eval"], rel=1e-6) and rounded(ours["logs"]) == rounded(theirs["logs"])
     assert set(theirs["files"]) <= set(ours["files"])
