@@ -226,6 +226,7 @@ def test_dependencies_are_declared():
         "torchmetrics",   # only for ROUGE, BLEU and chrF, if somebody has it
         "optuna",         # only for a search, which says how to install it
         "ray",            # only for a cluster, which says how to install it
+        "deepspeed",      # only where deepspeed= asks for it, which says how to install it
         "tensorboardX", "wandb", "trackio", "mlflow", "codecarbon",   # trackers that somebody has asked for by name
         "psutil",         # comes with accelerate
         "liger_kernel"}   # only where use_liger_kernel asks for it

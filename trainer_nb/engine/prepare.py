@@ -283,6 +283,7 @@ def create_engine_optimizer(learner: TrainerBase):
     if type(learner).create_optimizer_and_scheduler is not TrainerBase.create_optimizer_and_scheduler:
         create_optimizer_and_schedule(learner)
         return
+    before = run.optimizer
     try:
         run.optimizer = optimizer
         run.optimizer = call_create_optimizer(learner)
@@ -290,7 +291,7 @@ def create_engine_optimizer(learner: TrainerBase):
         run.optimizer.param_groups[:] = [group for group in run.optimizer.param_groups if group["params"]]
         check_optimizer(run, (optimizer, scheduler))
     except BaseException:
-        run.optimizer = None
+        run.optimizer = before
         raise
     if optimizer is not None and scheduler is None:
         run.given_groups = group_settings(optimizer)

@@ -45,10 +45,12 @@ def read_engine_checkpoint(learner: TrainerBase, folder: Path) -> Snapshot:
     """Read a checkpoint of the Trainer with DeepSpeed, in each process its part.
     Raise ValueError if it does not fit, and leave the run as it is."""
     run = learner.run_state
+    engine = run.device.engine
+    assert engine is not None
     there = read_trainer_state(folder)
     before = capture_snapshot(run)
     try:
-        run.device.engine.read_files(folder, run.lr_scheduler)
+        engine.read_files(folder, run.lr_scheduler)
         form = capture_snapshot(run)
     except (KeyError, AssertionError, RuntimeError, OSError) as error:
         raise CorruptCheckpoint(
@@ -57,7 +59,8 @@ def read_engine_checkpoint(learner: TrainerBase, folder: Path) -> Snapshot:
         ) from error
     finally:
         restore_fields(run, before)
-    schedule, said = form.values["lr_scheduler"], []
+    schedule = form.values["lr_scheduler"]
+    said: list[str] = []
     if (folder / "scheduler.pt").is_file():
         schedule, said = convert_scheduler_state(
             run, before.values["lr_scheduler"], read_torch_file(folder / "scheduler.pt")
@@ -74,6 +77,8 @@ def read_engine_checkpoint(learner: TrainerBase, folder: Path) -> Snapshot:
 
 def write_engine_files(run: RunState, place: Path) -> Path:
     "Write the files of the engine to a folder beside a checkpoint's; all processes take part. Return the folder."
+    engine = run.device.engine
+    assert engine is not None
     folder = place.with_name(f".engine-{place.name}")
-    run.device.engine.write_files(folder, run.state.global_step, run.lr_scheduler)
+    engine.write_files(folder, run.state.global_step, run.lr_scheduler)
     return folder
