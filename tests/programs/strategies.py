@@ -4,7 +4,7 @@ import json, os, sys
 import torch
 
 out = sys.argv[1]
-deepspeed = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}, "train_micro_batch_size_per_gpu": "auto",
+deepspeed = {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": "auto",
              "gradient_accumulation_steps": "auto", "bf16": {"enabled": "auto"}}
 with open(os.path.join(out, "ds_config.json"), "w") as f: json.dump(deepspeed, f)
 fsdp_config = {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"], "reshard_after_forward": True}
