@@ -161,6 +161,11 @@ class LogWriterThread:
         self.is_awaited.set()
         return done.wait(timeout)
 
+    def write_queued(self):
+        "Wait until the lines that were queued in this process are written, before a file is read or changed."
+        if self.thread is not None and self.thread is not threading.current_thread():
+            self.wait(60)
+
     def work(self):
         "Write queued lines, up to 1000 at a time; runs in the thread."
         while True:
@@ -315,6 +320,8 @@ def read_log_lines(
     take: Callable[[dict[str, Any]], object],  # called with each line; `decode_non_finite` restores special floats
 ):
     "Read a log line by line; raise ValueError for a damaged line."
+    # another learner of this process may have written a part of it
+    LOG_WRITER.write_queued()
     number = 0
     for number, text in enumerate(complete_lines(path), 1):
         try:

@@ -9,6 +9,7 @@ import functools
 import math
 import os
 import sys
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -110,7 +111,7 @@ def prepare_model(learner: TrainerBase):
         run.loss_module.to(run.device.device)
     if not run.device.world.is_single_process:
         if run.args.auto_find_batch_size: raise ValueError(AUTO_BATCH_SIZE_ERROR)
-        sync_weights(run)
+        sync_weights(run, run.device.broadcast_parameters())
     # a new wrapper; the optimizer may exist already
     run.params = run_parameters(run)
 
@@ -154,7 +155,10 @@ def join_process_group(run: RunState):
     if not run.state.global_step:
         run.history.run_id = world.broadcast_object(run.history.run_id)
 
-def sync_weights(run: RunState):
+def sync_weights(
+    run: RunState,
+    sent: Container[int] = (),  # ids of the parameters that all processes have from rank 0 already
+):
     """Broadcast rank 0's weights and buffers to all processes.
     Raise ValueError if the processes have different quantized weights."""
     digests = {o.name: weight_digest(o) for o in read_only_weights(run_modules(run))}
@@ -165,7 +169,6 @@ def sync_weights(run: RunState):
             f"{name.partition('.')[2]!r} of the quantized model is not the same in all processes, on rank {rank} for"
             " example; load it from the same files in each."
         )
-    sent = run.device.broadcast_parameters()
     run.device.world.broadcast_tensors(
         [
             t
