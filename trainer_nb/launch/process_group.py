@@ -301,7 +301,7 @@ class ProcessGroup:
         missing = [rank for rank in call.ranks if rank not in call.outcomes]
         unreachable = [rank for rank, answer in self.ask(missing, ping).items() if answer is None]
         for rank in unreachable:
-            self.pool.workers[rank].kill()
+            self.pool.workers[rank].link.kill()
         return bool(unreachable)
 
     def call_out_of_band(
