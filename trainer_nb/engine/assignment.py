@@ -123,7 +123,7 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
     if name[0] == "_": return False
     owner, there = find_attribute(type(learner), name)
     fixed = isinstance(there, property) and there.fset is None
-    if fixed and name not in SETTINGS and of_package(owner):
+    if fixed and (name in READ_ONLY or name not in SETTINGS) and of_package(owner):
         if is_same(value, getattr(learner, name)): return True
         hint = READ_ONLY.get(name, "it belongs to the run, which keeps it up to date")
         raise AttributeError(f"learn.{name} cannot be assigned: {hint}.")
