@@ -23,10 +23,10 @@ import numpy as np
 import torch
 
 # %% auto #0
-__all__ = ['NON_FINITE_WORD', 'LOG_SCHEMA', 'LogItem', 'COLLECT_SECONDS', 'LOG_WRITER', 'to_plain_data', 'encode_non_finite',
-           'decode_non_finite', 'dump_line', 'validate_run_id', 'log_path', 'prepare_log_file', 'Settable',
-           'LogWriterThread', 'write_batch', 'FileClaim', 'is_claimed', 'LogFile', 'NewerLog', 'check_log_header',
-           'reject_constant', 'complete_lines', 'read_log_lines', 'find_log']
+__all__ = ['NON_FINITE_WORD', 'LOG_SCHEMA', 'LogItem', 'COLLECT_SECONDS', 'COLLECTED_KIND', 'LOG_WRITER', 'to_plain_data',
+           'encode_non_finite', 'decode_non_finite', 'dump_line', 'validate_run_id', 'log_path', 'prepare_log_file',
+           'Settable', 'LogWriterThread', 'write_batch', 'FileClaim', 'is_claimed', 'LogFile', 'NewerLog',
+           'check_log_header', 'reject_constant', 'complete_lines', 'read_log_lines', 'find_log']
 
 # %% ../../nbs/01_core/06_log_file.ipynb #20962831
 def _array_to_plain(value: torch.Tensor | np.ndarray | np.generic) -> Any:
@@ -124,8 +124,9 @@ class Settable(Protocol):
 # a line of text, or a function that returns its content; called by the writer thread
 LogItem = str | Callable[[], dict]
 
-# time after the first line in which further lines are collected
+# time after the first line in which further lines are collected, and the kind of those that can wait, besides functions
 COLLECT_SECONDS = 0.2
+COLLECTED_KIND = "log"
 
 class LogWriterThread:
     "Write the logs of this process in one thread."
@@ -276,6 +277,8 @@ class LogFile:
         "Queue a line without waiting for the disk."
         if self.pid == os.getpid():
             LOG_WRITER.put(self, dump_line(line) if isinstance(line, dict) else line)
+            if isinstance(line, dict) and line["kind"] != COLLECTED_KIND:
+                LOG_WRITER.is_awaited.set()
 
     def wait(
         self,
