@@ -87,8 +87,9 @@ def test_set_and_restore_meanwhile():
 def test_two_runs_at_once_take_turns():
     "The generators that a step seeds belong to the process: neither run draws from the other's."
     a, b = make(nap=0.001), make(nap=0.001, seed=7)
-    runs = [a.start(), b.start()]
+    # before they train: a network that is made draws from the generators, outside of any step
     noise = Learner(Net(), train_dataset=rows(), use_cpu=True, disable_tqdm=True)
+    runs = [a.start(), b.start()]
     noise.step(5)
     for run in runs: run.wait()
     assert differences(a.snapshot(), like(a)) == [] and differences(b.snapshot(), like(b, seed=7)) == []
