@@ -171,6 +171,8 @@ def redirect_stderr(path: str, also_stdout: bool):
         os.dup2(file, 1)
     os.close(file)
     # there may be dozens of other threads
+    # first off: a forked process may have the handlers of another library, such as Ray's
+    faulthandler.disable()
     faulthandler.enable(2, all_threads=False)
 
 def set_multiprocessing_dir(folder: str):
