@@ -279,5 +279,8 @@ class NodeAgent:
         "Claim the folder for as long as this process lives; see make_scratch_folder()."
         with open(os.path.join(self.folder, "stem"), "w") as file:
             file.write(self.stem)
-        self.lock = os.open(os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT)
+        # locked before it has the name by which others look for dead folders
+        path = os.path.join(self.folder, "lock")
+        self.lock = os.open(path + ".new", os.O_RDWR | os.O_CREAT)
         fcntl.flock(self.lock, fcntl.LOCK_EX)
+        os.rename(path + ".new", path)
