@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFont  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
 from take_pictures import code  # noqa: E402
 
-PAGE, WIDTH, HEIGHT = 1300, 900, 720   # pixels: of the page, and of a picture
+PAGE, WIDTH, HEIGHT = 1300, 900, 640   # pixels: of the page, and of a picture
 CAPTION, COLORS = 40, 64     # height of the line above it; colours of the palette, which makes the file small
 EVERY = 20                   # steps between two pictures
 SETUP = 3                    # cells of the tutorial before the dashboard: imports, data and network, learner
@@ -69,6 +69,9 @@ def record(browser, dark):
         page = lab.notebook(cells, "film.ipynb", width=PAGE, height=1800)
         for i in range(SETUP + 1): page.run(i)
         film = Film(page, dark)
+        # the widget connects
+        page.says("Not started")
+        page.tab.wait_for_timeout(1000)
         film.take("learn.dashboard()", 1200)
         for i, (typed, _, last) in enumerate(STORY, SETUP + 1):
             page.run(i)
