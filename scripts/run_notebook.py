@@ -4,10 +4,11 @@
     python scripts/run_notebook.py nbs/tutorials/quickstart.ipynb
 
 Prints each cell's number and heading, what it prints, its progress, and its time. Leaves the notebook with its outputs,
-and a page that a browser shows without network, in build/notebooks. A cell that begins with `#| summary` has its output
-said again at the end. Cells flagged `#| slow` or `#| gpu` are left out unless `--flags slow gpu` asks for them.
-Exits with 1 when a cell fails."""
-import argparse, asyncio, contextlib, os, re, shutil, signal, sys, time
+and a page to read or to send (one file, light and dark, with the versions and the duration), in build/notebooks. A cell that
+begins with `#| summary` has its output said again at the end. Cells flagged `#| slow` or `#| gpu` are left out unless
+`--flags slow gpu` asks for them. Exits with 1 when a cell fails."""
+import argparse, asyncio, base64, configparser, contextlib, html, mimetypes, os, platform, re, shutil, signal, sys, time
+from importlib import metadata
 from pathlib import Path
 
 import nbformat
@@ -18,10 +19,31 @@ ROOT = Path(__file__).resolve().parents[1]
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # nbconvert's page without what it would fetch from elsewhere: require.js, MathJax, mermaid, the widgets' manager.
 PAGE = """{% extends 'index.html.j2' %}
-{% block html_head_js %}{% endblock %}
+{% block html_head_js %}<meta name="color-scheme" content="light dark">{% endblock %}
 {% block jupyter_widgets %}{% endblock %}
 {% block html_head_js_mathjax %}{% endblock %}
-{% block html_head_js_mermaidjs %}{% endblock %}"""
+{% block html_head_js_mermaidjs %}{% endblock %}
+{% block html_head_css %}<style>{{ resources.page_css }}</style>{% endblock %}"""
+# The browser's colours, lines of a length that can be read, and scroll bars instead of code and tables that are cut off.
+CSS = """
+body.jp-Notebook { height: auto; overflow: auto; padding: 0 20px; }
+main { max-width: 1000px; margin: 28px auto 60px; }
+h1:first-of-type { margin-top: 0; }
+.jp-Cell { padding-left: 0; padding-right: 0; }
+.jp-MarkdownOutput.jp-RenderedHTMLCommon, .jp-OutputArea-output { padding-left: 0; padding-right: 0; }
+.jp-InputArea-editor, .jp-OutputArea-output { overflow-x: auto; overflow-y: hidden; }
+.jp-OutputArea-output { padding-top: 4px; color: var(--jp-content-font-color1); }
+.jp-OutputArea-output > pre, .jp-RenderedText pre { margin: 0; white-space: pre; }
+.jp-RenderedHTMLCommon table { margin-left: 0; }
+.page-facts { color: var(--jp-content-font-color2); font-size: 13px; }
+.page-contents { font-size: 13px; line-height: 1.9; }
+.page-contents a { margin-right: 14px; white-space: nowrap; }
+.page-failed { margin: 4px 0; padding: 8px 12px; border-left: 4px solid #c62828; background: rgba(198, 40, 40, .1); }
+.page-failed summary { margin-top: 6px; cursor: pointer; }
+.page-failed pre { font-size: 12px; overflow-x: auto; }
+@media print { .page-contents { display: none; } }
+"""
+VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class Terminal:
@@ -93,7 +115,8 @@ class Follower(NotebookClient):
         name = (content.get("transient") or {}).get("display_id")
         if kind == "stream": self.stream(content["name"], content["text"])
         elif kind in ("display_data", "execute_result", "update_display_data"):
-            if name: self.view(name, as_text(content["data"]))
+            if kind == "update_display_data" and name not in self.views: pass   # a view of an earlier cell, said there
+            elif name: self.view(name, as_text(content["data"]))
             else: self.print(as_text(content["data"]))
         return super().process_message(msg, cell, cell_index)
 
@@ -167,7 +190,9 @@ def clean(nb):
         cell.metadata.pop("execution", None)
         outputs = []
         for out in cell.get("outputs", ()):
+            live = VIEW in out.get("data", {})
             if "data" in out: out["data"] = nbformat.from_dict({k: v for k, v in out["data"].items() if "jupyter.widget" not in k})
+            if live and not out["data"].get("text/html", "").strip(): continue   # a widget without a picture: only its name is left
             joins = outputs and out.output_type == "stream" == outputs[-1].output_type and out.name == outputs[-1].name
             if joins: outputs[-1].text += out.text
             else: outputs.append(out)
@@ -185,15 +210,78 @@ def summary(nb):
             yield from text.rstrip().splitlines()
 
 
-def page(nb, title):
+def versions(nb):
+    "Python, the packages that the notebook imports, and their versions."
+    names = {m[1] for c in nb.cells if c.cell_type == "code" for m in re.finditer(r"^(?:import|from)\s+(\w+)", c.source, re.M)}
+    packages = metadata.packages_distributions()
+    found = sorted({packages[o][0] for o in names if o in packages}, key=lambda o: (o != "trainer_nb", o.lower()))
+    return [f"Python {platform.python_version()}", *(f"{o} {metadata.version(o).partition('+')[0]}" for o in found)]
+
+
+def facts(nb, seconds, done):
+    "One line: when the notebook ran, for how long, with what."
+    verb = "Ran" if done else "Stopped by an error"
+    cores = f"{os.cpu_count()} CPU core" + "s" * (os.cpu_count() != 1)
+    return f"{verb} on {time.strftime('%d %B %Y').lstrip('0')} after {seconds:.0f} s, {cores}; {', '.join(versions(nb))}."
+
+
+def absolute(text, folder):
+    "Markdown whose links to other files of the project lead to where it is published: a page that is sent has no neighbours."
+    settings = configparser.ConfigParser()
+    settings.read(ROOT/"settings.ini")
+    if not settings.has_option("DEFAULT", "git_url") or not folder.is_relative_to(ROOT): return text
+    home = f"{settings['DEFAULT']['git_url']}/blob/{settings['DEFAULT']['branch']}"
+    def link(m):
+        target = Path(os.path.normpath(folder/m[2]))
+        return f"{m[1]}({home}/{target.relative_to(ROOT).as_posix()}{m[3]})" if target.is_relative_to(ROOT) else m[0]
+    return re.sub(r"(?<!!)(\[[^\]]*\])\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)", lambda m: link(m).replace("None)", ")"), text)
+
+
+def with_pictures(text, folder):
+    "Markdown whose pictures are in it: nbconvert embeds only those below the notebook's folder."
+    def picture(m):
+        path = folder/m[2]
+        if re.match(r"\w+:", m[2]) or not path.is_file(): return m[0]
+        kind = mimetypes.guess_type(path.name)[0] or "image/png"
+        return f"{m[1]}(data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()})"
+    return re.sub(r"(!\[[^\]]*\])\(([^)\s]+)\)", picture, text)
+
+
+def as_failure(out):
+    "An error as a sentence, with the traceback folded up below it."
+    lines = html.escape(ANSI.sub("", "\n".join(out.traceback)))
+    said = f"<b>{html.escape(out.ename)}</b>: {html.escape(out.evalue)}"
+    text = f'<div class="page-failed">{said}<details><summary>Traceback</summary><pre>{lines}</pre></details></div>'
+    return nbformat.v4.new_output("display_data", {"text/html": text, "text/plain": f"{out.ename}: {out.evalue}"})
+
+
+def page(nb, name, seconds, done, folder):
     "One HTML page that needs nothing from elsewhere; plumbing (`#| hide`) and directives are left out."
     from nbconvert import HTMLExporter
     nb = nbformat.from_dict(nb)
+    about = facts(nb, seconds, done)
     nb.cells = [c for c in nb.cells if "hide" not in directives(c)]
     for cell in nb.cells:
-        if cell.cell_type == "code": cell.source = re.sub(r"^\s*#\s*\|.*\n?", "", cell.source, flags=re.M)
-    nb.metadata["title"] = title
-    return HTMLExporter(raw_template=PAGE, embed_images=True).from_notebook_node(nb)[0]
+        if cell.cell_type == "markdown": cell.source = with_pictures(absolute(cell.source, folder), folder)
+        if cell.cell_type != "code": continue
+        cell.source = re.sub(r"^\s*#\s*\|.*\n?", "", cell.source, flags=re.M)
+        cell.outputs = [as_failure(o) if o.output_type == "error" else o for o in cell.outputs]
+    heading = next((m[1] for c in nb.cells if c.cell_type == "markdown" and (m := re.search(r"^# +(.*)$", c.source, re.M))), name)
+    nb.metadata["title"] = heading
+    top = nbformat.v4.new_markdown_cell(f'<div class="page-facts">{html.escape(about)}</div>\n<div class="page-contents">CONTENTS</div>')
+    nb.cells.insert(bool(nb.cells and nb.cells[0].cell_type == "markdown"), top)
+    exporter = HTMLExporter(raw_template=PAGE, embed_images=True, exclude_input_prompt=True, exclude_output_prompt=True)
+    text = exporter.from_notebook_node(nb, {"page_css": CSS + dark_css()})[0]
+    links = [f'<a href="#{m[1]}">{m[2]}</a>' for m in re.finditer(r'<h2 id="([^"]*)">(.*?)(?:<a |</h2>)', text)]
+    return text.replace("CONTENTS", " ".join(links), 1)
+
+
+def dark_css():
+    "JupyterLab's dark colours, for a browser that prefers them."
+    from jupyter_core.paths import jupyter_path
+    paths = [Path(o, "lab", "static", "theme-dark.css") for o in jupyter_path("nbconvert", "templates")]
+    found = next((o for o in paths if o.is_file()), None)
+    return "" if found is None else f"@media (prefers-color-scheme: dark) {{ {found.read_text('utf-8')} }}"
 
 
 def run(path, flags=(), folder=ROOT/"build"/"notebooks"):
@@ -211,14 +299,15 @@ def run(path, flags=(), folder=ROOT/"build"/"notebooks"):
         errors = [o for c in nb.cells for o in c.get("outputs", ()) if o.output_type == "error"]
         terminal.line("\n".join(errors[-1].traceback) if errors else str(e))
     except DeadKernelError: terminal.line("The kernel died. Out of memory is the usual cause.")
+    seconds = time.monotonic() - start
     clean(nb)
     folder.mkdir(parents=True, exist_ok=True)
     nbformat.write(nb, folder/path.name)
-    html = folder/(path.stem + ".html")
-    html.write_text(page(nb, path.stem), encoding="utf-8")
+    target = folder/(path.stem + ".html")
+    target.write_text(page(nb, path.stem, seconds, done, path.parent), encoding="utf-8")
     terminal.line()
     for o in summary(nb): terminal.line(o)
-    terminal.line(f"{'Ran' if done else 'Stopped'} after {time.monotonic() - start:.0f} s. The page: {html}")
+    terminal.line(f"{'Ran' if done else 'Stopped'} after {seconds:.0f} s. The page, one file to read or to send: {target}")
     return done
 
 

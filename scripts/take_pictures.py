@@ -4,7 +4,7 @@
     python scripts/take_pictures.py            # runs the tutorial in JupyterLab and writes nbs/tutorials/images/live_*.png
     python scripts/take_pictures.py FOLDER     # every state, in both themes and two widths, to be looked at: FOLDER/STATE_THEME_WIDTH.png
 
-The first takes about a minute and a half, the second a minute. Needs what `make test` needs, a Chromium among it, and Pillow. The notebook
+Each takes about a minute. Needs what `make test` needs, a Chromium among it, and Pillow. The notebook
 itself is left as it is."""
 import base64, contextlib, math, sys, time, weakref
 from pathlib import Path
@@ -55,28 +55,32 @@ class Reader:
         picture.crop((0, 0, picture.width, int(end - top) - 8)).quantize(COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
         print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1000:.0f} kB", flush=True)
 
+    def logarithmic(self, title):
+        "Click on the button of a chart's logarithmic axis."
+        self.page.board().get_by_label(f"{title}: logarithmic axis").click()
+        self.rest(0.5)
+
     def rest(self, seconds=2.5): self.page.tab.wait_for_timeout(int(seconds * 1000))
 
 
-def story(browser, dark):
-    "The tutorial from its beginning to its end, with the pictures of one theme."
-    lab = Lab(browser, dark=dark)
+def story(browser):
+    "The tutorial from its beginning to its end, with its pictures."
+    lab = Lab(browser)
     try:
         reader = Reader(lab, code())
         reader.run("import tempfile", "run = learn.start()")
         reader.steps(20)
         reader.run("learn.watch(")
         reader.steps(300)
-        if not dark: reader.picture("training", "output spread")
+        reader.picture("training", "output spread")
         reader.run("record.step >= 560", "run.wait()")
         reader.rest()
-        if not dark: reader.picture("paused", "Evaluations")
+        reader.picture("paused", "Evaluations")
         reader.run("learn.rewind(", "careful = ")
         reader.steps(480)
-        if not dark: reader.picture("rewound", "output spread")
+        reader.logarithmic("Loss")
+        reader.picture("rewound", "output spread")
         reader.run("record.step >= 600", "run.stop()")
-        reader.rest()
-        if dark: reader.picture("finished", "output spread")
         assert reader.page.errors == [], reader.page.errors
     finally: lab.close()
 
@@ -229,7 +233,7 @@ def main():
         if len(sys.argv) > 1: take_states(browser, Path(sys.argv[1]))
         else:
             IMAGES.mkdir(exist_ok=True)
-            for dark in (False, True): story(browser, dark)
+            story(browser)
         browser.close()
 
 

@@ -1,7 +1,7 @@
 """Calls in fresh processes that need not import torch again: each is a fork of one that has."""
 import json, os, select, subprocess, sys
 
-NOTEBOOKS = "import accelerate, numpy, torch; from execnb.shell import CaptureShell; from nbdev.test import nbdev_test"
+NOTEBOOKS = "import accelerate, numpy, torch; from execnb.shell import CaptureShell; from nbdev.test import nbdev_test; import ipykernel.kernelapp"
 SERVER = """
 import json, os, sys, traceback
 exec(sys.argv[1])

@@ -1,5 +1,8 @@
 "The model, the data and the comparisons of the tests that divide a model among processes."
+import os
+
 import torch
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from trainer_nb import Learner
@@ -30,6 +33,28 @@ class Net(torch.nn.Module):
         x = self.inward(x)
         for b in self.blocks: x = b(x)
         return (self.out(x) + 0.1 * self.twin(x.tanh())) * self.scale + self.shift
+
+
+class Experts(torch.nn.Module):
+    "Layers and a parameter without a layer of its own; each call uses some of them."
+    def __init__(self):
+        super().__init__()
+        self.each, self.bias = torch.nn.ModuleList(torch.nn.Linear(15, 15) for _ in range(3)), torch.nn.Parameter(torch.zeros(15))
+    def forward(self, x, numbers):
+        for number in numbers: x = x + (torch.tanh(self.each[number](x)) if number < 3 else self.bias)
+        return x
+
+
+class Routed(torch.nn.Module):
+    "A net with a layer of experts: `chosen` returns those that a process uses, by the number of its training pass and its rank."
+    def __init__(self, chosen, checkpointed=False):
+        super().__init__()
+        self.chosen, self.checkpointed, self.calls = chosen, checkpointed, 0
+        self.inward, self.experts, self.out = torch.nn.Linear(8, 15), Experts(), torch.nn.Linear(15, 2)
+    def forward(self, x):
+        self.calls += self.training
+        x, numbers = self.inward(x), self.chosen(self.calls, int(os.environ.get("RANK", 0))) if self.training else range(4)
+        return self.out(checkpoint(self.experts, x, numbers, use_reentrant=False) if self.checkpointed else self.experts(x, numbers))
 
 
 def rows(n, seed=0):

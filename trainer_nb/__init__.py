@@ -4,6 +4,7 @@ __version__ = "0.1.0"
 
 import gc
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # A collection of everything that torch has created takes about as long as these imports.
 _collects = gc.isenabled()
@@ -16,22 +17,29 @@ try:
     from .core.history import History, Record, Records
     from .core.seeding import set_seed
     from .args.training_args import TrainingArguments
-    from .data.chat import DataCollatorForChat, DataCollatorForPreference, pack_dataset, show_trained_tokens, tokenize_chat
     from .data.collate import DataCollatorWithPadding, DefaultDataCollator, default_data_collator
-    from .data.text_collators import (DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, DataCollatorForSeq2Seq,
-                                      DataCollatorForTokenClassification, DataCollatorForWholeWordMask,
-                                      DataCollatorWithFlattening)
     from .engine import metrics
     from .engine.evaluate import EvalPrediction, PredictionOutput
     from .engine.loop import TrainOutput
     from .engine.snapshot import Snapshot, differences
     from .live.progress import ProgressCallback
     from .live.reporting import ReportCallback
-    from .live.text_samples import TextSamplesCallback, text_samples
     from .learner import Learner
 finally:
     if _collects:
+        # The next collection would visit all the new objects, which live as long as the process: they go to the oldest generation.
+        if not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()
         gc.enable()
+
+if TYPE_CHECKING:
+    # what a run on texts needs is imported at its first use, by __getattr__ below
+    from .data.chat import DataCollatorForChat, DataCollatorForPreference, pack_dataset, show_trained_tokens, tokenize_chat
+    from .data.text_collators import (DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, DataCollatorForSeq2Seq,
+                                      DataCollatorForTokenClassification, DataCollatorForWholeWordMask,
+                                      DataCollatorWithFlattening)
+    from .live.text_samples import TextSamplesCallback, text_samples
 
 # trainer_nb.metrics, trainer_nb.generate and trainer_nb.parsing are documented names of modules that live in chapters.
 aliases.install()
@@ -57,6 +65,13 @@ def compare(learn, other):
 
 
 @checked
+def run_tree(*runs):
+    "Show a picture of runs, the steps that they discarded, and their branches; see `trainer_nb.live.run_tree`."
+    from .live.run_tree import run_tree
+    return run_tree(*runs)
+
+
+@checked
 def get_last_checkpoint(folder: str | Path):
     "Return the newest valid checkpoint in a folder, or None; see `trainer_nb.state.checkpoint_dirs`."
     from .state.checkpoint_dirs import get_last_checkpoint
@@ -79,13 +94,19 @@ __all__ = [
     "ProgressCallback", "Record", "Records", "ReportCallback", "Seq2SeqTrainer",
     "Seq2SeqTrainingArguments", "Snapshot", "TextSamplesCallback", "TrainOutput", "Trainer", "TrainerCallback", "TrainerControl",
     "TrainerState", "TrainingArguments", "compare", "default_data_collator", "differences", "follow",
-    "get_last_checkpoint", "metrics", "pack_dataset", "parse_args", "set_seed", "show_trained_tokens", "text_samples",
+    "get_last_checkpoint", "metrics", "pack_dataset", "parse_args", "run_tree", "set_seed", "show_trained_tokens", "text_samples",
     "tokenize_chat",
 ]
 
 
-# Names that scripts import from the Trainer's modules, imported at the first use: from modules of this package ...
+# Names that are imported at their first use: from modules of this package ...
 _OWN_NAMES = {
+    **dict.fromkeys(("DataCollatorForChat", "DataCollatorForPreference", "pack_dataset", "show_trained_tokens", "tokenize_chat"),
+                    "trainer_nb.data.chat"),
+    **dict.fromkeys(("DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice", "DataCollatorForSeq2Seq",
+                     "DataCollatorForTokenClassification", "DataCollatorForWholeWordMask", "DataCollatorWithFlattening"),
+                    "trainer_nb.data.text_collators"),
+    **dict.fromkeys(("TextSamplesCallback", "text_samples"), "trainer_nb.live.text_samples"),
     **dict.fromkeys(("HubStrategy", "IntervalStrategy", "OptimizerNames", "SaveStrategy", "SchedulerType"), "trainer_nb.args.fields"),
     "ParallelMode": "trainer_nb.args.parallel",
     "CallbackHandler": "trainer_nb.core.callbacks",
@@ -93,7 +114,7 @@ _OWN_NAMES = {
     "LabelSmoother": "trainer_nb.engine.loss",
     **dict.fromkeys(("BestRun", "default_compute_objective"), "trainer_nb.tune.search"),
 }
-# ... and from transformers, where they do not belong to its Trainer.
+# ... and from transformers: names that scripts import from the Trainer's modules, and that do not belong to it.
 _NAMES_OF_TRANSFORMERS = {
     "hf_argparser": "HfArgumentParser",
     "optimization": """Adafactor GreedyLR get_constant_schedule get_constant_schedule_with_warmup get_cosine_schedule_with_warmup
@@ -123,8 +144,13 @@ _LATE_NAMES = _OWN_NAMES | {
 }
 
 
+def __dir__() -> list[str]:
+    "Return all names, also those that are imported at their first use, for completion."
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str):
-    "Import a name of the Trainer's modules, or return a name of an earlier version, with a warning."
+    "Import a name at its first use, or return a name of an earlier version, with a warning."
     import importlib
     import warnings
     if name in _LATE_NAMES:
@@ -135,6 +161,11 @@ def __getattr__(name: str):
             raise ImportError(f"trainer_nb.{name} is transformers' {name}; install it: pip install transformers") from None
         globals()[name] = found
         return found
+    if name in ("load_learner", "load_model"):
+        raise AttributeError(
+            f"module 'trainer_nb' has no attribute {name!r}: make the Learner again, and learn.load_checkpoint(folder) continues"
+            " its run."
+        )
     if name != "Refused": raise AttributeError(f"module 'trainer_nb' has no attribute {name!r}")
     warnings.warn("trainer_nb.Refused is now trainer_nb.InvalidOperation; the old name will go.", DeprecationWarning, stacklevel=2)
     return InvalidOperation

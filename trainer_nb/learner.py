@@ -26,6 +26,7 @@ from .engine.loop import validate_step_count
 from .engine.overrides import TrainerBase
 from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, announce_save_dir, record_act
+from .engine.signatures import check_callable
 from .engine.snapshot import capture_snapshot
 from .engine.snapshot_tensors import Snapshot
 from .engine.tasks import log, run_tasks_now
@@ -88,13 +89,59 @@ class TrainingMixin(TrainerBase):
             raise_if_interrupted(self)
             return out
 
+    @checked
+    @exclusive
+    def fit(
+        self,
+        epochs: int,  # whole epochs, after the rest of the one under way
+        lr: float | Sequence[float] | None = None,  # base rate; None: the present one; a list: one per layer group
+        schedule: str = "constant",  # any name of lr_scheduler_type
+        **options,  # of the schedule, as in lr_scheduler_kwargs
+    ) -> Records:
+        """Finish the epoch under way, then train `epochs` more; all of it has a schedule of its own. Return the records.
+        Raise `InvalidOperation` if the schedule was given to the learner."""
+        with guarded(self, "fit()", check_can_train):
+            self.plan(epochs, lr, schedule, **options)
+            return run_and_collect(self, "fit()")
+
+    @checked
+    @exclusive
+    def fit_one_cycle(
+        self,
+        epochs: int,  # as in fit
+        lr_max: float | Sequence[float] | None = None,  # the highest rate; None: the present base
+        **options,  # of torch's OneCycleLR: pct_start, div_factor, final_div_factor, base_momentum, ...
+    ) -> Records:
+        """Finish the epoch under way, then train `epochs` more, all along one cycle of the learning rate; as
+        fit(epochs, lr_max, schedule='one_cycle')."""
+        return self.fit(epochs, lr_max, "one_cycle", **options)
+
+    @checked
+    @exclusive
+    def plan(
+        self,
+        epochs: int,
+        lr: float | Sequence[float] | None = None,
+        schedule: str = "constant",
+        **options,  # all as in fit
+    ):
+        """Plan the rest of the run, without training: finish the epoch under way, then train `epochs` more, all with a
+        schedule of its own. step(), run(), train() and start() follow it. Raise an error, and change nothing, if the
+        run cannot be planned so."""
+        from trainer_nb.engine.plan import plan_epochs
+        begin_run(self)
+        apply_change(self, "plan()", lambda: plan_epochs(self, epochs, lr, schedule, options))
+
     @exclusive
     def _begin_again(self):
         "Start a new run after a finished one, and print from what."
         from trainer_nb.state.restore import restart_finished_run
         parts = restart_finished_run(self)
         if self.is_world_process_zero():
-            print(f"train() begins a new run at step 0, with {parts}.", flush=True)
+            print(
+                f"train() begins a new run at step 0, with {parts} and an empty history (fit(n) continues a finished run).",
+                flush=True,
+            )
 
     @exclusive
     def steps(self):
@@ -403,13 +450,14 @@ class LaunchMixin(TrainerBase):
     @exclusive
     def run_on_all(
         self,
-        function,  # a function of a learner
+        function,  # called as f(learn), with the learner of each process
     ) -> list:
         """Call a function with the learner of each process and return the results by
         rank; without other processes, call it here.
         Re-raise its errors here."""
         if not callable(function):
             raise TypeError(f"run_on_all() takes a function of the learner, not {function!r}.")
+        check_callable("f in run_on_all(f)", function, "f(learn), with the learner of each process", self)
         remote = self.run_state.remote_run
         return [function(self)] if remote is None else remote.run_on_all(self, function)
 
@@ -479,12 +527,49 @@ class EvaluationMixin(TrainerBase):
         **gen_kwargs,  # as in evaluate
     ):
         "Return PredictionOutput(predictions, label_ids, metrics) for a data set: numpy arrays with one row per sample."
-        from trainer_nb.engine.evaluate import predict_dataset
+        from trainer_nb.engine.evaluate import check_is_dataset, predict_dataset
+        check_is_dataset(test_dataset)
         with guarded(self, "predict()", check_between_steps), generating(self, "predict()", gen_kwargs):
             begin_run(self)
             out = predict_dataset(self, test_dataset, ignore_keys, metric_key_prefix)
             run_tasks_now(self, Task("event", "on_predict", {"metrics": out.metrics}))
             return out
+
+    @checked
+    def validate(
+        self,
+        eval_dataset=None,  # as in evaluate
+    ) -> dict:
+        "Evaluate and return loss and metrics by name, as evaluate()."
+        return self.evaluate(eval_dataset)
+
+    @checked
+    @exclusive
+    def predict_one(
+        self,
+        # as the data set returns it, with or without labels; or a tensor, a text or a picture, which is completed
+        sample,
+    ):
+        """Return the prediction for one sample: the class by name and its probability, or a value.
+        Raise TypeError for an input that cannot be completed."""
+        from trainer_nb.diagnostics.results import predict_one
+        check_between_steps(self, "predict_one()")
+        begin_run(self)
+        return predict_one(self, sample)
+
+    @checked
+    @exclusive
+    def show_results(
+        self,
+        n: int = 9,
+        dataset=None,  # None: the evaluation set
+    ):
+        """Show the first `n` samples of the evaluation set, or of another one, beside targets and predictions:
+        images, text, or a table."""
+        from trainer_nb.diagnostics.results import show_results
+        check_between_steps(self, "show_results()")
+        begin_run(self)
+        return show_results(self, n, dataset)
 
     @exclusive
     def evaluation_loop(
@@ -592,10 +677,27 @@ class DiagnosticsMixin(TrainerBase):
     ):
         """Plot the history; without names, the most informative columns.
         `also`: other learners, histories, or paths of logs, drawn in the same charts; x: "step", "epoch" or "time";
-        smooth: weight of the running mean; log: names whose axis is logarithmic. Raise ValueError for an unknown name.
+        smooth: weight of the running mean; log: names whose axis is logarithmic, True for all, False for none; by
+        default those that a linear axis would press against zero. Raise ValueError for an unknown name.
         """
         from trainer_nb.live.curves import plot_histories
         return plot_histories([self, *(also if isinstance(also, (list, tuple)) else [also])], what, x, smooth, log)
+
+    @checked
+    def plot_schedule(self):
+        """Plot the learning rates of the run, so far and planned, with the present step; and the momentum, where the
+        schedule moves it. The schedule stays as it is."""
+        from trainer_nb.live.schedule_chart import schedule_chart
+        return schedule_chart(self.history, self.state.global_step, *self._schedule_ahead())
+
+    @exclusive
+    def _schedule_ahead(self):
+        "Return the learning rates of the remaining steps, and a sentence about them."
+        from trainer_nb.engine.plan import schedule_ahead
+        check_between_steps(self, "plot_schedule()")
+        begin_run(self)
+        return schedule_ahead(self)
+
 
 # %% ../nbs/learner.ipynb #38e9c152
 class TuningMixin(TrainerBase):
@@ -713,7 +815,8 @@ class RecordingMixin(TrainerBase):
         self,
         # of a checkpoint, also one of the Trainer's, or a repository of the Hub; True: the newest in output_dir
         folder: str | Path = True,
-        unpickle: bool = False,  # read the files of DeepSpeed's engine, which can run code; only of a source that you trust
+        # read the Trainer's files of DeepSpeed's engine or FSDP's shards, which can run code; only of a source that you trust
+        unpickle: bool = False,
     ):
         """Resume from a checkpoint, with a warning for each difference.
         Raise ValueError, and change nothing, if the run cannot resume from it here."""
@@ -815,14 +918,15 @@ class RecordingMixin(TrainerBase):
         self,
         path: str | Path,  # of the script, for example train.py
         limit: float = 100,  # MB of data that may be written beside it
+        train: bool = False,  # to the end of the run, rather than to its present step
     ):
         """Write a script that trains this model again, including the changes made by hand; run in a new process, it
-        ends in the same weights.
+        ends in the same weights. With `train=True` it then trains to the end, for example as a batch job.
         Raise `InvalidOperation`, and write nothing, if a part cannot be found; the
         result's `doubts` list the parts that may not be exact."""
         from trainer_nb.state.export_script import export_script
         with guarded(self, "export_script()"):
-            return export_script(self, path, limit)
+            return export_script(self, path, limit, train)
 
     @exclusive
     def add_callback(self, callback: TrainerCallback):

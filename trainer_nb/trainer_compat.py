@@ -32,12 +32,33 @@ _SETTING_NAMES = {
     "batch_size": "per_device_train_batch_size", "bs": "per_device_train_batch_size"
 }
 _SETTINGS = {name: _SETTING.format(setting) for name, setting in _SETTING_NAMES.items()}
+_FIT_HINTS = {
+    **dict.fromkeys(_EPOCH_NAMES, "epochs"), **dict.fromkeys(("lr_max", "max_lr", "learning_rate"), "lr"),
+    **dict.fromkeys(_STEP_NAMES, "learn.run(steps={0}) trains for that long."),
+    **dict.fromkeys((*_DATA_NAMES, "x", "y", "train_dataloaders", "datamodule"), _DATA),
+    **dict.fromkeys(("validation_data", "val_dataloaders"), "give the Learner eval_dataset=, and eval_strategy='epoch'."),
+    **dict.fromkeys(("cbs", "callbacks"), "learn.add_callback(...) adds one."),
+    **{name: _SETTINGS[name] for name in ("wd", "weight_decay", "batch_size", "bs")},
+    "start_epoch": "a run continues where it is, and learn.rewind(n) goes back.",
+    "initial_epoch": "a run continues where it is, and learn.rewind(n) goes back.",
+    "ckpt_path": "learn.load_checkpoint({0}) continues from a checkpoint.",
+    "verbose": "learn.set(disable_tqdm=True) hides the progress.",
+    "reset_opt": "learn.reset() starts over, with a new optimizer.",
+    "model": "it is an argument of the Learner.",
+}
 _RESUME = "learn.train(resume_from_checkpoint={0}) continues from a checkpoint."
 
 ARGUMENT_HINTS: dict[str, dict[str, str]] = {  # method: {argument: its name here, or what to type instead}
     "train": {
         **dict.fromkeys(_EPOCH_NAMES, _EPOCHS), **dict.fromkeys(_STEP_NAMES, _STEPS), "n": _STEPS,
         **dict.fromkeys(_DATA_NAMES, _DATA), **_SETTINGS, "model_path": _RESUME, "ckpt_path": _RESUME
+    },
+    "fit": _FIT_HINTS,
+    "plan": _FIT_HINTS,
+    "fit_one_cycle": {
+        **_FIT_HINTS, "lr_max": "", **dict.fromkeys(("lr", "max_lr", "learning_rate"), "lr_max"),
+        "div_final": "torch calls it final_div_factor={0}.", "moms": "torch calls them max_momentum= and base_momentum=.",
+        "div": "torch calls it div_factor={0}.",
     },
     "step": {
         **dict.fromkeys(_STEP_NAMES, "n"), "num": "n", "count": "n",
@@ -65,10 +86,22 @@ ARGUMENT_HINTS: dict[str, dict[str, str]] = {  # method: {argument: its name her
     },
     "predict": {
         **dict.fromkeys(("dataset", "data", "dl", "eval_dataset", "dataloader"), "test_dataset"),
+        **dict.fromkeys(("item", "sample"), "learn.predict_one(sample) predicts one sample."),
         "prefix": "metric_key_prefix", "batch_size": "learn.set(per_device_eval_batch_size={0}) changes it."
     },
     "top_losses": {"n": "k", "num": "k", "max_n": "k", "eval_dataset": "dataset"},
     "show_batch": {"max_n": "n", "k": "n", "train_dataset": "dataset"},
+    "show_results": {
+        "max_n": "n", "k": "n", "eval_dataset": "dataset", "dl": "dataset",
+        "ds_idx": "the evaluation set is shown; learn.show_results(dataset=learn.train_dataset) shows the training data."
+    },
+    "validate": {
+        **dict.fromkeys(("dataset", "data", "dl", "dataloaders", "ds"), "eval_dataset"),
+        "ds_idx": "learn.evaluate(dataset) evaluates another data set.",
+        "cbs": "learn.add_callback(...) adds one.", "model": "it is an argument of the Learner.",
+        "ckpt_path": "learn.load_checkpoint({0}) continues from a checkpoint.",
+    },
+    "predict_one": dict.fromkeys(("item", "x", "image", "text", "input"), "sample"),
     "confusion": {"eval_dataset": "dataset"},
     "lr_find": {
         **dict.fromkeys(("start_lr", "min_lr", "lr_min", "init_value"), "start"),
@@ -85,69 +118,134 @@ ARGUMENT_HINTS: dict[str, dict[str, str]] = {  # method: {argument: its name her
 }
 
 # %% ../nbs/trainer_compat.ipynb #a8e79f88
-_FIT = ("learn.train() trains to the end of the run, learn.run(epochs=5) for 5 epochs; the lengths are"
-        " Learner(..., num_train_epochs=5) and max_steps=")
 _PRECISION = "the precision is fixed when the learner is made: Learner(..., bf16=True) or fp16=True"
 _OF_MODEL = "it is a method of the model: learn.model.{0}(...)"
+_FIND_RATE = "learn.lr_find() tries rates, learn.batch_size_find() sizes, and learn.hyperparameter_search() any settings"
+_WEIGHTS = "learn.model.state_dict() has the weights, learn.save_model(folder) writes them"
+_READ = "learn.load_checkpoint(folder) continues from a checkpoint, learn.model.load_state_dict(...) reads weights alone"
+_LOGGED = "learn.history has all values by step, learn.history.evaluations those of the evaluations"
+_CALLBACKS = "they are learn.callback_handler.callbacks; learn.add_callback(...) adds one"
+_PARTS_OF_STEP = "override compute_loss or training_step, or run one step by its parts with learn.debug_step()"
+_OPTIMIZERS = "give the Learner optimizers=(optimizer, schedule), or override create_optimizer; it steps by itself"
+_EVALUATION = "learn.evaluate() measures, and prediction_step is the method to override"
+_STRATEGY = "learn.launch(num_processes=2) trains on several processes, and so do torchrun and accelerate launch"
+_POSITION = "learn.state has the position: global_step, epoch, max_steps, num_train_epochs"
+_EVENT = "events are methods of a TrainerCallback, such as on_epoch_end; learn.add_callback(...) adds one"
+_DATA_MODULE = "the data are train_dataset= and eval_dataset= of the Learner; learn.get_train_dataloader() makes the loader"
+_LOADERS = "learn.get_train_dataloader() and learn.get_eval_dataloader() make them"
+_LAYERS = "learn.summary() shows the layers, learn.model.named_parameters() has the weights"
+
+def _hints(names: str, hint: str) -> dict[str, str]:
+    "Return the hint for each of some names; {0} in it stands for the name."
+    return {name: hint.format(name) for name in names.split()}
 
 ATTRIBUTE_HINTS: dict[str, str] = {  # name elsewhere: what to type here
-    "fit": _FIT,
-    "fit_one_cycle": f"{_FIT}, and lr_scheduler_type='one_cycle' is the schedule",
-    "fit_flat_cos": _FIT,
-    "fit_sgdr": _FIT,
-    "fine_tune": f"learn.freeze() trains the last layer group only, and learn.unfreeze() all; {_FIT}",
+    # training
+    **_hints("fit_flat_cos fit_sgdr", "learn.fit(epochs, lr, schedule) trains with any schedule, such as 'cosine_with_restarts' or"
+             " 'warmup_stable_decay'"),
+    "fine_tune": "learn.freeze() trains the last layer group only, and learn.unfreeze() all; learn.fit_one_cycle(epochs)"
+                 " trains in each state",
+    **_hints("partial_fit fit_transform fit_generator fit_loop", "learn.fit(epochs) trains"),
     "freeze_to": "learn.freeze('name', ...) freezes the layer groups that it names, learn.freeze() all but the last",
-    "validate": "learn.evaluate() returns loss and metrics of the evaluation set",
-    "test": "learn.evaluate(dataset) returns loss and metrics, learn.predict(dataset) the predictions",
-    "score": "learn.evaluate(dataset) returns loss and metrics",
-    "get_preds": "learn.predict(dataset) returns predictions and labels",
-    "tta": "learn.predict(dataset) returns predictions and labels",
-    "show_results": "learn.top_losses() shows samples with the largest loss, learn.confusion() the mistakes",
-    "interpret": "learn.top_losses() shows samples with the largest loss, learn.confusion() the mistakes",
-    "one_batch": "next(iter(learn.get_train_dataloader())) is a batch, and learn.show_batch() shows one",
-    "save": "learn.save_checkpoint(folder) writes the whole run, learn.save_model(folder) the weights",
-    "load": "learn.load_checkpoint(folder) continues from a checkpoint",
-    "resume": "learn.load_checkpoint(folder) or learn.train(resume_from_checkpoint=True) continues from a checkpoint",
+    **_hints("tune tuner lr_finder scale_batch_size auto_lr_find", _FIND_RATE),
+    "lr_range_test": "learn.lr_find() tries increasing learning rates",
+    **_hints("train_on_batch train_step", f"learn.step() trains one step; {_PARTS_OF_STEP}"),
+    **_hints("do_batch one_epoch do_epoch all_batches manual_backward automatic_optimization backward clip_gradients"
+             " configure_gradient_clipping make_train_function loss_grad toggle_optimizer untoggle_optimizer", _PARTS_OF_STEP),
+    **_hints("configure_optimizers create_opt opt_func optimizer_step optimizer_zero_grad lr_scheduler_step lr_schedulers"
+             " lr_scheduler_configs configure_callbacks", _OPTIMIZERS),
+    **_hints("stop_training should_stop", "learn.stop() ends the run, and a callback sets control.should_training_stop"),
+    **_hints("interrupted", "learn.run_state.paused is True after an interrupt"),
+    # evaluation and predictions
+    **_hints("test test_loop validate_loop score test_on_batch validation_step test_step make_test_function",
+             f"learn.evaluate(dataset) returns loss and metrics, learn.predict(dataset) the predictions; {_EVALUATION}"),
+    **_hints("get_preds tta predict_proba predict_loop predict_on_batch predict_step make_predict_function predict_generator",
+             "learn.predict(dataset) returns predictions and labels, learn.predict_one(sample) those of one sample"),
+    **_hints("interpret interp plot_top_losses plot_confusion_matrix",
+             "learn.top_losses() shows samples with the largest loss, learn.confusion() the mistakes"),
+    **_hints("reset_metrics metrics_names add_metric", "give the Learner metrics=, a dict of names and functions"),
+    "loss_not_reduced": "learn.top_losses() finds the losses of single samples",
+    # saving and loading
+    **_hints("save save_weights", "learn.save_checkpoint(folder) writes the whole run, learn.save_model(folder) the weights"),
+    **_hints("save_encoder", "learn.save_model(folder) writes the weights, torch.save(learn.model.body.state_dict(), path) a part"),
+    **_hints("load load_weights load_learner load_encoder load_model load_from_checkpoint restore_from_checkpoint", _READ),
+    **_hints("resume ckpt_path", "learn.load_checkpoint(folder) or learn.train(resume_from_checkpoint=True) continues from a"
+             " checkpoint"),
     "save_pretrained": "learn.save_model(folder) writes the model",
-    "export": "learn.save_model(folder) writes the model, learn.export_script('train.py') a script that trains it"
-              " again",
-    "recorder": "learn.history has all values by step, and learn.plot() draws them",
-    "plot_losses": "learn.plot() draws the losses",
-    "plot_loss": "learn.plot() draws the losses",
-    "dls": "the data are learn.train_dataset and learn.eval_dataset, their loaders learn.get_train_dataloader() and so"
-           " on",
+    **_hints("export to_onnx to_torchscript to_json get_config", "learn.save_model(folder) writes the model,"
+             " learn.export_script('train.py') a script that trains it again; torch.export and torch.onnx take learn.model"),
+    **_hints("save_hyperparameters hparams", "learn.args has the settings, and learn.args.to_dict() all of them"),
+    **_hints("get_weights set_weights weights variables", _WEIGHTS),
+    **_hints("trainable_weights trainable_variables non_trainable_weights non_trainable_variables trainable layers get_layer"
+             " count_params input_shape output_shape inputs outputs example_input_array build", _LAYERS),
+    # what was recorded
+    **_hints("recorder final_record plot_losses plot_loss", "learn.history has all values by step, and learn.plot() draws them"),
+    **_hints("plot_sched plot_lr", "learn.plot_schedule() draws the rates so far and planned"),
+    **_hints("losses smooth_loss", "learn.history has all values by step, and learn.plot() draws them"),
+    **_hints("logged_metrics callback_metrics progress_bar_metrics", _LOGGED),
+    **_hints("log_dict", "learn.log(values) logs a dict of them"),
+    **_hints("logger loggers log_dir", "report_to= names the trackers, and learn.args.output_dir is the folder of the log"),
+    "loss": "learn.history[-1].loss is that of the last step",
+    **_hints("current_epoch n_epoch n_iter train_iter iter pct_train num_training_batches num_val_batches"
+             " estimated_stepping_batches max_epochs min_epochs n_epochs", _POSITION),
+    "epoch": "it is learn.state.epoch",
+    "global_step": "it is learn.state.global_step",
+    "log_history": "it is learn.state.log_history",
+    # data
+    "one_batch": "next(iter(learn.get_train_dataloader())) is a batch, and learn.show_batch() shows one",
+    **_hints("xb yb x y", "next(iter(learn.get_train_dataloader())) is a batch, and learn.debug_step() shows that of a step"),
+    "pred": "learn.predict_one(sample) predicts one sample, and learn.debug_step() runs a step by its parts",
+    **_hints("dls dl datamodule prepare_data setup teardown", _DATA_MODULE),
     "data": "the data are learn.train_dataset and learn.eval_dataset",
-    "train_dataloader": "learn.get_train_dataloader() makes it",
-    "train_dl": "learn.get_train_dataloader() makes it",
-    "eval_dataloader": "learn.get_eval_dataloader() makes it",
-    "valid_dl": "learn.get_eval_dataloader() makes it",
+    **_hints("train_dataloader train_dl train_ds train_dataloaders", "learn.get_train_dataloader() makes it from learn.train_dataset"),
+    **_hints("eval_dataloader valid_dl valid_ds val_dataloader val_dataloaders validation_data",
+             "learn.get_eval_dataloader() makes it from learn.eval_dataset"),
+    **_hints("test_dataloaders test_dataloader predict_dataloaders predict_dataloader", _LOADERS),
+    # parts
     "opt": "it is learn.optimizer",
-    "sched": "it is learn.lr_scheduler",
-    "scheduler": "it is learn.lr_scheduler",
-    "cbs": "they are learn.callback_handler.callbacks; learn.add_callback(...) adds one",
-    "add_cb": "learn.add_callback(...) adds one",
-    "add_cbs": "learn.add_callback(...) adds one",
-    "remove_cb": "learn.remove_callback(...) removes one",
-    "remove_cbs": "learn.remove_callback(...) removes one",
-    "no_bar": "learn.set(disable_tqdm=True) hides the progress",
-    "to_fp16": _PRECISION,
-    "to_bf16": _PRECISION,
-    "to_fp32": _PRECISION,
-    "half": _PRECISION,
+    **_hints("sched scheduler", "it is learn.lr_scheduler"),
+    **_hints("module lightning_module net", "it is learn.model"),
+    "trainer": "the learner is the trainer",
+    **_hints("hypers hps moms", "learn.optimizer.param_groups has the numbers of the optimizer, learn.set() what can be changed"),
+    **_hints("wd wd_bn_bias", "learn.set(weight_decay=...) changes it"),
+    "splitter": "layer_groups= of the Learner divides the layers into groups",
+    **_hints("path model_dir default_root_dir", "learn.args.output_dir is the folder of the run"),
+    # callbacks
+    **_hints("cbs callbacks default_cbs ordered_cbs checkpoint_callback checkpoint_callbacks early_stopping_callback"
+             " early_stopping_callbacks progress_bar_callback", _CALLBACKS),
+    **_hints("add_cb add_cbs added_cbs", "learn.add_callback(...) adds one"),
+    **_hints("remove_cb remove_cbs removed_cbs", "learn.remove_callback(...) removes one"),
+    **_hints("no_bar no_mbar no_logging progress progress_bar", "learn.set(disable_tqdm=True) hides the progress"),
+    **_hints("show_training_loop", "learn.callback_handler.callbacks are the callbacks, and learn.debug_step() shows a step"),
+    # devices, precision, processes
+    **_hints("to_fp16 to_bf16 to_fp32 to_native_fp16 to_native_fp32 half precision", _PRECISION),
+    "scaler": "it is learn.accelerator.scaler",
     "to": "the device is found by itself; Learner(..., use_cpu=True) stays on the CPU",
     "cuda": "a GPU is used where there is one",
     "cpu": "Learner(..., use_cpu=True) stays on the CPU",
     "device": "it is learn.args.device",
+    **_hints("to_distributed to_parallel distrib_ctx parallel_ctx detach_distributed detach_parallel strategy distribute_strategy"
+             " num_devices device_ids num_nodes", _STRATEGY),
+    **_hints("is_global_zero", "learn.is_world_process_zero() returns it"),
+    **_hints("world_size global_rank local_rank node_rank", "learn.args has them: world_size, process_index, local_rank"),
+    **_hints("all_gather", "learn.gather_function(tensor) gathers from all processes"),
+    **_hints("print", "print where learn.is_world_process_zero() is True"),
     "compile": "Learner(..., torch_compile=True) compiles the model, and loss_func= and optim= are arguments as well",
-    "eval": "a verb sets the mode that it needs; learn.model.eval() is the model's method",
-    "loss": "learn.history[-1].loss is that of the last step",
-    "losses": "learn.history has all values by step, and learn.plot() draws them",
+    **_hints("run_eagerly jit_compile", "Learner(..., torch_compile=True) compiles the model"),
+    # settings of Lightning's Trainer
+    **_hints("accumulate_grad_batches", "it is learn.args.gradient_accumulation_steps"),
+    **_hints("gradient_clip_val", "it is learn.args.max_grad_norm"),
+    **_hints("check_val_every_n_epoch val_check_interval", "learn.set(eval_strategy='steps', eval_steps=...) says when to evaluate"),
+    **_hints("log_every_n_steps", "it is learn.args.logging_steps"),
+    **_hints("limit_train_batches overfit_batches fast_dev_run", "learn.step(3) takes a few steps, and learn.snapshot() with"
+             " learn.restore() goes back"),
     "lr": "learn.get_learning_rates() returns the present ones, and learn.set(lr=...) changes them",
-    "epoch": "it is learn.state.epoch",
-    "global_step": "it is learn.state.global_step",
-    "log_history": "it is learn.state.log_history",
-    **{name: _OF_MODEL.format(name) for name in ("parameters", "named_parameters", "state_dict", "load_state_dict",
-                                                 "forward", "zero_grad", "modules", "children")},
+    "eval": "a verb sets the mode that it needs; learn.model.eval() is the model's method",
+    "training": "learn.model.training is the mode of the model, and learn.is_in_train tells whether a verb trains",
+    **{name: _OF_MODEL.format(name) for name in (
+        "parameters", "named_parameters", "named_modules", "buffers", "state_dict", "load_state_dict", "forward", "zero_grad",
+        "requires_grad_", "modules", "children", "apply", "call",
+    )},
 }
 
 def missing_attribute(learner: Any, name: str) -> AttributeError:
@@ -160,7 +258,10 @@ def missing_attribute(learner: Any, name: str) -> AttributeError:
     hints = ATTRIBUTE_HINTS
     if name not in hints and run is not None and name in vars(run.args):
         hints = {name: f"{name} is a setting; learn.args.{name} is its value"}
+    elif name not in hints and name.startswith("on_"):
+        hints = {name: _EVENT}
     return missing_attribute_error("The learner", name, dir(type(learner)), hints)
+
 
 # %% ../nbs/trainer_compat.ipynb #3048d6d9
 class TrainerCompatMixin:

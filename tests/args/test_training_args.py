@@ -1,9 +1,10 @@
 """What the arguments accept and refuse, and that their names and defaults are the Trainer's."""
-import ast, copy, dataclasses, functools, inspect, json, math, os, warnings
+import ast, copy, dataclasses, functools, inspect, json, math, os, re, warnings
 from pathlib import Path
 from typing import get_type_hints
 import numpy as np
 import pytest
+import torch
 import trainer_nb
 from trainer_nb.args.names import FIELD_ALIASES
 from trainer_nb.args.training_args import TrainingArgumentsKwargs, TrainingArguments, resolve_args
@@ -443,3 +444,22 @@ def test_a_subclass_adds_fields_of_any_type(tmp_path):
     assert again.args.mode == "a" and again.args.color is Color.R and again.state.global_step == again.state.max_steps
     again.rewind(1)
     assert again.args.color is Color.R
+
+
+@pytest.mark.parametrize("name", """accelerator accumulate_grad_batches check_val_every_n_epoch default_root_dir detect_anomaly deterministic
+    devices enable_checkpointing enable_model_summary enable_progress_bar fast_dev_run gradient_clip_algorithm gradient_clip_val
+    limit_predict_batches limit_test_batches limit_train_batches limit_val_batches log_every_n_steps logger max_epochs max_time num_nodes
+    num_sanity_val_steps overfit_batches precision profiler strategy sync_batchnorm use_distributed_sampler val_check_interval
+    dls opt_func splitter cbs wd wd_bn_bias train_bn moms model_dir""".split())
+def test_the_flags_of_lightning_and_fastai_have_a_counterpart(name):
+    "Each raises an error with what to type here, and the arguments and methods that it names exist."
+    fields = {o.name for o in dataclasses.fields(TrainingArguments)}
+    constructor = {*fields, "train_dataset", "optimizer_cls_and_kwargs", "callbacks"}
+    with pytest.raises(TypeError) as error: trainer_nb.Learner(torch.nn.Linear(2, 2), **{name: 1})
+    said = str(error.value)
+    assert said.startswith(f"There is no argument `{name}`") and "Did you mean" not in said
+    named = re.search(r"it is called `(\w+)` here", said)
+    if named: assert named[1] in constructor
+    outside = re.sub(r"(learn|torch|trainer_nb)\.[\w.]+\([^)]*\)|\{.*\}", "", said)
+    assert set(re.findall(r"\b([a-z]\w+)=", outside)) <= constructor
+    for verb in re.findall(r"learn\.(\w+)\(", said): assert callable(getattr(trainer_nb.Learner, verb))

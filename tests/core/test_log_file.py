@@ -120,6 +120,24 @@ def test_lines_are_collected_until_they_are_awaited(tmp_path, monkeypatch):
     assert log.wait(60) and written("log", 22)
 
 
+def test_many_lines_are_not_collected_again_while_they_are_awaited(tmp_path, monkeypatch):
+    "Those of a branch of a long run, for example: more than one write takes."
+    monkeypatch.setattr(log_file, "COLLECT_SECONDS", 1000.0)
+    log = opened(tmp_path)
+    for i in range(3500): log.put({"kind": "log", "step": i})
+    assert log.wait(60) and [line["step"] for line in lines(log.path)[1:]] == list(range(3500))
+
+
+def test_a_log_that_is_not_written_in_time_is_reported(tmp_path, monkeypatch):
+    "At the end of the process, and before a log is read: the lines would be missing without a message."
+    go, log = threading.Event(), opened(tmp_path)
+    monkeypatch.setattr(LogFile, "write", lambda self, items, write=LogFile.write: (go.wait(30), write(self, items)))
+    log.put({"kind": "n"})
+    with pytest.warns(UserWarning, match="was not written within 0.1 s, so its last lines may be missing"): log_file.LOG_WRITER.wait_or_warn(0.1)
+    go.set()
+    assert log.wait(30)
+
+
 def test_only_the_process_that_opened_a_log_writes_to_it(tmp_path):
     log = opened(tmp_path)
     log.put({"kind": "n"}); log.wait()

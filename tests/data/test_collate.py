@@ -172,3 +172,34 @@ def test_columns_that_are_for_the_collator_reach_it(hf, caplog):
             learn.step()
         told, = [r.message for r in caplog.records if r.name == "trainer_nb"]
         assert told == "The training set has columns that Guess's forward does not take, and they are left out: text."
+
+
+# what the samples are, and the lengths of the padded batch
+RAGGED = {
+    "a dict of tensors": ([{"x": torch.ones(2, 3)}, {"x": torch.ones(4, 3)}], (2, 4, 3), 0),
+    "a dict of lists": ([{"x": [1.0, 2.0]}, {"x": [3.0]}], (2, 2), 0),
+    "pairs": ([(torch.ones(2), 1), (torch.ones(4), 0)], (2, 4), 0),
+    "tensors": ([torch.ones(2), torch.ones(4)], (2, 4), 0),
+    "labels": ([{"x": 1.0, "labels": [1, 2]}, {"x": 1.0, "labels": [1]}], (2, 2), -100),
+}
+
+
+@pytest.mark.parametrize("samples, shape, padding", RAGGED.values(), ids=RAGGED)
+def test_sequences_without_a_tokenizer_are_padded_by_the_code_in_the_error(samples, shape, padding):
+    "The error for unequal lengths names no tokenizer, and its code makes a tensor of the samples."
+    with pytest.raises(ValueError, match="different lengths.*data_collator=") as caught: trainer_nb.default_data_collator(samples)
+    text = str(caught.value)
+    assert "tokenizer" not in text
+    padded = eval(text[text.index("torch.nn.utils"):].removesuffix("."), {"torch": torch, "samples": samples})
+    assert padded.shape == shape and (padded == padding).any()
+
+
+def test_tokens_of_unequal_lengths_need_a_tokenizer():
+    for name in ("input_ids", "attention_mask"):
+        with pytest.raises(ValueError, match="different lengths.*processing_class=tokenizer"): trainer_nb.default_data_collator([{name: [1, 2]}, {name: [1]}])
+
+
+def test_images_of_unequal_sizes_are_not_sequences():
+    images = [(torch.ones(3, 8, 8), 1), (torch.ones(3, 8, 9), 0)]
+    with pytest.raises(ValueError, match="different lengths.*one shape in the data set") as caught: trainer_nb.default_data_collator(images)
+    assert "pad_sequence" not in str(caught.value) and "tokenizer" not in str(caught.value)

@@ -1,4 +1,5 @@
 """DeepSpeed: ZeRO 1, 2 and 3 train as DDP does, and every verb works as without them."""
+import json
 import os
 import subprocess
 import sys
@@ -10,12 +11,16 @@ pytest.importorskip("deepspeed")
 
 import sharded
 from trainer_nb import TrainingArguments
+from trainer_nb.args.deepspeed_args import make_plugin
 
 @pytest.fixture(scope="module", autouse=True)
 def no_process_group():
     "A run in one process makes a process group of its own; later tests fork this process."
     yield
-    if torch.distributed.is_initialized(): torch.distributed.destroy_process_group()
+    if torch.distributed.is_initialized():
+        # DeepSpeed's own function, which also forgets the group
+        from deepspeed import comm
+        comm.destroy_process_group()
 
 
 AUTO = {"gradient_clipping": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "train_batch_size": "auto"}
@@ -89,18 +94,85 @@ def test_stages_train_as_ddp(like, stage, tmp_path):
     assert torch.equal(saved["inward.weight"], other.model.inward.weight)
 
 
+@pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.slow), 3])
+def test_evaluation_in_half_precision(like, stage):
+    "The weights are gathered in that precision: the numbers of DDP, and training goes on as if nothing had been evaluated."
+    ddp, divided = (make(which, bf16_full_eval=True, eval_strategy="no") for which in (None, stage))
+    rows = []
+    for learn in (ddp, divided):
+        learn.launch(2)
+        rows.append([learn.evaluate()["eval_loss"]])
+        learn.step(3)
+        rows[-1].append(learn.evaluate()["eval_loss"])
+        if learn is divided: learn.train()
+        learn.close()
+    assert rows[1][0] == pytest.approx(rows[0][0], rel=1e-6) and rows[1][1] == pytest.approx(rows[0][1], rel=0.01)
+    close(losses(divided), losses(like))
+    assert torch.allclose(weights(divided), weights(like), atol=1e-5)
+
+
+def routed(chosen, **settings):
+    torch.manual_seed(0)
+    return sharded.Routed(chosen, **settings)
+
+
+# the experts of a call by number, and 3 for a parameter that no layer of its own has
+DIFFERENT = {
+    "from the beginning": lambda call, rank: [0, 1 + rank],
+    "one rank alone": lambda call, rank: [0, 2] if call == 4 and rank == 1 else [0, 1, 2],
+    "no layer of its own": lambda call, rank: [0, 1, 2] if call == 4 and rank == 1 else [0, 1, 2, 3],
+}
+
+
+@pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.slow), 2, 3])
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_ranks_with_different_parameters_are_an_error(stage, case):
+    "Before the engine mixes up gradients or weights; it names the parameter, or the layer, and what to type."
+    learn = make(stage, net=routed(DIFFERENT[case]), eval_strategy="no")
+    try:
+        with pytest.raises(ValueError, match=r"(?s)'experts\.(each\.[12]|bias).*rank [01].*deepspeed=None"): learn.launch(2, train=True)
+        assert learn.state.global_step == (0 if case == "from the beginning" else 1)
+    finally: learn.close()
+
+
+ALIKE = {
+    "in some steps": lambda call, rank: [0, 1, 2] if call % 5 else [2],
+    "in other numbers of calls": lambda call, rank: [0] * (1 + rank) + [1, 2],
+}
+
+
+@pytest.mark.parametrize("stage, case", [pytest.param(1, "in some steps", marks=pytest.mark.slow), (2, "in some steps"), (3, "in some steps"), (2, "in other numbers of calls")])
+def test_ranks_that_deviate_alike_train_as_ddp(stage, case):
+    "With accumulation, a frozen layer, a checkpointed one and evaluations in between."
+    found = []
+    for which in (None, stage):
+        net = routed(ALIKE[case], checkpointed=True)
+        net.inward.requires_grad_(False)
+        learn = make(which, net=net, weight_decay=0.0, optim="sgd")
+        learn.launch(2, train=True)
+        learn.close()
+        found.append(losses(learn))
+    close(*found)
+
+
 ALONE = '''
 import sys, warnings
 sys.path[:0] = [{here!r}, {tests!r}]
 import pytest, torch
 import sharded
-from test_deepspeed import close, config, losses, make, model
+from test_deepspeed import close, config, losses, make, model, norms
 from trainer_nb import TrainerCallback
 from trainer_nb.core.errors import InvalidOperation
 
 plain = make()
 plain.train()
 wanted = losses(plain)
+
+# keys that are left out are taken from the arguments
+learn = make(deepspeed={{"zero_optimization": {{"stage": 2}}}})
+learn.train()
+close(losses(learn), wanted)
+close(norms(learn), norms(plain))
 
 # stage 3 has nothing to divide: the model stays whole
 learn = make(3)
@@ -177,9 +249,118 @@ for stage in (1, 2):
     learn.train()
     assert losses(learn) == before
 
-# a parameter without dimensions, and values that contradict the arguments
+# a parameter without dimensions, sparse gradients, an embedding that changes itself, an optimizer that DeepSpeed would make anew, and values that contradict the arguments
+with pytest.raises(ValueError, match="Adagrad.*optim='adamw_torch'"): make(2, optim="adagrad").step()
+class Averaging(torch.optim.SGD):
+    def train(self): pass
+    def eval(self): pass
+with pytest.raises(ValueError, match="Averaging has other weights for evaluation.*optim='adamw_torch'"): make(2, net=(net := model()), optimizers=(Averaging(net.parameters(), lr=0.1), None)).step()
 with pytest.raises(ValueError, match="'scale' has no dimensions"): make(2, net=sharded.Net()).step()
+with pytest.raises(ValueError, match="'0' has sparse=True"): make(2, net=torch.nn.Sequential(torch.nn.Embedding(4, 8, sparse=True)), optim="sgd").step()
+with pytest.raises(ValueError, match="'0' has max_norm"): make(2, net=torch.nn.Sequential(torch.nn.Embedding(4, 8, max_norm=1.0))).step()
 with pytest.raises(ValueError, match="gradient_clipping=3"): make(deepspeed=config(2) | {{"gradient_clipping": 3}}).step()
+print("all of it")
+'''
+
+
+CONTINUED = '''
+import sys, warnings
+sys.path[:0] = [{here!r}, {tests!r}]
+import pytest, torch
+import sharded
+from test_deepspeed import close, config, losses, make, model
+
+class Partial(sharded.Net):
+    "Does not use one of its parameters, which gets no gradient."
+    unused = ""
+    def forward(self, x):
+        x = self.inward(x)
+        for b in self.blocks: x = b(x)
+        x = self.out(x) + 0.1 * self.twin(x.tanh())
+        if self.unused != "scale": x = x * self.scale
+        return x if self.unused == "shift" else x + self.shift
+
+def partial(unused):
+    net = model()
+    net.__class__, net.unused = Partial, unused
+    return net
+
+# states of parameters that never had a gradient: the first of a flat tensor, and a later one
+for unused in ("scale", "shift"):
+    plain = make(net=partial(unused), output_dir={folder!r} + "/" + unused, save_strategy="no")
+    plain.step(2)
+    held = {{n for n, p in plain.model.named_parameters() if p in plain.optimizer.state}}
+    assert unused not in held and "inward.weight" in held
+    folder = plain.save_checkpoint()
+    plain.train()
+    learn = make(2, net=partial(unused), output_dir={folder!r} + "/" + unused)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        learn.load_checkpoint(folder)
+    learn.train()
+    close(losses(learn), losses(plain))
+
+# groups that the engine does not have: one without parameters, and one of frozen ones; the user's optimizer and schedule
+def grouped(stage, has_schedule, **settings):
+    net = model()
+    net.out.bias.requires_grad_(False)
+    rest = [p for n, p in net.named_parameters() if n not in ("out.bias", "inward.bias")]
+    optimizer = torch.optim.SGD([{{"params": [], "lr": 50.0}}, {{"params": [net.out.bias], "lr": 70.0}}, {{"params": [net.inward.bias], "lr": 0.02}}, {{"params": rest, "lr": 0.1}}], lr=1.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step)) if has_schedule else None
+    return make(stage, net=net, optimizers=(optimizer, schedule), **settings)
+
+for has_schedule in (False, True):
+    where = {folder!r} + "/grouped" + str(has_schedule)
+    plain = grouped(None, has_schedule, output_dir=where, save_strategy="no")
+    plain.step(2)
+    folder = plain.save_checkpoint()
+    plain.train()
+    learn = grouped(2, has_schedule, output_dir=where)
+    learn.train()
+    close(losses(learn), losses(plain))
+    learn = grouped(2, has_schedule, output_dir=where)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        learn.load_checkpoint(folder)
+    assert learn.optimizer.param_groups[0]["lr"] < 0.02 and len(learn.lr_scheduler.base_lrs) == 2
+    learn.train()
+    close(losses(learn), losses(plain))
+    # and back
+    folder = learn.save_checkpoint()
+    other = grouped(None, has_schedule, output_dir=where)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other.load_checkpoint(folder)
+    assert torch.allclose(other.model.inward.weight, learn.model.inward.weight)
+
+# in half precision, where the engine has fp32 weights beside the model's: these continue, in both directions
+half = dict(bf16=True, output_dir={folder!r} + "/half", save_strategy="no")
+zero = dict(deepspeed=config(2, bf16={{"enabled": "auto"}}))
+def loaded(folder, **settings):
+    learn = make(**half | settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        learn.load_checkpoint(folder)
+    return learn
+plain = make(**half)
+plain.step(2)
+folder = plain.save_checkpoint()
+saved = {{n: p.detach().clone() for n, p in plain.model.named_parameters()}}
+learn = loaded(folder, **zero)
+assert learn.model.inward.weight.dtype is torch.bfloat16
+flat = torch.cat([t.reshape(-1) for n, t in sorted(learn.run_state.device.deepspeed.flat_tensors().items()) if n.endswith("/master")])
+weights = torch.cat([p.reshape(-1) for p in saved.values()])
+assert torch.equal(flat[flat != 0].sort().values, weights[weights != 0].sort().values)
+learn.step(2)
+folder = learn.save_checkpoint()
+flat = torch.cat([t.reshape(-1) for n, t in sorted(learn.run_state.device.deepspeed.flat_tensors().items()) if n.endswith("/master")])
+other = loaded(folder)
+weights = torch.cat([p.detach().reshape(-1) for p in other.model.parameters()])
+assert other.model.inward.weight.dtype is torch.float32 and torch.equal(flat[flat != 0].sort().values, weights[weights != 0].sort().values)
+assert all("master" not in state for state in other.optimizer.state.values())
+for each in (plain, learn, other): each.train()
+for each in (learn, other): assert losses(each) == pytest.approx(losses(plain), abs=0.02)
+with pytest.raises(ValueError, match="in torch.float32, and this one is in torch.bfloat16"): make(net=model().bfloat16(), **half).load_checkpoint(plain.save_checkpoint())
 print("all of it")
 '''
 
@@ -194,6 +375,43 @@ def test_one_process(tmp_path):
     assert "all of it" in done.stdout, done.stdout + done.stderr
 
 
+def test_a_run_without_deepspeed_is_continued(tmp_path):
+    "Parameters without a state, groups that the engine does not have, and half precision: the losses without DeepSpeed."
+    script = CONTINUED.format(here=os.path.dirname(__file__), tests=os.path.dirname(os.path.dirname(__file__)), folder=str(tmp_path))
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run([sys.executable, "-W", "ignore", "script.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert "all of it" in done.stdout, done.stdout + done.stderr
+
+
+EXPORTED = '''
+import torch
+from torch.utils.data import TensorDataset
+from trainer_nb import Learner
+torch.manual_seed(0)
+x = torch.randn(40, 8)
+data = TensorDataset(x, (x[:, :3].sum(1) > 0).long())
+net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 2))
+zero = {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto"}
+learn = Learner(net, train_dataset=data, loss_func=torch.nn.functional.cross_entropy, per_device_train_batch_size=4, max_steps=8, deepspeed=zero, use_cpu=True, disable_tqdm=True, output_dir="out", save_strategy="no")
+learn.step(3)
+learn.set(lr=1e-3)
+learn.step(2)
+learn.rewind(1)
+learn.train()
+print(learn.export_script("train.py"))
+'''
+
+
+@pytest.mark.slow
+def test_a_run_in_one_process_is_written_as_a_script(tmp_path):
+    "It ends in the same bytes, and there is no doubt about it."
+    def run(name): return subprocess.run([sys.executable, "-W", "ignore", name], cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}).stdout
+    (tmp_path / "script.py").write_text(EXPORTED)
+    said = run("script.py")
+    assert "No cause was found why its weights would differ" in said, said
+    assert "The weights are those of the run, byte for byte" in run("train.py")
+
+
 @pytest.mark.parametrize("settings, words", [
     (dict(deepspeed={"zero_optimization": {"stage": 2}}, fsdp=True), "fsdp and deepspeed"),
     (dict(deepspeed={"fp16": {"enabled": True}}), "zero_optimization"), (dict(deepspeed={"zero_optimization": {"stage": 0}}), "stage"),
@@ -206,7 +424,43 @@ def test_what_is_not_honoured_is_refused_by_name(settings, words):
     with pytest.raises(ValueError, match=words): TrainingArguments(**settings)
 
 
+@pytest.mark.parametrize("written, message", [({}, None), ({"gradient_accumulation_steps": 2, "train_batch_size": 6}, None), ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps=4")])
+@pytest.mark.parametrize("launched", [False, True])
+def test_keys_that_are_left_out_are_taken_from_the_arguments(written, message, launched, tmp_path, monkeypatch):
+    "Of `deepspeed=`, and of the configuration file of `accelerate launch`; a value that contradicts an argument is an error."
+    given = {"zero_optimization": {"stage": 2}} | written
+    if launched:
+        (tmp_path / "ds.json").write_text(json.dumps(given))
+        monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+        monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", str(tmp_path / "ds.json"))
+    args = TrainingArguments(deepspeed=None if launched else given, use_cpu=True, per_device_train_batch_size=3, gradient_accumulation_steps=2, max_grad_norm=0.25)
+    made = make_plugin(args, "no").hf_ds_config
+    assert ("".join(made.mismatches) and message in made.mismatches[0]) if message else not made.mismatches
+    expected = {"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2, "train_batch_size": 6, "gradient_clipping": 0.25} | written
+    assert {key: made.config[key] for key in expected} == expected
+
+
 def test_a_file_and_json_are_taken(tmp_path):
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
     assert TrainingArguments(deepspeed=str(tmp_path / "ds.json")).deepspeed == str(tmp_path / "ds.json")
     assert TrainingArguments(deepspeed='{"zero_optimization": {"stage": 2}}').deepspeed == {"zero_optimization": {"stage": 2}}
+
+
+@pytest.mark.slow
+def test_a_run_goes_to_several_processes_and_back():
+    "After steps in the notebook's own process, whose engine leaves nothing on the parameters. The process group of this process excludes forks."
+    found = []
+    for stage in (2, None):
+        learn = make(stage, net=(net := model()))
+        before = [set(vars(p)) for p in net.parameters()]
+        learn.step(1)
+        learn.snapshot("before")
+        learn.launch(2)
+        assert [set(vars(p)) for p in net.parameters()] == before
+        learn.step(2)
+        learn.restore("before")
+        learn.step(2)
+        learn.close()
+        learn.train()
+        found.append(losses(learn))
+    close(*found)

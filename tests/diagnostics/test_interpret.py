@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 from trainer_nb import Learner
 from trainer_nb.diagnostics.interpret import Confusion, confusion
 from trainer_nb.core.records import Records
-from trainer_nb.diagnostics.interpret import top_losses, find_worst
+from trainer_nb.diagnostics.interpret import decode_texts, top_losses, find_worst
 from trainer_nb.engine.evaluate import evaluation_mode
 from trainer_nb.diagnostics.interpret import BatchPreview, show_batch
 from trainer_nb.engine.snapshot import capture_snapshot, differences
@@ -407,3 +407,9 @@ def test_verbs_of_the_learner():
     learn = make(evaluation=fixed())
     assert isinstance(learn.step(1), Records)
     assert learn.show_batch(2).batch["x"].shape == (8, 6) and len(learn.top_losses(2)) == 2 and learn.confusion().counts.sum() == 23
+
+
+def test_texts_are_shown_without_their_padding():
+    batch = {"input_ids": torch.tensor([[1, 2, 0, 0], [0, 0, 3, 4]]), "attention_mask": torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1]])}
+    assert decode_texts(batch, Tokenizer(), 2) == ["<1> <2>", "<3> <4>"]
+    assert decode_texts({"input_ids": batch["input_ids"]}, Tokenizer(), 1) == ["<1> <2> <0> <0>"]

@@ -1,5 +1,6 @@
 "Looking inside: what is measured is so, it leaves no trace, and it shows itself everywhere."
 import copy, gc, pickle, re, warnings, weakref, xml.etree.ElementTree as ET
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -33,6 +34,21 @@ def looks(learn):
     learn.inspect()
     learn.inspect({"x": torch.randn(5, 4), "labels": torch.tensor([0, 1, 2, 0, 1])})
     repr(learn.inspect()), learn.inspect().frame(), learn.plot()
+
+
+def test_a_batch_of_the_next_epoch_where_the_end_of_this_one_is_pending():
+    "A callback fails at the end of an epoch: what is measured is the step that the run takes next."
+    class Fails(TrainerCallback):
+        armed = True
+        def on_epoch_end(self, args, state, control, **kwargs):
+            if self.armed: self.armed = False; raise Boom
+    learn = hard_learner(num_train_epochs=2, callbacks=[Fails()], max_grad_norm=1000.0)
+    with pytest.raises(Boom): learn.run(epochs=1)
+    report = learn.inspect()
+    norm = sum(o.grad.norm ** 2 for o in report.layers if o.grad.n) ** 0.5
+    learn.step()
+    assert learn.run_state.cursor.epoch == 1 and learn.state.epoch > 1
+    assert norm == pytest.approx(learn.history[-1].grad_norm, rel=1e-4)
 
 
 @pytest.mark.parametrize("given", RUNS.values(), ids=RUNS)
@@ -114,6 +130,15 @@ def test_the_gradients_are_those_of_the_next_step():
         own = [r["grad_norm"] for r in debug.grads() if r["name"].startswith(f"{layer.name}.") and r["grad_norm"] is not None]
         if own: assert layer.grad.norm == pytest.approx(np.sqrt(np.square(own).sum()), rel=1e-5)
     debug.abort()
+
+
+def test_clipped_gradients_are_shown_as_the_update_gets_them_and_it_is_said():
+    learn = hard_learner(**LONG, max_grad_norm=0.01)
+    report = learn.inspect()
+    assert sum(o.grad.norm ** 2 for o in report.layers if o.grad.n) ** 0.5 == pytest.approx(0.01, rel=1e-3)
+    said = next(o for o in report.words if "clipped" in o)
+    assert "max_grad_norm is 0.0100" in said and said.endswith("The report shows them after clipping.")
+    assert not any("clipped" in o for o in hard_learner(**LONG, max_grad_norm=0).inspect().words)
 
 
 def test_in_a_debug_step():
@@ -490,3 +515,24 @@ def test_more_words():
                                 (lambda: learn.top_losses(-1, Augmented(9)), ValueError, "k must be a non-negative integer, got -1"),
                                 (lambda: learn.batch_size_find(evaluate=True), ValueError, "nothing to evaluate on")]:
         with pytest.raises(error, match=words): wrong()
+
+
+def test_the_pictures_of_a_report_by_their_titles():
+    "With its sentences, without its table; all where none is named."
+    report = hard_learner(**LONG).inspect()
+    titles = [panel.title for panel in report.panels()]
+    assert "gradient" in titles and [panel.title for panel in report.plot().panels()] == titles
+    chosen = report.plot("gradient")
+    assert [panel.title for panel in chosen.panels()] == ["gradient"] and chosen.said() == report.said() and "<table" not in chosen.html()
+    with pytest.raises(ValueError, match="no picture 'gradients'.*'gradient'.*Did you mean 'gradient'"): report.plot("gradients")
+
+
+def test_equally_unusual_layers_are_named_in_their_order():
+    "The first of them is the cause, the others only pass it on."
+    parts = dict(w=nn.Linear(4, 8), z_relu=nn.ReLU(), a_drop=nn.Dropout(0.1), head=nn.Linear(8, 3))
+    model = nn.Sequential(OrderedDict(parts))
+    with torch.no_grad(): model.w.bias.fill_(-1e3)
+    data = TensorDataset(torch.randn(16, 4), torch.randint(0, 3, (16,)))
+    learn = Learner(model, train_dataset=data, loss_func=nn.functional.cross_entropy, use_cpu=True, max_steps=2)
+    dead = [o.partition(":")[0] for o in learn.inspect().unusual if "dead" in o]
+    assert dead == ["z_relu", "a_drop", "head"]

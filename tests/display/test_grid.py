@@ -52,3 +52,15 @@ def test_one_template_for_both_themes():
 def test_the_import_needs_no_plotly():
     code = "import sys, trainer_nb, trainer_nb.display.charts; print('plotly' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("count", [2, 5, 9, 30])
+def test_the_legend_of_a_picture_stays_in_it(count):
+    "Names that do not fit beside the title stand below it; none covers the title or another name."
+    names = [f"a rather long name {i}" for i in range(count)]
+    panel = Panel("The title", [LineSeries([1, 2], [3, i], name) for i, name in enumerate(names)])
+    found = re.findall(r'<text x="([\d.-]+)" y="([\d.]+)" text-anchor="end" [^>]*>(a rather[^<]*)<', render_svg([panel]))
+    assert found and [o[2] for o in found if o[1] == "17.0"][::-1] == names[:sum(o[1] == "17.0" for o in found)]
+    for line, least in (("17.0", 7 * len("The title")), ("30.0", 0)):
+        ends = sorted((float(x) for x, y, _ in found if y == line), reverse=True)
+        assert all(a - b >= 6 * len(names[0]) for a, b in zip(ends, ends[1:])) and all(x - 6 * len(names[0]) >= least for x in ends)

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from trainer_nb.display.svg import HtmlDisplay, image_grid, matrix_table, image_tag, encode_png, to_uint8_image
+from trainer_nb.core.history import History
+from trainer_nb.display.panels import Heatmap, LineSeries, Marker, Panel, axis_range, log_ticks, suits_log_axis
+from trainer_nb.display.svg import HtmlDisplay, image_grid, matrix_table, image_tag, encode_png, render_svg, short_row_names, to_uint8_image
 from trainer_nb.display.tables import escape_html, html_table
+from trainer_nb.live.curves import plot_histories
 
 NASTY = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a\x00b\x1b[31mc\u202e", "'&quot;<b>", "x" * 10_000, "</td></table>"]
 VOID = {"img", "br"}
@@ -208,3 +211,74 @@ def test_a_batch_of_sound_a_table_and_a_way_of_ones_own():
     assert "0.1" not in BatchPreview({"x": torch.randn(4, 300)}, None)._repr_html_().split("first values")[0]   # too wide for a table
     assert "<b>mine</b>" in BatchPreview(table, None, show=lambda batch, n: f"<b>mine</b> {n}")._repr_html_()
     assert "&lt;object" in BatchPreview(table, None, show=lambda batch, n: object())._repr_html_()
+
+
+def test_labels_of_moments_do_not_overlap():
+    "Each has a line of its own as long as there is one; every moment keeps its dotted line."
+    marks = [Marker(at, f"{word} {at}") for at, word in enumerate(["launch on 2 processes", "restart, new processes", "rewind", "close"] * 3, 40)]
+    text = render_svg([Panel("loss", [LineSeries(np.arange(100), np.arange(100.0), "loss"), *marks])])
+    labels = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="(start|end)"[^>]*>((?:launch|restart|rewind|close)[^<]*)<', text)
+    def span(x, anchor, word): return (float(x), float(x) + 5 * len(word)) if anchor == "start" else (float(x) - 5 * len(word), float(x))
+    placed = [(y, *span(x, anchor, word)) for x, y, anchor, word in labels]
+    assert len(placed) >= 4 and text.count('stroke-dasharray="2 3"') == len(marks)
+    for i, (y, a, b) in enumerate(placed):
+        assert all(y != other or b <= c or d <= a for other, c, d in placed[:i])
+
+
+def test_no_line_of_a_moment_runs_through_the_label_of_another():
+    words = ["launch", "restart", "restart", "rewind 7 steps back", "restart", "set learning_rate=0.5", "close"]
+    marks = [Marker(at, word) for at, word in zip([20, 48, 50, 55, 100, 120, 132], words)]
+    text = render_svg([Panel("loss", [LineSeries(np.arange(133), np.arange(133.0), "loss"), *marks])])
+    found = re.findall(r'<line x1="([\d.]+)" x2="[\d.]+" y1="([\d.]+)" y2="([\d.]+)"[^>]*stroke-dasharray="2 3"', text)
+    lines = [(float(x), min(float(y1), float(y2))) for x, y1, y2 in found]
+    labels = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="(start|end)"[^>]*>((?:launch|restart|rewind|set|close)[^<]*)<', text)
+    assert len(lines) == len(labels) == len(marks)
+    for x, y, anchor, word in labels:
+        a, b = (float(x), float(x) + 5.4 * len(word)) if anchor == "start" else (float(x) - 5.4 * len(word), float(x))
+        assert not [at for at, top in lines if a < at < b and top < float(y) - 3], word
+
+
+def test_acts_at_one_step_share_a_label():
+    "A launch, a restart and a return are named by one word; a label that would be cut begins anew."
+    history = History("a")
+    for step in range(1, 9): history.append(step, step / 10, 0.1, 8, 0.1 * step, loss=1 / step)
+    for step, kind, data in [(2, "launch", {"num_processes": 2, "keep_global_batch": True}), (5, "restart", {}), (6, "rewind", {"steps": 2}), (6, "close", {}),
+                             (6, "launch", {"num_processes": 2}), (7, "set", {"learning_rate": 0.5}), (7, "set", {"weight_decay": 0.1}), (8, "close", {})]:
+        history.note(kind, step, **data)
+    marks = plot_histories([history], ["loss"]).panels()[0].of(Marker)
+    assert [(mark.x, mark.word) for mark in marks] == [
+        (2, "launch"), (5, "restart"), (6, "rewind 2 steps back, close, launch"), (7, "set learning_rate=0.5"), (7, "set weight_decay=0.1"), (8, "close")]
+
+
+def test_names_of_rows_stay_different_when_they_are_shortened():
+    names = [f"model.encoder.block.{i}.attention.output (Linear)" for i in range(3)] + ["model.encoder.block.2.norm (LayerNorm)"]
+    text = render_svg([Panel("gradient", [Heatmap([1, 2], names, np.ones((4, 2)))])])
+    assert all(f">{i}.attention.output<" in text for i in range(3)) and ">2.norm<" in text
+
+
+def test_an_axis_is_logarithmic_where_a_linear_one_would_show_only_the_largest_values():
+    falling = np.exp(-np.linspace(0, 9, 100))
+    assert suits_log_axis([falling]) and suits_log_axis([np.ones(50), [80.0]]) and suits_log_axis([[*falling, np.nan, 0.0]])
+    assert not suits_log_axis([np.linspace(2.3, 0, 50)]) and not suits_log_axis([falling, [-1.0]])
+    assert not suits_log_axis([]) and not suits_log_axis([[np.nan]]) and not suits_log_axis([np.zeros(9), [5.0]])
+    history = History("a")
+    for step, loss in enumerate(falling): history.append(step + 1, step / 10, 0.1, 8, 0.1 * step, loss=float(loss))
+    def axes(**given): return [panel.ylog for panel in plot_histories([history], ["loss", "learning_rate"], **given).panels()]
+    assert axes() == [True, False] and axes(log=False) == [False, False] and axes(log=True) == [True, True]
+    assert axes(log="learning_rate") == [False, True]
+
+
+def test_the_ticks_of_a_short_logarithmic_axis():
+    "At least two, also where only one of 1, 2, 5 fits."
+    assert log_ticks(0.0243, 0.0655) == [0.03, 0.04, 0.05, 0.06] and log_ticks(0.11, 0.19) == [0.12, 0.14, 0.16, 0.18]
+    assert log_ticks(0.3, 4) == [0.5, 1, 2] and log_ticks(3, 3) == []
+
+
+def test_names_of_rows_are_cut_between_their_parts():
+    names = ["vit.embeddings", "vit.layers.0.attention.q_proj", "vit.embeddings.patch_embeddings.projection", "a" * 40]
+    assert short_row_names(names) == ["vit.embeddings", "…layers.0.attention.q_proj", "…projection", "…" + "a" * 25]
+    assert short_row_names(["vit.layers.0.mlp.activation_fn", "vit.layers.1.mlp.activation_fn"]) == ["0.mlp.activation_fn", "1.mlp.activation_fn"]
+
+
+def test_an_axis_of_zeros_has_no_negative_values():
+    assert axis_range([[0.0, 0.0]]) == (0.0, 1.0) and axis_range([[2.0]]) == (1.8, 2.2)

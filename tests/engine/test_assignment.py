@@ -4,9 +4,10 @@ import functools, types
 import pytest
 import torch
 
-from toys import Augmented, hard_learner
-from trainer_nb import Learner
+from toys import Augmented, finish, hard_learner, unequal
+from trainer_nb import Learner, TrainerCallback
 from trainer_nb.core.errors import one_edit
+from trainer_nb.engine.assignment import adopt_assignments
 from trainer_nb.engine.settings import SETTABLE
 
 MISTAKES = {"lr": r"lr is a setting, and learn.set\(lr=...\) changes it", "learning_rate": r"learn.set\(learning_rate=...\)", "max_steps": r"learn.set\(max_steps=...\)",
@@ -139,3 +140,71 @@ def test_branches_and_closures_keep_what_was_assigned():
 @pytest.mark.parametrize("a, b, near", [("lr", "lrr", True), ("lr", "rl", True), ("step", "stop", True), ("step", "step", False), ("stpe", "step", True), ("abcd", "badc", False),
                                         ("learning_rate", "leaning_rte", False), ("", "a", True), ("seed", "seeds", True), ("seed", "sedes", False)])
 def test_one_edit(a, b, near): assert one_edit(a, b) == one_edit(b, a) == near
+
+
+# --- fields of learn.args ------------------------------------------------------------------------------------------------
+
+def test_args_assigned_in_the_middle_of_a_run_count_as_set_does():
+    "From the next verb on, and the journal has them."
+    assigned, want = hard_learner(num_train_epochs=3), hard_learner(num_train_epochs=3)
+    for learn in (assigned, want): learn.step(2)
+    assigned.args.weight_decay, assigned.args.num_train_epochs, assigned.args.learning_rate = 0.5, 2, 0.003
+    want.set(weight_decay=0.5, num_train_epochs=2, learning_rate=0.003)
+    assert unequal(finish(assigned), finish(want)) == []
+    journals = [[(e["step"], e["act"], e["what"]) for e in learn.history.journal()] for learn in (assigned, want)]
+    assert journals[0] == journals[1] == [(2, "set", "weight_decay=0.5, num_train_epochs=2, learning_rate=0.003")]
+
+
+def test_args_assigned_before_a_run_is_resumed_count(tmp_path):
+    "As those do that the constructor was given, with the same sentence."
+    given = dict(output_dir=str(tmp_path), save_strategy="steps", save_steps=2)
+    hard_learner(num_train_epochs=3, **given).step(2)
+    learn = hard_learner(num_train_epochs=3, **given)
+    learn.args.num_train_epochs = 2
+    with pytest.warns(UserWarning, match=r"(?s)a setting differs.*num_train_epochs +3\.?0? +2"): learn.load_checkpoint()
+    want = hard_learner(num_train_epochs=2, **given)
+    with pytest.warns(UserWarning, match="a setting differs"): want.load_checkpoint()
+    assert unequal(finish(learn), finish(want)) == []
+
+
+def test_args_that_cannot_change_in_a_run_say_so():
+    "A value that is not valid is refused where it is assigned, and one that is refused by `set` leaves the others as they were."
+    learn = hard_learner()
+    learn.step()
+    learn.args.seed = 5
+    with pytest.warns(UserWarning, match=r"learn.args.seed was assigned in the middle of a run.*learn.reset\(\)"): learn.step()
+    learn.args.weight_decay, learn.args.max_steps = 0.5, 1
+    with pytest.raises(ValueError, match="max_steps=1 lies behind"): learn.step()
+    assert learn.args.weight_decay == 0 and learn.args.max_steps != 1 and learn.step()
+
+
+def test_args_that_a_callback_assigns_count_from_the_next_verb():
+    class Assigns(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 1: args.weight_decay = 0.5
+    learn = hard_learner(callbacks=[Assigns()])
+    learn.step()
+    learn.step()
+    assert learn.optimizer.param_groups[0]["weight_decay"] == 0.5
+
+
+def test_args_of_a_branch_count_too():
+    learn = hard_learner()
+    learn.step(2)
+    branch = learn.branch()
+    branch.step()
+    branch.args.weight_decay = 0.5
+    branch.step()
+    assert branch.optimizer.param_groups[0]["weight_decay"] == 0.5 and learn.optimizer.param_groups[0]["weight_decay"] == learn.args.weight_decay == 0
+
+
+def test_values_without_an_order_are_compared_by_their_content():
+    "Equal tensors are no change; others are."
+    learn = hard_learner()
+    vars(learn.args)["lr_scheduler_kwargs"] = {"rates": torch.tensor([1.0, 2.0])}
+    learn.args.lr_scheduler_kwargs = {"rates": torch.tensor([1.0, 2.0])}
+    adopt_assignments(learn, anew=False)
+    assert not learn.history.journal()
+    learn.args.lr_scheduler_kwargs = {"rates": torch.tensor([1.0, 3.0])}
+    adopt_assignments(learn, anew=False)
+    assert len(learn.history.journal()) == 1

@@ -80,6 +80,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.trainer
 def test_shapes_and_metrics_are_the_trainers(make):
     "What compute_metrics gets and gives, and what predict returns, whatever the arguments; the last of five batches is smaller."
     for name, settings in SHAPES.items():
@@ -96,6 +97,7 @@ def test_shapes_and_metrics_are_the_trainers(make):
         for a, b in zip([want[1], want[2], *want[4]], [got[1], got[2], *got[4]]): same(a, b)
 
 
+@pytest.mark.trainer
 def test_batch_by_batch(make):
     "compute_metrics is called with each batch's tensors; True comes with the last; predict() keeps predictions besides."
     def thinned(given): return [[x.numpy() if isinstance(x, torch.Tensor) else len(x) if isinstance(x, dict) else x for x in call] for call in given]
@@ -114,6 +116,7 @@ def test_batch_by_batch(make):
         Learner(net(), batch_eval_metrics=True, compute_metrics=lambda pred, compute_result: None, eval_dataset=points(9), use_cpu=True).evaluate()
 
 
+@pytest.mark.trainer
 @pytest.mark.parametrize("dtype", ["bf16_full_eval", "fp16_full_eval"])
 def test_full_eval(make, dtype):
     "The Trainer's numbers, and the weights are the very same tensors afterwards."
@@ -142,6 +145,7 @@ def test_what_contradicts_itself_is_refused():
     with pytest.raises(ValueError, match="'input' is not one of"): Learner(net(), include_for_metrics=["input"])
 
 
+@pytest.mark.trainer
 def test_sets_by_name(make):
     "Of the learner's own sets the name is handed on; others are given as they are."
     results = []
@@ -156,6 +160,7 @@ def test_sets_by_name(make):
     assert [set(row) >= {"step", "eval_near_loss"} or set(row) >= {"step", "eval_far_loss"} for row in one.history.evaluations()][:2] == [True, True]
 
 
+@pytest.mark.trainer
 def test_losses_that_are_not_finite(make):
     "Left out, as the Trainer does; here it is said."
     rows = points(20, seed=1).rows
@@ -295,14 +300,22 @@ def test_on_two_processes_as_on_one():
 # --- what does not fit -------------------------------------------------------------------------------------------------
 
 def test_predictions_that_will_not_fit_are_told_beforehand(monkeypatch):
-    "After the first batch, with the size and the ways out; nothing where nothing is kept."
-    monkeypatch.setattr("trainer_nb.engine.evaluate.free_host_memory", lambda: 2e3)
-    with pytest.warns(UserWarning, match=r"all 400 samples takes about 8e-06 GB.*preprocess_logits_for_metrics=.*metrics=.*batch_eval_metrics=True"):
-        Learner(net(), eval_dataset=points(400), use_cpu=True, compute_metrics=accuracy).evaluate()
+    "After the first batch, with the size and the ways out; nothing where nothing, or little, is kept."
+    class Wide(nn.Module):
+        def __init__(self): super().__init__(); self.inner = net()
+        def forward(self, x, labels=None):
+            out = self.inner(x, labels)
+            return {**out, "logits": out["logits"].repeat(1, 20_000)}
+    monkeypatch.setattr("trainer_nb.engine.evaluate.free_host_memory", lambda: 100e6)
+    def first(pred): return {"first": float(pred.predictions[0, 0])}
+    with pytest.warns(UserWarning, match=r"all 400 samples takes about 0.0\d+ GB.*preprocess_logits_for_metrics=.*metrics=.*batch_eval_metrics=True"):
+        Learner(Wide(), eval_dataset=points(400), use_cpu=True, compute_metrics=first).evaluate()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Learner(net(), eval_dataset=points(400), use_cpu=True, metrics={"right": right}).evaluate()
-        Learner(net(), eval_dataset=points(40), use_cpu=True, compute_metrics=accuracy).evaluate()
+        Learner(Wide(), eval_dataset=points(400), use_cpu=True, metrics={"right": right}).evaluate()
+        Learner(Wide(), eval_dataset=points(40), use_cpu=True, compute_metrics=first).evaluate()
+        monkeypatch.setattr("trainer_nb.engine.evaluate.free_host_memory", lambda: 1)
+        Learner(net(), eval_dataset=points(400), use_cpu=True, compute_metrics=accuracy).evaluate()
 
 
 # --- several sets ------------------------------------------------------------------------------------------------------

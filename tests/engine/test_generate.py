@@ -105,6 +105,7 @@ USUAL_LENGTH = {"as the model says", "prompted", "smoothed", "none", "repeated",
 QUICK = ("as the model says", "verb", "prompted")
 
 
+@pytest.mark.trainer
 @pytest.mark.parametrize("model, names", [*((m, QUICK) for m in (t5, bart, llama)), *(pytest.param(m, tuple(CASES), marks=pytest.mark.slow) for m in (t5, llama))])
 def test_generated_as_by_the_seq2seq_trainer(model, names, tmp_path):
     "The same tokens, labels, loss and metrics; from evaluate and from predict."

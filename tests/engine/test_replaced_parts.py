@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import trainer_nb
 from trainer_nb import CallbackHandler, Learner, TrainerCallback, TrainerState, TrainingArguments
 
 SETTINGS = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "max_steps": 4, "per_device_train_batch_size": 4,
@@ -227,3 +228,32 @@ def test_a_function_in_place_of_a_method_counts_as_an_override():
     learn.set(eval_strategy="steps", eval_steps=2)
     learn.train()
     assert sum("eval_loss" in row for row in learn.state.log_history) == 2
+
+
+class Named:
+    "A collator that marks its batches."
+    def __init__(self, mark): self.mark = mark
+    def __call__(self, samples): return {**trainer_nb.default_data_collator(samples), "mark": torch.full((len(samples),), self.mark)}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_collator_that_is_assigned_makes_the_batches_that_follow(workers):
+    "From the same sample on, also where workers have read ahead; the journal has it, and without a change the loader stays."
+    class Marks(Net):
+        def __init__(self): super().__init__(); self.marks = []
+        def forward(self, x, labels=None, mark=None):
+            if self.training: self.marks.append(int(mark[0]))
+            return super().forward(x, labels)
+    plain, learn = learner(), learner(model=Marks(), dataloader_num_workers=workers)
+    plain.train()
+    torch.manual_seed(0)
+    learn.model.load_state_dict(Net().state_dict())
+    learn.data_collator = Named(1)
+    learn.step(2)
+    learn.data_collator = Named(2)
+    learn.step()
+    loader = learn.run_state.loader
+    learn.step()
+    assert learn.run_state.loader is loader and learn.model.marks == [1, 1, 2, 2]
+    assert [(e["step"], e["act"]) for e in learn.history.journal()] == [(2, "data_collator")]
+    assert [r.loss for r in learn.history] == [r.loss for r in plain.history]

@@ -137,3 +137,25 @@ def test_a_step_costs_no_look(monkeypatch):
     learn.step(2)
     monkeypatch.setattr(rollback, "_buffer_slots", lambda model: pytest.fail("the buffers were listed"))
     learn.step()
+
+
+def test_checks_of_frozen_weights_take_a_small_share_of_a_run_that_logs_each_step(monkeypatch):
+    "The first logs check them; then a check waits until those before it are a hundredth of the training time."
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    model[0].requires_grad_(False)
+    learn = Learner(model, train_dataset=[(torch.randn(4), 1)] * 64, loss_func=nn.functional.cross_entropy, use_cpu=True, disable_tqdm=False, logging_steps=1, max_steps=60)
+    learn.step(rollback.ALWAYS_OBSERVED_LOGS + 1)
+    learn.run_state.backups.adaptive.spent = 0.0
+    clock = [0.0]
+    checks = []
+    def slow(t):
+        checks.append(learn.state.global_step)
+        clock[0] += 1000.0
+        return _fingerprint(t)
+    monkeypatch.setattr(rollback, "_fingerprint", slow)
+    monkeypatch.setattr(rollback, "time", type("Clock", (), {"perf_counter": staticmethod(lambda: clock[0])}))
+    learn.step(20)
+    assert len(checks) == 2   # one check, of a weight and a bias, has used up the time
+    monkeypatch.setattr(rollback, "CHECK_SHARE", 1e9)
+    learn.step(3)
+    assert len(checks) > 2

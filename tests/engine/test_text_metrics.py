@@ -94,6 +94,7 @@ def test_wrong_use_is_an_error(monkeypatch):
     assert score_texts(["a b"], ["a b"], "wer") == {"wer": 0.0}
 
 
+@pytest.mark.trainer
 def test_the_trainer_and_we_report_the_same_metrics(tmp_path):
     given = dict(output_dir=str(tmp_path), use_cpu=True, report_to="none", disable_tqdm=True, per_device_eval_batch_size=4, predict_with_generate=True, generation_max_length=9)
     parts = dict(data_collator=pairs, eval_dataset=sentences(), compute_metrics=text_metrics(make_tokenizer(), "exact_match", "f1", "wer", "cer", "rouge"))

@@ -599,7 +599,8 @@ def test_a_script_ends_as_an_interrupted_one(tmp_path, times):
     for i in range(times): time.sleep(0.05 * i); process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 130 and "should not" not in out and "at exit" in out, (process.returncode, out, err)
-    assert re.fullmatch("Paused after step 1 of 150 .*continues\\.\n" if times == 1 else "The step in progress was cancelled; paused before the first step.*continues\\.\n", err), err
+    said = "Paused after step 1 of 150 " if times == 1 else "The step in progress was cancelled; paused before the first step"
+    assert re.fullmatch(said + r".*continues\.\nThe process ends; train\(resume_from_checkpoint=True\) continues from the newest checkpoint.*\.\n", err), err
 
 
 def said(out): return [word for line in out.splitlines() if not line.startswith("{") for word in line.split()]   # by the script; logs are printed too

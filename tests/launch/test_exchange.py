@@ -109,7 +109,7 @@ def test_bytes_of_a_ring(exchange):
 
 
 def test_the_tables_of_the_tutorial_are_those_of_the_formulas(exchange):
-    notebook = json.loads((ROOT/"nbs"/"tutorials"/"several_processes.ipynb").read_text())
+    notebook = json.loads((ROOT/"nbs"/"tutorials"/"several_processes_details.ipynb").read_text())
     text = "".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
     for name, run in exchange.EXAMPLES.items(): assert name in text and exchange.table(run) in text
 

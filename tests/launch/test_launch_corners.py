@@ -3,6 +3,7 @@ import ctypes, gc, multiprocessing, os, signal, subprocess, sys, threading, time
 
 import pytest, torch
 from torch.utils.data import DataLoader, Dataset
+from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from trainer_nb import Learner, Paused, TrainerCallback
@@ -671,6 +672,28 @@ def test_the_script_of_a_launched_run(tmp_path, monkeypatch, keep, how):
     learn.export_script(tmp_path/"script.py")
     done = subprocess.run([sys.executable, *how, "script.py"], cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
     assert "byte for byte" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_script_of_a_run_that_was_launched_for_some_steps_goes_on_in_the_processes(tmp_path, monkeypatch):
+    "With train=True the close at the end is left out; one before other steps is not."
+    (tmp_path/"parts_going_on.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    parts = __import__("parts_going_on")
+    learn = Learner(model_init=parts.net, train_dataset=parts.rows(41), loss_func=cross_entropy, use_cpu=True, disable_tqdm=True, per_device_train_batch_size=4, num_train_epochs=1)
+    with learn.launch(2, keep_global_batch=True): learn.step(2)
+    learn.step()
+    with learn.launch(2): learn.step()
+    learn.export_script(tmp_path/"script.py", train=True)
+    text = (tmp_path/"script.py").read_text()
+    lines = [line.split("   #")[0].strip() for line in text[text.index("def main"):].splitlines() if line.strip().startswith("learn.")]
+    assert lines == ["learn.launch(num_processes=2, keep_global_batch=True)", "learn.step(2)", "learn.close()", "learn.step(1)",
+                     "learn.launch(num_processes=2)", "learn.step(1)", "learn.train()", "learn.save_model(output_dir)"]
+    learn.launch(2, train=True)
+    learn.save_model(tmp_path/"want")
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
+    assert done.returncode == 0, done.stderr
+    want, got = (load_file(tmp_path/o/"model.safetensors") for o in ("want", "script_output"))
+    assert all(torch.equal(want[name], got[name]) for name in want)
 
 
 def torchrun(*more): return [sys.executable, "-m", "torch.distributed.run", *map(str, more), "script.py"]

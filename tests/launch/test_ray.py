@@ -222,3 +222,62 @@ def test_through_a_client(nodes):
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT/"tests"), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([sys.executable, "-c", CLIENT.format(port=nodes.port)], env=env, capture_output=True, text=True, timeout=300)
     assert "room for 2 processes with 1 CPU each, and 5 were requested" in done.stdout, done.stdout + done.stderr
+
+
+CELLS = """
+import torch
+from launched import counted, make
+from torch.utils.data import Dataset
+from trainer_nb import Learner, TrainerCallback
+
+WIDTH = 4
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(8, WIDTH)
+    def forward(self, x): return torch.tanh(self.inner(x))
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.out = Layer(), torch.nn.Linear(WIDTH, 2)
+    def forward(self, x): return self.out(self.layer(x))
+
+class Rows(Dataset):
+    def __len__(self): return 24
+    def __getitem__(self, i): return torch.linspace(0, i / 24, 8), i % 2
+
+class Counts(TrainerCallback):
+    steps = 0
+    def on_step_end(self, args, state, control, **kwargs): self.steps += 1
+
+class MyLearner(Learner):
+    def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+        out = model(inputs[0])
+        loss = torch.nn.functional.cross_entropy(out, inputs[1]) + 0 * WIDTH
+        return (loss, out) if return_outputs else loss
+
+def run(**where):
+    torch.manual_seed(0)
+    learn = MyLearner(Net(), train_dataset=Rows(), callbacks=[counts := Counts()], per_device_train_batch_size=4, max_steps=5, use_cpu=True, disable_tqdm=True)
+    with learn.launch(2, **where):
+        learn.step(2)
+        learn.rewind(1)
+        learn.train()
+    assert type(learn.model) is Net and type(learn.model.layer) is Layer
+    return counted(learn), [p.tolist() for p in learn.model.parameters()]
+
+assert run(cluster="ray") == run()
+print("the same")
+"""
+
+
+@pytest.mark.slow
+def test_classes_of_cells(nodes):
+    "A model, a data set, a callback and a learner that are defined in `__main__`, which no node has."
+    wait_for_room(nodes)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT/"tests"), os.environ.get("PYTHONPATH", "")]), "RAY_ADDRESS": nodes.cluster.address}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-"], input=CELLS, env=env, capture_output=True, text=True, timeout=300)
+    assert "the same" in done.stdout, done.stdout + done.stderr
+    wait_for_room(nodes)

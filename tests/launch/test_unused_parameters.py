@@ -10,6 +10,8 @@ PROGRAM = ROOT / "tests" / "programs" / "unused.py"
 
 
 CASES = ["routed", "late", "one rank", "accumulate", "each", "evaluate", "object", "gathers", "twice", "parts", "ddp", "unwrapped", "inner", "penalty", "double", "drop", "empty"]
+SPARSE = ["sparse routed", "sparse late", "sparse one rank", "sparse accumulate", "sparse each", "sparse unwrapped", "sparse ddp", "sparse bags", "sparse one rank in the loss", "sparse accumulate in the loss",
+          "sparse sharded in the loss"]
 
 
 def outcome(*cases, seconds):
@@ -29,12 +31,28 @@ def outcome(*cases, seconds):
 @pytest.fixture(scope="module")
 def outcomes(): return outcome(*CASES, seconds=180)
 
+@pytest.fixture(scope="module")
+def sparse_outcomes():
+    "Each in a program of its own: a process that is aborted would end the cases after it."
+    found = [outcome(case, seconds=60) for case in SPARSE]
+    return None, {key: one for _, results, _ in found for key, one in results.items()}, "".join(said for *_, said in found)
+
 
 @pytest.mark.parametrize("case", ["routed", "late", "one rank", "accumulate", "each", "evaluate", "object", "gathers", "twice", "parts", "ddp", "unwrapped", "inner", "penalty", "double"])
 def test_the_run_is_that_of_one_process(outcomes, case):
     """With the settings as they are, whatever the ranks use: in the first step, in a later one, in the last micro-batch or an earlier one.
 
     A parameter that no rank uses has no gradient, so that weight decay leaves it alone as in one process."""
+    compare(outcomes, case)
+
+
+@pytest.mark.parametrize("case", SPARSE)
+def test_sparse_gradients_are_those_of_one_process(sparse_outcomes, case):
+    "Of embeddings of the model and of the loss; a process without one of them sends a gradient of no rows."
+    compare(sparse_outcomes, case)
+
+
+def compare(outcomes, case):
     _, found, said = outcomes
     assert (case, 2) in found, said
     one, two = (found[case, processes] for processes in (1, 2))
@@ -56,3 +74,10 @@ def test_an_error_names_parameter_and_rank_where_none_may_be_unused():
     code, found, said = outcome("strict", seconds=60)
     assert code > 0 and ("strict", 2) not in found
     assert "'experts." in said and "on rank" in said and "leave ddp_find_unused_parameters out" in said
+
+
+@pytest.mark.parametrize("case", ["sparse tied", "sparse static"])
+def test_an_error_says_which_sparse_gradients_cannot_be_averaged(case):
+    code, found, said = outcome(case, seconds=60)
+    assert code > 0 and (case, 2) not in found
+    assert "sparse=False" in said and "ValueError: DDP " in said

@@ -305,7 +305,7 @@ def die(worker, how):
     if how == "abort": os.abort()
     os.kill(os.getpid(), signal.SIGKILL)
 
-@pytest.mark.parametrize("how, words", [("exit", "ended with exit code 3"), ("segfault", "was ended by SIGSEGV"), ("abort", "SIGABRT"), ("kill", "SIGKILL, perhaps")])
+@pytest.mark.parametrize("how, words", [("exit", "ended with exit code 3"), ("segfault", "was ended by SIGSEGV"), ("abort", "SIGABRT"), ("kill", "SIGKILL (perhaps")])
 def test_a_death_is_known_with_its_cause(how, words):
     pool = make()
     call = pool.call(lambda worker: die(worker, how) if worker.rank == 1 else "alive")

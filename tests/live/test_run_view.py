@@ -7,12 +7,12 @@ import torch
 
 from trainer_nb import Learner
 from trainer_nb.core import log_file as runlog
-from trainer_nb.live.curves import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks
-from trainer_nb.live.run_view import progress_numbers, recent_speed
+from trainer_nb.live.curves import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks, column_lines
+from trainer_nb.live.run_view import evaluation_table, progress_numbers, recent_speed
 from trainer_nb.live.follow import LogSource
 from trainer_nb.live.view_model import HistorySource, LearnerSource, ViewModel
 from trainer_nb.core.history import History
-from trainer_nb.live.static_view import still_bundle
+from trainer_nb.live.static_view import abandoned_lines, still_bundle
 from trainer_nb.live.health import assess_health
 
 HOSTILE = "<img src=x onerror=\"alert(1)\">"
@@ -92,6 +92,31 @@ def test_after_a_rewind_the_page_has_what_counts():
     assert buffers[run["buffer"]][-1, 5] == -1.0
     assert run["left_rows"] == 30 and buffers[run["left_buffer"]][:, 0].tolist() == list(range(101, 131))
     assert len(abandoned_blocks(history)) == 30
+
+
+def test_steps_that_were_replayed_with_the_same_loss_are_not_drawn_as_discarded():
+    "The dashed line of a view begins where the curves separate, as that of learn.plot() does: not at the snapshot."
+    history = History()
+    for i in range(20): history.append(i + 1, i, 1e-3, 8, 0.1 * i, float(i), 1.0)
+    board = ViewModel([Held(history)])
+    place = history.place()
+    for i in range(20, 50): history.append(i + 1, i, 1e-3, 8, 0.1 * i, float(i), 1.0)
+    board.message(full=True)
+    def left():
+        "The steps that the page draws as discarded, or None where the message leaves them as they are."
+        content, buffers = board.message()
+        run = content["changed_runs"][0]
+        return None if run["left_buffer"] is None else buffers[run["left_buffer"]][:, 0].tolist()
+    history.abandon(place)
+    assert left() == list(range(21, 51))
+    for i in range(20, 30): history.append(i + 1, i, 1e-3, 8, 0.1 * i, float(i), 1.0)   # replayed
+    assert left() == list(range(30, 51))   # with the last replayed step, where they separate
+    for i in range(30, 60):
+        history.append(i + 1, i, 1e-3, 8, 0.1 * i, -1.0, 1.0)   # with other settings
+        assert left() is None
+    drawn = next(o for o in column_lines(history, "loss", "step", 0.0) if o.name == "discarded")
+    still = next(o for o in abandoned_lines(board.curves[0], "loss") if o.name == "discarded")
+    assert still.x.tolist() == drawn.x[np.isfinite(drawn.y)].tolist() == list(range(30, 51))
 
 
 def test_every_message_is_json_and_text_stays_text():
@@ -274,3 +299,11 @@ def test_a_claim_outlives_its_module(tmp_path, monkeypatch):
     claim.drop()
     monkeypatch.undo()
     runlog.FileClaim(tmp_path/"log").drop()
+
+
+def test_an_evaluation_that_was_repeated_is_one_row():
+    "At the same step, with the same values; one with other values is another row."
+    history = History("a")
+    history.append(1, 0.1, 0.1, 8, 0.1, loss=2.0)
+    for value in (0.5, 0.5, 0.4): history.note("evaluate", 1, eval_loss=value)
+    assert [row[1] for row in evaluation_table(history)["rows"]] == ["0.500", "0.400"]

@@ -342,8 +342,9 @@ def test_set_lr_keeps_ratios_or_takes_a_list():
     close(go(s, o, 2), [[0.1, 1.0]] * 2)
     set_lr(s, o, [0.5, 0.25])
     assert go(s, o, 2) == [[0.5, 0.25]] * 2
-    for bad in (0, -1.0, float("nan"), float("inf"), "0.1", True, [0.1, 0.0]):
+    for bad in (0, -1.0, float("nan"), float("inf"), True, [0.1, 0.0]):
         with pytest.raises(ValueError, match="above 0"): set_lr(s, o, bad)
+    with pytest.raises(ValueError, match="'0.1' is text; give a number: lr=0.1"): set_lr(s, o, "0.1")
     for bad in ([], [0.1], [0.1] * 3):
         with pytest.raises(ValueError, match="2 groups of parameters"): set_lr(s, o, bad)
     assert go(s, o, 1) == [[0.5, 0.25]]

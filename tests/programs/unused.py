@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 from trainer_nb import Learner
 
 
-ALL_USED = ("late", "one rank")   # some rank uses every parameter, so it waits for a rank that does not
+ALL_USED = ("late", "one rank")   # of `Skips`: some rank uses every parameter, so it waits for a rank that does not
 
 
 class Skips(torch.nn.Module):
@@ -35,6 +35,40 @@ class Skips(torch.nn.Module):
             hidden = hidden + total
         loss = torch.nn.functional.cross_entropy(self.out(hidden), labels)
         return Output(loss) if self.case == "object" else {"loss": loss}
+
+
+class Tables(torch.nn.Module):
+    "Embeddings with sparse gradients, one for each expert; the other features of a sample are the rows that it looks up."
+    def __init__(self, case):
+        super().__init__()
+        kind = torch.nn.EmbeddingBag if case == "sparse bags" else torch.nn.Embedding
+        self.experts, self.out = torch.nn.ModuleList(kind(6, 8, sparse=True) for _ in range(3)), torch.nn.Linear(8, 6, bias=False)
+        if case == "sparse tied": self.out.weight = self.experts[0].weight
+
+    def forward(self, x, labels):
+        rows, total = x[:, 1:].abs().mul(4).long() % 6, torch.zeros(len(x), 8)
+        for number, table in enumerate(self.experts):
+            mine = x[:, 0].long() == number
+            if mine.any(): total[mine] = torch.tanh(table(rows[mine]).reshape(mine.sum(), -1, 8).mean(1))
+        return {"loss": torch.nn.functional.cross_entropy(self.out(total), labels)}
+
+
+class Routed(torch.nn.Module):
+    "Predictions, with the expert that the loss is to use."
+    def __init__(self):
+        super().__init__()
+        self.out = torch.nn.Linear(3, 2)
+    def forward(self, x): return torch.cat([x[:, :1], self.out(x[:, 1:])], 1)
+
+
+class RoutedLoss(torch.nn.Module):
+    "A loss with sparse embeddings, which DDP does not know."
+    def __init__(self):
+        super().__init__()
+        self.experts, self.scale = torch.nn.ModuleList(torch.nn.Embedding(2, 2, sparse=True) for _ in range(3)), torch.nn.Parameter(torch.ones(1))
+    def forward(self, predicted, labels):
+        near = torch.stack([self.experts[int(p[0])](label) for p, label in zip(predicted, labels)])
+        return (self.scale * predicted[:, 1:] - near).square().mean()
 
 
 class Output:
@@ -99,7 +133,7 @@ class Penalty(Learner):
         return loss + 0.1 * slope.pow(2).sum(1).mean()
 
 
-def routes(case, rows):
+def routes(case, rows, alternate=False):
     "The expert of each sample; batches of 4 on each of two ranks."
     expert = torch.zeros(rows, dtype=torch.long)
     if case == "late":                                  # at first all use both; in the last step of an epoch, rank 1 only one
@@ -107,35 +141,48 @@ def routes(case, rows):
         expert[-4:] = 1
     elif case == "one rank": expert[4::8] = 1           # one sample of each global batch
     elif case == "empty": expert[4:] = torch.arange(rows - 4) // 4 % 2
+    elif alternate: expert = (torch.arange(rows) // 4 + torch.arange(rows) // 8) % 2   # each rank one, and never the same
     else: expert = torch.randint(2, (rows,), generator=torch.Generator().manual_seed(3))
     return expert                                       # a third expert is never used
+
+
+KINDS = {"gathers": Gathers, "twice": Twice, "parts": Parts, "empty": Empty, "unwrapped": Unwrapped, "inner": Inner, "penalty": Penalty}
+SETTINGS = {"strict": dict(ddp_find_unused_parameters=False), "ddp": dict(ddp_find_unused_parameters=True), "static": dict(ddp_static_graph=True), "sharded": dict(fsdp=True),
+            "accumulate": dict(gradient_accumulation_steps=2), "evaluate": dict(eval_strategy="steps", eval_steps=1),
+            "double": dict(gradient_accumulation_steps=2), "each": dict(gradient_accumulation_steps=2, accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}})}
+
+
+def build(case):
+    "The model of a case, and its settings."
+    if case.endswith("in the loss"):
+        model, loss = Routed(), RoutedLoss()
+        return model, dict(loss_func=loss, optimizers=(torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.05), None))
+    if case.startswith("sparse"): return Tables(case), dict(optim="sgd", learning_rate=0.05)
+    return Skips(case), dict(learning_rate=0.05, weight_decay=0.1)
 
 
 def run(case, processes):
     "Train, and print how it went."
     torch.manual_seed(0)
-    rows = 48
+    rows, variant = 48, case.removeprefix("sparse ").removesuffix(" in the loss")
     x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(1))
-    x[:, 0] = routes(case, rows) + 0.5
+    x[:, 0] = routes(variant, rows, case.startswith("sparse")) + 0.5
     data = TensorDataset(x, torch.randint(2, (rows,), generator=torch.Generator().manual_seed(2)))
-    kinds = {"gathers": Gathers, "twice": Twice, "parts": Parts, "empty": Empty, "unwrapped": Unwrapped, "inner": Inner, "penalty": Penalty}
-    settings = {"strict": dict(ddp_find_unused_parameters=False), "ddp": dict(ddp_find_unused_parameters=True),
-                "accumulate": dict(gradient_accumulation_steps=2), "evaluate": dict(eval_strategy="steps", eval_steps=1),
-                "double": dict(gradient_accumulation_steps=2), "each": dict(gradient_accumulation_steps=2, accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}})}
-    settings = settings.get(case, {})
-    learn = kinds.get(case, Learner)(
-        Skips(case), train_dataset=data, eval_dataset=data, data_collator=lambda rows: {"x": torch.stack([a for a, _ in rows]), "labels": torch.stack([b for _, b in rows])},
-        per_device_train_batch_size=8 // processes, num_train_epochs=2, learning_rate=0.05, weight_decay=0.1, use_cpu=True, disable_tqdm=True,
+    model, settings = build(case)
+    settings |= SETTINGS.get(variant, {}) if processes > 1 or variant != "sharded" else {}
+    learn = KINDS.get(variant, Learner)(
+        model, train_dataset=data, eval_dataset=data, data_collator=lambda rows: {"x": torch.stack([a for a, _ in rows]), "labels": torch.stack([b for _, b in rows])},
+        per_device_train_batch_size=8 // processes, num_train_epochs=2, use_cpu=True, disable_tqdm=True,
         train_sampling_strategy="sequential", logging_strategy="no", **settings)
     if case == "double": learn.model.double()
     if processes > 1: learn.launch(processes, threads=1)
     learn.step(2)
     learn.train()
-    every = learn.run_on_all(lambda learner: [p.tolist() for p in learner.model.parameters()]) if processes > 1 else None
+    def weights(learner): return {f"{k}.{n}": p.tolist() for k, m in (("model", learner.model), ("loss", learner.loss_func)) if m is not None for n, p in m.named_parameters()}
+    every = learn.run_on_all(weights) if processes > 1 and variant != "sharded" else None
     if processes > 1: learn.close()
     print("RESULT", json.dumps({"case": case, "processes": processes, "steps": learn.state.global_step, "losses": [r.loss for r in learn.history],
-                                "weights": {n: p.tolist() for n, p in learn.model.named_parameters()},
-                                "same": every is None or every[0] == every[1]}), flush=True)
+                                "weights": weights(learn), "same": every is None or every[0] == every[1]}), flush=True)
 
 
 if __name__ == "__main__":

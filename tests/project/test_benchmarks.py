@@ -63,6 +63,7 @@ TINY = {
     "lr_find": ["--tasks", "develop", "--optimizers", "sgd", "--grid", "-2", "0", "--steps", "12"],
     "launching": ["--rounds", "1", "--fresh", "1", "--seconds", "0.1", "--parts", "steps", "--works", "tiny"],
 }
+SHORT = ["--quick", "--rounds", "1", "--fresh", "1", "--turns", "1", "--seconds", "0.1", "--parts", "steps", "--works"]
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -73,6 +74,51 @@ def test_a_tiny_run_of(tmp_path, load, name):
     assert found["package_version"] == importlib.import_module("trainer_nb").__version__ and found["versions"]["torch"]
     for text in load(name).tables(found).values(): assert text in printed
     assert "NOT THE SAME WORK" not in printed and "for the tables" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", ["tiny, sharded", "tiny, deepspeed", "ten milliseconds, deepspeed"])
+def test_divided_works(tmp_path, work):
+    "Both loops that divide the state of a run are measured; DeepSpeed's takes the steps of an ordinary loop."
+    if "deepspeed" in work: pytest.importorskip("deepspeed")
+    found, printed = measured(tmp_path, "launching", *SHORT, work)
+    assert list(found["figures"]["steps"]) == [work] and work in printed and found["figures"]["steps"][work]["ratio"]["median"] > 0
+
+
+DIVIDED = """
+import sys, torch
+sys.path.insert(0, {folder!r})
+import launching
+def train(work, path):
+    loop = launching.by_hand(work)
+    loop.steps(launching.LOG_EVERY)
+    if loop.rank == 0: torch.save(loop.logged, path)
+    loop.dist.destroy_process_group()
+if __name__ == "__main__":
+    launching.LOG_EVERY = 20
+    for number, work in enumerate(("tiny", "tiny, deepspeed")): launching.by_notebook_launcher(train, work, f"{{number}}.pt")
+    learn = launching.make_learner("tiny, deepspeed")
+    learn.launch(2, start="fork", threads=1)
+    learn.step(20)
+    rows = learn.history
+    learn.close()
+    plain, zero = (torch.load(f"{{number}}.pt")[0] for number in range(2))
+    print("LOSSES", plain[1], zero[1], sum(float(r.loss) for r in rows) / 20)
+    print("NORMS", plain[2], zero[2], float(rows[-1].grad_norm))
+"""
+
+
+@pytest.mark.slow
+def test_the_loops_with_deepspeed_do_the_same_work(tmp_path):
+    "By hand with DDP, by hand with DeepSpeed, and the learner: the same losses and norms; the order of the data is each library's."
+    pytest.importorskip("deepspeed")
+    (tmp_path/"script.py").write_text(DIVIDED.format(folder=str(ROOT/"benchmarks")))
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for word, rel in (("LOSSES", 0.02), ("NORMS", 0.5)):
+        plain, zero, ours = map(float, next(line for line in done.stdout.splitlines() if line.startswith(word)).split()[1:])
+        assert zero == pytest.approx(plain, rel=1e-4) and ours == pytest.approx(plain, rel=rel)
 
 
 def test_figures_of_a_tiny_run(tmp_path):

@@ -3,10 +3,12 @@ import ast, json, os, re, subprocess, sys, tomllib
 from collections import Counter
 from pathlib import Path
 
-import pytest, yaml
+import nbformat, pytest, yaml
 
 from conftest import ROOT, tracked
+from forked_kernels import execute
 from forking import Forks
+from stored_outputs import differences
 
 PACKAGE, NBS = ROOT/"trainer_nb", ROOT/"nbs"
 NOTEBOOKS = [ROOT/o for o in tracked() if o.suffix == ".ipynb" and o.parts[0] == "nbs"]
@@ -89,8 +91,8 @@ def test_notebooks_and_modules_match():
     assert sorted(names) == MODULES
 
 
-def test_tutorials_export_nothing():
-    assert [o.name for o in NOTEBOOKS if o.parent.name == "tutorials" and default_exp(o)] == []
+def test_tutorials_and_guides_export_nothing():
+    assert [o.name for o in NOTEBOOKS if o.parent.name in ("tutorials", "guides") and default_exp(o)] == []
 
 
 def test_chapters_are_folders():
@@ -113,6 +115,11 @@ def test_readme_is_the_index():
     run(sys.executable, "scripts/make_readme.py", "--check")
 
 
+def test_reference_is_current():
+    "nbs/reference.ipynb has every public name, with the first paragraph of its docstring."
+    run(sys.executable, "scripts/make_reference.py", "--check")
+
+
 def test_site_lists_every_notebook():
     "The sidebar, kept by hand, names each notebook once and none that does not exist."
     assert (NBS/"_quarto.yml").is_symlink() and (NBS/"_quarto.yml").resolve() == ROOT/"_quarto.yml"
@@ -123,6 +130,15 @@ def test_site_lists_every_notebook():
         else: yield from files([o.get("href", []), o.get("contents", [])])
     listed = list(files(yaml.safe_load((ROOT/"_quarto.yml").read_text())["website"]["sidebar"]["contents"]))
     assert sorted(listed) == sorted(str(o.relative_to(NBS)) for o in NOTEBOOKS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_site_is_made_up_to_quarto(tree):
+    "All that `nbdev_docs` does before it calls Quarto, which is no package of PyPI: each notebook with its signatures."
+    make = "from nbdev.serve import proc_nbs\nif __name__ == '__main__': proc_nbs(n_workers=0)"
+    run(sys.executable, "-W", "ignore", "-c", make, cwd=tree, timeout=800, PYTHONPATH=f"{tree}{os.pathsep}{tree/'scripts'}")
+    assert [o for o in NOTEBOOKS if not (tree/"_proc"/o.relative_to(NBS)).exists()] == [] and (tree/"_proc"/"_quarto.yml").exists()
 
 
 # ---- layers, names, weight ----
@@ -312,13 +328,31 @@ def forks():
     with Forks() as process: yield process
 
 
+# each takes half a minute and more, or shows what the pages of the chapters show as well
+LONG = {"several_processes_details", "looking_inside", "memory", "large_data", "speed", "vscode", "from_lightning"}
+
+
+def marks_of(path):
+    "Return the marks of the test that runs a notebook."
+    return [pytest.mark.xdist_group(path.stem)] + [pytest.mark.slow] * (path.stem in LONG and path.parent.name in ("tutorials", "guides"))
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("path", [pytest.param(o, id=str(o.relative_to(NBS)), marks=pytest.mark.xdist_group(o.stem))
-                                  for o in NOTEBOOKS])
+@pytest.mark.parametrize("path", [pytest.param(o, id=str(o.relative_to(NBS)), marks=marks_of(o)) for o in NOTEBOOKS])
 def test_notebook_runs(path, tree, forks, tmp_path):
-    "From top to bottom, as nbdev runs it, without its slow cells; and it leaves nothing behind."
+    """From top to bottom, without its slow cells; and it leaves nothing behind.
+
+    A reference notebook is run as nbdev runs it. One that is made to be read and tried, in a kernel: what its cells put out there
+    is what the file shows, up to numbers and times."""
     stage(tree)
     printed = tmp_path/"printed.txt"
+    if path.parent.name in ("tutorials", "guides"):
+        now = execute(nbformat.read(path, 4), forks, tree/path.relative_to(ROOT).parent, tmp_path, 840)
+        found = differences(json.loads(path.read_text(encoding="utf-8")), now)
+        assert not found, (f"{path.name} does not show what its cells put out now. If that is right, store it:\n"
+                           f"    python scripts/store_outputs.py {path.relative_to(ROOT)}\n- stored, + now\n{found}")
+        assert not changes(tree)
+        return
     forks.call(f"nbdev_test(path={str(path.relative_to(ROOT))!r}, n_workers=0, do_print=True)", tree, printed, 840)
     assert f"Completed {tree/path.relative_to(ROOT)}\nSuccess." in printed.read_text(encoding="utf-8")
     assert not changes(tree)

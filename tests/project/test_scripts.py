@@ -43,6 +43,57 @@ def test_run_notebook_fails_with_the_cell(start, tmp_path):
     assert (tmp_path/"out"/"a.html").exists()
 
 
+def test_a_page_says_how_it_was_made(start, tmp_path):
+    "Title, versions and duration, the sections; no plumbing, no directive, no widget, no prompt."
+    start([*CELLS, code("# a comment that stays\nNone")])
+    text = (tmp_path/"out"/"a.html").read_text("utf-8")
+    assert "<title>A title</title>" in text and 'prefers-color-scheme: dark' in text
+    assert re.search(r"Ran on \d+ \w+ \d{4} after \d+ s, \d+ CPU cores?; Python 3\.[\d.]+, ipython [\d.]+, ipywidgets [\d.]+\.", text)
+    assert '<a href="#Count">Count</a> <a href="#Show">Show</a>' in text
+    body = text[text.index("<main>"):]
+    assert "plumbing" not in body and "#|" not in body and "IntSlider(" not in body and "In&nbsp;[" not in body and "a comment that stays" in body
+
+
+def test_the_page_of_a_failure(start, tmp_path):
+    "One sentence, the traceback folded up, no colour codes of terminals."
+    start([prose("## Divide"), code("a, b = '<i>', 0\n1 / b")])
+    text = (tmp_path/"out"/"a.html").read_text("utf-8")
+    assert "<b>ZeroDivisionError</b>: division by zero" in text and "<details><summary>Traceback</summary>" in text
+    assert "\x1b[" not in text and "Stopped by an error on" in text and "&lt;i&gt;" in text
+
+
+def test_links_of_a_page_lead_out_of_the_repository():
+    import importlib.util
+    spec = importlib.util.spec_from_file_location("run_notebook", ROOT/"scripts"/"run_notebook.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    home, folder = "https://github.com/trainer-nb/trainer_nb/blob/main", ROOT/"nbs"/"tutorials"
+    assert script.absolute("[a](live.ipynb#x) [b](../index.ipynb)", folder) == f"[a]({home}/nbs/tutorials/live.ipynb#x) [b]({home}/nbs/index.ipynb)"
+    for kept in ("![a](images/b.png)", "[a](https://b.c)", "[a](#b)", "[a](../../../../b.md)"): assert script.absolute(kept, folder) == kept
+    assert script.absolute("[a](b.ipynb)", ROOT.parent) == "[a](b.ipynb)"
+
+
+def test_a_view_is_said_where_it_stands(start):
+    "A view that later cells change, such as the dashboard, is not said again below them."
+    done = start([prose("## Show"), code("from IPython.display import display\nh = display('first', display_id=True)"),
+                  prose("## Change"), code("h.update('second')\nh.update('third')")])
+    assert "'first'" in done.stdout and "'second'" not in done.stdout and "'third'" not in done.stdout
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_page_has_the_browsers_colours(start, tmp_path, browser, theme):
+    "Text and background are apart in both themes, and nothing is wider than a narrow window."
+    start([prose("# A title"), code("x = '" + "long " * 60 + "'\nprint(x)"), code("from IPython.display import HTML\nHTML('<table><tr>' + '<td>wide cell</td>' * 30 + '</tr></table>')")])
+    context = browser.new_context(offline=True, color_scheme=theme, viewport={"width": 700, "height": 900})
+    page = context.new_page()
+    page.goto((tmp_path/"out"/"a.html").as_uri())
+    def light(what, css): return sum(map(float, re.findall(r"[\d.]+", page.evaluate(f"getComputedStyle(document.querySelector('{what}')).{css}"))[:3])) / 765
+    assert (light("body", "backgroundColor") > 0.8) == (theme == "light") and (light("h1", "color") > 0.5) == (theme == "dark")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 700
+    context.close()
+
+
 @pytest.mark.browser
 def test_page_needs_no_network(start, tmp_path, browser):
     "The page draws itself from its own file."
@@ -100,3 +151,15 @@ def test_live_views_are_taken_out_of_stored_outputs(tmp_path):
     nb = nbformat.read(tmp_path/"a.ipynb", 4)
     assert [o.get("data", o.get("text")) for o in nb.cells[1].outputs] == [{"text/html": "<img>", "text/plain": "a run"}, {"text/plain": "Figure"}, "said"]
     assert nb.metadata == {} and nb.cells[0].source == "# é" and (tmp_path/"b.ipynb").read_bytes() == untouched
+
+
+def test_a_page_contains_the_pictures_of_its_text(start, tmp_path):
+    "One file: pictures beside the notebook and in other folders are in it, from wherever the script is called."
+    images = tmp_path.parent/f"{tmp_path.name}_images"
+    images.mkdir()
+    (tmp_path/"a.png").write_bytes(b"picture")
+    (images/"b.gif").write_bytes(b"recording")
+    assert start([prose(f"# A\n\n![what it shows](a.png) ![another](../{images.name}/b.gif) ![c](https://d.e/f.png)"), code("1")]).returncode == 0
+    text = (tmp_path/"out"/"a.html").read_text("utf-8")
+    assert 'src="data:image/png;base64,cGljdHVyZQ=="' in text and 'src="data:image/gif;base64,cmVjb3JkaW5n"' in text
+    assert 'src="https://d.e/f.png"' in text and text.count("<img ") == 3

@@ -38,6 +38,7 @@ FEATURES = frozenset({
     "branch_hooks",        # branches of models with parameter hooks and the old weight norm
     "changed_groups",      # set(weight_decay=) and back, with schedules that count the groups
     "rate_in_warmup",      # set(lr=) before the first step of a warm-up
+    "planned_epochs",      # plan() replaces the schedule and the length
     "failing_schedule",    # a schedule that raises
     "any_line",            # interrupts at any line of the package
 })
@@ -104,6 +105,14 @@ def choose_acts(rng, config, features):
     return [list(rng.choice(chosen))]
 
 
+def choose_plan(config):
+    "A plan of more epochs with another schedule, that the reference makes as well; it does not move the numbers that choose the rest."
+    rng = random.Random(f"plan {config}")
+    if rng.random() > 0.15 or config["acts"] or config["data"] == "stream" or config["schedule"] not in NAMED_SCHEDULES: return []
+    if "rates" in config["callbacks"]: return []
+    return [[rng.randint(0, 5), "plan", [rng.choice([1, 2]), 0.004, rng.choice(["constant", "cosine", "one_cycle"])]]]
+
+
 def make_config(rng, features) -> dict:
     "A random configuration."
     config = {"model": choose_model(rng, features), "samples": rng.randint(9, 14), "saves": rng.random() < 0.25}
@@ -117,6 +126,7 @@ def make_config(rng, features) -> dict:
     if config["samples"] % config["args"]["per_device_train_batch_size"] == 1: config["samples"] += 1
     if config["learner"] == "attacked": config["args"]["rollback"] = "full"
     config["acts"] = choose_acts(rng, config, features)
+    if "planned_epochs" in features: config["acts"] += choose_plan(config)
     return config
 
 
@@ -230,6 +240,7 @@ class Session:
     def is_done(self, learn, step, name, value) -> bool:
         "Whether a change has been made."
         if learn.state.global_step != step: return learn.state.global_step > step
+        if name == "plan": return learn.run_state.schedule_plan is not None
         if name == "lr":
             group = learn.optimizer.param_groups[0] if learn.optimizer is not None else {}
             return group.get("lr" if step else "initial_lr", group.get("lr")) == value
@@ -244,7 +255,9 @@ class Session:
                 if learn.run_state.due: learn.debug_step().abort()   # does what is pending
             except InvalidOperation as error:
                 if not learn.run_state.finished: raise error
-            if not learn.run_state.finished: learn.set(**{name: value})
+            if learn.run_state.finished: return
+            if name == "plan": learn.plan(*value)
+            else: learn.set(**{name: value})
 
     def upto(self, n, learn=None):
         "`n` steps, but not beyond the next change."
@@ -283,7 +296,7 @@ class Session:
         "Rewind; what is too far is refused."
         try: learn.rewind(min(n, learn.state.global_step) or 1)
         except ValueError as error:
-            if not re.search("cannot go back|behind the beginning", str(error)): raise
+            if not re.search("cannot go back|past the beginning", str(error)): raise
 
     def one_by_hand(self, learn):
         "A debug step."

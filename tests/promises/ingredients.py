@@ -604,8 +604,10 @@ def log_rows(learn, by_hand=frozenset()):
     for row in learn.state.log_history:
         if "manual" in row or "manual_loss" in row or row.get("eval_samples") == BY_HAND: continue
         row = {k: as_value(v) for k, v in row.items() if not k.endswith(CLOCKS)}
-        # an evaluation by hand may come before that of the run: the last one stays
-        if row["step"] in {repr(s) for s in by_hand} and "eval_loss" in row and row in rows: rows.remove(row)
+        # an evaluation by hand may come before that of the run: the last one stays, up to the summary at the end of train()
+        if row["step"] in {repr(s) for s in by_hand} and "eval_loss" in row and row in rows:
+            if any("train_loss" in later for later in rows[rows.index(row):]): continue
+            rows.remove(row)
         rows.append(row)
     return rows
 

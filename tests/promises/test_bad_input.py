@@ -122,8 +122,8 @@ TRAINED = {
     "labels too low": (lambda: learner(train_dataset=labelled(-5)), ValueError, "go from -5 to -3"),
     "labels too high for a function": (lambda: learner(nn.Linear(4, 2), [(r["x"], r["labels"]) for r in ROWS], loss_func=nn.functional.cross_entropy), ValueError,
                                        r"go from 0 to 2, but the model has 2 outputs \(0 to 1\)"),
-    "ragged tensors": (lambda: learner(train_dataset=ragged(torch.tensor)), ValueError, r"different lengths in 'x' \(\(4,\), \(5,\)\).*DataCollatorWithPadding"),
-    "ragged lists": (lambda: learner(train_dataset=ragged(list)), ValueError, r"different lengths in 'x' \(4, 5\)"),
+    "ragged tensors": (lambda: learner(train_dataset=ragged(torch.tensor)), ValueError, r"different lengths in 'x' \(\(4,\), \(5,\)\).*data_collator=.*pad_sequence"),
+    "ragged lists": (lambda: learner(train_dataset=ragged(list)), ValueError, r"different lengths in 'x' \(4, 5\).*data_collator=.*pad_sequence"),
     "ragged pairs": (lambda: learner(nn.Linear(4, 3), [(r["x"], r["labels"]) for r in ragged(torch.tensor)], loss_func=nn.functional.cross_entropy), ValueError, "different lengths in 'item 0'"),
     "no loss": (lambda: learner(Net(returns="no loss")), ValueError, "returned no loss from x, labels, only logits.*loss_func="),
     "a tensor for a loss": (lambda: learner(Net(returns="tensor")), ValueError, r"a tensor of shape \(8, 3\).*loss_func="),
@@ -440,9 +440,13 @@ def test_no_data_sets(data, match):
 
 
 @pytest.mark.parametrize("given, name", [("lr", "learning_rate"), ("epochs", "num_train_epochs"), ("batch_size", "per_device_train_batch_size"),
-                                         ("loss_fn", "loss_func"), ("optimizer", "optimizers")])
+                                         ("loss_fn", "loss_func")])
 def test_other_names(given, name):
     with pytest.raises(TypeError, match=f"it is called `{name}`"): Learner(torch.nn.Linear(1, 1), **{given: 1})
+
+
+def test_an_optimizer_alone_names_the_pair():
+    with pytest.raises(TypeError, match=r"no argument `optimizer`: give optimizers=\(optimizer, None\)"): Learner(torch.nn.Linear(1, 1), optimizer=1)
 
 
 def test_more_mistakes():

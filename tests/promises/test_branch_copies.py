@@ -234,6 +234,52 @@ def with_a_default(net):
     net.inner.forward = forward
 
 
+ORIGINALS = {}
+
+
+def through_a_global(x): return 2 * ORIGINALS["forward"](x)
+
+
+def helper(x): return through_a_global(x)
+
+
+def with_a_global(net):
+    "As in a notebook: `first = net.inner.forward` in one cell, the function in the next."
+    ORIGINALS["forward"] = net.inner.forward
+    net.inner.forward = through_a_global
+
+
+def with_a_global_of_a_helper(net):
+    ORIGINALS["forward"] = net.inner.forward
+    net.inner.forward = lambda x: [helper(a) for a in (x,)][0]
+
+
+def with_a_keyword_default(net):
+    def forward(x, *, first=net.inner.forward): return 2 * first(x)
+    net.inner.forward = forward
+
+
+def with_a_list(net):
+    held = [{"first": net.inner.forward}]
+    net.inner.forward = lambda x: 2 * held[0]["first"](x)
+
+
+def with_a_method_around_a_closure(net):
+    first = net.inner.forward
+    net.inner.forward = types.MethodType(lambda layer, x: 2 * first(x), net.inner)
+
+
+def with_a_partial_around_a_closure(net):
+    first = net.inner.forward
+    net.inner.forward = functools.partial(lambda factor, x: factor * first(x), 2)
+
+
+def with_names_of_attributes(net):
+    "A global of the same name as an attribute that the function reads is another thing."
+    globals()["weight"] = net.inner
+    net.inner.forward = types.MethodType(scaled, net.inner)
+
+
 def patched(patch):
     torch.manual_seed(0)
     net = Net()
@@ -244,7 +290,7 @@ def patched(patch):
     return learn
 
 
-@pytest.mark.parametrize("patch", [with_a_function, with_a_partial, with_a_free_function])
+@pytest.mark.parametrize("patch", [with_a_function, with_a_partial, with_a_free_function, with_names_of_attributes])
 def test_a_method_that_was_replaced_is_copied(patch):
     learn = patched(patch)
     branch = learn.branch()
@@ -253,7 +299,8 @@ def test_a_method_that_was_replaced_is_copied(patch):
     for a, b in zip(learn.model.parameters(), branch.model.parameters()): assert torch.equal(a, b) and a is not b
 
 
-@pytest.mark.parametrize("patch", [with_a_wrapper, with_a_closure, with_a_default])
+@pytest.mark.parametrize("patch", [with_a_wrapper, with_a_closure, with_a_default, with_a_global, with_a_global_of_a_helper, with_a_keyword_default, with_a_list,
+                                   with_a_method_around_a_closure, with_a_partial_around_a_closure])
 def test_a_function_that_would_compute_with_the_original_is_refused(patch):
     learn = patched(patch)
     with pytest.raises(InvalidOperation, match="inner.forward is a function that .* write it as a method of a subclass"): learn.branch()

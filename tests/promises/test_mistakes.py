@@ -1,4 +1,5 @@
 "Mistakes of people who come from the Trainer, fastai or plain torch: one sentence with the cause and what to type, and the run can go on."
+import functools
 import inspect
 import re
 from pathlib import Path
@@ -10,7 +11,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import trainer_nb
+from toys import hard_learner
 from trainer_nb import DataCollatorWithPadding, EarlyStoppingCallback, Learner, TrainerCallback, TrainingArguments, compare, set_seed
+from trainer_nb.tune.lr_finder import LRFindResult
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -23,6 +26,7 @@ class Net(nn.Module):
         return {"logits": logits} if labels is None else {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
 
+FOUND = LRFindResult([1e-4, 1e-3, 1e-2], [1.0, 0.9, 0.8], 3, False)
 X, Y = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 3
 ROWS = [{"x": x, "labels": int(y)} for x, y in zip(X, Y)]
 
@@ -113,10 +117,13 @@ CALLS = {
     "compare(learn, 5)": (lambda learn: compare(learn, 5), TypeError, r"takes two learners.*not 5"),
     "compare(class)": (lambda learn: compare(learn, Learner), TypeError, r"not the class Learner"),
     "compare(None)": (lambda learn: compare(None, learn), TypeError, r"not None"),
-    "fit": (lambda learn: learn.fit(5), AttributeError, r"no attribute 'fit': learn.train\(\)"),
-    "fit_one_cycle": (lambda learn: learn.fit_one_cycle(5), AttributeError, "lr_scheduler_type='one_cycle'"),
+    "fit": (lambda learn: learn.fit("5"), TypeError, r"epochs='5', of type str; it should be a whole number"),
+    "fit_one_cycle": (lambda learn: learn.fit_one_cycle(5, pct=0.1), TypeError, "'pct', which the schedule 'one_cycle' does not take"),
+    "fit_one_cycle(slice)": (lambda learn: learn.fit_one_cycle(1, slice(1e-3, 1e-2)), TypeError, r"as lr_max; give a list with one number.*\[1e-3, 1e-2\]"),
+    "fit_one_cycle(found)": (lambda learn: learn.fit_one_cycle(1, FOUND), TypeError, "type LRFindResult as lr_max; give its rate, lr_max=found.suggestion"),
+    "fit(rates)": (lambda learn: learn.fit(1, ["a"]), TypeError, "a number or a list of numbers or None"),
     "fine_tune": (lambda learn: learn.fine_tune(5), AttributeError, r"learn.freeze\(\).*learn.unfreeze\(\)"),
-    "validate": (lambda learn: learn.validate(), AttributeError, r"learn.evaluate\(\)"),
+    "test": (lambda learn: learn.test(), AttributeError, r"learn.evaluate\(dataset\)"),
     "get_preds": (lambda learn: learn.get_preds(), AttributeError, r"learn.predict\(dataset\)"),
     "recorder": (lambda learn: learn.recorder, AttributeError, r"learn.plot\(\)"),
     "evalute": (lambda learn: learn.evalute(), AttributeError, "Did you mean 'evaluate'"),
@@ -180,7 +187,7 @@ PARTS = {
     "model_init=model": (lambda: Learner(model_init=Net()), TypeError, "model_init is a model.*model=Net"),
     "model_init=5": (lambda: Learner(model_init=5), TypeError, "model_init is a function, not 5"),
     "collator's class": (lambda: learner(data_collator=__import__("trainer_nb").DefaultDataCollator), TypeError, "the class DefaultDataCollator; give.*an instance"),
-    "data as collator": (lambda: Learner(Net(), None, ROWS), TypeError, r"data_collator is a function, not \[.*\.\.\.\."),
+    "data as collator": (lambda: Learner(Net(), None, ROWS), TypeError, r"data_collator is a function, not \[.*\.\.\.; .*train_dataset="),
     "collator's arguments": (lambda: learner(data_collator=lambda: 0), TypeError, r"called as data_collator\(samples\)"),
     "loss_func's arguments": (lambda: plain(loss_func=lambda o: o), TypeError, r"called as loss_func\(output, labels\), and <lambda>\(o\) cannot be"),
     "compute_loss_func's": (lambda: learner(compute_loss_func=lambda o, l: o), TypeError, "num_items_in_batch.*as loss_func="),
@@ -324,6 +331,12 @@ TRAINED = {
     "BCE": (lambda: plain(nn.Linear(4, 1), data=TensorDataset(X, (Y > 0).float()), loss_func=F.binary_cross_entropy_with_logits), ValueError, r"labels.unsqueeze\(-1\)"),
     "BCE's range": (lambda: plain(nn.Linear(4, 1), data=TensorDataset(X, torch.ones(20, 1)), loss_func=F.binary_cross_entropy), ValueError, "binary_cross_entropy_with_logits"),
     "MSE": (lambda: plain(nn.Linear(4, 2), data=TensorDataset(X, X[:, :3]), loss_func=F.mse_loss), ValueError, "give the model 3 outputs"),
+    "MSE, labels of one dimension": (lambda: plain(nn.Linear(4, 1), data=TensorDataset(X, X[:, 0]), loss_func=F.mse_loss), ValueError,
+                                     r"shape \(8, 1\) and the labels \(8,\), so mse_loss .*\.squeeze\(-1\), or give labels.unsqueeze\(-1\)"),
+    "L1, labels in a column": (lambda: plain(nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), data=TensorDataset(X, X[:, :1]), loss_func=nn.L1Loss()),
+                               ValueError, r"shape \(8,\) and the labels \(8, 1\), so L1Loss .*give labels.squeeze\(-1\)"),
+    "Huber with options": (lambda: plain(nn.Linear(4, 1), data=TensorDataset(X, X[:, 0]), loss_func=functools.partial(F.huber_loss, delta=2.0)),
+                           ValueError, r"so huber_loss .*labels.unsqueeze\(-1\)"),
     "the other order": (lambda: plain(loss_func=lambda o, l: F.cross_entropy(l, o)), TypeError, "in the other order"),
     "no output": (lambda: plain(type("Quiet", (nn.Linear,), {"forward": lambda self, x: None})(4, 3)), TypeError, "The model returned None"),
     "collator's None": (lambda: learner(data_collator=nothing), TypeError, "data_collator returned None.*a dict of tensors"),
@@ -420,11 +433,19 @@ def test_callbacks():
 
 OTHERS = {
     "set(lr=None)": (lambda learn: learn.set(lr=None), ValueError, "lr=None should be above 0"),
+    "set(lr=text)": (lambda learn: learn.set(lr="1e-3"), ValueError, "lr='1e-3' is text; give a number: lr=1e-3."),
+    "predict(sample)": (lambda learn: learn.predict((X[0], Y[0])), TypeError, r"a tuple of 2 tensors or arrays: for one sample, learn.predict_one\(sample\).*TensorDataset\(X, Y\)"),
+    "predict_one(data)": (lambda learn: learn.predict_one(TensorDataset(X, Y)), TypeError, r"one sample, not a TensorDataset; learn.predict\(dataset\)"),
+    "optimizer=": (lambda learn: learner(optimizer=torch.optim.SGD([X], 0.1)), TypeError, r"`optimizer`: give optimizers=\(optimizer, None\).*optim='sgd'"),
+    "opt_func=": (lambda learn: learner(opt_func=torch.optim.SGD), TypeError, r"`opt_func`: give a name.*optimizer_cls_and_kwargs=\(torch.optim.SGD"),
+    "scheduler=": (lambda learn: learner(scheduler=None), TypeError, r"`scheduler`: give a name, such as lr_scheduler_type='cosine'"),
+    "load_learner": (lambda learn: trainer_nb.load_learner, AttributeError, r"has no attribute 'load_learner'.*learn.load_checkpoint\(folder\)"),
     "set(model=)": (lambda learn: learn.branch(model=3), TypeError, "`model` is an argument of Learner, and not a setting"),
     "freeze(module)": (lambda learn: learn.freeze(nn.Sequential(nn.Linear(99, 99), nn.Linear(99, 99))), ValueError, "There is no layer group Sequential"),
     "restore(folder)": (lambda learn: learn.restore("out/checkpoint-5"), KeyError, r"learn.load_checkpoint\(folder\)"),
     "restore(5)": (lambda learn: learn.restore(5), KeyError, r"restore\(\) takes a snapshot, or the name of one \(none\), and not 5"),
     "until": (lambda learn: learn.run(until=lambda: True), TypeError, r"until is called as until\(record\)"),
+    "run_on_all": (lambda learn: learn.run_on_all(lambda: 1), TypeError, r"f in run_on_all\(f\) is called as f\(learn\), with the learner of each process, and <lambda>\(\)"),
     "search": (lambda learn: learn.hyperparameter_search(direction="min"), ValueError, "direction='min' is not one of"),
     "trials": (lambda learn: learn.hyperparameter_search(n_trials=0), ValueError, "n_trials=0: give a number"),
     "save_model(file)": (lambda learn: learn.save_model(__file__), ValueError, "is a file; save_model"),
@@ -491,6 +512,7 @@ READ = {
     "predict().preds": (lambda learn: learn.predict(ROWS).preds, AttributeError, "they are called predictions"),
     "predict().metric": (lambda learn: learn.predict(ROWS).metric, AttributeError, "Did you mean 'metrics'"),
     "start().join()": (lambda learn: learn.start(steps=1).join(), AttributeError, r"A background run has no attribute 'join': handle.wait\(\)"),
+    "start().rewind()": (lambda learn: learn.start(steps=1).rewind(3), AttributeError, r"has no attribute 'rewind': learn.rewind\(n\).*handle.pause\(\)"),
 }
 WHOLE = {
     "train().loss": (lambda learn: learn.train().loss, AttributeError, "training_loss is the mean over all steps"),
@@ -686,3 +708,83 @@ def test_an_objective_that_asks_for_another_metric():
     learn = learner(eval_dataset=ROWS)
     with pytest.raises(KeyError) as raised: learn.hyperparameter_search(lambda trial: {}, lambda metrics: metrics["eval_accuracy"], n_trials=1)
     assert "which was given eval_loss, " in raised.value.__notes__[0]
+
+
+# --- mistakes with the data's form ----------------------------------------------------------------------------------------
+
+class Columns(nn.Module):
+    def __init__(self): super().__init__(); self.layer = nn.Linear(4, 3)
+    def forward(self, x): return self.layer(x)
+
+
+class WithoutForward(nn.Module):
+    "A module of Lightning, with another base class."
+    def __init__(self): super().__init__(); self.layer = nn.Linear(4, 3)
+    def training_step(self, batch, batch_idx): return F.cross_entropy(self.layer(batch[0]), batch[1])
+
+
+class StepOfBatch(Learner):
+    def training_step(self, batch, batch_idx): return F.cross_entropy(self.model(batch[0]), batch[1])
+
+
+class StepOfBatchAlone(Learner):
+    def training_step(self, batch): return F.cross_entropy(self.model(batch[0]), batch[1])
+
+
+PAIRS = [(x, int(y)) for x, y in zip(X, Y)]
+RENAMED = [{"features": x, "label": int(y)} for x, y in zip(X, Y)]
+PATHS = [(f"pictures/{i}.png", i % 3) for i in range(20)]
+LAST = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(72, 3))
+
+FORMS = {
+    "loss by name": (lambda: plain(loss_func="cross_entropy"), TypeError, "not 'cross_entropy'; give torch.nn.functional.cross_entropy"),
+    "metrics by name": (lambda: plain(compute_metrics="accuracy"), TypeError, r"not 'accuracy'; .*compute_metrics\(prediction\)"),
+    "data as third": (lambda: Learner(Net(), None, TensorDataset(X, Y)), TypeError, "data_collator is a function, not.*train_dataset="),
+    "columns left out": (lambda: plain(Columns(), RENAMED).step(), TypeError, "forward needs 'x', and the data has only features, label; rename"),
+    "collator of nothing": (lambda: plain(data=PAIRS, data_collator=lambda samples: samples).step(), TypeError, r"The data_collator returned a list of samples.*\(inputs, labels\)"),
+    "collator with a list": (lambda: plain(Columns(), ROWS, data_collator=lambda s: {"x": torch.stack([r["x"] for r in s]), "labels": [r["labels"] for r in s]}).step(), TypeError, r"The labels are a list.*torch.tensor\(labels\)"),
+    "paths": (lambda: plain(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), PATHS).step(), TypeError, r"'pictures/\d+.png'.*open the file in the data set"),
+    "channels last": (lambda: plain(LAST, [(torch.rand(8, 8, 3), i % 3) for i in range(20)]).step(), ValueError, r"x.movedim\(-1, 0\) in the data set puts the channels first"),
+    "several samples": (lambda: plain(data=PAIRS).predict_one(PAIRS[:3]), TypeError, r"predict_one\(\) takes one sample, not a list of 3; learn.predict\("),
+    "several rows": (lambda: learner().predict_one(ROWS[:3]), TypeError, r"predict_one\(\) takes one sample, not a list of 3; learn.predict\("),
+    "no forward": (lambda: plain(WithoutForward()).step(), TypeError, "WithoutForward has no forward.*training_step.*compute_loss"),
+    "batch and index": (lambda: plain(cls=StepOfBatch), TypeError, r"training_step\(model, inputs, num_items_in_batch=None\)"),
+    "batch alone": (lambda: plain(cls=StepOfBatchAlone), TypeError, r"training_step\(model, inputs, num_items_in_batch=None\)"),
+}
+
+
+@pytest.mark.parametrize("what", FORMS)
+def test_form_of_data(what): refused(*FORMS[what])
+
+
+def test_a_folder_is_not_a_data_set(tmp_path):
+    refused(lambda: plain(data=str(tmp_path)), TypeError, r"is the folder .*torchvision.datasets.ImageFolder\(")
+    refused(lambda: plain(data=tmp_path), TypeError, r"is the folder .*torchvision.datasets.ImageFolder\(")
+
+
+def test_a_table_becomes_a_data_set_as_the_error_says():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(X.double().numpy(), columns=list("abcd")).assign(y=Y.numpy())
+    text = refused(lambda: plain(data=table), TypeError, "table of pandas; .*TensorDataset")
+    code = re.search(r"TensorDataset\(.*\)", text).group().replace("'label'", "'y'")
+    data = eval(code, {"torch": torch, "TensorDataset": TensorDataset, "table": table})
+    assert plain(data=data).step()[0].loss > 0
+
+
+def test_a_list_of_numbers_is_one_sample():
+    "Not several."
+    assert plain(data=PAIRS).predict_one([0.0, 1.0, 2.0, 3.0]).probability > 0
+
+
+def test_data_where_a_number_of_epochs_is_expected():
+    "A user of Keras or scikit-learn gives the data to fit()."
+    learn, x, y = hard_learner(), torch.zeros(8, 4), torch.zeros(8)
+    with pytest.raises(TypeError, match=r"fit\(\) was given 'epochs' twice: tensor.* by its position, and 2 by its name"): learn.fit(x, y, epochs=2)
+    with pytest.raises(TypeError, match=r"epochs is a whole number, not tensor.*Learner\(model, train_dataset=...\)") as error: learn.fit(x, y)
+    assert len(str(error.value)) < 200
+
+
+def test_a_single_row_is_no_data_set():
+    learn = Learner(torch.nn.Linear(6, 2), loss_func=torch.nn.functional.cross_entropy, use_cpu=True)
+    with pytest.raises(TypeError, match=r"one row of numbers: learn.predict_one\(sample\)"): learn.predict(torch.zeros(6))
+    with pytest.raises(TypeError, match=r"a number: learn.predict_one\(sample\)"): learn.predict(torch.tensor(1.0))

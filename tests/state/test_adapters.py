@@ -49,6 +49,7 @@ def learner(model, folder, **given):
 def files(folder): return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
 
+@pytest.mark.trainer
 @pytest.mark.parametrize("layout", ["safetensors", "trainer"])
 def test_a_run_resumes_exactly_and_the_base_is_not_written(tmp_path, layout):
     "In a new process the script makes the base again; the checkpoint has the adapter, once, and digests."

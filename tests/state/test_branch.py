@@ -160,3 +160,42 @@ def test_what_a_branch_takes_over_cannot_be_another():
     sgd = hard_learner(**LONG | dict(optim="sgd"))
     sgd.step()
     with pytest.raises(ValueError, match="no betas"): sgd.branch(adam_beta1=0.5)
+
+
+def test_a_comparison_as_curves():
+    "Both losses under the setting that differs, and the size of the difference from the step on at which there is one."
+    learn = hard_learner(**LONG)
+    learn.step(5)
+    other = learn.branch(lr=0.3)
+    for one in (learn, other): one.step(4)
+    result = compare(learn, other)
+    loss, apart = result.plot().panels()
+    assert [line.name for line in loss.named()] == list(result.names) and "0.3" in result.names[1]
+    assert [mark.x for mark in loss.things if hasattr(mark, "word")] == [result.parted]
+    # the other leaves the one at their last common step
+    assert [line.x[0] for line in loss.named()] == [1, result.parted - 1] and loss.named()[1].y[0] == result[result.parted - 2]["one"]
+    line = apart.named()[0]
+    assert [step for step, y in zip(line.x, line.y) if y == y] == [row["step"] for row in result if row["difference"]]
+    same = compare(learn, learn.branch())
+    assert len(same.plot().panels()) == 1 and same.names == ("one", "the other")
+    assert "The losses are equal" in repr(same.plot())
+    assert "The losses are equal at all common steps" in repr(same)
+
+
+def test_the_differing_settings_are_settings():
+    "What the arguments keep for themselves is not among them, whichever of the two runs has it."
+    learn = hard_learner(**LONG)
+    learn.step(2)
+    other = learn.branch(max_grad_norm=0.5)
+    for one in (learn, other): one.step(2)
+    for one, another, values in ((learn, other, (1.0, 0.5)), (other, learn, (0.5, 1.0))):
+        assert compare(one, another).settings == {"max_grad_norm": values}
+    learn.set(max_grad_norm=0.5)
+    assert compare(learn, other).settings == compare(other, learn).settings == {}
+
+
+def test_runs_without_a_common_step():
+    learn = hard_learner()
+    learn.step()
+    for result in (compare(learn, hard_learner()), compare(hard_learner(), learn)):
+        assert not result and repr(result).startswith("The runs have no step in common") and result.plot() is not None

@@ -512,9 +512,56 @@ def test_edited_settings_are_one_warning(tmp_path, written):
     learn = quiet_learner(tmp_path, save_steps=7, learning_rate=5e-3, max_grad_norm=0.5)
     with pytest.warns(UserWarning) as told: report = learn.load_checkpoint(written[0])
     first, *table = str(told[0].message).splitlines()
-    assert len(told) == 1 and first == "checkpoint-4: 3 settings differ from when the run began; from here on the present values count:"
+    assert len(told) == 1 and first == "checkpoint-4: 3 settings differ from the checkpoint; from here on the present values count:"
     assert sorted(line.split() for line in table) == [["learning_rate", "0.01", "0.005"], ["max_grad_norm", "1.0", "0.5"], ["name", "before", "now"], ["save_steps", "500", "7"]]
     assert len({line.index(line.split()[1]) for line in table}) == 1 and len(report.said) == 3
+    assert "A warning names what differs" in repr(report) and "0.005" not in repr(report)
+
+
+def test_the_former_value_is_that_of_the_checkpoint(tmp_path):
+    "learn.set() has changed it since the run began; a Learner that is given the present value changes nothing."
+    learn = quiet_learner(tmp_path, learning_rate=5e-5)
+    learn.step(2)
+    learn.set(learning_rate=3e-3)
+    learn.step(2)
+    learn.save_checkpoint()
+    other = quiet_learner(tmp_path, learning_rate=0.5)
+    with pytest.warns(UserWarning, match=r"learning_rate +0.003 +0.5"): report = other.load_checkpoint(tmp_path / "checkpoint-4")
+    assert report.said == ["learning_rate is 0.5 from here on, and was 0.003 at the checkpoint"]
+    assert other.journal[-1]["what"].endswith("was 0.003 at the checkpoint")
+    other.free()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = quiet_learner(tmp_path, learning_rate=3e-3).load_checkpoint(tmp_path / "checkpoint-4")
+    assert not report.said
+
+
+def test_the_weights_alone_are_no_checkpoint(tmp_path):
+    "What save_model has written is not called corrupt, and the words of the error read it."
+    learn = quiet_learner(tmp_path)
+    learn.step(2)
+    learn.save_model(tmp_path / "m1")
+    for load in (learn.load_checkpoint, lambda folder: learn.train(resume_from_checkpoint=folder)):
+        with pytest.raises(ValueError, match="weights of a model alone.*not a run") as raised: load(tmp_path / "m1")
+        assert type(raised.value) is ValueError and "from_pretrained" not in str(raised.value)
+    want = {k: v.clone() for k, v in learn.model.state_dict().items()}
+    learn.step(2)
+    exec(str(raised.value).split("with: ")[1].rstrip("."), {"learn": learn})
+    assert all(torch.equal(v, want[k]) for k, v in learn.model.state_dict().items())
+
+
+def test_the_difference_to_another_model(tmp_path, written):
+    "The name of a tensor, and its shapes."
+    model = quiet_learner(tmp_path).model
+    name, weight = next((n, p) for n, p in model.named_parameters() if p.ndim == 1)
+    owner = model.get_submodule(name.rpartition(".")[0])
+    setattr(owner, name.rpartition(".")[2], torch.nn.Parameter(torch.zeros(len(weight) + 1)))
+    wider = quiet_learner(tmp_path, model=model)
+    with pytest.raises(ValueError, match=rf"another model: '{name}' has the shape \({len(weight)},\) there and \({len(weight) + 1},\) here"):
+        wider.load_checkpoint(written[0])
+    model.register_parameter("more", torch.nn.Parameter(torch.zeros(1)))
+    setattr(owner, name.rpartition(".")[2], torch.nn.Parameter(torch.zeros(len(weight))))
+    with pytest.raises(ValueError, match="another model: 'more' is not in it"): quiet_learner(tmp_path, model=model).load_checkpoint(written[0])
 
 
 @pytest.mark.parametrize("limit, kept", [(None, [4, 8, 12, 16, 20, 24, 28, 30]), (1, [30]), (3, [24, 28, 30])])
@@ -693,3 +740,20 @@ def test_a_script_that_hands_on_its_own_flags_resumes(tmp_path):
     again.train(resume_from_checkpoint=again.args.resume_from_checkpoint)
     plain = hard_learner(output_dir=str(tmp_path / "plain"), save_strategy="steps", save_steps=2)
     assert unequal(finish(plain), outcome(again), ignore=("args", "state")) == []
+
+
+def test_shards_of_torch_are_unpickled_only_with_permission(tmp_path):
+    "The list of the shards that the Trainer writes with FSDP is a pickle."
+    from torch.distributed import checkpoint as distributed
+    from trainer_nb.state.checkpoint_dirs import CorruptCheckpoint
+    from trainer_nb.state.model_files import read_weights_for_model
+    ran, shards, model = tmp_path / "ran", tmp_path / "pytorch_model_fsdp_0", torch.nn.Linear(3, 2)
+    distributed.save({"model": model.state_dict()}, checkpoint_id=shards, no_dist=True)
+    found = read_weights_for_model(torch.nn.Linear(3, 2), tmp_path, unpickle=True)
+    assert set(found) == {"weight", "bias"} and all(torch.equal(t, found[n]) for n, t in model.state_dict().items())
+    with pytest.raises(ValueError, match="weights of another model"): read_weights_for_model(torch.nn.Linear(3, 3), tmp_path, unpickle=True)
+    (shards / ".metadata").write_bytes(pickle.dumps(Crafted(ran)))
+    with pytest.raises(ValueError, match=r"can run code as they are read.*unpickle=True\) reads them"): read_weights_for_model(torch.nn.Linear(3, 2), tmp_path)
+    assert not ran.exists()
+    (shards / ".metadata").unlink()
+    with pytest.raises(CorruptCheckpoint, match="cannot be read"): read_weights_for_model(torch.nn.Linear(3, 2), tmp_path, unpickle=True)

@@ -300,3 +300,37 @@ def test_a_checkpoint_saved_before_the_first_step_after_resuming(tmp_path):
         fourth.train()
     assert fourth.history.column("step").tolist() == [*range(1, 31)]
     assert fourth.history.column("loss").tobytes() == like.history.column("loss").tobytes()
+
+
+# ---- a checkpoint that cannot be begun
+
+def test_a_failure_before_the_writing_leaves_the_former_best_checkpoint(tmp_path, monkeypatch):
+    "Gathering or writing the parts of a sharded model may fail (a full disk) before the files of the checkpoint are begun."
+    learn = made(tmp_path, eval_dataset=Augmented(), save_strategy="steps", save_steps=2, eval_strategy="steps", eval_steps=2, load_best_model_at_end=True, metric_for_best_model="loss", learning_rate=0.01)
+    learn.step(2)
+    learn.step(1)
+    best = learn.state.best_metric, learn.state.best_global_step, learn.state.best_model_checkpoint
+    assert best[1:] == (2, str(tmp_path / "checkpoint-2"))
+    def fails(*given, **more): raise SaveFailed("disk full")
+    with monkeypatch.context() as patch:
+        patch.setattr(saver, "capture_snapshot", fails)
+        with pytest.raises(SaveFailed): learn.step(1)
+    assert learn.state.global_step == 4 and not (tmp_path / "checkpoint-4").exists()
+    assert (learn.state.best_metric, learn.state.best_global_step, learn.state.best_model_checkpoint) == best
+
+
+def test_files_of_an_engine_of_a_killed_process_do_not_go_into_a_checkpoint(tmp_path):
+    "They are in a folder of this run, which is emptied; that of another run with a folder of the same name stays."
+    from types import SimpleNamespace
+    from trainer_nb.device.collectives import World
+    from trainer_nb.state.engine_checkpoint import write_engine_files
+    def write(folder, step, schedule): (folder / f"global_step{step}").mkdir(parents=True)
+    def run(name, step):
+        return SimpleNamespace(device=SimpleNamespace(engine=SimpleNamespace(write_files=write), world=World()), history=SimpleNamespace(run_id=name),
+                               state=SimpleNamespace(global_step=step), lr_scheduler=None)
+    old, other = write_engine_files(run("a", 3), tmp_path / "mine"), write_engine_files(run("b", 4), tmp_path / "mine")
+    assert old != other and old.is_dir() and other.is_dir()
+    new = write_engine_files(run("a", 7), tmp_path / "mine")
+    assert [p.name for p in new.iterdir()] == ["global_step7"] and [p.name for p in other.iterdir()] == ["global_step4"]
+    write_engine_files(run("a", 8), tmp_path / "next")
+    assert not new.exists() and other.is_dir()

@@ -179,6 +179,21 @@ def test_a_whole_notebook(session):
     assert same(session.folder/"want", session.folder/"train_output")
 
 
+def test_a_run_that_a_script_finishes(session):
+    "With train=True the script repeats the steps so far and trains to the end: as the notebook does when it goes on."
+    session.run(NET, DATA, "net = Net()", learner(), "learn.step(4)", "learn.set(lr=0.002)", "learn.step(2)",
+                "learn.step(3); learn.rewind(3); out = learn.export_script('train.py', train=True)", "learn.train(); learn.save_model('want')")
+    text = (session.folder/"train.py").read_text()
+    assert "repeats the steps and changes of the run so far, and then trains to its end" in session.run("print(out)")
+    assert "up to step 6 of 21, and then to its end." in text
+    assert text.index("learn.step(4)") < text.index("lr=0.002") < text.index("learn.step(2)") < text.index("learn.train()") < text.index("save_model")
+    assert "ENDS_IN" not in text and "hashlib" not in text and "warn" not in text
+    code, said = session.forks(session.folder/"train.py", session.folder/"got")
+    assert code == 0 and same(session.folder/"want", session.folder/"got"), said
+    session.run("learn.export_script('train.py', train=True)")   # a finished run
+    assert (session.folder/"train.py").read_text().count("learn.train()") == 1
+
+
 def test_the_class_was_changed(session):
     "Cells that were run again with something else in them: before the learner was made, and after. The script has what the run has used."
     session.run(NET, NET.replace("nn.ReLU()", "nn.Tanh()"), DATA, "net = Net()", learner(), "learn.step(4)", NET.replace("nn.ReLU()", "nn.GELU()"),
@@ -253,6 +268,7 @@ def test_model_init(session):
     assert "load_weights(learn.model" in session.exact()
 
 
+@pytest.mark.trainer
 def test_transformers(session):
     "In the layout of the library, with the implementation of attention that was used, and a layer that was frozen before."
     session.run("""
@@ -380,6 +396,7 @@ EXACT = {   # cells after those with the model and the data
     "our names": ["def main(): pass\nstored = torch.randn(3)\nFILES = 3\nparser = None\ndef load_weights(m): nn.init.ones_(m.head.bias)", "net = Net()\nload_weights(net)\nscale = stored.sum()\nclass Sc(nn.Module):\n    def forward(self, a, b): return (a-b).pow(2).mean() * scale",
                   learner("net, train_dataset=train, loss_func=Sc()"), "learn.step(4)"],
     "a run prolonged": ["net = Net()\nlearn = Learner(net, train_dataset=train, loss_func=nn.functional.mse_loss, max_steps=8, use_cpu=True)", "learn.train()", "learn.set(max_steps=12); learn.step(2)"],
+    "a run in pieces": ["net = Net()", learner(), "learn.step(2); learn.fit(1, 0.02)", "learn.fit_one_cycle(1, pct_start=0.5)", "learn.plan(1, schedule='cosine'); learn.step(2)"],
     "a run that was ended": ["net = Net()", learner(), "learn.step(2); learn.stop()", "learn.set(num_train_epochs=2); learn.step(2)", "learn.stop()"],
     "back and forth": ["net = Net()", learner(), "learn.step(2)", "learn.restore(learn.snapshot()); learn.set(lr=1e-3); learn.rewind(1); learn.step(2)"],
     "a branch under the same name": ["net = Net()", learner(), "learn.step(2)", "learn = learn.branch(adam_beta1=0.5)", "learn.step(2)", "learn = learn.branch(lr=0.5); learn.step(1)"],
@@ -428,13 +445,20 @@ def test_resumed(session):
 
 def test_by_hand(session):
     "Named in the script, in the result, and in a warning; settings too."
-    session.run(NET, DATA, "net = Net()", learner(), "learn.step(2)", "with torch.no_grad(): net.head.bias.zero_()", "learn.step()", "learn.args.max_grad_norm = 0.3", "learn.step()",
+    session.run(NET, DATA, "net = Net()", learner(), "learn.step(2)", "with torch.no_grad(): net.head.bias.zero_()", "learn.step()", "vars(learn.args)['max_grad_norm'] = 0.3", "learn.step()",
                 "net.head.weight.data.mul_(0.5)", "learn.step()")
     out = session.export()
     assert len(out.doubts) == 3 and "After step 2 weights were changed manually" in out.doubts[0] and "After step 3 args.max_grad_norm was changed manually" in out.doubts[1]
     assert "After step 4 weights were changed manually" in out.doubts[2]
     assert "# Here weights were changed manually" in out.text and all(d in out.text for d in out.doubts) and "And 2 more" in out.warned[0]
     assert not session.equal()
+
+
+def test_an_assigned_argument_is_a_setting(session):
+    session.run(NET, DATA, "net = Net()", learner(), "learn.step(2)", "learn.args.max_grad_norm = 0.3", "learn.step(2)")
+    out = session.export()
+    assert not out.doubts and "learn.set(max_grad_norm=0.3)" in out.text
+    assert session.equal()
 
 
 def test_what_nobody_sees(session):
@@ -573,3 +597,10 @@ def test_nobody_has_kept_the_beginning(tmp_path):
     learn.train(), learn.train()
     with pytest.raises(InvalidOperation, match="needs the first weights of the run, which were not kept.*learn.reset"): learn.export_script(tmp_path/"train.py")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_collator_that_was_replaced_is_named(session):
+    session.run(NET, DATA, "from trainer_nb import default_data_collator\ndef collate(samples): return default_data_collator(samples)", "net = Net()", learner(), "learn.step(2)",
+                "learn.data_collator = collate", "learn.step(2)")
+    out = session.export()
+    assert any("data_collator" in doubt for doubt in out.doubts), out.doubts

@@ -80,6 +80,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.trainer
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_the_trainer_began_is_finished_here(tmp_path, name):
     "From each step of the Trainer's run, within an epoch, at its end, and after the last."
@@ -240,6 +241,7 @@ def test_callbacks_with_a_state_both_ways(tmp_path):
 
 # --- to the Trainer -----------------------------------------------------------------------------------------------------
 
+@pytest.mark.trainer
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_began_here_is_finished_by_the_trainer(tmp_path, name):
     given = SETTINGS[name]
@@ -256,6 +258,7 @@ def test_what_began_here_is_finished_by_the_trainer(tmp_path, name):
     assert transformers.trainer_utils.get_last_checkpoint(tmp_path / "ours") == get_last_checkpoint(tmp_path / "ours") == str(tmp_path / "ours" / f"checkpoint-{end}")
 
 
+@pytest.mark.trainer
 def test_the_same_files_with_the_same_content(tmp_path):
     "Name by name, and number by number, what the Trainer writes at the same step; without its pickled settings."
     given = SETTINGS["fused_cosine"]

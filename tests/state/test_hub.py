@@ -13,7 +13,7 @@ from trainer_nb.state.hub import PushFailed
 
 def SLOW(*values): return pytest.param(*values, marks=pytest.mark.slow)
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.trainer, pytest.mark.usefixtures("one_thread"), pytest.mark.timeout(120)]
 
 
 @pytest.fixture

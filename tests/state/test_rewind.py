@@ -110,7 +110,7 @@ def test_how_far_is_said():
     "What stands in the way, and what to do."
     learn = hard_learner(rewind_every=0, **LONG)
     learn.step(5)
-    with pytest.raises(ValueError, match=r"rewind\(6\) would go back behind the beginning: the run has done 5 steps"): learn.rewind(6)
+    with pytest.raises(ValueError, match=r"rewind\(6\) would go back past the beginning: the run has done 5 steps"): learn.rewind(6)
     learn.set(lr=0.001); learn.step(4)
     with pytest.raises(ValueError, match="step 7: rewind_every=0 keeps no snapshots"): learn.rewind(2)
     small = hard_learner(rewind_memory=1e-6, **LONG)
@@ -306,10 +306,11 @@ def test_a_branch_says_why_it_cannot_go_back():
 
 
 def test_changed_round_the_versions():
-    "By way of .data, in the weights and in the settings: seen at the next verb."
+    "By way of .data, in the weights, and in the settings, which counts as learn.set(): seen at the next verb."
     learn = hard_learner(**LONG)
     learn.step(3); learn.model.outer.weight.data.mul_(0.5); learn.step(3); learn.args.max_grad_norm = 0.01; learn.step(1); learn.step(1)
-    assert [(e["step"], e["data"]["changed"]) for e in learn.history.events if e["kind"] == "by hand"] == [(3, ["weights"]), (6, ["args.max_grad_norm"])]
+    assert [(e["step"], e["data"]["changed"]) for e in learn.history.events if e["kind"] == "by hand"] == [(3, ["weights"])]
+    assert [(e["step"], e["data"]["max_grad_norm"]) for e in learn.history.events if e["kind"] == "set"] == [(6, 0.01)]
     was = learn.snapshot(); learn.rewind(2); learn.step(2)
     assert differences(was, learn.snapshot()) == []
 

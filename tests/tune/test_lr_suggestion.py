@@ -59,6 +59,17 @@ def test_labels_that_cannot_be_learned(settings):
     assert f"No suggestion: {found.reason}" in repr(found) and not differences(before, learn.snapshot())
 
 
+def test_a_suggestion_beside_a_curve_of_noise():
+    "The words about the curve do not contradict the suggestion, which comes from the trials."
+    rates = [10 ** (-7 + i / 10) for i in range(20)]
+    found = LRFindResult(rates, [1 + 0.1 * (-1) ** i for i in range(20)], 20, False)
+    assert not found.answer
+    text = repr(found.with_trials([Trial(1e-2, 0.5, 9), Trial(1e-1, 0.8, 9)], 1e-2, ""))
+    assert "Suggestion: 0.01" in text and "a suggestion would" not in text and "The suggestion above comes from the trials." in text
+    text = repr(found.with_trials([Trial(1e-2, 0.5, 9)], None, "every rate was too high"))
+    assert "No suggestion" in text and "suggestion above" not in text
+
+
 def test_rates_that_are_all_too_low_or_too_high():
     "The best candidate has no neighbour that is worse: no suggestion, and where to go on."
     low, high = of_digits().lr_find(start=1e-6, end=1e-3), of_digits(optim="sgd").lr_find(start=2e4, end=1e7)
@@ -226,12 +237,20 @@ def test_text_and_plots():
     assert f"found.apply() sets it from the next step on: learn.set(learning_rate={found.suggestion:.3g})" in text and "Rules on the curve: valley" in text
     curve, trials = found.panels()
     marked = {mark.x for mark in curve.things if type(mark).__name__ == "Marker"}
-    assert {trial.rate for trial in found.trials} <= marked and trials.y == "loss after a trial"
+    assert {trial.rate for trial in found.trials} <= marked and trials.title == "Loss after a trial"
     assert sum(len(line.x) for line in trials.things if getattr(line, "style", "") == "points") == sum(math.isfinite(t.loss) for t in found.trials)
     bundle = found.bundle()
     assert "suggestion" in bundle[SVG_MIME] and any("suggestion" in o["text"] for o in bundle[PLOTLY_MIME]["layout"]["annotations"])
     # both themes: no colour that a light or a dark background hides
     assert not re.search(r"#000\b|#000000|#fff\b|#ffffff|black|white", bundle[SVG_MIME]) and bundle[PLOTLY_MIME]["layout"]["template"]["layout"]["plot_bgcolor"] == "rgba(0,0,0,0)"
+
+
+def test_the_suggestion_is_marked_on_the_curve_of_the_trials():
+    "Also where a lower rate is suggested than that of the lowest loss."
+    trials = [Trial(1e-3, 0.2, 5), Trial(1e-2, 0.19, 5), Trial(1e-1, math.inf, 3)]
+    found = LRFindResult([1e-4, 1e-3, 1e-2, 1e-1], [2.0, 1.9, 1.0, 0.9], 10, False).with_trials(trials, 1e-3, "")
+    mark = next(o for o in found.panels()[1].things if type(o).__name__ == "Marker")
+    assert (mark.x, mark.y) == (1e-3, 0.2)
 
 
 def test_all_trials_diverged():

@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import sys
 import warnings
+import weakref
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
     from trainer_nb.args.training_args import TrainingArguments
 
 # %% auto #0
-__all__ = ['UNTESTED_WITH_DEEPSPEED', 'UNSUPPORTED_SECTIONS', 'is_deepspeed_enabled', 'read_deepspeed_config', 'zero_stage',
-           'check_deepspeed', 'require_gradients', 'import_deepspeed', 'make_plugin', 'activate_deepspeed']
+__all__ = ['UNTESTED_WITH_DEEPSPEED', 'UNSUPPORTED_SECTIONS', 'TAKEN_FROM_ARGUMENTS', 'is_deepspeed_enabled',
+           'read_deepspeed_config', 'deepspeed_config', 'zero_stage', 'check_deepspeed', 'require_gradients',
+           'import_deepspeed', 'make_plugin', 'activate_deepspeed']
 
 # %% ../../nbs/02_args/03_deepspeed_args.ipynb #f52d7980
 def is_deepspeed_enabled(args: TrainingArguments) -> bool:
@@ -33,6 +36,7 @@ def is_deepspeed_enabled(args: TrainingArguments) -> bool:
 
 def read_deepspeed_config(
     value: dict[str, Any] | str,  # a dict, the path of a JSON file, or JSON
+    name: str = "deepspeed",  # of the argument or variable with this value, for messages
 ) -> dict[str, Any]:
     "Return the configuration as a dictionary; raise ValueError if it cannot be read."
     if isinstance(value, dict): return value
@@ -40,9 +44,21 @@ def read_deepspeed_config(
         text = value if value.lstrip().startswith("{") else Path(value).expanduser().read_text("utf-8")
         config = json.loads(text)
     except (OSError, ValueError) as error:
-        raise ValueError(f"deepspeed={value!r} should be a dict, or the path of a JSON file ({error}).") from None
+        raise ValueError(f"{name}={value!r} should be a dict, or the path of a JSON file ({error}).") from None
     if isinstance(config, dict): return config
-    raise ValueError(f"deepspeed={value!r} contains no dictionary of keys and values.")
+    raise ValueError(f"{name}={value!r} contains no dictionary of keys and values.")
+
+_FILE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
+_STAGE = "ACCELERATE_DEEPSPEED_ZERO_STAGE"
+
+def deepspeed_config(args: TrainingArguments) -> tuple[str, dict[str, Any]]:
+    """Return the configuration that is in force, as it was written, after the name of the argument or variable that gives
+    it. Raise ValueError if it cannot be read."""
+    if args.deepspeed: return "deepspeed=", read_deepspeed_config(args.deepspeed)
+    path = os.environ.get(_FILE, "none")
+    if path != "none": return _FILE, read_deepspeed_config(path, _FILE)
+    stage = os.environ.get(_STAGE, "2")
+    return _STAGE, {"zero_optimization": {"stage": int(stage) if stage.isdigit() else stage}}
 
 def zero_stage(config: dict[str, Any]) -> int:
     "Return the ZeRO stage of a configuration; 0 if the model is not divided."
@@ -71,12 +87,12 @@ def check_deepspeed(args: TrainingArguments) -> None:
     if not is_deepspeed_enabled(args): return
     if is_fsdp_enabled(args.fsdp):
         raise ValueError("fsdp and deepspeed both divide the model among processes; give one of them.")
-    config = read_deepspeed_config(args.deepspeed) if args.deepspeed else {}
-    if args.deepspeed and "zero_optimization" not in config:
-        raise ValueError("deepspeed= has no 'zero_optimization'; add {'zero_optimization': {'stage': 2}}, for example.")
-    if args.deepspeed and zero_stage(config) not in (1, 2, 3):
+    source, config = deepspeed_config(args)
+    if "zero_optimization" not in config:
+        raise ValueError(f"{source} has no 'zero_optimization'; add {{'zero_optimization': {{'stage': 2}}}}, for example.")
+    if zero_stage(config) not in (1, 2, 3):
         raise ValueError(
-            "deepspeed= needs a 'stage' of 1, 2 or 3 in 'zero_optimization'; without deepspeed=, DDP trains the model,"
+            f"{source} needs a 'stage' of 1, 2 or 3 in 'zero_optimization'; without DeepSpeed, DDP trains the model,"
             " which does what stage 0 does."
         )
     for name, advice in UNTESTED_WITH_DEEPSPEED.items():
@@ -85,12 +101,12 @@ def check_deepspeed(args: TrainingArguments) -> None:
     if args.rollback == "full":
         raise ValueError("rollback='full' copies whole weights, which deepspeed divides; leave it out.")
     for name, reason in UNSUPPORTED_SECTIONS.items():
-        if config.get(name): raise ValueError(f"{name!r} in deepspeed= is unsupported: {reason}; leave it out.")
+        if config.get(name): raise ValueError(f"{name!r} in {source} is unsupported: {reason}; leave it out.")
     if (config.get("tensor_parallel") or {}).get("autotp_size", 1) > 1:
-        raise ValueError("'tensor_parallel' in deepspeed= is unsupported; leave it out, and divide the model with ZeRO.")
+        raise ValueError(f"'tensor_parallel' in {source} is unsupported; leave it out, and divide the model with ZeRO.")
     if isinstance(args.learning_rate, list) and "optimizer" in config:
         raise ValueError(
-            "A list as learning_rate needs layer groups, and the optimizer in deepspeed= has one group; leave the"
+            f"A list as learning_rate needs layer groups, and the optimizer in {source} has one group; leave the"
             " optimizer out of the configuration, and name it with optim=."
         )
     if importlib.util.find_spec("deepspeed") is None:
@@ -136,6 +152,14 @@ def _config_for_processes(config: dict[str, Any]) -> dict[str, Any]:
     if (zero.get("offload_param") or {}).get("device", "none") != "none": return config
     return config | {"zero_optimization": zero | {"stage": 2}}
 
+# keys that are taken from the arguments if they are left out
+TAKEN_FROM_ARGUMENTS = (
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "train_batch_size",
+    "gradient_clipping",
+)
+
 def make_plugin(
     args: TrainingArguments,
     precision: str,  # Accelerate's name of it: 'no', 'bf16' or 'fp16'
@@ -144,28 +168,42 @@ def make_plugin(
     from accelerate.utils import DeepSpeedPlugin
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
     if args.deepspeed:
-        config = HfTrainerDeepSpeedConfig(_config_for_processes(read_deepspeed_config(args.deepspeed)))
+        written = _config_for_processes(read_deepspeed_config(args.deepspeed))
+        config = HfTrainerDeepSpeedConfig(dict.fromkeys(TAKEN_FROM_ARGUMENTS, "auto") | written)
         config.trainer_config_process(args)
         return DeepSpeedPlugin(hf_ds_config=config)
     # the variables of accelerate launch
     plugin = DeepSpeedPlugin()
     plugin.set_mixed_precision(precision)
+    if os.environ.get(_FILE, "none") != "none":
+        # Accelerate has filled in 1 for the accumulation
+        written = deepspeed_config(args)[1]
+        plugin.hf_ds_config.config |= {key: "auto" for key in TAKEN_FROM_ARGUMENTS if key not in written}
     plugin.hf_ds_config = HfTrainerDeepSpeedConfig(plugin.hf_ds_config.config)
     plugin.deepspeed_config = plugin.hf_ds_config.config
     plugin.hf_ds_config.trainer_config_process(args)
     return plugin
 
-# Transformers has a weak reference to the configuration of the process
-_ACTIVE_CONFIG: list[Any] = []
+def _divides_as_loaded(args: TrainingArguments) -> bool:
+    "Return whether models are divided as they are loaded: with ZeRO 3, in a process that a launcher has started."
+    if not is_deepspeed_enabled(args) or "LOCAL_RANK" not in os.environ: return False
+    # accelerate launch --zero3_init_flag
+    if not args.deepspeed and os.environ.get("ACCELERATE_DEEPSPEED_ZERO3_INIT", "true").lower() in ("false", "0", "no"):
+        return False
+    return zero_stage(deepspeed_config(args)[1]) == 3
+
+# Transformers has a weak reference to the configuration of the process: by id of the arguments, as long as these exist
+_ACTIVE_CONFIGS: dict[int, Any] = {}
 
 def activate_deepspeed(args: TrainingArguments) -> None:
-    "Let Transformers load models as the configuration says, in a process that a launcher has started."
-    if not args.deepspeed or "LOCAL_RANK" not in os.environ: return
-    if zero_stage(read_deepspeed_config(args.deepspeed)) != 3: return
+    "Let Transformers load models as these arguments say, as long as they exist: divided with ZeRO 3, whole otherwise."
+    integration = sys.modules.get("transformers.integrations.deepspeed")
+    if integration is not None:
+        integration.unset_hf_deepspeed_config()
+    if not _divides_as_loaded(args): return
     connect_processes(args.use_cpu, timedelta(seconds=args.ddp_timeout), args.ddp_backend)
     deepspeed = import_deepspeed(device_of(args.local_process_index, args.use_cpu), args.get_process_log_level())
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
-    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
-    config = HfTrainerDeepSpeedConfig(_config_for_processes(read_deepspeed_config(args.deepspeed)))
-    config.trainer_config_process(args)
-    _ACTIVE_CONFIG[:] = [config]
+    plugin = make_plugin(args, "bf16" if args.bf16 else "fp16" if args.fp16 else "no")
+    _ACTIVE_CONFIGS[id(args)] = plugin.hf_ds_config
+    weakref.finalize(args, _ACTIVE_CONFIGS.pop, id(args), None)

@@ -224,7 +224,7 @@ def dtypes_to_names(value: Any) -> Any:
     return value
 
 # %% ../../nbs/02_args/00_fields.ipynb #7821e185
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class DurationArgs:
     output_dir: str | None = arg_field(None, "folder for the run's files; None: what is asked for goes to trainer_output")
     per_device_train_batch_size: int = arg_field(8, "examples in one micro-batch of training, per device")
@@ -240,7 +240,7 @@ class DurationArgs:
     )
 
 # %% ../../nbs/02_args/00_fields.ipynb #62df14f3
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class OptimizationArgs:
     learning_rate: float = arg_field(5e-5, "highest learning rate of the schedule; a list: one per layer group")
     layer_groups: list[str] | None = arg_field(None, "prefixes of parameter names, one group each, from input to output")
@@ -265,7 +265,7 @@ class OptimizationArgs:
     )
 
 # %% ../../nbs/02_args/00_fields.ipynb #d203229a
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class PrecisionArgs:
     bf16: bool = arg_field(False, "mixed precision with bfloat16")
     fp16: bool = arg_field(False, "mixed precision with float16 and a loss scaler")
@@ -291,7 +291,7 @@ class PrecisionArgs:
     )
 
 # %% ../../nbs/02_args/00_fields.ipynb #b34583fd
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class MemoryArgs:
     activation_checkpointing: bool | None = arg_field(
         None, "keep few activations and recompute the others in the backward pass", bare=True
@@ -316,7 +316,7 @@ class MemoryArgs:
     )
 
 # %% ../../nbs/02_args/00_fields.ipynb #4840655e
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class DistributedArgs:
     ddp_backend: str | None = arg_field(None, "backend of torch.distributed, 'nccl' or 'gloo'; None: the one for the device")
     ddp_find_unused_parameters: bool | None = arg_field(
@@ -343,7 +343,7 @@ class DistributedArgs:
     parallelism_config: dict | None = arg_field(None, "Accelerate's configuration of parallelism in several dimensions")
 
 # %% ../../nbs/02_args/00_fields.ipynb #3135232e
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class LoggingArgs:
     logging_strategy: IntervalStrategy | str = arg_field("steps", "when to log: 'no', 'steps', 'epoch'")
     logging_steps: float = arg_field(500, "steps between two logs; below 1 a ratio of all steps")
@@ -387,7 +387,7 @@ class LoggingArgs:
     )
 
 # %% ../../nbs/02_args/00_fields.ipynb #9d5daa5d
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class EvaluationArgs:
     eval_strategy: IntervalStrategy | str = arg_field("no", "when to evaluate: 'no', 'steps', 'epoch'")
     eval_steps: float | None = arg_field(None, "steps between two evaluations; None: as logging_steps; below 1 a ratio")
@@ -413,7 +413,7 @@ class EvaluationArgs:
     greater_is_better: bool | None = arg_field(None, "whether a greater metric is better; None: True unless its name ends in 'loss'")
 
 # %% ../../nbs/02_args/00_fields.ipynb #217e306d
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class GenerationArgs:
     predict_with_generate: bool = arg_field(False, "generate in evaluation and prediction")
     generation_max_length: int | None = arg_field(
@@ -426,7 +426,7 @@ class GenerationArgs:
     sortish_sampler: bool = arg_field(False, "older name of train_sampling_strategy='group_by_length'")
 
 # %% ../../nbs/02_args/00_fields.ipynb #18c9f249
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class CheckpointingArgs:
     # the default saves only with an output_dir
     save_strategy: SaveStrategy | str = arg_field(
@@ -452,7 +452,7 @@ class CheckpointingArgs:
     )
 
 # %% ../../nbs/02_args/00_fields.ipynb #97a7353a
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class HubArgs:
     push_to_hub: bool = arg_field(False, "push the model to the Hub while it is trained, with each save")
     hub_model_id: str | None = arg_field(None, "name of the repository on the Hub")
@@ -465,7 +465,7 @@ class HubArgs:
     hub_revision: str | None = arg_field(None, "branch to push to")
 
 # %% ../../nbs/02_args/00_fields.ipynb #86e702c6
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class DataArgs:
     dataloader_drop_last: bool = arg_field(False, "drop the last batch if it is not full")
     dataloader_num_workers: int = arg_field(0, "processes that load data; 0: the training process loads it")
@@ -492,7 +492,7 @@ class DataArgs:
     )
 
 # %% ../../nbs/02_args/00_fields.ipynb #52cf8bda
-@dataclass
+@dataclass(init=False, repr=False, eq=False)
 class ScriptArgs:
     do_train: bool = arg_field(False, "for scripts; has no effect on train()")
     do_eval: bool = arg_field(False, "for scripts; True if eval_strategy requests evaluations")

@@ -51,6 +51,9 @@ CALL_NAMES = SUGGESTED_NAMES | {  # more of them, for the arguments of a call
     **dict.fromkeys(("clip", "grad_clip", "gradient_clip_val", "max_norm"), "max_grad_norm"),
     **dict.fromkeys(("accumulation_steps", "accumulate_grad_batches"), "gradient_accumulation_steps"),
     **dict.fromkeys(("random_seed", "random_state"), "seed"),
+    "deterministic": "full_determinism",
+    "log_every_n_steps": "logging_steps",
+    "splitter": "layer_groups",
     **dict.fromkeys(("path", "model_dir", "default_root_dir"), "output_dir"),
     "logger": "report_to",
     "loss_function": "loss_func",
@@ -70,10 +73,36 @@ _FOREIGN_NAMES = {
                     "a GPU is used where there is one, use_cpu=True stays on the CPU, and learn.launch(n) uses"
                     " several"),
     **dict.fromkeys(("precision", "mixed_precision", "amp", "dtype"), "give bf16=True or fp16=True"),
+    "optimizer": "give optimizers=(optimizer, None), or a name, such as optim='sgd', with learning_rate=",
+    "opt_func": "give a name, such as optim='sgd', with learning_rate=, or optimizer_cls_and_kwargs=(torch.optim.SGD,"
+                " {'lr': 0.1})",
+    **dict.fromkeys(("lr_scheduler", "scheduler"),
+                    "give a name, such as lr_scheduler_type='cosine', or optimizers=(optimizer, scheduler)"),
     "early_stopping": "give callbacks=[EarlyStoppingCallback(patience)]",
     **dict.fromkeys(("labels", "targets", "y", "Y", "x", "X"),
                     "inputs and labels are one data set: train_dataset=TensorDataset(X, Y)"),
     "shuffle": "training data are shuffled, and train_sampling_strategy='sequential' leaves them in order",
+    "strategy": "learn.launch(n) trains on n processes; fsdp=True and deepspeed= divide the model",
+    "num_nodes": "start the script with torchrun on each machine, or call learn.launch(n, cluster='ray')",
+    "check_val_every_n_epoch": "give eval_strategy='epoch'",
+    "val_check_interval": "give eval_strategy='steps' and eval_steps=",
+    "num_sanity_val_steps": "eval_on_start=True evaluates before the first step",
+    "enable_progress_bar": "disable_tqdm=True hides the progress",
+    "enable_checkpointing": "save_strategy='no' writes no checkpoints",
+    "enable_model_summary": "learn.summary() shows the layers",
+    "fast_dev_run": "learn.step(1) and learn.evaluate() try the run out, at any time",
+    "limit_train_batches": "max_steps= bounds the run, and torch.utils.data.Subset(data, range(n)) is a part of the data",
+    **dict.fromkeys(("overfit_batches", "limit_val_batches", "limit_test_batches", "limit_predict_batches"),
+                    "torch.utils.data.Subset(data, range(n)) is a part of the data"),
+    "max_time": "learn.run(until=...) trains until a function of the last record returns true",
+    "detect_anomaly": "debug='underflow_overflow' stops at the first value that is not finite, and names its layer",
+    "profiler": "call learn.step(5) within a torch.profiler.profile()",
+    "gradient_clip_algorithm": "max_grad_norm= clips by the norm; a callback's on_pre_optimizer_step can clip by value",
+    "sync_batchnorm": "convert the model by torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)",
+    "use_distributed_sampler": "each process reads its own part of the data",
+    "wd_bn_bias": "weight_decay= leaves out biases and norms",
+    "train_bn": "learn.freeze(eval_mode=True) freezes BatchNorm's statistics as well",
+    "moms": "give lr_scheduler_type='one_cycle' and lr_scheduler_kwargs={'max_momentum': ..., 'base_momentum': ...}",
 }
 
 # arguments of a Learner that are no settings, for suggestions
@@ -91,9 +120,9 @@ def check_names(
     for name in names:
         if name in known: continue
         if name in _LEARNER_ARGUMENTS: raise TypeError(f"`{name}` is an argument of Learner, and not a setting.")
+        if name in _FOREIGN_NAMES: raise TypeError(f"There is no argument `{name}`: {_FOREIGN_NAMES[name]}.")
         if name in CALL_NAMES:
             raise TypeError(f"There is no argument `{name}`; it is called `{CALL_NAMES[name]}` here.")
-        if name in _FOREIGN_NAMES: raise TypeError(f"There is no argument `{name}`: {_FOREIGN_NAMES[name]}.")
         raise TypeError(f"There is no argument `{name}`.{suggest_names(name, [*known, *_LEARNER_ARGUMENTS])}")
 
 # %% ../../nbs/02_args/01_names.ipynb #b150b119

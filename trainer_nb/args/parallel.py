@@ -89,10 +89,15 @@ def connect_processes(
     if torch.distributed.is_initialized(): return
     from accelerate import PartialState
     cpu = use_cpu or not torch.cuda.is_available()
+    before = os.environ.get("ACCELERATE_USE_CPU")
     if cpu:
         os.environ["ACCELERATE_USE_CPU"] = "1"
     options = {} if backend is None else {"backend": backend}
     PartialState(cpu=cpu, timeout=timeout, **options)
+    is_alone = not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1
+    if cpu and before is None and is_alone:
+        # the next run in this notebook may use a GPU
+        del os.environ["ACCELERATE_USE_CPU"]
 
 @contextmanager
 def first_process_first(

@@ -26,7 +26,7 @@ from .fields import to_builtin
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
 from .parallel import ParallelMode, Ranks, check_accelerator_config, check_sharding, convert_sharding
 from .parallel import connect_processes, device_of, first_process_first, log_level
-from .deepspeed_args import activate_deepspeed, check_deepspeed
+from .deepspeed_args import activate_deepspeed, check_deepspeed, is_deepspeed_enabled
 from .setters import ArgumentSetters
 from .validation import check_assigned, check_conflicts, check_hub, check_saving, check_steps
 from .validation import check_trackers, check_types, check_unsupported, check_values
@@ -199,7 +199,8 @@ class TrainingArguments(
         check_deepspeed(self)
         _sync_aliases(self)
         _fill_derived(self)
-        activate_deepspeed(self)
+        if is_deepspeed_enabled(self):
+            activate_deepspeed(self)
 
     def _convert(self) -> None:
         "Convert equivalent values to one form."
@@ -232,7 +233,22 @@ class TrainingArguments(
         # the constructor and check() convert values first; they end by recording the derived ones
         if name in TrainingArguments.__dataclass_fields__ and "_filled" in vars(self):
             check_assigned(name, value, field_types(TrainingArguments)[name])
+            assigned = vars(self).get("_assigned")
+            if assigned is not None and name not in assigned:
+                # a new dictionary, because copies of the arguments have this one
+                vars(self)["_assigned"] = assigned | {name: vars(self)[name]}
         super().__setattr__(name, value)
+
+    def watch_assignments(self) -> None:
+        "Record the former values of fields that are assigned from here on."
+        vars(self)["_assigned"] = {}
+
+    def pop_assignments(self) -> dict[str, Any]:  # name -> former value
+        "Return the fields that were assigned since the last call, or since `watch_assignments`."
+        former = vars(self).get("_assigned")
+        if not former: return {}
+        vars(self)["_assigned"] = {}
+        return former
 
     def __getattr__(self, name: str) -> Any:
         "Return the value of an older name."
@@ -525,7 +541,7 @@ PROCESS_FIELDS = (
 # %% ../../nbs/02_args/07_training_args.ipynb #4e44ebbd
 def without_subclass_fields(args: TrainingArguments) -> dict[str, Any]:
     "Return the settings by name, without the fields added by a subclass."
-    added = {f.name for f in fields(args)} - {*TrainingArguments.__dataclass_fields__}
+    added = {f.name for f in fields(args)} - {*TrainingArguments.__dataclass_fields__} | {"_assigned"}
     return {name: value for name, value in vars(args).items() if name not in added}
 
 def resolve_args(
@@ -538,6 +554,7 @@ def resolve_args(
         return TrainingArguments(**(translate_legacy(args or {}) | changes))
     if not isinstance(args, TrainingArguments): raise TypeError(_wrong_type_message(args))
     new = copy.deepcopy(args)
+    vars(new).pop("_assigned", None)
     check_names(changes, [f.name for f in fields(new)])
     for name, value in changes.items():
         setattr(new, name, copy.deepcopy(value))

@@ -566,8 +566,10 @@ def fire_event(
     "Call an event on callbacks now."
     run = learner.run_state
     if pending is None:
-        pending = list(run.callbacks.listeners(event))
-    if not pending: return
+        pending = run.callbacks.listeners(event)
+        if not pending: return
+        pending = list(pending)
+    elif not pending: return
     run.control = run.callbacks.call(
         event, pending, run.args, run.state, run.control, run.interrupts, **event_arguments(learner), **data
     )
@@ -575,6 +577,7 @@ def fire_event(
 def fire_event_safely(learner: EventSource, event: str, **data: Any) -> BaseException | None:
     "Call an event on every callback that overrides it, even if one raises; return the first error or None."
     pending = list(learner.run_state.callbacks.listeners(event))
+    if not pending: return None
     first_error: BaseException | None = None
     while pending:
         try:

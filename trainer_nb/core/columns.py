@@ -9,13 +9,15 @@ import math
 import threading
 from array import array
 from collections.abc import Callable
-from typing import SupportsFloat, TypeVar
+from typing import TYPE_CHECKING, SupportsFloat, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 
 from .errors import suggest_names
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 # %% auto #0
 __all__ = ['COLUMN_TYPES', 'COLUMN_NAMES', 'DEFERRED', 'T', 'PACK_SIZE', 'Scalar', 'MAX_READINGS', 'GrowableColumns',

@@ -181,6 +181,10 @@ def call_error(
         listed = ", ".join(names) if by_position else "all of them by name"
         number = f"{len(by_position)} argument{'s' if len(by_position) != 1 else ''}"
         return TypeError(f"{call} takes at most {number} ({listed}), and {len(args)} were given.")
+    for p, value in zip(by_position, args):
+        if p.kind is p.POSITIONAL_ONLY or p.name not in kwargs: continue
+        return TypeError(f"{call} was given {p.name!r} twice: {short_repr(value)} by its position, and"
+                         f" {short_repr(kwargs[p.name])} by its name.")
     missing = [p.name for p in by_position[len(args):] if p.default is p.empty and p.name not in kwargs]
     if missing: return TypeError(f"{call} needs {' and '.join(map(repr, missing))}; {takes}.")
     return None
@@ -218,7 +222,9 @@ def _describe_kind(kind: Any) -> str:
     if origin is Callable: return "a function"
     if origin in _SEQUENCES:
         kinds = [k for k in get_args(kind) if k is not Ellipsis]
-        return f"a list of {_describe_kind(kinds[0]).removeprefix('a ')}" if kinds else "a list"
+        if not kinds: return "a list"
+        part = _describe_kind(kinds[0]).removeprefix("a ")
+        return f"a list of {part}{'s' * (kinds[0] in (int, float, dict, Path))}"
     return _SCALARS.get(origin, getattr(origin, "__name__", str(origin)))
 
 @functools.cache
@@ -227,6 +233,12 @@ def _annotations(function: Callable) -> dict[str, Any]:
     function = inspect.unwrap(function)
     given = {name: kind for name, kind in function.__annotations__.items() if name != "return"}
     return get_type_hints(SimpleNamespace(__annotations__=given), function.__globals__)
+
+# objects that are given in place of a number, by the name of their type, and what to give
+_NOT_A_NUMBER = {
+    "LRFindResult": "give its rate, {}=found.suggestion",
+    "slice": "give a list with one number for each layer group, such as {}=[1e-3, 1e-2], to a Learner with layer_groups=",
+}
 
 def check_types_of_call(
     function: Callable,
@@ -246,6 +258,9 @@ def check_types_of_call(
         meant = [p for p in typed if value is not None and _fits(value, kinds[p])]
         if not meant and not isinstance(value, (str, int, float, type(None))):
             meant = [p for p in others if kinds.get(p, Any) is Any and not p.startswith("_")]
+        if type(value).__name__ in _NOT_A_NUMBER and "number" in _describe_kind(kinds[name]):
+            raise TypeError(f"{_call_name(function)}() was given an object of type {type(value).__name__} as {name};"
+                            f" {_NOT_A_NUMBER[type(value).__name__].format(name)}.")
         text = "'...'" if name.endswith("token") else short_repr(value, 60)
         hint = f" Did you mean {meant[0]}={text if len(text) < 30 else '...'}?" if meant else ""
         raise TypeError(
@@ -259,9 +274,12 @@ _R = TypeVar("_R")
 
 def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
     "Decorate a function or a method so that a call which does not fit its signature or annotations raises TypeError."
-    method = next(iter(inspect.signature(function).parameters), None) == "self"
-    is_complete_without = all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-                              for p in _parameters(function))
+    # inspect.signature() would tell the same, at a cost that adds up when the package is imported
+    plain = inspect.unwrap(function)
+    code = plain.__code__
+    method = code.co_varnames[:code.co_argcount][:1] == ("self",)
+    is_complete_without = (code.co_argcount - method <= len(plain.__defaults__ or ())
+                           and code.co_kwonlyargcount == len(plain.__kwdefaults__ or ()))
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         # learn.step() in a loop costs nothing more
@@ -312,13 +330,15 @@ def _ipython_shell() -> Any:
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 def install_excepthook():
-    "Outside IPython, print an uncaught `Interrupted` as one line and end a script with status 130."
+    "Outside IPython, print an uncaught `Interrupted` as one line; end a script with a line on how to continue, and status 130."
     before = sys.excepthook
     if _ipython_shell() is not None or getattr(before, "shows_pauses", False): return
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None):
         if not isinstance(error, Interrupted): return before(kind, error, trace)
         print(error, file=sys.stderr)
-        if not (hasattr(sys, "ps1") or sys.flags.interactive): raise SystemExit(128 + signal.SIGINT)
+        if hasattr(sys, "ps1") or sys.flags.interactive: return
+        print("The process ends; train(resume_from_checkpoint=True) continues from the newest checkpoint, if there is one.", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT)
     setattr(hook, "shows_pauses", True)
     sys.excepthook = hook
 

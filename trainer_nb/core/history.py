@@ -9,7 +9,6 @@ import atexit
 import math
 import operator
 import os
-import secrets
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -58,7 +57,7 @@ class History:
         parent: str | None = None,  # id of the run that this one continues
         run_id: str | None = None,  # None: generated, without using a seeded generator
     ):
-        self.run_id = validate_run_id(run_id or secrets.token_hex(6))
+        self.run_id = validate_run_id(run_id or os.urandom(6).hex())
         self.parent = parent
         self.name = to_plain_data(name)
         self.started = time.time()
@@ -203,7 +202,7 @@ def _reset_after_fork():
         history.readings.new_locks()
         detach_log(history)
         history.parent = history.run_id
-        history.run_id = secrets.token_hex(6)
+        history.run_id = os.urandom(6).hex()
 
 @cache
 def _register_fork_hook():

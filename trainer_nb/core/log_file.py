@@ -22,6 +22,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from .errors import warn
+
 # %% auto #0
 __all__ = ['NON_FINITE_WORD', 'LOG_SCHEMA', 'LogItem', 'COLLECT_SECONDS', 'COLLECTED_KIND', 'LOG_WRITER', 'to_plain_data',
            'encode_non_finite', 'decode_non_finite', 'dump_line', 'validate_run_id', 'log_path', 'prepare_log_file',
@@ -164,18 +166,29 @@ class LogWriterThread:
 
     def write_queued(self):
         "Wait until the lines that were queued in this process are written, before a file is read or changed."
-        if self.thread is not None and self.thread is not threading.current_thread():
-            self.wait(60)
+        self.wait_or_warn(60)
+
+    def wait_or_warn(
+        self,
+        timeout: float,  # seconds
+    ):
+        "Wait until the lines that were queued in this process are written; warn on timeout."
+        if self.thread is None or self.thread is threading.current_thread() or self.wait(timeout): return
+        warn(
+            f"The log of a run was not written within {timeout:g} s, so its last lines may be missing; is the disk slow, or"
+            " unreachable?"
+        )
 
     def work(self):
-        "Write queued lines, up to 1000 at a time; runs in the thread."
+        "Collect queued lines and write them, up to 1000 at a time; runs in the thread."
         while True:
             batch = [self.queue.get()]
             self.is_awaited.wait(COLLECT_SECONDS)
             self.is_awaited.clear()
-            while len(batch) < 1000 and not self.queue.empty():
-                batch.append(self.queue.get())
-            write_batch(batch)
+            # all of them: the caller that has set the flag waits for the last one
+            batch += [self.queue.get() for _ in range(self.queue.qsize())]
+            for start in range(0, len(batch), 1000):
+                write_batch(batch[start : start + 1000])
 
 LOG_WRITER = LogWriterThread()
 
@@ -198,8 +211,7 @@ def write_batch(
 
 # %% ../../nbs/01_core/06_log_file.ipynb #941491e8
 def _at_exit():
-    if LOG_WRITER.thread is not None:
-        LOG_WRITER.wait(10)
+    LOG_WRITER.wait_or_warn(10)
 
 @cache
 def _register_hooks():

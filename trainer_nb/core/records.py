@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .columns import DEFERRED, GrowableColumns, RowStore, throughput
 from .errors import missing_attribute_error
-from ..display.tables import Table, head_and_tail, to_frame
+from ..display.tables import Table, format_setting, head_and_tail, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,16 +185,31 @@ class Evaluations(Table):
         return merged
 
 # %% ../../nbs/01_core/07_records.ipynb #6c50cfe9
+def _describe_plan(epochs: int, mid_epoch: bool = False, **options: Any) -> str:
+    "Describe a plan of more epochs; `mid_epoch`: it was made within an epoch, which is finished first."
+    length = f"{epochs} more epoch{'s' if epochs != 1 else ''}"
+    if mid_epoch: length = f"finishes the epoch under way, then {length}"
+    return ", ".join([length, *(f"{k}={v}" for k, v in options.items())])
+
+def _describe_changes(changes: dict[str, Any]) -> list[str]:
+    "Return settings as a user would type them, floats with six digits."
+    # as it was typed, if that is short
+    return [f"{name}={value if len(str(value)) <= 8 else format_setting(value)}" for name, value in changes.items()]
+
 # description of an entry from its data, by kind
 ACT_FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "set": lambda d: ", ".join(f"{k}={v}" for k, v in d.items()),
+    "set": lambda d: ", ".join(_describe_changes(d)),
+    "schedule": lambda d: _describe_plan(**d),
     **dict.fromkeys(
         ("freeze", "unfreeze"),
         lambda d: ", ".join(d["groups"]) + (", in evaluation mode" if d.get("eval_mode") else ""),
     ),
     "by hand": lambda d: "changed: " + ", ".join(d["changed"]),
     "rewind": lambda d: f"{d['steps']} steps back",
-    "branch": lambda d: f"run {d['run']}" + "".join(f", {k}={v}" for k, v in d["changes"].items()),
+    "branch": lambda d: ", ".join([
+        str(d["changes"].get("run_name") or f"run {d['run']}"),
+        *_describe_changes({k: v for k, v in d["changes"].items() if k != "run_name"}),
+    ]),
     "checkpoint": lambda d: d["folder"],
     "resume": lambda d: "; ".join([f"from {d['folder']}", *d["said"]]),
     "load_best": lambda d: f"the weights of step {d['best_step']}",
@@ -202,6 +217,7 @@ ACT_FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "reset": lambda d: "",
     "stop": lambda d: "the run ended here",
     "train_dataset": lambda d: "replaced",
+    "data_collator": lambda d: "replaced",
     "special_tokens": lambda d: "of the tokenizer: " + ", ".join(f"{k}={v}" for k, v in d.items()),
     "launch": (
         lambda d: f"on {d['num_processes']} processes"

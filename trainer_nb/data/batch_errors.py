@@ -114,6 +114,9 @@ def shape_error(error: BaseException, call: FailingLayer, batch: Any) -> ValueEr
         if given.ndim != rank:
             remedy = "x.unsqueeze(0) in the data set adds the channel" if layer.in_channels == 1 else "change the data"
             return ValueError(f"{problem}, and it takes {wanted}; {remedy}.")
+        if shape[1] != layer.in_channels and shape[-1] == layer.in_channels:
+            return ValueError(f"{problem}, and it takes {wanted}; x.movedim(-1, 0) in the data set puts the channels"
+                              " first.")
         if shape[1] != layer.in_channels:
             return ValueError(f"{problem}, and it takes {wanted}; make it with {shape[1]} input channels, or change the"
                               " data.")
@@ -150,7 +153,7 @@ def call_mismatch(
 ) -> TypeError | None:
     "Return an error about a batch that does not fit the signature of a model; None if it fits."
     by_name = dict(given) if isinstance(given, Mapping) else {}
-    by_position = () if by_name else given if isinstance(given, (tuple, list)) else (given,)
+    by_position = given if isinstance(given, (tuple, list)) else () if isinstance(given, Mapping) else (given,)
     signature = inspect.signature(forward)
     try:
         signature.bind(*by_position, **by_name)
@@ -162,6 +165,10 @@ def call_mismatch(
     if by_position and isinstance(by_position[0], Mapping):
         return TypeError(f"The data_collator returned a list of {len(by_position)} samples; it has to make one batch of"
                          " them, such as a dict of tensors.")
+    # samples that are pairs; torch's collation makes lists of pairs within a sample
+    if len(by_position) > 1 and all(isinstance(part, tuple) for part in by_position):
+        return TypeError("The data_collator returned a list of samples; it has to make one batch of them, such as a tuple"
+                         " of tensors (inputs, labels).")
     if by_position and isinstance(by_position[0], str):
         return TypeError(f"The samples are text ({short_repr(by_position[0], 30)}), and {name} takes tensors; make"
                          " numbers of it in the data set, for example with a tokenizer.")
@@ -180,7 +187,7 @@ def call_mismatch(
                          f" {NO_LOSS_FUNC}.")
     missing = [n for n in needed if n not in by_name]
     texts = text_columns(sample)
-    columns = ", ".join(map(str, sample if isinstance(sample, Mapping) else by_name))
+    columns = ", ".join(map(str, sample if isinstance(sample, Mapping) else by_name)) or "no columns"
     problem = f"{name}'s forward needs {', '.join(map(repr, missing))}"
     if any(n in texts for n in missing):
         return TypeError(f"{problem}, and that column is text ({short_repr(sample[missing[0]], 30)}), which is left"
@@ -197,18 +204,27 @@ def call_mismatch(
                      " the column, or let forward take it.")
 
 # %% ../../nbs/03_data/06_batch_errors.ipynb #e191ebe0
+# parts of Python's and torch's messages
+_NO_TENSOR_ERRORS = ("must be Tensor", "'tuple' object has no attribute", "'list' object has no attribute")
+
+_PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+
 def type_error(error: BaseException, name: str, given: Any) -> TypeError | None:
     "Return an error about a part of a batch that is no tensor; None if all are."
-    if isinstance(given, torch.Tensor) or "must be Tensor" not in str(error): return None
+    if isinstance(given, torch.Tensor) or not any(words in str(error) for words in _NO_TENSOR_ERRORS): return None
     if not isinstance(given, (Mapping, tuple, list)):
         return TypeError(f"The data_collator returned {short_repr(given, 40)}, of type {type(given).__name__}; it has"
                          " to return a dict of tensors, a tuple of them, or one tensor.")
     for part, value in batch_parts(given).items():
         inner = value[0] if isinstance(value, (tuple, list)) and value else value
+        if isinstance(inner, str) and inner.lower().endswith(_PICTURES):
+            return TypeError(f"{part} is the name of a file ({short_repr(inner, 60)}), and {name} takes tensors; open the"
+                             " file in the data set, and return a tensor of it.")
         if isinstance(inner, str):
             return TypeError(f"{part} is text ({short_repr(inner, 30)}), and {name} takes tensors; make numbers of it"
                              " in the data set, for example with a tokenizer.")
-        if not isinstance(value, torch.Tensor):
+        # an AttributeError may come from a mistake in the model
+        if not isinstance(value, torch.Tensor) and isinstance(error, TypeError):
             return TypeError(f"{part} is {short_repr(value, 40)}, of type {type(value).__name__}, and {name} takes"
                              " tensors; convert it in the data set or in a data_collator=.")
     return None
@@ -221,8 +237,15 @@ def explain_forward_error(
     has_loss_func: bool = False,
 ) -> Exception | None:
     "Return an error that names the cause in the batch; None if it is not found."
-    if is_out_of_memory(error) or not isinstance(error, (TypeError, ValueError, RuntimeError, IndexError)): return None
+    if is_out_of_memory(error): return None
     name = type(model).__name__
+    if isinstance(error, NotImplementedError) and type(model).forward is nn.Module.forward:
+        return TypeError(
+            f"{name} has no forward; define it, or call another method of the model, such as its training_step, in an"
+            " override of the learner's compute_loss(self, model, inputs, return_outputs=False)."
+        )
+    if isinstance(error, AttributeError): return type_error(error, name, given)
+    if not isinstance(error, (TypeError, ValueError, RuntimeError, IndexError)): return None
     if isinstance(error, TypeError):
         return type_error(error, name, given) or call_mismatch(name, model.forward, given, sample(), has_loss_func)
     pair = failing_loss(error)
@@ -299,6 +322,9 @@ def explain_loss_error(
                           " label, or be named by label_names=['...'].")
     if output is None:
         return TypeError("The model returned None; let its forward return its output.")
+    if isinstance(output, torch.Tensor) and not isinstance(labels, torch.Tensor) and "must be Tensor" in str(error):
+        return TypeError(f"The labels are a {type(labels).__name__}, and the loss takes a tensor; let the data set or the"
+                         " data_collator return torch.tensor(labels).")
     if isinstance(output, (tuple, list, dict)) and "must be Tensor" in str(error):
         return TypeError(
             f"The model returned a {type(output).__name__} of {len(output)} parts, and loss_func takes a tensor; choose"

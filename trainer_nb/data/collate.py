@@ -19,7 +19,7 @@ import torch
 from ..core.errors import checked_class, short_repr, warn
 
 # %% auto #0
-__all__ = ['PACKAGE_LOGGER', 'check_return_tensors', 'to_return_type', 'default_data_collator', 'ragged_error',
+__all__ = ['PACKAGE_LOGGER', 'check_return_tensors', 'to_return_type', 'default_data_collator', 'padding_advice', 'ragged_error',
            'DefaultDataCollator', 'Tokenizer', 'check_tokenizer', 'pad_features', 'PaddingCollator', 'pad_batch',
            'DataCollatorWithPadding', 'kept_columns', 'log_dropped_columns', 'RemoveColumns', 'infer_batch_size',
            'map_tensors', 'shallow_copy_batch', 'is_identical', 'comparable_copy', 'to_device']
@@ -94,14 +94,36 @@ def default_data_collator(
         try:
             batch[name] = collate(values)
         except (RuntimeError, ValueError, TypeError) as error:
-            raise ragged_error(key, values, error) from error
+            raise ragged_error(key, values, error, padding_advice(values, f"s[{key!r}]", key)) from error
     return batch
 
 # %% ../../nbs/03_data/00_collate.ipynb #e3793bb9
+# the columns of a tokenizer, which its pad() pads
+_TOKEN_COLUMNS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask")
+
+def padding_advice(
+    values: list,  # of one item, whose shapes differ
+    item: str,  # expression for the item of a sample `s`
+    key: object,
+) -> str:
+    "Return what to type so that the values of one item can be stacked."
+    if key in _TOKEN_COLUMNS:
+        return "give the Learner processing_class=tokenizer or data_collator=DataCollatorWithPadding(tokenizer) to pad them."
+    # a list of lists of unequal lengths has no shape
+    shapes = [tuple(v.shape) if hasattr(v, "shape") else (len(v),) for v in values if hasattr(v, "__len__")]
+    if len(shapes) < len(values) or len({shape[1:] for shape in shapes}) > 1:
+        return "bring them to one shape in the data set, or give the Learner a data_collator= that does."
+    padding = ", padding_value=-100" if key in ("label", "label_ids", "labels") else ""
+    return (
+        "give the Learner a data_collator=, a function of the samples, that pads them with"
+        f" torch.nn.utils.rnn.pad_sequence([torch.as_tensor({item}) for s in samples], batch_first=True{padding})."
+    )
+
 def ragged_error(
     key: object,
     values: list,  # its values in this batch
     error: BaseException | None,  # raised by stacking them
+    advice: str,  # what to type if their shapes differ
 ) -> ValueError:
     "Return a ValueError that explains why a key could not be stacked, and what to do."
     def size(v: Any) -> tuple | int | None:
@@ -115,8 +137,7 @@ def ragged_error(
         )
     return ValueError(
         f"The examples of a batch have different lengths in {key!r} ({', '.join(sizes[:4])}), so they cannot be"
-        " stacked; give the Learner processing_class=tokenizer or data_collator=DataCollatorWithPadding(tokenizer) to"
-        " pad them."
+        f" stacked; {advice}"
     )
 
 _STACKABLE = (torch.Tensor, np.ndarray, np.generic, int, float, str, Mapping, tuple, list)
@@ -129,7 +150,8 @@ def _default_collate(features: list):
         parts = list(zip(*features)) if isinstance(features[0], (tuple, list)) else [features]
         for i, values in enumerate(parts):
             if len({np.shape(v) for v in values}) > 1:
-                raise ragged_error(f"item {i}" if len(parts) > 1 else "the example", values, error) from error
+                name, item = (f"item {i}", f"s[{i}]") if len(parts) > 1 else ("the example", "s")
+                raise ragged_error(name, values, error, padding_advice(values, item, name)) from error
         if not isinstance(error, TypeError): raise
         for i, values in enumerate(parts):
             if isinstance(values[0], _STACKABLE): continue
@@ -281,7 +303,8 @@ class RemoveColumns:
         self.logged = False
     def __call__(self, features: list):
         first = features[0]
-        if isinstance(first, Mapping) and not self.allowed.issuperset(first):
+        # a dict is recognized faster than other mappings
+        if isinstance(first, (dict, Mapping)) and not self.allowed.issuperset(first):
             kept = kept_columns(first, self.allowed, self.model_name)
             if not self.logged:
                 self.logged = True
@@ -309,11 +332,12 @@ def map_tensors(
     if isinstance(batch, torch.Tensor): return change(batch)
     if isinstance(batch, dict):
         return {k: change(v) if isinstance(v, torch.Tensor) else map_tensors(v, change) for k, v in batch.items()}
-    if isinstance(batch, Mapping):
-        return type(batch)({k: map_tensors(v, change) for k, v in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(map_tensors(v, change) for v in batch))
     if isinstance(batch, (list, tuple)): return type(batch)(map_tensors(v, change) for v in batch)
+    # last, because it takes longest to find out
+    if isinstance(batch, Mapping):
+        return type(batch)({k: map_tensors(v, change) for k, v in batch.items()})
     return batch
 
 def shallow_copy_batch(batch: Any):
@@ -350,8 +374,11 @@ def to_device(
     pin: bool = False,  # copy to a GPU through page-locked memory
 ) -> Any:
     "Return the batch on a device, without a copy if it is there already; copy asynchronously from pinned memory."
-    if isinstance(batch, dict) and all(isinstance(t, torch.Tensor) and t.device == device for t in batch.values()):
-        return batch
+    if isinstance(batch, dict):
+        for t in batch.values():
+            if not isinstance(t, torch.Tensor) or t.device != device: break
+        else:
+            return batch
     return map_tensors(batch, lambda t: t if t.device == device else _copy_to_device(t, device, pin))
 
 def _copy_to_device(t: torch.Tensor, device: torch.device, pin: bool):

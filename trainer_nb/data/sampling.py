@@ -62,6 +62,7 @@ def split_evenly(
     group: list,  # samples of a global batch, or their indices
 ) -> RankBatch:
     "Return the part of a group that is split evenly."
+    if share.of == 1: return RankBatch(group, len(group), 1.0)
     mine = group[share.own_slice(len(group))]
     return RankBatch(mine or group[:1], len(group), share.weight(len(mine), len(group)))
 

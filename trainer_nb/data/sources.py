@@ -61,8 +61,7 @@ def batch_of(dataset: Any, collate: Callable[[list], Any], request: BatchRequest
     """Fetch the samples of a request and collate them in this process; raise
     RuntimeError if the collator raises StopIteration."""
     try:
-        with making_batch():
-            return collate(dataset.__getitems__(request))
+        with making_batch(): return collate(dataset.__getitems__(request))
     except StopIteration as error:
         raise ended_early(f"the data_collator raised it for the samples {request.indices}") from error
 

@@ -16,7 +16,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import _tensor
+from torch.autograd.graph import _engine_run_backward
 from torch.nn.parallel import DistributedDataParallel
+from torch.overrides import has_torch_function_unary
 
 from ..args.training_args import TrainingArguments
 from ..args.parallel import connect_processes, device_of, resolve_sharding
@@ -24,7 +27,7 @@ from ..args.deepspeed_args import is_deepspeed_enabled, make_plugin
 from .collectives import SINGLE_PROCESS, World, check_rank_variables, remind_while_connecting
 from .collectives import world_size
 from .model_patches import PatchSet
-from .sharding import ShardedModel, check_launch_environment, unscale_shards
+from .sharding import ShardedModel, check_launch_environment, check_max_norm, unscale_shards
 from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine, launcher_variables
 from .unused_parameters import GradientMessage, LayerOrder, UnusedParameters
 from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
@@ -33,7 +36,8 @@ from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, s
 __all__ = ['NO_CONTEXT', 'NO_GROUP', 'mixed_precision', 'check_fp16', 'should_use_cpu', 'kwargs_handlers', 'make_world',
            'leave_process_group_at_exit', 'leave_process_group', 'abort_collectives', 'unwrap',
            'make_deepspeed_accelerator', 'IsolatedAccelerator', 'fills_in_gradients', 'ignored_by_ddp',
-           'ReplicatedModel', 'Device', 'AsyncHostCopy', 'copy_in_stream_order', 'empty_device_cache']
+           'ReplicatedModel', 'backward_from_loss', 'Device', 'AsyncHostCopy', 'copy_in_stream_order',
+           'empty_device_cache']
 
 # %% ../../nbs/04_device/06_accelerator.ipynb #nc35d799
 if TYPE_CHECKING:
@@ -269,6 +273,21 @@ def fills_in_gradients(args: TrainingArguments) -> bool:
     "Return whether missing gradients are filled in; with a static graph, DDP handles them itself."
     return not args.ddp_static_graph
 
+# the beginnings of torch's messages
+_SPARSE_ERRORS = (
+    "Expected variable to have sparse gradient",
+    "Expected sparse gradient to be defined",
+    "Cannot access storage of SparseTensorImpl",
+)
+
+def _explain_sparse(error: RuntimeError) -> ValueError | None:
+    "Return a clearer error for sparse gradients that DDP cannot average; None for another error."
+    if not str(error).startswith(_SPARSE_ERRORS): return None
+    return ValueError(
+        "DDP averages the sparse gradients of an nn.Embedding(sparse=True) whose weight nothing else uses, if"
+        " ddp_static_graph is not set; look rows up with sparse=False."
+    )
+
 @contextmanager
 def ignored_by_ddp(model: torch.nn.Module) -> Iterator[None]:
     "Let DDP ignore quantized weights inside the block: they are the same in all processes, and some cannot be sent."
@@ -289,8 +308,11 @@ class ReplicatedModel:
         args: TrainingArguments,
         world: World,
         message: GradientMessage | None = None,  # that was registered while the model was wrapped
+        sends_loss: Callable[[], bool] | None = None,  # as for `Device.prepare`
     ):
         self.wrapped = wrapped
+        self._sends_loss = sends_loss
+        self._has_sent_loss = sends_loss is not None and sends_loss()
         self.message = message if isinstance(wrapped, DistributedDataParallel) else None
         self._world = world
         own = None if message is None else message.slot
@@ -309,17 +331,21 @@ class ReplicatedModel:
         "Return a context for the forward and the backward pass of a micro-batch."
         if self.message is not None:
             self.message.loss_before = loss_before
+        if not self._is_averaged: return NO_CONTEXT
         if self._unused is not None:
             self._unused.begin(now, first)
-            if now: return self._filling_in()
-        return NO_CONTEXT if now or not self._is_averaged else self.wrapped.no_sync()
+        return self._averaging() if now else self.wrapped.no_sync()
 
     @contextmanager
-    def _filling_in(self) -> Iterator[None]:
+    def _averaging(self) -> Iterator[None]:
         """Fill in missing gradients at the end of the block.
-        Raise ValueError for one with ddp_find_unused_parameters=False."""
-        yield
-        parameter = self._unused.complete(self.wrapped)
+        Raise ValueError for one with ddp_find_unused_parameters=False, and for sparse ones that DDP cannot average."""
+        try:
+            yield
+        except RuntimeError as error:
+            if (reason := _explain_sparse(error)) is not None: raise reason from error
+            raise
+        parameter = None if self._unused is None else self._unused.complete(self.wrapped)
         if parameter is None: return
         name = next(n for n, p in unwrap(self.wrapped).named_parameters() if p is parameter)
         raise ValueError(
@@ -378,6 +404,8 @@ class ReplicatedModel:
     ) -> bool:
         "Return whether the gradients of the parameters that are trainable now are averaged: DDP checks this once."
         if self._world.is_single_process: return True
+        # a method that a cell has assigned
+        if self._sends_loss is not None and self._sends_loss() != self._has_sent_loss: return False
         return self._requires_grad == [p.requires_grad for p in params[: len(self._requires_grad)]]
 
     def discard_step(self) -> bool:
@@ -392,6 +420,30 @@ class ReplicatedModel:
         if self._is_averaged:
             self.wrapped.reducer = self.wrapped.logger = None
 
+# %% ../../nbs/04_device/06_accelerator.ipynb #b4c0ffe2
+# where torch defines Tensor.backward and autograd.backward
+_BACKWARD_FILES = (_tensor.__file__, torch.autograd.__file__)
+
+def _is_backward_of_torch() -> bool:
+    "Return whether nobody has replaced the two functions, now or before this module was imported."
+    for function, path in zip((torch.Tensor.backward, torch.autograd.backward), _BACKWARD_FILES):
+        code = getattr(function, "__code__", None)
+        if code is None or code.co_filename != path: return False
+    return True
+
+def backward_from_loss(
+    loss: torch.Tensor,  # one number
+) -> None:
+    "Run backward as loss.backward() does."
+    is_plain = type(loss) is torch.Tensor and loss.numel() == 1 and loss.is_floating_point()
+    # the loss may be handled by a mode or a transform
+    if not is_plain or not _is_backward_of_torch() or has_torch_function_unary(loss) or torch._C._are_functorch_transforms_active():
+        loss.backward()
+        return
+    gradient = torch.ones_like(loss, memory_format=torch.preserve_format)
+    # do not keep the graph, do not create one, accumulate in all leaves
+    _engine_run_backward((loss,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+
 # %% ../../nbs/04_device/06_accelerator.ipynb #0f055a45
 class Device:
     "Provide what the loop needs of a learner's Accelerator, strategy and patches. A device has one model at a time."
@@ -401,7 +453,7 @@ class Device:
         self.device = self._isolated.device
         self.world = self._isolated.world
         self.patches = PatchSet()
-        self._strategy: ReplicatedModel | ShardedModel | DeepSpeedModel | None = None
+        self._use(None)
         # called when a backward pass has been queued, before the device waits for other processes
         self.on_computed: Callable[[], None] | None = None
         self._uses_deepspeed = is_deepspeed_enabled(args)
@@ -422,14 +474,14 @@ class Device:
         "Return whether models are sharded here."
         return self._sharding_config is not None
 
-    @property
-    def sharded_model(self) -> ShardedModel | None:
-        return self._strategy if isinstance(self._strategy, ShardedModel) else None
-
-    @property
-    def deepspeed(self) -> DeepSpeedModel | None:
-        "Return the strategy with DeepSpeed, whose engine may not exist yet; None for another strategy."
-        return self._strategy if isinstance(self._strategy, DeepSpeedModel) else None
+    def _use(self, strategy: ReplicatedModel | ShardedModel | DeepSpeedModel | None):
+        "Set the strategy, and the parts of it that each step looks up."
+        self._strategy = strategy
+        self.sharded_model = strategy if isinstance(strategy, ShardedModel) else None
+        # its engine may not exist yet
+        self.deepspeed = strategy if isinstance(strategy, DeepSpeedModel) else None
+        # travels with the gradients; None where the loss is sent by itself
+        self.message = strategy.message if isinstance(strategy, ReplicatedModel) else None
 
     @property
     def engine(self) -> DeepSpeedModel | None:
@@ -449,9 +501,9 @@ class Device:
         return self.deepspeed is not None and self.deepspeed.divides_weights
 
     def gathered_as(self, dtype: torch.dtype | None) -> AbstractContextManager:
-        "Return a context in which the weights of a sharded model are gathered in a dtype; None: in theirs."
-        sharded = self.sharded_model
-        return NO_CONTEXT if sharded is None or dtype is None else sharded.gathered_as(dtype)
+        "Return a context in which divided weights are gathered in a dtype; None: in theirs."
+        strategy = self.sharded_model or self.deepspeed
+        return NO_CONTEXT if strategy is None or dtype is None else strategy.gathered_as(dtype)
 
     @contextmanager
     def activated(self) -> Iterator[Device]:
@@ -470,18 +522,21 @@ class Device:
         model: torch.nn.Module,
         loss: torch.nn.Module | None = None,  # the loss function, if it is a module
         optimizers: Iterable[torch.optim.Optimizer] = (),  # existing ones with the model's parameters
-        sends_loss: bool = False,  # each backward pass is `backward` with the loss of a micro-batch
+        # returns whether each backward pass is, at present, `backward` with the loss of a micro-batch
+        sends_loss: Callable[[], bool] | None = None,
     ) -> torch.nn.Module:
         "Move a model to the device and wrap it for the precision and the strategy; release the previous wrapper."
         before = self.deepspeed
         self._release_strategy()
         if self._uses_deepspeed:
-            self._strategy = self._deepspeed_strategy(model, before)
+            self._use(self._deepspeed_strategy(model, before))
             return model
         sharded = None
-        message = self._make_message(model) if sends_loss else None
+        message = self._make_message(model) if sends_loss is not None and sends_loss() else None
         with self.patches.activated(), self._isolated.preparing(model) as accelerator:
             if self._sharding_config is None:
+                if not self.world.is_single_process:
+                    check_max_norm(model, "each process would change those of its own samples (DDP)")
                 # None: as the settings of Accelerate have it
                 placement = False if stays_in_place(model) else None
                 if is_of_bitsandbytes(model):
@@ -489,7 +544,7 @@ class Device:
                     placement = False
                 with ignored_by_ddp(model), NO_CONTEXT if message is None else message.registered(model):
                     wrapped = accelerator.prepare_model(model, device_placement=placement)
-                    strategy = ReplicatedModel(wrapped, self._args, self.world, message)
+                    strategy = ReplicatedModel(wrapped, self._args, self.world, message, sends_loss)
             else:
                 # only for the precision
                 wrapped = accelerator.prepare_model(model, device_placement=False, evaluation_mode=True)
@@ -502,9 +557,12 @@ class Device:
                     loss,
                     optimizers,
                 )
-        self._strategy = sharded or strategy
+        self._use(sharded or strategy)
         if sharded is not None:
-            self._layer_order = LayerOrder(model, sharded.layers, self.world)
+            # shorter than the time that the others wait in an exchange: this error says more than theirs
+            self._layer_order = LayerOrder(
+                model, sharded.layers, self.world, timedelta(seconds=0.9 * self._args.ddp_timeout)
+            )
         return wrapped
 
     def _make_message(self, model: torch.nn.Module) -> GradientMessage | None:
@@ -512,11 +570,6 @@ class Device:
         if self.world.is_single_process or self.shards_model or not fills_in_gradients(self._args): return None
         if not any(p.requires_grad for p in model.parameters()): return None
         return GradientMessage(model, self.world.size)
-
-    @property
-    def message(self) -> GradientMessage | None:
-        "Return the message that travels with the gradients; None where the loss is sent by itself."
-        return self._strategy.message if isinstance(self._strategy, ReplicatedModel) else None
 
     @property
     def has_unused(self) -> bool:
@@ -564,7 +617,7 @@ class Device:
             return
         scaler = self.scaler
         self._strategy.before_backward(loss, self.on_computed)
-        (loss if scaler is None else scaler.scale(loss)).backward()
+        backward_from_loss(loss if scaler is None else scaler.scale(loss))
         self._strategy.after_backward()
 
     def unscale(self, optimizer: torch.optim.Optimizer):
@@ -592,8 +645,8 @@ class Device:
         return self._strategy.unused_parameters(params)
 
     def matches_trainable(self, params: list[torch.nn.Parameter]) -> bool:
-        """Return whether the gradients of the parameters that are trainable now are
-        averaged; if not, prepare the model again."""
+        """Return whether the gradients of the parameters that are trainable now are averaged, and the loss is sent as
+        the learner computes it now; if not, prepare the model again."""
         return self._strategy is not None and self._strategy.matches_trainable(params)
 
     def broadcast_parameters(self) -> set[int]:
@@ -625,7 +678,8 @@ class Device:
         for part in (self._strategy, self._layer_order):
             if part is not None:
                 part.release()
-        self._strategy = self._layer_order = None
+        self._use(None)
+        self._layer_order = None
 
 # %% ../../nbs/04_device/06_accelerator.ipynb #0b8c7ff1
 _COPY_STREAMS: dict[torch.device, torch.cuda.Stream] = {}

@@ -167,16 +167,10 @@ class World:
         self.timeout = timeout
         # number of processes that hold one copy of a sharded model; rank i has shard i % num_shards
         self.num_shards = size
+        self.is_single_process = size == 1
+        # rank 0 writes files and prints
+        self.is_main_process = rank == 0
         self._last_mean: DeferredScalar | None = None
-
-    @property
-    def is_single_process(self) -> bool:
-        return self.size == 1
-
-    @property
-    def is_main_process(self) -> bool:
-        "Return whether this is rank 0, which writes files and prints."
-        return self.rank == 0
 
     @property
     def rank_shard(self) -> RankShard:

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +17,16 @@ import torch
 
 from ..args.deepspeed_args import import_deepspeed, zero_stage
 from ..args.training_args import TrainingArguments
-from ..core.errors import InvalidOperation
+from ..core.errors import InvalidOperation, warn
 from .collectives import World, world_size
+from .sharding import check_dense_gradients, check_max_norm, is_partitioned
+from .unused_parameters import LayerOrder, UsedParameters
 
 # %% auto #0
-__all__ = ['MASTER', 'FlatPlace', 'FlatGroup', 'split_flat', 'join_flat', 'flat_name', 'has_flat_state', 'to_parameter_states',
-           'launcher_variables', 'connect_with_itself', 'is_engine', 'EngineState', 'DeepSpeedModel', 'BackwardOnly']
+__all__ = ['MASTER', 'REMEDIES', 'FlatPlace', 'FlatGroup', 'split_flat', 'join_flat', 'flat_name', 'has_flat_state',
+           'to_parameter_states', 'launcher_variables', 'connect_with_itself', 'is_engine', 'gathered_layers',
+           'EngineState', 'torch_scale', 'engine_scale', 'DeepSpeedModel', 'shared_state', 'check_parameter_states',
+           'BackwardOnly']
 
 # %% ../../nbs/04_device/05_deepspeed.ipynb #b1a36dcf
 class FlatPlace(NamedTuple):
@@ -124,12 +129,55 @@ def is_engine(model: torch.nn.Module) -> bool:
     "Return whether a module is an engine of DeepSpeed around the model."
     return type(model).__module__ == "deepspeed.runtime.engine"
 
+# %% ../../nbs/04_device/05_deepspeed.ipynb #f79261d3
+_SAME_PARAMETERS = (
+    "with deepspeed, all processes have to use the same parameters. Give deepspeed=None, and DDP trains the model as it is;"
+    " or let each process use all of them, e.g. by adding 0 * expert(x).sum() for an expert without samples, or with"
+    " layerdrop=0.0"
+)
+# what to change, by whether the weights are divided
+REMEDIES = {
+    False: _SAME_PARAMETERS,
+    True: f"{_SAME_PARAMETERS}. For experts, ZeRO 3 also has 'zero_optimization': {{'leaf_module': {{'classes': [...]}}}}, with"
+    " the class of the layer that calls them",
+}
+
+def _is_filled_in(p: torch.nn.Parameter) -> bool:
+    "Return whether a parameter belongs to a layer whose missing gradients DeepSpeed fills in."
+    return hasattr(p, "ds_z3_leaf_module")
+
+def gathered_layers(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    "Yield the layers of a model whose weights are gathered when they run; ZeRO 3 has divided them."
+    for m in model.children():
+        is_unit = getattr(m, "_z3_leaf", False)
+        if any(is_partitioned(p) and not p.ds_persist for p in m.parameters(recurse=is_unit)):
+            yield m
+        if not is_unit:
+            yield from gathered_layers(m)
+
 # %% ../../nbs/04_device/05_deepspeed.ipynb #fd816a2b
 class EngineState(NamedTuple):
     "Hold the part of a process of the engine's state: references to its tensors, or copies."
     groups: list[FlatGroup]
     masters: list[torch.Tensor]              # fp32 weights, by group
     states: list[dict[str, Any]]             # of the optimizer, by group
+
+def torch_scale(
+    state: Mapping[str, Any],  # of DeepSpeed's scaler
+    interval: int,  # steps without an overflow before torch's scaler grows
+) -> dict[str, Any]:
+    "Return the scale, and how soon it grows, as torch's scaler has them."
+    stable = int(state["cur_iter"] - state["last_overflow_iter"] - 1)
+    # DeepSpeed's first growth after an overflow comes a step later than torch's
+    tracker = max(stable - 1, 0) % int(state["scale_window"])
+    return {"scale": float(state["cur_scale"]), "_growth_tracker": min(tracker, interval - 1)}
+
+def engine_scale(
+    state: Mapping[str, Any],  # of torch's scaler
+    iteration: int,  # number of steps of DeepSpeed's scaler
+) -> dict[str, Any]:
+    "Return the scale, and how soon it grows, as DeepSpeed's scaler has them."
+    return {"cur_scale": state["scale"], "last_overflow_iter": iteration - int(state["_growth_tracker"]) - 2}
 
 class DeepSpeedModel:
     "Train a model with an engine of DeepSpeed, which divides the state of a run among processes."
@@ -154,10 +202,16 @@ class DeepSpeedModel:
         self.makes_schedule = "scheduler" in config.config
         # as in the Trainer, a limit that the configuration does not take from the arguments is its own
         self._clips_as_args = config.get_value("gradient_clipping") == args.max_grad_norm
-        self._dtype = config.dtype()
+        # of the inputs; None: they stay as they are
+        self._dtype: torch.dtype | None = config.dtype()
         self._kept: EngineState | None = None
         self._param_groups: list[list[torch.nn.Parameter]] = []
         self._requires_grad: list[bool] = []
+        # names of the attributes that each parameter had before the engine was built
+        self._attributes: list[set[str]] = []
+        # of several processes
+        self._used: UsedParameters | None = None
+        self._layer_order: LayerOrder | None = None
 
     # -- building
 
@@ -174,12 +228,15 @@ class DeepSpeedModel:
         self._plugin.hf_ds_config.trainer_config_finalize(self._args, self.model, num_steps)
         if optimizer is not None:
             self._param_groups = [list(group["params"]) for group in optimizer.param_groups if group["params"]]
+        check_dense_gradients(self.model, "DeepSpeed")
+        check_max_norm(self.model, "DeepSpeed would lose that change")
         scalar = next((n for n, p in self.model.named_parameters() if not getattr(p, "ds_shape", p.shape)), None)
         if scalar is not None:
             raise ValueError(
                 f"The parameter {scalar!r} has no dimensions, which DeepSpeed does not support; give it one:"
                 " torch.nn.Parameter(torch.ones(1))."
             )
+        self._attributes = [set(vars(p)) for p in self.model.parameters()]
         trained = [p for p in self.model.parameters() if p.requires_grad]
         given: Any = DummyOptim(trained) if optimizer is None else optimizer
         engine, _ = self._prepare(self.model, given)
@@ -192,8 +249,23 @@ class DeepSpeedModel:
         if self._kept is not None:
             self._put_back(self._kept)
             self._kept = None
+        if not self._world.is_single_process:
+            self._compare_processes()
         schedule, engine.lr_scheduler = engine.lr_scheduler, None
         return schedule
+
+    def _compare_processes(self):
+        "Let each step check that all processes use the same parameters and, with ZeRO 3, run the same layers."
+        # shorter than the time that the others wait in an exchange: this error says more than theirs
+        timeout = timedelta(seconds=0.9 * self._args.ddp_timeout)
+        trained = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad and not _is_filled_in(p)]
+        self._used = UsedParameters(
+            trained, self._world, REMEDIES[self.divides_weights], timeout, are_empty=self.divides_weights
+        )
+        if self.divides_weights:
+            self._layer_order = LayerOrder(
+                self.model, gathered_layers(self.model), self._world, timeout, REMEDIES[True]
+            )
 
     def build_for_inference(self):
         "Build an engine without an optimizer, which gathers divided weights for a forward pass."
@@ -242,6 +314,8 @@ class DeepSpeedModel:
 
     def backward(self, loss: torch.Tensor):
         "Run backward; the loss is already divided by the number of micro-batches."
+        if self._used is not None:
+            self._used.watch(loss)
         self.engine.backward(loss, scale_wrt_gas=False)
 
     def step(self) -> bool:
@@ -249,6 +323,10 @@ class DeepSpeedModel:
         if self._clips_as_args:
             self.engine.optimizer.clip_grad = self._args.max_grad_norm
         self.engine.step()
+        # ZeRO 3 keeps gradients: a parameter that the next step does not use would be updated with those of this one
+        gradients = getattr(self.engine.optimizer, "grad_partitions_flat_buffer", None)
+        if gradients is not None:
+            gradients.zero_()
         return not self.engine.was_step_applied()
 
     def grad_norm(self) -> torch.Tensor:
@@ -303,12 +381,20 @@ class DeepSpeedModel:
             self._kept = self.state()
         if self.divides_weights:
             self.engine.empty_partition_cache()
+        if self._layer_order is not None:
+            self._layer_order.release()
+        self._used = self._layer_order = None
         engine, self.engine = self.engine, None
         engine.destroy()
         for hook in (engine.module_forward_pre_hook, engine.module_forward_post_hook):
             hook.remove()
         # its finalizer would run later, when the parameters belong to another engine
         engine.optimizer = None
+        if not self.divides_weights:
+            # among them process groups, without which a model can be sent to other processes
+            for p, names in zip(self.model.parameters(), self._attributes):
+                for name in vars(p).keys() - names:
+                    delattr(p, name)
         if self.optimizer is not None:
             self.optimizer.state.clear()
             for group, params in zip(self.optimizer.param_groups, self._param_groups):
@@ -318,7 +404,7 @@ class DeepSpeedModel:
 
     def cast_input(self, t: torch.Tensor) -> torch.Tensor:
         "Return an input of the model in the precision of its weights."
-        return t.to(self._dtype) if t.is_floating_point() else t
+        return t if self._dtype is None or not t.is_floating_point() else t.to(self._dtype)
 
     def forget(self):
         "Drop the state that the next engine would begin with."
@@ -407,8 +493,27 @@ class DeepSpeedModel:
         if self.divides_weights:
             self._gather_persistent()
 
+    @contextmanager
+    def gathered_as(self, dtype: torch.dtype) -> Iterator[None]:
+        "Gather divided weights in another dtype inside the block, and leave inputs as they are; restore the parts."
+        parts = [p.ds_tensor for p in self.model.parameters() if is_partitioned(p) and p.is_floating_point()]
+        before = [part.data for part in parts]
+        input_dtype, self._dtype = self._dtype, None
+        try:
+            for part in parts:
+                part.data = part.data.to(dtype)
+            if parts:
+                self._gather_persistent()
+            yield
+        finally:
+            self._dtype = input_dtype
+            for part, data in zip(parts, before):
+                part.data = data
+            if parts:
+                self._gather_persistent()
+
     def _gather_persistent(self):
-        "Gather the small weights that each process holds whole, from the parts that were restored."
+        "Gather the small weights that each process holds whole, from the present parts; free all others."
         self.engine.empty_partition_cache()
         persistent = self.engine.optimizer.persistent_parameters
         if persistent:
@@ -449,8 +554,8 @@ class DeepSpeedModel:
     def load_scaler_state(self, state: dict[str, Any] | None):
         "Restore the state of the loss scaler."
         scaler = getattr(self.engine.optimizer, "loss_scaler", None)
-        if state and scaler is not None:
-            vars(scaler).update(state)
+        if state and getattr(scaler, "dynamic", False):
+            vars(scaler).update(state if "cur_scale" in state else engine_scale(state, scaler.cur_iter))
 
 # %% ../../nbs/04_device/05_deepspeed.ipynb #1a58a515
 def _flat_tensors(zero: Any) -> tuple[list[torch.Tensor], list[list[tuple[torch.nn.Parameter, int, int]]]]:
@@ -492,16 +597,51 @@ def _joined(
     tensors: Mapping[str, torch.Tensor], group: FlatGroup, rank: int, master: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     "Return the flat tensors of a group for a process, made of the states of the parameters."
-    names = [place.name for place in group.places]
+    shapes = {place.name: place.shape for place in group.places}
+    by_key: dict[str, dict[str, torch.Tensor]] = {MASTER: {name: tensors[f"weights/{name}"] for name in shapes}}
+    for n, t in tensors.items():
+        name, _, key = n.removeprefix("optimizer/").rpartition("/")
+        if n.startswith("optimizer/") and name in shapes:
+            by_key.setdefault(key, {})[name] = t
     found: dict[str, torch.Tensor] = {}
-    first = f"optimizer/{names[0]}/"
-    for key in (n.removeprefix(first) for n in tensors if n.startswith(first)):
-        values = {name: tensors[f"optimizer/{name}/{key}"] for name in names}
-        is_scalar = not values[names[0]].ndim and key == "step"
-        found[key] = values[names[0]] if is_scalar else join_flat(values, group, rank, values[names[0]].dtype)
-    if MASTER not in found:
-        found[MASTER] = join_flat({name: tensors[f"weights/{name}"] for name in names}, group, rank, master.dtype)
+    for key, values in by_key.items():
+        first = next(iter(values.values()))
+        if not first.ndim:
+            found[key] = shared_state(key, values)
+            continue
+        dtype = master.dtype if key == MASTER else first.dtype
+        zeros = {name: torch.zeros(shape, dtype=dtype) for name, shape in shapes.items() if name not in values}
+        found[key] = join_flat(values | zeros, group, rank, dtype)
     return found
+
+def shared_state(
+    key: str,
+    values: Mapping[str, Any],  # by parameter
+) -> Any:
+    """Return the value that all parameters of a flat tensor share, such as the number of steps: the largest one. Warn if
+    they differ, which happens where a parameter had no gradient in some steps."""
+    name, largest = max(values.items(), key=lambda item: float(item[1]))
+    other = next((n for n, v in values.items() if v != largest), None)
+    if other is not None:
+        warn(
+            f"The optimizer's {key!r} is {float(values[other]):g} for {other!r} and {float(largest):g} for {name!r};"
+            f" DeepSpeed has one for all parameters of a group, and continues with {float(largest):g}."
+        )
+    return largest
+
+def check_parameter_states(
+    tensors: Mapping[str, torch.Tensor],  # of a snapshot, gathered
+    groups: list[FlatGroup],
+):
+    "Raise ValueError for a state of the optimizer that a flat tensor cannot hold."
+    shapes = {place.name: place.shape for group in groups for place in group.places}
+    for n, t in tensors.items():
+        name, _, key = n.removeprefix("optimizer/").rpartition("/")
+        if n.startswith("optimizer/") and name in shapes and t.ndim and tuple(t.shape) != tuple(shapes[name]):
+            raise ValueError(
+                f"The optimizer's state {key!r} of {name!r} has the shape {tuple(t.shape)}, and the parameter"
+                f" {tuple(shapes[name])}, which DeepSpeed's flat tensors cannot hold; continue the run without deepspeed=."
+            )
 
 class BackwardOnly:
     "Stand in for Accelerate's wrapper of the engine, whose backward() would update the weights too."

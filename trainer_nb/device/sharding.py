@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import reduce
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -24,9 +25,9 @@ __all__ = ['Outline', 'UNSUPPORTED_STRATEGIES', 'is_dtensor', 'is_partitioned', 
            'full_shape', 'full_tensor', 'local_nbytes', 'shard_rows', 'local_rows', 'shard_like', 'replicate_like',
            'partition_of', 'copy_into', 'gather_full', 'gather_full_per_machine', 'dtypes_and_shapes',
            'broadcast_tensors', 'concat_shards', 'check_launch_environment', 'HasShardedModel', 'HasDevice',
-           'require_several_processes', 'require_unsharded', 'wrapped_layers', 'check_shardable', 'num_shards',
-           'make_mesh', 'precision_policy', 'shard_in_place', 'ShardedModel', 'unscale_shards',
-           'clip_sharded_grad_norm']
+           'require_several_processes', 'require_unsharded', 'wrapped_layers', 'check_dense_gradients',
+           'check_max_norm', 'check_shardable', 'num_shards', 'make_mesh', 'precision_policy', 'shard_in_place',
+           'ShardedModel', 'unscale_shards', 'clip_sharded_grad_norm']
 
 # %% ../../nbs/04_device/01_sharding.ipynb #e6e8d716
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ def require_unsharded(
     if run.device is not None and run.device.divides_state:
         raise InvalidOperation(
             f"{verb} {reason}, and this process has a part of the run (fsdp or deepspeed). Save it with learn.save_checkpoint(),"
-            " and continue from that in a notebook or in one process."
+            " and load_checkpoint() continues from that in a Learner of one process, without fsdp and deepspeed."
         )
 
 # %% ../../nbs/04_device/01_sharding.ipynb #407d35ee
@@ -298,18 +299,35 @@ def _is_module_container(m: torch.nn.Module) -> bool:
     return isinstance(m, (torch.nn.ModuleList, torch.nn.ModuleDict))
 
 # %% ../../nbs/04_device/01_sharding.ipynb #fad46c23
+def check_dense_gradients(
+    model: torch.nn.Module,
+    strategy: str,  # for the message
+):
+    "Raise ValueError for an embedding with sparse gradients."
+    for name, m in model.named_modules():
+        if isinstance(m, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and m.sparse and m.weight.requires_grad:
+            raise ValueError(f"{name!r} has sparse=True, and {strategy} averages dense gradients only; leave sparse out.")
+
+def check_max_norm(
+    model: torch.nn.Module,
+    consequence: str,  # for the message
+):
+    "Raise ValueError for a trained embedding that changes its weights in the forward pass."
+    for name, m in model.named_modules():
+        weight = getattr(m, "weight", None)
+        if getattr(m, "max_norm", None) is not None and isinstance(weight, torch.nn.Parameter) and weight.requires_grad:
+            raise ValueError(
+                f"{name!r} has max_norm, so each lookup changes its weights, and {consequence}; leave max_norm out."
+            )
+
 def check_shardable(
     model: torch.nn.Module,
     loss: torch.nn.Module | None,  # the loss function, if it is a module
     layers: list[torch.nn.Module],  # from `wrapped_layers`
 ):
     "Raise ValueError for a model that sharding would train incorrectly."
-    for name, m in model.named_modules():
-        if getattr(m, "max_norm", None) is not None and hasattr(m, "weight"):
-            raise ValueError(
-                f"{name!r} has max_norm, so each lookup changes its weights, and a sharded model (fsdp) would lose that"
-                " change; leave max_norm out."
-            )
+    check_dense_gradients(model, "a sharded model (fsdp)")
+    check_max_norm(model, "a sharded model (fsdp) would lose that change")
     # inner layers come first, so a module belongs to the innermost layer around it
     group_of_module: dict[torch.nn.Module, int] = {}
     for i, layer in enumerate([*layers, model]):
@@ -628,12 +646,13 @@ def unscale_shards(
 def _sum_of_squares(
     grads: list[torch.Tensor],
     device: torch.device,  # of the result
+    dtype: torch.dtype,
 ) -> torch.Tensor:
-    if not grads: return torch.zeros((), device=device)
-    return torch.stack([n.float() for n in torch._foreach_norm(grads)]).square().sum()
+    if not grads: return torch.zeros((), device=device, dtype=dtype)
+    return torch.stack([n.to(dtype) for n in torch._foreach_norm(grads)]).square().sum()
 
 def clip_sharded_grad_norm(
-    params: list[torch.nn.Parameter],  # with gradients
+    params: Sequence[torch.Tensor],  # with gradients
     max_norm: float,  # 0: no clipping
     world: World,
     others: torch.Tensor,  # numbers to sum over the processes, with the same message
@@ -642,10 +661,12 @@ def clip_sharded_grad_norm(
     shards = [to_local(p.grad) for p in params if is_dtensor(p.grad)]
     replicated = [p.grad for p in params if not is_dtensor(p.grad)]
     device = (shards or replicated)[0].device
-    total = _sum_of_squares(replicated, replicated[0].device if replicated else device)
+    # float32, or the float64 of the model or of its loss
+    dtype = reduce(torch.promote_types, {p.dtype for p in params}, torch.promote_types(others.dtype, torch.float32))
+    total = _sum_of_squares(replicated, replicated[0].device if replicated else device, dtype)
     one = next((p.grad for p in params if is_dtensor(p.grad)), None)
     # offloaded shards are on the host, where the processes of GPUs cannot reduce
-    squares, others = _sum_of_squares(shards, device).to(others.device).reshape(1), others.float()
+    squares, others = _sum_of_squares(shards, device, dtype).to(others.device).reshape(1), others.to(dtype)
     if one is not None and one.device_mesh.ndim > 1:
         # processes with the same shard have the same gradients, which count once
         squares = world.all_reduce_sum(squares, one.device_mesh.get_group(shard_dim(one)))

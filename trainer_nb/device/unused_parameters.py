@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,11 +20,13 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
+from ..core.errors import warn
 from .collectives import World
 
 # %% auto #0
-__all__ = ['DEVIATION_TIMEOUT', 'missing_indices', 'reduced_parameters', 'expect_gradients', 'fill_with_zeros',
-           'reachable_parameters', 'output_nodes', 'GradientMessage', 'UnusedParameters', 'LayerOrder']
+__all__ = ['DEVIATION_REMINDER', 'PLACE_REPORT', 'FSDP_REMEDY', 'missing_indices', 'reduced_parameters', 'expect_gradients',
+           'sparse_zeros', 'fill_with_zeros', 'reachable_parameters', 'output_nodes', 'GradientMessage',
+           'UnusedParameters', 'LayerOrder', 'UsedParameters']
 
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900005
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+:([\d, ]+)")
@@ -47,6 +52,11 @@ def expect_gradients(wrapped: DistributedDataParallel):
     wrapped.reducer.prepare_for_backward([])
 
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900007
+def sparse_zeros(p: torch.Tensor) -> torch.Tensor:
+    "Return the gradient of an embedding of which no row is used: sparse in its first dimension only, as others are."
+    no_rows = torch.empty(1, 0, dtype=torch.long, device=p.device)
+    return torch.sparse_coo_tensor(no_rows, p.detach().new_empty(0, *p.shape[1:]), p.shape, check_invariants=True)
+
 def fill_with_zeros(
     parameters: list[torch.nn.Parameter],
     sparse: list[bool],  # whether the gradients of each are sparse
@@ -57,7 +67,7 @@ def fill_with_zeros(
     given = [None] * len(parameters) if gradients is None else gradients
     values = [
         grad if grad is not None
-        else torch.sparse_coo_tensor(size=p.shape, dtype=p.dtype, device=p.device) if is_sparse
+        else sparse_zeros(p) if is_sparse
         else torch.zeros_like(p)
         for p, is_sparse, grad in zip(parameters, sparse, given)
     ]
@@ -113,7 +123,7 @@ class GradientMessage:
         # the sum of the losses of the micro-batches before this one; None: there is none
         self.loss_before: float | torch.Tensor | None = None
         # the message that was sent last
-        self._content = torch.zeros_like(zeros)
+        self._content: torch.Tensor | None = None
         # to be summed over the processes, such as the tokens of the step; None: nothing is counted
         self.count: int | torch.Tensor | None = None
 
@@ -136,6 +146,9 @@ class GradientMessage:
         if self.loss is not None:
             self._content = self._make(self.loss, unused)
             self.loss = None
+        if self._content is None:
+            # not earlier: the model may be moved to its device after it has got this parameter
+            self._content = torch.zeros_like(self.slot, requires_grad=False)
         self.slot.grad = None
         torch.autograd.backward([self.slot], [self._content])
 
@@ -150,7 +163,10 @@ class GradientMessage:
             message[1] = self.count // _COUNT_BASE
             message[2] = self.count % _COUNT_BASE
         if unused:
-            message[_NUM_VALUES + torch.tensor(unused, device=message.device)] = 1
+            # from pinned memory, or the host would wait for the device
+            flags = torch.zeros(len(self.parameters), dtype=message.dtype, pin_memory=message.is_cuda)
+            flags[unused] = 1
+            message[_NUM_VALUES:].copy_(flags, non_blocking=True)
         return message
 
     def is_accepted(self) -> bool:
@@ -213,6 +229,9 @@ class UnusedParameters:
         "Start a micro-batch."
         if first:
             self.unused = None
+        if self.message is not None:
+            # of a backward pass that has failed
+            self.message.loss = None
         self._missing = {}
         self._nodes = []
         self._is_queued = False
@@ -323,26 +342,51 @@ class UnusedParameters:
         return self._watched.grad is grad and (grad is None or grad._version == version)
 
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #f10d138f
-# seconds that a process waits for the others to deviate from the first pass as it does
-DEVIATION_TIMEOUT = 20.0
+# seconds after which a process that has deviated from the first pass reports that it waits for the others
+DEVIATION_REMINDER = 20.0
+# seconds after which a process that waits in an exchange reports its place
+PLACE_REPORT = 0.5
+FSDP_REMEDY = (
+    "with fsdp, all processes have to run the same wrapped layers. Switch off what skips layers at random (LayerDrop:"
+    " layerdrop=0.0 in the model's configuration), or wrap the module around them instead"
+    " (transformer_layer_cls_to_wrap)"
+)
+
+def _describe_place(layer: str) -> str: return f"runs {layer!r}" if layer else "ends the pass"
+
+def _wait_for_keys(store: torch.distributed.Store, places: dict[int, str], timeout: timedelta) -> bool:
+    "Wait for some keys; return False on timeout."
+    try:
+        store.wait(list(places.values()), timeout)
+    except torch.distributed.DistStoreError:
+        return False
+    return True
 
 class LayerOrder:
-    "Check that all processes run the same wrapped layers of a sharded model, in training."
+    "Check that all processes run the same layers of a model whose weights are divided, in training."
     def __init__(
         self,
         model: torch.nn.Module,
-        layers: Iterable[torch.nn.Module],  # wrapped ones, without the model
+        layers: Iterable[torch.nn.Module],  # whose weights are gathered when they run, without the model
         world: World,
-        patience: float = 300.0,  # seconds to wait for the others in the first pass
+        timeout: timedelta = timedelta(minutes=30),  # of a comparison; shorter than that of an exchange of weights
+        remedy: str = FSDP_REMEDY,  # end of the error's sentence: what to change
     ):
         self._names = {id(m): name for name, m in model.named_modules()}
         self._world = world
-        self._patience = patience
-        # of the first pass; None until it has ended
-        self._first: list[str] | None = None
+        self._timeout = timeout
+        self._remedy = remedy
+        # layers of the last pass that all processes have compared; None until the first one has ended
+        self._expected: list[str] | None = None
         self._current: list[str] = []
         self._num_compared = 0
+        self._num_passes = 0
+        # of this pass: layers that may run, and 1 more at its end
+        self._num_checked = 0
         self._key = world.broadcast_object(uuid.uuid4().hex)
+        self._released = threading.Event()
+        store = torch.distributed.distributed_c10d._get_default_store()
+        threading.Thread(target=_report_place, args=(weakref.ref(self), self._released, store), daemon=True).start()
         self._handles = [
             model.register_forward_pre_hook(self._begin, prepend=True),
             model.register_forward_hook(self._end),
@@ -358,6 +402,8 @@ class LayerOrder:
     def _begin(self, model: torch.nn.Module, given: tuple):
         if self._is_checked(model):
             self._current = []
+            self._num_checked = 0
+            self._num_passes += 1
 
     def _enter(self, layer: torch.nn.Module, given: tuple):
         if self._is_checked(layer):
@@ -365,17 +411,29 @@ class LayerOrder:
 
     def _end(self, model: torch.nn.Module, given: tuple, output: object):
         if not self._is_checked(model): return
-        if self._first is None or len(self._current) != len(self._first):
+        if self._expected is None or len(self._current) != len(self._expected):
             self._compare("")
-        if self._first is None:
-            self._first = self._current
+        if self._current != self._expected:
+            # the others have deviated alike: from here on this is the usual pass
+            self._expected = self._current
+        self._num_checked += 1
 
     def _check(self, name: str):
-        "Record a layer; compare it with that of the others if it is not the one of the first pass."
+        "Record a layer; compare it with that of the others if it is not the expected one."
         position = len(self._current)
         self._current.append(name)
-        if self._first is None or position >= len(self._first) or self._first[position] != name:
+        if self._expected is None or position >= len(self._expected) or self._expected[position] != name:
             self._compare(name)
+        self._num_checked += 1
+
+    @property
+    def place(self) -> tuple[int, int]:
+        "Return the number of this pass, and how many of its layers have been checked."
+        return self._num_passes, self._num_checked
+
+    def place_key(self, rank: int) -> str:
+        "Return the key of a process's place in the store."
+        return f"{self._key}/{rank}"
 
     def _compare(
         self,
@@ -385,28 +443,182 @@ class LayerOrder:
         store = torch.distributed.distributed_c10d._get_default_store()
         self._num_compared += 1
         def place(rank: int, number: int) -> str: return f"{self._key}/{number}/{rank}"
-        store.set(place(self._world.rank, self._num_compared), name or " ")
-        seconds = self._patience if self._first is None else DEVIATION_TIMEOUT
-        others = [rank for rank in range(self._world.size) if rank != self._world.rank]
-        try:
-            store.wait([place(rank, self._num_compared) for rank in others], timedelta(seconds=seconds))
-            found = {rank: store.get(place(rank, self._num_compared)).decode().strip() for rank in others}
-        except RuntimeError:
-            # a timeout: they run the layers of the first pass
-            missing = (self._first or [])[len(self._current) - bool(name):][:1]
-            found = dict.fromkeys(others, missing[0] if missing else "")
+        # with its position: the same layer may be called again
+        own = f"{len(self._current) - bool(name)}:{name}"
+        store.set(place(self._world.rank, self._num_compared), own)
+        places = {r: place(r, self._num_compared) for r in range(self._world.size) if r != self._world.rank}
+        self._await(store, places, name)
         # all have read the one before
         store.delete_key(place(self._world.rank, self._num_compared - 1))
-        for rank, other in found.items():
-            if other == name: continue
-            def said(layer: str) -> str: return f"runs {layer!r}" if layer else "ends the pass"
-            raise ValueError(
-                f"Rank {self._world.rank} {said(name)} where rank {rank} {said(other)}: with fsdp, all processes have to"
-                " run the same wrapped layers. Switch off what skips layers at random (LayerDrop: layerdrop=0.0 in the"
-                " model's configuration), or wrap the module around them instead (transformer_layer_cls_to_wrap)."
-            )
+        for rank, key in places.items():
+            other = store.get(key).decode()
+            if other == own: continue
+            position, _, layer = other.partition(":")
+            there = _describe_place(layer) if layer != name else f"runs it as layer {int(position) + 1} of the pass"
+            raise ValueError(f"Rank {self._world.rank} {_describe_place(name)} where rank {rank} {there}: {self._remedy}.")
+
+    def _await(
+        self,
+        store: torch.distributed.Store,
+        places: dict[int, str],  # keys by the ranks of the others
+        name: str,  # as for `_compare`
+    ):
+        "Wait for the others; raise ValueError if one is too late, or has run another layer here."
+        # in the first pass all compare each layer, so a process that is awaited is only late
+        reminder = None if self._expected is None else timedelta(seconds=DEVIATION_REMINDER)
+        left = self._timeout
+        while left:
+            pause = min(left, timedelta(seconds=PLACE_REPORT))
+            if _wait_for_keys(store, places, pause): return
+            left -= pause
+            if self._expected is not None:
+                self._check_places(store, places, name)
+            if reminder is not None and left and self._timeout - left >= reminder:
+                waiting = self._describe_wait(store, places, name, reminder)
+                warn(f"{waiting}; this waits up to {left.total_seconds():g} s more.")
+                reminder = None
+        raise ValueError(
+            f"{self._describe_wait(store, places, name, self._timeout)}. If it is only late, ddp_timeout=... gives it"
+            " more time."
+        )
+
+    def _check_places(self, store: torch.distributed.Store, places: dict[int, str], name: str):
+        "Raise ValueError if a process has run the expected layer where this one deviates."
+        index = len(self._current) - bool(name)
+        expected = self._expected[index] if index < len(self._expected) else ""
+        for rank, key in places.items():
+            if store.check([key]) or not store.check([self.place_key(rank)]): continue
+            number, checked = map(int, store.get(self.place_key(rank)).split())
+            if (number, checked) > (self._num_passes, index) and not store.check([key]):
+                raise ValueError(
+                    f"Rank {self._world.rank} {_describe_place(name)} where rank {rank} {_describe_place(expected)}: {self._remedy}."
+                )
+
+    def _describe_wait(self, store: torch.distributed.Store, places: dict[int, str], name: str, waited: timedelta) -> str:
+        late = next((rank for rank, key in places.items() if not store.check([key])), next(iter(places)))
+        return (
+            f"Rank {self._world.rank} {_describe_place(name)}, and rank {late} has not reached it within"
+            f" {waited.total_seconds():g} s: {self._remedy}"
+        )
 
     def release(self):
         "Remove the hooks."
+        self._released.set()
         for handle in self._handles:
             handle.remove()
+
+def _report_place(order: weakref.ref[LayerOrder], released: threading.Event, store: torch.distributed.Store):
+    "Send the place of a process to the store when it has not changed for a while; a thread runs this until the release."
+    before, reported = None, None
+    while not released.wait(PLACE_REPORT):
+        this = order()
+        if this is None: return
+        now = this.place
+        if now == before and now != reported:
+            try:
+                store.set(this.place_key(this._world.rank), f"{now[0]} {now[1]}")
+            except RuntimeError:
+                # the processes are no longer connected
+                return
+            reported = now
+        before = now
+        del this
+
+# %% ../../nbs/04_device/03_unused_parameters.ipynb #df35e2a7
+class UsedParameters:
+    "Check that all processes use the same parameters in a backward pass, before it sends a gradient."
+    def __init__(
+        self,
+        parameters: list[tuple[str, torch.nn.Parameter]],  # trained ones, with their names
+        world: World,
+        remedy: str,  # end of the error's sentence: what to change
+        timeout: timedelta = timedelta(minutes=30),  # of a comparison; shorter than that of an exchange of gradients
+        are_empty: bool = False,  # whether parameters are empty between two uses
+    ):
+        self._parameters = parameters
+        self._world = world
+        self._remedy = remedy
+        self._timeout = timeout
+        # a node keeps the shape that its parameter had when the node was made, so there is none for an empty one
+        self._nodes = None if are_empty else [get_gradient_edge(p).node for _, p in parameters]
+        self._num_passes = 0
+        # a byte for each parameter: whether the last pass has used it; None before the first one
+        self._used: bytes | None = None
+        # the numbers of the last two passes that differed from the one before
+        self._changes = 0, 0
+        self._key = world.broadcast_object(uuid.uuid4().hex)
+
+    def watch(
+        self,
+        loss: torch.Tensor,  # whose backward pass is about to begin
+    ):
+        "Compare the used parameters as soon as the backward pass has begun."
+        if loss.grad_fn is not None:
+            loss.grad_fn.register_prehook(self._compare)
+
+    def _find_used(self) -> bytes:
+        "Return a byte for each parameter: whether the current backward pass reaches it."
+        nodes = self._nodes
+        if nodes is None:
+            with torch.enable_grad():
+                nodes = [get_gradient_edge(p).node for _, p in self._parameters]
+        return bytes(map(torch._C._will_engine_execute_node, nodes))
+
+    def _place(self, rank: int, number: int | None = None) -> str:
+        "Return the key of a process's progress, or of the parameters that it has used since a pass."
+        return f"{self._key}/{rank}" if number is None else f"{self._key}/{rank}/{number}"
+
+    def _compare(self, gradients: tuple):
+        "Send the number of this pass; if it is not like the last one, raise ValueError unless those of the others are alike."
+        store = torch.distributed.distributed_c10d._get_default_store()
+        own = self._world.rank
+        self._num_passes += 1
+        used = self._find_used()
+        is_new = used != self._used
+        if is_new:
+            store.set(self._place(own, self._num_passes), used.hex())
+            # all have read the one before the last two
+            store.delete_key(self._place(own, self._changes[1]))
+            self._changes = self._num_passes, self._changes[0]
+        store.set(self._place(own), f"{self._num_passes} {self._changes[0]} {self._changes[1]}")
+        if not is_new: return
+        waits_until = time.monotonic() + self._timeout.total_seconds()
+        for rank in range(self._world.size):
+            if rank != own:
+                self._check(rank, used, self._await(store, rank, waits_until))
+        self._used = used
+
+    def _await(self, store: torch.distributed.Store, rank: int, waits_until: float) -> bytes:
+        "Wait until a process has reached this pass; return what it has used. Raise ValueError if it is too late."
+        begun = time.monotonic()
+        # in the first pass all wait, so a process that is awaited is only late
+        is_reported = self._used is None
+        pause = 0.001
+        while True:
+            if store.check([self._place(rank)]):
+                number, last, previous = map(int, store.get(self._place(rank)).split())
+                if number >= self._num_passes:
+                    since = last if last <= self._num_passes else previous
+                    return bytes.fromhex(store.get(self._place(rank, since)).decode())
+            now = time.monotonic()
+            waiting = (
+                f"Rank {self._world.rank} uses other parameters in this step than before, and rank {rank} has not reached"
+                f" its backward pass within {now - begun:.3g} s: {self._remedy}"
+            )
+            if now > waits_until:
+                raise ValueError(f"{waiting}. If it is only late, ddp_timeout=... gives it more time.")
+            if not is_reported and now - begun > DEVIATION_REMINDER:
+                is_reported = True
+                warn(f"{waiting}; this waits up to {waits_until - now:.3g} s more.")
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+
+    def _check(self, rank: int, own: bytes, other: bytes):
+        "Raise ValueError for a parameter that only one of two processes uses."
+        if own == other: return
+        index = next(i for i, both in enumerate(zip(own, other)) if both[0] != both[1])
+        users = (self._world.rank, rank) if own[index] else (rank, self._world.rank)
+        raise ValueError(
+            f"{self._parameters[index][0]!r} is used in this step by rank {users[0]}, and not by rank {users[1]}:"
+            f" {self._remedy}."
+        )

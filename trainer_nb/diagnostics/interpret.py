@@ -171,11 +171,17 @@ def decode_texts(
     processing_class: object,  # a tokenizer, or another processor with decode()
     n: int,
 ) -> list[str]:
-    "Decode the first `n` examples; return an empty list without tokens or a decoder."
+    "Decode the first `n` examples without their padding; return an empty list without tokens or a decoder."
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
     if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or not hasattr(processing_class, "decode"):
         return []
-    return [processing_class.decode(row, skip_special_tokens=False) for row in ids[:n].tolist()]
+    mask = batch.get("attention_mask")
+    # padding says nothing about an example, and hides its text in a table
+    if isinstance(mask, torch.Tensor) and mask.shape == ids.shape:
+        rows = [row[kept.bool()] for row, kept in zip(ids[:n], mask[:n])]
+    else:
+        rows = list(ids[:n])
+    return [processing_class.decode(row.tolist(), skip_special_tokens=False) for row in rows]
 
 def first_labels(labels: object, n: int, names: Sequence[str]) -> list:
     "Return the names of the first labels; an empty list unless each label is a single value."

@@ -19,16 +19,18 @@ from ..core.history import History
 from ..core.seeding import preserve_generators
 from ..data.collate import map_tensors
 from ..device.sharding import require_several_processes
-from ..engine.loop import capture_editable_state, check_can_train, describe_position, guarded, record_manual_changes
+from ..engine.loop import capture_editable_state, check_can_train, describe_position, guarded, handle_end_of_data
+from ..engine.loop import record_manual_changes
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
 from ..engine.rollback import weight_versions
 from ..engine.run_state import RunState
 from ..engine.snapshot import capture_snapshot, restore_fields
+from ..engine.tasks import do_next_epoch
 from ..engine.user_state import report_lost
 
 # %% auto #0
-__all__ = ['SHARED_FIELDS', 'scratch_run', 'cancellable', 'isolated_training', 'ConstantSchedule']
+__all__ = ['SHARED_FIELDS', 'scratch_run', 'cancellable', 'isolated_training', 'begin_next_epoch', 'ConstantSchedule']
 
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #7b60566a
 # kept fields that a tool works with and that are restored
@@ -118,6 +120,15 @@ def isolated_training(
             run.editable_state = capture_editable_state(run)
             if first:
                 run.initial_weight_versions = weight_versions(run)
+
+# %% ../../nbs/08_diagnostics/01_isolated.ipynb #4d1c7e04
+def begin_next_epoch(
+    learner: TrainerBase,  # with a copy of its run
+) -> None:
+    "Move a copy of a run that has no more data in this epoch to the next one; raise ValueError for an epoch without data."
+    handle_end_of_data(learner.run_state)
+    do_next_epoch(learner, None)
+    learner.run_state.due.clear()
 
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #61bbc395
 class ConstantSchedule:

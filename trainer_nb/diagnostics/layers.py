@@ -25,11 +25,11 @@ from ..device.sharding import full_tensor, is_dtensor
 from ..device.weight_storage import is_read_only, weight_shape
 from .debug_step import DebugStep, capture_editable_tensors
 from .interpret import get_first_batch
-from .isolated import isolated_training
+from .isolated import begin_next_epoch, isolated_training
 from .tensor_stats import BINS, Moments, NoiseScale, combine_moments, compute_histogram
 from .tensor_stats import compute_moments, dead_fraction, first_tensor, measure_noise_scale
 from .tensor_stats import rebin_shares, saturated_fraction
-from ..display.charts import PanelDisplay
+from ..display.charts import Chart, PanelDisplay
 from ..display.panels import Heatmap, LineSeries, Marker, Panel
 from ..display.tables import Table, escape_html, format_value, html_table, to_frame
 from ..engine.evaluate import evaluation_mode
@@ -276,7 +276,8 @@ def describe_unusual(layers: list[LayerStats]) -> list[str]:
             found.append((3, -o.dead, f"{o.name}: {o.dead:.0%} of its units are dead"))
         if o.saturated >= DEAD_WARNING:
             found.append((3, -o.saturated, f"{o.name}: {o.saturated:.0%} of its outputs are saturated"))
-    return [sentence for _, _, sentence in sorted(found)]
+    # stable: of equals, the first layer is named first, which the others may only pass on
+    return [sentence for _, _, sentence in sorted(found, key=lambda o: o[:2])]
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #a50696d2
 MAX_TABLE_ROWS = 40   # that fit a page
@@ -420,6 +421,18 @@ class LayerReport(PanelDisplay):
         ]
         return [p for p in found if p.things]
 
+    def plot(
+        self,
+        *titles: str,  # of pictures; none: all
+    ) -> Chart:
+        "Return the report with these pictures and without the table. Raise ValueError for an unknown title."
+        panels = {panel.title: panel for panel in self.panels()}
+        for title in titles:
+            if title not in panels:
+                known = ", ".join(map(repr, panels))
+                raise ValueError(f"There is no picture {title!r}; there are {known}.{suggest_names(str(title), panels)}")
+        return Chart([panels[title] for title in titles or panels], self.said())
+
     def html(self):
         return super().html() + f'<div style="max-height:420px;overflow:auto">{foldable_table(self.layers)}</div>'
 
@@ -446,11 +459,8 @@ def inspect_next_step(
         run.phase = "step"
         run.interrupts.abortable = True
         run.interrupts.check()
-        if not step.begin():
-            raise InvalidOperation(
-                "inspect() has no batch: the epoch has no more data. learn.step() begins the next epoch, and"
-                " inspect(batch) measures a batch of your own."
-            )
+        while not step.begin():
+            begin_next_epoch(learner)
         with measure_outputs(named_layers(run.model)) as outputs:
             step.substep()
         while step.more():
@@ -476,7 +486,10 @@ def describe_clipping(run: RunState, norm: float | torch.Tensor) -> list[str]:
     limit = run.args.max_grad_norm
     if not 0 < limit < norm: return []
     limits = format_value(norm), format_value(float(limit))
-    return [f"The gradients were clipped: their norm was {limits[0]}, and max_grad_norm is {limits[1]}."]
+    return [
+        f"The gradients were clipped: their norm was {limits[0]}, and max_grad_norm is {limits[1]}. The report shows them"
+        " after clipping."
+    ]
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #93b0ccb2
 def inspect_open_step(learner: TrainerBase, debug: DebugStep) -> LayerReport:

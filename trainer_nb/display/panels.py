@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike
 from .tables import format_exponent, format_value
 
 # %% auto #0
-__all__ = ['MAX_POINTS', 'Element', 'E', 'ROW_HEIGHT', 'MAX_PANEL_HEIGHT', 'SPARK_BLOCKS', 'downsample',
+__all__ = ['MAX_POINTS', 'Element', 'E', 'LOG_AXIS_RATIO', 'ROW_HEIGHT', 'MAX_PANEL_HEIGHT', 'SPARK_BLOCKS', 'downsample',
            'exponential_moving_average', 'centered_moving_average', 'LineSeries', 'Histogram', 'Heatmap', 'Marker',
-           'Panel', 'linear_ticks', 'log_ticks', 'format_tick', 'format_axis', 'axis_range', 'nan_mean', 'panel_height',
-           'sparkline', 'panel_to_text']
+           'Panel', 'linear_ticks', 'log_ticks', 'format_tick', 'format_axis', 'axis_range', 'suits_log_axis',
+           'nan_mean', 'panel_height', 'sparkline', 'panel_to_text']
 
 # %% ../../nbs/00_display/01_panels.ipynb #deb86227
 # maximum number of points of a line
@@ -163,13 +163,14 @@ def log_ticks(
     high: float,
     n: int = 6,  # approximate number of ticks
 ) -> list[float]:
-    "Return powers of ten from low to high; if fewer than two fit, include 2 and 5 times a power of ten."
+    "Return powers of ten from low to high; if fewer than two fit, also 2 and 5 times these, or else evenly spaced numbers."
     first = math.floor(math.log10(low) + 1e-9)
     last = math.ceil(math.log10(high) - 1e-9)
     powers = [e for e in range(first, last + 1) if low * 0.999 <= 10.0 ** e <= high * 1.001]
     if len(powers) >= 2: return [10.0 ** e for e in powers[::max(1, -(-len(powers) // n))]]
     every = [m * 10.0 ** e for e in range(first - 1, last + 1) for m in (1, 2, 5)]
-    return [float(f"{o:.12g}") for o in every if low * 0.999 <= o <= high * 1.001]
+    fitting = [float(f"{o:.12g}") for o in every if low * 0.999 <= o <= high * 1.001]
+    return fitting if len(fitting) >= 2 or low == high else linear_ticks(low, high, n - 1)
 
 # %% ../../nbs/00_display/01_panels.ipynb #6f1aab91
 def format_tick(value: float) -> str:
@@ -189,9 +190,20 @@ def axis_range(values: Sequence[ArrayLike], log: bool = False) -> tuple[float, f
     if not len(every): return (0.1, 1.0) if log else (0.0, 1.0)
     low = float(every.min())
     high = float(every.max())
+    if low == high == 0: return 0.0, 1.0
     if low == high:
         return (low / 2, high * 2) if log else (low - (abs(low) / 10 or 0.5), high + (abs(high) / 10 or 0.5))
     return low, high
+
+# largest value, as a multiple of the median, from which a linear axis would press most values against zero
+LOG_AXIS_RATIO = 10
+
+def suits_log_axis(values: Sequence[ArrayLike]) -> bool:
+    "Return True if no value is negative and the largest is more than `LOG_AXIS_RATIO` times the median."
+    every = np.concatenate([np.asarray(v, float).reshape(-1) for v in values]) if values else np.zeros(0)
+    every = every[np.isfinite(every)]
+    if not len(every) or every.min() < 0: return False
+    return bool(every.max() > LOG_AXIS_RATIO * np.median(every) > 0)
 
 # %% ../../nbs/00_display/01_panels.ipynb #56c72d62
 def nan_mean(

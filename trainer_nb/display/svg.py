@@ -10,6 +10,7 @@ import struct
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
+from os.path import commonprefix
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,13 +21,14 @@ from .panels import format_axis, format_tick, linear_ticks, log_ticks, nan_mean,
 from .tables import escape_html
 
 # %% auto #0
-__all__ = ['CORRECT_RGB', 'INCORRECT_RGB', 'PALETTE', 'TEXT_COLOR', 'GRID_COLOR', 'VIRIDIS', 'LINE_STYLES', 'MAX_HEATMAP_COLUMNS',
-           'MAX_LABEL_CHARS', 'PANEL_WIDTH', 'PANEL_HEIGHT', 'PANEL_GAP', 'ROW_SPACE', 'LIVE_PANEL_HEIGHT',
-           'HtmlDisplay', 'to_numpy', 'to_uint8_image', 'encode_png', 'image_tag', 'image_grid', 'waveform_svg',
-           'matrix_table', 'series_color', 'apply_colormap', 'AxisScale', 'svg_element', 'svg_text',
-           'polyline_segments', 'draw_line', 'draw_histogram', 'draw_marker', 'reduce_columns', 'color_values',
-           'svg_image', 'draw_row_labels', 'draw_heatmap', 'panel_scales', 'draw_axes', 'draw_legend', 'draw_panel',
-           'PanelBox', 'column_boxes', 'live_boxes', 'render_svg']
+__all__ = ['CORRECT_RGB', 'INCORRECT_RGB', 'PALETTE', 'TEXT_COLOR', 'GRID_COLOR', 'VIRIDIS', 'LINE_STYLES', 'MAX_LABEL_ROWS',
+           'LABEL_ROW_HEIGHT', 'LABEL_CHAR_WIDTH', 'MAX_HEATMAP_COLUMNS', 'MAX_LABEL_CHARS', 'PANEL_WIDTH',
+           'PANEL_HEIGHT', 'PANEL_GAP', 'ROW_SPACE', 'LIVE_PANEL_HEIGHT', 'HtmlDisplay', 'to_numpy', 'to_uint8_image',
+           'encode_png', 'image_tag', 'image_grid', 'waveform_svg', 'matrix_table', 'series_color', 'apply_colormap',
+           'AxisScale', 'svg_element', 'svg_text', 'polyline_segments', 'draw_line', 'draw_histogram', 'label_rows',
+           'draw_marker', 'reduce_columns', 'color_values', 'svg_image', 'short_row_names', 'draw_row_labels',
+           'draw_heatmap', 'panel_scales', 'draw_axes', 'draw_legend', 'draw_panel', 'PanelBox', 'column_boxes',
+           'live_boxes', 'render_svg']
 
 # %% ../../nbs/00_display/02_svg.ipynb #92fe9ef6
 class HtmlDisplay:
@@ -127,7 +129,7 @@ def image_tag(
 
 # %% ../../nbs/00_display/02_svg.ipynb #784ac71e
 _CELL_STYLE = (
-    "display:inline-block;vertical-align:top;text-align:center;font-size:12px;line-height:1.35;margin:0 6px 10px 0"
+    "border:0;background:transparent;vertical-align:top;text-align:center;font-size:12px;line-height:1.35;padding:0 6px 10px 0"
 )
 
 def image_grid(
@@ -142,9 +144,16 @@ def image_grid(
     if len(captions) != len(images):
         raise ValueError(f"There are {len(images)} images and {len(captions)} captions; give one for each, or none.")
     lines = ["".join(f"<br>{escape_html(o)}" for o in caption.split("\n") if o) for caption in captions]
-    style = f"{_CELL_STYLE};width:{size}px;overflow-wrap:break-word"
-    cells = "".join(f'<div style="{style}">{image_tag(image, size)}{line}</div>' for image, line in zip(images, lines))
-    return f'<div style="max-width:{columns * (size + 10)}px">{cells}</div>'
+    style = f"{_CELL_STYLE};width:{size}px;max-width:{size + 6}px;overflow-wrap:break-word;white-space:normal"
+    # a table: viewers of notebooks that remove styles, such as GitHub's, would stack other elements
+    cells = [
+        f'<td align="center" valign="top" style="{style}">{image_tag(image, size)}{line}</td>'
+        for image, line in zip(images, lines)
+    ]
+    rows = "".join(
+        f'<tr style="background:transparent">{"".join(cells[i:i + columns])}</tr>' for i in range(0, len(cells), columns)
+    )
+    return f'<table style="border:0;margin:0;border-collapse:collapse;width:auto"><tbody>{rows}</tbody></table>'
 
 # %% ../../nbs/00_display/02_svg.ipynb #f726e7fc
 def waveform_svg(
@@ -324,18 +333,45 @@ def draw_histogram(bars: Histogram, x: AxisScale, y: AxisScale) -> str:
         fill=series_color(bars.color), fill_opacity=0.35, stroke=series_color(bars.color), stroke_width=1
     )
 
+# lines for the labels of moments; in pixels, their height and the width of a character
+MAX_LABEL_ROWS = 4
+LABEL_ROW_HEIGHT = 13
+LABEL_CHAR_WIDTH = 5.4
+
+def label_rows(marks: Sequence[Marker], x: AxisScale) -> list[int | None]:
+    "Return a line for the label of each moment so that labels do not overlap; None where all lines are taken."
+    taken: list[list[tuple[float, float]]] = [[] for _ in range(MAX_LABEL_ROWS)]
+    rows: list[int | None] = [0] * len(marks)
+    pixels = [float(x([mark.x])[0]) for mark in marks]
+    middle = (x.a + x.b) / 2
+    # Labels point inwards. From the edges to the middle, a moment under a label begins below it, and its line does not cross it.
+    for i in sorted(range(len(marks)), key=lambda i: min(pixels[i], x.a + x.b - pixels[i])):
+        if marks[i].y is not None: continue
+        px, width = pixels[i], LABEL_CHAR_WIDTH * len(marks[i].word) + 8
+        start, end = (px - width, px) if px > middle else (px, px + width)
+        above = max((row for row, spans in enumerate(taken) if any(a < px < b for a, b in spans)), default=-1)
+        free = (row for row, spans in enumerate(taken) if row > above and all(end <= a or b <= start for a, b in spans))
+        rows[i] = next(free, None)
+        if rows[i] is not None: taken[rows[i]].append((start, end))
+    return rows
+
 def draw_marker(
     mark: Marker, x: AxisScale, y: AxisScale,
-    row: int,  # line of the label, so that labels of neighbours do not overlap
+    row: int | None,  # line of the label of a moment; None: no label, for lack of room
 ) -> str:
-    "Draw a moment as a vertical line, or a point as a circle, with its label."
+    "Draw a moment as a vertical line that begins beside its label, or a point as a circle, with its label."
     px = float(x([mark.x])[0])
     color = series_color(mark.color)
     right = px > (x.a + x.b) / 2
     anchor = "end" if right else "start"
     if mark.y is None:
-        line = svg_element("line", x1=f"{px:.1f}", x2=f"{px:.1f}", y1=y.a, y2=y.b, stroke=color, stroke_dasharray="2 3")
-        return line + svg_text(px - 4 if right else px + 4, min(y.a, y.b) + 11 + 13 * row, mark.word, anchor, 10.5, color)
+        # the labels of other moments are above
+        top = min(y.a, y.b) + LABEL_ROW_HEIGHT * (MAX_LABEL_ROWS if row is None else row)
+        line = svg_element(
+            "line", x1=f"{px:.1f}", x2=f"{px:.1f}", y1=top, y2=max(y.a, y.b), stroke=color, stroke_dasharray="2 3"
+        )
+        if row is None: return line
+        return line + svg_text(px - 4 if right else px + 4, top + 11, mark.word, anchor, 10.5, color)
     py = float(y([mark.y])[0])
     circle = svg_element("circle", cx=f"{px:.1f}", cy=f"{py:.1f}", r=4, fill="none", stroke=color, stroke_width=2)
     return circle + svg_text(px - 7 if right else px + 7, py - 6, mark.word, anchor, 10.5, color)
@@ -343,7 +379,7 @@ def draw_marker(
 # %% ../../nbs/00_display/02_svg.ipynb #cbd4835e
 # maximum number of columns of a heat map; of characters of a row name
 MAX_HEATMAP_COLUMNS = 240
-MAX_LABEL_CHARS = 20
+MAX_LABEL_CHARS = 26
 
 def reduce_columns(heat: Heatmap, most: int = MAX_HEATMAP_COLUMNS) -> Heatmap:
     "Average neighbouring columns so that at most `most` remain."
@@ -377,16 +413,29 @@ def svg_image(
         height=f"{height:.1f}", preserveAspectRatio="none", style="image-rendering:pixelated"
     )
 
+def short_row_names(names: Sequence[str]) -> list[str]:
+    """Shorten the names of rows, if one is too long: first leave out kinds in parentheses, then the parents that all
+    have in common, then the first parents of a name, or its beginning."""
+    short = list(names)
+    if max(map(len, short), default=0) > MAX_LABEL_CHARS:
+        short = [name.partition(" (")[0] for name in names]
+    if max(map(len, short), default=0) > MAX_LABEL_CHARS:
+        parents = commonprefix(short).rpartition(".")
+        short = [name.removeprefix(parents[0] + parents[1]) for name in short]
+    def cut(name: str) -> str:
+        if len(name) <= MAX_LABEL_CHARS: return name
+        # whole parts of the path, if one fits
+        parts = name[-MAX_LABEL_CHARS:].partition(".")[2]
+        return "…" + (parts or name[1 - MAX_LABEL_CHARS :])
+    return [cut(name) for name in short]
+
 def draw_row_labels(names: Sequence[str], left: float, top: float, bottom: float) -> str:
     "Draw names beside rows of equal height; only every n-th name if space is short."
     size = (bottom - top) / max(len(names), 1)
     every = max(1, math.ceil(11 / size))
     return "".join(
-        svg_text(
-            left - 6, top + (i + 0.5) * size + 3.5,
-            name if len(name) <= MAX_LABEL_CHARS else "…" + name[1 - MAX_LABEL_CHARS :], "end", 10
-        )
-        for i, name in enumerate(names)
+        svg_text(left - 6, top + (i + 0.5) * size + 3.5, name, "end", 10)
+        for i, name in enumerate(short_row_names(names))
         if i % every == 0
     )
 
@@ -437,13 +486,25 @@ def draw_axes(panel: Panel, x: AxisScale, y: AxisScale, top: float, bottom: floa
     return "".join(out)
 
 def draw_legend(panel: Panel, right: float) -> str:
-    "Draw the names of the elements in their colours, right-aligned."
+    "Draw the names of the elements in their colours, right-aligned; what does not fit beside the title, below it."
+    names = panel.named() if len(panel.named()) > 1 else []
+    def width(o: LineSeries | Histogram) -> float: return 6.2 * len(o.name) + 12
+    # the first line ends at the title, the second at the edge of the panel; names beyond that are left out
+    lines: list[list[LineSeries | Histogram]] = [[], []]
+    room = [right - 8 * len(panel.title) - 12, right]
+    row = 0
+    for o in names:
+        if row == 0 and room[0] < width(o): row = 1
+        if room[row] < width(o): continue
+        lines[row].append(o)
+        room[row] -= width(o)
     out = []
-    at = right
-    for o in reversed(panel.named() if len(panel.named()) > 1 else []):
-        faint = dict(fill_opacity=0.65) if getattr(o, "style", "") in ("faint", "dashed") else {}
-        out.append(svg_text(at, 17, o.name, "end", 11, series_color(o.color), **faint))
-        at -= 6.2 * len(o.name) + 12
+    for line, y in zip(lines, (17, 30)):
+        at = right
+        for o in reversed(line):
+            faint = dict(fill_opacity=0.65) if getattr(o, "style", "") in ("faint", "dashed") else {}
+            out.append(svg_text(at, y, o.name, "end", 11, series_color(o.color), **faint))
+            at -= width(o)
     return "".join(out)
 
 def draw_panel(
@@ -465,7 +526,8 @@ def draw_panel(
     things = [draw_heatmap(heat, left, top, right, bottom) for heat in heats]
     things += [draw_histogram(o, x, y) for o in panel.of(Histogram)]
     things += [draw_line(o, x, y) for o in panel.of(LineSeries)]
-    things += [draw_marker(o, x, y, i % 4) for i, o in enumerate(panel.of(Marker))]
+    marks = panel.of(Marker)
+    things += [draw_marker(mark, x, y, row) for mark, row in zip(marks, label_rows(marks, x), strict=True)]
     head = svg_text(0, 17, panel.title, size=13, font_weight="600") + (draw_legend(panel, right) if legend else "")
     return svg_element(
         "g", head + draw_axes(panel, x, y, top, bottom) + "".join(things), transform=f"translate({left_at},{top_at})"

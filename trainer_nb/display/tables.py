@@ -5,7 +5,6 @@
 # %% ../../nbs/00_display/00_tables.ipynb #75e0f986
 from __future__ import annotations
 
-import html
 import math
 import numbers
 from collections.abc import Mapping, Sequence
@@ -87,6 +86,8 @@ def escape_html(
     limit: int = 200,  # maximum number of characters for values that are not floats
 ) -> str:
     "Format a value as text that is safe inside HTML."
+    # imported here: it loads the names of all HTML entities
+    import html
     return html.escape(format_value(value, limit))
 
 # %% ../../nbs/00_display/00_tables.ipynb #307ca402

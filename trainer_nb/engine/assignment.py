@@ -12,7 +12,7 @@ from typing import Any
 
 from ..args.names import SUGGESTED_NAMES
 from ..args.training_args import TrainingArguments, resolve_args
-from ..core.errors import is_misspelling, misspelt_error, of_package, uses_name
+from ..core.errors import is_misspelling, misspelt_error, of_package, uses_name, warn
 from ..data.collate import comparable_copy, is_identical
 from ..device.accelerator import check_fp16
 from .dataloaders import check_eval_data
@@ -25,7 +25,7 @@ from .settings import SETTABLE
 # %% auto #0
 __all__ = ['SETTINGS', 'READ_ONLY', 'NOT_ATTRIBUTES', 'FIXED_VALUES', 'OPTIMIZER_SETTINGS', 'check_fixed_value', 'is_same',
            'find_attribute', 'public_methods', 'setting_hint', 'check_assignment', 'forget_early_assignments',
-           'begin_run', 'adopt_changes']
+           'begin_run', 'adopt_assignments', 'adopt_changes']
 
 # %% ../../nbs/06_engine/23_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
@@ -160,11 +160,13 @@ def begin_run(
     learner: TrainerBase,
     anew: bool = False,  # the run begins again or is restored, so its parts are made or filled with the new values
 ) -> None:
-    """Take over what the script has changed in the TrainingArguments that it gave to the constructor, of which the
-    learner has a copy; then make the model anew if the seed is another one. Do nothing in the middle of a run.
-    Raise ValueError or TypeError for invalid values."""
+    """Take over what was assigned to learn.args; where a run begins, also what the script has changed in the
+    TrainingArguments that it gave to the constructor, of which the learner has a copy, and make the model anew if
+    the seed is another one. Raise ValueError or TypeError for invalid values."""
     run = learner.run_state
-    if run.phase != "idle" or (run.state.global_step and not anew): return
+    if run.phase != "idle": return
+    adopt_assignments(learner, anew)
+    if run.state.global_step and not anew: return
     given, then = run.given_args
     if given is not None:
         now = comparable_copy(vars(given))
@@ -180,6 +182,37 @@ def begin_run(
     if not run.state.global_step and run.model_seed not in (None, run.args.seed):
         # as in the Trainer: the weights are those of the seed with which training begins
         renew_model(learner)
+
+def adopt_assignments(learner: TrainerBase, anew: bool) -> None:
+    "Apply what was assigned to fields of learn.args, as `set` does; warn about what cannot change in the middle of a run."
+    run = learner.run_state
+    # other processes have the run: RemoteRun raises an error for what is assigned
+    if run.remote_run is not None: return
+    values = vars(run.args)
+    former = run.args.pop_assignments()
+    changes = {name: values[name] for name, value in former.items() if not is_identical(values[name], value)}
+    if not changes: return
+    # `set` compares with them, and an error leaves all as it was
+    values.update(former)
+    held = () if run.optimizer is None else OPTIMIZER_SETTINGS
+    applied = {n: v for n, v in changes.items() if n in (held if anew or run.loader is None else SETTABLE)}
+    if applied:
+        learner.set(**applied)
+    others = {name: value for name, value in changes.items() if name not in applied}
+    if others:
+        # where nothing was made with the former values yet, these are all that is needed
+        values.update(others)
+        record_act(run, "set", **others)
+        if anew and run.loader is not None:
+            drop_loader(run)
+    shown = run.args.to_dict()
+    run.given_settings = run.given_settings | {name: shown[name] for name in changes}
+    if not run.state.global_step or anew: return
+    for name in others.keys() - SETTABLE.keys():
+        warn(
+            f"learn.args.{name} was assigned in the middle of a run: parts that were made with the former value keep it,"
+            " and learn.reset() begins anew with the new one."
+        )
 
 def adopt_changes(learner: TrainerBase, changes: dict[str, Any], anew: bool) -> None:
     "Apply the changes of the script's arguments, as `set` does to the parts that exist already."

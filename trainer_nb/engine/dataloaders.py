@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from trainer_nb.engine.run_state import RunState
 
 # %% auto #0
-__all__ = ['LOADER_ARGS', 'is_iterable_only', 'IterableWrapper', 'to_iterable_dataset', 'check_dataset', 'is_overridden',
-           'check_train_dataset', 'check_given_data', 'check_eval_data', 'warn_ignored_loader_args',
+__all__ = ['LOADER_ARGS', 'is_iterable_only', 'IterableWrapper', 'to_iterable_dataset', 'is_columns', 'check_dataset',
+           'is_overridden', 'check_train_dataset', 'check_given_data', 'check_eval_data', 'warn_ignored_loader_args',
            'signature_columns', 'drop_unused_columns', 'column_dropping_collator', 'make_train_sampler',
            'per_process_batch_size', 'check_sampling_strategy', 'make_train_loader', 'find_eval_dataset',
            'make_test_loader', 'KeptLoader', 'own_eval_sets', 'make_eval_loader', 'count_samples',
@@ -61,7 +62,7 @@ def to_iterable_dataset(dataset: Iterable[Any]) -> IterableDataset:
     return dataset if isinstance(dataset, IterableDataset) else IterableWrapper(dataset)
 
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #c62bb5f9
-def _is_columns(dataset: Any) -> bool:
+def is_columns(dataset: Any) -> bool:
     "Return whether it is a tuple of tensors or arrays, or a list of an input and a label of many samples."
     if not isinstance(dataset, (tuple, list)) or not dataset: return False
     if isinstance(dataset, list) and len(dataset) > 3: return False
@@ -76,13 +77,17 @@ def check_dataset(
     name: str,  # of the argument, for the message
 ) -> None:
     "Raise TypeError for objects that hold data but are not data sets."
-    if _is_columns(dataset):
+    if is_columns(dataset):
         raise TypeError(
             f"{name} is a {type(dataset).__name__} of {len(dataset)} tensors or arrays; make a data set of it:"
             " torch.utils.data.TensorDataset(X, Y)."
         )
     if hasattr(dataset, "iloc"):
-        raise TypeError(f"{name} is a table of pandas; make a data set of it: datasets.Dataset.from_pandas(table).")
+        raise TypeError(
+            f"{name} is a table of pandas; make a data set of it: datasets.Dataset.from_pandas(table) for a model that"
+            " takes columns by name, or TensorDataset(torch.tensor(table.drop(columns='label').values,"
+            " dtype=torch.float32), torch.tensor(table['label'].values))."
+        )
     if (
         isinstance(dataset, dict)
         and dataset
@@ -104,6 +109,12 @@ def check_dataset(
         )
     if isinstance(dataset, type):
         raise TypeError(f"{name} is the class {dataset.__name__}; give an instance of it: {dataset.__name__}(...).")
+    if isinstance(dataset, (str, os.PathLike)) and os.path.isdir(dataset):
+        raise TypeError(
+            f"{name} is the folder {short_repr(os.fspath(dataset), 60)}; read it with a data set, for pictures"
+            " torchvision.datasets.ImageFolder(folder, transform) or datasets.load_dataset('imagefolder',"
+            " data_dir=folder, split='train')."
+        )
     if isinstance(dataset, (str, bytes)) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
         raise TypeError(
             f"{name} is {short_repr(dataset)}, which is no data set; load it first, for example with"

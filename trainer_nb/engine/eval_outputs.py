@@ -121,7 +121,8 @@ class LossGatherer(OutputGatherer):
         # on the host, many small tensors between large ones would keep the memory of the large ones from reuse
         value = float(loss) if loss.is_cpu else loss.detach()
         self.dtype = torch.float32 if loss.dtype == torch.bfloat16 else loss.dtype
-        self.add(number, {"loss": value, "samples": samples})
+        self.parts.append({"loss": value, "samples": samples})
+        self.numbers.append(number)
 
     def _numbers(self) -> list[float]:
         "Return the losses, with one transfer from a device."

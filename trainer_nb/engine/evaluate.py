@@ -23,8 +23,8 @@ from ..data.collate import map_tensors
 from ..data.loader import ResumableLoader
 from ..data.sampling import UNSHARDED, Cursor, RankShard
 from ..device.accelerator import unwrap
-from ..device.sharding import is_dtensor
-from .dataloaders import count_samples, is_overridden
+from ..device.sharding import is_dtensor, is_partitioned
+from .dataloaders import count_samples, is_columns, is_overridden
 from .eval_outputs import EvalLoopOutput, EvalPrediction, LossGatherer, OutputGatherer
 from .eval_outputs import PredictionOutput
 from .loss import split_labels
@@ -40,8 +40,8 @@ __all__ = ['full_eval_dtype', 'cast_modules', 'cast_inputs', 'OptimizerWithModes
            'prepare_for_evaluation', 'evaluation_mode', 'EvalBatches', 'eval_batches', 'warn_missing_labels',
            'reduce_logits', 'EvalAccumulator', 'main_input', 'tensor_bytes', 'warn_large_predictions',
            'free_gpu_memory', 'evaluation_loop', 'merge_processes', 'finish_evaluation', 'speed_metrics',
-           'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'predict_dataset', 'evaluate_datasets',
-           'find_dataset_name']
+           'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'is_picture', 'check_is_dataset',
+           'predict_dataset', 'evaluate_datasets', 'find_dataset_name']
 
 # %% ../../nbs/06_engine/25_evaluate.ipynb #81890226
 def full_eval_dtype(args: TrainingArguments):
@@ -57,7 +57,7 @@ def cast_modules(
     converted: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
     for module in modules.modules():
         for name, p in list(module._parameters.items()):
-            if p is None or not p.is_floating_point() or is_dtensor(p): continue
+            if p is None or not p.is_floating_point() or is_dtensor(p) or is_partitioned(p): continue
             if p not in converted:
                 converted[p] = torch.nn.Parameter(p.detach().to(dtype), requires_grad=p.requires_grad)
             weights.append((module, name, p))
@@ -338,6 +338,8 @@ def warn_large_predictions(
     samples = count_samples(found.loader)
     found.estimated = True
     kept = tensor_bytes([found.predictions.parts, found.labels.parts, found.inputs.parts]) * (samples or 0) / n
+    # to ask how much memory is free takes longer than a batch of a small model
+    if kept < 64e6: return
     held = found.learner.run_state.device
     there = (
         held.device.type == "cuda"
@@ -503,6 +505,32 @@ def evaluate_dataset(learner: TrainerBase, eval_dataset, ignore_keys: list[str] 
     # from here on the evaluation is done, and logged once
     learner.run_state.interrupts.abortable = False
     return metrics
+
+def is_picture(thing: object) -> bool:
+    "Return whether an object is an image of PIL, without an import of PIL."
+    return any(cls.__module__.split(".")[0] == "PIL" for cls in type(thing).__mro__[:-1])
+
+def check_is_dataset(dataset) -> None:
+    "Raise TypeError for a single sample, or for several data sets, in place of a data set."
+    kind = type(dataset)
+    if is_columns(dataset):
+        raise TypeError(
+            f"predict() takes a data set, not a {kind.__name__} of {len(dataset)} tensors or arrays: for one sample,"
+            " learn.predict_one(sample); for arrays of many, learn.predict(torch.utils.data.TensorDataset(X, Y))."
+        )
+    if isinstance(dataset, (torch.Tensor, np.ndarray)) and dataset.ndim < 2:
+        raise TypeError(
+            f"predict() takes a data set, not {'a number' if not dataset.ndim else 'one row of numbers'}:"
+            " learn.predict_one(sample) predicts one sample; a data set of single numbers is"
+            " torch.utils.data.TensorDataset(x[:, None])."
+        )
+    # a dict with numbers for keys is a data set
+    is_sample = isinstance(dataset, Mapping) and 0 not in dataset or isinstance(dataset, (str, bytes))
+    if is_sample or is_picture(dataset):
+        raise TypeError(
+            f"predict() takes a data set, not an object of type {kind.__name__}: learn.predict_one(sample) predicts one"
+            " sample, and learn.predict(data['test']) one of several data sets."
+        )
 
 def predict_dataset(learner: TrainerBase, test_dataset, ignore_keys: list[str] | None, prefix) -> PredictionOutput:
     "Return predictions, labels and metrics of one data set."

@@ -5,6 +5,7 @@
 # %% ../../nbs/06_engine/02_loss.ipynb #e7daf518
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ __all__ = ['ModelFacts', 'unwrap_model', 'inspect_model', 'extract_loss', 'descr
            'explain_label_error', 'num_classes', 'label_smoothed_loss', 'LabelSmoother', 'is_multi_label',
            'warn_multi_label', 'label_smoother', 'call_model', 'split_labels', 'is_single_input', 'first_sample',
            'explain_model_error', 'raise_explained', 'explain_override_error', 'compute_batch_loss', 'model_arguments',
-           'call_loss_func', 'count_labels', 'extract_labels', 'predict_batch']
+           'check_broadcast', 'call_loss_func', 'count_labels', 'extract_labels', 'predict_batch']
 
 # %% ../../nbs/06_engine/02_loss.ipynb #dd134a90
 # the check for a dict comes first, because it is ten times as fast
@@ -132,9 +133,9 @@ def extract_logits(
     ignore: Iterable[str] = (),  # keys to leave out
 ) -> Any:
     "Return a model's output without the loss: one object, or a tuple of several."
-    if is_dataclass(outputs) and not isinstance(outputs, Mapping):
+    if is_dataclass(outputs) and not isinstance(outputs, _MAPPING):
         outputs = {f.name: getattr(outputs, f.name) for f in fields(outputs)}
-    if isinstance(outputs, Mapping):
+    if isinstance(outputs, _MAPPING):
         rest = tuple(v for k, v in outputs.items() if k != "loss" and k not in ignore)
     elif isinstance(outputs, (tuple, list)):
         rest = tuple(outputs[1:] if with_loss else outputs)
@@ -376,11 +377,42 @@ def model_arguments(learner: TrainerBase, inputs: Any, num_items: torch.Tensor |
         given["num_items_in_batch"] = num_items
     return given, labels
 
+# torch's losses that compare element by element, and broadcast where the shapes differ
+# by id, since a user's loss may not be hashable
+_ELEMENTWISE = frozenset(map(id, (
+    F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.poisson_nll_loss, F.kl_div, F.hinge_embedding_loss,
+    torch.nn.MSELoss, torch.nn.L1Loss, torch.nn.SmoothL1Loss, torch.nn.HuberLoss, torch.nn.PoissonNLLLoss,
+    torch.nn.KLDivLoss, torch.nn.HingeEmbeddingLoss,
+)))
+
+def check_broadcast(loss_func: Callable, predicted: Any, labels: Any) -> None:
+    "Raise ValueError for a loss of torch's that would compare each prediction with the labels of all samples."
+    kind = loss_func.func if type(loss_func) is functools.partial else loss_func
+    if id(kind) not in _ELEMENTWISE:
+        kind = type(kind)
+        if id(kind) not in _ELEMENTWISE: return
+    if getattr(predicted, "ndim", 0) == getattr(labels, "ndim", 0): return
+    if not isinstance(predicted, torch.Tensor) or not isinstance(labels, torch.Tensor): return
+    one = tuple(predicted.shape)
+    other = tuple(labels.shape)
+    # with a single number the result is the same
+    if labels.numel() < 2 or (*one, 1) != other and one != (*other, 1): return
+    if len(one) > len(other):
+        repair = "let the model end in .squeeze(-1), or give labels.unsqueeze(-1)"
+    else:
+        repair = "give labels.squeeze(-1), or let the model end in .unsqueeze(-1)"
+    raise ValueError(
+        f"The predictions have the shape {one} and the labels {other}, so {kind.__name__} would compare each prediction"
+        f" with the labels of all samples; {repair}."
+    )
+
 def call_loss_func(learner: TrainerBase, outputs: Any, labels: Any, inputs: Any) -> torch.Tensor:
     "Call the user's loss_func with the model's predictions and the labels."
     predicted = extract_logits(outputs, with_loss=False)
+    loss_func = learner.loss_func
+    check_broadcast(loss_func, predicted, labels)
     try:
-        return learner.loss_func(predicted, labels)
+        return loss_func(predicted, labels)
     except IndexError as error:
         classes = predicted.shape[-1] if isinstance(predicted, torch.Tensor) and predicted.ndim == 2 else None
         raise explain_label_error(error, labels, classes) or error
@@ -414,7 +446,7 @@ def extract_labels(learner: TrainerBase, inputs: Any) -> Any:
     if learner.loss_func is not None:
         if is_single_input(inputs) and not learner.learns_itself: return None
         return split_labels(inputs, learner.label_names)[1]
-    if isinstance(inputs, Mapping):
+    if isinstance(inputs, _MAPPING):
         labels = tuple(inputs[n] for n in learner.label_names if inputs.get(n) is not None)
         if not labels or len(labels) < len(learner.label_names): return None
         return labels[0] if len(labels) == 1 else labels
@@ -441,7 +473,9 @@ def predict_batch(
             if learner.args.use_liger_kernel and prediction_loss_only:
                 inputs = {**inputs, "skip_logits": True}
             loss, outputs = learner.compute_loss(model, inputs, return_outputs=True, **items)
-            loss = loss.detach().mean()
+            loss = loss.detach()
+            if loss.ndim:
+                loss = loss.mean()
         else:
             try:
                 outputs = call_model(model, inputs)

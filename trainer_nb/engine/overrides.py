@@ -42,7 +42,8 @@ from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels
 from .loss import explain_override_error, extract_labels, inspect_model, is_single_input
 from .loss import label_smoother, warn_multi_label
 from .loss import model_arguments, predict_batch, raise_explained
-from .run_state import RunState, as_callback, count_flops, record_act, store_flops
+from .run_state import RunState, as_callback, count_flops, record_act, schedule_args, schedule_start
+from .run_state import store_flops
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
 from .streaming_metrics import check_metrics
 from .training_modes import TrainingModes
@@ -57,11 +58,12 @@ if TYPE_CHECKING:
 __all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'require_optimizer', 'find_param_group', 'make_optimizer', 'call_create_optimizer',
            'call_create_scheduler', 'prepared_device', 'count_items_in_processes', 'scale_loss', 'is_loss_scaled',
            'loss_weight', 'check_is_model', 'check_constructor_args', 'check_given_optimizers', 'check_cls_and_kwargs',
-           'check_label_smoothing', 'check_arg_types', 'check_batch_eval_metrics', 'apply_args', 'check_not_remote',
-           'UserPart', 'check_part', 'resolve_processing_class', 'check_run_not_begun', 'check_replaceable',
-           'replace_part', 'replace_train_dataset', 'replace_optimizer', 'replace_scheduler', 'replace_model',
-           'renew_model', 'discard_model_parts', 'drop_loader', 'forget_columns', 'ModelFact', 'replace_args',
-           'replace_state', 'replace_callbacks', 'trial_parameter', 'build_model', 'local_model', 'TrainerBase']
+           'check_label_smoothing', 'check_arg_types', 'check_training_step', 'check_batch_eval_metrics', 'apply_args',
+           'check_not_remote', 'UserPart', 'check_part', 'resolve_processing_class', 'check_run_not_begun',
+           'check_replaceable', 'replace_part', 'replace_train_dataset', 'replace_optimizer', 'replace_scheduler',
+           'replace_model', 'renew_model', 'discard_model_parts', 'drop_loader', 'forget_columns', 'ModelFact',
+           'replace_args', 'replace_state', 'replace_callbacks', 'trial_parameter', 'build_model', 'local_model',
+           'TrainerBase']
 
 # %% ../../nbs/06_engine/08_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -284,6 +286,18 @@ def check_arg_types(
         example, arguments = FUNCTIONS[name]
         check_callable(name, f, example, *arguments)
 
+def check_training_step(training_step: Callable) -> None:
+    "Raise TypeError for an override of training_step that takes a batch in place of the model."
+    parameters = function_parameters(training_step)
+    if parameters is None: return
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(names) > 1 and names[0] != "batch": return
+    raise TypeError(
+        f"training_step is called as training_step(model, inputs, num_items_in_batch=None), and this one takes"
+        f" {', '.join(names) or 'nothing'}; let it take these arguments and do the backward pass, or override"
+        " compute_loss(self, model, inputs, return_outputs=False), which returns the loss."
+    )
+
 def check_batch_eval_metrics(args: TrainingArguments, compute_metrics: Callable | None) -> None:
     "Raise ValueError if compute_metrics has no compute_result parameter but batch_eval_metrics needs it."
     if not args.batch_eval_metrics or compute_metrics is None: return
@@ -467,8 +481,10 @@ class ModelFact:
     def __set_name__(self, owner: type, name: str) -> None: self.name = name
     def __get__(self, learner: TrainerBase | None, owner: type | None = None) -> Any:
         if learner is None: return self
-        assigned = vars(learner)
-        return assigned[self.name] if self.name in assigned else getattr(learner.model_facts, self.field)
+        values = learner.__dict__
+        if self.name in values: return values[self.name]
+        # each step reads several: the property is for the first access
+        return getattr(values["_model_facts"] or learner.model_facts, self.field)
 
     def __set__(self, learner: TrainerBase, value: Any) -> None:
         check_not_remote(vars(learner).get("run_state"), self.name)
@@ -649,6 +665,8 @@ class TrainerBase:
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
         )
         check_metrics(metrics)
+        if type(self).training_step is not TrainerBase.training_step:
+            check_training_step(self.training_step)
         check_batch_eval_metrics(args, compute_metrics)
         warn_of_idle(args)
         apply_args(model, args)
@@ -676,6 +694,7 @@ class TrainerBase:
         self.current_gradient_accumulation_steps = args.gradient_accumulation_steps
         self.current_micro_batch = 0
         self.current_weight = 1.0
+        args.watch_assignments()
         self.run_state = RunState(
             args=args,
             given_settings=args.to_dict(),
@@ -893,8 +912,10 @@ class TrainerBase:
         "Create the learning rate schedule, unless there is one; return it."
         if self.lr_scheduler is None:
             optimizer = self.optimizer if optimizer is None else optimizer
-            self.lr_scheduler = create_scheduler(optimizer, self.args, num_training_steps)
-            self.run_state.own_scheduler = True
+            run = self.run_state
+            args = schedule_args(run.args, run.schedule_plan)
+            self.lr_scheduler = create_scheduler(optimizer, args, num_training_steps - schedule_start(run))
+            run.own_scheduler = True
         return self.lr_scheduler
 
     def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:

@@ -9,6 +9,7 @@ import functools
 import math
 import os
 import sys
+import weakref
 from collections.abc import Container
 from typing import Any
 
@@ -28,22 +29,22 @@ from ..device.weight_storage import check_placement, is_read_only, keep_training
 from ..device.weight_storage import weight_digest
 from .dataloaders import check_eval_data
 from .generate import align_special_tokens
-from .overrides import TrainerBase, call_create_optimizer
+from .overrides import TrainerBase, call_create_optimizer, drop_loader
 from .rollback import weight_versions
-from .run_state import RunState, Task, record_act, run_modules
+from .run_state import RunState, Task, record_act, run_modules, schedule_args, schedule_start
 from .snapshot import capture_snapshot, environment_info, num_train_samples
 from .restore_forms import has_own_memory
 from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space
 from .snapshot_tensors import Snapshot
-from ..optim.schedules import stretch_schedule
+from ..optim.schedules import group_lists, schedule_parts, stretch_schedule
 
 # %% auto #0
-__all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'has_own_backward', 'check_engine_loss', 'existing_optimizers',
+__all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'has_own_backward', 'sends_loss', 'check_engine_loss', 'existing_optimizers',
            'run_parameters', 'join_process_group', 'sync_weights', 'check_equal_lengths', 'prepare_data',
            'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts',
-           'create_engine_optimizer', 'prepare_engine', 'prepare_optimizer', 'create_optimizer_and_schedule',
-           'suggest_idle_gpus', 'first_of', 'store_special_tokens', 'prepare', 'redistribute_data',
-           'compute_run_length', 'recompute_run_length']
+           'create_engine_optimizer', 'check_engine_optimizer', 'drop_empty_groups', 'prepare_engine',
+           'prepare_optimizer', 'create_optimizer_and_schedule', 'suggest_idle_gpus', 'first_of',
+           'store_special_tokens', 'prepare', 'redistribute_data', 'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/18_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
@@ -62,7 +63,7 @@ def prepare_model(learner: TrainerBase):
     )
     if run.args.output_dir is not None:
         # absolute, because the program may change its directory
-        run.args.output_dir = os.path.abspath(run.args.output_dir)
+        vars(run.args)["output_dir"] = os.path.abspath(run.args.output_dir)
     if run.wrapped_model is not None:
         run.device.reshard()
         return apply_patches(learner)
@@ -100,7 +101,7 @@ def prepare_model(learner: TrainerBase):
             " process then holds the quantized model as a whole."
         )
     wrapped = run.device.prepare(
-        learner.model, run.loss_module, existing_optimizers(learner), not has_own_backward(learner)
+        learner.model, run.loss_module, existing_optimizers(learner), functools.partial(sends_loss, weakref.ref(learner))
     )
     keep_training_layout(learner.model)
     apply_patches(learner)
@@ -122,6 +123,13 @@ def has_own_backward(learner: TrainerBase) -> bool:
     return any(
         name in vars(learner) or getattr(type(learner), name) is not getattr(TrainerBase, name) for name in names
     )
+
+def sends_loss(
+    learner: weakref.ref[TrainerBase],  # the device of a learner holds no reference to it
+) -> bool:
+    "Return whether each backward pass is that of this package now, with the loss that is recorded."
+    found = learner()
+    return found is not None and not has_own_backward(found)
 
 def check_engine_loss(run: RunState):
     "Raise ValueError for a loss with parameters, which DeepSpeed would not train."
@@ -195,6 +203,10 @@ def check_equal_lengths(
 def prepare_data(learner: TrainerBase):
     "Create the data loader and measure the length of the run."
     run = learner.run_state
+    if run.loader is not None and run.collator is not vars(learner).get("data_collator"):
+        # another one was assigned since: it makes the batches that follow
+        drop_loader(run)
+        record_act(run, "data_collator")
     if run.loader is not None: return
     loader = learner.get_train_dataloader()
     if not hasattr(loader, "__iter__"):
@@ -206,6 +218,7 @@ def prepare_data(learner: TrainerBase):
     run.loader = ResumableLoader(
         loader, run.args.order_seed, world.rank_shard, world.scatter_object if dispatches else None
     )
+    run.collator = vars(learner).get("data_collator")
     if type(learner).set_initial_training_values is not TrainerBase.set_initial_training_values:
         run.length_override = learner.set_initial_training_values
     try:
@@ -290,14 +303,35 @@ def create_engine_optimizer(learner: TrainerBase):
     try:
         run.optimizer = optimizer
         run.optimizer = call_create_optimizer(learner)
-        # DeepSpeed drops them, and a schedule that is made before would have a rate for each
-        run.optimizer.param_groups[:] = [group for group in run.optimizer.param_groups if group["params"]]
+        check_engine_optimizer(run.optimizer)
+        drop_empty_groups(run.optimizer, scheduler)
         check_optimizer(run, (optimizer, scheduler))
     except BaseException:
         run.optimizer = before
         raise
     if optimizer is not None and scheduler is None:
         run.given_groups = group_settings(optimizer)
+
+def check_engine_optimizer(optimizer: torch.optim.Optimizer):
+    "Raise ValueError for an optimizer that does not work with DeepSpeed's flat tensors."
+    other = "pass another optimizer, such as optim='adamw_torch' or 'rmsprop'."
+    if isinstance(optimizer, torch.optim.Adagrad):
+        raise ValueError(f"DeepSpeed makes torch.optim.Adagrad anew, with one parameter group; {other}")
+    if hasattr(optimizer, "train") and hasattr(optimizer, "eval"):
+        name = type(optimizer).__name__
+        raise ValueError(f"{name} has other weights for evaluation, which DeepSpeed does not copy to the model; {other}")
+
+def drop_empty_groups(
+    optimizer: torch.optim.Optimizer,
+    scheduler: torch.optim.lr_scheduler.LRScheduler | None,  # the user's, which has a rate for each group
+):
+    "Remove the groups without trainable parameters from an optimizer and its schedule: DeepSpeed's engine has none."
+    groups = optimizer.param_groups
+    kept = [i for i, group in enumerate(groups) if any(p.requires_grad for p in group["params"])]
+    if len(kept) == len(groups): return
+    for part in schedule_parts(scheduler):
+        vars(part).update({name: [getattr(part, name)[i] for i in kept] for name in group_lists(vars(part), len(groups))})
+    groups[:] = [groups[i] for i in kept]
 
 def prepare_engine(learner: TrainerBase, strategy: DeepSpeedModel):
     "Build DeepSpeed's engine, which takes over the optimizer: an existing one, or one that its configuration describes."
@@ -477,12 +511,15 @@ def recompute_run_length(run: RunState):
     if state.max_steps < state.global_step:
         raise ValueError(
             f"The run would be over after {state.max_steps} steps, but it has done {state.global_step}."
-            " learn.restore(...) goes back."
+            " Give a larger max_steps or num_train_epochs; learn.rewind(n) goes back."
         )
     if state.max_steps == state.global_step and not run.finished and not run.due:
         run.due.append(Task("close" if run.epoch_open else "finish"))
     if run.own_scheduler and run.lr_scheduler is not None and state.max_steps != before:
-        run.lr_scheduler = stretch_schedule(run.lr_scheduler, run.optimizer, run.args, state.max_steps)
+        run.lr_scheduler = stretch_schedule(
+            run.lr_scheduler, run.optimizer, schedule_args(run.args, run.schedule_plan),
+            state.max_steps - schedule_start(run)
+        )
         if run.editable_state:
             # this change of the groups is not a manual one
             run.editable_state = run.editable_state | {"param_groups": None}

@@ -32,9 +32,9 @@ from ..optim.optimizers import flatten_state_value
 from ..optim.schedules import schedule_parts
 
 # %% auto #0
-__all__ = ['SAMPLE_WIDTH', 'TABLE_ROWS', 'MAX_SAMPLED_WEIGHTS', 'OBSERVATION_SHARE', 'ALWAYS_OBSERVED_LOGS', 'SMALL_BYTES',
-           'FINGERPRINT_CHUNK', 'sample_places', 'WeightSample', 'content_of', 'changed_attributes', 'UserBackup',
-           'FetchBackup', 'BufferBackup', 'AdaptiveBackup', 'weight_versions', 'copy_param_groups',
+__all__ = ['SAMPLE_WIDTH', 'TABLE_ROWS', 'MAX_SAMPLED_WEIGHTS', 'OBSERVATION_SHARE', 'ALWAYS_OBSERVED_LOGS', 'CHECK_SHARE',
+           'SMALL_BYTES', 'FINGERPRINT_CHUNK', 'sample_places', 'WeightSample', 'content_of', 'changed_attributes',
+           'UserBackup', 'FetchBackup', 'BufferBackup', 'AdaptiveBackup', 'weight_versions', 'copy_param_groups',
            'restore_param_groups', 'copy_scheduler_state', 'restore_scheduler_state', 'copy_optimizer_attributes',
            'restore_optimizer_attributes', 'FullBackup', 'Backups']
 
@@ -419,6 +419,8 @@ class FetchBackup:
         return changed
 
 # %% ../../nbs/06_engine/17_rollback.ipynb #e4a48edb
+# fraction of the training time that checks of unchanged tensors may take
+CHECK_SHARE = 0.01
 # bytes; buffers up to this size are always copied
 SMALL_BYTES = 1 << 20
 FINGERPRINT_CHUNK = 1 << 20    # number of entries per sum
@@ -513,6 +515,9 @@ class AdaptiveBackup(BufferBackup):
         self.common_buffers: list[_Slot] | None = None
         # of the weights, which are not copied
         self.weight_sample = WeightSample()
+        # checks of unchanged slots: logs, and seconds
+        self.logs = 0
+        self.spent = 0.0
 
     def keep(self):
         "Copy the slots that change; copy all of them until the first step has been observed."
@@ -579,7 +584,10 @@ class AdaptiveBackup(BufferBackup):
             self.user_state.observe_next_step()
         # unfrozen manually
         self.unchanged = [(s, f) for s, f in self.unchanged if not _is_trained(s)]
-        self._join([s for s, f in self.unchanged if self._moved(s, f)], "has begun to change in the forward pass")
+        if self._check_is_due():
+            start = time.perf_counter()
+            self._join([s for s, f in self.unchanged if self._moved(s, f)], "has begun to change in the forward pass")
+            self.spent += time.perf_counter() - start
         known = {_slot_key(s) for s in (*self.slots, *(s for s, _ in self.unchanged))}
         new = [s for s in _buffer_slots(self.model) + _frozen_slots(self.model) if _slot_key(s) not in known]
         watched = self._watched(new)
@@ -587,6 +595,12 @@ class AdaptiveBackup(BufferBackup):
         known.update(_slot_key(s) for s, _ in watched)
         self._join([s for s in new if _slot_key(s) not in known], "was registered after the first step")
         self._mark_changing()
+
+    def _check_is_due(self) -> bool:
+        "Count a log; return whether the unchanged slots are checked at it."
+        self.logs += 1
+        if self.user_state is None or self.logs <= ALWAYS_OBSERVED_LOGS: return True
+        return self.spent < CHECK_SHARE * self.user_state.run.seconds
 
     def _mark_changing(self):
         "Let snapshots compare the weights that change; a stamp may not show the change."

@@ -5,6 +5,7 @@
 # %% ../../nbs/06_engine/03_run_state.ipynb #4dafdedc
 from __future__ import annotations
 
+import copy
 import math
 import os
 import time
@@ -43,10 +44,11 @@ if TYPE_CHECKING:
 # %% auto #0
 __all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
            'SaverPart', 'UploaderPart', 'RewindBufferPart', 'DebugStepPart', 'BackgroundRunPart', 'TransientState',
-           'RunState', 'run_modules', 'preserve_training_modes', 'record_act', 'hide_token', 'announce_save_dir',
-           'own_run_name', 'as_callback', 'push_tasks', 'num_non_embedding_parameters', 'count_flops', 'store_flops',
-           'warn_once', 'count_batch_tokens', 'count_step_tokens', 'add_tokens', 'fetch_tokens', 'token_metrics',
-           'token_speed_metrics', 'sum_filtered', 'mean_loss_to_log', 'run_mean_loss']
+           'RunState', 'schedule_args', 'schedule_start', 'run_modules', 'preserve_training_modes', 'record_act',
+           'hide_token', 'announce_save_dir', 'own_run_name', 'as_callback', 'push_tasks',
+           'num_non_embedding_parameters', 'count_flops', 'store_flops', 'warn_once', 'count_batch_tokens',
+           'count_step_tokens', 'add_tokens', 'fetch_tokens', 'token_metrics', 'token_speed_metrics', 'sum_filtered',
+           'mean_loss_to_log', 'run_mean_loss']
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #d676918e
 @dataclass
@@ -171,7 +173,7 @@ Phase = Literal[
     "evaluate",   # the model is used without being trained
 ]
 
-@dataclass
+@dataclass(repr=False, eq=False)
 class TransientState:
     "Hold the fields of the current step and of the active verb, which no snapshot contains."
     # -- the current step
@@ -196,7 +198,7 @@ class TransientState:
     requested_by: str = session_field("")                 # "callback" while a change that a callback requested is applied
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #7666cd3e
-@dataclass
+@dataclass(repr=False, eq=False)
 class RunState(TransientState):
     "Hold the state and the parts of one training run."
     # -- what the user gave
@@ -229,6 +231,9 @@ class RunState(TransientState):
     flops: float = value_field(0.0)                                # of this process, not yet in state.total_flos
     logged: int = value_field(0)                                   # the step up to which logs cover the history
 
+    # -- the schedule of plan() and fit(): its name, its options, and the step at which it begins; None: that of the settings
+    schedule_plan: dict[str, Any] | None = value_field(None)
+
     # -- what prepare() creates
     device: Device = kept_field()                                  # a snapshot contains its gradient scaler
     wrapped_model: torch.nn.Module = rebuilt_field()               # the model as Accelerate wraps it
@@ -239,6 +244,7 @@ class RunState(TransientState):
     given_groups: list[dict[str, Any]] | None = rebuilt_field()
     own_scheduler: bool = rebuilt_field(False)                     # create_scheduler() made it, so it can be stretched
     loader: ResumableLoader = rebuilt_field()
+    collator: Callable[[list], Any] | None = rebuilt_field()       # the learner's data_collator when the loader was made
     eval_dataloader: Any = rebuilt_field()                         # the prepared loader of the evaluation, any iterable
     eval_loaders: list[Any] = rebuilt_field(list)                  # dataloaders.KeptLoader, whose workers stay
     # an override of set_initial_training_values, which determines the length of the run
@@ -297,6 +303,20 @@ class RunState(TransientState):
         return self.seconds
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #bceb1a77
+def schedule_args(
+    args: TrainingArguments,
+    plan: dict[str, Any] | None,  # schedule_plan of a run; None in snapshots of older versions
+) -> TrainingArguments:
+    "Return the settings from which the schedule in force is made: those of the run, or of its plan."
+    if not plan: return args
+    planned = copy.copy(args)
+    vars(planned).update(lr_scheduler_type=plan["schedule"], lr_scheduler_kwargs=plan["options"])
+    return planned
+
+def schedule_start(run: RunState) -> int:
+    "Return the step at which the schedule in force begins."
+    return run.schedule_plan["start"] if run.schedule_plan else 0
+
 def run_modules(run: RunState) -> torch.nn.ModuleList:
     "Return the modules with the run's weights and buffers: the model, and the loss function if it is a module."
     return torch.nn.ModuleList(m for m in (run.model, run.loss_module) if m is not None)

@@ -23,21 +23,21 @@ from ..data.streams import StreamSource
 from ..device.accelerator import empty_device_cache
 from ..device.collectives import world_size
 from ..device.model_patches import apply_patches
-from ..display.tables import MAX_CELL_WIDTH, Table, format_setting
+from ..display.tables import MAX_CELL_WIDTH, Table, escape_html, format_setting
 from .dataloaders import LOADER_ARGS, check_eval_data
 from .loss import warn_multi_label
 from .overrides import TrainerBase, check_label_smoothing, drop_loader
 from .prepare import AUTO_BATCH_SIZE_ERROR, prepare, recompute_run_length
-from .run_state import RunState, Task, record_act
+from .run_state import RunState, Task, record_act, schedule_args
 from ..optim.optimizers import refuse_regrouping
 from ..optim.schedules import add_scheduled_group, base_lrs, is_metric_driven, load_scheduler_state
-from ..optim.schedules import scheduler_state, set_base_lr, set_lr
+from ..optim.schedules import look_ahead, scheduler_state, set_base_lr, set_lr
 
 # %% auto #0
-__all__ = ['SETTABLE', 'MEMORY_HINT', 'end_here', 'extend_run', 'ChangesTable', 'SettableTable', 'current_value', 'effect_of',
-           'list_settable', 'check_stream_change', 'check_length_order_change', 'check_metric_change',
-           'best_metric_args', 'clear_best', 'check_settable', 'check_own_loader', 'divide_changes', 'change_settings',
-           'next_smaller_batch', 'OomRecovery']
+__all__ = ['SETTABLE', 'MEMORY_HINT', 'prolong', 'end_here', 'extend_run', 'ChangesTable', 'SettableTable', 'current_value',
+           'next_rates', 'describe_course', 'describe_rate', 'effect_of', 'list_settable', 'check_stream_change',
+           'check_length_order_change', 'check_metric_change', 'best_metric_args', 'clear_best', 'check_settable',
+           'make_undo', 'check_own_loader', 'divide_changes', 'change_settings', 'next_smaller_batch', 'OomRecovery']
 
 # %% ../../nbs/06_engine/22_settings.ipynb #bac457c9
 def _set_weight_decay(learner: TrainerBase, value):
@@ -93,7 +93,7 @@ def _set_length(learner: TrainerBase, value):
     if run.state.max_steps > run.state.global_step >= before:
         extend_run(run)
 
-def _prolong(learner: TrainerBase, value):
+def prolong(learner: TrainerBase, value):
     "Change the length at the user's request; also continue a run that was stopped early."
     _set_length(learner, value)
     run = learner.run_state
@@ -123,7 +123,7 @@ def _rate(learner: TrainerBase, value):
     if learner.optimizers[0] is not None or learner.optimizer_cls_and_kwargs is not None: return
     # A list with a rate for each optimizer group is not valid for learning_rate, whose lists are for layer groups.
     if not isinstance(value, (list, tuple)) or learner.args.layer_groups:
-        learner.args.learning_rate = value
+        vars(learner.args)["learning_rate"] = value
 
 # %% ../../nbs/06_engine/22_settings.ipynb #38d3d434
 def _repatch(learner: TrainerBase, value):
@@ -152,8 +152,8 @@ _EFFECT_DATA = "from the next sample on; the run's steps are counted again"
 SETTABLE = {  # name: (description of its effect, function that applies it)
     "lr": ("the next step uses it, and the rest of the schedule is scaled to continue from there", _rate),
     "learning_rate": ("the base of the schedule; the present rate follows", _set_learning_rate),
-    "max_steps": (_EFFECT_LENGTH, _prolong),
-    "num_train_epochs": (_EFFECT_LENGTH, _prolong),
+    "max_steps": (_EFFECT_LENGTH, prolong),
+    "num_train_epochs": (_EFFECT_LENGTH, prolong),
     "per_device_train_batch_size": (_EFFECT_DATA, _rebuild_loader),
     "gradient_accumulation_steps": (_EFFECT_DATA, _rebuild_loader),
     "dataloader_num_workers": (_EFFECT_DATA, _rebuild_loader),
@@ -209,7 +209,16 @@ SETTABLE = {  # name: (description of its effect, function that applies it)
 
 # %% ../../nbs/06_engine/22_settings.ipynb #449ac0a6
 class ChangesTable(Table):
-    "Show changed settings: dicts with name, before, after, effect."
+    "Show changed settings: dicts with name, before, after, effect; for a learning rate, a sentence about it as `rate`."
+    def sentences(self) -> list[str]:
+        "Return what the next step uses as its learning rate, and how the schedule goes on."
+        return [c["rate"] for c in self if c.get("rate")]
+
+    def __repr__(self): return "\n".join([*self.sentences(), super().__repr__()])
+    def _repr_html_(self):
+        lines = "".join(f'<div style="margin:2px 0">{escape_html(line, 400)}</div>' for line in self.sentences())
+        return lines + super()._repr_html_()
+
     def _cells(self, c):
         return {
             "setting": c["name"],
@@ -230,6 +239,47 @@ def current_value(learner: TrainerBase, name: str):
     return float(
         learner.optimizer.param_groups[0]["lr"] if learner.state.global_step else base_lrs(learner.optimizer)[0]
     )
+
+def next_rates(learner: TrainerBase) -> list[float]:
+    "Return the learning rate of the next step for each group of the optimizer; [] before there is one."
+    if learner.optimizer is None: return []
+    return [float(group["lr"]) for group in learner.optimizer.param_groups]
+
+def _format_rates(rates: list[float]) -> str:
+    "Return the different rates of the groups as text."
+    different = list(dict.fromkeys(f"{rate:.4g}" for rate in rates))
+    return ", ".join(different[:4]) + (", ..." if len(different) > 4 else "")
+
+def describe_course(learner: TrainerBase) -> str:
+    "Return how the schedule goes on after the next step, as a clause."
+    run = learner.run_state
+    name = type(run.lr_scheduler).__name__
+    if run.own_scheduler: name = str(schedule_args(run.args, run.schedule_plan).lr_scheduler_type)
+    if is_metric_driven(run.lr_scheduler): return f"the schedule {name} changes it after evaluations"
+    left = run.state.max_steps - run.state.global_step
+    ahead = look_ahead(run.lr_scheduler, run.optimizer, left, most=100) if run.own_scheduler else None
+    if ahead is None: return f"the schedule {name} continues from there"
+    rates = ahead.rates[0]
+    last = run.state.global_step + 1 + ahead.offsets[-1]
+    if max(rates) == min(rates): return f"the schedule {name} keeps it to step {last}"
+    top = max(range(len(rates)), key=rates.__getitem__)
+    parts = []
+    if rates[top] > rates[0]:
+        parts.append(f"rises to {rates[top]:.4g} at step {run.state.global_step + 1 + ahead.offsets[top]}")
+    if rates[-1] < rates[top]:
+        parts.append(f"falls to {rates[-1]:.4g} at step {last}, the last")
+    return f"the schedule {name} {' and '.join(parts)}"
+
+def describe_rate(
+    learner: TrainerBase,
+    before: list[float],  # next_rates() before the change
+) -> str:
+    "Return a sentence about the learning rate of the next step and the rest of the schedule; '' before there is one."
+    now = next_rates(learner)
+    if not now or learner.run_state.lr_scheduler is None: return ""
+    was = f" (was {_format_rates(before)})" if before and before != now else ""
+    if learner.run_state.finished: return f"learning rate: {_format_rates(now)}{was}; the run is finished."
+    return f"learning rate: {_format_rates(now)} at the next step{was}; {describe_course(learner)}."
 
 def effect_of(learner: TrainerBase, name: str) -> str:
     "Return the description of when a setting takes effect at this point of the run."
@@ -339,7 +389,7 @@ def check_settable(learner: TrainerBase, changes):
         )
 
 # %% ../../nbs/06_engine/22_settings.ipynb #ec05a2d9
-def _make_undo(learner: TrainerBase):
+def make_undo(learner: TrainerBase):
     "Save the state that a change of settings affects; return a function that restores it."
     run = learner.run_state
     args = dict(vars(run.args))
@@ -351,7 +401,8 @@ def _make_undo(learner: TrainerBase):
         if run.optimizer is None
         else [(g, {k: list(v) if k == "params" else v for k, v in g.items()}) for g in run.optimizer.param_groups]
     )
-    schedule = None if run.lr_scheduler is None else scheduler_state(run.lr_scheduler)
+    scheduler = run.lr_scheduler
+    schedule = None if scheduler is None else scheduler_state(scheduler)
     def put_back():
         vars(run.args).update(args)
         run.loader = feed
@@ -359,11 +410,14 @@ def _make_undo(learner: TrainerBase):
             setattr(run, name, before)
         run.due.clear()
         run.due.extend(due)
+        run.lr_scheduler = scheduler
         if schedule is not None:
             load_scheduler_state(run.lr_scheduler, schedule)
         if groups:
             run.optimizer.param_groups[:] = [g for g, _ in groups]
         for group, before in groups:
+            # another schedule may have added entries
+            group.clear()
             group.update(before)
     return put_back
 
@@ -430,7 +484,8 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     made = ChangesTable(
         {"name": n, "before": current_value(learner, n), "after": None, "effect": effect_of(learner, n)} for n in given
     )
-    put_back = _make_undo(learner)
+    rates = next_rates(learner)
+    put_back = make_undo(learner)
     metric = best_metric_args(learner.args)
     vars(learner.args).update(vars(new))
     try:
@@ -447,6 +502,8 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
         clear_best(learner.run_state)
     for c in made:
         c["after"] = current_value(learner, c["name"])
+        if c["name"] in ("lr", "learning_rate"):
+            c["rate"] = describe_rate(learner, rates)
     # as requested: a list of rates is more than its first value
     record_act(learner.run_state, "set", **given)
     return made

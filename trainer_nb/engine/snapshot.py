@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import platform
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -167,9 +168,10 @@ def restore_snapshot(run: RunState, snapshot: Snapshot):
     "Restore a run; mark later rows of its history as abandoned. Raise ValueError as restore_fields does."
     restore_fields(run, snapshot)
     place = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
+    # the counters and the plan that snapshots of older versions lack are 0 and None
+    missing = {f.name: f.default for f in fields(run)}
     for name in VALUE_FIELDS:
-        # 0: not in snapshots of older versions
-        setattr(run, name, _copy_value(snapshot.values.get(name, 0)))
+        setattr(run, name, _copy_value(snapshot.values.get(name, missing[name])))
     vars(run.state).update(place)
     if snapshot.values["run"] == run.history.run_id:
         run.history.abandon(snapshot.values["place"])

@@ -15,19 +15,20 @@ from ..args.names import REMOVED, RENAMED, REPLACED
 from ..args.training_args import PROCESS_FIELDS, TrainingArguments, without_subclass_fields
 from ..core.callbacks import TrainerCallback, exported_state
 from ..device.model_patches import PATCH_ARGS
-from ..device.deepspeed import DeepSpeedModel, has_flat_state
+from ..device.deepspeed import MASTER, DeepSpeedModel, check_parameter_states, has_flat_state, shared_state, torch_scale
 from ..device.sharding import copy_into, full_shape, is_dtensor, is_sharded, replicate_like, shard_like
 from ..device.weight_storage import ReadOnlyWeight, has_adapters, is_packed, is_read_only, is_spread
 from .snapshot_tensors import FrozenWeightCache, Snapshot, is_shared, list_merged_adapters
 from .loss import describe_output
 from .restore_forms import has_own_memory
-from .run_state import RunState, Task
+from .run_state import RunState, Task, schedule_args
 from .state_holders import code_holders
 from .training_modes import restore_modes
 from .user_state import UserState, capture_optimizer, capture_user_state, restore_optimizer
 from .user_state import restore_user_state
 from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flattening, unflatten_state_value
-from ..optim.schedules import load_scheduler_state, scheduler_state, stretch_schedule
+from ..optim.schedules import load_scheduler_state, replace_schedule, scheduler_state, select_groups
+from ..optim.schedules import stretch_schedule
 
 # %% auto #0
 __all__ = ['FIELD_KEEPERS', 'VALUE_FIELDS', 'FieldKeeper', 'ModuleWalk', 'named_weights', 'frozen_base_weights',
@@ -199,6 +200,16 @@ def _capture_model(run: RunState, tensors, values):
 # %% ../../nbs/06_engine/15_snapshot_fields.ipynb #382fbe98
 def _same_layout(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype
 
+def _master_name(weight: str) -> str:
+    "Return the name in a snapshot of the fp32 weight that DeepSpeed's engine keeps beside one in half precision."
+    return f"optimizer/{weight.removeprefix('weights/')}/{MASTER}"
+
+def _changes_precision(run: RunState, snapshot: Snapshot) -> bool:
+    """Return whether weights may have another dtype in the snapshot than here: on the way from an ordinary run in mixed
+    precision, whose weights are in fp32, to DeepSpeed's engine, which has fp32 weights besides; and back."""
+    if _engine_of(run) is not None: return not has_flat_state(snapshot.tensors)
+    return any(_master_name(n) in snapshot.tensors for n in snapshot.tensors if n.startswith("weights/"))
+
 def _restore_buffers(run: RunState, there, empty):
     "Replace buffers that cannot take their former values in place."
     device = run.device.device if run.device is not None else "cpu"
@@ -224,6 +235,13 @@ def _check_read_only(run: RunState, walk: ModuleWalk, there: dict[str, str]):
             " quantization_config= and device_map=, attach the adapters, and make a new Learner."
         )
 
+def _describe_difference(name: str, here: dict, there: dict, snapshot: Snapshot) -> str:
+    "Describe the difference between a tensor of the model and that of a snapshot."
+    shown = repr(name.split("/", 1)[1])
+    if name in here and name in there:
+        return f"{shown} has the shape {tuple(snapshot.shape_of(name))} there and {tuple(full_shape(here[name]))} here"
+    return f"{shown} is not in it" if name in here else f"this one has no {shown}"
+
 def _check_model(run: RunState, snapshot: Snapshot):
     walk = ModuleWalk(run)
     there = _model_tensors(snapshot)
@@ -238,10 +256,10 @@ def _check_model(run: RunState, snapshot: Snapshot):
         n for n in here if n[0] == "w" and full_shape(here[n]) != tuple(snapshot.shape_of(n))
     }
     if wrong:
-        raise ValueError(f"The snapshot is of another model: {min(wrong).split('/', 1)[1]!r} is not the same in both.")
+        raise ValueError(f"The snapshot is of another model: {_describe_difference(min(wrong), here, there, snapshot)}.")
     cast = walk.cast_names()
     other = next((n for n in here if n[0] == "w" and here[n].dtype != there[n].dtype and n not in cast), None)
-    if other:
+    if other and not _changes_precision(run, snapshot):
         raise ValueError(
             f"The snapshot is of a model in {there[other].dtype}, and this one is in {here[other].dtype}"
             f" ({other.split('/', 1)[1]!r})."
@@ -254,6 +272,10 @@ def _restore_model(run: RunState, snapshot: Snapshot):
     held = run.frozen_weights or FrozenWeightCache()
     added = list_merged_adapters(walk.each)
     cast = walk.cast_names()
+    if _changes_precision(run, snapshot):
+        # fp32 weights first; the rest in the precision that it has here
+        there = {n: snapshot.tensors.get(_master_name(n), t) for n, t in there.items()}
+        there = {n: t.to(here[n].dtype) if n in here else t for n, t in there.items()}
     with torch.no_grad():
         for n, t in there.items():
             if is_shared(t) and n in here and held.is_current(n, here[n], t, added):
@@ -379,7 +401,7 @@ def _check_optimizer(run: RunState, snapshot: Snapshot):
             "The snapshot holds one process's part of a run with deepspeed; take one with learn.snapshot(), called in"
             " all processes."
         )
-    if engine is not None: return _check_engine(run, engine, saved)
+    if engine is not None: return _check_engine(run, engine, snapshot, saved)
     _check_same_class("optimizer", saved["class"], run.optimizer)
     if {n for n in snapshot.tensors if n.startswith("loose/")} != {
         f"loose/{n}" for n, _ in _optimizer_only_parameters(run)
@@ -389,30 +411,48 @@ def _check_optimizer(run: RunState, snapshot: Snapshot):
 # names of optimizers with the same rule and state
 _ADAM = ("Adam", "AdamW", "DeepSpeedCPUAdam", "FusedAdam")
 
-def _check_engine(run: RunState, engine: DeepSpeedModel, saved):
+def _kept_groups(engine: DeepSpeedModel, saved) -> list[int]:
+    "Return the indices of a snapshot's parameter groups that the engine has: those with parameters that it trains."
+    trained = {n for names in engine.parameter_names() for n in names}
+    return [i for i, group in enumerate(saved["groups"]) if trained.intersection(group["params"])]
+
+def _check_engine(run: RunState, engine: DeepSpeedModel, snapshot: Snapshot, saved):
     "Raise ValueError for a snapshot of another optimizer, or of other parameter groups."
     if not (saved["class"] in _ADAM and type(run.optimizer).__name__ in _ADAM):
         _check_same_class("optimizer", saved["class"], run.optimizer)
     # frozen parameters have no state
     trained = {n for names in engine.parameter_names() for n in names}
-    there = [[n for n in group["params"] if n in trained] for group in saved["groups"]]
-    if [set(names) for names in there if names] != [set(names) for names in engine.parameter_names()]:
+    there = [trained.intersection(saved["groups"][i]["params"]) for i in _kept_groups(engine, saved)]
+    if there != [set(names) for names in engine.parameter_names()]:
         raise ValueError("The snapshot is of a run whose optimizer has other parameter groups, or other parameters.")
+    if not has_flat_state(snapshot.tensors):
+        check_parameter_states(snapshot.tensors, engine.state().groups)
+
+def _shared_entries(
+    plain: dict,  # entries of the optimizer's state that are no tensors, of all parameters
+    names: set[str],  # of the parameters in a flat tensor
+) -> dict:
+    "Return the entries that the parameters of a flat tensor share."
+    by_key: dict[str, dict] = {}
+    for n, v in plain.items():
+        name, _, key = n.rpartition("/")
+        if name in names:
+            by_key.setdefault(key, {})[name] = v
+    return {
+        key: shared_state(key, values) if all(isinstance(v, (int, float)) for v in values.values()) else [*values.values()][0]
+        for key, values in by_key.items()
+    }
 
 def _restore_engine(run: RunState, engine: DeepSpeedModel, snapshot: Snapshot, saved):
     "Restore the state that an engine of DeepSpeed holds, from a part of it or from the states of the parameters."
-    groups = [g for g in saved["groups"] if g["params"]]
+    groups = [saved["groups"][i] for i in _kept_groups(engine, saved)]
     for group, values in zip(run.optimizer.param_groups, groups):
         params = group["params"]
         group.clear()
         group.update(copy.deepcopy(values) | {"params": params})
     zero = snapshot.values.get("zero")
     if zero is None:
-        firsts = [flat.places[0].name for flat in engine.state().groups]
-        plain = [
-            {n.removeprefix(f"{first}/"): v for n, v in saved["plain"].items() if n.startswith(f"{first}/")}
-            for first in firsts
-        ]
+        plain = [_shared_entries(saved["plain"], {place.name for place in flat.places}) for flat in engine.state().groups]
     else:
         plain = zero["plain"]
     engine.load(snapshot.tensors, copy.deepcopy(plain))
@@ -473,7 +513,8 @@ def _restore_optimizer_state(
         return t.to("cpu" if name in saved["on_cpu"] else p.device, copy=True)
     for name in (n.removeprefix("optimizer/") for n in tensors if n.startswith("optimizer/")):
         owner, key = name.rsplit("/", 1)
-        if name not in parts:
+        # the weights have been restored from it
+        if name not in parts and key != MASTER:
             optimizer.state[params[owner]][key] = copied(name, owner)
     for name, recipe in saved["apart"].items():
         owner, key = name.rsplit("/", 1)
@@ -490,6 +531,8 @@ def _capture_scheduler(run: RunState, tensors, values):
     values["lr_scheduler_class"] = None if run.lr_scheduler is None else type(run.lr_scheduler).__name__
 
 def _check_scheduler(run: RunState, snapshot: Snapshot):
+    # plan() has replaced a schedule that is made here, and restoring makes the other one again
+    if run.own_scheduler and (run.schedule_plan or snapshot.values.get("schedule_plan")): return
     _check_same_class("schedule", snapshot.values["lr_scheduler_class"], run.lr_scheduler)
 
 def _restore_scheduler(run: RunState, snapshot: Snapshot):
@@ -497,9 +540,19 @@ def _restore_scheduler(run: RunState, snapshot: Snapshot):
     if saved is None or run.lr_scheduler is None:
         run.discard("lr_scheduler")
         return
+    plan = snapshot.values.get("schedule_plan")
+    args = schedule_args(run.args, plan)
     total = snapshot.values["state"].max_steps
-    if run.own_scheduler and total != run.state.max_steps:
-        run.lr_scheduler = stretch_schedule(run.lr_scheduler, run.optimizer, run.args, total)
+    length = total - (plan["start"] if plan else 0)
+    if run.own_scheduler and type(run.lr_scheduler).__name__ != snapshot.values["lr_scheduler_class"]:
+        run.lr_scheduler = replace_schedule(run.lr_scheduler, run.optimizer, args, length)
+    elif run.own_scheduler and total != run.state.max_steps:
+        run.lr_scheduler = stretch_schedule(run.lr_scheduler, run.optimizer, args, length)
+    engine = _engine_of(run)
+    optimizer = snapshot.values["optimizer"]
+    if engine is not None and optimizer is not None:
+        # the engine has no groups without parameters
+        saved = select_groups(saved, _kept_groups(engine, optimizer), len(optimizer["groups"]))
     load_scheduler_state(run.lr_scheduler, saved, _same_groups(run, snapshot))
 
 def _same_groups(run: RunState, snapshot: Snapshot) -> list[int] | None:
@@ -507,7 +560,8 @@ def _same_groups(run: RunState, snapshot: Snapshot) -> list[int] | None:
     current group with its parameters, by default 0."""
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None: return None
-    if _engine_of(run) is not None: return list(range(len(saved["groups"])))
+    engine = _engine_of(run)
+    if engine is not None: return list(range(len(_kept_groups(engine, saved))))
     names = _parameter_names(run, named_weights(run))
     home = {names[id(p)]: i for i, g in enumerate(run.optimizer.param_groups) for p in g["params"]}
     return [next((home[n] for n in group["params"] if n in home), 0) for group in saved["groups"]]
@@ -517,8 +571,11 @@ def _capture_scaler(run: RunState, tensors, values):
     values["scaler"] = None if run.device is None or run.device.scaler is None else run.device.scaler.state_dict()
 def _restore_scaler(run: RunState, snapshot: Snapshot):
     if run.device is None or run.device.scaler is None or not snapshot.values["scaler"]: return
+    saved = snapshot.values["scaler"]
     run.device.reset_scaler()
-    run.device.scaler.load_state_dict(snapshot.values["scaler"])
+    own = run.device.scaler.state_dict()
+    # of a run with DeepSpeed, which has a scaler of its own
+    run.device.scaler.load_state_dict(own | torch_scale(saved, own["growth_interval"]) if "cur_scale" in saved else saved)
 
 # %% ../../nbs/06_engine/15_snapshot_fields.ipynb #9d884333
 def _capture_modes(run: RunState, tensors, values):

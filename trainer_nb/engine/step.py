@@ -21,6 +21,7 @@ from ..data.collate import map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
 from ..device.collectives import World, with_flags
 from ..device.sharding import clip_sharded_grad_norm, copy_into
+from ..device.unused_parameters import sparse_zeros
 from .loss import describe_output
 from .overrides import TrainerBase
 from .rollback import AdaptiveBackup, Backups, FetchBackup, FullBackup, UserBackup
@@ -31,6 +32,7 @@ from .run_state import RunState, add_tokens, count_step_tokens, run_modules
 from .signatures import positional_args
 from .snapshot_fields import named_weights
 from .user_state import report_lost
+from ..optim.fused_update import update_weights
 from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import is_metric_driven
 
@@ -232,31 +234,37 @@ def average_gradients(
     params: Sequence[torch.nn.Parameter],  # whose gradients the strategy does not average
     world: World,
 ) -> None:
-    "Average gradients over all processes, in one message for each dtype; one that no process has stays None."
+    """Average gradients over all processes, in one message for each dtype, and one more for each gradient that is
+    sparse in all processes that have it. One that no process has stays None."""
     groups: dict[tuple, list[torch.nn.Parameter]] = {}
     for p in params:
-        if not p.requires_grad: continue
-        # a sparse one is not part of a message
-        key = id(p) if p.grad is not None and p.grad.is_sparse else None
-        groups.setdefault((p.dtype, p.device, key), []).append(p)
-    for (*_, is_alone), some in groups.items():
-        if is_alone is not None:
-            some[0].grad = cast(torch.Tensor, world.all_reduce_mean(cast(torch.Tensor, some[0].grad)))
-            continue
-        missing = [i for i, p in enumerate(some) if p.grad is None]
+        if p.requires_grad:
+            groups.setdefault((p.dtype, p.device), []).append(p)
+    for some in groups.values():
+        own = [p.grad for p in some]
+        missing = [i for i, grad in enumerate(own) if grad is None]
+        sparse = [i for i, grad in enumerate(own) if grad is not None and grad.is_sparse]
         has_gradient = some[0].new_ones(len(some))
+        has_sparse = some[0].new_zeros(len(some))
         for i in missing:
             has_gradient[i] = 0
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in some]
-        message = cast(torch.Tensor, world.all_reduce_mean(torch.cat([*(g.reshape(-1) for g in grads), has_gradient])))
-        *means, used = message.split([*(p.numel() for p in some), len(some)])
+        for i in sparse:
+            has_sparse[i] = 1
+        # the message is the same in all processes, whatever gradients they have
+        grads = [torch.zeros_like(p) if grad is None else grad.to_dense() for p, grad in zip(some, own)]
+        parts = [*(g.reshape(-1) for g in grads), has_gradient, has_sparse]
+        message = cast(torch.Tensor, world.all_reduce_mean(torch.cat(parts)))
+        *means, used, sparsely = message.split([part.numel() for part in parts])
         for p, mean in zip(some, means):
             p.grad = mean.view_as(p)
-        if not missing: continue
-        # with one process they have no gradient, and the optimizer skips them
-        for p, share in zip(some, used.tolist()):
+        # where all are dense, those of the other processes are not all sparse either
+        if not missing and not sparse: continue
+        for p, grad, share, sparse_share in zip(some, own, used.tolist(), sparsely.tolist()):
             if not share:
+                # with one process it has no gradient, and the optimizer skips it
                 p.grad = None
+            elif share == sparse_share:
+                p.grad = cast(torch.Tensor, world.all_reduce_mean(sparse_zeros(p) if grad is None else grad))
 
 def should_sync_gradients(step: Step) -> bool:
     "Return whether gradients are averaged with this micro-batch: the last one, unless the settings request each."
@@ -325,7 +333,9 @@ def clip_sharded_gradients(
     world = run.device.world
     unused = run.device.unused_parameters(run.params)
     message = with_flags(world.as_tensor(loss), unused, len(run.params))
-    norm, sums = clip_sharded_grad_norm(params, run.args.max_grad_norm, world, message)
+    # those of a loss may be sparse, and such a gradient has no norm in torch
+    dense = [sparse_rows_param(p) for p in params]
+    norm, sums = clip_sharded_grad_norm(dense, run.args.max_grad_norm, world, message)
     if unused:
         # with one process these have no gradient, and the optimizer skips them
         for p, count in zip(run.params, sums[1:].tolist()):
@@ -358,7 +368,9 @@ def clip_dense_gradients(
         return torch.nn.utils.get_total_norm(grads)
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
     if limit > 0:
-        torch._foreach_mul_(grads, torch.clamp(limit / (norm + 1e-6), max=1.0))
+        # limit / (norm + 1e-6), as a tensor computes it
+        factor = (norm + 1e-6).reciprocal() * limit
+        torch._foreach_mul_(grads, torch.clamp(factor, max=1.0))
     return norm
 
 def sparse_rows_param(p: torch.Tensor) -> torch.Tensor:
@@ -426,7 +438,7 @@ def optimizer_step(run: RunState) -> bool:
     scaler = run.device.scaler
     if run.device.engine is not None: return run.device.engine.step()
     if scaler is None:
-        run.optimizer.step()
+        update_weights(run.optimizer)
         return False
     # a fused optimizer checks for overflows on the device: no synchronization needed
     on_device = getattr(run.optimizer, "_step_supports_amp_scaling", False)
@@ -606,7 +618,7 @@ def take_step(
     step = Step(learner, committed)
     try:
         run.phase = "step"
-        # its end is safe from interrupts, so none can strike between the error and the rollback
+        # none can strike between an error and the rollback
         with run.interrupts.opened():
             if not step.begin():
                 run.phase = "idle"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-import secrets
+import os
 import weakref
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +37,7 @@ class OwnerRecord:
     identity: str
     first: dict[str, Any]
 
-_PROCESS_TOKEN = secrets.token_hex(8)
+_PROCESS_TOKEN = os.urandom(8).hex()
 _OWNER_NUMBERS = itertools.count()
 # by the id of the object
 _OWNER_RECORDS: dict[int, OwnerRecord] = {}

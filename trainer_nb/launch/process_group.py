@@ -362,8 +362,9 @@ class ProcessGroup:
         if self.plan.cluster is None: return StopBarrier(Path(make_scratch_folder()) / "stop", n)
         return GateBarrier(
             n,
-            lambda rank: self.call_out_of_band(rank, close_gate, timeout=30),
-            lambda rank, step: self.call_out_of_band(rank, open_gate, step),
+            lambda rank, *arguments: self.call_out_of_band(rank, close_gate, *arguments, timeout=30),
+            lambda rank, *arguments: self.call_out_of_band(rank, open_gate, *arguments),
+            lambda rank: self.pool is not None and not self.pool.workers[rank].is_disconnected,
         )
 
     def _remove_barrier(self):

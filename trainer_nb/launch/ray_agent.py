@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection, Listener
 from typing import Any
 
 # %% auto #0
-__all__ = ['installed_version', 'interface_of', 'NodeAgent']
+__all__ = ['installed_version', 'interface_of', 'node_worker_main', 'NodeAgent']
 
 # %% ../../nbs/11_launch/07_ray_agent.ipynb #63b89d51
 def installed_version(
@@ -63,6 +63,14 @@ def interface_of(address: str) -> str:
     return ""
 
 # %% ../../nbs/11_launch/07_ray_agent.ipynb #51cfe8f8
+def node_worker_main(settings: dict[str, Any]):
+    "Run the main function of a worker on a node, whose GPUs may need other variables than those of the notebook."
+    if "CUDA_VISIBLE_DEVICES" in os.environ and not os.environ.get("ACCELERATE_USE_CPU"):
+        from trainer_nb.launch.launchers import disable_unsupported_links
+        disable_unsupported_links()
+    from trainer_nb.launch.worker import worker_main
+    worker_main(settings)
+
 class NodeAgent:
     "Start a worker process on a node, and forward messages between it and the notebook; becomes an actor."
     def __init__(self):
@@ -200,8 +208,8 @@ class NodeAgent:
     def _run(self, settings: dict[str, Any], environment: dict[str, str], directory: str):
         "Start the worker process, and wait for its end."
         program = (
-            "import pickle, sys; from trainer_nb.launch.worker import worker_main;"
-            " worker_main(pickle.load(sys.stdin.buffer))"
+            "import pickle, sys; from trainer_nb.launch.ray_agent import node_worker_main;"
+            " node_worker_main(pickle.load(sys.stdin.buffer))"
         )
         with open(self.stderr_path, "ab") as stderr:
             self.process = subprocess.Popen(

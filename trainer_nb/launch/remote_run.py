@@ -14,12 +14,13 @@ from typing import Any
 from ..core.callbacks import TrainerCallback, close_callbacks
 from ..core.errors import InvalidOperation, warn
 from ..core.records import Record
+from ..device.collectives import SINGLE_PROCESS
 from ..diagnostics.watch import unwatch, watch
 from ..engine.loop import StepLimit, StopCondition, check_not_in_step, raise_if_interrupted
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import own_run_name, record_act
 from ..engine.snapshot_tensors import Snapshot
-from ..engine.snapshot import capture_snapshot
+from ..engine.snapshot import capture_snapshot, gather_snapshot
 from .learner_parts import RunTransfer, learner_parts, release_local_run, restore_local_run
 from .outcomes import find_root_failure
 from .process_group import HistoryMirror, LaunchPlan, ProcessDied, ProcessGroup, ProcessTable
@@ -33,17 +34,20 @@ from ..state.restore import get_named_snapshot
 
 # %% auto #0
 __all__ = ['READ_ONLY_VERBS', 'REMOTE_VERBS', 'LOCAL_VERBS', 'VERBS_WHEN_CORRUPTED', 'UNSUPPORTED_VERBS', 'MIRRORED_VERBS',
-           'CLOSE_SNAPSHOT', 'store_named_snapshot', 'store_local_settings', 'pop_remote_callback',
+           'CLOSE_SNAPSHOT', 'whole_snapshot', 'store_named_snapshot', 'store_local_settings', 'pop_remote_callback',
            'to_absolute_folder', 'RestartPolicy', 'RemoteRun', 'end_processes']
 
 # %% ../../nbs/11_launch/17_remote_run.ipynb #6714b64f
 READ_ONLY_VERBS = frozenset(
-    "evaluate predict evaluation_loop inspect lr_find top_losses confusion show_batch summary".split()
+    (
+        "evaluate predict predict_one evaluation_loop inspect lr_find top_losses confusion show_batch show_results summary"
+        " _schedule_ahead"
+    ).split()
 )
 REMOTE_VERBS = READ_ONLY_VERBS | frozenset(
     (
         "set freeze unfreeze rewind reset watch unwatch _save_model save_checkpoint load_checkpoint log add_callback"
-        " pop_callback snapshot restore _begin_again _end_here"
+        " pop_callback snapshot restore plan _begin_again _end_here"
     ).split()
 )
 # and restore(), of a snapshot of an earlier run
@@ -58,6 +62,10 @@ UNSUPPORTED_VERBS = {
 }
 
 # %% ../../nbs/11_launch/17_remote_run.ipynb #049af598
+def whole_snapshot(snapshot: Snapshot | None) -> Snapshot | None:
+    "Return a snapshot of the kernel's process in a form that other processes can restore: without DeepSpeed's flat tensors."
+    return None if snapshot is None else gather_snapshot(snapshot, SINGLE_PROCESS)
+
 def store_named_snapshot(learner: TrainerBase, snapshot: Snapshot, name: str | None = None):
     "Keep a snapshot that has a name."
     if name is not None:
@@ -165,7 +173,7 @@ class RemoteRun:
         run.num_processes = self.num_processes
         transfer = RunTransfer(None, None)
         if run.wrapped_model is not None:
-            transfer = RunTransfer(capture_snapshot(run), run.initial_snapshot)
+            transfer = RunTransfer(whole_snapshot(capture_snapshot(run)), whole_snapshot(run.initial_snapshot))
         if run.args.output_dir not in (None, run.unwritable_dir) and run.history.path is None:
             run.history.open_log(run.args.output_dir, own_run_name(run))
         close_callbacks(run)
@@ -295,6 +303,8 @@ class RemoteRun:
             kwargs = {key: to_absolute_folder(value) for key, value in kwargs.items()}
         if name == "restore" and args and not isinstance(args[0], Snapshot):
             args = (get_named_snapshot(learner, args[0]),)
+        if name == "restore" and args:
+            args = (whole_snapshot(args[0]),)
         is_of_other_run = name == "restore" and bool(args) and args[0].values["run"] != learner.history.run_id
         if name in LOCAL_VERBS or is_of_other_run: return self.run_locally(learner, name, args, kwargs)
         with run.interrupts:

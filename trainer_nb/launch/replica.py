@@ -392,7 +392,10 @@ def run_until_limit(
         # first: each boundary has to be recorded
         stop = replica.stop_barrier.should_stop(rank, record.step)
         return limit.reached(learner.run_state, record) or stop
-    run_until(learner, verb, until)
+    try:
+        run_until(learner, verb, until)
+    finally:
+        replica.stop_barrier.end()
     if learner.run_state.finished:
         wait_for_save(learner.run_state)
     return make_result(replica)
@@ -457,16 +460,20 @@ def ping(replica: Replica) -> bool:
     "Return True: the process can be reached."
     return True
 
-def close_gate(replica: Replica) -> int:
+def close_gate(
+    replica: Replica,
+    request: int,  # its number
+) -> int:
     "Make this process wait at its next boundary; return the last one."
-    return replica.stop_barrier.close_gate()
+    return replica.stop_barrier.close_gate(request)
 
 def open_gate(
     replica: Replica,
+    request: int,  # its number
     last_step: int,  # the step to stop after
-):
-    "Let this process continue up to a step."
-    replica.stop_barrier.open_gate(last_step)
+) -> bool:
+    "Let this process continue up to a step; return True."
+    return replica.stop_barrier.open_gate(request, last_step)
 
 def confirm_flush(
     replica: Replica,

@@ -12,13 +12,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 # %% auto #0
-__all__ = ['NEVER_STEP', 'StopBarrier', 'BoundaryGate', 'GateBarrier']
+__all__ = ['NEVER_STEP', 'MAX_ATTEMPTS', 'StopBarrier', 'BoundaryGate', 'GateBarrier']
 
 # %% ../../nbs/11_launch/11_stop_barrier.ipynb #f998b1aa
 # a step that is never reached
 NEVER_STEP = (1 << 63) - 1
+# number of times that a process which does not answer in time is called
+MAX_ATTEMPTS = 10
 
 class StopBarrier:
     "Share the step after which several processes stop."
@@ -54,6 +57,9 @@ class StopBarrier:
             if self._get(0) == NEVER_STEP:
                 self._set(0, 1 + max(self.boundaries()))
             return self._get(0)
+
+    def end(self):
+        "Do nothing: the boundary is needed until the kernel records the next one."
 
     def start_from(self, step: int):
         "Clear the request before the processes start from the boundary after a step."
@@ -92,7 +98,10 @@ class StopBarrier:
 class BoundaryGate:
     "Let a process stop after a step that the kernel names while the process waits at a boundary."
     def __init__(self):
+        # -1: no command trains
         self.step = -1
+        # the number of the last request that was answered, and the step to stop after
+        self.request = 0
         self.last_step = NEVER_STEP
         self.is_closed = False
         self._changed = threading.Condition()
@@ -113,21 +122,33 @@ class BoundaryGate:
         with self._changed:
             self.step = step
 
-    def close_gate(self) -> int:
-        "Make the process wait at its next boundary, and return the last one."
+    def end(self):
+        "Record that no command trains; its boundaries do not count for the next one."
         with self._changed:
-            self.is_closed = True
+            self.step = -1
+
+    def close_gate(
+        self,
+        request: int,  # its number; one that was answered already closes nothing
+    ) -> int:
+        "Make the process wait at its next boundary, and return the last one; -1 if no command trains."
+        with self._changed:
+            self.is_closed = self.is_closed or request > self.request
             return self.step
 
     def open_gate(
         self,
+        request: int,  # its number
         last_step: int,  # the step to stop after
-    ):
-        "Let the process continue up to a step."
+    ) -> bool:
+        "Let the process continue up to a step, and return True; an older request changes nothing."
         with self._changed:
-            self.last_step = last_step
-            self.is_closed = False
-            self._changed.notify_all()
+            if request >= self.request:
+                self.request = request
+                self.last_step = last_step
+                self.is_closed = False
+                self._changed.notify_all()
+            return True
 
 class GateBarrier:
     "Stop processes after the same step by closing their gates; the kernel's side."
@@ -136,13 +157,18 @@ class GateBarrier:
     def __init__(
         self,
         num_processes: int,
-        close_gate: Callable[[int], int | None],  # of a rank; None if it does not answer
-        open_gate: Callable[[int, int], None],  # of a rank, with the step to stop after
+        close_gate: Callable[[int, int], int | None],  # of a rank, with the request; None if it does not answer in time
+        # of a rank, with the request and the step to stop after; None if it does not answer in time
+        open_gate: Callable[[int, int, int], bool | None],
+        is_connected: Callable[[int], bool] = lambda rank: True,  # of a rank; False: no answer will come
     ):
         self.num_processes = num_processes
         self.close_gate = close_gate
         self.open_gate = open_gate
+        self.is_connected = is_connected
         self._thread: threading.Thread | None = None
+        self._request = 0
+        self._start = -1
 
     def request_stop(self):
         "Make all processes stop at the next boundary that none of them has reached; return at once."
@@ -152,17 +178,28 @@ class GateBarrier:
 
     def start_from(self, step: int):
         "Clear the request before the processes start from the boundary after a step."
+        self._start = step
         if self._thread is None: return
         self._thread.join()
         self._thread = None
-        for rank in range(self.num_processes):
-            self.open_gate(rank, NEVER_STEP)
+        self._open_all(NEVER_STEP)
 
     def close(self):
         "Do nothing: there is no file."
 
     def _stop(self):
-        steps = [self.close_gate(rank) for rank in range(self.num_processes)]
-        last_step = 1 + max((step for step in steps if step is not None), default=-1)
+        self._request += 1
+        steps = [self._repeat(rank, self.close_gate, self._request) for rank in range(self.num_processes)]
+        # a process that has not begun its command yet starts from the given boundary
+        self._open_all(1 + max([self._start, *(step for step in steps if step is not None)]))
+
+    def _open_all(self, last_step: int):
         for rank in range(self.num_processes):
-            self.open_gate(rank, last_step)
+            self._repeat(rank, self.open_gate, self._request, last_step)
+
+    def _repeat(self, rank: int, function: Callable[..., Any], *arguments: int) -> Any:
+        # a process that stayed closed would wait forever, and one that was not counted would stop after another step
+        for _ in range(MAX_ATTEMPTS):
+            answer = function(rank, *arguments)
+            if answer is not None or not self.is_connected(rank): return answer
+        return None

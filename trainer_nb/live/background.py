@@ -146,6 +146,9 @@ HANDLE_HINTS = {
     **dict.fromkeys(("cancel", "kill", "terminate", "close"), "handle.stop() ends the run, and handle.pause() pauses it"),
     **dict.fromkeys(("is_alive", "running", "done"), "handle.training is True while it trains, and handle.status the words for it"),
     "history": "learn.history has all steps",
+    "rewind": "learn.rewind(n) goes back n steps, after handle.pause()",
+    "restore": "learn.restore(snapshot) goes back, after handle.pause()",
+    "branch": "learn.branch() continues from here as another run, after handle.pause()",
 }
 
 class BackgroundRun:
@@ -285,7 +288,7 @@ def current_error(run: RunState) -> BaseException | None:
 
 def describe_background(handle: BackgroundRun, run: RunState) -> str:
     "Return the status of a background run as text."
-    name = type(run.model).__name__ if run.model is not None else "no model yet"
+    name = run.args.run_name or (type(run.model).__name__ if run.model is not None else "no model yet")
     error = current_error(run)
     if error is not None: return f"{name}, failed {describe_position(run)} with {type(error).__name__}: {error}"
     if handle.training: return f"{name}, training {describe_position(run)}"

@@ -17,15 +17,16 @@ from ..core.records import ACT_FORMATTERS, TIMING_SUFFIXES
 from ..core.history import History, read_history
 from ..diagnostics.watch import WatchReport, heatmap_panel, watched_names
 from ..display.charts import Chart
-from ..display.panels import LineSeries, Marker, Panel, centered_moving_average
+from ..display.panels import LineSeries, Marker, Panel, centered_moving_average, suits_log_axis
 from ..display.tables import format_setting, format_value
 from ..engine.overrides import local_model
 
 # %% auto #0
 __all__ = ['QUANTITIES', 'BLOCK_COLUMNS', 'X_AXES', 'PLOTTED_COLUMNS', 'MIN_SMOOTHED_STEPS', 'MAX_METRIC_POINTS',
-           'EVALUATION_COLOR', 'OTHER_COLORS', 'block_values', 'make_blocks', 'merge_pairs', 'BlockSeries',
-           'abandoned_blocks', 'x_positions', 'metric_values', 'numeric_metric_names', 'is_metric', 'column_lines',
-           'smoothed_lines', 'metric_series', 'act_markers', 'resolve_plot_names', 'plotted_lines', 'quantity_title',
+           'MAX_MARK_CHARS', 'EVALUATION_COLOR', 'OTHER_COLORS', 'block_values', 'make_blocks', 'merge_pairs',
+           'BlockSeries', 'discarded_mask', 'abandoned_blocks', 'replay_progress', 'x_positions', 'metric_values',
+           'numeric_metric_names', 'is_metric', 'column_lines', 'discarded_rows', 'smoothed_lines', 'branch_event',
+           'branch_start', 'metric_series', 'act_markers', 'resolve_plot_names', 'plotted_lines', 'quantity_title',
            'history_panel', 'as_history', 'run_label', 'learner_name', 'run_labels', 'run_colors', 'plot_histories']
 
 # %% ../../nbs/10_live/06_curves.ipynb #97e96b28
@@ -146,16 +147,34 @@ class BlockSeries:
         self.generation += 1
 
 # %% ../../nbs/10_live/06_curves.ipynb #423c8667
+def discarded_mask(
+    steps: np.ndarray,
+    losses: np.ndarray,
+    abandoned: np.ndarray,  # bool
+) -> np.ndarray:
+    """Return the abandoned rows as an array of bool, without those whose steps were replayed with the same loss;
+    the last of these, where the lines separate, is included."""
+    # the steps of the rows that count increase
+    counted = np.flatnonzero(~abandoned)
+    if not len(counted): return abandoned.copy()
+    twin = counted[np.minimum(np.searchsorted(steps[counted], steps), len(counted) - 1)]
+    replayed = (steps[twin] == steps) & (losses[twin] == losses)
+    discarded = abandoned & ~replayed
+    discarded[:-1] |= abandoned[:-1] & discarded[1:]
+    return discarded
+
 def abandoned_blocks(
     history: History,
     most: int = 1000,  # approximate number of blocks
 ) -> np.ndarray:
-    "Return the blocks of the abandoned rows, with a row of nan between two pieces."
+    "Return the blocks of the discarded rows, with a row of nan between two pieces."
     whole = history.rows.whole()
     with history.rows.lock:
-        rows = np.flatnonzero(history.rows.columns.view("abandoned")[:whole])
+        names = ("step", "loss", "abandoned")
+        steps, losses, abandoned = (history.rows.columns.view(name)[:whole] for name in names)
+        rows = np.flatnonzero(discarded_mask(steps, losses, abandoned == 1)) if abandoned.any() else np.empty(0, int)
         if not len(rows): return np.empty((0, BLOCK_COLUMNS), np.float32)
-        steps = history.rows.columns.view("step")[:whole][rows]
+        steps = steps[rows]
     # a piece ends where a row is missing, or where the step decreases
     ends = np.flatnonzero((np.diff(rows) != 1) | (np.diff(steps) < 0)) + 1
     pieces = np.split(rows, ends)[-most // 4:]
@@ -165,6 +184,14 @@ def abandoned_blocks(
     for piece in pieces:
         parts += [make_blocks(*block_values(history.rows, piece), width), gap]
     return np.concatenate(parts[:-1])
+
+def replay_progress(history: History) -> tuple[int, int]:
+    "Return the number of returns to an earlier step, and the newest step, at most the last abandoned one."
+    whole = history.rows.whole()
+    if not history.abandons or not whole: return 0, 0
+    with history.rows.lock:
+        steps, abandoned = (history.rows.columns.view(name)[:whole] for name in ("step", "abandoned"))
+        return len(history.abandons), int(min(steps[-1], np.max(steps, where=abandoned == 1, initial=0)))
 
 # %% ../../nbs/10_live/06_curves.ipynb #9486bb2d
 # the column of the history, and its factor
@@ -217,8 +244,9 @@ def column_lines(
     color: int = 0,
     label: str = "",
     is_single: bool = True,   # there is no other run in the chart
+    start: int = 0,           # first step to draw
 ) -> list[LineSeries]:
-    "Return the lines of a column: its values, their running mean, and the abandoned steps."
+    "Return the lines of a column: its values, their running mean, and, of the main run, the abandoned steps."
     positions = x_positions(history, x)
     values = history.column(name).astype(float)
     abandoned = history.column("abandoned") == 1
@@ -226,11 +254,23 @@ def column_lines(
     kept = values[~abandoned]
     if name == "learning_rate" or len(values) <= MIN_SMOOTHED_STEPS:
         smooth = 0
-    lines = smoothed_lines(kept_x, kept, name, smooth, color, label, is_single)
-    if is_single and abandoned.any():
-        # nan leaves gaps where the run was not abandoned
-        lines.append(LineSeries(positions, np.where(abandoned, values, np.nan), "discarded", None, "dashed"))
+    is_drawn = history.column("step")[~abandoned] >= start
+    lines = [
+        line._replace(x=np.asarray(line.x)[is_drawn], y=np.asarray(line.y)[is_drawn])
+        for line in smoothed_lines(kept_x, kept, name, smooth, color, label, is_single)
+    ]
+    if color == 0 and (discarded := discarded_rows(history)).any():
+        # nan leaves gaps where nothing was discarded
+        left = np.where(discarded, values, np.nan)
+        if not is_single:
+            left = np.where(discarded, centered_moving_average(left, smooth), np.nan)
+        lines.append(LineSeries(positions, left, "discarded", None, "dashed"))
     return lines
+
+def discarded_rows(history: History) -> np.ndarray:
+    "Return the rows of a history that were discarded, as `discarded_mask` does."
+    steps, losses, abandoned = (history.column(name) for name in ("step", "loss", "abandoned"))
+    return discarded_mask(steps, losses, abandoned == 1)
 
 def smoothed_lines(
     x: np.ndarray,
@@ -246,6 +286,19 @@ def smoothed_lines(
     mean = LineSeries(x, centered_moving_average(values, smooth), label or "running mean", color)
     return [LineSeries(x, values, "each step", color, "faint"), mean] if is_single else [mean]
 
+def branch_event(history: History, run: str) -> int | None:
+    "Return the index of the event with which a branch began; None without one."
+    return next((i for i, e in enumerate(history.events) if e["kind"] == "branch" and e["data"].get("into") == run), None)
+
+def branch_start(
+    history: History,
+    histories: list[History],  # of the chart
+) -> int:
+    "Return the step at which a branch leaves a run of the same chart; 0 for any other run."
+    if history.parent not in [other.run_id for other in histories]: return 0
+    index = branch_event(history, history.run_id)
+    return 0 if index is None else history.events[index]["step"]
+
 def metric_series(
     history: History,
     name: str,
@@ -254,21 +307,28 @@ def metric_series(
     label: str = "",
     smooth: float = 0.0,      # weight of the running mean of values that were logged at many steps
     is_single: bool = False,  # there is no other run in the chart
+    start: int = 0,           # first step to draw
 ) -> list[LineSeries]:
     "Return a metric as points with the line through them; one with very many values as a column is drawn."
     rows, values = metric_values(history, name)
-    if not rows: return []
+    steps = history.column("step")
+    drawn = [i for i, row in enumerate(rows) if steps[row] >= start]
+    if not drawn: return []
+    rows, values = rows[drawn[0]:], values[drawn[0]:]
     positions = x_positions(history, x)[rows]
     if len(rows) > MAX_METRIC_POINTS:
         return smoothed_lines(positions, np.array(values), name, smooth, color, label, is_single)
     return [LineSeries(positions, values, label or name, color), LineSeries(positions, values, "", color, "points")]
+
+# characters of the label of a mark
+MAX_MARK_CHARS = 36
 
 def act_markers(
     history: History,
     x: str,          # one of X_AXES
     most: int = 10,  # of very many, the last ones
 ) -> list[Marker]:
-    "Return the changes made by hand as marks."
+    "Return the changes made by hand as marks; changes at the same step share a mark if the label has room for them."
     steps = history.column("step")
     positions = x_positions(history, x)
     def position(step: int) -> float:
@@ -276,11 +336,20 @@ def act_markers(
         if step < steps[0]: return float(positions[0])
         return float(positions[np.flatnonzero(steps <= step)[-1]])
     def text(event: dict) -> str:
+        # the journal has the details of these
+        if event["kind"] in ("launch", "close", "restart"): return event["kind"]
         data = {k: v for k, v in event["data"].items() if k != "by"}
-        return f"{event['kind']} {ACT_FORMATTERS[event['kind']](data)}"
+        return f"{event['kind']} {ACT_FORMATTERS[event['kind']](data)}".strip()
     kinds = set(ACT_FORMATTERS) - {"checkpoint", "load_best"}
     events = [event for event in history.events if event["kind"] in kinds and not event["abandoned"]]
-    return [Marker(position(event["step"]), format_value(text(event), 28)) for event in events[-most:]]
+    marks: list[tuple[int, str]] = []
+    for event in events[-most:]:
+        step, word = event["step"], text(event)
+        if marks and marks[-1][0] == step and len(joined := f"{marks[-1][1]}, {word}") <= MAX_MARK_CHARS:
+            marks[-1] = step, joined
+        else:
+            marks.append((step, word))
+    return [Marker(position(step), format_value(word, MAX_MARK_CHARS)) for step, word in marks]
 
 # %% ../../nbs/10_live/06_curves.ipynb #a365e9f3
 def resolve_plot_names(
@@ -315,18 +384,20 @@ def plotted_lines(
     is_single = len(histories) == 1
     colors = run_colors([history.run_id for history in histories])
     lines = []
-    for history, label, color in zip(histories, labels, colors):
+    starts = [branch_start(history, histories) for history in histories]
+    for history, label, color, start in zip(histories, labels, colors, starts):
         label = "" if is_single else label
         if name in PLOTTED_COLUMNS:
-            lines += column_lines(history, name, x, smooth, color, label, is_single)
+            lines += column_lines(history, name, x, smooth, color, label, is_single, start)
         else:
-            lines += metric_series(history, name, x, color or EVALUATION_COLOR, label, smooth, is_single)
+            lines += metric_series(history, name, x, color or EVALUATION_COLOR, label, smooth, is_single, start)
     if name != "loss": return lines
-    for history, label, color in zip(histories, labels, colors):
+    for history, label, color, start in zip(histories, labels, colors, starts):
         for metric in numeric_metric_names(history):
             if metric.endswith("loss"):
                 lines += metric_series(
-                    history, metric, x, color or EVALUATION_COLOR, metric if is_single else f"{label}, {metric}", smooth
+                    history, metric, x, color or EVALUATION_COLOR, metric if is_single else f"{label}, {metric}", smooth,
+                    start=start,
                 )
     return lines
 
@@ -341,7 +412,7 @@ def history_panel(
     labels: list[str],
     x: str,
     smooth: float,
-    log: Sequence[str],  # names whose axis is logarithmic
+    log: Sequence[str] | None,  # names whose axis is logarithmic; None: chosen by the values
 ) -> Panel | None:
     "Return the panel of one name; None without data."
     is_metric = any(name in numeric_metric_names(history) for history in histories)
@@ -350,7 +421,9 @@ def history_panel(
         return heatmap_panel(WatchReport(watched[0]), name) if watched else None
     lines = plotted_lines(name, histories, labels, x, smooth)
     if not any(np.isfinite(np.asarray(line.y, float)).any() for line in lines): return None
-    return Panel(quantity_title(name), lines, x="minutes" if x == "time" else x, ylog=name in log)
+    is_log = suits_log_axis([line.y for line in lines]) if log is None else name in log
+    title = quantity_title(name) + (" (log)" if is_log else "")
+    return Panel(title, lines, x="minutes" if x == "time" else x, ylog=is_log)
 
 def as_history(
     source: Any,  # a learner, a history, or the path of a log
@@ -413,7 +486,8 @@ def plot_histories(
     what: Sequence[str] = (),            # names; default: the most informative ones
     x: str = "step",                     # or "epoch", "time" (minutes)
     smooth: float = 0.9,                 # weight of the running mean; 0 leaves the values unchanged
-    log: bool | str | Sequence[str] = () # names whose axis is logarithmic; True for all
+    # names whose axis is logarithmic; True for all, False for none, () for those that a linear one would not show
+    log: bool | str | Sequence[str] = ()
 ) -> Chart:
     "Return the history of runs as a chart. Raise ValueError for unknown names."
     histories = [as_history(source) for source in sources]
@@ -427,7 +501,8 @@ def plot_histories(
     # raises ValueError for an invalid weight
     centered_moving_average([], smooth)
     labels = run_labels(sources, histories)
-    panels = [history_panel(name, histories, labels, x, smooth, log_names) for name in names]
+    chosen = log_names if log_names or log is False else None
+    panels = [history_panel(name, histories, labels, x, smooth, chosen) for name in names]
     panels = [panel for panel in panels if panel is not None]
     if not panels: return Chart([], ["There is nothing to draw yet: the run has done no step."])
     if len(histories) == 1 and panels[0].of(LineSeries):

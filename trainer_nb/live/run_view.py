@@ -284,7 +284,9 @@ def evaluation_table(
 ) -> dict[str, Any]:
     "Return the last evaluations as a table of texts."
     table = history.evaluations().together()
-    rows = [{k: v for k, v in row.items() if k != "samples"} for row in map(table._cells, table)]
+    cells = [{k: v for k, v in row.items() if k != "samples"} for row in map(table._cells, table)]
+    # evaluating again at the same step gives the same row
+    rows = [row for before, row in zip([None, *cells], cells) if row != before]
     columns = list(dict.fromkeys(k for row in rows for k in row))
     return {
         "columns": [format_value(k, MAX_NAME_CHARS) for k in columns],

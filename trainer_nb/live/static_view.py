@@ -9,18 +9,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..display.panels import Heatmap, LineSeries, Marker, Panel, centered_moving_average, downsample, panel_to_text
+from ..display.panels import Heatmap, LineSeries, Marker, Panel, centered_moving_average, downsample, panel_to_text, suits_log_axis
 from ..display.pictures import picture_html
 from ..display.tables import escape_html, format_value, html_table, text_table
 from .curves import EVALUATION_COLOR, MAX_METRIC_POINTS, QUANTITIES, BlockSeries, abandoned_blocks
-from .curves import quantity_title, run_colors
+from .curves import branch_start, quantity_title, run_colors
 from .run_view import format_clock
 from .view_model import RunCurve, ViewModel
 
 # %% auto #0
 __all__ = ['MAX_LINE_POINTS', 'MAX_LINES', 'MAX_TABLE_COLUMNS', 'quantity_lines', 'view_metric_lines', 'abandoned_lines',
-           'quantity_panel', 'layer_panels', 'view_panels', 'headline_lines', 'evaluation_rows', 'still_html',
-           'still_text', 'still_bundle']
+           'quantity_panel', 'line_panel', 'layer_panels', 'view_panels', 'headline_lines', 'evaluation_rows',
+           'still_html', 'still_text', 'still_bundle']
 
 # %% ../../nbs/10_live/10_static_view.ipynb #209ef005
 # points of a line; lines in a panel; columns of the table: a picture must be small
@@ -34,16 +34,18 @@ def quantity_lines(
     color: int,
     label: str = "",                # of the run, if there are several
     points: int = MAX_LINE_POINTS,  # of a line
+    start: int = 0,                 # first step to draw
 ) -> list[LineSeries]:
     "Return the lines of one quantity of a run: lows and highs faintly, and the running mean."
     column = 3 + 3 * QUANTITIES.index(quantity)
     table = blocks.table
     if not len(table) or not np.isfinite(table[:, column]).any(): return []
-    steps = table[:, 0]
+    is_drawn = table[:, 0] >= start
+    steps = table[is_drawn, 0]
     means = table[:, column + 2]
     if quantity == "learning_rate":
-        return [LineSeries(*downsample(steps, means, points), label or quantity, color)]
-    smooth = centered_moving_average(means, width=blocks.width)
+        return [LineSeries(*downsample(steps, means[is_drawn], points), label or quantity, color)]
+    smooth = centered_moving_average(means, width=blocks.width)[is_drawn]
     line = LineSeries(*downsample(steps, smooth, points), label or "running mean", color)
     if label: return [line]
     lows_and_highs = table[:, [column, column + 1]].reshape(-1)
@@ -57,9 +59,12 @@ def view_metric_lines(
     "Return the lines of the metrics of all runs, by name."
     lines: dict[str, list[LineSeries]] = {}
     is_single = len(view_model.curves) == 1
-    colors = run_colors([curve.history.run_id for curve in view_model.curves])
+    histories = [curve.history for curve in view_model.curves]
+    colors = run_colors([history.run_id for history in histories])
     for curve, run_color in zip(view_model.curves, colors):
+        start = branch_start(curve.history, histories)
         for name, values in view_model.sent.get("metrics", {}).get(curve.history.run_id, {}).items():
+            values = [v for v in values if v[0] >= start]
             if not values or not is_wanted(name): continue
             x, y = downsample([v[0] for v in values], [np.nan if v[3] is None else v[3] for v in values], points)
             color = run_color or EVALUATION_COLOR
@@ -70,12 +75,18 @@ def view_metric_lines(
     return lines
 
 # %% ../../nbs/10_live/10_static_view.ipynb #03346e75
-def abandoned_lines(curve: RunCurve, quantity: str) -> list[LineSeries]:
+def abandoned_lines(
+    curve: RunCurve,
+    quantity: str,
+    smoothed: bool = False,  # as the lines of several runs are
+) -> list[LineSeries]:
     "Return the abandoned steps of one quantity."
     if quantity not in ("loss", "learning_rate") or not len(curve.history.abandons): return []
     table = abandoned_blocks(curve.history, MAX_LINE_POINTS)
-    column = 5 + 3 * QUANTITIES.index(quantity)
-    return [LineSeries(table[:, 0], table[:, column], "discarded", None, "dashed")] if len(table) else []
+    values = table[:, 5 + 3 * QUANTITIES.index(quantity)]
+    if smoothed and quantity != "learning_rate":
+        values = np.where(np.isfinite(values), centered_moving_average(values), np.nan)
+    return [LineSeries(table[:, 0], values, "discarded", None, "dashed")] if len(table) else []
 
 # %% ../../nbs/10_live/10_static_view.ipynb #04921d65
 def quantity_panel(view_model: ViewModel, quantity: str, points: int) -> Panel | None:
@@ -84,14 +95,22 @@ def quantity_panel(view_model: ViewModel, quantity: str, points: int) -> Panel |
     is_single = len(curves) == 1
     lines = []
     colors = run_colors([curve.history.run_id for curve in curves])
+    histories = [curve.history for curve in curves]
     for curve, color in zip(curves, colors):
-        lines += quantity_lines(curve.blocks, quantity, color, "" if is_single else curve.label, points)
+        start = branch_start(curve.history, histories)
+        lines += quantity_lines(curve.blocks, quantity, color, "" if is_single else curve.label, points, start)
     if quantity == "loss":
         for metric_lines in view_metric_lines(view_model, lambda name: name.endswith("loss"), points).values():
             lines += metric_lines
-    if is_single and lines:
-        lines += abandoned_lines(curves[0], quantity)
-    return Panel(quantity_title(quantity), lines[:MAX_LINES]) if lines else None
+    lines = lines[:MAX_LINES]
+    if lines:
+        lines += abandoned_lines(curves[0], quantity, smoothed=not is_single)
+    return line_panel(quantity_title(quantity), lines) if lines else None
+
+def line_panel(title: str, lines: list[LineSeries]) -> Panel:
+    "Return a panel of lines, with a logarithmic axis where a linear one would show only the largest values."
+    is_log = suits_log_axis([line.y for line in lines])
+    return Panel(f"{title} (log)" if is_log else title, lines, ylog=is_log)
 
 def layer_panels(view_model: ViewModel) -> list[Panel]:
     "Return the panels of the layers that are watched."
@@ -108,11 +127,11 @@ def view_panels(
     "Return the panels of a view; in a panel with very many lines only the first ones."
     panels = [panel for quantity in QUANTITIES if (panel := quantity_panel(view_model, quantity, points)) is not None]
     metrics = view_metric_lines(view_model, lambda name: not name.endswith("loss"), points)
-    metric_panels = [Panel(name, lines[:MAX_LINES]) for name, lines in metrics.items()]
+    metric_panels = [line_panel(name, lines[:MAX_LINES]) for name, lines in metrics.items()]
     panels = [*panels[:1], *metric_panels[:most - 3], *panels[1:]][:most]
     if panels:
         marks = [mark for mark in view_model.sent.get("marks", []) if mark["kind"] != "checkpoint" and not mark["gone"]]
-        panels[0].things += [Marker(mark["step"], format_value(mark["word"], 24)) for mark in marks[-6:]]
+        panels[0].things += [Marker(mark["step"], format_value(mark["word"], 36)) for mark in marks[-6:]]
         panels += layer_panels(view_model)
     return panels
 

@@ -16,7 +16,7 @@ import numpy as np
 from ..core.history import HISTORIES, History
 from ..display.tables import format_value
 from ..engine.overrides import TrainerBase
-from .curves import BlockSeries, abandoned_blocks, learner_name, run_colors, run_label
+from .curves import BlockSeries, abandoned_blocks, learner_name, replay_progress, run_colors, run_label
 from .run_view import MetricPoints, error_notices, evaluation_table, event_marks, format_memory_use
 from .run_view import layer_heatmaps, settings_form, view_status
 
@@ -34,23 +34,21 @@ class RunCurve:
         self.metrics = MetricPoints()
         # the generation of the blocks, and the number of complete ones, that have been sent
         self.sent_blocks = (0, 0)
-        # the number of returns to an earlier step when the abandoned blocks were sent last
-        self.sent_abandons = -1
+        # the abandoned blocks that were sent last, and what they depend on
+        self.sent_abandoned: np.ndarray | None = None
+        self.sent_progress: tuple[int, int] | None = None
 
     def changes(self, full: bool) -> tuple[dict, list[np.ndarray]] | None:
         "Return the new part of the run, with its buffers as arrays; None if nothing is new."
         history = self.history
         blocks = self.blocks
         has_rows = blocks.update(history)
-        abandoned = None
-        if full or self.sent_abandons != len(history.abandons):
-            abandoned = abandoned_blocks(history)
+        abandoned = self.changed_abandoned_blocks(full)
         if not (has_rows or full or abandoned is not None): return None
         generation, first = self.sent_blocks
         if full or generation != blocks.generation:
             first = 0
         self.sent_blocks = (blocks.generation, blocks.full)
-        self.sent_abandons = len(history.abandons)
         new_blocks = blocks.table[first:]
         part = {
             "run": history.run_id,
@@ -64,6 +62,16 @@ class RunCurve:
             "left_buffer": None if abandoned is None else 1,
         }
         return part, [new_blocks] if abandoned is None else [new_blocks, abandoned]
+
+    def changed_abandoned_blocks(self, full: bool) -> np.ndarray | None:
+        "Return the abandoned blocks if they have changed: after a return to an earlier step, and while steps are replayed."
+        progress = replay_progress(self.history)
+        if not full and progress == self.sent_progress: return None
+        self.sent_progress = progress
+        abandoned = abandoned_blocks(self.history)
+        before, self.sent_abandoned = self.sent_abandoned, abandoned
+        if not full and before is not None and np.array_equal(before, abandoned, equal_nan=True): return None
+        return abandoned
 
 # %% ../../nbs/10_live/09_view_model.ipynb #206ff097
 CELL_HINT = (

@@ -10,7 +10,8 @@ import inspect
 import math
 from collections.abc import Collection, Iterator
 from functools import partial
-from typing import Any, Protocol, TypeGuard
+from types import FunctionType, SimpleNamespace
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
@@ -22,13 +23,13 @@ from ..core.errors import suggest_names, warn
 from .greedy import GreedyLR
 
 # %% auto #0
-__all__ = ['SCHEDULES', 'SCHEDULER_LR_ATTRS', 'PLAIN_TYPES', 'GROUP_LR_KEYS', 'linear', 'cosine', 'constant',
-           'constant_with_warmup', 'polynomial', 'cosine_with_restarts', 'cosine_with_min_lr',
+__all__ = ['SCHEDULES', 'SCHEDULER_LR_ATTRS', 'PLAIN_TYPES', 'GROUP_LR_KEYS', 'MAX_SIMULATED_STEPS', 'linear', 'cosine',
+           'constant', 'constant_with_warmup', 'polynomial', 'cosine_with_restarts', 'cosine_with_min_lr',
            'cosine_warmup_with_min_lr', 'inverse_sqrt', 'warmup_stable_decay', 'OneCycle', 'one_cycle', 'base_lrs',
            'base_lr_key', 'check_schedule_numbers', 'MetricDrivenScheduler', 'is_metric_driven',
-           'create_metric_scheduler', 'create_scheduler', 'is_builtin_schedule', 'group_lists', 'schedule_parts',
-           'scheduler_state', 'match_lr_type', 'load_scheduler_state', 'scale_schedule', 'set_lr', 'set_base_lr',
-           'add_scheduled_group', 'stretch_schedule']
+           'create_metric_scheduler', 'create_scheduler', 'is_builtin_schedule', 'group_lists', 'select_groups',
+           'schedule_parts', 'scheduler_state', 'match_lr_type', 'load_scheduler_state', 'scale_schedule', 'set_lr',
+           'set_base_lr', 'add_scheduled_group', 'replace_schedule', 'stretch_schedule', 'RatesAhead', 'look_ahead']
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #6013e947
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
@@ -163,6 +164,19 @@ def _check_kwargs(kwargs: dict[str, Any], known: Collection[str], name: str):
 # %% ../../nbs/05_optim/03_schedules.ipynb #7e419e8d
 class OneCycle(OneCycleLR):
     "Mark torch's OneCycleLR as created from the settings, so that its length can be changed."
+    def __init__(self, optimizer: torch.optim.Optimizer, **kwargs: Any):
+        # of each group; torch overwrites it
+        self._former_momentums = [float(g["betas"][0] if "betas" in g else g.get("momentum", 0)) for g in optimizer.param_groups]
+        super().__init__(optimizer, **kwargs)
+
+def _check_cycle(kwargs: dict[str, Any]):
+    "Raise ValueError for numbers that are invalid for a cycle."
+    share = kwargs.get("pct_start", 0)
+    if not 0 <= float(share) <= 1:
+        raise ValueError(f"pct_start={share!r} is the fraction of the steps on the way up, from 0 to 1; 0.3 is 30 percent.")
+    for name in ("div_factor", "final_div_factor"):
+        if not float(kwargs.get(name, 1)) > 0:
+            raise ValueError(f"{name}={kwargs[name]!r} should be above 0; the learning rate is divided by it.")
 
 def _pct_start(args: TrainingArguments, n: int) -> float:
     "Return the fraction of steps on the way up, shifted off the values for which torch divides by zero."
@@ -178,6 +192,7 @@ def one_cycle(optimizer: torch.optim.Optimizer, args: TrainingArguments, n: int,
     known = set(inspect.signature(OneCycleLR).parameters)
     known -= {"optimizer", "max_lr", "total_steps", "epochs", "steps_per_epoch", "last_epoch"}
     _check_kwargs(kwargs, known, "one_cycle")
+    _check_cycle(kwargs)
     has_momentum = "betas" in optimizer.defaults or bool(optimizer.defaults.get("momentum"))
     kwargs = {"cycle_momentum": has_momentum, **kwargs, "pct_start": _pct_start(args, n)}
     return OneCycle(optimizer, max_lr=rates, total_steps=n, **kwargs)
@@ -307,6 +322,17 @@ def group_lists(
     "Return the names of the lists with an entry per group."
     return [k for k, v in attributes.items() if k.endswith(_PER_GROUP) and isinstance(v, list) and len(v) == n]
 
+def select_groups(
+    state: dict[str, Any],  # of a schedule, or the attributes of one
+    kept: list[int],  # indices of the groups
+    n: int,  # number of groups that the state has
+) -> dict[str, Any]:
+    "Return the state of a schedule with the entries of some groups only."
+    selected = {name: [state[name][i] for i in kept] for name in group_lists(state, n)}
+    parts = [part for part in state.get("_schedulers", ()) if isinstance(part, dict)]
+    inner = {"_schedulers": [select_groups(part, kept, n) for part in parts]} if parts else {}
+    return state | selected | inner
+
 def schedule_parts(scheduler: LRScheduler | None) -> Iterator[Any]:  # each class has attributes of its own
     "Yield a schedule and the schedules inside it."
     if scheduler is None: return
@@ -400,6 +426,8 @@ def scale_schedule(
             part.eta_min *= factors[0]
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #ca5bfc0a
+_WITHOUT_QUOTES = str.maketrans("", "", "'")
+
 def _group_lrs(optimizer: torch.optim.Optimizer, lr: float | list[float], now: list, what: str) -> list:
     """Return the requested rate for each group of the optimizer, from one number
     or a list; a number keeps the ratios of `now`.
@@ -407,7 +435,9 @@ def _group_lrs(optimizer: torch.optim.Optimizer, lr: float | list[float], now: l
     groups = optimizer.param_groups
     layered = all("layer_group" in g for g in groups)
     for value in lr if isinstance(lr, (list, tuple)) else [lr]:
-        if value is None or isinstance(value, (bool, str)) or not 0 < value < math.inf:
+        if isinstance(value, str):
+            raise ValueError(f"{what}={lr!r} is text; give a number: {what}={str(lr).translate(_WITHOUT_QUOTES)}.")
+        if value is None or isinstance(value, bool) or not 0 < value < math.inf:
             raise ValueError(f"{what}={lr!r} should be above 0; to keep weights as they are, call learn.freeze().")
     if not isinstance(lr, (list, tuple)): return [lr if r == now[0] else lr * (r / now[0]) for r in now]
     n = groups[0]["layer_groups"] if layered else len(groups)
@@ -505,6 +535,27 @@ def add_scheduled_group(
         setattr(part, name, [*values, values[like] * ratio if is_rate else values[like]])
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #8b499f9f
+def replace_schedule(
+    scheduler: LRScheduler,  # from `create_scheduler`
+    optimizer: torch.optim.Optimizer,
+    args: TrainingArguments,  # as for `create_scheduler`
+    num_training_steps: int,  # of the new schedule, which begins at the next step
+) -> LRScheduler:
+    "Return a new schedule in place of another one, with the same base rates."
+    if isinstance(scheduler, OneCycle):
+        # one cycle moves the momentum; the next schedule begins with that from before the cycle
+        for group, former in zip(optimizer.param_groups, scheduler._former_momentums):
+            if group.pop("max_momentum", None) is None: continue
+            del group["base_momentum"]
+            if "betas" in group:
+                group["betas"] = (match_lr_type(optimizer.defaults["betas"][0], former), *group["betas"][1:])
+            else:
+                group["momentum"] = former
+    # a schedule that depends on evaluations begins at the rate of the groups
+    for group, rate in zip(optimizer.param_groups, base_lrs(optimizer)):
+        group["lr"] = match_lr_type(group["lr"], float(rate))
+    return create_scheduler(optimizer, args, num_training_steps)
+
 def stretch_schedule(
     scheduler: LRScheduler,  # from `create_scheduler`; another one is not changed
     optimizer: torch.optim.Optimizer,
@@ -524,3 +575,66 @@ def stretch_schedule(
         return scheduler
     _recompute_lr(scheduler)
     return scheduler
+
+# %% ../../nbs/05_optim/03_schedules.ipynb #f17a0003
+class RatesAhead(NamedTuple):
+    "Hold the learning rates that a schedule gives to the next steps."
+    offsets: list[int]             # 0 is the next step
+    rates: list[list[float]]       # one list per group
+    momentum: list[float] | None   # of the first group; None: the schedule does not change it
+
+# steps that a schedule without a closed form takes to look ahead
+MAX_SIMULATED_STEPS = 20_000
+
+def _can_look_ahead(scheduler: LRScheduler | None) -> bool:
+    "Return whether copies of a schedule and its parts can take steps without side effects."
+    for part in schedule_parts(scheduler):
+        if not isinstance(part, LRScheduler) or is_metric_driven(part): return False
+        if not type(part).__module__.startswith(("torch.optim.", "trainer_nb.")): return False
+        if not all(isinstance(f, (FunctionType, partial)) for f in getattr(part, "lr_lambdas", ())): return False
+    return scheduler is not None
+
+def _detached(scheduler: LRScheduler, optimizer: Any) -> LRScheduler:
+    "Return a copy of a schedule for another optimizer."
+    copied = copy.copy(scheduler)
+    copied.optimizer = optimizer
+    # 1 would make torch check for an optimizer step in between
+    copied._step_count = max(2, getattr(scheduler, "_step_count", 2))
+    if hasattr(copied, "_schedulers"):
+        copied._schedulers = [_detached(part, optimizer) for part in copied._schedulers]
+    return copied
+
+def look_ahead(
+    scheduler: LRScheduler | None,
+    optimizer: torch.optim.Optimizer,
+    num_steps: int,  # of which the first is the next step
+    most: int = 400,  # maximum number of rates for each group
+) -> RatesAhead | None:
+    "Return the rates of the next steps; None if the schedule does not determine them."
+    closed = scheduler is not None and (is_builtin_schedule(scheduler) or isinstance(scheduler, OneCycle))
+    if num_steps < 1 or not _can_look_ahead(scheduler) or not closed and num_steps > MAX_SIMULATED_STEPS: return None
+    def plain(group: dict[str, Any]) -> dict[str, Any]:
+        return {k: float(v) if isinstance(v, torch.Tensor) else v for k, v in group.items() if k != "params"}
+    groups = [plain(group) for group in optimizer.param_groups]
+    ahead = _detached(scheduler, SimpleNamespace(param_groups=groups, _opt_called=True))
+    wanted = sorted({round(i * (num_steps - 1) / max(1, most - 1)) for i in range(most)} | _turning_points(scheduler, num_steps))
+    found: list[list[float]] = []
+    momentum = []
+    at = 0
+    for offset in wanted:
+        if closed and offset > at:
+            ahead.last_epoch += offset - at - 1
+            at = offset - 1
+        for _ in range(offset - at): ahead.step()
+        at = offset
+        found.append([float(group["lr"]) for group in groups])
+        momentum.append(float(groups[0]["betas"][0] if "betas" in groups[0] else groups[0].get("momentum") or 0))
+    moves = isinstance(scheduler, OneCycle) and scheduler.cycle_momentum
+    return RatesAhead(wanted, [list(rates) for rates in zip(*found)], momentum if moves else None)
+
+def _turning_points(scheduler: LRScheduler, num_steps: int) -> set[int]:
+    "Return the offsets of the ends of a warm-up or a phase, which samples of the steps could miss."
+    ends = [f.keywords.get("num_warmup_steps", 0) for f in getattr(scheduler, "lr_lambdas", ()) if isinstance(f, partial)]
+    ends += [round(phase["end_step"]) for phase in getattr(scheduler, "_schedule_phases", ())]
+    return {end - scheduler.last_epoch for end in ends if 0 <= end - scheduler.last_epoch < num_steps}
+

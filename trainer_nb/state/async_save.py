@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -41,7 +42,7 @@ from .hf_checkpoint import trainer_layout_info, write_trainer_checkpoint
 from .model_files import get_processor
 
 # %% auto #0
-__all__ = ['SaveFailed', 'wait_for_other_savers', 'Saver', 'get_saver', 'save_checkpoint_async', 'stage_shards',
+__all__ = ['SaveFailed', 'wait_for_other_savers', 'Saver', 'get_saver', 'save_checkpoint_async', 'start_saving', 'stage_shards',
            'is_checkpoint_writer', 'record_best_checkpoint', 'check_folder_free', 'is_own_checkpoint',
            'save_checkpoint_sync', 'wait_for_save', 'overrides_save', 'save_to_temp_dir', 'make_checkpoint_writer',
            'logged_rows', 'strip_log_history', 'ensure_log_on_disk', 'replace_existing', 'describe_save_failure',
@@ -193,7 +194,6 @@ def save_checkpoint_async(
 ) -> Path:
     "Start writing a checkpoint of the run and return its folder; raise SaveFailed if the previous one failed."
     run = learner.run_state
-    saver = get_saver(run)
     own = place is None
     wait_for_save(run)
     wait_for_other_savers(run)
@@ -204,8 +204,28 @@ def save_checkpoint_async(
         check_folder_free(place, run.history.run_id)
     undo = record_best_checkpoint(run, place) if own and run.state.best_global_step == run.state.global_step else None
     run.history.note("checkpoint", run.state.global_step, folder=str(place))
+    try:
+        is_started = start_saving(learner, place, own, undo)
+    except BaseException:
+        # from here on the saver does it
+        if undo is not None:
+            undo()
+        raise
+    if is_started and (wait or run.callbacks.listeners("on_save")):
+        wait_for_save(run)
+    return place
+
+def start_saving(
+    learner: TrainerBase,
+    place: Path,
+    own: bool,  # one of the run's own checkpoints
+    undo: Callable[[], None] | None,  # called if the checkpoint cannot be written
+) -> bool:
+    "Take a snapshot and start writing it; return whether this process writes."
+    run = learner.run_state
+    saver = get_saver(run)
     sharded = run.device.divides_state
-    if not (is_checkpoint_writer(run) or sharded): return place   # one process writes for all
+    if not (is_checkpoint_writer(run) or sharded): return False   # one process writes for all
     if sharded and saves_itself(run.model):
         raise ValueError(
             "The model writes its weights itself (save_pretrained), which it cannot do while each process has a part of"
@@ -229,7 +249,7 @@ def save_checkpoint_async(
         snapshot = Snapshot(left, snapshot.values | {"shapes": {}})
     elif sharded:
         snapshot = gather_snapshot(snapshot, run.device.world)
-    if snapshot is None or not is_checkpoint_writer(run): return place
+    if snapshot is None or not is_checkpoint_writer(run): return False
     saver.spare = ()
     saver.sweep(place.parent)
     # after the snapshot, which must not contain the event of the push
@@ -241,9 +261,7 @@ def save_checkpoint_async(
         if push is not None:
             push(None)
         raise
-    if wait or run.callbacks.listeners("on_save"):
-        wait_for_save(run)
-    return place
+    return True
 
 def stage_shards(run: RunState, model: ShardedModel, snapshot: Snapshot, place: Path) -> ShardFiles:
     "Write the shards of all processes beside a checkpoint's folder. Raise SaveFailed in all of them if one cannot."
@@ -372,7 +390,8 @@ def make_checkpoint_writer(
                 about.update(strip_log_history(snapshot, history), beside=ensure_log_on_disk(history, beside, folder))
                 (folder / JSON_FILE).write_text(settings, encoding="utf-8")
                 if engine_files is not None:
-                    shutil.copytree(engine_files, folder, dirs_exist_ok=True)
+                    for part in engine_files.iterdir():
+                        shutil.move(part, folder / part.name)
                 write(package, folder)
             written = place
         except Exception as error:

@@ -5,6 +5,7 @@
 # %% ../../nbs/07_state/15_branch.ipynb #232bb13b
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -17,6 +18,8 @@ from ..core.columns import append_rows, columns_to_lists, copy_rows
 from ..core.errors import short_repr
 from ..core.history import History, store_event
 from ..device.sharding import require_unsharded
+from ..display.charts import Chart
+from ..display.panels import LineSeries, Marker, Panel
 from ..display.tables import Table, format_setting
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
@@ -123,6 +126,7 @@ def branch(learner: TrainerBase, changes: dict):
     if args.output_dir is not None or args.saves_checkpoints:
         args.output_dir = os.path.join(args.save_dir, "branches", new.run_state.history.run_id)
     new.run_state.given_settings = args.to_dict()
+    args.watch_assignments()
     taken = capture_snapshot(run)
     prepare(new)
     for name in [
@@ -164,10 +168,11 @@ def branch(learner: TrainerBase, changes: dict):
 # %% ../../nbs/07_state/15_branch.ipynb #db631f25
 class Comparison(Table):
     "Hold the losses of two runs, displayed as a table: dicts with step, one, other, difference."
-    # parted: first step whose losses differ in any bit; settings: {name: (of one, of the other)}
+    # parted: first step whose losses differ in any bit; settings: {name: (of one, of the other)}; names: of the runs
     thin = True
     parted = None
     settings: dict[str, tuple] = {}
+    names = ("one", "the other")
     def _cells(self, row):
         return {
             "step": row["step"],
@@ -178,18 +183,41 @@ class Comparison(Table):
 
     def title(self) -> str:
         "Return a line with the step at which the runs diverge and the settings that differ."
-        where = "The losses are equal at all common steps"
+        where = "The losses are equal at all common steps" if self else "The runs have no step in common"
         if self.parted is not None:
             where = f"The losses diverge at step {self.parted}"
         differ = ", ".join(f"{name} {format_setting(a)} and {format_setting(b)}" for name, (a, b) in self.settings.items())
         return f"{where}; {differ or 'the same settings'}."
+
+    def plot(self) -> Chart:
+        "Plot both losses, with the step at which they diverge, and the size of their difference on a logarithmic scale."
+        steps = [row["step"] for row in self]
+        # the other begins where it leaves the one: before, it would only cover it
+        left = 0 if self.parted is None else max(steps.index(self.parted) - 1, 0)
+        one = LineSeries(steps, [row["one"] for row in self], self.names[0], 0)
+        other = LineSeries(steps[left:], [row["other"] for row in self][left:], self.names[1], 2)
+        apart = [abs(row["difference"]) or math.nan for row in self]
+        losses = [row[key] for row in self for key in ("one", "other") if math.isfinite(row[key])]
+        # a spike would press everything else against the axis
+        is_wide = bool(losses) and 0 < 20 * min(losses) < max(losses)
+        panels = [
+            Panel("Loss (log)" if is_wide else "Loss", [one, other], ylog=is_wide),
+            Panel("Difference (log)", [LineSeries(steps, apart, "difference", 1)], ylog=True),
+        ]
+        for panel in panels:
+            if self.parted is not None:
+                panel.things.append(Marker(self.parted, f"diverge at {self.parted}"))
+        return Chart(panels if self.parted is not None else panels[:1], [self.title()])
 
     def __repr__(self): return f"{self.title()}\n{super().__repr__()}"
     def _repr_html_(self): return f"<p>{self.title()}</p>{super()._repr_html_()}"
 
 def differing_settings(learn: TrainerBase, other: TrainerBase) -> dict[str, tuple]:
     "Return the settings that differ, as {name: (of one, of the other)}."
-    a, b = (vars(o.run_state.args) for o in (learn, other))
+    # a private attribute is no setting, and one of the two may lack it
+    a, b = (
+        {k: v for k, v in vars(o.run_state.args).items() if not k.startswith("_")} for o in (learn, other)
+    )
     settings = {k: (a[k], b[k]) for k in a if a[k] != b.get(k) and k not in ("output_dir", "run_name")}
     # set(weight_decay=) and the like change the run; set(lr=) changes the schedule, which the rates of the steps show
     for name in SETTABLE:
@@ -228,4 +256,7 @@ def compare(
     )
     table.parted = next(iter(differing_steps(mine, theirs)), None)
     table.settings = differing_settings(learn, other)
+    if table.settings:
+        name, (mine_is, theirs_is) = next(iter(table.settings.items()))
+        table.names = (f"{name} {format_setting(mine_is)}", f"{name} {format_setting(theirs_is)}")
     return table

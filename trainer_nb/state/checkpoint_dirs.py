@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -151,7 +150,7 @@ if hasattr(os, "register_at_fork"):
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #721f49e4
 def temporary_path(place: Path, writer: str) -> Path:
     "Return a temporary name for a directory that a run, named by its id, is writing."
-    return place.with_name(f"{place.name}.tmp-{writer}.{secrets.token_hex(4)}")
+    return place.with_name(f"{place.name}.tmp-{writer}.{os.urandom(4).hex()}")
 
 def move_aside(folder: Path, writer: str) -> Path:
     "Rename a directory to a temporary name and return the new path; raise FileNotFoundError if it is gone."

@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import copy
+import dis
+import functools
+import itertools
 import types
 import weakref
 from collections.abc import Mapping
@@ -26,9 +29,9 @@ from .restore import Snapshots
 from .rewind_buffer import RewindBuffer
 
 # %% auto #0
-__all__ = ['enter_in_memo', 'copy_data_state', 'copy_attributes', 'clone_learner', 'copy_or_share', 'copied_whole',
-           'functions_in', 'of_accelerate', 'drop_library_wrappers', 'uses_module', 'check_replaced_methods',
-           'detach_computed', 'share_memory', 'hang_hooks', 'take_over']
+__all__ = ['MAX_ITEMS', 'enter_in_memo', 'copy_data_state', 'copy_attributes', 'clone_learner', 'copy_or_share', 'copied_whole',
+           'functions_in', 'of_accelerate', 'drop_library_wrappers', 'global_names', 'parts_in', 'uses_module',
+           'own_function', 'check_replaced_methods', 'detach_computed', 'share_memory', 'hang_hooks', 'take_over']
 
 # %% ../../nbs/07_state/14_clone.ipynb #9f181ff1
 def enter_in_memo(
@@ -178,6 +181,9 @@ def copied_whole(
             hang_hooks(t, memo[id(t)], memo)
     return new
 
+# items of a container that are examined; a larger one is data
+MAX_ITEMS = 1000
+
 def functions_in(module: torch.nn.Module) -> list[tuple[str, types.FunctionType]]:
     "Return the functions among a module's attributes, which are the same in a copy, by name."
     return [(name, value) for name, value in vars(module).items() if isinstance(value, types.FunctionType)]
@@ -193,21 +199,52 @@ def drop_library_wrappers(module: torch.nn.Module):
             if of_accelerate(value) and getattr(getattr(value, "__wrapped__", None), "__self__", m) is not m:
                 del vars(m)[name]
 
-def uses_module(value: object, modules: Mapping[int, str], depth: int = 0) -> bool:
-    "Return whether a function uses one of these modules: as the owner of a method, in its closure, or as a default."
+def global_names(code: types.CodeType) -> set[str]:
+    "Return the global names that a function reads, also in functions that it defines."
+    # not co_names, which has the names of attributes as well
+    names = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return names.union(*(global_names(part) for part in code.co_consts if isinstance(part, types.CodeType)))
+
+def parts_in(value: object) -> list[object]:
+    "Return the objects that a function, a method or a container refers to."
+    if isinstance(value, types.MethodType): return [value.__self__, value.__func__]
+    if isinstance(value, functools.partial): return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, dict): return [*itertools.islice(value.values(), MAX_ITEMS)]
+    if isinstance(value, (list, tuple, set, frozenset)): return [*itertools.islice(value, MAX_ITEMS)]
+    if not isinstance(value, types.FunctionType): return []
+    parts = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
+    parts += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), getattr(value, "__wrapped__", None)]
+    # the globals of a library hold no model of the user
+    if of_library(value): return parts  # type: ignore[arg-type]  # it reads only __module__
+    return parts + [value.__globals__[name] for name in global_names(value.__code__) if name in value.__globals__]
+
+def uses_module(
+    value: object,
+    modules: Mapping[int, str],  # by id
+    seen: set[int] | None = None,  # ids of the objects that were examined
+    depth: int = 0,
+) -> bool:
+    """Return whether a function uses one of these modules: as the owner of a method, in its closure, as a default or as a
+    global, also inside containers and other functions."""
+    seen = set() if seen is None else seen
     if id(value) in modules: return True
-    if isinstance(value, types.MethodType): return id(value.__self__) in modules
-    if not isinstance(value, types.FunctionType) or depth > 5: return False
-    cells = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
-    held = (*cells, *(value.__defaults__ or ()), getattr(value, "__wrapped__", None))
-    return any(uses_module(part, modules, depth + 1) for part in held)
+    if id(value) in seen or depth > 20: return False
+    seen.add(id(value))
+    return any(uses_module(part, modules, seen, depth + 1) for part in parts_in(value))
+
+def own_function(value: object) -> types.FunctionType | None:
+    "Return the function of an attribute that is the same in a copy, also that of a method or a partial; None for others."
+    if isinstance(value, functools.partial): return own_function(value.func)
+    if isinstance(value, types.MethodType): return own_function(value.__func__)
+    return value if isinstance(value, types.FunctionType) else None
 
 def check_replaced_methods(module: torch.nn.Module):
     "Raise InvalidOperation for a function in place of a method that would compute with the original in a copy as well."
     names = {id(m): name for name, m in module.named_modules()}
     for prefix, m in module.named_modules():
-        for name, value in functions_in(m):
-            if of_accelerate(value) or not uses_module(value, names): continue
+        for name, value in vars(m).items():
+            function = own_function(value)
+            if function is None or of_accelerate(function) or not uses_module(function, names): continue
             raise InvalidOperation(
                 f"{prefix}{'.' if prefix else ''}{name} is a function that wraps a method of this model, and a copy of the"
                 " model would still call it on the original; write it as a method of a subclass."

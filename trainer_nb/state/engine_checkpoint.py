@@ -5,6 +5,7 @@
 # %% ../../nbs/07_state/06_engine_checkpoint.ipynb #51b640a4
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from ..core.history import History
@@ -15,7 +16,7 @@ from ..engine.snapshot_tensors import Snapshot
 from .checkpoint_dirs import CorruptCheckpoint, has_manifest
 from .hf_checkpoint import merge_callback_states, position_fields, read_trainer_state, reconcile_state
 from .hf_optimizer import convert_scheduler_state
-from .model_files import read_torch_file
+from .model_files import check_unpickle, read_torch_file
 
 # %% auto #0
 __all__ = ['is_engine_checkpoint', 'check_engine_checkpoint', 'read_engine_checkpoint', 'write_engine_files']
@@ -35,11 +36,7 @@ def check_engine_checkpoint(
         raise ValueError(
             f"{folder} was written by DeepSpeed; give the Learner deepspeed=, and start as many processes as wrote it."
         )
-    if unpickle: return
-    raise ValueError(
-        f"{folder} has pickled files of DeepSpeed, which can run code as they are read; if you trust them,"
-        f" learn.load_checkpoint({str(folder)!r}, unpickle=True) reads them."
-    )
+    check_unpickle(folder, unpickle, "DeepSpeed")
 
 def read_engine_checkpoint(learner: TrainerBase, folder: Path) -> Snapshot:
     """Read a checkpoint of the Trainer with DeepSpeed, in each process its part.
@@ -79,6 +76,14 @@ def write_engine_files(run: RunState, place: Path) -> Path:
     "Write the files of the engine to a folder beside a checkpoint's; all processes take part. Return the folder."
     engine = run.device.engine
     assert engine is not None
-    folder = place.with_name(f".engine-{place.name}")
+    world = run.device.world
+    suffix = f".engine-{run.history.run_id}"
+    if world.local_rank == 0:
+        # also of a process that was killed, with the files of another step
+        for old in place.parent.glob(f".*{suffix}"):
+            shutil.rmtree(old, ignore_errors=True)
+    # the others must not write before
+    world.all_gather_object(None)
+    folder = place.with_name(f".{place.name}{suffix}")
     engine.write_files(folder, run.state.global_step, run.lr_scheduler)
     return folder

@@ -99,6 +99,7 @@ def _freeze_code(data: dict) -> str:
 
 ACT_CODE = {  # line of an act by kind, from the learner's name and the act's data
     "set": lambda learn, d: f"{learn}.set({keyword_code(d)})",
+    "schedule": lambda learn, d: f"{learn}.plan({keyword_code({k: v for k, v in d.items() if k != 'mid_epoch'})})",
     "freeze": lambda learn, d: f"{learn}.freeze({_freeze_code(d)})",
     "unfreeze": lambda learn, d: f"{learn}.unfreeze({_freeze_code(d)})",
     "branch": lambda learn, d: f"{learn} = {learn}.branch({keyword_code(d['changes'])})",
@@ -108,9 +109,16 @@ ACT_CODE = {  # line of an act by kind, from the learner's name and the act's da
 }
 
 # %% ../../nbs/07_state/19_export_script.ipynb #df5fa981
-def act_lines(draft: ScriptDraft, acts: Sequence[dict]) -> list[str]:
-    "Return the lines from the learner's call to the present step of the run."
+def act_lines(
+    draft: ScriptDraft,
+    acts: Sequence[dict],
+    train: bool = False,  # to the end of the run, rather than to its present step
+) -> list[str]:
+    "Return the lines that follow the learner's call."
     name = draft.construct.name
+    if train:
+        # the processes that had the run last train it to the end
+        acts = acts[:-1] if acts and acts[-1]["kind"] == "close" else acts
     run = draft.exported.run_state
     typed = typed_act_lines(draft)
     lines: list[str] = []
@@ -130,6 +138,7 @@ def act_lines(draft: ScriptDraft, acts: Sequence[dict]) -> list[str]:
         lines.append(f"{name}.train()")
     else:
         step_to(run.state.global_step)
+        if train: lines.append(f"{name}.train()")
     return lines
 
 def _ended_after(
@@ -209,7 +218,7 @@ def part_code(draft: ScriptDraft, part: str, node: ast.expr | None) -> str:
     "Return the code of a part other than the model from its expression; None: it is unknown."
     value = getattr(draft.learner, part, None)
     # the data set was replaced by a verb
-    replaced = any(e["kind"] == part for e in draft.learner.history.events)
+    replaced = part == "train_dataset" and any(e["kind"] == part for e in draft.learner.history.events)
     comparable = node is not None and part not in ("callbacks", "optimizers") and not replaced
     if node is not None and comparable and not is_same_part(draft, part, node):
         draft.add_doubt(f"{part} was replaced after the learner was created, and the script begins with the present "
@@ -350,20 +359,28 @@ _MAIN_TEMPLATE = '''if __name__ == "__main__":
 
 _SIGNATURE_LINE = "Written by trainer_nb's learn.export_script."
 
-def script_docstring(draft: ScriptDraft, path: Path) -> str:
+def script_docstring(
+    draft: ScriptDraft,
+    path: Path,
+    train: bool = False,  # whether it goes on to the end of the run
+) -> str:
     "Return the script's docstring."
     learner = draft.exported
     state = learner.state
     made = initial_values(learner)["made_with"]
     until = "to its end" if learner.run_state.finished else f"up to step {state.global_step} of {state.max_steps}"
     threads = f"{made['threads']} thread{'s' if made['threads'] > 1 else ''} (OMP_NUM_THREADS={made['threads']})"
+    if train and not learner.run_state.finished: until += ", and then to its end"
     lines = [
         f"Trains {type(learner.model).__name__} as run {learner.history.run_id} was trained, {until}.",
         "",
         f"{_SIGNATURE_LINE} Start it with `python {path.name}`, or with `accelerate launch {path.name}`.",
-        f"The weights are the same, byte for byte, with torch {made['torch']}, python {made['python']},",
-        f"{threads}, on the device {made['device']!r}. The script checks its weights at the end, and warns of a difference.",
     ]
+    if not train:
+        lines += [
+            f"The weights are the same, byte for byte, with torch {made['torch']}, python {made['python']},",
+            f"{threads}, on the device {made['device']!r}. The script checks its weights at the end, and warns of a difference.",
+        ]
     if draft.doubts: lines += ["", "Its weights may not be exactly the same:", *(f"- {d}" for d in draft.doubts)]
     return '"""' + "\n".join([*lines, ""]).replace("\\", "\\\\").replace('"""', "'''") + '"""'
 
@@ -405,25 +422,31 @@ def arrange_code(draft: ScriptDraft) -> tuple[list[str], list[str]]:
     return blocks, main
 
 # %% ../../nbs/07_state/19_export_script.ipynb #5cea5968
-def assemble_script(draft: ScriptDraft, rest: Sequence[str], path: Path) -> str:
-    "Return the text of the script, which ends with the lines from the learner's call on."
+def assemble_script(
+    draft: ScriptDraft,
+    rest: Sequence[str],  # lines from the learner's call on
+    path: Path,
+    train: bool = False,  # whether it goes on to the end of the run: there are no weights to compare with
+) -> str:
+    "Return the text of the script."
     name = draft.construct.name
     rename = draft.rename
     blocks, main = arrange_code(draft)
     top = "\n".join(blocks)
     body = "\n".join([top, *main, *rest])
-    imports = {"import argparse", "import hashlib", "import pathlib", "import warnings", "import torch", *draft.imports}
+    imports = {"import argparse", "import pathlib", "import torch", *draft.imports}
     imports |= {v.imports for v, _ in draft.stored.values() if v.imports}
-    functions: list[Callable] = [warn_of_differences, weights_digest, check_weights]
+    functions: list[Callable] = [] if train else [warn_of_differences, weights_digest, check_weights]
+    if not train: imports |= {"import hashlib", "import warnings"}
     if draft.loaded_files:
         imports.add("from safetensors.torch import load_file")
         functions.insert(0, load_weights)
     made = initial_values(draft.exported)["made_with"]
-    head = [script_docstring(draft, path), *import_lines(draft.slice, imports), ""]
+    head = [script_docstring(draft, path, train), *import_lines(draft.slice, imports), ""]
     if rename("FILES") in body or rename("stored[") in body:
         folder = files_folder(path).name
         head.append(rename(f'FILES = pathlib.Path(__file__).resolve().with_name("{folder}")   # values that have no code'))
-    head.append(rename(f'MADE_WITH = {{"torch": "{made["torch"]}", "threads": {made["threads"]}}}'))
+    if not train: head.append(rename(f'MADE_WITH = {{"torch": "{made["torch"]}", "threads": {made["threads"]}}}'))
     head += [line for line in draft.slice.lines.values() if not line.startswith(("import ", "from "))]
     read = rename('stored = torch.load(FILES / "data.pt", weights_only=False)')
     if rename('stored["') in top:
@@ -432,13 +455,16 @@ def assemble_script(draft: ScriptDraft, rest: Sequence[str], path: Path) -> str:
         main.insert(0, f"    {read}")
     # a function of the session reads it
     if any(name in s.reads_later for s in draft.slice.code()): main.insert(0, f"    global {name}")
-    head.append(rename(f'ENDS_IN = "{weights_digest(draft.exported.model)}"   # SHA-256 of the weights'))
-    last = [f"{name}.save_model({rename('output_dir')})", rename("check_weights({}, ENDS_IN)").format(f"{name}.model")]
+    last = [f"{name}.save_model({rename('output_dir')})"]
+    if not train:
+        head.append(rename(f'ENDS_IN = "{weights_digest(draft.exported.model)}"   # SHA-256 of the weights'))
+        last.append(rename("check_weights({}, ENDS_IN)").format(f"{name}.model"))
+        main.append(rename("    warn_of_differences(MADE_WITH)"))
     steps = [f"    {line}" for text in [*rest, *last] for line in text.splitlines()]
-    main = [rename("def main(output_dir):"), *main, rename("    warn_of_differences(MADE_WITH)"), *steps]
+    main = [rename("def main(output_dir):"), *main, *steps]
     sources = [rename(inspect.getsource(f).rstrip()) for f in functions]
     # the functions come first, since code at module level may load weights
-    parts = ["\n".join(head), *sources, *blocks, "\n".join(main), rename(_MAIN_TEMPLATE % f"{path.stem}_output")]
+    parts = ["\n".join(head).rstrip(), *sources, *blocks, "\n".join(main), rename(_MAIN_TEMPLATE % f"{path.stem}_output")]
     return "\n\n\n".join(parts) + "\n"
 
 def collect_weights(draft: ScriptDraft, start: RunStart) -> dict[str, dict[str, torch.Tensor]]:
@@ -460,10 +486,12 @@ class ExportedScript:
     path: Path
     files: list[Path]    # files written next to it
     doubts: list[str]    # sentences: causes of possible differences, with remedies
+    train: bool = False  # whether it trains to the end of the run
     def __fspath__(self) -> str: return str(self.path)
     def __repr__(self) -> str:
         folder = f", with {', '.join(f.name for f in self.files)} in {self.files[0].parent.name}" if self.files else ""
         doubts = "No cause was found why its weights would differ; the script checks them at its end."
+        if self.train: doubts = "It repeats the steps and changes of the run so far, and then trains to its end."
         if self.doubts: doubts = "Its weights may differ:\n" + "\n".join(f"- {d}" for d in self.doubts)
         return f"{self.path.name} is written{folder}. {doubts}"
 
@@ -501,25 +529,29 @@ def export_script(
     learner: TrainerBase,
     path: str | Path,  # for example train.py
     limit: float = 100,  # maximum size of a stored value, in MB
+    train: bool = False,  # to the end of the run, rather than to its present step
 ) -> ExportedScript:
     "Write a script that repeats this session; raise InvalidOperation if a part cannot be found."
-    require_unsharded(learner.run_state, "export_script()", "writes down what the weights began and ended with")
+    device = learner.run_state.device
+    # one process has the whole state, DeepSpeed's engine too
+    if device is None or not device.world.is_single_process:
+        require_unsharded(learner.run_state, "export_script()", "writes down what the weights began and ended with")
     path = check_script_path(path)
     start = require_run_start(learner)
     draft = ScriptDraft(learner, SessionCode(executed_texts(), user_namespace()), limit)
-    lines = learner_lines(draft, start) + act_lines(draft, list_acts(learner, start.since))
+    lines = learner_lines(draft, start) + act_lines(draft, list_acts(learner, start.since), train)
     add_replay_doubts(draft, start, path)
     problems = dict.fromkeys(draft.problems + draft.slice.problems)
     if problems: raise InvalidOperation(f"export_script() cannot write this run as a script: {'; '.join(problems)}.")
     weights = collect_weights(draft, start)
     # a line of the session may give it
-    text = hide_token(learner.run_state, assemble_script(draft, lines, path))
+    text = hide_token(learner.run_state, assemble_script(draft, lines, path, train))
     compile(text, str(path), "exec")
     files = write_script(path, text, weights, draft)
     if draft.doubts:
         more = f" And {len(draft.doubts) - 1} more, in the result's doubts." if len(draft.doubts) > 1 else ""
         warn(f"{path.name} may not end in the same weights. {draft.doubts[0]}{more}")
-    return ExportedScript(path, files, draft.doubts)
+    return ExportedScript(path, files, draft.doubts, train)
 
 # %% ../../nbs/07_state/19_export_script.ipynb #d809c432
 def write_script(

@@ -36,14 +36,14 @@ from .encoding import encode_value
 from .hf_optimizer import convert_optimizer_state, convert_scheduler_state
 from .hf_optimizer import describe_group_differences, regroup, source_groups, split_optimizer_state
 from .hf_optimizer import to_named_state_dict, to_numbered_state_dict, trainer_param_groups
-from .model_files import read_torch_file, read_weights_for_model
+from .model_files import FSDP_OPTIMIZER, read_distributed, read_torch_file, read_weights_for_model
 
 # %% auto #0
 __all__ = ['FSDP_OPTIMIZER_NAME', 'trainer_layout_info', 'warn_of_loss', 'write_trainer_state', 'save_plain', 'write_torch_files',
            'number_to_name', 'name_to_number', 'seeded_rng_states', 'write_extra_state', 'write_trainer_checkpoint',
            'read_trainer_state', 'position_after_batches', 'resume_position', 'position_fields', 'count_seen_samples',
            'reconcile_state', 'read_torch_files', 'read_named_weights', 'merge_callback_states',
-           'read_foreign_checkpoint', 'describe_missing_user_state', 'describe_args_differences',
+           'read_foreign_checkpoint', 'describe_missing_user_state', 'describe_args_differences', 'scales_loss',
            'describe_scaler_difference', 'read_own_checkpoint', 'read_trainer_checkpoint']
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #f57daa04
@@ -311,16 +311,13 @@ def reconcile_state(
     return replace(there, stateful_callbacks={}, **here), said
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #5f58866f
-def read_torch_files(folder: Path) -> dict:
+def read_torch_files(
+    folder: Path,
+    unpickle: bool = False,  # as for `check_unpickle`
+) -> dict:
     "Read the torch files, None for a missing scaler; raise CorruptCheckpoint if a file is missing or not plain."
-    if (folder / "optimizer_0").is_dir():
-        raise CorruptCheckpoint(
-            f"{folder} was written by FSDP with state_dict_type='SHARDED_STATE_DICT', in files that only unpickling can"
-            " read. Write one with 'FULL_STATE_DICT' in the Trainer and resume from that, or merge the weights"
-            f" (accelerate merge-weights {folder / 'pytorch_model_fsdp_0'} merged), load them into the model, and train()"
-            " begins a new run from them."
-        )
-    of_fsdp = (folder / FSDP_OPTIMIZER_NAME).is_file()
+    has_shards = (folder / FSDP_OPTIMIZER[0]).is_dir()
+    of_fsdp = has_shards or (folder / FSDP_OPTIMIZER_NAME).is_file()
     for name in ("scheduler.pt",) if of_fsdp else ("optimizer.pt", "scheduler.pt"):
         if not (folder / name).is_file():
             raise CorruptCheckpoint(
@@ -332,7 +329,11 @@ def read_torch_files(folder: Path) -> dict:
         for n in ("optimizer", "scheduler", "scaler")
     }
     if of_fsdp:
-        by_name = read_torch_file(folder / FSDP_OPTIMIZER_NAME)
+        by_name = (
+            read_distributed(folder, FSDP_OPTIMIZER, unpickle)
+            if has_shards
+            else read_torch_file(folder / FSDP_OPTIMIZER_NAME)
+        )
         found["optimizer"] = name_to_number(by_name) if _is_optimizer_state(by_name) else None
     if not _is_optimizer_state(found["optimizer"]):
         raise CorruptCheckpoint(f"{folder / 'optimizer.pt'} does not hold the state of an optimizer.")
@@ -354,9 +355,10 @@ def _is_optimizer_state(file) -> bool:
 def read_named_weights(
     run: RunState, folder: str | Path,
     tensors,  # of the learner, by snapshot name
+    unpickle: bool = False,  # as for `check_unpickle`
 ) -> dict:
     "Read the weights and buffers under their snapshot names; raise ValueError if the model differs."
-    found = read_weights_for_model(run.model, folder)
+    found = read_weights_for_model(run.model, folder, unpickle)
     names = state_dict_entries(run)
     return {names[k]: t.to(tensors[names[k]].dtype) for k, t in found.items() if isinstance(names[k], str)}
 
@@ -381,15 +383,15 @@ def merge_callback_states(
     return [(kind, *(of(kind, state, made) if ok else (state, made))) for (kind, state, made), ok in zip(states, takes)]
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #c784c495
-def read_foreign_checkpoint(learner: TrainerBase, folder: Path) -> Snapshot:
+def read_foreign_checkpoint(learner: TrainerBase, folder: Path, unpickle: bool = False) -> Snapshot:
     "Read the Trainer's checkpoint for this learner; raise ValueError if it does not fit."
     run = learner.run_state
     there = read_trainer_state(folder)
-    files = read_torch_files(folder)
+    files = read_torch_files(folder, unpickle)
     form = capture_snapshot(run)
     mine = form.values
     tensors = {n: t for n, t in form.tensors.items() if not n.startswith("optimizer/")}
-    tensors |= read_named_weights(run, folder, tensors)
+    tensors |= read_named_weights(run, folder, tensors, unpickle)
     try:
         state, said = reconcile_state(run, there)
         kept, optimizer, schedule = convert_optimizer_state(
@@ -413,7 +415,7 @@ def read_foreign_checkpoint(learner: TrainerBase, folder: Path) -> Snapshot:
         "lr_scheduler": schedule,
         "run": History().run_id,
         "about": {"said": said},
-        "scaler": None if run.device.scaler is None else files["scaler"],
+        "scaler": files["scaler"] if scales_loss(run) else None,
         "callbacks": merge_callback_states(run, there.stateful_callbacks, mine["callbacks"]),
     }
     return Snapshot(tensors | kept, values)
@@ -445,11 +447,16 @@ def describe_args_differences(run: RunState, folder: Path) -> list[str]:
         if name in there and there[name] != getattr(run.args, name)
     ]
 
+def scales_loss(run: RunState) -> bool:
+    "Return whether the run scales its loss: with torch's scaler, or with that of DeepSpeed's engine."
+    engine = run.device.engine
+    return run.device.scaler is not None or (engine is not None and engine.scaler_state() is not None)
+
 def describe_scaler_difference(run: RunState, file) -> list[str]:
     "Return a warning if only one of the two runs scales its gradients."
-    if file is not None and run.device.scaler is None:
+    if file is not None and not scales_loss(run):
         return ["the Trainer trained in fp16, with a scaler, and here nothing is scaled"]
-    if file is None and run.device.scaler is not None:
+    if file is None and scales_loss(run):
         return ["there is no scaler.pt: the scale of the gradients starts from its default"]
     return []
 
@@ -478,9 +485,10 @@ def read_own_checkpoint(folder: Path) -> Snapshot:
 def read_trainer_checkpoint(
     learner: TrainerBase,  # a prepared learner
     folder: str | Path,
+    unpickle: bool = False,  # as for `check_unpickle`
 ) -> Snapshot:
     "Read a checkpoint in the Trainer's layout; raise CorruptCheckpoint if incomplete, ValueError on a mismatch."
     folder = Path(folder)
-    if not has_manifest(folder): return read_foreign_checkpoint(learner, folder)
+    if not has_manifest(folder): return read_foreign_checkpoint(learner, folder, unpickle)
     verify_resumable(folder)
     return read_own_checkpoint(folder)

@@ -427,7 +427,7 @@ def get_uploader(run: RunState) -> Uploader:
     uploader = cast(Uploader, run.uploader)
     if run.args.hub_token is not None:
         uploader.token = run.args.hub_token
-        run.args.hub_token = None
+        vars(run.args)["hub_token"] = None
     return uploader
 
 # the present name and an older one
@@ -454,9 +454,7 @@ def leave_repository(
     "Give a copy of a run the access token of its origin, and take the repository from it, which belongs to the origin."
     learner.run_state.uploader = Uploader(get_uploader(origin.run_state).token)
     set_token(learner.run_state, tokens)
-    args = learner.run_state.args
-    args.push_to_hub = False
-    args.hub_model_id = args.hub_revision = None
+    vars(learner.run_state.args).update(push_to_hub=False, hub_model_id=None, hub_revision=None)
 
 def place_in_hub(run: RunState) -> tuple[str, str]:
     "Return the repository and the branch to which a run is pushed; the owner's name is known when it is open."

@@ -24,9 +24,10 @@ from ..engine.snapshot_fields import ModuleWalk, frozen_base_weights
 from .checkpoint_dirs import CorruptCheckpoint
 
 # %% auto #0
-__all__ = ['MAX_SHARD_SIZE', 'PretrainedModel', 'write_weights', 'full_state_dict', 'get_processor', 'save_model', 'AdapterModel',
-           'adapter_names', 'adapter_state_keys', 'frozen_base_names', 'add_base_weights', 'adapter_folder',
-           'check_adapter', 'read_adapters', 'read_torch_file', 'read_weights', 'read_weights_for_model']
+__all__ = ['MAX_SHARD_SIZE', 'FSDP_WEIGHTS', 'FSDP_OPTIMIZER', 'PretrainedModel', 'write_weights', 'full_state_dict',
+           'get_processor', 'save_model', 'AdapterModel', 'adapter_names', 'adapter_state_keys', 'frozen_base_names',
+           'add_base_weights', 'adapter_folder', 'check_adapter', 'read_adapters', 'read_torch_file', 'check_unpickle',
+           'has_distributed_weights', 'read_distributed', 'read_weights', 'read_weights_for_model']
 
 # %% ../../nbs/07_state/02_model_files.ipynb #7fcaf96c
 # maximum size of one weights file
@@ -237,13 +238,56 @@ def read_torch_file(path: Path):
         problem = f"cannot be read ({type(error).__name__}), it may have been cut short"
     raise CorruptCheckpoint(f"{path} {problem}.")
 
+# the Trainer's folders of shards, with the name of their content
+FSDP_WEIGHTS = "pytorch_model_fsdp_0", "model"
+FSDP_OPTIMIZER = "optimizer_0", "optimizer"
+
+def check_unpickle(
+    folder: Path,
+    unpickle: bool,  # whether the user permits it
+    origin: str,  # of the pickled files, for the message
+):
+    "Raise ValueError unless pickled files may be read."
+    if unpickle: return
+    raise ValueError(
+        f"{folder} has pickled files of {origin}, which can run code as they are read; if you trust them,"
+        f" learn.load_checkpoint({str(folder)!r}, unpickle=True) reads them."
+    )
+
+def has_distributed_weights(folder: str | Path) -> bool:
+    "Return whether the weights in a folder are in shards of torch.distributed.checkpoint."
+    return Path(folder, FSDP_WEIGHTS[0]).is_dir()
+
+def read_distributed(
+    folder: Path,
+    part: tuple[str, str],  # FSDP_WEIGHTS or FSDP_OPTIMIZER
+    unpickle: bool,  # as for `check_unpickle`
+) -> dict:
+    "Read full tensors from the shards of torch.distributed.checkpoint, in this process alone."
+    check_unpickle(folder, unpickle, "FSDP (state_dict_type='SHARDED_STATE_DICT')")
+    from torch.distributed.checkpoint import CheckpointException, FileSystemReader
+    from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+    from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+    place, name = part
+    found: dict[str, Any] = {}
+    reader = FileSystemReader(folder / place)
+    try:
+        _load_state_dict(found, storage_reader=reader, planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+        return found[name]
+    except (CheckpointException, OSError, EOFError, KeyError, RuntimeError, pickle.UnpicklingError) as error:
+        raise CorruptCheckpoint(
+            f"{folder / place} cannot be read ({type(error).__name__}), it may have been cut short."
+        ) from error
+
 def read_weights(
     folder: str | Path,  # key of the state_dict -> tensor
+    unpickle: bool = False,  # as for `check_unpickle`
 ) -> dict:
     "Return the weights in the files of a folder of any origin; tied ones under one of their names."
     from safetensors import SafetensorError
     from safetensors.torch import load_file
     folder = Path(folder)
+    if has_distributed_weights(folder): return read_distributed(folder, FSDP_WEIGHTS, unpickle)
     files = [
         p for p in sorted(folder.glob("*.safetensors")) if p.name not in ("optimizer.safetensors", "rest.safetensors")
     ]
@@ -264,16 +308,21 @@ def _find_pickled_weights(folder: Path) -> list:
     )
 
 # %% ../../nbs/07_state/02_model_files.ipynb #16f69ec6
-def read_weights_for_model(model: torch.nn.Module, folder: str | Path) -> dict:
+def read_weights_for_model(
+    model: torch.nn.Module,
+    folder: str | Path,
+    unpickle: bool = False,  # as for `check_unpickle`
+) -> dict:
     "Return the weights in a folder by key of the model's state_dict; raise ValueError if the model differs."
     if has_adapters(model): return read_adapters(model, folder)
-    weights = read_weights(folder)
+    weights = read_weights(folder, unpickle)
     # quantized and offloaded weights are not trained, and stay as they are
     apart = {o.name for o in read_only_weights(model)}
     weights = {k: t for k, t in weights.items() if k not in apart}
     state = model.state_dict(keep_vars=True)
     own = {k: t for k, t in state.items() if isinstance(t, torch.Tensor) and k not in apart}
-    if not set(weights) <= set(own) and hasattr(model, "from_pretrained"):
+    is_file = not has_distributed_weights(folder)
+    if is_file and not set(weights) <= set(own) and hasattr(model, "from_pretrained"):
         weights = cast(type[PretrainedModel], type(model)).from_pretrained(folder).state_dict()
     # a tied weight has one name in the file
     there = {id(own[k]) for k in weights if k in own}

@@ -5,6 +5,7 @@
 # %% ../../nbs/07_state/10_resume.ipynb #2503cce5
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from ..device.collectives import MainProcessFailed
 from ..device.sharding import broadcast_tensors, copy_into, dtypes_and_shapes
 from ..display.tables import text_table
 from ..engine.loop import capture_editable_state, describe_position
+from ..engine.loss import unwrap_model
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare, prepare_model, redistribute_data, sync_weights
 from ..engine.run_state import RunState
@@ -40,12 +42,13 @@ from .hf_checkpoint import read_trainer_checkpoint
 from .model_files import add_base_weights, read_weights_for_model
 
 # %% auto #0
-__all__ = ['describe_unusable_checkpoints', 'resolve_checkpoint', 'is_checkpoint', 'no_checkpoint_message', 'edited_settings',
-           'check_edits', 'describe_edits', 'effective_settings', 'checkpoint_info', 'fit_train_data',
-           'describe_environment_change', 'load_history', 'read_log_history', 'ResumeReport', 'continue_stopped_run',
-           'load_checkpoint', 'restart_epoch_data', 'read_snapshot', 'relocate_best', 'check_run_not_open',
-           'restore_checkpoint', 'load_best_weights', 'load_best_on_main', 'load_best_everywhere', 'find_best_folder',
-           'best_fields', 'read_best_weights', 'assign_weights']
+__all__ = ['describe_unusable_checkpoints', 'resolve_checkpoint', 'is_model_folder', 'weights_alone_message', 'is_checkpoint',
+           'no_checkpoint_message', 'edited_settings', 'check_edits', 'describe_edits', 'settings_of',
+           'effective_settings', 'checkpoint_info', 'fit_train_data', 'describe_environment_change', 'load_history',
+           'read_log_history', 'ResumeReport', 'continue_stopped_run', 'load_checkpoint', 'restart_epoch_data',
+           'read_snapshot', 'relocate_best', 'check_run_not_open', 'restore_checkpoint', 'load_best_weights',
+           'load_best_on_main', 'load_best_everywhere', 'find_best_folder', 'best_fields', 'read_best_weights',
+           'assign_weights']
 
 # %% ../../nbs/07_state/10_resume.ipynb #59e5811a
 def describe_unusable_checkpoints(shelf) -> str:
@@ -83,7 +86,30 @@ def resolve_checkpoint(
         clean_leftovers(folder.parent)
     if not folder.is_dir() or not is_checkpoint(folder):
         raise ValueError(no_checkpoint_message(where, folder, learner.args.save_dir))
+    if is_model_folder(folder):
+        raise ValueError(weights_alone_message(learner, folder))
     return folder
+
+def is_model_folder(folder: Path) -> bool:
+    "Check whether a folder holds the weights of a model, as save_model writes them, and no part of a run."
+    of_a_run = (MANIFEST_NAME, "run.json", "trainer_state.json")
+    if any((folder / name).is_file() for name in of_a_run) or is_engine_checkpoint(folder): return False
+    return any(folder.glob("*.safetensors"))
+
+def weights_alone_message(learner: TrainerBase, folder: Path) -> str:
+    "Return an error message about the folder of a model, with the call that reads its weights."
+    model = unwrap_model(learner.model)
+    name = type(model).__name__
+    if (folder / "adapter_config.json").is_file():
+        read = f"PeftModel.from_pretrained(base_model, '{folder}') reads them"
+    elif hasattr(model, "save_pretrained"):
+        read = f"{name}.from_pretrained('{folder}') reads them, and a Learner with that model begins a new run"
+    elif (folder / "model.safetensors").is_file():
+        read = ("read them with: from safetensors.torch import load_file;"
+                f" learn.model.load_state_dict(load_file('{folder}/model.safetensors'))")
+    else:
+        read = f"read them with: huggingface_hub.load_torch_model(learn.model, '{folder}')"
+    return f"{folder} holds the weights of a model alone, as save_model() writes them, and not a run; {read}."
 
 def is_checkpoint(folder: Path) -> bool:
     "Check whether a folder is a checkpoint rather than a folder of them, which may have a trainer_state.json as well."
@@ -135,12 +161,18 @@ def check_edits(edits: dict, then: dict):
 
 def describe_edits(
     edits: dict,  # present values by name
-    then: dict,  # settings with which the run began
+    then: dict,  # settings at the checkpoint
 ) -> str:
-    "Return a sentence about settings that differ from those at the beginning of the run, and a table of them."
+    "Return a sentence about settings that differ from those of the checkpoint, and a table of them."
     rows = [{"name": name, "before": repr(then[name]), "now": repr(value)} for name, value in edits.items()]
     number = "a setting differs" if len(rows) == 1 else f"{len(rows)} settings differ"
-    return f"{number} from when the run began; from here on the present values count:\n{text_table(rows)}"
+    return f"{number} from the checkpoint; from here on the present values count:\n{text_table(rows)}"
+
+def settings_of(run: RunState, snapshot: Snapshot) -> dict:
+    "Return the settings in a snapshot as plain values."
+    args = copy.copy(run.args)
+    vars(args).update(snapshot.values["args"])
+    return args.to_dict()
 
 def effective_settings(snapshot: Snapshot, now: dict) -> dict:
     "Return the settings with which the run continues; those of the process are the present ones."
@@ -239,7 +271,9 @@ class ResumeReport(NamedTuple):
     stands: str
 
     def __repr__(self):
-        return "\n".join([f"The run is {self.stands}, from {self.folder}.", *(f"- {o}" for o in self.said)])
+        place = f"The run is {self.stands}, from {self.folder}."
+        if not self.said: return place
+        return f"{place}\nA warning names what differs from the checkpoint ({len(self.said)} in all); .said lists it."
 
 def continue_stopped_run(run: RunState) -> list[str]:
     "Continue a run that a callback had stopped early, and return a sentence about it."
@@ -252,7 +286,7 @@ def load_checkpoint(
     learner: TrainerBase,
     place,  # a folder, or True for the newest
     find=resolve_checkpoint,  # returns the folder that is meant, on the main process; state.hub downloads it first
-    unpickle: bool = False,  # read pickled files of DeepSpeed
+    unpickle: bool = False,  # read pickled files of DeepSpeed's engine and of FSDP's shards
 ) -> ResumeReport:
     "Continue from a checkpoint; raise ValueError, with nothing changed, if that is not possible here."
     run = learner.run_state
@@ -263,6 +297,8 @@ def load_checkpoint(
     check_run_not_open(run, folder, snapshot)
     then = checkpoint_info(snapshot).get("given", {})
     edits = edited_settings(then, run.given_settings)
+    # learn.set() may have changed them since the run began
+    before = then | settings_of(run, snapshot)
     snapshot.values["args"] = effective_settings(snapshot, vars(run.args))
     try:
         check_edits(edits, then)
@@ -276,10 +312,11 @@ def load_checkpoint(
     said += continue_stopped_run(run)
     for sentence in said:
         warn(f"{folder.name}: {sentence}.")
-    if edits:
-        warn(f"{folder.name}: {describe_edits(edits, then)}")
+    changed = {name: value for name, value in edits.items() if before[name] != value}
+    if changed:
+        warn(f"{folder.name}: {describe_edits(changed, before)}")
     said += [
-        f"{name} is {value!r} from here on, and was {then[name]!r} when the run began" for name, value in edits.items()
+        f"{name} is {value!r} from here on, and was {before[name]!r} at the checkpoint" for name, value in changed.items()
     ]
     run.history.note(
         "resume", run.state.global_step, folder=str(folder), said=said, given=then, **({"anew": True} if anew else {})
@@ -313,7 +350,7 @@ def read_snapshot(
         return read_engine_checkpoint(learner, folder)
     sharded = run.device.sharded_model if everywhere and run.device is not None else None
     if is_trainer_checkpoint(folder):
-        snapshot = read_trainer_checkpoint(learner, folder)
+        snapshot = read_trainer_checkpoint(learner, folder, unpickle)
     elif sharded is None:
         snapshot = read_checkpoint(folder)
     else:

@@ -121,7 +121,7 @@ def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
     "Return the snapshot from which to replay. Raise ValueError with the reason if no snapshot is suitable."
     if target < 0:
         raise ValueError(
-            f"rewind({n}) would go back behind the beginning: the run has done {learner.state.global_step} steps."
+            f"rewind({n}) would go back past the beginning: the run has done {learner.state.global_step} steps."
         )
     if (base := find_base_snapshot(learner, target)) is not None: return base
     ring = get_rewind_buffer(learner.run_state)

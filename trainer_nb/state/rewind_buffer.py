@@ -32,7 +32,7 @@ __all__ = ['LASTING_ACTS', 'ACTS', 'MAX_SNAPSHOTS', 'MOST_ON_DISK', 'has_acts_af
 # acts whose effects are in no snapshot
 LASTING_ACTS = ("train_dataset", "add_callback", "remove_callback", "launch", "close")
 # events in a history that a replay of steps does not cause
-ACTS = ("set", "stop", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING_ACTS)
+ACTS = ("set", "schedule", "stop", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING_ACTS)
 
 # %% ../../nbs/07_state/12_rewind_buffer.ipynb #fcb853ab
 def has_acts_after(history: History, snapshot: Snapshot, step) -> bool:

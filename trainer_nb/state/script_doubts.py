@@ -21,6 +21,7 @@ __all__ = ['collect_seeds', 'warn_random_attributes', 'names_read_at_runtime', '
            'warn_stateless_callbacks', 'warn_missing_files', 'add_replay_doubts']
 
 # %% ../../nbs/07_state/18_script_doubts.ipynb #5d0ab704
+from ..device.deepspeed import MASTER
 from .script_replay import ScriptDraft, RunStart, ancestor_run_ids, draws_random_numbers
 from .script_replay import has_random_call, is_seed_statement, torch_setting_root, user_callbacks
 from .script_source import Statement, called_name, executed_calls, function_nodes, import_lines
@@ -169,7 +170,7 @@ def add_replay_doubts(draft: ScriptDraft, start: RunStart, path: Path):
         draft.add_doubt(f"The run was resumed from {start.folder}, and began in another session; the script begins "
                         "with the weights that the cells of this session made, which may be others. With model_init= "
                         "they are the same.")
-    if any(name.startswith("optimizer/") for name in start.snapshot.tensors):
+    if any(name.startswith("optimizer/") and not name.endswith(f"/{MASTER}") for name in start.snapshot.tensors):
         draft.add_doubt("The run began with the optimizer of the run before it (train() after the end of a run), and the "
                         "script begins with a new one. A new Learner, or model_init=, begins with a new optimizer.")
     if start.snapshot.values["extra"]:

@@ -229,7 +229,7 @@ def assess_no_fall(
         course = f"hardly changed between {format_tick(start)} and {format_tick(end)}, no more than from batch to batch"
     return CurveAssessment(
         False,
-        f"The loss {course}, so a suggestion would come from noise;"
+        f"The loss {course}, so a rate read from the curve would come from noise;"
         f" {suggest_less_noise(num_steps, 'a lower start=, ' if stopped or climbs else 'a higher end=, ')}.",
         "noise: the loss did not fall",
     )

@@ -20,7 +20,7 @@ from ..display.charts import PanelDisplay
 from ..display.panels import LineSeries, Marker, Panel, format_tick, panel_to_text
 from ..display.tables import to_frame
 from ..engine.overrides import TrainerBase
-from ..engine.run_state import RunState
+from ..engine.run_state import RunState, schedule_start
 from ..optim.schedules import base_lrs
 from .lr_curve import RULES, CONFIDENCE, Rule, assess_curve, loss_noise
 from .lr_curve import minimum, readable_part, resolve_rules, smooth_losses
@@ -95,7 +95,8 @@ def lr_setting(run: RunState) -> tuple[str, float]:
     group = run.optimizer.param_groups[0]
     step = run.state.global_step
     share = float(group["lr"]) / float(base_lrs(run.optimizer)[0])
-    rising = run.own_scheduler and step < run.args.get_warmup_steps(run.state.max_steps)
+    start = schedule_start(run)
+    rising = run.own_scheduler and step - start < run.args.get_warmup_steps(run.state.max_steps - start)
     return "learning_rate" if step == 0 or rising or not share or math.isclose(share, 1, rel_tol=1e-3) else "lr", share
 
 # %% ../../nbs/09_tune/02_lr_finder.ipynb #49235cef
@@ -123,13 +124,13 @@ def curve_panel(found: LRFindResult) -> Panel:
     things += [Marker(trial.rate, "") for trial in found.trials if trial.rate != found.suggestion]
     rates = {"suggestion": found.suggestion} | found.suggestions
     given = [(i + 1, name, rate) for i, (name, rate) in enumerate(rates.items()) if rate is not None]
-    labels = [f"{name} {format_tick(float(f'{rate:.2g}'))}" for _, name, rate in given]
-    for (color, _, rate), label in zip(given, labels):
+    for color, name, rate in given:
         height = float(np.interp(math.log(rate), np.log(found.rates), np.minimum(found.smoothed, top)))
-        things += [Marker(rate, "", None, color), LineSeries([rate], [height], label, color, "points")]
-    title = labels[0] if len(labels) == 1 else ""
+        things += [Marker(rate, "", None, color), LineSeries([rate], [height], name, color, "points")]
+    # a single name has no legend
+    title = f"{given[0][1]} {format_tick(float(f'{given[0][2]:.2g}'))}" if len(given) == 1 else "Loss"
     far = not found.answer and 0 < low < top / 20
-    return Panel(title, things, "learning rate", "loss", xlog=found.mode == "exp", ylog=far, note=found.note)
+    return Panel(title, things, "learning rate", xlog=found.mode == "exp", ylog=far, note=found.note)
 
 def trials_panel(found: LRFindResult) -> Panel:
     "Return the plot of the losses of the trials; those that diverged are not shown."
@@ -138,10 +139,11 @@ def trials_panel(found: LRFindResult) -> Panel:
     losses = [trial.loss for trial in known]
     things = [LineSeries(rates, losses, "", 0, "faint"), LineSeries(rates, losses, "candidates", 0, "points")]
     if found.suggestion is not None:
-        loss = min(losses)
+        # a lower rate may be suggested than that of the lowest loss
+        loss = losses[rates.index(found.suggestion)]
         things.append(Marker(found.suggestion, f"suggestion {format_rate(found.suggestion)}", loss, 1))
     positive = min(losses) > 0
-    return Panel("", things, "learning rate", "loss after a trial", xlog=True, ylog=positive, note="" if found.suggestion is not None else "no suggestion")
+    return Panel("Loss after a trial", things, "learning rate", xlog=True, ylog=positive, note="" if found.suggestion is not None else "no suggestion")
 
 # %% ../../nbs/09_tune/02_lr_finder.ipynb #ad486ceb
 # the reason why there is no suggestion
@@ -258,6 +260,8 @@ class LRFindResult(PanelDisplay):
         else:
             rules = f"Rules on the curve: {', '.join(rates)}." if rates else "No rule applies to the curve."
             doubts = f"{rules} {self.verdict}" if self.suggestions else ""
+            if doubts and self.suggestion is not None and not self.answer:
+                doubts = f"{doubts.rstrip()} The suggestion above comes from the trials."
             lines = [f"{curve} {describe_trials(self)}", *describe_suggestion(self), doubts.rstrip()]
         return [text for text in lines if text]
 
@@ -328,7 +332,7 @@ def describe_suggestion(found: LRFindResult) -> list[str]:
     if found.suggestion is None: return [f"No suggestion: {found.reason}.{describe_other_rates(found)}"]
     at = {trial.rate: trial.loss for trial in found.trials}
     others = ", ".join(
-        f"{format_rate(rate)} {'diverged' if math.isinf(loss) else f'{loss:.3g}'}"
+        f"{format_rate(rate)} {'diverged' if math.isinf(loss) else f'gave {loss:.3g}'}"
         for rate, loss in sorted(at.items()) if rate != found.suggestion
     )
     first = f"Suggestion: {format_rate(found.suggestion)}, whose trial ended with a loss of {at[found.suggestion]:.3g} ({others})."

@@ -14,14 +14,12 @@ import torch
 
 from ..core.columns import resolve_deferred
 from ..device.accelerator import unwrap
-from ..diagnostics.isolated import ConstantSchedule, isolated_training
+from ..diagnostics.isolated import ConstantSchedule, begin_next_epoch, isolated_training
 from ..display.panels import format_tick
 from ..engine.evaluate import EvalBatches, eval_dataloader, evaluation_mode
-from ..engine.loop import handle_end_of_data
 from ..engine.overrides import TrainerBase
-from ..engine.run_state import RunState
+from ..engine.run_state import RunState, schedule_start
 from ..engine.step import StepResult, take_step
-from ..engine.tasks import do_next_epoch
 from ..optim.schedules import base_lrs, match_lr_type
 from .lr_curve import SMOOTHING
 
@@ -51,10 +49,7 @@ def set_rate(optimizer: torch.optim.Optimizer, ratios: list[float], rate: float)
 def step_across_epochs(learner: TrainerBase) -> StepResult:
     "Take a step, beginning another epoch if the present one has no more data."
     while (done := take_step(learner)) is None:
-        # raises ValueError for an epoch without data
-        handle_end_of_data(learner.run_state)
-        do_next_epoch(learner, None)
-        learner.run_state.due.clear()
+        begin_next_epoch(learner)
     return done
 
 # %% ../../nbs/09_tune/01_lr_trials.ipynb #721b7f7e
@@ -80,7 +75,8 @@ def compressed_schedule(
     functions = getattr(run.lr_scheduler, "lr_lambdas", None)
     falling = [1 - i / num_steps for i in range(num_steps)]
     if not functions or left < 1: return falling
-    factors = [functions[0](run.state.global_step + i * left // num_steps) / share for i in range(num_steps)]
+    position = run.state.global_step - schedule_start(run)
+    factors = [functions[0](position + i * left // num_steps) / share for i in range(num_steps)]
     return factors if any(factors) else falling
 
 # %% ../../nbs/09_tune/01_lr_trials.ipynb #950796c1

@@ -111,6 +111,7 @@ def make_trial_learner(learner: TrainerBase, trial: Trial, args: TrainingArgumen
         anew,
     )
     new.run_state.given_settings, new.run_state.saver = args.to_dict(), Saver()
+    args.watch_assignments()
     leave_repository(new, learner)
     new._trial = trial
     new.hp_search_backend = "optuna"

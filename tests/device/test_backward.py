@@ -1,0 +1,83 @@
+"The backward pass of a loss equals loss.backward(), also where somebody replaced it."
+import pytest
+import torch
+
+from trainer_nb.device.accelerator import backward_from_loss
+
+
+def gradient(backward, loss_of=lambda w: w.square().sum()):
+    w = torch.nn.Parameter(torch.tensor([1.5, -2.0]))
+    for _ in range(2):
+        # accumulates
+        backward(loss_of(w))
+    return w.grad.numpy().tobytes()
+
+
+@pytest.mark.parametrize("loss_of", [
+    lambda w: w.square().sum(), lambda w: w.square().sum().double(), lambda w: w.square().sum().reshape(1), lambda w: w[0] * w[1],
+])
+def test_gradients(loss_of):
+    assert gradient(backward_from_loss, loss_of) == gradient(torch.Tensor.backward, loss_of)
+
+
+def test_the_graph_is_freed():
+    w = torch.nn.Parameter(torch.tensor(1.5))
+    loss = w.exp().square()
+    backward_from_loss(loss)
+    with pytest.raises(RuntimeError, match="second time"): backward_from_loss(loss)
+
+
+def test_hooks_of_the_loss():
+    w = torch.nn.Parameter(torch.tensor(1.5))
+    loss = w * 2
+    loss.register_hook(lambda grad: grad * 10)
+    backward_from_loss(loss)
+    assert w.grad.item() == 20
+
+
+@pytest.mark.parametrize("loss", [torch.tensor(1.0), torch.tensor([1.0, 2.0], requires_grad=True) * 2,
+                                  torch.tensor(1j, requires_grad=True) * 2])
+def test_the_errors_are_those_of_torch(loss):
+    with pytest.raises(RuntimeError) as expected: loss.backward()
+    with pytest.raises(RuntimeError) as raised: backward_from_loss(loss)
+    assert str(raised.value) == str(expected.value)
+
+
+def test_a_replaced_backward_is_called(monkeypatch):
+    called = []
+    original = torch.Tensor.backward
+    monkeypatch.setattr(torch.Tensor, "backward", lambda self, *a, **k: (called.append("tensor"), original(self, *a, **k))[1])
+    backward_from_loss(torch.tensor(1.0, requires_grad=True) * 2)
+    monkeypatch.undo()
+    original = torch.autograd.backward
+    monkeypatch.setattr(torch.autograd, "backward", lambda *a, **k: (called.append("autograd"), original(*a, **k))[1])
+    backward_from_loss(torch.tensor(1.0, requires_grad=True) * 2)
+    assert called == ["tensor", "autograd"]
+
+
+def test_a_mode_sees_the_backward_pass():
+    seen = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    loss = torch.tensor(1.0, requires_grad=True) * 2
+    with Mode(): backward_from_loss(loss)
+    assert torch.Tensor.backward in seen
+
+
+def test_a_backward_that_was_replaced_before_the_import(tmp_path):
+    import subprocess
+    import sys
+    (tmp_path / "script.py").write_text("""
+import torch
+called, original = [], torch.Tensor.backward
+torch.Tensor.backward = lambda self, *a, **k: (called.append(1), original(self, *a, **k))[1]
+from trainer_nb.device.accelerator import backward_from_loss
+backward_from_loss(torch.tensor(1.0, requires_grad=True) * 2)
+assert called == [1]
+""")
+    done = subprocess.run([sys.executable, "-W", "ignore", "script.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
