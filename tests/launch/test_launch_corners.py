@@ -636,6 +636,12 @@ def test_evaluation_sets_of_different_lengths_are_refused():
         assert len(learn.predict(rows(9)).predictions) == 9
 
 
+def test_a_learner_without_a_name_is_gone_at_the_launch():
+    "Only the statement has held it; the block would have got None."
+    with pytest.raises(InvalidOperation, match="give it a name, learn = Learner"):
+        with make().launch(2): pass
+
+
 def test_the_table_of_the_processes_is_that_of_the_last_step():
     "Complete at the launch, after a verb of a few steps and after one that takes them back; too few steps name no slowest process."
     learn = make()

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..args.training_args import TrainingArguments
-from ..core.errors import suggest_names, warn
+from ..core.errors import InvalidOperation, suggest_names, warn
 from ..data.sampling import split_global_batch
 from ..device.collectives import check_rank_variables, world_size
 from ..device.sharding import require_several_processes
@@ -282,7 +282,13 @@ class LaunchContext:
         self._learner = weakref.ref(learner)
         self._remote = remote
 
-    def __enter__(self) -> TrainerBase: return self._learner()
+    def __enter__(self) -> TrainerBase:
+        learner = self._learner()
+        if learner is not None: return learner
+        raise InvalidOperation(
+            "The learner of this launch() has been deleted, and its processes have ended, because nothing refers to it:"
+            " give it a name, learn = Learner(...), and then write `with learn.launch(...):`."
+        )
 
     def __exit__(self, *error):
         learner = self._learner()
