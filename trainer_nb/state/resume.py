@@ -370,7 +370,8 @@ def check_run_not_open(run: RunState, folder: Path, snapshot: Snapshot):
     "Raise ValueError for a run that another process has open: both would write its log and checkpoints."
     path = log_path(folder.parent, snapshot.values["run"])
     close_other_logs(run.history, path)
-    if run.history.path != path and is_claimed(path):
+    # the main process writes them, and may have opened the log when another one looks
+    if run.device.world.run_on_main(lambda: run.history.path != path and is_claimed(path)):
         raise ValueError(
             f"{folder} is of a run that another process has open; end it there, with learn.free() or by shutting its"
             " kernel down, or begin a run of its own here without resuming."
