@@ -206,6 +206,7 @@ def test_ruff():
     run(sys.executable, "-m", "ruff", "check", "--no-cache", "trainer_nb", "tests", "scripts", "benchmarks")
 
 
+@pytest.mark.slow
 def test_types(tmp_path):
     "The type checker passes on the chapters that pyproject.toml names, and the package says that it is typed."
     run(sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path))
@@ -329,7 +330,7 @@ def forks():
 
 
 # each takes half a minute and more, or shows what the pages of the chapters show as well
-LONG = {"several_processes_details", "looking_inside", "memory", "large_data", "speed", "vscode", "from_lightning"}
+LONG = {"several_processes_details", "chat", "clusters", "from_trainer", "lora", "looking_inside", "memory", "large_data", "speed", "vscode", "from_lightning"}
 
 
 def marks_of(path):
