@@ -323,6 +323,11 @@ def test_training_in_a_cell(lab):
     page.stands("training")
     page.says("A cell is training").says("learn.start()")
     eventually(lambda: int(page.board().locator(".tnb-fact-value").first.inner_text().split("/")[0]) > 5, "steps are seen")
+    page.press("Pause")
+    page.says("the kernel is busy with a cell")
+    at = int(page.board().locator(".tnb-fact-value").first.inner_text().split("/")[0])
+    eventually(lambda: int(page.board().locator(".tnb-fact-value").first.inner_text().split("/")[0]) > at + 5, "the click waits")
+    page.cell(2).locator(".jp-InputArea-prompt").click()
     page.tab.keyboard.press("Escape")
     page.tab.keyboard.press("i"), page.tab.keyboard.press("i")      # interrupts the kernel
     page.stands("paused")

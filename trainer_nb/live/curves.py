@@ -13,13 +13,14 @@ import numpy as np
 
 from ..core.columns import RowStore, throughput
 from ..core.errors import suggest_names
-from ..core.records import ACT_FORMATTERS, TIMING_SUFFIXES
+from ..core.records import ACT_FORMATTERS, TIMING_SUFFIXES, describe_act
 from ..core.history import History, read_history
 from ..diagnostics.watch import WatchReport, heatmap_panel, watched_names
 from ..display.charts import Chart
 from ..display.panels import LineSeries, Marker, Panel, centered_moving_average, suits_log_axis
 from ..display.tables import format_setting, format_value
 from ..engine.overrides import local_model
+from .background import BackgroundRun
 
 # %% auto #0
 __all__ = ['QUANTITIES', 'BLOCK_COLUMNS', 'X_AXES', 'PLOTTED_COLUMNS', 'MIN_SMOOTHED_STEPS', 'MAX_METRIC_POINTS',
@@ -339,7 +340,7 @@ def act_markers(
         # the journal has the details of these
         if event["kind"] in ("launch", "close", "restart"): return event["kind"]
         data = {k: v for k, v in event["data"].items() if k != "by"}
-        return f"{event['kind']} {ACT_FORMATTERS[event['kind']](data)}".strip()
+        return describe_act(event["kind"], data)
     kinds = set(ACT_FORMATTERS) - {"checkpoint", "load_best"}
     events = [event for event in history.events if event["kind"] in kinds and not event["abandoned"]]
     marks: list[tuple[int, str]] = []
@@ -426,9 +427,10 @@ def history_panel(
     return Panel(title, lines, x="minutes" if x == "time" else x, ylog=is_log)
 
 def as_history(
-    source: Any,  # a learner, a history, or the path of a log
+    source: Any,  # a learner, the handle of its background run, a history, or the path of a log
 ) -> History:
     "Return the history of a run. Raise TypeError for an object that is not a run."
+    if isinstance(source, BackgroundRun): source = source.learner
     if isinstance(source, History): return source
     if isinstance(source, (str, Path)): return read_history(source)
     if isinstance(getattr(source, "history", None), History): return source.history
@@ -448,6 +450,7 @@ def learner_name(
     source: Any,  # a learner, or another source of a run
 ) -> str | None:
     "Return the name that a learner's run will have, or that of its model; None for another source."
+    if isinstance(source, BackgroundRun): source = source.learner
     run = getattr(source, "run_state", None)
     return None if run is None else run.args.run_name or type(local_model(source)).__name__
 
