@@ -65,6 +65,9 @@ class Record:
         "Return True if the run has gone back to before this step."
         return bool(row_value(self.history, "abandoned", self.index))
 
+    # the word of the tables and pictures
+    discarded = abandoned
+
     @property
     def metrics(self) -> dict[str, Any]:
         "Return the metrics of the evaluations at this step."
@@ -136,7 +139,7 @@ class Records(Table):
     samples = _values_property("samples")
     seconds = _values_property("seconds")
     samples_per_second = _values_property("samples_per_second")
-    abandoned = _values_property("abandoned")
+    abandoned = discarded = _values_property("abandoned")
     metrics = _values_property("metrics")
 
     def _cells(self, record: Record) -> dict[str, Any]: return record_cells(record)
@@ -213,7 +216,7 @@ ACT_FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "checkpoint": lambda d: d["folder"],
     "resume": lambda d: "; ".join([f"from {d['folder']}", *d["said"]]),
     "load_best": lambda d: f"the weights of step {d['best_step']}",
-    "restore": lambda d: "",
+    "restore": lambda d: d.get("name") or "a snapshot",
     "reset": lambda d: "",
     "stop": lambda d: "the run ended here",
     "train_dataset": lambda d: "replaced",
