@@ -253,6 +253,7 @@ def test_abandon():
     assert h.column("abandoned").tolist() == [0, 0, 0, 0, 1, 1, 0, 1]
     assert list(h.evaluations()) == [{"step": 4, "acc": 0.1}, {"step": 4, "late": 1}] and len(h.evaluations(all=True)) == 4
     assert "discarded" in repr(h[:]) and "discarded" not in repr(h[:3])
+    assert h[:].discarded == h[:].abandoned == [record.discarded for record in h[:]] and True in h[:].discarded
     h.abandon(beginning)
     assert h.column("abandoned").all() and math.isnan(h.mean_loss())
 

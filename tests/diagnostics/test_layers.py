@@ -521,10 +521,22 @@ def test_the_pictures_of_a_report_by_their_titles():
     "With its sentences, without its table; all where none is named."
     report = hard_learner(**LONG).inspect()
     titles = [panel.title for panel in report.panels()]
-    assert "gradient" in titles and [panel.title for panel in report.plot().panels()] == titles
-    chosen = report.plot("gradient")
-    assert [panel.title for panel in chosen.panels()] == ["gradient"] and chosen.said() == report.said() and "<table" not in chosen.html()
-    with pytest.raises(ValueError, match="no picture 'gradients'.*'gradient'.*Did you mean 'gradient'"): report.plot("gradients")
+    assert "gradient norm" in titles and [panel.title for panel in report.plot().panels()] == titles
+    chosen = report.plot("gradient norm")
+    assert [panel.title for panel in chosen.panels()] == ["gradient norm"] and chosen.said() == report.said() and "<table" not in chosen.html()
+    with pytest.raises(ValueError, match="no picture 'gradient'.*'gradient norm'.*Did you mean 'gradient norm'"): report.plot("gradient")
+
+
+def test_a_report_and_a_watch_have_the_same_names_of_quantities():
+    "What learn.plot() takes, report.plot() takes, too; a picture of two of them is drawn once."
+    learn = hard_learner(**LONG)
+    learn.watch(every=1)
+    learn.step(2)
+    names = ("update/weight", "gradient norm", "output spread", "dead", "saturated")
+    assert [panel.title for panel in learn.plot(*names[:3]).panels()] == list(names[:3])
+    report = learn.inspect()
+    assert [panel.title for panel in report.plot(*names).panels()] == [panel.title for panel in report.panels()]
+    assert len(report.plot("dead").panels()) == 1
 
 
 def test_equally_unusual_layers_are_named_in_their_order():

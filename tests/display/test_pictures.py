@@ -8,7 +8,7 @@ import torch
 
 from trainer_nb.core.history import History
 from trainer_nb.display.panels import Heatmap, LineSeries, Marker, Panel, axis_range, log_ticks, suits_log_axis
-from trainer_nb.display.svg import HtmlDisplay, image_grid, matrix_table, image_tag, encode_png, render_svg, short_row_names, to_uint8_image
+from trainer_nb.display.svg import HtmlDisplay, draw_panel, image_grid, matrix_table, image_tag, encode_png, render_svg, short_row_names, to_uint8_image
 from trainer_nb.display.tables import escape_html, html_table
 from trainer_nb.live.curves import plot_histories
 
@@ -238,6 +238,31 @@ def test_no_line_of_a_moment_runs_through_the_label_of_another():
         assert not [at for at, top in lines if a < at < b and top < float(y) - 3], word
 
 
+@pytest.mark.parametrize("height", [250, 190])
+def test_labels_of_moments_are_above_the_curves(height):
+    "The curve has its room below them, also in a low panel."
+    marks = [Marker(at, f"set learning_rate={at}") for at in (20, 24, 28, 32, 36)]
+    text = draw_panel(Panel("loss", [LineSeries(np.arange(100), np.arange(100.0), "loss"), *marks]), height=height)
+    curve = [float(point.split(",")[1]) for point in re.search(r'<polyline points="([^"]+)"', text)[1].split()]
+    labels = [float(y) for y in re.findall(r'<text x="[\d.]+" y="([\d.]+)"[^>]*>set ', text)]
+    assert labels and max(labels) <= min(curve) and min(labels) > 34
+    assert max(curve) - min(curve) > 80 and text.count('stroke-dasharray="2 3"') == len(marks)
+    # lines without a word need no room
+    plain = Panel("loss", [LineSeries(np.arange(100), np.arange(100.0), "loss")])
+    bare = draw_panel(Panel("loss", [*plain.things, Marker(20, ""), Marker(24, "")]), height=height)
+    assert re.search(r"<polyline [^>]+>", bare)[0] == re.search(r"<polyline [^>]+>", draw_panel(plain, height=height))[0]
+    assert bare.count('stroke-dasharray="2 3"') == 2
+
+
+def test_numbers_in_labels_of_acts_are_rounded():
+    "The journal has all digits."
+    history = History("a")
+    for step in range(1, 4): history.append(step, step / 10, 0.1, 8, 0.1 * step, loss=1 / step)
+    history.note("set", 2, learning_rate=0.0031622776601683794)
+    assert [mark.word for mark in plot_histories([history], ["loss"]).panels()[0].of(Marker)] == ["set learning_rate=0.00316"]
+    assert history.journal()[0]["what"] == "learning_rate=0.00316228"
+
+
 def test_acts_at_one_step_share_a_label():
     "A launch, a restart and a return are named by one word; a label that would be cut begins anew."
     history = History("a")
@@ -253,7 +278,7 @@ def test_acts_at_one_step_share_a_label():
 def test_names_of_rows_stay_different_when_they_are_shortened():
     names = [f"model.encoder.block.{i}.attention.output (Linear)" for i in range(3)] + ["model.encoder.block.2.norm (LayerNorm)"]
     text = render_svg([Panel("gradient", [Heatmap([1, 2], names, np.ones((4, 2)))])])
-    assert all(f">{i}.attention.output<" in text for i in range(3)) and ">2.norm<" in text
+    assert all(f">…{i}.attention.output<" in text for i in range(3)) and ">…2.norm<" in text
 
 
 def test_an_axis_is_logarithmic_where_a_linear_one_would_show_only_the_largest_values():
@@ -277,7 +302,7 @@ def test_the_ticks_of_a_short_logarithmic_axis():
 def test_names_of_rows_are_cut_between_their_parts():
     names = ["vit.embeddings", "vit.layers.0.attention.q_proj", "vit.embeddings.patch_embeddings.projection", "a" * 40]
     assert short_row_names(names) == ["vit.embeddings", "…layers.0.attention.q_proj", "…projection", "…" + "a" * 25]
-    assert short_row_names(["vit.layers.0.mlp.activation_fn", "vit.layers.1.mlp.activation_fn"]) == ["0.mlp.activation_fn", "1.mlp.activation_fn"]
+    assert short_row_names(["vit.layers.0.mlp.activation_fn", "vit.layers.1.mlp.activation_fn"]) == ["…0.mlp.activation_fn", "…1.mlp.activation_fn"]
 
 
 def test_an_axis_of_zeros_has_no_negative_values():

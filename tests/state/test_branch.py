@@ -145,6 +145,18 @@ def test_the_journal():
     assert not hard_learner().journal
 
 
+def test_the_journal_names_the_snapshot_that_was_restored():
+    learn = hard_learner(**LONG)
+    learn.step(2)
+    learn.snapshot("before")
+    other = learn.snapshot()
+    learn.step(2); learn.restore("before"); learn.step(); learn.restore(other)
+    assert [(o["step"], o["act"], o["what"]) for o in learn.journal] == [(2, "restore", "before"), (2, "restore", "a snapshot")]
+    # an earlier version has not written a name
+    learn.history.note("restore", 2)
+    assert learn.journal[-1]["what"] == "a snapshot"
+
+
 def test_what_a_branch_takes_over_cannot_be_another():
     "The coefficients of Adam can; what else the optimizer, the schedule or the learner was made from is refused, and not shown as if it counted."
     learn = hard_learner(**LONG)
@@ -180,6 +192,26 @@ def test_a_comparison_as_curves():
     assert len(same.plot().panels()) == 1 and same.names == ("one", "the other")
     assert "The losses are equal" in repr(same.plot())
     assert "The losses are equal at all common steps" in repr(same)
+
+
+def test_a_comparison_of_runs_with_names():
+    "Each has its name, if both have one, and the colour that it has in the other charts."
+    learn = hard_learner(run_name="digits", **LONG)
+    learn.step(3)
+    one, other = learn.branch(run_name="clipped", max_grad_norm=0.01), learn.branch(run_name="plain")
+    for o in (learn, one, other): o.step(3)
+    def colors(chart): return {line.name: line.color for line in chart.panels()[0].named()}
+    every = colors(learn.plot("loss", also=[one, other], smooth=0))
+    assert list(every) == ["digits", "clipped", "plain"] and len(set(every.values())) == 3
+    for a, b in [(one, other), (other, one), (learn, one), (one, learn)]:
+        result = compare(a, b)
+        assert result.names == (a.args.run_name, b.args.run_name)
+        assert colors(result.plot()) == {name: every[name] for name in result.names}
+    assert "max_grad_norm 0.01" in compare(one, other).title()
+    # without a name, or with the same one
+    unnamed, same = learn.branch(max_grad_norm=0.02), learn.branch(run_name="clipped", max_grad_norm=0.03)
+    assert compare(one, unnamed).names == ("max_grad_norm 0.01", "max_grad_norm 0.02")
+    assert compare(one, same).names == ("max_grad_norm 0.01", "max_grad_norm 0.03")
 
 
 def test_the_differing_settings_are_settings():

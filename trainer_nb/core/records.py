@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['RECORD_FIELDS', 'RECORD_HINTS', 'TIMING_SUFFIXES', 'ACT_FORMATTERS', 'RecordSource', 'row_value', 'Record',
-           'qualify_metric_names', 'record_cells', 'Records', 'Evaluations', 'Journal']
+           'qualify_metric_names', 'record_cells', 'Records', 'Evaluations', 'describe_act', 'Journal']
 
 # %% ../../nbs/01_core/07_records.ipynb #f8893177
 class RecordSource(Protocol):
@@ -64,6 +64,9 @@ class Record:
     def abandoned(self) -> bool:
         "Return True if the run has gone back to before this step."
         return bool(row_value(self.history, "abandoned", self.index))
+
+    # the word of the tables and pictures
+    discarded = abandoned
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -136,7 +139,7 @@ class Records(Table):
     samples = _values_property("samples")
     seconds = _values_property("seconds")
     samples_per_second = _values_property("samples_per_second")
-    abandoned = _values_property("abandoned")
+    abandoned = discarded = _values_property("abandoned")
     metrics = _values_property("metrics")
 
     def _cells(self, record: Record) -> dict[str, Any]: return record_cells(record)
@@ -213,7 +216,7 @@ ACT_FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "checkpoint": lambda d: d["folder"],
     "resume": lambda d: "; ".join([f"from {d['folder']}", *d["said"]]),
     "load_best": lambda d: f"the weights of step {d['best_step']}",
-    "restore": lambda d: "",
+    "restore": lambda d: d.get("name") or "a snapshot",
     "reset": lambda d: "",
     "stop": lambda d: "the run ended here",
     "train_dataset": lambda d: "replaced",
@@ -228,6 +231,16 @@ ACT_FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "add_callback": lambda d: d["callback"],
     "remove_callback": lambda d: d["callback"],
 }
+
+def describe_act(
+    kind: str,  # one of ACT_FORMATTERS
+    data: dict[str, Any],
+) -> str:
+    "Return a change in words, as the label of a mark."
+    what = ACT_FORMATTERS[kind](data)
+    # the words after these are a sentence of their own
+    colon = ":" if what and kind in ("stop", "close", "restart") else ""
+    return f"{kind}{colon} {what}".strip()
 
 class Journal(Table):
     "Hold entries: dicts with step, time (seconds since 1970), act, what, by (the callback, or empty), abandoned."

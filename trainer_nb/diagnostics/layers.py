@@ -45,14 +45,14 @@ from ..optim.optimizers import layer_groups, optimizer_groups, refuse_regrouping
 from ..optim.schedules import add_scheduled_group
 
 # %% auto #0
-__all__ = ['CHANNEL_LAYERS', 'OUTLIER_RATIO', 'DEAD_WARNING', 'MAX_TABLE_ROWS', 'named_layers', 'own_parameters', 'output_stats',
-           'measure_outputs', 'copy_optimizer', 'update_norms', 'LayerStats', 'mean_of_known', 'merge_layers',
-           'fetch_stats', 'parameter_stats', 'make_layer_stats', 'measure_layers', 'describe_unusual',
-           'group_by_prefix', 'group_names', 'fold_layers', 'layer_row', 'foldable_table', 'layer_label',
-           'layer_points_panel', 'output_spread_panel', 'LayerReport', 'make_window', 'inspect_next_step',
-           'describe_clipping', 'inspect_open_step', 'replay_outputs', 'inspect_layers', 'named_layer_groups',
-           'resolve_group_names', 'set_trainable', 'groups_to_freeze', 'check_known', 'add_missing_parameters',
-           'GroupedInt', 'ModelSummary', 'measure_output_shapes', 'summarize_model']
+__all__ = ['CHANNEL_LAYERS', 'OUTLIER_RATIO', 'DEAD_WARNING', 'MAX_TABLE_ROWS', 'QUANTITY_PICTURES', 'named_layers',
+           'own_parameters', 'output_stats', 'measure_outputs', 'copy_optimizer', 'update_norms', 'LayerStats',
+           'mean_of_known', 'merge_layers', 'fetch_stats', 'parameter_stats', 'make_layer_stats', 'measure_layers',
+           'describe_unusual', 'group_by_prefix', 'group_names', 'fold_layers', 'layer_row', 'foldable_table',
+           'layer_label', 'layer_points_panel', 'output_spread_panel', 'LayerReport', 'make_window',
+           'inspect_next_step', 'describe_clipping', 'inspect_open_step', 'replay_outputs', 'inspect_layers',
+           'named_layer_groups', 'resolve_group_names', 'set_trainable', 'groups_to_freeze', 'check_known',
+           'add_missing_parameters', 'GroupedInt', 'ModelSummary', 'measure_output_shapes', 'summarize_model']
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #cdaab5b8
 CHANNEL_LAYERS = (
@@ -363,6 +363,13 @@ def output_spread_panel(layers: Iterable[LayerStats]) -> Panel:
     )
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #b8948267
+# pictures that have several quantities, or another title, by quantity
+QUANTITY_PICTURES = {
+    "output spread": "outputs, how they are spread",
+    "dead": "dead units, saturated outputs",
+    "saturated": "dead units, saturated outputs",
+}
+
 class LayerReport(PanelDisplay):
     "Show the statistics of each layer at one step."
     def __init__(
@@ -413,9 +420,9 @@ class LayerReport(PanelDisplay):
         dead.things = [*dead.things, *(o._replace(color=1) for o in other)]
         found = [
             layer_points_panel(
-                [o for o in rows if o.weight.n], "update / weight", lambda o: o.ratio, x="ratio of norms", marks=middle
+                [o for o in rows if o.weight.n], "update/weight", lambda o: o.ratio, x="ratio of norms", marks=middle
             ),
-            layer_points_panel([o for o in rows if o.weight.n], "gradient", lambda o: o.grad.norm, x="norm"),
+            layer_points_panel([o for o in rows if o.weight.n], "gradient norm", lambda o: o.grad.norm, x="norm"),
             output_spread_panel(rows),
             dead,
         ]
@@ -423,15 +430,19 @@ class LayerReport(PanelDisplay):
 
     def plot(
         self,
-        *titles: str,  # of pictures; none: all
+        *names: str,  # quantities, as in learn.plot(), or titles of pictures; none: all pictures
     ) -> Chart:
-        "Return the report with these pictures and without the table. Raise ValueError for an unknown title."
+        "Return the report with these pictures and without the table. Raise ValueError for an unknown name."
         panels = {panel.title: panel for panel in self.panels()}
-        for title in titles:
+        by_name = {QUANTITY_PICTURES.get(name, name): name for name in names}
+        for title, name in by_name.items():
             if title not in panels:
-                known = ", ".join(map(repr, panels))
-                raise ValueError(f"There is no picture {title!r}; there are {known}.{suggest_names(str(title), panels)}")
-        return Chart([panels[title] for title in titles or panels], self.said())
+                known = [*panels, *(name for name, title in QUANTITY_PICTURES.items() if title in panels)]
+                raise ValueError(
+                    f"There is no picture {name!r}; there are {', '.join(map(repr, known))}."
+                    f"{suggest_names(str(name), known)}"
+                )
+        return Chart([panels[title] for title in by_name or panels], self.said())
 
     def html(self):
         return super().html() + f'<div style="max-height:420px;overflow:auto">{foldable_table(self.layers)}</div>'

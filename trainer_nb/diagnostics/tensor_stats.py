@@ -182,8 +182,8 @@ class NoiseScale(NamedTuple):
             )
         )
         return (
-            f"The gradient noise scale is about {float(f'{self.scale:.2g}'):g} samples, from one step of {self.batch}:"
-            f" {advice}."
+            f"The gradient noise scale is about {float(f'{self.scale:.2g}'):g} samples (a rough estimate, from one step of"
+            f" {self.batch}): {advice}."
         )
 
 # squared norms of gradients; part: number of samples in a part

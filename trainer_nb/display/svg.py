@@ -21,14 +21,14 @@ from .panels import format_axis, format_tick, linear_ticks, log_ticks, nan_mean,
 from .tables import escape_html
 
 # %% auto #0
-__all__ = ['CORRECT_RGB', 'INCORRECT_RGB', 'PALETTE', 'TEXT_COLOR', 'GRID_COLOR', 'VIRIDIS', 'LINE_STYLES', 'MAX_LABEL_ROWS',
-           'LABEL_ROW_HEIGHT', 'LABEL_CHAR_WIDTH', 'MAX_HEATMAP_COLUMNS', 'MAX_LABEL_CHARS', 'PANEL_WIDTH',
+__all__ = ['CORRECT_RGB', 'INCORRECT_RGB', 'PALETTE', 'TEXT_COLOR', 'GRID_COLOR', 'VIRIDIS', 'OTHER_COLORS', 'LINE_STYLES',
+           'CHAR_WIDTHS', 'MAX_LABEL_ROWS', 'LABEL_ROW_HEIGHT', 'MAX_HEATMAP_COLUMNS', 'MAX_LABEL_CHARS', 'PANEL_WIDTH',
            'PANEL_HEIGHT', 'PANEL_GAP', 'ROW_SPACE', 'LIVE_PANEL_HEIGHT', 'HtmlDisplay', 'to_numpy', 'to_uint8_image',
-           'encode_png', 'image_tag', 'image_grid', 'waveform_svg', 'matrix_table', 'series_color', 'apply_colormap',
-           'AxisScale', 'svg_element', 'svg_text', 'polyline_segments', 'draw_line', 'draw_histogram', 'label_rows',
-           'draw_marker', 'reduce_columns', 'color_values', 'svg_image', 'short_row_names', 'draw_row_labels',
-           'draw_heatmap', 'panel_scales', 'draw_axes', 'draw_legend', 'draw_panel', 'PanelBox', 'column_boxes',
-           'live_boxes', 'render_svg']
+           'encode_png', 'image_tag', 'image_grid', 'waveform_svg', 'matrix_table', 'run_colors', 'pair_colors',
+           'series_color', 'apply_colormap', 'AxisScale', 'svg_element', 'svg_text', 'polyline_segments', 'draw_line',
+           'draw_histogram', 'text_width', 'label_rows', 'draw_marker', 'reduce_columns', 'color_values', 'svg_image',
+           'short_row_names', 'draw_row_labels', 'draw_heatmap', 'panel_scales', 'draw_axes', 'draw_legend',
+           'draw_panel', 'PanelBox', 'column_boxes', 'live_boxes', 'render_svg']
 
 # %% ../../nbs/00_display/02_svg.ipynb #92fe9ef6
 class HtmlDisplay:
@@ -236,6 +236,33 @@ VIRIDIS = np.array([
     (68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (33, 144, 140), (39, 173, 129), (92, 200, 99),
     (170, 220, 50), (253, 231, 37)], float)
 
+# number of colours for the runs beside a main run, which has the first one; the second is that of evaluations
+OTHER_COLORS = 4
+# colours of the runs that have been drawn beside another one, by id
+_RUN_COLORS: dict[str, int] = {}
+
+def run_colors(
+    run_ids: list[str],  # of one chart, the main run first
+) -> list[int]:
+    "Return a colour for each run of a chart; beside a main run, a run has the same colour in every chart."
+    colors = [0]
+    for run_id in run_ids[1:]:
+        color = _RUN_COLORS.setdefault(run_id, len(_RUN_COLORS) % OTHER_COLORS)
+        free = [c for c in range(OTHER_COLORS) if c + 2 not in colors]
+        # another run of this chart has it, in a process with many runs
+        if free and color not in free:
+            color = free[0]
+        colors.append(color + 2)
+    return colors[:len(run_ids)]
+
+def pair_colors(one: str, other: str) -> list[int]:
+    "Return the colours of two runs, of which neither is the main one: each the same as beside a main run."
+    first = _RUN_COLORS.get(one)
+    if first is None: return run_colors([one, other])
+    if other not in _RUN_COLORS: return [first + 2, 0]
+    colors = run_colors([one, other])
+    return colors if first + 2 == colors[1] else [first + 2, colors[1]]
+
 def series_color(color: int | None) -> str:
     "Return the colour of an element as a hex string."
     return TEXT_COLOR if color is None else PALETTE[color % len(PALETTE)]
@@ -333,21 +360,31 @@ def draw_histogram(bars: Histogram, x: AxisScale, y: AxisScale) -> str:
         fill=series_color(bars.color), fill_opacity=0.35, stroke=series_color(bars.color), stroke_width=1
     )
 
-# lines for the labels of moments; in pixels, their height and the width of a character
+# widths of characters as shares of the font size, in a wide font
+CHAR_WIDTHS = dict.fromkeys("ijl.,:;'|! ", 0.32) | dict.fromkeys("frt()[]/-", 0.42) | dict.fromkeys("mwMW%=+@", 0.96)
+
+def text_width(text: str, size: float) -> float:
+    "Return about how many pixels a text takes at most."
+    return size * sum(CHAR_WIDTHS.get(char, 0.63) for char in text)
+
+# lines for the labels of moments, and their height in pixels
 MAX_LABEL_ROWS = 4
 LABEL_ROW_HEIGHT = 13
-LABEL_CHAR_WIDTH = 5.4
 
-def label_rows(marks: Sequence[Marker], x: AxisScale) -> list[int | None]:
+def label_rows(
+    marks: Sequence[Marker], x: AxisScale,
+    most: int = MAX_LABEL_ROWS,  # number of lines
+) -> list[int | None]:
     "Return a line for the label of each moment so that labels do not overlap; None where all lines are taken."
-    taken: list[list[tuple[float, float]]] = [[] for _ in range(MAX_LABEL_ROWS)]
-    rows: list[int | None] = [0] * len(marks)
+    taken: list[list[tuple[float, float]]] = [[] for _ in range(most)]
+    # a moment without a word is a line alone
+    rows: list[int | None] = [0 if mark.word else None for mark in marks]
     pixels = [float(x([mark.x])[0]) for mark in marks]
     middle = (x.a + x.b) / 2
     # Labels point inwards. From the edges to the middle, a moment under a label begins below it, and its line does not cross it.
     for i in sorted(range(len(marks)), key=lambda i: min(pixels[i], x.a + x.b - pixels[i])):
-        if marks[i].y is not None: continue
-        px, width = pixels[i], LABEL_CHAR_WIDTH * len(marks[i].word) + 8
+        if marks[i].y is not None or not marks[i].word: continue
+        px, width = pixels[i], text_width(marks[i].word, 10.5) + 8
         start, end = (px - width, px) if px > middle else (px, px + width)
         above = max((row for row, spans in enumerate(taken) if any(a < px < b for a, b in spans)), default=-1)
         free = (row for row, spans in enumerate(taken) if row > above and all(end <= a or b <= start for a, b in spans))
@@ -358,6 +395,7 @@ def label_rows(marks: Sequence[Marker], x: AxisScale) -> list[int | None]:
 def draw_marker(
     mark: Marker, x: AxisScale, y: AxisScale,
     row: int | None,  # line of the label of a moment; None: no label, for lack of room
+    above: float = 0,  # height of the space for labels above the axes
 ) -> str:
     "Draw a moment as a vertical line that begins beside its label, or a point as a circle, with its label."
     px = float(x([mark.x])[0])
@@ -365,8 +403,8 @@ def draw_marker(
     right = px > (x.a + x.b) / 2
     anchor = "end" if right else "start"
     if mark.y is None:
-        # the labels of other moments are above
-        top = min(y.a, y.b) + LABEL_ROW_HEIGHT * (MAX_LABEL_ROWS if row is None else row)
+        # below the labels of other moments
+        top = min(y.a, y.b) - (0 if row is None else above - LABEL_ROW_HEIGHT * row)
         line = svg_element(
             "line", x1=f"{px:.1f}", x2=f"{px:.1f}", y1=top, y2=max(y.a, y.b), stroke=color, stroke_dasharray="2 3"
         )
@@ -419,11 +457,13 @@ def short_row_names(names: Sequence[str]) -> list[str]:
     short = list(names)
     if max(map(len, short), default=0) > MAX_LABEL_CHARS:
         short = [name.partition(" (")[0] for name in names]
+    left_out = ""
     if max(map(len, short), default=0) > MAX_LABEL_CHARS:
-        parents = commonprefix(short).rpartition(".")
-        short = [name.removeprefix(parents[0] + parents[1]) for name in short]
+        parents, dot, _ = commonprefix(short).rpartition(".")
+        short = [name.removeprefix(parents + dot) for name in short]
+        left_out = "…" if parents else ""
     def cut(name: str) -> str:
-        if len(name) <= MAX_LABEL_CHARS: return name
+        if len(name) <= MAX_LABEL_CHARS: return left_out + name
         # whole parts of the path, if one fits
         parts = name[-MAX_LABEL_CHARS:].partition(".")[2]
         return "…" + (parts or name[1 - MAX_LABEL_CHARS :])
@@ -488,7 +528,7 @@ def draw_axes(panel: Panel, x: AxisScale, y: AxisScale, top: float, bottom: floa
 def draw_legend(panel: Panel, right: float) -> str:
     "Draw the names of the elements in their colours, right-aligned; what does not fit beside the title, below it."
     names = panel.named() if len(panel.named()) > 1 else []
-    def width(o: LineSeries | Histogram) -> float: return 6.2 * len(o.name) + 12
+    def width(o: LineSeries | Histogram) -> float: return text_width(o.name, 11) + 10
     # the first line ends at the title, the second at the edge of the panel; names beyond that are left out
     lines: list[list[LineSeries | Histogram]] = [[], []]
     room = [right - 8 * len(panel.title) - 12, right]
@@ -522,12 +562,20 @@ def draw_panel(
     right = width - (60 if heats else 14)
     top = 34
     bottom = height - 34
+    marks = panel.of(Marker)
     x, y = panel_scales(panel, left, top, right, bottom)
+    # a low panel keeps room for its curves
+    rows = label_rows(marks, x, MAX_LABEL_ROWS if height >= PANEL_HEIGHT else 2)
+    # above the axes, where no curve passes
+    lines = [row for mark, row in zip(marks, rows) if mark.y is None and row is not None]
+    above = LABEL_ROW_HEIGHT * (max(lines, default=-1) + 1)
+    if above:
+        top += above
+        x, y = panel_scales(panel, left, top, right, bottom)
     things = [draw_heatmap(heat, left, top, right, bottom) for heat in heats]
     things += [draw_histogram(o, x, y) for o in panel.of(Histogram)]
     things += [draw_line(o, x, y) for o in panel.of(LineSeries)]
-    marks = panel.of(Marker)
-    things += [draw_marker(mark, x, y, row) for mark, row in zip(marks, label_rows(marks, x), strict=True)]
+    things += [draw_marker(mark, x, y, row, above) for mark, row in zip(marks, rows, strict=True)]
     head = svg_text(0, 17, panel.title, size=13, font_weight="600") + (draw_legend(panel, right) if legend else "")
     return svg_element(
         "g", head + draw_axes(panel, x, y, top, bottom) + "".join(things), transform=f"translate({left_at},{top_at})"

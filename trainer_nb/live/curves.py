@@ -13,21 +13,23 @@ import numpy as np
 
 from ..core.columns import RowStore, throughput
 from ..core.errors import suggest_names
-from ..core.records import ACT_FORMATTERS, TIMING_SUFFIXES
+from ..core.records import ACT_FORMATTERS, TIMING_SUFFIXES, describe_act
 from ..core.history import History, read_history
 from ..diagnostics.watch import WatchReport, heatmap_panel, watched_names
 from ..display.charts import Chart
 from ..display.panels import LineSeries, Marker, Panel, centered_moving_average, suits_log_axis
+from ..display.svg import run_colors
 from ..display.tables import format_setting, format_value
 from ..engine.overrides import local_model
+from .background import BackgroundRun
 
 # %% auto #0
 __all__ = ['QUANTITIES', 'BLOCK_COLUMNS', 'X_AXES', 'PLOTTED_COLUMNS', 'MIN_SMOOTHED_STEPS', 'MAX_METRIC_POINTS',
-           'MAX_MARK_CHARS', 'EVALUATION_COLOR', 'OTHER_COLORS', 'block_values', 'make_blocks', 'merge_pairs',
-           'BlockSeries', 'discarded_mask', 'abandoned_blocks', 'replay_progress', 'x_positions', 'metric_values',
+           'MAX_MARK_CHARS', 'EVALUATION_COLOR', 'block_values', 'make_blocks', 'merge_pairs', 'BlockSeries',
+           'discarded_mask', 'abandoned_blocks', 'replay_progress', 'x_positions', 'metric_values',
            'numeric_metric_names', 'is_metric', 'column_lines', 'discarded_rows', 'smoothed_lines', 'branch_event',
            'branch_start', 'metric_series', 'act_markers', 'resolve_plot_names', 'plotted_lines', 'quantity_title',
-           'history_panel', 'as_history', 'run_label', 'learner_name', 'run_labels', 'run_colors', 'plot_histories']
+           'history_panel', 'as_history', 'run_label', 'learner_name', 'run_labels', 'plot_histories']
 
 # %% ../../nbs/10_live/06_curves.ipynb #97e96b28
 QUANTITIES = ("loss", "learning_rate", "grad_norm", "samples_per_second")
@@ -339,7 +341,9 @@ def act_markers(
         # the journal has the details of these
         if event["kind"] in ("launch", "close", "restart"): return event["kind"]
         data = {k: v for k, v in event["data"].items() if k != "by"}
-        return f"{event['kind']} {ACT_FORMATTERS[event['kind']](data)}".strip()
+        # the journal has all digits
+        data = {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in data.items()}
+        return describe_act(event["kind"], data)
     kinds = set(ACT_FORMATTERS) - {"checkpoint", "load_best"}
     events = [event for event in history.events if event["kind"] in kinds and not event["abandoned"]]
     marks: list[tuple[int, str]] = []
@@ -426,9 +430,10 @@ def history_panel(
     return Panel(title, lines, x="minutes" if x == "time" else x, ylog=is_log)
 
 def as_history(
-    source: Any,  # a learner, a history, or the path of a log
+    source: Any,  # a learner, the handle of its background run, a history, or the path of a log
 ) -> History:
     "Return the history of a run. Raise TypeError for an object that is not a run."
+    if isinstance(source, BackgroundRun): source = source.learner
     if isinstance(source, History): return source
     if isinstance(source, (str, Path)): return read_history(source)
     if isinstance(getattr(source, "history", None), History): return source.history
@@ -448,6 +453,7 @@ def learner_name(
     source: Any,  # a learner, or another source of a run
 ) -> str | None:
     "Return the name that a learner's run will have, or that of its model; None for another source."
+    if isinstance(source, BackgroundRun): source = source.learner
     run = getattr(source, "run_state", None)
     return None if run is None else run.args.run_name or type(local_model(source)).__name__
 
@@ -461,24 +467,6 @@ def run_labels(
 
 # colour of the evaluations of the main run; that run has colour 0
 EVALUATION_COLOR = 1
-# number of colours for the other runs, which follow
-OTHER_COLORS = 4
-# colours of the runs that have been drawn beside another one, by id
-_RUN_COLORS: dict[str, int] = {}
-
-def run_colors(
-    run_ids: list[str],  # of one chart, the main run first
-) -> list[int]:
-    "Return a colour for each run of a chart; beside a main run, a run has the same colour in every chart."
-    colors = [0]
-    for run_id in run_ids[1:]:
-        color = _RUN_COLORS.setdefault(run_id, len(_RUN_COLORS) % OTHER_COLORS)
-        free = [c for c in range(OTHER_COLORS) if c + 2 not in colors]
-        # another run of this chart has it, in a process with many runs
-        if free and color not in free:
-            color = free[0]
-        colors.append(color + 2)
-    return colors[:len(run_ids)]
 
 # %% ../../nbs/10_live/06_curves.ipynb #51e9f97d
 def plot_histories(

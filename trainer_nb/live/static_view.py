@@ -11,9 +11,10 @@ import numpy as np
 
 from ..display.panels import Heatmap, LineSeries, Marker, Panel, centered_moving_average, downsample, panel_to_text, suits_log_axis
 from ..display.pictures import picture_html
+from ..display.svg import run_colors
 from ..display.tables import escape_html, format_value, html_table, text_table
 from .curves import EVALUATION_COLOR, MAX_METRIC_POINTS, QUANTITIES, BlockSeries, abandoned_blocks
-from .curves import branch_start, quantity_title, run_colors
+from .curves import branch_start, quantity_title
 from .run_view import format_clock
 from .view_model import RunCurve, ViewModel
 

@@ -14,9 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..core.history import HISTORIES, History
+from ..display.svg import run_colors
 from ..display.tables import format_value
 from ..engine.overrides import TrainerBase
-from .curves import BlockSeries, abandoned_blocks, learner_name, replay_progress, run_colors, run_label
+from .curves import BlockSeries, abandoned_blocks, learner_name, replay_progress, run_label
 from .run_view import MetricPoints, error_notices, evaluation_table, event_marks, format_memory_use
 from .run_view import layer_heatmaps, settings_form, view_status
 

@@ -20,6 +20,7 @@ from ..core.history import History, store_event
 from ..device.sharding import require_unsharded
 from ..display.charts import Chart
 from ..display.panels import LineSeries, Marker, Panel
+from ..display.svg import pair_colors
 from ..display.tables import Table, format_setting
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
@@ -173,6 +174,7 @@ class Comparison(Table):
     parted = None
     settings: dict[str, tuple] = {}
     names = ("one", "the other")
+    runs: tuple[str, ...] = ()   # ids of the two runs
     def _cells(self, row):
         return {
             "step": row["step"],
@@ -192,10 +194,11 @@ class Comparison(Table):
     def plot(self) -> Chart:
         "Plot both losses, with the step at which they diverge, and the size of their difference on a logarithmic scale."
         steps = [row["step"] for row in self]
+        colors = pair_colors(*self.runs) if self.runs else [0, 2]
         # the other begins where it leaves the one: before, it would only cover it
         left = 0 if self.parted is None else max(steps.index(self.parted) - 1, 0)
-        one = LineSeries(steps, [row["one"] for row in self], self.names[0], 0)
-        other = LineSeries(steps[left:], [row["other"] for row in self][left:], self.names[1], 2)
+        one = LineSeries(steps, [row["one"] for row in self], self.names[0], colors[0])
+        other = LineSeries(steps[left:], [row["other"] for row in self][left:], self.names[1], colors[1])
         apart = [abs(row["difference"]) or math.nan for row in self]
         losses = [row[key] for row in self for key in ("one", "other") if math.isfinite(row[key])]
         # a spike would press everything else against the axis
@@ -256,7 +259,12 @@ def compare(
     )
     table.parted = next(iter(differing_steps(mine, theirs)), None)
     table.settings = differing_settings(learn, other)
-    if table.settings:
+    histories = [o.run_state.history for o in (learn, other)]
+    table.runs = tuple(history.run_id for history in histories)
+    given = [history.name for history in histories]
+    if all(given) and given[0] != given[1]:
+        table.names = (given[0], given[1])
+    elif table.settings:
         name, (mine_is, theirs_is) = next(iter(table.settings.items()))
         table.names = (f"{name} {format_setting(mine_is)}", f"{name} {format_setting(theirs_is)}")
     return table

@@ -62,7 +62,10 @@ def restore_run(
     snapshot: Snapshot,  # a Snapshot, or a name in learner.snapshots
 ):
     "Restore a snapshot and update the history, the ring and the checkpoints."
-    if not isinstance(snapshot, Snapshot): snapshot = get_named_snapshot(learner, snapshot)
+    name = None
+    if not isinstance(snapshot, Snapshot):
+        name = str(snapshot)
+        snapshot = get_named_snapshot(learner, snapshot)
     prepare(learner)
     run = learner.run_state
     check_snapshot(run, snapshot)
@@ -86,7 +89,7 @@ def restore_run(
         run.rewind_buffer.clear()
     if run.saver is not None:
         get_saver(run).after_restore(run, best)
-    record_act(run, "restore")
+    record_act(run, "restore", name=name)
     report_lost(run, "restore()")
 
 # %% ../../nbs/07_state/11_restore.ipynb #1b21989a
