@@ -340,7 +340,7 @@ def readme_table(found: dict) -> str:
     if "hand" in imports: by_hand.append(f"`import torch` took {imports['hand']['s']['median']:.2f} s")
     if "hand" in first: by_hand.append(f"the first step was done {first['hand']['s']['median']:.2f} s after the start")
     lines.append(f"With a hand-written loop, {', '.join(by_hand)}.")
-    head = ["", *(f"a step of {micro(work)}, by hand = 1" for work in steps), "import, torch = 1",
+    head = ["", *(f"a step of {micro(work)}, by hand = 1" for work in steps), "time of `import` (torch alone = 1)",
             "start to first step, by hand = 1"]
     names = ["trainer_nb", *(n for n in CONTENDERS if n not in ("trainer_nb", "hand", "again"))]
     rows = []

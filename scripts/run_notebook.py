@@ -4,9 +4,9 @@
     python scripts/run_notebook.py nbs/tutorials/quickstart.ipynb
 
 Prints each cell's number and heading, what it prints, its progress, and its time. Leaves the notebook with its outputs,
-and a page to read or to send (one file, light and dark, with the versions and the duration), in build/notebooks. A cell that
-begins with `#| summary` has its output said again at the end. Cells flagged `#| slow` or `#| gpu` are left out unless
-`--flags slow gpu` asks for them. Exits with 1 when a cell fails."""
+and a page to read or to send (one file, light and dark, with the versions and the duration), in build/notebooks. The output of
+a cell with the tag `summary`, or that begins with `#| summary`, is said again at the end. Cells flagged `#| slow` or `#| gpu`
+are left out unless `--flags slow gpu` asks for them. Exits with 1 when a cell fails."""
 import argparse, asyncio, base64, configparser, contextlib, html, mimetypes, os, platform, re, shutil, signal, sys, time
 from importlib import metadata
 from pathlib import Path

@@ -43,11 +43,11 @@ def store(path):
     "Execute one notebook and write its outputs."
     stored, executed = json.loads(path.read_text(encoding="utf-8")), nbformat.read(path, 4)
     for cell in executed.cells:
-        if cell.cell_type == "code" and LEFT_OUT.search(cell.source): cell.metadata["tags"] = ["skip-execution"]
+        if cell.cell_type == "code" and LEFT_OUT.search(cell.source): cell.metadata.setdefault("tags", []).append("skip-execution")
     NotebookClient(executed, timeout=600, kernel_name="python3", store_widget_state=False,
                    resources={"metadata": {"path": str(path.parent)}}).execute()
     for cell, now in zip(stored["cells"], executed.cells):
-        if cell["cell_type"] != "code" or "tags" in now.metadata: continue
+        if cell["cell_type"] != "code" or "skip-execution" in now.metadata.get("tags", ()): continue
         cell["outputs"] = [o for o in map(storable, now.outputs) if o is not None]
     path.write_text(json.dumps(stored, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
 

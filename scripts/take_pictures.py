@@ -23,6 +23,7 @@ from trainer_nb import Learner, TrainerCallback  # noqa: E402
 
 IMAGES = ROOT/"nbs"/"tutorials"/"images"
 WIDTH, COLORS = 1000, 128   # pixels of the notebook's page; of a palette, which makes the files small
+FADE = 70                   # pixels above a cut, where a picture fades out
 
 
 def code():
@@ -44,15 +45,19 @@ class Reader:
 
     def steps(self, n): eventually(lambda: self.page.ask("learn.state.global_step") >= n, f"step {n}", 120)
 
-    def picture(self, name, above):  # above: a title on the dashboard
-        "The dashboard as it is now, from its top to above a title, in a file."
+    def picture(self, name, above=None):  # above: a title on the dashboard; None: the whole
+        "The dashboard as it is now, from its top to above a title, where it fades out, in a file."
         board, path = self.page.board(), IMAGES/f"live_{name}.png"
         board.scroll_into_view_if_needed()
         self.page.tab.mouse.move(2, 2)
-        top, end = (o.bounding_box()["y"] for o in (board, board.get_by_text(above, exact=True).first))
+        top, end = (None if o is None else o.bounding_box()["y"] for o in (board, above and board.get_by_text(above, exact=True).first))
         board.screenshot(path=path)
         picture = Image.open(path).convert("RGB")
-        picture.crop((0, 0, picture.width, int(end - top) - 8)).quantize(COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
+        if above is not None:
+            picture = picture.crop((0, 0, picture.width, int(end - top) - 8))
+            fade = Image.linear_gradient("L").resize((picture.width, FADE))
+            picture.paste(Image.new("RGB", fade.size, "white"), (0, picture.height - FADE), fade)
+        picture.quantize(COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
         print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1000:.0f} kB", flush=True)
 
     def logarithmic(self, title):
@@ -68,19 +73,18 @@ def story(browser):
     lab = Lab(browser)
     try:
         reader = Reader(lab, code())
-        reader.run("import tempfile", "run = learn.start()")
-        reader.steps(20)
-        reader.run("learn.watch(")
-        reader.steps(300)
-        reader.picture("training", "output spread")
-        reader.run("record.step >= 560", "run.wait()")
+        reader.run("import tempfile", "run = learn.start(")
+        reader.steps(250)
+        reader.picture("training")
+        reader.run("learn.watch(", "learn.history[-3:]")
+        reader.run("record.step >= 560", "round(learn.evaluate()")
         reader.rest()
-        reader.picture("paused", "Evaluations")
+        reader.picture("paused")
         reader.run("learn.rewind(", "careful = ")
         reader.steps(480)
         reader.logarithmic("Loss")
         reader.picture("rewound", "output spread")
-        reader.run("record.step >= 600", "run.stop()")
+        reader.run("def scores", "run.stop()")
         assert reader.page.errors == [], reader.page.errors
     finally: lab.close()
 

@@ -79,6 +79,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node, ids):
+    "Stop with a pytest in which xdist's groups have no effect: each worker would make each module's fixtures."
+    if ids and node.config.getoption("dist") == "loadgroup" and not any("@" in o for o in ids):
+        pytest.exit("this pytest ignores the groups of pytest-xdist, as 9.2.0 does: pip install -c constraints.txt pytest", 4)
+
+
 @pytest.fixture(scope="module")
 def one_thread():
     "Numbers are summed up in the same order everywhere; for a module, by pytestmark."

@@ -919,14 +919,16 @@ class RecordingMixin(TrainerBase):
         path: str | Path,  # of the script, for example train.py
         limit: float = 100,  # MB of data that may be written beside it
         train: bool = False,  # to the end of the run, rather than to its present step
+        keep_global_batch: bool = False,  # any number of processes divides the batch of one; with train=True
     ):
         """Write a script that trains this model again, including the changes made by hand; run in a new process, it
-        ends in the same weights. With `train=True` it then trains to the end, for example as a batch job.
+        ends in the same weights. With `train=True` it then trains to the end, for example as a batch job, with
+        `keep_global_batch=True` in as many processes as a launcher starts.
         Raise `InvalidOperation`, and write nothing, if a part cannot be found; the
         result's `doubts` list the parts that may not be exact."""
         from trainer_nb.state.export_script import export_script
         with guarded(self, "export_script()"):
-            return export_script(self, path, limit, train)
+            return export_script(self, path, limit, train, keep_global_batch)
 
     @exclusive
     def add_callback(self, callback: TrainerCallback):

@@ -1,5 +1,5 @@
 "Conversations: tokens, labels, rows and losses are those of TRL; samples of a row do not see each other; loading, going back and resuming change nothing."
-import json, warnings
+import json, runpy, warnings
 from pathlib import Path
 
 import pytest
@@ -449,13 +449,19 @@ def test_preference_data_names_what_it_needs():
         DataCollatorForPreference(make_tokenizer())([{"text": "is it"}])
 
 
-# ---- the DPO recipe of the tutorial
+# ---- the DPO recipe of examples/, and its short form in the tutorial
 
 @pytest.fixture(scope="module")
 def recipe():
+    "The names that the example defines."
+    return runpy.run_path(str(Path(__file__).parents[2]/"examples/dpo.py"), run_name="recipe")
+
+
+@pytest.fixture(scope="module")
+def short_recipe():
     "The cell of the tutorial that defines the loss, as it stands there."
     cells = json.loads((Path(__file__).parents[2]/"nbs/tutorials/chat.ipynb").read_text(encoding="utf-8"))["cells"]
-    source, = ["".join(c["source"]) for c in cells if "class DPOTrainer" in "".join(c["source"])]
+    source, = ["".join(c["source"]) for c in cells if "class DPOTrainer(Trainer)" in "".join(c["source"])]
     names = {"torch": torch, "F": torch.nn.functional, "Trainer": Learner}
     exec(source, names)
     return names
@@ -479,6 +485,16 @@ def test_dpo_losses_are_those_of_trl(trl, tmp_path, recipe, accumulation):
     margins = [row["rewards/margins"] for row in theirs.state.log_history if "rewards/margins" in row]
     assert [row["rewards/margins"] for row in learn.state.log_history if "rewards/margins" in row] == pytest.approx(margins, rel=1e-4, abs=1e-6)
     assert learn.evaluate(pairs())["eval_loss"] < expected[0]
+
+
+def test_the_short_recipe_has_the_same_losses(recipe, short_recipe):
+    longer, shorter = (dpo_losses(names, pairs(), make_model(), ref_model=make_model()) for names in (recipe, short_recipe))
+    assert shorter[1] == longer[1]
+    assert [row["margin"] for row in shorter[0].state.log_history if "margin" in row] == [row["rewards/margins"] for row in longer[0].state.log_history if "rewards/margins" in row]
+
+
+def test_dpo_without_a_reference_names_the_three(recipe):
+    with pytest.raises(ValueError, match="ref_model=, a model with an adapter, or ref"): dpo_losses(recipe, pairs(), make_model())
 
 
 def test_dpo_against_the_disabled_adapter_and_against_log_probabilities_in_the_data(trl, tmp_path, recipe):

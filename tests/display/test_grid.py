@@ -54,6 +54,15 @@ def test_the_import_needs_no_plotly():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
+def test_names_in_a_legend_have_a_gap_between_them():
+    "Also wide ones: m and w take more room than other letters."
+    names = ["slide", "minimum", "wwwwww", "mmmmmm"]
+    found = re.findall(r'<text x="([\d.-]+)" y="17.0" text-anchor="end" [^>]*>([^<]+)<', render_svg([Panel("a", [LineSeries([1, 2], [3, 4], name) for name in names])]))
+    ends = {name: float(x) for x, name in found}
+    # widths in DejaVu Sans, at 11 pixels
+    assert ends["minimum"] - 11 * 4.75 - ends["slide"] > 5 and ends["wwwwww"] - 11 * 4.91 - ends["minimum"] > 5 and ends["mmmmmm"] - 11 * 5.85 - ends["wwwwww"] > 5
+
+
 @pytest.mark.parametrize("count", [2, 5, 9, 30])
 def test_the_legend_of_a_picture_stays_in_it(count):
     "Names that do not fit beside the title stand below it; none covers the title or another name."

@@ -91,6 +91,19 @@ def test_zoom_and_back(opened):
     assert (page.ticks(), page.ticks(1)) == before
 
 
+def test_no_line_crosses_the_label_of_another_moment(opened):
+    "A moment under a label begins below it, and labels do not overlap."
+    words = ["set learning_rate=0.01", "rewind 40 steps back", "set lr=0.1", "stop: the run ended here", "set lr=0.2"]
+    marks = [Marker(x, word) for x, word in zip((0, 8, 10, 100, 97), words)]
+    page = opened(exported("light", bundle(Panel("Loss", [LineSeries(np.arange(101), np.arange(101.0)), *marks]))), width=700)
+    texts, lines = page.tab.evaluate("""words => [[...document.querySelectorAll('.tnb-picture svg svg text')].filter(o => words.includes(o.textContent)),
+        [...document.querySelectorAll('.tnb-picture svg svg path[stroke-dasharray="2 3"]')]].map(all => all.map(o => { const { left, right, top, bottom } = o.getBoundingClientRect(); return [left, right, top, bottom]; }))""", words)
+    assert len(texts) == len(lines) == 5
+    for left, right, top, bottom in texts:
+        assert not [o for o in lines if left < o[0] < right and o[2] < bottom - 4]
+        assert sum(left < o[1] and o[0] < right and top < o[3] - 4 and o[2] + 4 < bottom for o in texts) == 1   # itself
+
+
 def test_the_legend_switches_lines(opened):
     page = opened(exported("light", bundle(loss_panel(), rate_panel())))
     button = page.tab.get_by_role("button", name="running mean")

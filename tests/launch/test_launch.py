@@ -115,7 +115,8 @@ def test_the_global_batch_can_stay():
         assert learn.step(1)[0].samples == 8 and learn.state.max_steps == 18
         assert learn.run_on_all(lambda learn: learn.args.gradient_accumulation_steps) == [1, 1]
     assert learn.args.gradient_accumulation_steps == 2 and learn.step(1)[0].samples == 8
-    with pytest.raises(ValueError, match="cannot be divided among 3"): learn.launch(3, keep_global_batch=True)
+    with pytest.raises(ValueError, match="a batch of 8 samples .2 micro-batches of 4. cannot be divided among 3 processes"): learn.launch(3, keep_global_batch=True)
+    with pytest.raises(ValueError, match="a batch of 4 samples .1 micro-batch of 4. cannot be divided among 3 processes"): make().launch(3, keep_global_batch=True)
     with learn.launch(2, keep_global_batch=True):   # under way, too
         assert learn.step(1)[0].samples == 8 and learn.state.max_steps == 18
         assert learn.rewind(1).step == 2 and learn.step(1)[0].samples == 8
@@ -237,7 +238,7 @@ def test_every_other_verb(tmp_path, like):
         assert (learn.save_model(tmp_path/"model")/"model.safetensors").exists()
         assert "step 4" in repr(learn.dashboard())
         for refused in (learn.branch, learn.debug_step, learn.batch_size_find, lambda: learn.launch(2)):
-            with pytest.raises(InvalidOperation, match="is not possible while 2 processes have the run. learn.close.. brings it back.$"): refused()
+            with pytest.raises(InvalidOperation, match="is not possible while the run is on 2 processes: learn.close.. first.$"): refused()
         with pytest.raises(InvalidOperation, match="Replacing learn.train_dataset"): learn.train_dataset = rows(48)
         assert learn.get_num_trainable_parameters() > 0
         # once, at the line that reads it: no verb above has read the model as the user does

@@ -519,7 +519,7 @@ def test_arguments_for_several_machines_are_refused():
     "The error names the argument and the command to type; nothing has been started. An older name is understood."
     learn = make()
     for name, value in dict(num_nodes=2, node_rank=1, master_addr="10.0.0.1", master_port=29500, rdzv_endpoint="10.0.0.1:1", timeout=5).items():
-        with pytest.raises(TypeError, match=f"takes no {name}: .*this machine only, or with cluster=.ray. .*torchrun --nnodes 2.*accelerate launch"): learn.launch(2, **{name: value})
+        with pytest.raises(TypeError, match=f"takes no {name}: .*this machine or, with cluster=.ray., on a Ray cluster.*torchrun or accelerate launch.*export_script"): learn.launch(2, **{name: value})
     assert learn.processes is None and not acts(learn)
     with pytest.warns(UserWarning, match="hear=. is an older name: give output="), pytest.raises(ValueError, match="output='al'"): learn.launch(2, hear="al")
 
@@ -595,7 +595,7 @@ def test_what_is_set_here_does_not_reach_them(tmp_path, monkeypatch):
         learn.step(1)
         before = learn.eval_dataset
         for name in parts:
-            with pytest.raises(InvalidOperation, match=f"^Replacing learn.{name} is not possible while 2 processes have the run. learn.close.. brings it back.$"): setattr(learn, name, None)
+            with pytest.raises(InvalidOperation, match=f"^Replacing learn.{name} is not possible while the run is on 2 processes: learn.close.. first.$"): setattr(learn, name, None)
         assert learn.eval_dataset is before is not None
         for verb in (learn.step, learn.evaluate, lambda: learn.run_on_all(lambda learn: 1)):
             learn.args.max_grad_norm = 0.1
@@ -636,11 +636,53 @@ def test_evaluation_sets_of_different_lengths_are_refused():
         assert len(learn.predict(rows(9)).predictions) == 9
 
 
+def test_a_learner_without_a_name_is_gone_at_the_launch():
+    "Only the statement has held it; the block would have got None."
+    with pytest.raises(InvalidOperation, match="give it a name, learn = Learner"):
+        with make().launch(2): pass
+
+
+def test_the_table_of_the_processes_is_that_of_the_last_step():
+    "Complete at the launch, after a verb of a few steps and after one that takes them back; too few steps name no slowest process."
+    learn = make()
+    with learn.launch(2):
+        assert [row["device"] for row in learn.processes] == ["cpu", "cpu"] or [row["device"] for row in learn.processes] == ["cpu:0", "cpu:0"]
+        assert [row["step"] for row in learn.processes] == [None, None]
+        learn.step(3)
+        learn.run(until=lambda record: record.step == 5)
+        assert [row["step"] for row in learn.processes] == [5, 5] and all(row["own work"] and row["step time"] and row["memory"] for row in learn.processes)
+        assert [row["remark"] for row in learn.processes] == ["", ""]
+        learn.rewind(1)
+        assert [row["step"] for row in learn.processes] == [4, 4]
+
+
+def second_reads_slowly(learn): learn.train_dataset.nap = 0.02 * learn.run_state.device.world.rank
+
+
+class Napping(torch.utils.data.Dataset):
+    nap = 0.0
+    def __len__(self): return 400
+    def __getitem__(self, i):
+        time.sleep(self.nap)
+        return torch.ones(8), torch.tensor(i % 2)
+
+
+def test_steps_of_several_verbs_are_measured_together():
+    "A condition is asked after each step: the processes are called for one step at a time."
+    learn = make(data=Napping(), eval_strategy="no")
+    with learn.launch(2):
+        learn.step(1)
+        learn.run_on_all(second_reads_slowly)
+        learn.run(until=lambda record: record.step == 20)
+        assert [row["remark"] for row in learn.processes] == ["", "the slowest"]
+
+
 def test_the_slowest_process_is_named_wherever_the_run_is_shown():
     learn = make()
     with learn.launch(2):
         learn.step(1)
-        learn.run_state.remote_run.processes.reports.speeds = {0: {"step": 1, "own": 0.008, "seconds": 0.02, "memory": 3e8}, 1: {"step": 1, "own": 0.019, "seconds": 0.02, "memory": 3e8}}
+        report = {"step": 1, "seconds": 0.02, "is_brief": False, "memory": 3e8}
+        learn.run_state.remote_run.processes.reports.speeds = {0: report | {"own": 0.008}, 1: report | {"own": 0.019}}
         assert [row["remark"] for row in learn.processes] == ["", "the slowest"]
         assert learn.processes[0]["memory"] == "300 MB" and learn.processes[1]["step time"] == "20 ms" and all(learn.processes[0])
         status = view_status(learn.run_state)
@@ -694,6 +736,24 @@ def test_the_script_of_a_run_that_was_launched_for_some_steps_goes_on_in_the_pro
     assert done.returncode == 0, done.stderr
     want, got = (load_file(tmp_path/o/"model.safetensors") for o in ("want", "script_output"))
     assert all(torch.equal(want[name], got[name]) for name in want)
+
+
+def test_a_script_for_any_number_of_processes(tmp_path, monkeypatch):
+    "With keep_global_batch=True it divides the batch from the first step on, in place of the launches of the session."
+    learn = scripted(tmp_path, monkeypatch, "parts_any_number")
+    with pytest.raises(ValueError, match="give train=True, too"): learn.export_script(tmp_path/"script.py", keep_global_batch=True)
+    learn.step(2)
+    with learn.launch(2, keep_global_batch=True): learn.step(3)
+    learn.export_script(tmp_path/"script.py", train=True, keep_global_batch=True)
+    text = (tmp_path/"script.py").read_text()
+    lines = [line.split("   #")[0].strip() for line in text[text.index("def main"):].splitlines() if line.strip().startswith("learn.")]
+    assert lines == ["learn.launch(keep_global_batch=True)", "learn.step(5)", "learn.train()", "learn.save_model(output_dir)"]
+    assert "Start it with `torchrun --nproc_per_node 2 script.py`" in text
+    learn.train()
+    done = subprocess.run(torchrun("--nproc_per_node", 2), cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
+    assert done.returncode == 0, done.stderr
+    got = load_file(tmp_path/"script_output"/"model.safetensors")
+    for name, tensor in learn.model.state_dict().items(): torch.testing.assert_close(got[name], tensor)
 
 
 def torchrun(*more): return [sys.executable, "-m", "torch.distributed.run", *map(str, more), "script.py"]

@@ -48,6 +48,7 @@ def run(tmp_path, case, **variables):
     return [line for line in done.stdout.splitlines() if line.startswith(("RANKS", "SUM", "ERROR"))]
 
 
+@pytest.mark.slow
 def test_a_launch_in_spite_of_what_is_left_over(tmp_path):
     "Of a process group in the kernel, and of variables that are harmless; the environment is the same afterwards."
     want = run(tmp_path, "plain")

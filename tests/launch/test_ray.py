@@ -114,6 +114,19 @@ def test_without_ray_and_without_a_cluster(nodes, monkeypatch):
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.parametrize("address", ["", "auto"])
+def test_the_address_of_a_cluster_that_was_killed(nodes, monkeypatch, tmp_path, address):
+    "Ray would try it for ten minutes. The error names the file, and the command that removes it."
+    (tmp_path/"ray").mkdir()
+    (tmp_path/"ray"/"ray_current_cluster").write_text(f"127.0.0.1:{free_ports(1)[0]}")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(nodes.ray, "is_initialized", lambda: False)
+    began = time.monotonic()
+    with pytest.raises(ConnectionError, match=r"address is in .*ray_current_cluster, does not answer .*refused.*`ray stop`"): make().launch(2, cluster="ray")
+    assert time.monotonic() - began < 5
+
+
 def test_what_the_nodes_lack_is_one_error(nodes, monkeypatch, tmp_path):
     "Versions and files, before a process is started; the run stays here."
     path = tmp_path/"pictures"

@@ -12,6 +12,7 @@ PROGRAM = ROOT / "tests" / "programs" / "unused.py"
 CASES = ["routed", "late", "one rank", "accumulate", "each", "evaluate", "object", "gathers", "twice", "parts", "ddp", "unwrapped", "inner", "penalty", "double", "drop", "empty"]
 SPARSE = ["sparse routed", "sparse late", "sparse one rank", "sparse accumulate", "sparse each", "sparse unwrapped", "sparse ddp", "sparse bags", "sparse one rank in the loss", "sparse accumulate in the loss",
           "sparse sharded in the loss"]
+SPARSE_QUICK = {"sparse one rank", "sparse accumulate in the loss", "sparse ddp"}
 
 
 def outcome(*cases, seconds):
@@ -31,13 +32,6 @@ def outcome(*cases, seconds):
 @pytest.fixture(scope="module")
 def outcomes(): return outcome(*CASES, seconds=180)
 
-@pytest.fixture(scope="module")
-def sparse_outcomes():
-    "Each in a program of its own: a process that is aborted would end the cases after it."
-    found = [outcome(case, seconds=60) for case in SPARSE]
-    return None, {key: one for _, results, _ in found for key, one in results.items()}, "".join(said for *_, said in found)
-
-
 @pytest.mark.parametrize("case", ["routed", "late", "one rank", "accumulate", "each", "evaluate", "object", "gathers", "twice", "parts", "ddp", "unwrapped", "inner", "penalty", "double"])
 def test_the_run_is_that_of_one_process(outcomes, case):
     """With the settings as they are, whatever the ranks use: in the first step, in a later one, in the last micro-batch or an earlier one.
@@ -46,10 +40,12 @@ def test_the_run_is_that_of_one_process(outcomes, case):
     compare(outcomes, case)
 
 
-@pytest.mark.parametrize("case", SPARSE)
-def test_sparse_gradients_are_those_of_one_process(sparse_outcomes, case):
-    "Of embeddings of the model and of the loss; a process without one of them sends a gradient of no rows."
-    compare(sparse_outcomes, case)
+@pytest.mark.parametrize("case", [case if case in SPARSE_QUICK else pytest.param(case, marks=pytest.mark.slow) for case in SPARSE])
+def test_sparse_gradients_are_those_of_one_process(case):
+    """Of embeddings of the model and of the loss; a process without one of them sends a gradient of no rows.
+
+    Each in a program of its own: a process that is aborted would end the cases after it."""
+    compare(outcome(case, seconds=60), case)
 
 
 def compare(outcomes, case):

@@ -152,6 +152,7 @@ def subshell(page):
     assert request("delete_subshell_request", subshell_id=made["subshell_id"])["status"] == "ok"
 
 
+@pytest.mark.slow
 def test_clicks_arrive_although_a_subshell_is_gone(page):
     "What is sent to a page in the background belongs to the view's cell, not to whichever request the kernel has handled last."
     page.run(2).stands("training")
@@ -189,6 +190,7 @@ def test_what_stays(page, lab):
     assert "Error displaying widget" not in page.output(1)          # it is there, but hidden
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trusted", [True, False])
 @pytest.mark.parametrize("kernel", ["python3", "a kernel that is not there"])
 def test_no_message_about_a_missing_widget(lab, tmp_path, monkeypatch, trusted, kernel):
@@ -252,6 +254,7 @@ def test_two_browsers(page, lab):
     lab.pages.remove(second)
 
 
+@pytest.mark.slow
 def test_nobody_looks_for_the_rest_of_the_run(page, lab):
     "The browser is closed while it trains, and opened when it is over: all of it is there."
     page.run(2).stands("training")
@@ -268,6 +271,7 @@ def test_nobody_looks_for_the_rest_of_the_run(page, lab):
     lab.pages.remove(second)
 
 
+@pytest.mark.slow
 def test_following_from_another_notebook(page, lab):
     "The same view without controls, from the log alone, live."
     page.run(2).stands("training")
@@ -296,6 +300,7 @@ def test_an_error_in_the_thread(page):
     eventually(lambda: step(page) > 25, "it goes on")
 
 
+@pytest.mark.slow
 def test_names_are_text(page):
     "Metrics, layers and runs with the names of an attacker."
     page.ask("exec('hostile = \\'<img src=x onerror=\"window.hacked=1\">\\'; learn.compute_metrics = lambda p: {hostile: 1.0}; learn.history.name = hostile')")
@@ -318,6 +323,11 @@ def test_training_in_a_cell(lab):
     page.stands("training")
     page.says("A cell is training").says("learn.start()")
     eventually(lambda: int(page.board().locator(".tnb-fact-value").first.inner_text().split("/")[0]) > 5, "steps are seen")
+    page.press("Pause")
+    page.says("the kernel is busy with a cell")
+    at = int(page.board().locator(".tnb-fact-value").first.inner_text().split("/")[0])
+    eventually(lambda: int(page.board().locator(".tnb-fact-value").first.inner_text().split("/")[0]) > at + 5, "the click waits")
+    page.cell(2).locator(".jp-InputArea-prompt").click()
     page.tab.keyboard.press("Escape")
     page.tab.keyboard.press("i"), page.tab.keyboard.press("i")      # interrupts the kernel
     page.stands("paused")
@@ -335,6 +345,7 @@ def test_the_colours_of_the_theme(browser, dark):
     finally: lab.close()
 
 
+@pytest.mark.slow
 def test_notebook_7(browser):
     lab = Lab(browser, kind="notebook")
     try:
@@ -367,6 +378,7 @@ def test_a_kernel_that_is_killed_does_not_train(page):
     page.says("last known: training, step")
 
 
+@pytest.mark.slow
 def test_a_view_in_a_box(lab):
     "Beside other widgets, and in parts: each lives, and the buttons of one move all."
     page = lab.notebook([SETUP, "import ipywidgets\nview = learn.dashboard()\nlabel = ipywidgets.Label('?')\n"

@@ -50,8 +50,13 @@ def test_every_picture_is_interactive(executed, browser, tmp_path, theme, width)
         plot.scroll_into_view_if_needed()
         box = plot.bounding_box()
         assert box["width"] > 150 and box["x"] + box["width"] <= width
-        tab.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] / 2)
-        assert pictures.nth(i).locator(".tip").inner_text().strip(), f"picture {i} shows nothing"
+        # the page may still be scrolling
+        for attempt in range(40):
+            box = plot.bounding_box()
+            tab.mouse.move(box["x"] + box["width"] * 0.6 + attempt % 2, box["y"] + box["height"] / 2)
+            if shown := pictures.nth(i).locator(".tip").inner_text().strip(): break
+            tab.wait_for_timeout(50)
+        assert shown, f"picture {i} shows nothing"
     titles = tab.locator(".tnb-picture").first.locator(".head b").all_text_contents()
     # set(lr=1e-3) near the end of the decay: a factor of 200, which only a logarithmic axis shows
     assert titles[:3] == ["Loss", "Learning rate (log)", "Gradient norm"] and "gradient norm" in titles

@@ -174,8 +174,32 @@ def test_evaluations_have_a_table(clock, screen):
         clock.now += 1
         bar.tick()
     assert screen.last.evaluations == [{"step": 10, "epoch": 0.1, "train loss": 0.7, "eval_loss": 0.5, "eval_other_loss": 0.4},
-                                       {"step": 20, "epoch": 0.2, "train loss": 1 / 20, "eval_loss": 0.3}]
+                                       {"step": 20, "epoch": 0.2, "train loss": pytest.approx(np.mean([1 / i for i in range(11, 21)])), "eval_loss": 0.3}]
     assert screen.views[-1].evaluating is None
+
+
+def test_without_a_log_an_evaluation_has_the_mean_loss_of_the_steps_since_the_last_one(clock, screen):
+    "Also of the first one, in a verb that continues a run; and none where no step was taken."
+    run = a_run()
+    advance(run, 5)
+    with make_progress(run):
+        clock.now += 1
+        evaluate(run, clock, eval_loss=0.6)
+        for _ in range(2): advance(run, 5); evaluate(run, clock, eval_loss=0.5)
+    losses = [o["train loss"] for o in screen.last.evaluations]
+    assert losses == [None, *(pytest.approx(np.mean([1 / i for i in range(start, start + 5)])) for start in (6, 11))]
+
+
+@pytest.mark.parametrize("total, done, shown", [(376, 369, 369), (10, 12, 12), (None, 5, None)])
+def test_the_bar_of_a_search_is_full_when_it_is_done(clock, screen, total, done, shown):
+    "A search may end before the steps that it was given; one that fails keeps the number."
+    with P.CountProgress(screen, total) as bar:
+        for _ in range(done): clock.now += 1; bar.tick()
+    assert (screen.last.step, screen.last.total, screen.last.status) == (done, shown, "done")
+    with pytest.raises(ValueError), P.CountProgress(screen, total) as bar:
+        clock.now += 1; bar.tick()
+        raise ValueError
+    assert (screen.last.step, screen.last.total) == (1, total)
 
 
 def test_an_evaluation_does_not_make_training_look_slow(clock, screen):

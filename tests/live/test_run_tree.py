@@ -8,8 +8,9 @@ import torch
 from trainer_nb import Learner, run_tree
 from trainer_nb.core.history import History, read_history
 from trainer_nb.display.panels import LineSeries, Marker
-from trainer_nb.live.curves import plot_histories
+from trainer_nb.live.curves import as_history, plot_histories, run_labels
 from trainer_nb.live.run_tree import history_lanes, row_owners
+from trainer_nb.live.run_view import event_marks
 from trainer_nb.live.static_view import view_panels
 
 HOSTILE = "</text><script>alert(1)</script>"
@@ -211,3 +212,27 @@ def test_the_names_of_marks(run):
     texts = [row["what"] for row in learn.journal]
     assert texts[-3:] == [f"run {slow.history.run_id}, learning_rate=1e-05", "clipped, max_grad_norm=0.1", "learning_rate=0.00316228"]
     assert "set learning_rate=0.00316" in [mark.word for mark in learn.plot("loss").panels()[0].of(Marker)]
+
+
+def test_the_mark_of_a_stop_is_a_sentence(run):
+    "In plots, in the view and in the tree; the journal has a column for each half."
+    learn, _, clipped, _ = run
+    clipped.step(1)
+    clipped.stop()
+    assert clipped.plot("loss").panels()[0].of(Marker)[-1].word.endswith("stop: the run ended here")
+    assert event_marks(clipped.history)[-1]["word"] == "stop: the run ended here"
+    assert clipped.journal[-1]["act"] == "stop" and clipped.journal[-1]["what"] == "the run ended here"
+
+
+def test_a_handle_stands_for_its_learner():
+    "Wherever a run is drawn."
+    def made():
+        x = torch.randn(32, 4)
+        return Learner(torch.nn.Linear(4, 1), train_dataset=torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), loss_func=torch.nn.functional.mse_loss, use_cpu=True, disable_tqdm=True, max_steps=4)
+    learn, other = made(), made()
+    handle = other.start()
+    handle.wait()
+    learn.step(2)
+    assert as_history(handle) is other.history and run_labels([learn, handle], [learn.history, other.history]) == run_labels([learn, other], [learn.history, other.history])
+    assert [curve.history for curve in learn.dashboard(also=handle).view_model.curves] in ([], [learn.history, other.history])
+    assert len(run_tree(learn, handle).lanes) == 2

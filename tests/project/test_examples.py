@@ -17,6 +17,7 @@ CASES = {
     "text_classification": ([[*PYTHON, "text_classification.py", "--quick", "true", "--max_length", "32"]], r"eval_accuracy +="),
     "language_modelling": ([[*PYTHON, "language_modelling.py", "--quick"]], r"^loss 6\.9\d+ -> [56]\."),
     "lora": ([[*PYTHON, "lora.py", "--quick"]], r"^saved \['adapter_config.json', 'adapter_model.safetensors'\]"),
+    "dpo": ([[*PYTHON, "dpo.py", "--quick"]], r"^loss 0\.693 -> 0\.[0-6]"),
     "tabular_regression": ([[*PYTHON, "tabular_regression.py", "--quick"]], r"'eval_r2': 0\.[2-9]"),
     "gan": ([[*PYTHON, "gan.py", "--quick"]], r"^radius of the drawn points \d"),
     "several_processes": ([[*PYTHON, "several_processes.py", "--quick"], [*LAUNCHED, "several_processes.py", "--quick"]], r"^accuracy (0\.[89]\d*)"),

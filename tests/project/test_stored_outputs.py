@@ -15,6 +15,7 @@ def report(stored, now): return differences({"cells": [{"cell_type": "code", "id
     ("saved in /tmp/tmpab12/out", "saved in /var/folders/x1/y/out"),
     ("  12 |████████▏ | 90 %", "   3 |██ | 9 %"),
     ("step  loss\n   1  0.5\n 200   —", "step   loss\n   1    nan\n2000  1e-3"),
+    ("rank own work remark\n   0 3 ms\n   1 5 ms", "rank own work remark\n   0 3 ms\n   1 5 ms  the slowest"),
     ("2%|x\r100%|x\ndone", "done"),
     ("[2026-11-23 12:00:00,1] [WARNING] [real_accelerator.py:213:get] no GPU\ndone", "done"),
 ])

@@ -39,7 +39,8 @@ def library_of(name):
 
 
 HERE = [name for name in OPTIMIZER_NAMES if importlib.util.find_spec(library_of(name))]
-CASES = [pytest.param(name, given, id="-".join([name, *map(str, given.values())])) for name in HERE for given in BESIDE.get(name, [{}])]
+# torch compiles the kernels of those with 4 bits for half a minute
+CASES = [pytest.param(name, given, id="-".join([name, *map(str, given.values())]), marks=[pytest.mark.slow] * (name == "adamw_torch_4bit")) for name in HERE for given in BESIDE.get(name, [{}])]
 
 
 class Net(nn.Module):

@@ -467,6 +467,7 @@ print("PEAK", peak())
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the peak is read from /proc")
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_full_fine_tuning_takes_the_memory_of_the_trainers(tmp_path):
     "42 million parameters with AdamW, snapshots in a file: at most 1.1 of the Trainer's peak, the first weights for reset() included."

@@ -394,7 +394,7 @@ class Picky:
         if name == "backward" and self.bound is not None and self.size > self.bound: raise self.error
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), KeyboardInterrupt(), SystemError("no")], ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), pytest.param(KeyboardInterrupt(), marks=pytest.mark.slow), pytest.param(SystemError("no"), marks=pytest.mark.slow)], ids=lambda o: type(o).__name__)
 def test_in_this_process_as_on_a_gpu(monkeypatch, error):
     "What is done on a GPU, done on the CPU: no trace, neither after sizes that failed nor after an interrupt."
     import trainer_nb.tune.batch_size as module

@@ -1,6 +1,7 @@
 "The suggestion of lr_find(): short trainings with candidates, what follows from them, and what sets the rate."
 import math, pickle, re
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from record_lr_find import digits, perceptron
 from toys import Augmented, Bomb, Boom, finish, hard_learner, unequal
 from trainer_nb import InvalidOperation, Learner, Paused, differences
 from trainer_nb.display.charts import PLOTLY_MIME, SVG_MIME
+from trainer_nb.display.panels import LineSeries, Marker
 from trainer_nb.tune.lr_finder import LRFindResult
 from trainer_nb.tune.lr_trials import MAX_TRIALS, Trial, Untrained, candidate, candidate_range, compressed_schedule, held_out_loss
 from trainer_nb.tune.lr_trials import judge_trials, next_candidate, try_rate
@@ -251,6 +253,23 @@ def test_the_suggestion_is_marked_on_the_curve_of_the_trials():
     found = LRFindResult([1e-4, 1e-3, 1e-2, 1e-1], [2.0, 1.9, 1.0, 0.9], 10, False).with_trials(trials, 1e-3, "")
     mark = next(o for o in found.panels()[1].things if type(o).__name__ == "Marker")
     assert (mark.x, mark.y) == (1e-3, 0.2)
+
+
+def test_the_suggestion_lies_above_the_rules_in_the_plot():
+    "It is drawn last, with a line of its own; the rules are points, and the candidates lines with their rates."
+    trials = [Trial(1e-3, 0.2, 5), Trial(1e-2, 0.19, 5), Trial(1e-1, 0.3, 3)]
+    rates = np.logspace(-5, 0, 60)
+    losses = np.interp(np.log10(rates), [-5, -3.5, -2, -1, 0], [2.3, 2.3, 1, 0.9, 3])
+    found = LRFindResult(rates, losses, 60, False).with_trials(trials, 1e-2, "")
+    curve = found.panels()[0]
+    points = [line for line in curve.of(LineSeries) if line.style == "points"]
+    assert {line.name for line in points} == {"suggestion", *(name for name, rate in found.suggestions.items() if rate)} and points[-1].name == "suggestion"
+    marks = curve.of(Marker)
+    assert [(mark.x, mark.word) for mark in marks if mark.y is None] == [(1e-3, "0.001"), (1e-1, "0.1"), (1e-2, "suggestion 0.01")]
+    assert marks[-1] == Marker(1e-2, "", points[-1].y[0], points[-1].color)
+    # without trials nothing is suggested, and the rules have lines
+    alone = LRFindResult(rates, losses, 60, False).panels()[0]
+    assert {mark.x for mark in alone.of(Marker)} == {rate for rate in found.suggestions.values() if rate}
 
 
 def test_all_trials_diverged():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['RECORD_FIELDS', 'RECORD_HINTS', 'TIMING_SUFFIXES', 'ACT_FORMATTERS', 'RecordSource', 'row_value', 'Record',
-           'qualify_metric_names', 'record_cells', 'Records', 'Evaluations', 'Journal']
+           'qualify_metric_names', 'record_cells', 'Records', 'Evaluations', 'describe_act', 'Journal']
 
 # %% ../../nbs/01_core/07_records.ipynb #f8893177
 class RecordSource(Protocol):
@@ -231,6 +231,16 @@ ACT_FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "add_callback": lambda d: d["callback"],
     "remove_callback": lambda d: d["callback"],
 }
+
+def describe_act(
+    kind: str,  # one of ACT_FORMATTERS
+    data: dict[str, Any],
+) -> str:
+    "Return a change in words, as the label of a mark."
+    what = ACT_FORMATTERS[kind](data)
+    # the words after these are a sentence of their own
+    colon = ":" if what and kind in ("stop", "close", "restart") else ""
+    return f"{kind}{colon} {what}".strip()
 
 class Journal(Table):
     "Hold entries: dicts with step, time (seconds since 1970), act, what, by (the callback, or empty), abandoned."

@@ -86,7 +86,9 @@ def split_global_batch(settings: dict, n: int) -> dict:
     from_steps = math.gcd(steps, n)
     if size % (n // from_steps):
         raise ValueError(
-            f"keep_global_batch=True: {steps} micro-batches of {size} samples cannot be divided among {n} processes."
+            f"keep_global_batch=True: a batch of {steps * size} samples ({steps} micro-batch{'es' if steps > 1 else ''} of"
+            f" {size}) cannot be divided among {n} processes; give another number of processes, or another"
+            " per_device_train_batch_size."
         )
     return {
         "gradient_accumulation_steps": steps // from_steps,

@@ -22,11 +22,11 @@ from .tables import escape_html
 
 # %% auto #0
 __all__ = ['CORRECT_RGB', 'INCORRECT_RGB', 'PALETTE', 'TEXT_COLOR', 'GRID_COLOR', 'VIRIDIS', 'OTHER_COLORS', 'LINE_STYLES',
-           'MAX_LABEL_ROWS', 'LABEL_ROW_HEIGHT', 'LABEL_CHAR_WIDTH', 'MAX_HEATMAP_COLUMNS', 'MAX_LABEL_CHARS',
-           'PANEL_WIDTH', 'PANEL_HEIGHT', 'PANEL_GAP', 'ROW_SPACE', 'LIVE_PANEL_HEIGHT', 'HtmlDisplay', 'to_numpy',
-           'to_uint8_image', 'encode_png', 'image_tag', 'image_grid', 'waveform_svg', 'matrix_table', 'run_colors',
-           'pair_colors', 'series_color', 'apply_colormap', 'AxisScale', 'svg_element', 'svg_text', 'polyline_segments',
-           'draw_line', 'draw_histogram', 'label_rows', 'draw_marker', 'reduce_columns', 'color_values', 'svg_image',
+           'CHAR_WIDTHS', 'MAX_LABEL_ROWS', 'LABEL_ROW_HEIGHT', 'MAX_HEATMAP_COLUMNS', 'MAX_LABEL_CHARS', 'PANEL_WIDTH',
+           'PANEL_HEIGHT', 'PANEL_GAP', 'ROW_SPACE', 'LIVE_PANEL_HEIGHT', 'HtmlDisplay', 'to_numpy', 'to_uint8_image',
+           'encode_png', 'image_tag', 'image_grid', 'waveform_svg', 'matrix_table', 'run_colors', 'pair_colors',
+           'series_color', 'apply_colormap', 'AxisScale', 'svg_element', 'svg_text', 'polyline_segments', 'draw_line',
+           'draw_histogram', 'text_width', 'label_rows', 'draw_marker', 'reduce_columns', 'color_values', 'svg_image',
            'short_row_names', 'draw_row_labels', 'draw_heatmap', 'panel_scales', 'draw_axes', 'draw_legend',
            'draw_panel', 'PanelBox', 'column_boxes', 'live_boxes', 'render_svg']
 
@@ -360,10 +360,16 @@ def draw_histogram(bars: Histogram, x: AxisScale, y: AxisScale) -> str:
         fill=series_color(bars.color), fill_opacity=0.35, stroke=series_color(bars.color), stroke_width=1
     )
 
-# lines for the labels of moments; in pixels, their height and the width of a character
+# widths of characters as shares of the font size, in a wide font
+CHAR_WIDTHS = dict.fromkeys("ijl.,:;'|! ", 0.32) | dict.fromkeys("frt()[]/-", 0.42) | dict.fromkeys("mwMW%=+@", 0.96)
+
+def text_width(text: str, size: float) -> float:
+    "Return about how many pixels a text takes at most."
+    return size * sum(CHAR_WIDTHS.get(char, 0.63) for char in text)
+
+# lines for the labels of moments, and their height in pixels
 MAX_LABEL_ROWS = 4
 LABEL_ROW_HEIGHT = 13
-LABEL_CHAR_WIDTH = 5.4
 
 def label_rows(
     marks: Sequence[Marker], x: AxisScale,
@@ -378,7 +384,7 @@ def label_rows(
     # Labels point inwards. From the edges to the middle, a moment under a label begins below it, and its line does not cross it.
     for i in sorted(range(len(marks)), key=lambda i: min(pixels[i], x.a + x.b - pixels[i])):
         if marks[i].y is not None or not marks[i].word: continue
-        px, width = pixels[i], LABEL_CHAR_WIDTH * len(marks[i].word) + 8
+        px, width = pixels[i], text_width(marks[i].word, 10.5) + 8
         start, end = (px - width, px) if px > middle else (px, px + width)
         above = max((row for row, spans in enumerate(taken) if any(a < px < b for a, b in spans)), default=-1)
         free = (row for row, spans in enumerate(taken) if row > above and all(end <= a or b <= start for a, b in spans))
@@ -522,7 +528,7 @@ def draw_axes(panel: Panel, x: AxisScale, y: AxisScale, top: float, bottom: floa
 def draw_legend(panel: Panel, right: float) -> str:
     "Draw the names of the elements in their colours, right-aligned; what does not fit beside the title, below it."
     names = panel.named() if len(panel.named()) > 1 else []
-    def width(o: LineSeries | Histogram) -> float: return 6.2 * len(o.name) + 12
+    def width(o: LineSeries | Histogram) -> float: return text_width(o.name, 11) + 10
     # the first line ends at the title, the second at the edge of the panel; names beyond that are left out
     lines: list[list[LineSeries | Histogram]] = [[], []]
     room = [right - 8 * len(panel.title) - 12, right]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..args.training_args import TrainingArguments
-from ..core.errors import suggest_names, warn
+from ..core.errors import InvalidOperation, suggest_names, warn
 from ..data.sampling import split_global_batch
 from ..device.collectives import check_rank_variables, world_size
 from ..device.sharding import require_several_processes
@@ -82,11 +82,9 @@ def resolve_other_args(other: Mapping[str, Any], output: Any) -> Any:
         if name == "hear": continue
         if name in NODE_ARGS:
             raise TypeError(
-                f"launch() takes no {name}: it starts processes on this machine only, or with cluster=\"ray\" on the"
-                " nodes of a Ray cluster. For a batch job on several machines write a script and start it on each of"
-                " them, e.g. with torchrun --nnodes 2 --node_rank 0 --nproc_per_node 4"
-                " --master_addr 10.0.0.1 --master_port 29500 script.py, or with accelerate launch; learn.launch() in"
-                " the script then uses these processes."
+                f"launch() takes no {name}: it starts processes on this machine or, with cluster=\"ray\", on a Ray"
+                " cluster. For a batch job on several machines, start a script with torchrun or accelerate launch on"
+                " each of them; learn.export_script(...) writes it."
             )
         raise TypeError(
             f"launch() has no argument {name!r}; it takes {', '.join(LAUNCH_ARGS)}.{suggest_names(name, LAUNCH_ARGS)}"
@@ -284,7 +282,13 @@ class LaunchContext:
         self._learner = weakref.ref(learner)
         self._remote = remote
 
-    def __enter__(self) -> TrainerBase: return self._learner()
+    def __enter__(self) -> TrainerBase:
+        learner = self._learner()
+        if learner is not None: return learner
+        raise InvalidOperation(
+            "The learner of this launch() has been deleted, and its processes have ended, because nothing refers to it:"
+            " give it a name, learn = Learner(...), and then write `with learn.launch(...):`."
+        )
 
     def __exit__(self, *error):
         learner = self._learner()

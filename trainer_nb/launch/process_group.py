@@ -125,7 +125,7 @@ class ProcessReports:
 
     def slowest_rank(self) -> int | None:
         "Return the slowest rank, if it is slower than the others by at least a tenth of a step; otherwise None."
-        if len(self.speeds) < 2: return None
+        if len(self.speeds) < 2 or any(speed["is_brief"] for speed in self.speeds.values()): return None
         *_, second, slowest = sorted(self.speeds, key=lambda rank: self.speeds[rank]["own"])
         difference = self.speeds[slowest]["own"] - self.speeds[second]["own"]
         return slowest if difference > 0.1 * self.speeds[slowest]["seconds"] else None

@@ -12,6 +12,7 @@ import platform
 import re
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,9 +23,9 @@ from .ray_agent import installed_version
 
 # %% auto #0
 __all__ = ['CONNECT_SECONDS', 'FIRST_WAIT', 'RESTART_WAIT', 'BASIC_PACKAGES', 'EXACT_PACKAGES', 'MAX_SEARCHED', 'import_ray',
-           'cast', 'ask', 'RayCluster', 'cpus_per_process', 'process_resources', 'describe_number', 'reserve',
-           'modules_in', 'is_installed', 'split_modules', 'module_files', 'search_paths', 'data_files', 'describe_here',
-           'find_problems', 'check_nodes']
+           'cast', 'ask', 'address_file', 'RayCluster', 'cpus_per_process', 'process_resources', 'describe_number',
+           'reserve', 'modules_in', 'is_installed', 'split_modules', 'module_files', 'search_paths', 'data_files',
+           'describe_here', 'find_problems', 'check_nodes']
 
 # %% ../../nbs/11_launch/08_ray_cluster.ipynb #830cbdff
 def import_ray() -> ModuleType:
@@ -60,6 +61,11 @@ def ask(method: Any, *args) -> Any:
 # seconds to wait for the answer of a port
 CONNECT_SECONDS = 5.0
 
+def address_file() -> Path:
+    "Return the path of the file in which `ray start` writes the address that ray.init() connects to."
+    folder = os.environ.get("RAY_TMPDIR") or ("/tmp" if sys.platform == "darwin" else tempfile.gettempdir())
+    return Path(folder) / "ray" / "ray_current_cluster"
+
 class RayCluster:
     "Hold the connection to a cluster of Ray."
     def __init__(
@@ -81,7 +87,13 @@ class RayCluster:
         "Connect to the cluster, unless this process is connected. Raise ConnectionError if it does not answer."
         ray = import_ray()
         if ray.is_initialized(): return
-        self._check_port(os.environ.get("RAY_ADDRESS", "") if self.address == "ray" else self.address)
+        if self.address != "ray":
+            self._check_port(self.address)
+        elif os.environ.get("RAY_ADDRESS", "") not in ("", "auto"):
+            self._check_port(os.environ["RAY_ADDRESS"])
+        else:
+            path = address_file()
+            self._check_port(path.read_text("utf-8").strip() if path.is_file() else "", path)
         mode = os.environ.get("RAY_AUTH_MODE")
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
         if self.address == "ray":
@@ -107,6 +119,7 @@ class RayCluster:
     def _check_port(
         self,
         address: str,  # with host and port, or anything else, which Ray looks up
+        path: Path | None = None,  # the file that contains it
     ):
         "Raise ConnectionError if nothing listens at an address, which Ray would try for minutes."
         found = re.fullmatch(r"(?:ray://)?([^/\s:]+):(\d+)", address)
@@ -114,7 +127,13 @@ class RayCluster:
         try:
             socket.create_connection((found[1], int(found[2])), timeout=CONNECT_SECONDS).close()
         except OSError as error:
-            raise self._unreachable(error) from None
+            if path is None: raise self._unreachable(error) from None
+            # a cluster that was killed leaves the file behind
+            raise ConnectionError(
+                f"cluster={self.address!r}: the cluster at {address}, whose address is in {path}, does not answer ({error})."
+                " If it has ended, type `ray stop`, which removes the file, and `ray start --head` or this launch starts"
+                " another."
+            ) from None
 
     def _unreachable(self, error: Exception) -> ConnectionError:
         "Return the error about a cluster that does not answer."

@@ -54,12 +54,7 @@ REMOTE_VERBS = READ_ONLY_VERBS | frozenset(
 LOCAL_VERBS = ("load_checkpoint", "reset", "_begin_again")
 # verbs that repair a run whose optimizer has failed halfway
 VERBS_WHEN_CORRUPTED = ("rewind", "restore", *LOCAL_VERBS)
-UNSUPPORTED_VERBS = {
-    "debug_step": "a step by hand",
-    "branch": "a second learner",
-    "batch_size_find": "measuring batch sizes",
-    "export_script": "the script",
-}
+UNSUPPORTED_VERBS = frozenset("debug_step branch batch_size_find export_script".split())
 
 # %% ../../nbs/11_launch/17_remote_run.ipynb #049af598
 def whole_snapshot(snapshot: Snapshot | None) -> Snapshot | None:
@@ -205,10 +200,10 @@ class RemoteRun:
             "log path": learner.history.path,
         }
         self.processes.start(payload, self.mirror, should_abort=lambda: interrupts.pressed > num_handled)
+        # determines the device and the number of steps; raises the error of a run that cannot be trained
+        self.execute(learner, prepare_replica, num_handled=num_handled)
         locations = self.collect(learner, run_function, process_location, num_handled=num_handled)
         self.processes.reports.locations = locations
-        # determines the number of steps; raises the error of a run that cannot be trained
-        self.execute(learner, prepare_replica, num_handled=num_handled)
 
     # ---- commands
 
@@ -293,7 +288,7 @@ class RemoteRun:
             self.end(learner, None)
             return learner.free()
         if name in UNSUPPORTED_VERBS:
-            self.refuse(f"{name}(), {UNSUPPORTED_VERBS[name]},")
+            self.refuse(f"{name}()")
         if not (run.corrupted and name in VERBS_WHEN_CORRUPTED):
             check_not_in_step(learner, f"{name.lstrip('_')}()")
         self.settings.check(learner.args)
@@ -355,8 +350,7 @@ class RemoteRun:
     def refuse(self, operation: str):
         "Raise `InvalidOperation` for an operation that is not possible while the processes have the run."
         raise InvalidOperation(
-            f"{operation} is not possible while {self.num_processes} processes have the run. learn.close() brings it"
-            " back."
+            f"{operation} is not possible while the run is on {self.num_processes} processes: learn.close() first."
         )
 
     def warn_stale_model(self):

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,12 +38,12 @@ from ..state.async_save import wait_for_save
 from ..core.memory import read_proc_status
 
 # %% auto #0
-__all__ = ['FLUSH_INTERVAL', 'LogForwarder', 'RunStatus', 'capture_status', 'DeviceProgress', 'ComputeTimer', 'SpeedReporter',
-           'new_event', 'process_memory', 'Replica', 'restore_replica', 'make_replica', 'ReplicaResult', 'make_result',
-           'prepare_replica', 'run_until_limit', 'run_verb', 'pop_callback_at', 'pause_replica', 'run_function',
-           'process_location', 'ping', 'close_gate', 'open_gate', 'confirm_flush', 'interrupt_replica', 'count_steps',
-           'has_completed', 'ReplicaState', 'history_counts', 'replica_state', 'shard_state', 'SettledState',
-           'settle_device', 'abort_exchange', 'buffered_snapshot', 'final_state']
+__all__ = ['FLUSH_INTERVAL', 'LogForwarder', 'RunStatus', 'capture_status', 'DeviceProgress', 'ComputeTimer', 'StepSums',
+           'SpeedReporter', 'new_event', 'process_memory', 'Replica', 'restore_replica', 'make_replica',
+           'ReplicaResult', 'make_result', 'prepare_replica', 'run_until_limit', 'run_verb', 'pop_callback_at',
+           'pause_replica', 'run_function', 'process_location', 'ping', 'close_gate', 'open_gate', 'confirm_flush',
+           'interrupt_replica', 'count_steps', 'has_completed', 'ReplicaState', 'history_counts', 'replica_state',
+           'shard_state', 'SettledState', 'settle_device', 'abort_exchange', 'buffered_snapshot', 'final_state']
 
 # %% ../../nbs/11_launch/13_replica.ipynb #bf9cc303
 # seconds between two checks for new rows, for the log
@@ -183,8 +183,16 @@ class ComputeTimer:
         self.seconds = self._start.elapsed_time(self._end) / 1000
         self._is_over = False
 
+@dataclass
+class StepSums:
+    "Hold sums over some steps, in seconds."
+    steps: int = 0
+    fetch: float = 0.0      # waiting for the batch
+    computing: float = 0.0  # CPU time of the thread
+    seconds: float = 0.0    # the whole steps
+
 class SpeedReporter(TrainerCallback):
-    "Report the duration of this process's own work to the kernel, twice a second."
+    "Report the duration of this process's own work to the kernel, twice a second and at the end of a verb."
     # seconds between two reports
     interval = 0.5
     order = 2000
@@ -197,15 +205,14 @@ class SpeedReporter(TrainerCallback):
         self.worker = worker
         self.progress = DeviceProgress(make_event)
         self.timer = ComputeTimer(make_event)
-        self.reset()
+        # of the last interval that is complete, and of the steps after it
+        self.previous = StepSums()
+        self.sums = StepSums()
+        self.resume()
 
-    def reset(self):
-        "Restart the measurement after time was spent on other work."
-        self.num_steps = 0
-        self.fetch_seconds = 0.0
-        self.own_seconds = 0.0
-        self.last_report = time.perf_counter()
-        self.last_boundary = self.last_report
+    def resume(self):
+        "Continue the measurement after time was spent on other work, which does not count."
+        self.last_boundary = time.perf_counter()
         # CPU time of this thread at the start of the step
         self.thread_start = time.thread_time()
 
@@ -217,31 +224,47 @@ class SpeedReporter(TrainerCallback):
         learner: TrainerBase | None = None,
         **kwargs,
     ):
-        self.fetch_seconds += time.perf_counter() - self.last_boundary
+        self.sums.fetch += time.perf_counter() - self.last_boundary
         self.thread_start = time.thread_time()
         if learner is not None and self.timer.make_event is not None:
             learner.run_state.device.on_computed = self.timer.computed
             self.timer.begin()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
-        self.num_steps += 1
-        self.own_seconds += time.thread_time() - self.thread_start
+        self.sums.steps += 1
+        self.sums.computing += time.thread_time() - self.thread_start
         self.progress.record(state.global_step)
         self.timer.finish()
-        self.last_boundary = time.perf_counter()
-        if self.last_boundary - self.last_report < self.interval: return
-        n = self.num_steps
+        now = time.perf_counter()
+        self.sums.seconds += now - self.last_boundary
+        self.last_boundary = now
+        if self.sums.seconds < self.interval: return
+        self.previous = self.sums
+        self.sums = StepSums()
+        self.report(state.global_step)
+
+    def report(
+        self,
+        step: int,  # of the run
+    ):
+        "Report the mean of the last steps, unless there are none: of an interval, and of those after it."
+        n = self.previous.steps + self.sums.steps
+        if not n: return
+        seconds = self.previous.seconds + self.sums.seconds
+        fetch = (self.previous.fetch + self.sums.fetch) / n
         # the thread only queues the work of a GPU
-        computing = self.own_seconds / n if self.timer.seconds is None else self.timer.seconds
+        computing = self.timer.seconds
+        if computing is None:
+            computing = (self.previous.computing + self.sums.computing) / n
         report = {
-            "step": state.global_step,
-            "fetch": self.fetch_seconds / n,
-            "own": self.fetch_seconds / n + computing,
-            "seconds": (self.last_boundary - self.last_report) / n,
+            "step": step,
+            "fetch": fetch,
+            "own": fetch + computing,
+            "seconds": seconds / n,
+            "is_brief": seconds < self.interval,
             "memory": process_memory(),
         }
         self.worker.send_event("speed", report)
-        self.reset()
 
 def new_event() -> torch.cuda.Event:
     "Return an event that measures time."
@@ -387,7 +410,7 @@ def run_until_limit(
     rank = replica.worker.rank
     replica.stop_barrier.begin(learner.run_state.state.global_step)
     replica.clear_interrupts()
-    replica.speed_reporter.reset()
+    replica.speed_reporter.resume()
     def until(record):
         # first: each boundary has to be recorded
         stop = replica.stop_barrier.should_stop(rank, record.step)
@@ -396,6 +419,7 @@ def run_until_limit(
         run_until(learner, verb, until)
     finally:
         replica.stop_barrier.end()
+        replica.speed_reporter.report(learner.run_state.state.global_step)
     if learner.run_state.finished:
         wait_for_save(learner.run_state)
     return make_result(replica)
@@ -403,7 +427,10 @@ def run_until_limit(
 def run_verb(replica: Replica, name: str, args: tuple, kwargs: dict[str, Any]) -> ReplicaResult:
     "Execute a verb of the learner."
     replica.clear_interrupts()
+    replica.speed_reporter.resume()
     value = getattr(replica.learner, name)(*args, **kwargs)
+    # it may have repeated steps
+    replica.speed_reporter.report(replica.learner.run_state.state.global_step)
     if isinstance(value, Snapshot):
         value = gather_snapshot(value, replica.learner.run_state.device.world)
     # the result of watch() holds the model, and the kernel creates its own

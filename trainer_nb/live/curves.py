@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.columns import RowStore, throughput
 from ..core.errors import suggest_names
-from ..core.records import ACT_FORMATTERS, TIMING_SUFFIXES
+from ..core.records import ACT_FORMATTERS, TIMING_SUFFIXES, describe_act
 from ..core.history import History, read_history
 from ..diagnostics.watch import WatchReport, heatmap_panel, watched_names
 from ..display.charts import Chart
@@ -21,6 +21,7 @@ from ..display.panels import LineSeries, Marker, Panel, centered_moving_average,
 from ..display.svg import run_colors
 from ..display.tables import format_setting, format_value
 from ..engine.overrides import local_model
+from .background import BackgroundRun
 
 # %% auto #0
 __all__ = ['QUANTITIES', 'BLOCK_COLUMNS', 'X_AXES', 'PLOTTED_COLUMNS', 'MIN_SMOOTHED_STEPS', 'MAX_METRIC_POINTS',
@@ -342,7 +343,7 @@ def act_markers(
         data = {k: v for k, v in event["data"].items() if k != "by"}
         # the journal has all digits
         data = {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in data.items()}
-        return f"{event['kind']} {ACT_FORMATTERS[event['kind']](data)}".strip()
+        return describe_act(event["kind"], data)
     kinds = set(ACT_FORMATTERS) - {"checkpoint", "load_best"}
     events = [event for event in history.events if event["kind"] in kinds and not event["abandoned"]]
     marks: list[tuple[int, str]] = []
@@ -429,9 +430,10 @@ def history_panel(
     return Panel(title, lines, x="minutes" if x == "time" else x, ylog=is_log)
 
 def as_history(
-    source: Any,  # a learner, a history, or the path of a log
+    source: Any,  # a learner, the handle of its background run, a history, or the path of a log
 ) -> History:
     "Return the history of a run. Raise TypeError for an object that is not a run."
+    if isinstance(source, BackgroundRun): source = source.learner
     if isinstance(source, History): return source
     if isinstance(source, (str, Path)): return read_history(source)
     if isinstance(getattr(source, "history", None), History): return source.history
@@ -451,6 +453,7 @@ def learner_name(
     source: Any,  # a learner, or another source of a run
 ) -> str | None:
     "Return the name that a learner's run will have, or that of its model; None for another source."
+    if isinstance(source, BackgroundRun): source = source.learner
     run = getattr(source, "run_state", None)
     return None if run is None else run.args.run_name or type(local_model(source)).__name__
 

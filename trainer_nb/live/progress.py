@@ -170,13 +170,19 @@ class ProgressState:
         self.loss_peek = LossPeek()
         self.evaluations: list[dict] = []
         self.logs: list[dict] = []
-        # the mean loss of the last log, for the next evaluation
+        # the mean loss of the last log, for the next evaluation; and the first row of the history after the last evaluation
         self.logged_loss: float | None = None
+        self.next_row = self.first_row
         # (batches done, all batches) of the latest evaluation, and its step
         self.batches: tuple[int, int | None] | None = None
         self.evaluated_step = -1
 
     def loss(self) -> float | None: return self.loss_peek.read(self.run.history, self.first_row)
+
+    def mean_loss(self) -> float | None:
+        "Return the mean loss of the steps since the last evaluation; None if there were none."
+        history = self.run.history
+        return history.mean_loss(self.next_row) if len(history) > self.next_row else None
 
     def evaluating(self) -> tuple[int, int | None] | None:
         "Return (batches done, all batches) during an evaluation at this step, otherwise None."
@@ -203,13 +209,14 @@ class ProgressState:
         "Record a completed evaluation."
         state = self.run.state
         if not self.evaluations or self.evaluations[-1]["step"] != state.global_step:
-            loss = self.loss() if self.logged_loss is None else self.logged_loss
+            loss = self.mean_loss() if self.logged_loss is None else self.logged_loss
             self.evaluations.append({"step": state.global_step, "epoch": state.epoch, "train loss": loss})
         self.evaluations[-1] |= {
             k: v for k, v in metrics.items()
             if k not in ("step", "epoch", "train loss") and not k.endswith(TIMING_SUFFIXES)
         }
         self.logged_loss = None
+        self.next_row = len(self.run.history)
         self.evaluated_step = -1
 
 # %% ../../nbs/10_live/01_progress.ipynb #63a1d008
@@ -330,6 +337,9 @@ class CountProgress(ProgressDisplay):
     def __enter__(self) -> CountProgress: return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None):
+        if error is None and self.total is not None and not self.is_evaluation:
+            # a search may need fewer steps than it was given
+            self.total = self.done
         self.close("done" if error is None else failure_status(error))
 
 # %% ../../nbs/10_live/01_progress.ipynb #c1034710

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..core.history import HISTORIES, History, Place, abandoned_at
-from ..core.records import ACT_FORMATTERS
+from ..core.records import ACT_FORMATTERS, describe_act
 from ..display.panels import format_axis, linear_ticks
 from ..display.pictures import image_html
 from ..display.svg import GRID_COLOR, TEXT_COLOR, run_colors, series_color, svg_element, svg_text
@@ -128,7 +128,7 @@ def history_lanes(
         if event["abandoned"] and owner == -1:
             owner = next((k for k in lanes if k >= 0 and history.abandons[k]["events"] > i), -1)
         data = {k: v for k, v in event["data"].items() if k != "by"}
-        lanes.get(owner, main).acts.append((event["step"], f"{event['kind']} {ACT_FORMATTERS[event['kind']](data)}".strip()))
+        lanes.get(owner, main).acts.append((event["step"], describe_act(event["kind"], data)))
     return list(lanes.values())
 
 # %% ../../nbs/10_live/16_run_tree.ipynb #b22e31b0

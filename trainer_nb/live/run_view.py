@@ -18,7 +18,7 @@ import torch
 
 from ..args.fields import CHOICES
 from ..core.columns import last_row_of_step
-from ..core.records import ACT_FORMATTERS
+from ..core.records import ACT_FORMATTERS, describe_act
 from ..core.history import History
 from ..diagnostics.watch import WatchReport
 from ..display.panels import Heatmap, downsample
@@ -261,7 +261,7 @@ def event_text(event: dict) -> str:
     "Return the change that an event records, as text."
     data = {k: v for k, v in event["data"].items() if k != "by"}
     try:
-        return f"{event['kind']} {ACT_FORMATTERS[event['kind']](data)}".strip()
+        return describe_act(event["kind"], data)
     except (KeyError, TypeError):
         # of a log that another program has written
         return event["kind"]

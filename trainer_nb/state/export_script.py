@@ -363,6 +363,7 @@ def script_docstring(
     draft: ScriptDraft,
     path: Path,
     train: bool = False,  # whether it goes on to the end of the run
+    keep_global_batch: bool = False,  # whether the processes of a launcher divide the batch of one
 ) -> str:
     "Return the script's docstring."
     learner = draft.exported
@@ -371,10 +372,14 @@ def script_docstring(
     until = "to its end" if learner.run_state.finished else f"up to step {state.global_step} of {state.max_steps}"
     threads = f"{made['threads']} thread{'s' if made['threads'] > 1 else ''} (OMP_NUM_THREADS={made['threads']})"
     if train and not learner.run_state.finished: until += ", and then to its end"
+    start = f"Start it with `python {path.name}`, or with `accelerate launch {path.name}`."
+    if keep_global_batch:
+        start = (f"Start it with `torchrun --nproc_per_node 2 {path.name}`, or with `accelerate launch`, "
+                 "with any number of\nprocesses that divides the batch.")
     lines = [
         f"Trains {type(learner.model).__name__} as run {learner.history.run_id} was trained, {until}.",
         "",
-        f"{_SIGNATURE_LINE} Start it with `python {path.name}`, or with `accelerate launch {path.name}`.",
+        f"{_SIGNATURE_LINE} {start}",
     ]
     if not train:
         lines += [
@@ -427,6 +432,7 @@ def assemble_script(
     rest: Sequence[str],  # lines from the learner's call on
     path: Path,
     train: bool = False,  # whether it goes on to the end of the run: there are no weights to compare with
+    keep_global_batch: bool = False,  # whether the processes of a launcher divide the batch of one
 ) -> str:
     "Return the text of the script."
     name = draft.construct.name
@@ -442,7 +448,7 @@ def assemble_script(
         imports.add("from safetensors.torch import load_file")
         functions.insert(0, load_weights)
     made = initial_values(draft.exported)["made_with"]
-    head = [script_docstring(draft, path, train), *import_lines(draft.slice, imports), ""]
+    head = [script_docstring(draft, path, train, keep_global_batch), *import_lines(draft.slice, imports), ""]
     if rename("FILES") in body or rename("stored[") in body:
         folder = files_folder(path).name
         head.append(rename(f'FILES = pathlib.Path(__file__).resolve().with_name("{folder}")   # values that have no code'))
@@ -530,8 +536,13 @@ def export_script(
     path: str | Path,  # for example train.py
     limit: float = 100,  # maximum size of a stored value, in MB
     train: bool = False,  # to the end of the run, rather than to its present step
+    keep_global_batch: bool = False,  # any number of processes divides the batch of one
 ) -> ExportedScript:
     "Write a script that repeats this session; raise InvalidOperation if a part cannot be found."
+    if keep_global_batch and not train:
+        raise ValueError("export_script(keep_global_batch=True) is for a script that trains to the end, on any number "
+                         "of processes: give train=True, too. Without it, the script repeats what was done here, "
+                         "with as many processes, and compares the weights.")
     device = learner.run_state.device
     # one process has the whole state, DeepSpeed's engine too
     if device is None or not device.world.is_single_process:
@@ -539,13 +550,19 @@ def export_script(
     path = check_script_path(path)
     start = require_run_start(learner)
     draft = ScriptDraft(learner, SessionCode(executed_texts(), user_namespace()), limit)
-    lines = learner_lines(draft, start) + act_lines(draft, list_acts(learner, start.since), train)
+    acts = list_acts(learner, start.since)
+    lines = learner_lines(draft, start)
+    if keep_global_batch:
+        # in place of launches with the numbers of processes of the session
+        acts = [e for e in acts if e["kind"] not in ("launch", "close")]
+        lines.append(ACT_CODE["launch"](draft.construct.name, {"keep_global_batch": True}))
+    lines += act_lines(draft, acts, train)
     add_replay_doubts(draft, start, path)
     problems = dict.fromkeys(draft.problems + draft.slice.problems)
     if problems: raise InvalidOperation(f"export_script() cannot write this run as a script: {'; '.join(problems)}.")
     weights = collect_weights(draft, start)
     # a line of the session may give it
-    text = hide_token(learner.run_state, assemble_script(draft, lines, path, train))
+    text = hide_token(learner.run_state, assemble_script(draft, lines, path, train, keep_global_batch))
     compile(text, str(path), "exec")
     files = write_script(path, text, weights, draft)
     if draft.doubts:

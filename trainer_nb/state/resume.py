@@ -215,11 +215,12 @@ def describe_environment_change(
 ) -> list[str]:
     "Return a warning if the process differs in version, threads, device or number of processes."
     then = snapshot.values["made_with"]
-    names = {"torch": "torch {}", "threads": "{} threads", "device": "the device {}", "processes": "{} processes"}
+    texts = {"torch": "torch {}", "threads": "{} threads", "device": "the device {}", "processes": "{} processes"}
+    def describe(name, value):
+        if value == 1: return {"threads": "1 thread", "processes": "1 process"}[name]
+        return texts[name].format(value)
     differ = [
-        f"{text.format(then[k])} then, {text.format(now[k])} now"
-        for k, text in names.items()
-        if then.get(k) not in (None, now[k])
+        f"{describe(k, then[k])} then, {describe(k, now[k])} now" for k in texts if then.get(k) not in (None, now[k])
     ]
     return [f"{'; '.join(differ)}: the run continues, and the last bits of its numbers may differ"] if differ else []
 

@@ -107,12 +107,12 @@ def clip_curve(values: np.ndarray, top: float) -> np.ndarray:
     return np.where(np.arange(len(values)) <= (below[-1] + 1 if len(below) else 0), np.minimum(values, top), np.nan)
 
 def plot_range(found: LRFindResult) -> tuple[float, float]:
-    "Return the lowest loss and the top of the plot: slightly above the fall, or the highest loss without one."
+    "Return the lowest loss and the top of the plot: above the fall, with room for labels, or the highest loss without one."
     finite = found.losses[np.isfinite(found.losses)]
     low = float(finite.min())
     if not found.answer: return low, float(finite.max())
     first = float(max(found.losses[0], found.smoothed[found.num_steps // 10]))
-    return low, first + 0.15 * (first - low)
+    return low, first + 0.3 * (first - low)
 
 def curve_panel(found: LRFindResult) -> Panel:
     "Return the plot of a curve with its suggestions."
@@ -121,12 +121,18 @@ def curve_panel(found: LRFindResult) -> Panel:
         LineSeries(found.rates, clip_curve(found.losses, top), "", 0, "faint"),
         LineSeries(found.rates, clip_curve(found.smoothed, top), "", 0),
     ]
-    things += [Marker(trial.rate, "") for trial in found.trials if trial.rate != found.suggestion]
+    def height(rate: float) -> float:
+        return float(np.interp(math.log(rate), np.log(found.rates), np.minimum(found.smoothed, top)))
     rates = {"suggestion": found.suggestion} | found.suggestions
     given = [(i + 1, name, rate) for i, (name, rate) in enumerate(rates.items()) if rate is not None]
-    for color, name, rate in given:
-        height = float(np.interp(math.log(rate), np.log(found.rates), np.minimum(found.smoothed, top)))
-        things += [Marker(rate, "", None, color), LineSeries([rate], [height], name, color, "points")]
+    # what is drawn last lies above the rest: the suggestion
+    for color, name, rate in reversed(given):
+        things.append(LineSeries([rate], [height(rate)], name, color, "points"))
+        if not found.trials: things.append(Marker(rate, "", None, color))
+    things += [Marker(rate, format_rate(rate)) for rate in sorted({trial.rate for trial in found.trials} - {found.suggestion})]
+    if found.suggestion is not None:
+        word = f"suggestion {format_rate(found.suggestion)}"
+        things += [Marker(found.suggestion, word, None, 1), Marker(found.suggestion, "", height(found.suggestion), 1)]
     # a single name has no legend
     title = f"{given[0][1]} {format_tick(float(f'{given[0][2]:.2g}'))}" if len(given) == 1 else "Loss"
     far = not found.answer and 0 < low < top / 20

@@ -115,7 +115,8 @@ class Plot {
     for (const heat of this.heats) this.heat(inside, heat);
     for (const bar of this.shown(this.bars)) this.bar(inside, bar);
     for (const line of this.layers()) this.line(inside, line);
-    this.marks.forEach((mark, i) => this.mark(inside, mark, i % 4));
+    const places = this.labelRows();
+    this.marks.forEach((mark, i) => this.mark(inside, mark, places[i]));
     if (this.above !== null) svg(this.svg, "text", { x: right, y: top + 10, "text-anchor": "end", class: "soft" }, "↑ up to " + number(this.above));
     if (this.below !== null) svg(this.svg, "text", { x: right, y: bottom - 5, "text-anchor": "end", class: "soft" }, "↓ down to " + number(this.below));
     this.over = svg(this.svg, "g");
@@ -170,12 +171,26 @@ class Plot {
     svg(parent, "path", { d: `M${this.xScale.at(edges[0]).toFixed(1)} ${floor}${path}V${floor}Z`, fill: this.color({ color }), "fill-opacity": 0.35, stroke: this.color({ color }) });
   }
 
+  // A line for the label of each moment, as in the image: labels point inwards and do not overlap, and a moment under a label
+  // begins below it. Undefined where all lines are taken.
+  labelRows() {
+    const taken = [[], [], [], []], rows = [], at = this.marks.map(o => this.xScale.at(o.x)), far = o => Math.min(at[o] - this.left, this.right - at[o]);
+    const order = [...at.keys()].filter(i => this.marks[i].y === null && at[i] >= this.left - 1 && at[i] <= this.right + 1).sort((a, b) => far(a) - far(b));
+    for (const i of order) {
+      const width = 6.2 * this.marks[i].word.length + 8, [from, to] = at[i] > (this.left + this.right) / 2 ? [at[i] - width, at[i]] : [at[i], at[i] + width];
+      const over = taken.findLastIndex(spans => spans.some(([a, b]) => a < at[i] && at[i] < b));
+      const row = taken.findIndex((spans, k) => k > over && spans.every(([a, b]) => to <= a || b <= from));
+      if (row >= 0) taken[rows[i] = row].push([from, to]);
+    }
+    return rows;
+  }
+
   mark(parent, mark, row) {
     const at = this.xScale.at(mark.x), late = at > (this.left + this.right) / 2, color = this.color(mark), anchor = late ? "end" : "start";
     if (!Number.isFinite(at) || at < this.left - 1 || at > this.right + 1) return;
     if (mark.y === null) {
-      svg(parent, "path", { d: `M${at} ${this.top}V${this.bottom}`, stroke: color, "stroke-dasharray": "2 3", "stroke-opacity": 0.8 });
-      svg(parent, "text", { x: at + (late ? -5 : 5), y: this.top + 9 + 13 * row, "text-anchor": anchor, style: `fill: ${color}` }, mark.word);
+      svg(parent, "path", { d: `M${at} ${this.top + 13 * (row ?? 4)}V${this.bottom}`, stroke: color, "stroke-dasharray": "2 3", "stroke-opacity": 0.8 });
+      if (row !== undefined) svg(parent, "text", { x: at + (late ? -5 : 5), y: this.top + 9 + 13 * row, "text-anchor": anchor, style: `fill: ${color}` }, mark.word);
       return;
     }
     const y = this.yScale.at(mark.y);
