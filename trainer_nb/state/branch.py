@@ -261,9 +261,9 @@ def compare(
     table.settings = differing_settings(learn, other)
     histories = [o.run_state.history for o in (learn, other)]
     table.runs = tuple(history.run_id for history in histories)
-    given = [history.name for history in histories]
-    if all(given) and given[0] != given[1]:
-        table.names = (given[0], given[1])
+    named, other_named = (history.name for history in histories)
+    if named and other_named and named != other_named:
+        table.names = (named, other_named)
     elif table.settings:
         name, (mine_is, theirs_is) = next(iter(table.settings.items()))
         table.names = (f"{name} {format_setting(mine_is)}", f"{name} {format_setting(theirs_is)}")
