@@ -238,6 +238,7 @@ def test_what_stays_of_a_page_that_was_loaded_anew(page):
     assert len(pictures(nb, 4)) == 1 and f"finished after step {at}" in pictures(nb, 4)[0]
 
 
+@pytest.mark.slow
 def test_two_browsers(page, lab):
     "Both show the same, and the buttons of both work."
     page.run(2).stands("training")
@@ -286,6 +287,7 @@ def test_following_from_another_notebook(page, lab):
     lab.pages.remove(other)
 
 
+@pytest.mark.slow
 def test_an_error_in_the_thread(page):
     "It is shown in the view and in the cell that started the run, and raised in wait(); then the run continues."
     page.ask("setattr(learn.model, 'bad', 20)")

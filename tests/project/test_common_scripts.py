@@ -200,10 +200,12 @@ def check(found, case):
     assert all(any(name in line for line in lines) for name in expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in QUICK if c != "entities"])
 def test_same(quick, case): check(quick, case)
 
 
+@pytest.mark.slow
 def test_label_smoothing_is_the_same_within_rounding(quick):
     "Of attention's biases of keys, which no loss depends on, an optimizer amplifies the rounding."
     found = [*compare(quick, "entities", close=(*LOSSES, "grad_norm", "weights", "predict[0]"))]

@@ -335,7 +335,8 @@ LONG = {"several_processes_details", "chat", "clusters", "from_trainer", "lora",
 
 def marks_of(path):
     "Return the marks of the test that runs a notebook."
-    return [pytest.mark.xdist_group(path.stem)] + [pytest.mark.slow] * (path.stem in LONG and path.parent.name in ("tutorials", "guides"))
+    is_long = path.stem in LONG and path.parent.name in ("tutorials", "guides") or path.stem == "03_batch_size"
+    return [pytest.mark.xdist_group(path.stem)] + [pytest.mark.slow] * is_long
 
 
 # What the texts of a page say about the numbers of its cells, which the comparison of outputs leaves out: patterns, by the cell.

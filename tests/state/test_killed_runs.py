@@ -16,7 +16,7 @@ def killed(folder, case, seed, kills):
     return sum(o["kills"] for o in found), {step for o in found for step in o["lives"]}
 
 
-@pytest.mark.parametrize("case", [case if case in ("plain", "workers") else pytest.param(case, marks=pytest.mark.slow) for case in CASES])
+@pytest.mark.parametrize("case", [case if case == "plain" else pytest.param(case, marks=pytest.mark.slow) for case in CASES])
 def test_kills_at_random_moments(tmp_path, case):
     "At least 30 of them, and as many in each of the slow cases; the run that comes to the end is the undisturbed one, byte for byte."
     kills, begun = killed(tmp_path, case, 1, 15)

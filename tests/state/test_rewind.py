@@ -169,6 +169,7 @@ def test_frozen_weights_that_snapshots_share_take_no_memory():
     assert snapshot_nbytes(learn.run_state) > frozen and len(ring.kept) == 1
 
 
+@pytest.mark.slow
 def test_the_ring_costs_its_share():
     "The spacing follows from what a copy takes and what a step takes; a short run cannot afford a snapshot."
     learn = hard_learner(num_train_epochs=40, hook=lambda *args: time.sleep(0.005), logging_strategy="no")

@@ -74,6 +74,7 @@ def test_a_known_limit_makes_a_known_size_the_largest():
     assert 1.7 < memory[4] / memory[2] < 2.3
 
 
+@pytest.mark.slow
 def test_the_doubled_sizes_stop_at_the_first_that_does_not_fit():
     found = learner(Hungry(), n=1000).batch_size_find(memory=1)
     fitting = [o for o, fits in tried(found).items() if fits]
@@ -96,6 +97,7 @@ def test_a_process_that_dies_is_a_size_that_does_not_fit(how, why):
     assert all(why in o.why for o in found.rows if not o.fits)
 
 
+@pytest.mark.slow
 def test_the_data_and_most_end_the_search():
     found = learner(Deadly(), n=6).batch_size_find()
     assert found.largest == 6 and found.rows[-1].fits and "the data has 6 samples" in found.said()[-1]
@@ -226,6 +228,7 @@ def test_a_model_of_a_script(tmp_path):
     assert done.stdout.split() == ["read", "8"], done.stderr
 
 
+@pytest.mark.slow
 def test_a_model_of_a_notebook(tmp_path):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     cells = ["import torch\nfrom trainer_nb import Learner", "class Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.layer = torch.nn.Linear(4, 1)\n"
