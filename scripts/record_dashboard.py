@@ -22,6 +22,7 @@ CAPTION, COLORS = 40, 64     # height of the line above it; colours of the palet
 EVERY = 20                   # steps between two pictures
 SETUP = 3                    # cells of the tutorial before the dashboard: imports, data and network, learner
 EPOCHS = 60                  # of the run that is shown; the tutorial has more, for its readers end it by hand
+COVER = 1000                 # milliseconds of the last picture at the beginning
 LIMIT = 2_000_000            # bytes
 
 STORY = [
@@ -50,13 +51,15 @@ class Film:
         self.times.append(milliseconds)
 
     def write(self, path):
-        "Write an animated GIF with one palette for all pictures; raise ValueError if it is too large for a page."
+        """Write an animated GIF with one palette for all pictures; raise ValueError if it is too large for a page.
+
+        It begins with its last picture, which is all that is seen where animations are off."""
         whole = Image.new("RGB", (WIDTH, HEIGHT * 3))
         for i, k in enumerate((0, len(self.frames) // 2, -1)): whole.paste(self.frames[k], (0, HEIGHT * i))
         palette = whole.quantize(COLORS, dither=Image.Dither.NONE)
-        first, *others = [f.quantize(palette=palette, dither=Image.Dither.NONE) for f in self.frames]
+        frames = [f.quantize(palette=palette, dither=Image.Dither.NONE) for f in self.frames]
         path.parent.mkdir(exist_ok=True)
-        first.save(path, save_all=True, append_images=others, duration=self.times, loop=0, optimize=True)
+        frames[-1].save(path, save_all=True, append_images=frames, duration=[COVER, *self.times], loop=0, optimize=True)
         size = path.stat().st_size
         if size > LIMIT: raise ValueError(f"{path.name} has {size / 1e6:.1f} MB; increase EVERY, or use fewer COLORS.")
         print(f"{path.relative_to(ROOT)}: {len(self.frames)} pictures, {size / 1000:.0f} kB")
@@ -74,7 +77,7 @@ def record(browser, dark):
         # the widget connects
         page.says("Not started")
         page.tab.wait_for_timeout(1000)
-        film.take("learn.dashboard()", 1200)
+        film.take("learn.dashboard()", 700)
         for i, (typed, cell, last) in enumerate(STORY, SETUP + 1):
             page.run(i)
             if last is None:
