@@ -198,7 +198,7 @@ def test_thousands_of_tensors():
     learn = Learner(model, train_dataset=TensorDataset(torch.randn(64, 4), torch.randint(0, 2, (64,))), loss_func=nn.functional.cross_entropy, use_cpu=True,
                     max_steps=9, disable_tqdm=True)
     found = learn.inspect()
-    assert len(found.layers) == 901 and found.unusual[0].startswith("0.17.3.b: update ratio")
+    assert len(found.layers) == 901 and found.unusual[0].startswith("0.17.3.b: update/weight")
     assert all(len(p.rows) <= 40 for p in found.panels()) and found.html().count("<details>") > 30 and len(found.said()) < 12
     assert len(str(found.bundle())) < 200_000 and len(found.frame()) == 901
 
@@ -548,3 +548,12 @@ def test_equally_unusual_layers_are_named_in_their_order():
     learn = Learner(model, train_dataset=data, loss_func=nn.functional.cross_entropy, use_cpu=True, max_steps=2)
     dead = [o.partition(":")[0] for o in learn.inspect().unusual if "dead" in o]
     assert dead == ["z_relu", "a_drop", "head"]
+
+
+def test_unusual_updates_are_named_like_their_picture_and_in_whole_multiples():
+    model = nn.Sequential(OrderedDict((name, nn.Linear(4, 4)) for name in ("a", "b", "c", "d", "head")))
+    data = TensorDataset(torch.randn(16, 4), torch.randint(0, 4, (16,)))
+    learn = Learner(model, train_dataset=data, loss_func=nn.functional.cross_entropy, use_cpu=True, max_steps=2,
+                    layer_groups=["a", "b", "c", "d", "head"], learning_rate=[1e-3, 1e-3, 0.05, 1e-3, 1e-3])
+    (found,) = learn.inspect().unusual
+    assert re.fullmatch(r"c: update/weight 0\.\d+, \d\d times the median", found), found

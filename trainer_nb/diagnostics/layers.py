@@ -265,9 +265,9 @@ def describe_unusual(layers: list[LayerStats]) -> list[str]:
     middle = float(np.median(ratios)) if ratios else 0.0
     for o in moving if middle else []:
         times = o.ratio / middle
-        ratio = f"{o.name}: update ratio {format_value(o.ratio)}, "
+        ratio = f"{o.name}: update/weight {format_value(o.ratio)}, "
         if times >= OUTLIER_RATIO:
-            found.append((2, -times, f"{ratio}{format_value(float(f'{times:.2g}'))} times the median"))
+            found.append((2, -times, f"{ratio}{float(f'{times:.2g}'):,.0f} times the median"))
         elif 0 <= times <= 1 / OUTLIER_RATIO:
             found.append((4, times, ratio + (f"1/{1 / times:.2g} of the median" if times else "it does not move")))
     for o in layers:
