@@ -61,7 +61,7 @@ def messages(run: Run) -> list[Message]:
         found.append(Message("step", "gradients, loss and unused parameters", "all-reduce", num_buckets(weights + extra), weights + extra, "Pw + 4(3 + T)"))
     if run.buffers:
         found.append(Message("step", "buffers", "broadcast", 1, run.buffers, "B"))
-    return [*found, Message("log", "FLOPs", "all-reduce", 1, 8, "8")]
+    return [*found, Message("log", "number of operations (FLOPs)", "all-reduce", 1, 8, "8")]
 
 
 def sent(message: Message, n: int) -> float:

@@ -55,9 +55,9 @@ def test_a_job_that_has_reached_its_limit_is_continued_by_the_next(tmp_path):
     for old, new in (("digits(slice(200, None))", "Slow(digits(slice(200, None)))"), ("output_dir=home.name", f'output_dir="runs", {given}'), ("num_train_epochs=15", "num_train_epochs=6")):
         assert definitions.count(old) == 1
         definitions = definitions.replace(old, new)
-    (tmp_path/"train.py").write_text("\n\n".join(["import time", imports, SLOW, definitions, main, 'if __name__ == "__main__": main(sys.argv[1])']))
+    (tmp_path/"job.py").write_text("\n\n".join(["import time", imports, SLOW, definitions, main, 'if __name__ == "__main__": main(sys.argv[1])']))
     env = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "60"}
-    def submit(output_dir): return subprocess.Popen([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py", output_dir],
+    def submit(output_dir): return subprocess.Popen([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "job.py", output_dir],
                                                     cwd=tmp_path, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     first = submit("out")
     deadline = time.monotonic() + 120
