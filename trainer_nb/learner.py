@@ -475,7 +475,8 @@ class LaunchMixin(TrainerBase):
 
 def check_can_launch(learn: TrainerBase, verb: str) -> None:
     "Raise InvalidOperation if the run cannot be moved to other processes now."
-    check_can_train(learn, verb)
+    # that one continues there
+    check_can_train(learn, verb, allow_corrupted=learn.run_state.unloaded is not None)
     if learn.args.enable_jit_checkpoint:
         raise InvalidOperation(
             "launch() cannot be used with enable_jit_checkpoint=True: the signal reaches this process, and the run"

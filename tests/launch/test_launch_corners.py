@@ -7,6 +7,7 @@ from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from trainer_nb import Learner, Paused, TrainerCallback
+from trainer_nb.device.accelerator import Device
 from trainer_nb.state import resume
 from trainer_nb.launch.process_group import ProcessGroup
 from trainer_nb.live.run_view import view_status
@@ -900,3 +901,45 @@ def test_the_best_model_of_an_optimizer_of_two_modes(tmp_path):
     with learn.launch(2):
         learn.train()
         assert learn.state.best_global_step == 6 and learn.evaluate()["eval_loss"] == learn.state.best_metric
+
+
+@pytest.mark.parametrize("division", [{}, {"fsdp": "full_shard"}])
+def test_a_run_that_does_not_fit_here_stays_on_the_host(monkeypatch, tmp_path, division):
+    learn, other = make(**division), make(**division)
+    for o in (learn, other): o.launch(2); o.step(5)
+
+    def is_too_large(*args, **kwargs): raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as here:
+        here.setattr(Device, "prepare", is_too_large)
+        with pytest.warns(UserWarning, match=r"does not fit this process's device: learn\.launch\(2\) continues"): learn.close()
+        # nothing may go on with the weights of the launch
+        for verb in (lambda: learn.step(1), lambda: learn.train(), lambda: learn.save_checkpoint(tmp_path/"c"), lambda: learn.branch(),
+                     lambda: learn.snapshot("now"), lambda: learn.set(learning_rate=1.0)):
+            with pytest.raises(InvalidOperation, match=r"could not be loaded .* learn\.launch\(2\) continues it on several"): verb()
+        with pytest.raises(torch.OutOfMemoryError): learn.restore("at the close")
+        assert learn.processes is None and learn.state.global_step == 5
+        learn.save_model(tmp_path/"of_host")
+    other.save_model(tmp_path/"of_processes")
+    assert (tmp_path/"of_host/model.safetensors").read_bytes() == (tmp_path/"of_processes/model.safetensors").read_bytes()
+    learn.launch(2)
+    for o in (learn, other): o.step(3); o.close()
+    same(other, learn)
+    assert [r.loss for r in learn.history] == [r.loss for r in other.history]
+    assert acts(learn) == ["launch", "close", "launch", "close"]
+
+
+def test_a_run_that_does_not_fit_here_is_not_restored_here(monkeypatch):
+    learn = make()
+    learn.launch(2)
+    learn.step(3)
+    before = learn.snapshot("before")
+
+    def is_too_large(*args, **kwargs): raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as here:
+        here.setattr(Device, "prepare", is_too_large)
+        with pytest.raises(torch.OutOfMemoryError): learn.reset()   # which passes through this process
+        with pytest.raises(InvalidOperation, match="could not be loaded"): learn.step(1)
+    learn.restore("at the close")
+    assert learn.state.global_step == 3 and learn.run_state.unloaded is None and learn.step(1)[0].step == 4

@@ -89,6 +89,8 @@ def check_not_in_step(
 ) -> None:
     "Raise InvalidOperation if a step is in progress, a debug step is open, or the run is corrupted."
     run = learner.run_state
+    if run.unloaded is not None and not allow_corrupted:
+        raise InvalidOperation(f"{verb} cannot continue here: {run.corrupted}.")
     if run.corrupted and not allow_corrupted:
         raise InvalidOperation(
             f"{verb} cannot continue: {run.corrupted}. learn.rewind(0) repeats the last steps from a snapshot, "

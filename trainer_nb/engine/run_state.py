@@ -183,6 +183,7 @@ class TransientState:
     pending_copies: list[AsyncHostCopy] = step_field(list)   # of weights; the next update waits for them
     debug_step: DebugStepPart | None = step_field(None)   # the open debug step
     corrupted: str = step_field("")                       # why the run cannot continue; "" if it can
+    unloaded: Snapshot | None = step_field(None)          # the run's state, if this process could not load it
     paused: bool = step_field(False)                      # on_pause was called, and on_resume will be
 
     # -- the active verb

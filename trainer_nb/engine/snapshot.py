@@ -162,6 +162,7 @@ def restore_fields(
     # the changes of the forward pass are detected again
     run.window = None
     run.corrupted = ""
+    run.unloaded = None
     run.discard("backups")
 
 def restore_snapshot(run: RunState, snapshot: Snapshot):

@@ -20,6 +20,7 @@ from ..engine.loop import capture_editable_state
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState
+from ..engine.snapshot import restore_fields
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
@@ -30,7 +31,7 @@ from ..state.restore import Snapshots
 
 # %% auto #0
 __all__ = ['NOT_COPIED', 'attribute_key', 'learner_parts', 'history_lines', 'make_learner', 'history_from_lines', 'RunTransfer',
-           'release_local_run', 'restore_local_run']
+           'release_local_run', 'restore_local_run', 'keep_unloaded', 'take_unloaded']
 
 # %% ../../nbs/11_launch/12_learner_parts.ipynb #75ee0cd0
 # attributes that are created anew
@@ -157,3 +158,26 @@ def restore_local_run(learner: TrainerBase, transfer: RunTransfer):
         run.corrupted = corrupted
     run.editable_state = capture_editable_state(run)
     report_lost(run, "close()")
+
+def keep_unloaded(
+    learner: TrainerBase,
+    snapshot: Snapshot,  # of the run, complete
+    error: BaseException,  # raised when it was restored
+    advice: str,  # what to type instead, for messages
+):
+    """Keep a run that could not be restored here: put its weights into the model, on the host, and prevent verbs that
+    would train something else."""
+    run = learner.run_state
+    release_local_run(learner)
+    restore_fields(run, snapshot, ("model",))
+    run.unloaded = snapshot
+    run.corrupted = f"the run could not be loaded into this process ({type(error).__name__}: {error}); {advice}"
+
+def take_unloaded(learner: TrainerBase) -> Snapshot | None:
+    "Return a run that was kept by `keep_unloaded`, for other processes; None if there is none."
+    run = learner.run_state
+    snapshot = run.unloaded
+    if snapshot is not None:
+        run.unloaded = None
+        run.corrupted = ""
+    return snapshot

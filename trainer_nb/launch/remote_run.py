@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..core.callbacks import TrainerCallback, close_callbacks
 from ..core.errors import InvalidOperation, warn
 from ..core.records import Record
@@ -21,7 +23,8 @@ from ..engine.overrides import TrainerBase
 from ..engine.run_state import own_run_name, record_act
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.snapshot import capture_snapshot, gather_snapshot
-from .learner_parts import RunTransfer, learner_parts, release_local_run, restore_local_run
+from .learner_parts import RunTransfer, keep_unloaded, learner_parts, release_local_run
+from .learner_parts import restore_local_run, take_unloaded
 from .outcomes import find_root_failure
 from .process_group import HistoryMirror, LaunchPlan, ProcessDied, ProcessGroup, ProcessTable
 from .process_group import SettingsMirror, apply_status
@@ -167,7 +170,10 @@ class RemoteRun:
         # a snapshot taken now is one of theirs
         run.num_processes = self.num_processes
         transfer = RunTransfer(None, None)
-        if run.wrapped_model is not None:
+        unloaded = take_unloaded(learner)
+        if unloaded is not None:
+            transfer = RunTransfer(unloaded, whole_snapshot(run.initial_snapshot))
+        elif run.wrapped_model is not None:
             transfer = RunTransfer(whole_snapshot(capture_snapshot(run)), whole_snapshot(run.initial_snapshot))
         if run.args.output_dir not in (None, run.unwritable_dir) and run.history.path is None:
             run.history.open_log(run.args.output_dir, own_run_name(run))
@@ -400,11 +406,17 @@ class RemoteRun:
             if transfer.snapshot is None: raise
             # the history since then leads here
             values = transfer.snapshot.values | {"place": learner.history.place()}
-            learner.snapshots[CLOSE_SNAPSHOT] = Snapshot(transfer.snapshot.tensors, values)
-            error.add_note(
-                "The processes have ended, and the run is kept: remove the cause of the error and call"
-                f" learn.restore({CLOSE_SNAPSHOT!r}), which continues from the same step."
+            snapshot = Snapshot(transfer.snapshot.tensors, values)
+            learner.snapshots[CLOSE_SNAPSHOT] = snapshot
+            advice = (
+                f"learn.launch({self.num_processes}) continues it on several, learn.restore({CLOSE_SNAPSHOT!r}) tries"
+                " again to load it here, and learn.save_model() saves its weights, which are in learn.model"
             )
+            keep_unloaded(learner, snapshot, error, advice)
+            if isinstance(error, torch.OutOfMemoryError) and not is_temporary:
+                # a run that is divided because it does not fit one device
+                return warn(f"The processes have ended, and the run does not fit this process's device: {advice}.")
+            error.add_note(f"The processes have ended, and the run is kept: {advice}.")
             raise
 
     def release(self):
