@@ -933,7 +933,6 @@ def test_a_run_that_does_not_fit_here_is_not_restored_here(monkeypatch):
     learn = make()
     learn.launch(2)
     learn.step(3)
-    before = learn.snapshot("before")
 
     def is_too_large(*args, **kwargs): raise torch.OutOfMemoryError("CUDA out of memory")
 

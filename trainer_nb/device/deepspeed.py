@@ -381,8 +381,9 @@ class DeepSpeedModel:
             self._kept = self.state()
         if self.divides_weights:
             self.engine.empty_partition_cache()
-        if self._layer_order is not None:
-            self._layer_order.release()
+        for check in (self._used, self._layer_order):
+            if check is not None:
+                check.release()
         self._used = self._layer_order = None
         engine, self.engine = self.engine, None
         engine.destroy()

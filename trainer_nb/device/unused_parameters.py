@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch.autograd.graph import get_gradient_edge
@@ -26,7 +27,7 @@ from .collectives import World
 # %% auto #0
 __all__ = ['DEVIATION_REMINDER', 'PLACE_REPORT', 'FSDP_REMEDY', 'missing_indices', 'reduced_parameters', 'expect_gradients',
            'sparse_zeros', 'fill_with_zeros', 'reachable_parameters', 'output_nodes', 'GradientMessage',
-           'UnusedParameters', 'LayerOrder', 'UsedParameters']
+           'UnusedParameters', 'LayerOrder', 'Reporter', 'report_place', 'UsedParameters']
 
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900005
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+:([\d, ]+)")
@@ -384,9 +385,7 @@ class LayerOrder:
         # of this pass: layers that may run, and 1 more at its end
         self._num_checked = 0
         self._key = world.broadcast_object(uuid.uuid4().hex)
-        self._released = threading.Event()
-        store = torch.distributed.distributed_c10d._get_default_store()
-        threading.Thread(target=_report_place, args=(weakref.ref(self), self._released, store), daemon=True).start()
+        self._released = report_place(self)
         self._handles = [
             model.register_forward_pre_hook(self._begin, prepend=True),
             model.register_forward_hook(self._end),
@@ -431,9 +430,12 @@ class LayerOrder:
         "Return the number of this pass, and how many of its layers have been checked."
         return self._num_passes, self._num_checked
 
-    def place_key(self, rank: int) -> str:
-        "Return the key of a process's place in the store."
-        return f"{self._key}/{rank}"
+    @property
+    def own_key(self) -> str:
+        "Return the key of this process's place in the store."
+        return self._place_key(self._world.rank)
+
+    def _place_key(self, rank: int) -> str: return f"{self._key}/{rank}"
 
     def _compare(
         self,
@@ -487,8 +489,8 @@ class LayerOrder:
         index = len(self._current) - bool(name)
         expected = self._expected[index] if index < len(self._expected) else ""
         for rank, key in places.items():
-            if store.check([key]) or not store.check([self.place_key(rank)]): continue
-            number, checked = map(int, store.get(self.place_key(rank)).split())
+            if store.check([key]) or not store.check([self._place_key(rank)]): continue
+            number, checked = map(int, store.get(self._place_key(rank)).split())
             if (number, checked) > (self._num_passes, index) and not store.check([key]):
                 raise ValueError(
                     f"Rank {self._world.rank} {_describe_place(name)} where rank {rank} {_describe_place(expected)}: {self._remedy}."
@@ -507,22 +509,38 @@ class LayerOrder:
         for handle in self._handles:
             handle.remove()
 
-def _report_place(order: weakref.ref[LayerOrder], released: threading.Event, store: torch.distributed.Store):
+class Reporter(Protocol):
+    "Define the interface of an object whose place in a pass is reported to the other processes."
+    @property
+    def place(self) -> tuple[int, ...]:
+        "Return the place; it changes in each pass."
+    @property
+    def own_key(self) -> str:
+        "Return the key of the place in the store."
+
+def _report_place(reporter: weakref.ref[Reporter], released: threading.Event, store: torch.distributed.Store):
     "Send the place of a process to the store when it has not changed for a while; a thread runs this until the release."
     before, reported = None, None
     while not released.wait(PLACE_REPORT):
-        this = order()
+        this = reporter()
         if this is None: return
         now = this.place
         if now == before and now != reported:
             try:
-                store.set(this.place_key(this._world.rank), f"{now[0]} {now[1]}")
+                store.set(this.own_key, " ".join(map(str, now)))
             except RuntimeError:
                 # the processes are no longer connected
                 return
             reported = now
         before = now
         del this
+
+def report_place(reporter: Reporter) -> threading.Event:
+    "Start a thread that reports where a process waits; it ends with the object, or when the returned event is set."
+    released = threading.Event()
+    store = torch.distributed.distributed_c10d._get_default_store()
+    threading.Thread(target=_report_place, args=(weakref.ref(reporter), released, store), daemon=True).start()
+    return released
 
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #df35e2a7
 class UsedParameters:
@@ -546,7 +564,10 @@ class UsedParameters:
         self._used: bytes | None = None
         # the numbers of the last two passes that differed from the one before
         self._changes = 0, 0
+        # the last pass that is known to be like the others, or compared with them, and the changes up to it
+        self._place = 0, 0, 0
         self._key = world.broadcast_object(uuid.uuid4().hex)
+        self._released = report_place(self)
 
     def watch(
         self,
@@ -564,24 +585,37 @@ class UsedParameters:
                 nodes = [get_gradient_edge(p).node for _, p in self._parameters]
         return bytes(map(torch._C._will_engine_execute_node, nodes))
 
-    def _place(self, rank: int, number: int | None = None) -> str:
-        "Return the key of a process's progress, or of the parameters that it has used since a pass."
-        return f"{self._key}/{rank}" if number is None else f"{self._key}/{rank}/{number}"
+    @property
+    def place(self) -> tuple[int, ...]:
+        "Return the number of the last pass that has been checked, and of the last two that differed from the one before."
+        return self._place
+
+    @property
+    def own_key(self) -> str:
+        "Return the key of this process's place in the store."
+        return self._place_key(self._world.rank)
+
+    def _place_key(self, rank: int) -> str: return f"{self._key}/{rank}"
+
+    def _used_key(self, rank: int, number: int) -> str:
+        "Return the key of the parameters that a process has used since a pass."
+        return f"{self._key}/{rank}/{number}"
 
     def _compare(self, gradients: tuple):
-        "Send the number of this pass; if it is not like the last one, raise ValueError unless those of the others are alike."
-        store = torch.distributed.distributed_c10d._get_default_store()
-        own = self._world.rank
+        "If this pass is not like the last one, raise ValueError unless those of the others are alike."
         self._num_passes += 1
         used = self._find_used()
-        is_new = used != self._used
-        if is_new:
-            store.set(self._place(own, self._num_passes), used.hex())
-            # all have read the one before the last two
-            store.delete_key(self._place(own, self._changes[1]))
-            self._changes = self._num_passes, self._changes[0]
-        store.set(self._place(own), f"{self._num_passes} {self._changes[0]} {self._changes[1]}")
-        if not is_new: return
+        if used == self._used:
+            # at once, for the thread that reports it
+            self._place = self._num_passes, *self._changes
+            return
+        store = torch.distributed.distributed_c10d._get_default_store()
+        own = self._world.rank
+        store.set(self._used_key(own, self._num_passes), used.hex())
+        # all have read the one before the last two
+        store.delete_key(self._used_key(own, self._changes[1]))
+        self._changes = self._num_passes, self._changes[0]
+        self._place = self._num_passes, *self._changes
         waits_until = time.monotonic() + self._timeout.total_seconds()
         for rank in range(self._world.size):
             if rank != own:
@@ -595,11 +629,14 @@ class UsedParameters:
         is_reported = self._used is None
         pause = 0.001
         while True:
-            if store.check([self._place(rank)]):
-                number, last, previous = map(int, store.get(self._place(rank)).split())
+            # it has deviated as well
+            since = self._num_passes
+            if not store.check([self._used_key(rank, since)]) and store.check([self._place_key(rank)]):
+                number, last, previous = map(int, store.get(self._place_key(rank)).split())
                 if number >= self._num_passes:
                     since = last if last <= self._num_passes else previous
-                    return bytes.fromhex(store.get(self._place(rank, since)).decode())
+            if store.check([self._used_key(rank, since)]):
+                return bytes.fromhex(store.get(self._used_key(rank, since)).decode())
             now = time.monotonic()
             waiting = (
                 f"Rank {self._world.rank} uses other parameters in this step than before, and rank {rank} has not reached"
@@ -622,3 +659,7 @@ class UsedParameters:
             f"{self._parameters[index][0]!r} is used in this step by rank {users[0]}, and not by rank {users[1]}:"
             f" {self._remedy}."
         )
+
+    def release(self):
+        "End the thread that reports the place."
+        self._released.set()
