@@ -54,7 +54,9 @@ def test_what_a_writer_leaves_when_it_is_killed(tmp_path, left):
         place = Path({str(tmp_path)!r}) / "checkpoint-4"
         write(place, "old")
         with lock(place), temporary_folder(place, "a1b2") as folder:
-            if os.fork() == 0: time.sleep(60)   # a child that outlives it
+            started, start = os.pipe()
+            if os.fork() == 0: os.write(start, b"!"); time.sleep(60)   # a child that outlives it
+            os.read(started, 1)   # until it runs it has the lock: the hook that lets go of it is the first thing that it does
             if {left!r} != "half": write_manifest(folder, {{"run": "a1b2", "text": "new", "written": 2.0, "place": [0, 0, 0]}})
             if {left!r} == "sealed": shutil.rmtree(place)
             if {left!r} == "set aside": move_aside(place, "a1b2"); (folder / "manifest.json").unlink()

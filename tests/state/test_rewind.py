@@ -480,3 +480,27 @@ def test_full_fine_tuning_takes_the_memory_of_the_trainers(tmp_path):
     theirs = peak("theirs", str(tmp_path / "out"))
     assert peak("ours", "by default") <= 1.1 * theirs
     assert peak("ours", "often") <= 1.1 * theirs
+
+
+def test_the_reason_after_a_restore():
+    learn = hard_learner(rewind_every=1, **LONG)
+    learn.step(4)
+    learn.set(learning_rate=1e-3)   # so the first weights lead to no later step
+    learn.step(4)
+    learn.snapshot("eight")
+    learn.step(2)
+    learn.restore("eight")
+    with pytest.raises(ValueError, match="restore at step 8 has dropped the snapshots .* learn.snapshots has those with a name"): learn.rewind(2)
+    learn.step(2)
+    with pytest.raises(ValueError, match="restore at step 8 has dropped"): learn.rewind(3)
+    assert learn.rewind(2).step == 8
+
+
+def test_the_reason_before_the_beginning_of_a_branch_and_of_another_run():
+    learn, other = hard_learner(**LONG), hard_learner(**LONG)
+    learn.step(5)
+    other.restore(learn.snapshot())
+    for later in (learn.branch(), other):
+        later.step(2)
+        with pytest.raises(ValueError, match="this run begins at step 5, and has no earlier steps"): later.rewind(3)
+        assert later.rewind(2).step == 5

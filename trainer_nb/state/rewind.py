@@ -27,7 +27,8 @@ from .rewind_buffer import ACTS, LASTING_ACTS, get_rewind_buffer, has_acts_after
 
 # %% auto #0
 __all__ = ['find_base_snapshot', 'RewindReport', 'rewind', 'require_base_snapshot', 'values_by_step', 'losses_by_step',
-           'differing_steps', 'too_large', 'since_first', 'announce_replay', 'restore_own_past']
+           'differing_steps', 'too_large', 'first_step', 'restore_after', 'since_first', 'announce_replay',
+           'restore_own_past']
 
 # %% ../../nbs/07_state/13_rewind.ipynb #5d63de90
 def find_base_snapshot(learner: TrainerBase, step: int) -> Snapshot | None:
@@ -135,19 +136,24 @@ def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
         why = f"{act['kind']} at step {act['step']} has replaced a part of the run that those steps used"
     elif act is not None:
         why = f"{act['kind']} at step {act['step']} lies in between, and a replay would leave it out"
+    elif (beginning := first_step(learner.run_state)) > target:
+        why = (
+            f"this run begins at step {beginning}, and has no earlier steps; the learner that it was branched from, or"
+            " whose snapshot was restored, may have them"
+        )
     elif learner.run_state.args.rewind_every == 0:
         why = "rewind_every=0 keeps no snapshots to go back to"
     elif not ring.kept and not ring.slots(learner.run_state):
         why = too_large(learner.run_state)
+    elif (act := restore_after(learner.run_state, target)) is not None:
+        why = (
+            f"restore at step {act['step']} has dropped the snapshots from which earlier steps could be replayed;"
+            " learn.snapshots has those with a name"
+        )
     elif (act := since_first(learner.run_state, target)) is not None:
         why = (
             f"{act['kind']} at step {act['step']} lies in between, and no snapshot was taken after it,"
             " since by default snapshots take at most half a percent of the time; rewind_every=n takes one every n steps"
-        )
-    elif not ring.kept:
-        why = (
-            f"this run begins at step {learner.state.global_step}, and has no earlier steps; the learner that it"
-            " was branched from may have them"
         )
     else:
         why = f"the snapshots that are kept begin at step {ring.kept[0].step}; more rewind_memory keeps more of them"
@@ -178,6 +184,18 @@ def too_large(run: RunState) -> str:
         f"{size} a tenth of the run's memory, and no disk has room for it in a temporary file;"
         f" rewind_memory={math.ceil(snapshot_nbytes(run) / 1e8) / 10} keeps one in memory"
     )
+
+def first_step(run: RunState) -> int:
+    "Return the step at which a run begins: later than 0 for a branch, and after restoring another run's snapshot."
+    history = run.history
+    branched = [e["step"] for e in history.events if e["kind"] == "branch" and e["data"].get("into") == history.run_id]
+    if branched: return branched[-1]
+    return min(values_by_step(history, "step"), default=run.state.global_step + 1) - 1
+
+def restore_after(run: RunState, target: int) -> dict | None:
+    "Return the last restore() of a later step, which has emptied the ring; None if there was none."
+    acts = reversed(run.history.events)
+    return next((e for e in acts if not e["abandoned"] and e["kind"] == "restore" and e["step"] > target), None)
 
 def since_first(run: RunState, target):
     "Return the last act up to a step, in a run that has its first weights; None without such an act."
