@@ -1,7 +1,11 @@
 "The backward pass of a loss equals loss.backward(), also where somebody replaced it."
+import gc
+import weakref
+
 import pytest
 import torch
 
+from trainer_nb import Learner, TrainerCallback
 from trainer_nb.device.accelerator import backward_from_loss
 
 
@@ -81,3 +85,74 @@ assert called == [1]
 """)
     done = subprocess.run([sys.executable, "-W", "ignore", "script.py"], cwd=tmp_path, capture_output=True, text=True)
     assert not done.returncode, done.stderr
+
+
+class Remembered(torch.autograd.Function):
+    "The identity, whose graph node is remembered without being kept alive."
+    nodes = []
+
+    @staticmethod
+    def forward(ctx, x): return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        Remembered.nodes.append(weakref.ref(ctx))
+        return grad
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 1)
+
+    def forward(self, x, labels):
+        return {"loss": Remembered.apply((self.linear(x).squeeze(-1) - labels).square().mean())}
+
+
+def learner(tmp_path, **kwargs):
+    torch.manual_seed(0)
+    rows = [{"x": torch.randn(4), "labels": torch.randn(())} for _ in range(32)]
+    return Learner(Net(), train_dataset=rows, output_dir=str(tmp_path), per_device_train_batch_size=4, max_steps=8,
+                   report_to="none", use_cpu=True, **kwargs)
+
+
+def living(): return [ref for ref in Remembered.nodes if ref() is not None]
+
+
+@pytest.fixture(autouse=True)
+def forget_nodes():
+    Remembered.nodes.clear()
+    yield
+    Remembered.nodes.clear()
+
+
+def test_the_last_graph_lives_until_the_verb_ends(tmp_path):
+    alive = []
+
+    class Watch(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs): alive.append(len(living()))
+
+    learn = learner(tmp_path, callbacks=[Watch()])
+    learn.step(3)
+    assert alive == [1, 1, 1] and len(Remembered.nodes) == 3
+    assert not living()
+
+
+@pytest.mark.parametrize("verb", ["train", "step", "lr_find", "inspect", "failing step"])
+def test_no_graph_stays_after_a_verb(tmp_path, verb):
+    fails = verb == "failing step"
+
+    class Fail(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if fails: raise ValueError("stop here")
+
+    learn = learner(tmp_path, callbacks=[Fail()])
+    if fails:
+        with pytest.raises(ValueError, match="stop here"): learn.step(2)
+    elif verb == "step": learn.step(2)
+    elif verb == "inspect":
+        learn.step(1)
+        learn.inspect()
+    else: getattr(learn, verb)()
+    gc.collect()
+    assert Remembered.nodes and not living()

@@ -459,6 +459,7 @@ class Device:
         self._uses_deepspeed = is_deepspeed_enabled(args)
         self._layer_order: LayerOrder | None = None
         self._sharding_config = None if self.world.is_single_process else resolve_sharding(args.fsdp, args.fsdp_config)
+        self._last_loss: torch.Tensor | None = None
 
     @property
     def accelerator(self) -> Accelerator:
@@ -511,7 +512,10 @@ class Device:
         # DeepSpeed reads a launcher's variables in each forward pass
         alone = self._uses_deepspeed and self.world.is_single_process
         with self._isolated.activated(), self.patches.activated(), launcher_variables() if alone else NO_CONTEXT:
-            yield self
+            try:
+                yield self
+            finally:
+                self._last_loss = None
 
     def activate(self):
         "Activate Accelerate's state until another learner's is activated: for direct use of the Accelerator."
@@ -618,6 +622,9 @@ class Device:
         scaler = self.scaler
         self._strategy.before_backward(loss, self.on_computed)
         backward_from_loss(loss if scaler is None else scaler.scale(loss))
+        # Its empty graph lives until the next one exists, as in a loop written by hand. If nothing were left at the end of
+        # the heap, the C library would return the memory of the activations to the system, and fetch it again in each step.
+        self._last_loss = loss if loss.is_cpu else None
         self._strategy.after_backward()
 
     def unscale(self, optimizer: torch.optim.Optimizer):
