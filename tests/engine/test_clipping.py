@@ -34,6 +34,19 @@ def test_the_same_bits_as_torch(case, limit, scale):
     assert norm.dtype == expected.dtype and norm.shape == () and bits([norm]) == bits([expected])
     assert bits(p.grad for p in own) == bits(p.grad for p in other)
 
+@pytest.mark.parametrize("dtype", [F, D, H, torch.float16])
+def test_a_limit_near_the_norm(dtype):
+    "Below the limit the multiplication is left out; near it, the rounding of the factor decides."
+    random = torch.Generator().manual_seed(1)
+    for seed in range(300):
+        scale = 10 ** (float(torch.rand((), generator=random)) * 8 - 6)
+        own, other = ([p for p in params(((9, 7), dtype), ((5,), dtype), scale=scale, seed=seed)] for _ in range(2))
+        norm = torch.nn.utils.get_total_norm([p.grad for p in own]).item()
+        limit = norm * (0.9 + 0.3 * float(torch.rand((), generator=random))) + 1e-6 * (seed % 3)
+        clip_gradients(own, limit)
+        torch.nn.utils.clip_grad_norm_(other, limit)
+        assert bits(p.grad for p in own) == bits(p.grad for p in other), (norm, limit)
+
 def test_without_a_limit_gradients_stay():
     own = params(*CASES["several"])
     before = bits(p.grad for p in own)
