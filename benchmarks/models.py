@@ -268,7 +268,7 @@ def readme_table(figures: dict) -> str:
     names = [n for n in CONTENDERS if n != "hand" and any(n in rows for rows in figures.values())]
     names.sort(key=lambda name: name != "trainer_nb")
     head = ["", "by hand, samples per second", "trainer_nb, samples per second",
-            *(f"{LABELS[name]}, by hand = 1" for name in names)]
+            *(f"{LABELS[name]}, rate by hand = 1" for name in names)]
     rows = []
     for work, found in figures.items():
         about = WORKS[work]

@@ -25,8 +25,8 @@ from .unused_parameters import LayerOrder, UsedParameters
 # %% auto #0
 __all__ = ['MASTER', 'REMEDIES', 'FlatPlace', 'FlatGroup', 'split_flat', 'join_flat', 'flat_name', 'has_flat_state',
            'to_parameter_states', 'launcher_variables', 'connect_with_itself', 'is_engine', 'gathered_layers',
-           'EngineState', 'torch_scale', 'engine_scale', 'DeepSpeedModel', 'shared_state', 'check_parameter_states',
-           'BackwardOnly']
+           'EngineState', 'torch_scale', 'engine_scale', 'clear_kept_gradients', 'DeepSpeedModel', 'shared_state',
+           'check_parameter_states', 'BackwardOnly']
 
 # %% ../../nbs/04_device/05_deepspeed.ipynb #b1a36dcf
 class FlatPlace(NamedTuple):
@@ -179,6 +179,20 @@ def engine_scale(
     "Return the scale, and how soon it grows, as DeepSpeed's scaler has them."
     return {"cur_scale": state["scale"], "last_overflow_iter": iteration - int(state["_growth_tracker"]) - 2}
 
+def clear_kept_gradients(
+    zero: Any,  # an optimizer of DeepSpeed
+):
+    """Set the gradients to zero that DeepSpeed keeps after a step. The next step overwrites only those of the parameters
+    that it uses; the others would be updated once more with those of this step."""
+    kept = [getattr(zero, "grad_partitions_flat_buffer", None), *getattr(zero, "accumulated_grads_in_cpu", {}).values()]
+    # with offload_optimizer these keep their gradients
+    for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups"):
+        kept += [master.grad for master in getattr(zero, name, ())]
+    for gradient in kept:
+        if gradient is not None:
+            gradient.zero_()
+    getattr(zero, "norm_for_param_grads", {}).clear()
+
 class DeepSpeedModel:
     "Train a model with an engine of DeepSpeed, which divides the state of a run among processes."
     def __init__(
@@ -204,6 +218,10 @@ class DeepSpeedModel:
         self._clips_as_args = config.get_value("gradient_clipping") == args.max_grad_norm
         # of the inputs; None: they stay as they are
         self._dtype: torch.dtype | None = config.dtype()
+        # whether gradients are copied to the host
+        self._offloads = config.get_value("zero_optimization.offload_optimizer.device", "none") != "none"
+        # whether the step has several micro-batches
+        self._accumulates = False
         self._kept: EngineState | None = None
         self._param_groups: list[list[torch.nn.Parameter]] = []
         self._requires_grad: list[bool] = []
@@ -310,6 +328,7 @@ class DeepSpeedModel:
     ) -> AbstractContextManager:
         "Set whether the next backward pass completes the gradients; return a context without effect."
         self.engine.set_gradient_accumulation_boundary(now)
+        self._accumulates = not (now and first)
         return nullcontext()
 
     def backward(self, loss: torch.Tensor):
@@ -322,11 +341,11 @@ class DeepSpeedModel:
         "Clip the gradients and update the weights; return True if the update was skipped after an overflow."
         if self._clips_as_args:
             self.engine.optimizer.clip_grad = self._args.max_grad_norm
+        if self._accumulates and self._offloads and self.stage >= 2:
+            # the last backward pass has copied the gradients of the parameters that it has reached, not those of the others
+            self.engine.optimizer.finalize_gradient_accumulation_boundary()
         self.engine.step()
-        # ZeRO 3 keeps gradients: a parameter that the next step does not use would be updated with those of this one
-        gradients = getattr(self.engine.optimizer, "grad_partitions_flat_buffer", None)
-        if gradients is not None:
-            gradients.zero_()
+        clear_kept_gradients(self.engine.optimizer)
         return not self.engine.was_step_applied()
 
     def grad_norm(self) -> torch.Tensor:
