@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..args.training_args import TrainingArguments
 from ..core.errors import suggest_names, warn
-from .sharding import ShardedModel
+from .sharding import ShardedModel, module_class
 
 # %% auto #0
 __all__ = ['PATCH_ARGS', 'CHECKPOINTING_METHODS', 'Patch', 'ModelPatch', 'GlobalPatch', 'PatchSet', 'BufferRestorer',
@@ -413,7 +413,7 @@ class LayerCall:
         output: Any,
     ):
         self.name = name or "(the model)"
-        self.kind = type(module).__name__
+        self.kind = module_class(module).__name__
         # of a quantized weight there are only codes here
         weights = [(n, p) for n, p in module.named_parameters(recurse=False)
                    if p.requires_grad or p.is_floating_point() and not hasattr(p, "__tensor_flatten__")]

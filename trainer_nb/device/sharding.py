@@ -21,13 +21,13 @@ from ..core.errors import InvalidOperation
 from .collectives import World
 
 # %% auto #0
-__all__ = ['Outline', 'UNSUPPORTED_STRATEGIES', 'is_dtensor', 'is_partitioned', 'to_local', 'is_sharded', 'shard_dim',
-           'full_shape', 'full_tensor', 'local_nbytes', 'shard_rows', 'local_rows', 'shard_like', 'replicate_like',
-           'partition_of', 'copy_into', 'gather_full', 'gather_full_per_machine', 'dtypes_and_shapes',
+__all__ = ['Outline', 'UNSUPPORTED_STRATEGIES', 'FSDP_ATTRIBUTES', 'is_dtensor', 'is_partitioned', 'to_local', 'is_sharded',
+           'shard_dim', 'full_shape', 'full_tensor', 'local_nbytes', 'shard_rows', 'local_rows', 'shard_like',
+           'replicate_like', 'partition_of', 'copy_into', 'gather_full', 'gather_full_per_machine', 'dtypes_and_shapes',
            'broadcast_tensors', 'concat_shards', 'check_launch_environment', 'HasShardedModel', 'HasDevice',
-           'require_several_processes', 'require_unsharded', 'wrapped_layers', 'check_dense_gradients',
-           'check_max_norm', 'check_shardable', 'num_shards', 'make_mesh', 'precision_policy', 'shard_in_place',
-           'ShardedModel', 'unscale_shards', 'clip_sharded_grad_norm']
+           'require_several_processes', 'require_unsharded', 'wrapped_layers', 'module_class', 'fsdp_attributes',
+           'check_dense_gradients', 'check_max_norm', 'check_shardable', 'num_shards', 'make_mesh', 'precision_policy',
+           'shard_in_place', 'ShardedModel', 'unscale_shards', 'clip_sharded_grad_norm']
 
 # %% ../../nbs/04_device/01_sharding.ipynb #e6e8d716
 if TYPE_CHECKING:
@@ -297,6 +297,19 @@ def wrapped_layers(model: torch.nn.Module, config: ShardingConfig) -> list[torch
 def _is_module_container(m: torch.nn.Module) -> bool:
     "Return whether the module only holds others: its forward is never called."
     return isinstance(m, (torch.nn.ModuleList, torch.nn.ModuleDict))
+
+# %% ../../nbs/04_device/01_sharding.ipynb #b2d4f6081c32
+def module_class(module: torch.nn.Module) -> type[torch.nn.Module]:
+    "Return the class of a module, without the one that FSDP puts before it."
+    return next(cls for cls in type(module).__mro__ if not cls.__module__.startswith("torch.distributed.fsdp"))
+
+# Attributes that FSDP sets on the modules that it wraps, and the beginning of others.
+FSDP_ATTRIBUTES = frozenset(("_is_fsdp_managed_module", "_fsdp_use_orig_params"))
+_FSDP_KEY = "__composable_api_state_key"
+
+def fsdp_attributes(module: torch.nn.Module) -> frozenset[str]:
+    "Return the names of the attributes that FSDP may have set on a module."
+    return FSDP_ATTRIBUTES.union(name for name in vars(module) if name.startswith(_FSDP_KEY))
 
 # %% ../../nbs/04_device/01_sharding.ipynb #fad46c23
 def check_dense_gradients(

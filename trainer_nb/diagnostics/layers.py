@@ -21,7 +21,7 @@ from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch
 from ..args.deepspeed_args import require_gradients
 from ..device.accelerator import unwrap
-from ..device.sharding import full_tensor, is_dtensor
+from ..device.sharding import full_tensor, is_dtensor, module_class
 from ..device.weight_storage import is_read_only, weight_shape
 from .debug_step import DebugStep, capture_editable_tensors
 from .interpret import get_first_batch
@@ -226,7 +226,7 @@ def make_layer_stats(
     if out is not None: shapes["output"] = out[8:]
     outputs = {} if out is None else {"output": Moments(*out[:6]), "dead": out[6], "saturated": out[7]}
     return LayerStats(
-        name, type(module).__name__,
+        name, module_class(module).__name__,
         weight=combine_moments([Moments(*v[:6]) for v in of("weight")]),
         grad=combine_moments([Moments(*v[:6]) for v in of("gradient")]),
         update=math.sqrt(sum(m * m for m in moved)) if moved else math.nan,

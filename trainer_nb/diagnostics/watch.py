@@ -19,7 +19,7 @@ from ..args.training_args import TrainingArguments
 from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState
 from ..core.errors import suggest_names
 from ..core.history import History
-from ..device.sharding import full_tensor
+from ..device.sharding import full_tensor, module_class
 from .layers import CHANNEL_LAYERS, group_names, named_layers, own_parameters
 from .tensor_stats import BINS, compute_histogram, compute_moments, dead_fraction
 from .tensor_stats import first_tensor, rebin_shares, saturated_fraction
@@ -294,7 +294,7 @@ class Watch(TrainerCallback):
         if self.sampled is None: return
         history = learner.run_state.history
         row = len(history) - 1
-        kinds = [type(layer).__name__ for layer in self.layers.values()]
+        kinds = [module_class(layer).__name__ for layer in self.layers.values()]
         columns = watch_columns(self.sampled)
         header = {"kind": "watch", "layers": list(self.layers), "types": kinds, "columns": columns}
         if header["columns"]:

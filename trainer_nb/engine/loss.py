@@ -19,6 +19,7 @@ from ..core.errors import warn
 from ..core.seeding import preserve_generators
 from ..data.batch_errors import explain_forward_error, explain_loss_error, text_label, text_label_error
 from ..data.collate import to_device
+from ..device.sharding import module_class
 from ..optim.optimizers import NO_PARAMETERS_HINT
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def inspect_model(
     takes_any = any(p.kind is p.VAR_KEYWORD for p in params.values())
     named = frozenset(n for n, p in params.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
     returns = params.get("return_loss")
-    return ModelFacts(name=type(inner).__name__, arguments=named,
+    return ModelFacts(name=module_class(inner).__name__, arguments=named,
                       label_names=list(label_names) if label_names is not None else labels,
                       accepts_loss_kwargs=getattr(inner, "accepts_loss_kwargs", takes_any),
                       can_return_loss=returns is not None and returns.default is True,
@@ -99,7 +100,7 @@ def _is_causal(model: torch.nn.Module) -> bool:
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     except ImportError:
         return False
-    return type(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    return module_class(model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
 
 # %% ../../nbs/06_engine/02_loss.ipynb #c471de5d
 _NO_LOSS_HINT = ("Let its forward take the labels and return a dict with 'loss', or give the Learner loss_func=, "

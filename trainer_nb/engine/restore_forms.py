@@ -13,7 +13,7 @@ from enum import Enum
 import numpy as np
 import torch
 
-from ..device.sharding import copy_into, is_dtensor
+from ..device.sharding import copy_into, is_dtensor, module_class
 from .run_state import RunState
 from .state_forms import FACTORY_TYPES, MAPPING_TYPES, copy_plain, run_tensors
 from .state_holders import PLAIN, CannotCapture, has_state_dict
@@ -194,7 +194,7 @@ def put_generator(restore, form: dict, now):
 # %% ../../nbs/06_engine/11_restore_forms.ipynb #0ae5fc8d
 def put_module(restore, form: dict, module: torch.nn.Module):
     "Restore a module's tensors, modes and attributes. Raise CannotCapture if it does not match."
-    if not isinstance(module, torch.nn.Module) or type(module).__name__ != form["class"]:
+    if not isinstance(module, torch.nn.Module) or module_class(module).__name__ != form["class"]:
         raise CannotCapture(f"was a {form['class']}, and is no such module now")
     modules = dict(module.named_modules())
     missing = form["parts"].keys() - modules.keys()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..device.sharding import is_dtensor, local_nbytes, to_local
+from ..device.sharding import fsdp_attributes, is_dtensor, local_nbytes, module_class, to_local
 from .run_state import RunState, run_modules
 from .state_holders import LEARNER, MODULE, NUMBER_KINDS, OPTIMIZER, PLAIN, CannotCapture, Holder
 from .state_holders import NotState, has_state_dict, is_copied_kind, is_generator, is_resource
@@ -238,12 +238,13 @@ def describe_module(capture, module: torch.nn.Module, path: str) -> dict:
         where = f"{path}.{name}" if name else path
         held = (*m._parameters.items(), *m._buffers.items())
         tensors = {k: None if t is None else capture._tensor(t, f"{where}.{k}") for k, t in held}
-        holder = Holder(where, m, "library" if of_library(type(m)) else "all", MODULE | not_state(m))
-        attributes = {} if type(m).__module__.startswith("torch.nn.") else capture_attributes(capture, holder)[0]
+        cls = module_class(m)
+        holder = Holder(where, m, "library" if of_library(cls) else "all", MODULE | not_state(m) | fsdp_attributes(m))
+        attributes = {} if cls.__module__.startswith("torch.nn.") else capture_attributes(capture, holder)[0]
         adds = type(m).get_extra_state is not torch.nn.Module.get_extra_state
         extra = capture.form(m.get_extra_state(), f"{where}.extra") if adds else None
         parts[name] = {"tensors": tensors, "attributes": attributes, "extra": extra, "training": m.training}
-    return {"kind": "module", "class": type(module).__name__, "parts": parts}
+    return {"kind": "module", "class": module_class(module).__name__, "parts": parts}
 
 # %% ../../nbs/06_engine/10_state_forms.ipynb #12eb397b
 def describe_optimizer(capture, optimizer: torch.optim.Optimizer, path: str) -> dict:

@@ -25,14 +25,15 @@ import torch
 
 from ..core.callbacks import exported_state
 from ..data.sources import MapSource
+from ..device.sharding import fsdp_attributes, module_class
 from .overrides import TrainerBase
 from .run_state import RunState
 
 # %% auto #0
-__all__ = ['PLAIN', 'NUMBER_KINDS', 'FUNCTION_TYPES', 'GENERATOR_TYPES', 'SCALAR_TYPES', 'LEARNER', 'MODULE', 'OPTIMIZER',
-           'NotState', 'CannotCapture', 'is_resource', 'of_library', 'Holder', 'is_generator', 'is_copied_kind',
-           'is_fetch_state', 'not_state', 'has_state_dict', 'optimizer_holders', 'fetch_holders', 'code_holders',
-           'user_state_holders']
+__all__ = ['PLAIN', 'NUMBER_KINDS', 'FUNCTION_TYPES', 'GENERATOR_TYPES', 'SCALAR_TYPES', 'LEARNER', 'ENGINE', 'MODULE',
+           'OPTIMIZER', 'NotState', 'CannotCapture', 'is_resource', 'of_library', 'Holder', 'is_generator',
+           'is_copied_kind', 'is_fetch_state', 'not_state', 'has_state_dict', 'optimizer_holders', 'fetch_holders',
+           'code_holders', 'user_state_holders']
 
 # %% ../../nbs/06_engine/09_state_holders.ipynb #59eba457
 # immutable values
@@ -124,7 +125,11 @@ LEARNER = frozenset("""_train_dataset eval_dataset processing_class _learns_itse
     current_gradient_accumulation_steps _model_facts _loss_takes_items current_weight current_micro_batch run_state snapshots
     _signature_columns _ignored _trial hp_search_backend label_names model_accepts_loss_kwargs can_return_loss
     _loss_shifts_labels label_smoother""".split())
-MODULE = frozenset(vars(torch.nn.Module())) | {"_is_full_backward_hook", "_version", "forward"}
+# Attributes that DeepSpeed's engine sets on the modules of a model.
+ENGINE = frozenset("""_external_params _original_parameters all_parameters applied_pre_backward_ref_cnt ds_external_parameters
+    ds_grads_remaining ds_id ds_inflight_param_registry ds_model_granularity ds_recompute_parameters pre_bwd_fn post_bwd_fn
+    wall_clock_breakdown _z3_leaf""".split())
+MODULE = frozenset(vars(torch.nn.Module())) | ENGINE | {"_is_full_backward_hook", "_version", "forward"}
 # a schedule of torch's replaces `step` to note in `_opt_called` that it was called
 OPTIMIZER = frozenset("""defaults state param_groups step _warned_capturable_if_run_uncaptured _zero_grad_profile_name
     _opt_called""".split())
@@ -168,11 +173,13 @@ def _of_modules(run: RunState) -> Iterator[Holder]:
     fitted = _fitted(run)
     for part, root in (("model", run.model), ("loss", run.loss_module)):
         for path, m in root.named_modules() if root is not None else ():
-            if type(m).__module__.partition(".")[0] == "torch" or isinstance(m, torch.jit.ScriptModule):
+            cls = module_class(m)
+            if cls.__module__.partition(".")[0] == "torch" or isinstance(m, torch.jit.ScriptModule):
                 continue
             put_there = frozenset(fitted.get(id(m), ()))
-            kinds = "library" if of_library(type(m)) else "all"
-            yield Holder(f"{part}.{path}" if path else part, m, kinds, MODULE | not_state(m) | put_there, put_there)
+            kinds = "library" if of_library(cls) else "all"
+            skip = MODULE | not_state(m) | put_there | fsdp_attributes(m)
+            yield Holder(f"{part}.{path}" if path else part, m, kinds, skip, put_there)
 
 # %% ../../nbs/06_engine/09_state_holders.ipynb #94595e41
 def _of_optimizer(optimizer: torch.optim.Optimizer | None) -> Iterator[Holder]:

@@ -17,6 +17,7 @@ from ..args.parallel import splits_batches
 from ..args.training_args import TrainingArguments, hide_tokens
 from ..core.callbacks import TrainerState
 from ..core.errors import warn
+from ..device.sharding import module_class
 from ..display.tables import markdown_table
 
 # %% auto #0
@@ -149,7 +150,7 @@ def card_text(
     origin = f", fine-tuned from [{base_model}](https://huggingface.co/{base_model})" if base_model else ""
     parts = [
         f"# {name}",
-        f"A {type(model).__name__}{origin}, after {state.global_step} optimizer steps ({state.epoch or 0:.4g} epochs). Its"
+        f"A {module_class(model).__name__}{origin}, after {state.global_step} optimizer steps ({state.epoch or 0:.4g} epochs). Its"
         " purpose, its training data and its limits are for a person to write.",
     ]
     if metrics:
