@@ -550,6 +550,19 @@ def test_equally_unusual_layers_are_named_in_their_order():
     assert dead == ["z_relu", "a_drop", "head"]
 
 
+def test_a_layer_that_is_dead_as_a_whole_comes_before_unusual_updates():
+    "Where nothing passes a layer, the updates before it vanish; those behind it are large beside them, which is no cause."
+    model = nn.Sequential(OrderedDict(a=nn.Linear(4, 4), b=nn.Linear(4, 4), c=nn.Linear(4, 4), relu=nn.ReLU(), head=nn.Linear(4, 4)))
+    data = TensorDataset(torch.randn(16, 4), torch.randint(0, 4, (16,)))
+    learn = Learner(model, train_dataset=data, loss_func=nn.functional.cross_entropy, use_cpu=True, max_steps=100, optim="sgd",
+                    optim_args="momentum=0.9", learning_rate=0.01, lr_scheduler_type="constant")
+    learn.step(1)
+    with torch.no_grad(): model.c.bias.fill_(-1e3)
+    learn.step(60)
+    unusual = learn.inspect().unusual
+    assert unusual[0] == "relu: 100% of its units are dead" and any(o.startswith("head: update/weight") for o in unusual), unusual
+
+
 def test_unusual_updates_are_named_like_their_picture_and_in_whole_multiples():
     model = nn.Sequential(OrderedDict((name, nn.Linear(4, 4)) for name in ("a", "b", "c", "d", "head")))
     data = TensorDataset(torch.randn(16, 4), torch.randint(0, 4, (16,)))

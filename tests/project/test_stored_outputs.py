@@ -64,3 +64,11 @@ def test_the_report_names_the_cell():
 def test_numbers_within_names_stay():
     "bf16 and fp32 are words; a number beside a word is not."
     assert normalised("bf16 on fc1 in layer 3") == "bf16 on fc1 in layer 0"
+
+
+def test_the_numbers_of_a_run_decide_the_sentence_on_it():
+    found = {normalised(o) for o in ("Overfitting: eval_loss was lowest at step 500 (0.0251) and is 0.0626 now.",
+                                     "The loss is not clearly changing: 0.012 over the last 50 steps, 0.013 over the 50 before.",
+                                     "The loss is falling: 0.012 over the last 50 steps, 0.5 over the 50 before.")}
+    assert len(found) == 1
+    assert normalised("The loss is one number, not a tensor.") not in found

@@ -273,7 +273,9 @@ def describe_unusual(layers: list[LayerStats]) -> list[str]:
     for o in layers:
         # all tokens of a batch may be of one type
         if o.dead >= DEAD_WARNING and o.kind != "Embedding":
-            found.append((3, -o.dead, f"{o.name}: {o.dead:.0%} of its units are dead"))
+            # nothing passes a layer that is dead as a whole: the updates before it vanish, so those behind it look large
+            grade = 1.5 if o.dead == 1 else 3
+            found.append((grade, -o.dead, f"{o.name}: {o.dead:.0%} of its units are dead"))
         if o.saturated >= DEAD_WARNING:
             found.append((3, -o.saturated, f"{o.name}: {o.saturated:.0%} of its outputs are saturated"))
     # stable: of equals, the first layer is named first, which the others may only pass on
