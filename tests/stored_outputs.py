@@ -25,6 +25,7 @@ REPLACED = [
     (r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec|Mon|Tue|Wed|Thu|Fri|Sat|Sun)\w*\b(?=[ ,]*\d)", "DATE"),
     (r"\d+(?:[:\-]\d\d)+(?:[T ]\d\d:\d\d(?::\d\d)?)?", "0"),        # times of day, durations, dates
     (r"(?<=\d) threads?\b", " threads"),                            # their number is the machine's
+    (r"(?:, where the loss diverged)?\.(?= \d+ candidates)", ""),    # of lr_find: whether it did is a matter of rounding
     (r"\bthe slowest\b", ""),                                       # in the table of the processes: a remark on measurements
     (r"\b(?:nan|inf|None)\b|—", "0"),                               # a value that one run has and another has not yet
     (NUMBER, "0"),
