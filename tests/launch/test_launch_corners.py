@@ -146,6 +146,38 @@ def test_all_are_killed_before_anything_was_kept():
         assert learn.state.global_step == 0 and learn.step(1)[0].step == 1
 
 
+def killed(learn):
+    for pid in pids(learn): os.kill(pid, signal.SIGKILL)
+
+
+def test_all_are_killed_after_the_run_went_back():
+    "A snapshot of steps that were discarded is not a state of the run."
+    learn = make(rewind_every=0)
+    with learn.launch(2):
+        learn.step(2)
+        learn.snapshot("kept")
+        learn.step(2)
+        learn.snapshot("discarded")
+        learn.restore("kept")
+        learn.step(1)
+        killed(learn)
+        with pytest.raises(RuntimeError, match=r"after step 3; the run continues from its last known state, after step 2 .1 step is lost."): learn.step()
+        assert [r.step for r in learn.history if not r.abandoned] == [1, 2] and learn.step(1)[0].step == 3
+
+
+def test_all_are_killed_where_a_snapshot_was_followed_by_a_change():
+    "The launch has the change, and the snapshot of the same step does not."
+    learn = make()
+    learn.step(2)
+    learn.snapshot("before")
+    learn.set(lr=1e-5)
+    with learn.launch(2):
+        killed(learn)
+        with pytest.raises(RuntimeError, match="after step 2"): learn.step()
+        assert learn.run_on_all(lambda learn: learn.optimizer.param_groups[0]["lr"] < 1e-4) == [True, True]
+        assert [e["kind"] for e in learn.history.events if not e["abandoned"]][:2] == ["set", "launch"]
+
+
 def test_the_button_while_it_is_launched():
     "The run stays here: nobody would have the processes in hand."
     learn = make()
