@@ -437,6 +437,22 @@ class HalfWay(torch.optim.AdamW):
         raise KeyError("half-way")
 
 
+def test_a_corrupted_run_is_not_repaired_by_a_verb_that_fails(tmp_path):
+    "A checkpoint that is not there replaces nothing."
+    learn = make(optimizer_cls_and_kwargs=(HalfWay, {"lr": 0.01}), rewind_every=0)
+    with learn.launch(2):
+        with pytest.raises(KeyError, match="half-way"): learn.train()
+        with pytest.raises(ValueError, match="There is no folder"): learn.load_checkpoint(tmp_path/"nowhere")
+        for verb in (learn.step, learn.train, lambda: learn.save_checkpoint(tmp_path/"c")):
+            with pytest.raises(InvalidOperation, match="the optimizer failed in the middle of its update"): verb()
+        killed(learn)
+        # that is all there is
+        with pytest.raises(RuntimeError, match="continues from its last known state, after step 2"): learn.run_on_all(lambda learn: None)
+        with pytest.raises(InvalidOperation, match="the optimizer failed in the middle of its update"): learn.step()
+        learn.reset()
+        assert learn.step(2)[-1].step == 2
+
+
 def test_a_torn_run_comes_home_as_it_is():
     learn = make(rewind_every=0)
     learn.optimizer_cls_and_kwargs = HalfWay, {"lr": 1e-2}

@@ -108,6 +108,7 @@ class RunTransfer(NamedTuple):
     "Hold a run on its way to other processes, or back."
     snapshot: Snapshot | None          # None: the run has not begun
     initial_snapshot: Snapshot | None  # the first weights; None if they are unknown
+    corrupted: str = ""                # why the run cannot continue; empty if it can
 
 def release_local_run(learner: TrainerBase):
     "Release everything that the run holds on a device here."

@@ -246,7 +246,7 @@ def find_last_known_state(
     "Return the newest state in the kernel or on the disk that lies in the past of the run."
     history = learner.history
     run_id = history.run_id
-    base, initial = remote.base.run
+    base, initial, corrupted = remote.base.run
     def is_past(snapshot: Snapshot) -> bool:
         # the processes drop snapshots of discarded steps themselves, and may be ahead of the history here
         return snapshot is buffered or is_ancestor(history, Place(*snapshot.values["place"]))
@@ -258,4 +258,4 @@ def find_last_known_state(
     if checkpoint is not None and checkpoint.manifest.get("run") == run_id:
         if best is None or checkpoint.manifest.get("step", 0) > best.step:
             best = add_base_weights(learner.run_state, read_checkpoint(checkpoint.path))
-    return RunTransfer(best, initial)
+    return RunTransfer(best, initial, corrupted if best is base else "")

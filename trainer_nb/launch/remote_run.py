@@ -174,7 +174,10 @@ class RemoteRun:
         if unloaded is not None:
             transfer = RunTransfer(unloaded, whole_snapshot(run.initial_snapshot))
         elif run.wrapped_model is not None:
-            transfer = RunTransfer(whole_snapshot(capture_snapshot(run)), whole_snapshot(run.initial_snapshot))
+            # a corrupted one that a verb could not repair
+            transfer = RunTransfer(
+                whole_snapshot(capture_snapshot(run)), whole_snapshot(run.initial_snapshot), run.corrupted
+            )
         if run.args.output_dir not in (None, run.unwritable_dir) and run.history.path is None:
             run.history.open_log(run.args.output_dir, own_run_name(run))
         close_callbacks(run)
@@ -337,8 +340,6 @@ class RemoteRun:
             self.end(learner, self.fetch_run(learner), is_temporary=True)
             # the run is about to be on them again
             run.num_processes = self.num_processes
-            # these verbs repair a corrupted run
-            run.corrupted = ""
             try:
                 return getattr(learner, name)(*args, **kwargs)
             finally:

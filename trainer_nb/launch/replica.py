@@ -370,6 +370,7 @@ def restore_replica(learner: TrainerBase, transfer: RunTransfer):
     # its history is already here, and continues
     values = snapshot.values | {"run": "", "place": learner.history.place()}
     restore_here(learner, Snapshot(snapshot.tensors, values))
+    run.corrupted = transfer.corrupted
     if run.loader is not None:
         drop_loader(run)
     prepare(learner)
