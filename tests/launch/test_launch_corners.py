@@ -990,3 +990,87 @@ def test_a_run_that_does_not_fit_here_is_not_restored_here(monkeypatch):
         with pytest.raises(InvalidOperation, match="could not be loaded"): learn.step(1)
     learn.restore("at the close")
     assert learn.state.global_step == 3 and learn.run_state.unloaded is None and learn.step(1)[0].step == 4
+    assert acts(learn) == ["launch", "close"]
+
+
+@pytest.fixture
+def unloaded(monkeypatch):
+    "Returns a function that closes a run which does not fit this process."
+    def is_too_large(*args, **kwargs): raise torch.OutOfMemoryError("CUDA out of memory")
+    def close(learn):
+        with monkeypatch.context() as here:
+            here.setattr(Device, "prepare", is_too_large)
+            with pytest.warns(UserWarning, match="does not fit"): learn.close()
+    return close
+
+
+@pytest.mark.parametrize("change", [lambda learn: learn.model.register_buffer("extra", torch.ones(3)),
+                                    lambda learn: setattr(learn.model, "extra", torch.nn.Parameter(torch.ones(3)))])
+def test_a_run_whose_model_was_changed_there_is_not_continued_without_it(change):
+    "The weights of the launch and a new optimizer are another run."
+    learn = make()
+    learn.launch(2)
+    learn.step(3)
+    learn.run_on_all(change)
+    with pytest.raises(ValueError, match="no 'extra'") as raised: learn.close()
+    assert "learn.model is not the model of the processes" in raised.value.__notes__[-1]
+    for verb in (learn.step, learn.train): pytest.raises(InvalidOperation, verb).match("learn.model is not the model of the processes, and has the weights of the launch")
+    change(learn)
+    if "extra" in dict(learn.model.named_parameters()): return   # the optimizer lacks it
+    learn.restore("at the close")
+    assert learn.step(1)[0].step == 4
+
+
+def test_a_checkpoint_that_cannot_be_loaded_leaves_the_run_where_it_is(unloaded, tmp_path):
+    first = make(output_dir=str(tmp_path), save_steps=30, max_steps=30)
+    first.train()
+    learn, other = make(max_steps=8), make(max_steps=8)
+    for o in (learn, other): o.launch(2); o.step(3)
+    unloaded(learn)
+    with pytest.raises(ValueError, match="max_steps=8"): learn.load_checkpoint(tmp_path/"checkpoint-30")
+    with pytest.raises(InvalidOperation, match=r"could not be loaded .* learn\.launch\(2\) continues it"): learn.step()
+    learn.launch(2)
+    for o in (learn, other): o.step(3); o.close()
+    same(other, learn)
+
+
+def test_the_users_optimizer_begins_anew_with_a_run_that_was_not_loaded(unloaded):
+    "It has the state of the steps before the launch."
+    def make_with_optimizer():
+        torch.manual_seed(0)
+        net = Net()
+        return Learner(net, train_dataset=rows(48), loss_func=cross_entropy, use_cpu=True, per_device_train_batch_size=4, disable_tqdm=True, optimizers=(torch.optim.AdamW(net.parameters(), lr=0.01), None))
+    learn, other = make_with_optimizer(), make_with_optimizer()
+    for o in (learn, other): o.step(3); o.launch(2); o.step(1)
+    unloaded(learn)
+    other.close()
+    for o in (learn, other): o.reset()
+    assert [r.loss for r in learn.step(3)] == [r.loss for r in other.step(3)]
+
+
+def test_a_setting_that_is_assigned_while_no_process_has_the_run(unloaded):
+    "It would be replaced by the run's own, which is on the way."
+    learn = make()
+    learn.launch(2)
+    learn.step(3)
+    unloaded(learn)
+    learn.args.max_grad_norm = 0.5
+    with pytest.raises(InvalidOperation, match=r"max_grad_norm was assigned .* so it is 1\.0 again; .* learn\.set\(max_grad_norm=0\.5\)"): learn.launch(2)
+    with learn.launch(2):
+        learn.set(max_grad_norm=0.5)
+        assert learn.run_on_all(lambda learn: learn.args.max_grad_norm) == [0.5, 0.5]
+    assert [e["kind"] for e in learn.history.events if e["kind"] in ("launch", "close", "set")] == ["launch", "close", "launch", "set", "close"]
+
+
+def test_the_launch_of_a_run_that_was_not_loaded_stays_in_its_journal(unloaded):
+    "Also if it goes back to the state of the launch."
+    learn = make()
+    learn.launch(2)
+    learn.step(3)
+    unloaded(learn)
+    with learn.launch(2):
+        learn.step(1)
+        killed(learn)
+        with pytest.raises(RuntimeError, match="after step 3"): learn.step()
+    kept = [e["kind"] for e in learn.history.events if e["kind"] in ("launch", "close", "restart") and not e["abandoned"]]
+    assert kept == ["launch", "close", "launch", "restart", "close"]

@@ -164,21 +164,31 @@ def keep_unloaded(
     learner: TrainerBase,
     snapshot: Snapshot,  # of the run, complete
     error: BaseException,  # raised when it was restored
+    name: str,  # of the snapshot among those of the learner
     advice: str,  # what to type instead, for messages
-):
+) -> str:
     """Keep a run that could not be restored here: put its weights into the model, on the host, and prevent verbs that
-    would train something else."""
+    would train something else. Return the advice, another one if they do not fit the model."""
     run = learner.run_state
     release_local_run(learner)
-    restore_fields(run, snapshot, ("model",))
+    try:
+        restore_fields(run, snapshot, ("model",))
+    except Exception:
+        # the model was changed, there or here
+        advice = (
+            "learn.model is not the model of the processes, and has the weights of the launch; once it is the same,"
+            f" learn.restore({name!r}) loads the run"
+        )
     run.unloaded = snapshot
     run.corrupted = f"the run could not be loaded into this process ({type(error).__name__}: {error}); {advice}"
+    return advice
 
 def take_unloaded(learner: TrainerBase) -> Snapshot | None:
     "Return a run that was kept by `keep_unloaded`, for other processes; None if there is none."
     run = learner.run_state
     snapshot = run.unloaded
-    if snapshot is not None:
-        run.unloaded = None
-        run.corrupted = ""
-    return snapshot
+    if snapshot is None: return None
+    run.unloaded = None
+    run.corrupted = ""
+    # what was done since, such as the launch, belongs to its past
+    return Snapshot(snapshot.tensors, snapshot.values | {"place": run.history.place()})

@@ -405,6 +405,9 @@ class RemoteRun:
         except BaseException as error:
             self.release()
             if transfer.snapshot is None: raise
+            if is_temporary:
+                # it stays in this process
+                record_act(run, "close")
             # the history since then leads here
             values = transfer.snapshot.values | {"place": learner.history.place()}
             snapshot = Snapshot(transfer.snapshot.tensors, values)
@@ -413,7 +416,7 @@ class RemoteRun:
                 f"learn.launch({self.num_processes}) continues it on several, learn.restore({CLOSE_SNAPSHOT!r}) tries"
                 " again to load it here, and learn.save_model() saves its weights, which are in learn.model"
             )
-            keep_unloaded(learner, snapshot, error, advice)
+            advice = keep_unloaded(learner, snapshot, error, CLOSE_SNAPSHOT, advice)
             if isinstance(error, torch.OutOfMemoryError) and not is_temporary:
                 # a run that is divided because it does not fit one device
                 return warn(f"The processes have ended, and the run does not fit this process's device: {advice}.")
