@@ -8,7 +8,8 @@ from torch.nn.functional import cross_entropy
 
 from trainer_nb import Learner, Paused, TrainerCallback
 from trainer_nb.device.accelerator import Device
-from trainer_nb.state import resume
+from trainer_nb.state import async_save, resume
+from trainer_nb.state.async_save import SaveFailed
 from trainer_nb.launch.process_group import ProcessGroup
 from trainer_nb.live.run_view import view_status
 from trainer_nb.launch.outcomes import INTERRUPT_KINDS
@@ -54,6 +55,23 @@ def test_a_snapshot_is_counted_anew_by_another_number():
     with learn.launch(2):
         learn.restore("there")
         assert learn.state.max_steps == 18 and learn.train().global_step == 18
+
+
+def test_a_snapshot_is_restored_by_its_keyword():
+    "Of the notebook's snapshots; the processes have those that were taken there."
+    learn = make()
+    learn.step(1)
+    learn.snapshot("before")
+    with learn.launch(2):
+        learn.step(1)
+        learn.snapshot("here")
+        learn.step(1)
+        learn.snapshots["here"] = learn.snapshot()
+        learn.step(1)
+        learn.restore(snapshot="here")
+        assert learn.run_on_all(lambda learn: learn.state.global_step) == [3, 3]
+        learn.restore(snapshot="before")
+        assert learn.state.global_step == 1
 
 
 def test_snapshots_with_a_divided_batch():
@@ -1019,6 +1037,26 @@ def test_a_run_whose_model_was_changed_there_is_not_continued_without_it(change)
     if "extra" in dict(learn.model.named_parameters()): return   # the optimizer lacks it
     learn.restore("at the close")
     assert learn.step(1)[0].step == 4
+
+
+def test_the_end_of_a_block_brings_the_run_back_after_an_error_that_waited(tmp_path):
+    "The error is raised, and no processes are left."
+    def until(record):
+        if record.step == 2: learn.args.max_grad_norm = 5.0
+        return record.step >= 3
+    learn = make()
+    with pytest.raises(InvalidOperation, match="max_grad_norm was changed by hand"):
+        with learn.launch(2): learn.run(until=until)
+    assert learn.processes is None and learn.step(1)[0].step == 4
+    class Full(TrainerCallback):
+        "The disk is full when the checkpoint is written."
+        def on_step_end(self, args, state, control, **kwargs):
+            def fail(*given): raise OSError("No space left on device")
+            async_save.write_checkpoint = fail
+    learn = make(output_dir=str(tmp_path), save_steps=3, callbacks=[Full()])
+    with pytest.raises(SaveFailed, match="No space left"):
+        with learn.launch(2, start="fork"): learn.step(3)
+    assert learn.processes is None and learn.state.global_step == 3
 
 
 def test_a_checkpoint_that_cannot_be_loaded_leaves_the_run_where_it_is(unloaded, tmp_path):

@@ -305,6 +305,8 @@ class RemoteRun:
         if name in ("_save_model", "save_checkpoint"):
             args = tuple(map(to_absolute_folder, args))
             kwargs = {key: to_absolute_folder(value) for key, value in kwargs.items()}
+        if name == "restore" and "snapshot" in kwargs:
+            args = (kwargs.pop("snapshot"), *args)
         if name == "restore" and args and not isinstance(args[0], Snapshot):
             args = (get_named_snapshot(learner, args[0]),)
         if name == "restore" and args:
