@@ -17,6 +17,7 @@ from trainer_nb.core.errors import InvalidOperation
 from trainer_nb.core.history import read_history
 from trainer_nb.launch.launch import warn_unused_launch_args
 from trainer_nb.launch.launchers import free_port
+from trainer_nb.launch.learner_parts import apply_torch_settings, learner_parts
 from trainer_nb.launch.recovery import make_recovered_error
 from trainer_nb.engine.snapshot import differences
 from trainer_nb.launch.outcomes import Failed
@@ -892,6 +893,24 @@ def test_gpus_that_stand_by_are_told_of_once(monkeypatch, capsys):
         prepare.suggest_idle_gpus(SimpleNamespace(device=torch.device(kind), world=SimpleNamespace(is_single_process=alone)))
     prepare._print_gpu_hint.cache_clear()
     assert capsys.readouterr().out == "This machine has 4 GPUs, and one of them is used; learn.launch(num_processes=4) uses all.\n"
+# ---- settings of torch
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_settings_of_torch_are_those_of_the_notebook(start):
+    "Fresh processes have torch's defaults, and would train with another precision than forks."
+    def present(learn=None): return torch.get_default_dtype(), torch.get_float32_matmul_precision(), torch.get_deterministic_debug_mode(), getattr(torch, "backends").cudnn.benchmark   # not by name: cloudpickle would send the module
+    before, learn = learner_parts(make())["torch settings"], make()
+    try:
+        torch.set_float32_matmul_precision("high")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.benchmark = True
+        torch.set_default_dtype(torch.float64)
+        with learn.launch(2, start=start): found = learn.run_on_all(present)
+    finally:
+        apply_torch_settings(before)
+    assert found == [(torch.float64, "high", 1, True)] * 2 and present() == (torch.float32, "highest", 0, False)
+
+
 # ---- a kernel that is gone
 
 class Lasts(TrainerCallback):
