@@ -1091,6 +1091,22 @@ def test_a_checkpoint_that_cannot_be_loaded_leaves_the_run_where_it_is(unloaded,
     same(other, learn)
 
 
+def test_a_corrupted_run_that_does_not_fit_here_is_not_kept(monkeypatch):
+    "Neither a launch nor a snapshot continues from half-updated weights."
+    def is_too_large(*args, **kwargs): raise torch.OutOfMemoryError("CUDA out of memory")
+    learn = make(optimizer_cls_and_kwargs=(HalfWay, {"lr": 0.01}), rewind_every=0)
+    learn.launch(2)
+    with pytest.raises(KeyError, match="half-way"): learn.train()
+    with monkeypatch.context() as here:
+        here.setattr(Device, "prepare", is_too_large)
+        with pytest.raises(torch.OutOfMemoryError) as raised: learn.close()
+    assert "the optimizer failed in the middle" in raised.value.__notes__[-1] and not learn.snapshots and learn.processes is None
+    for verb in (learn.step, lambda: learn.launch(2)):
+        with pytest.raises(InvalidOperation, match="the optimizer failed in the middle of its update"): verb()
+    learn.reset()
+    assert learn.step(2)[-1].step == 2
+
+
 def test_the_users_optimizer_begins_anew_with_a_run_that_was_not_loaded(unloaded):
     "It has the state of the steps before the launch."
     def make_with_optimizer():

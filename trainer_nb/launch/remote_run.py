@@ -410,6 +410,14 @@ class RemoteRun:
             if is_temporary:
                 # it stays in this process
                 record_act(run, "close")
+            if run.corrupted:
+                # nothing continues from a half-updated state
+                release_local_run(learner)
+                error.add_note(
+                    f"The processes have ended, and the run could not be continued before: {run.corrupted}. learn.reset()"
+                    " begins anew; learn.restore(...) or learn.load_checkpoint(...) goes back to an earlier state."
+                )
+                raise
             # the history since then leads here
             values = transfer.snapshot.values | {"place": learner.history.place()}
             snapshot = Snapshot(transfer.snapshot.tensors, values)
