@@ -1136,14 +1136,16 @@ def test_a_setting_that_is_assigned_while_no_process_has_the_run(unloaded):
 
 
 def test_the_launch_of_a_run_that_was_not_loaded_stays_in_its_journal(unloaded):
-    "Also if it goes back to the state of the launch."
+    "Also if it goes back to the state of the launch; and so does an evaluation before it."
     learn = make()
     learn.launch(2)
     learn.step(3)
     unloaded(learn)
+    found = learn.evaluate()["eval_loss"]
     with learn.launch(2):
         learn.step(1)
         killed(learn)
         with pytest.raises(RuntimeError, match="after step 3"): learn.step()
     kept = [e["kind"] for e in learn.history.events if e["kind"] in ("launch", "close", "restart") and not e["abandoned"]]
     assert kept == ["launch", "close", "launch", "restart", "close"]
+    assert [row["eval_loss"] for row in learn.state.log_history if "eval_loss" in row] == [found]

@@ -9,6 +9,7 @@ import functools
 import multiprocessing
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -223,5 +224,6 @@ def take_unloaded(learner: TrainerBase) -> Snapshot | None:
     if snapshot is None: return None
     run.unloaded = None
     run.corrupted = ""
-    # what was done since, such as the launch, belongs to its past
-    return Snapshot(snapshot.tensors, snapshot.values | {"place": run.history.place()})
+    # what was done since, such as an evaluation or the launch, belongs to its past
+    state = replace(snapshot.values["state"], log_history=list(run.state.log_history))
+    return Snapshot(snapshot.tensors, snapshot.values | {"place": run.history.place(), "state": state})
