@@ -4,6 +4,7 @@ import os, signal, subprocess, sys, tempfile, warnings
 import pytest, torch
 from safetensors.torch import load_file
 
+from launched import Fails
 from sharded import Block, Net, counted, make, rows, same
 from trainer_nb import Learner, TrainerCallback, TrainingArguments
 from trainer_nb.state import resume
@@ -362,6 +363,28 @@ def test_an_error_in_one_process(accumulated, where):
         assert learn.state.global_step >= 3
         learn.train()
     same(accumulated, learn)
+
+
+class Tower(torch.nn.Module):
+    "Has no weights besides those of its layers, so nothing is gathered before the first of them."
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3))
+    def forward(self, x):
+        for block in self.blocks: x = torch.tanh(block(x))
+        return x[:, :2]
+
+
+def test_an_error_in_the_first_step_of_one_process(tmp_path):
+    "The other one has begun to compare layers, which is no collective: the processes do not go on with comparisons that do not belong together."
+    path = tmp_path/"fails"
+    path.touch()
+    learn = Learner(Tower(), train_dataset=Fails(path, "1"), loss_func=torch.nn.functional.cross_entropy, use_cpu=True, per_device_train_batch_size=4, disable_tqdm=True, ddp_timeout=20,
+                    fsdp="full_shard", fsdp_config={"transformer_layer_cls_to_wrap": ["Linear"]})
+    with learn.launch(2):
+        with pytest.raises(OSError, match="no such picture"): learn.step()
+        path.unlink()
+        assert learn.step(2)[-1].step == 2
 
 
 def test_the_parts_of_all_processes_make_the_run_whole(monkeypatch):

@@ -8,7 +8,8 @@ from torch.nn.functional import cross_entropy
 
 from trainer_nb import Learner, Paused, TrainerCallback
 from trainer_nb.device.accelerator import Device
-from trainer_nb.state import resume
+from trainer_nb.state import async_save, resume
+from trainer_nb.state.async_save import SaveFailed
 from trainer_nb.launch.process_group import ProcessGroup
 from trainer_nb.live.run_view import view_status
 from trainer_nb.launch.outcomes import INTERRUPT_KINDS
@@ -16,6 +17,7 @@ from trainer_nb.core.errors import InvalidOperation
 from trainer_nb.core.history import read_history
 from trainer_nb.launch.launch import warn_unused_launch_args
 from trainer_nb.launch.launchers import free_port
+from trainer_nb.launch.learner_parts import apply_torch_settings, learner_parts
 from trainer_nb.launch.recovery import make_recovered_error
 from trainer_nb.engine.snapshot import differences
 from trainer_nb.launch.outcomes import Failed
@@ -54,6 +56,23 @@ def test_a_snapshot_is_counted_anew_by_another_number():
     with learn.launch(2):
         learn.restore("there")
         assert learn.state.max_steps == 18 and learn.train().global_step == 18
+
+
+def test_a_snapshot_is_restored_by_its_keyword():
+    "Of the notebook's snapshots; the processes have those that were taken there."
+    learn = make()
+    learn.step(1)
+    learn.snapshot("before")
+    with learn.launch(2):
+        learn.step(1)
+        learn.snapshot("here")
+        learn.step(1)
+        learn.snapshots["here"] = learn.snapshot()
+        learn.step(1)
+        learn.restore(snapshot="here")
+        assert learn.run_on_all(lambda learn: learn.state.global_step) == [3, 3]
+        learn.restore(snapshot="before")
+        assert learn.state.global_step == 1
 
 
 def test_snapshots_with_a_divided_batch():
@@ -144,6 +163,38 @@ def test_all_are_killed_before_anything_was_kept():
         for pid in pids(learn): os.kill(pid, signal.SIGKILL)
         with pytest.raises(RuntimeError, match="after step 0"): learn.train()
         assert learn.state.global_step == 0 and learn.step(1)[0].step == 1
+
+
+def killed(learn):
+    for pid in pids(learn): os.kill(pid, signal.SIGKILL)
+
+
+def test_all_are_killed_after_the_run_went_back():
+    "A snapshot of steps that were discarded is not a state of the run."
+    learn = make(rewind_every=0)
+    with learn.launch(2):
+        learn.step(2)
+        learn.snapshot("kept")
+        learn.step(2)
+        learn.snapshot("discarded")
+        learn.restore("kept")
+        learn.step(1)
+        killed(learn)
+        with pytest.raises(RuntimeError, match=r"after step 3; the run continues from its last known state, after step 2 .1 step is lost."): learn.step()
+        assert [r.step for r in learn.history if not r.abandoned] == [1, 2] and learn.step(1)[0].step == 3
+
+
+def test_all_are_killed_where_a_snapshot_was_followed_by_a_change():
+    "The launch has the change, and the snapshot of the same step does not."
+    learn = make()
+    learn.step(2)
+    learn.snapshot("before")
+    learn.set(lr=1e-5)
+    with learn.launch(2):
+        killed(learn)
+        with pytest.raises(RuntimeError, match="after step 2"): learn.step()
+        assert learn.run_on_all(lambda learn: learn.optimizer.param_groups[0]["lr"] < 1e-4) == [True, True]
+        assert [e["kind"] for e in learn.history.events if not e["abandoned"]][:2] == ["set", "launch"]
 
 
 def test_the_button_while_it_is_launched():
@@ -403,6 +454,22 @@ class HalfWay(torch.optim.AdamW):
         if self.left: return super().step(*args)
         with torch.no_grad(): self.param_groups[0]["params"][0].add_(1.0)
         raise KeyError("half-way")
+
+
+def test_a_corrupted_run_is_not_repaired_by_a_verb_that_fails(tmp_path):
+    "A checkpoint that is not there replaces nothing."
+    learn = make(optimizer_cls_and_kwargs=(HalfWay, {"lr": 0.01}), rewind_every=0)
+    with learn.launch(2):
+        with pytest.raises(KeyError, match="half-way"): learn.train()
+        with pytest.raises(ValueError, match="There is no folder"): learn.load_checkpoint(tmp_path/"nowhere")
+        for verb in (learn.step, learn.train, lambda: learn.save_checkpoint(tmp_path/"c")):
+            with pytest.raises(InvalidOperation, match="the optimizer failed in the middle of its update"): verb()
+        killed(learn)
+        # that is all there is
+        with pytest.raises(RuntimeError, match="continues from its last known state, after step 2"): learn.run_on_all(lambda learn: None)
+        with pytest.raises(InvalidOperation, match="the optimizer failed in the middle of its update"): learn.step()
+        learn.reset()
+        assert learn.step(2)[-1].step == 2
 
 
 def test_a_torn_run_comes_home_as_it_is():
@@ -826,6 +893,24 @@ def test_gpus_that_stand_by_are_told_of_once(monkeypatch, capsys):
         prepare.suggest_idle_gpus(SimpleNamespace(device=torch.device(kind), world=SimpleNamespace(is_single_process=alone)))
     prepare._print_gpu_hint.cache_clear()
     assert capsys.readouterr().out == "This machine has 4 GPUs, and one of them is used; learn.launch(num_processes=4) uses all.\n"
+# ---- settings of torch
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_settings_of_torch_are_those_of_the_notebook(start):
+    "Fresh processes have torch's defaults, and would train with another precision than forks."
+    def present(learn=None): return torch.get_default_dtype(), torch.get_float32_matmul_precision(), torch.get_deterministic_debug_mode(), getattr(torch, "backends").cudnn.benchmark   # not by name: cloudpickle would send the module
+    before, learn = learner_parts(make())["torch settings"], make()
+    try:
+        torch.set_float32_matmul_precision("high")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.benchmark = True
+        torch.set_default_dtype(torch.float64)
+        with learn.launch(2, start=start): found = learn.run_on_all(present)
+    finally:
+        apply_torch_settings(before)
+    assert found == [(torch.float64, "high", 1, True)] * 2 and present() == (torch.float32, "highest", 0, False)
+
+
 # ---- a kernel that is gone
 
 class Lasts(TrainerCallback):
@@ -942,3 +1027,125 @@ def test_a_run_that_does_not_fit_here_is_not_restored_here(monkeypatch):
         with pytest.raises(InvalidOperation, match="could not be loaded"): learn.step(1)
     learn.restore("at the close")
     assert learn.state.global_step == 3 and learn.run_state.unloaded is None and learn.step(1)[0].step == 4
+    assert acts(learn) == ["launch", "close"]
+
+
+@pytest.fixture
+def unloaded(monkeypatch):
+    "Returns a function that closes a run which does not fit this process."
+    def is_too_large(*args, **kwargs): raise torch.OutOfMemoryError("CUDA out of memory")
+    def close(learn):
+        with monkeypatch.context() as here:
+            here.setattr(Device, "prepare", is_too_large)
+            with pytest.warns(UserWarning, match="does not fit"): learn.close()
+    return close
+
+
+@pytest.mark.parametrize("change", [lambda learn: learn.model.register_buffer("extra", torch.ones(3)),
+                                    lambda learn: setattr(learn.model, "extra", torch.nn.Parameter(torch.ones(3)))])
+def test_a_run_whose_model_was_changed_there_is_not_continued_without_it(change):
+    "The weights of the launch and a new optimizer are another run."
+    learn = make()
+    learn.launch(2)
+    learn.step(3)
+    learn.run_on_all(change)
+    with pytest.raises(ValueError, match="no 'extra'") as raised: learn.close()
+    assert "learn.model is not the model of the processes" in raised.value.__notes__[-1]
+    for verb in (learn.step, learn.train): pytest.raises(InvalidOperation, verb).match("learn.model is not the model of the processes, and has the weights of the launch")
+    change(learn)
+    if "extra" in dict(learn.model.named_parameters()): return   # the optimizer lacks it
+    learn.restore("at the close")
+    assert learn.step(1)[0].step == 4
+
+
+def test_the_end_of_a_block_brings_the_run_back_after_an_error_that_waited(tmp_path):
+    "The error is raised, and no processes are left."
+    def until(record):
+        if record.step == 2: learn.args.max_grad_norm = 5.0
+        return record.step >= 3
+    learn = make()
+    with pytest.raises(InvalidOperation, match="max_grad_norm was changed by hand"):
+        with learn.launch(2): learn.run(until=until)
+    assert learn.processes is None and learn.step(1)[0].step == 4
+    class Full(TrainerCallback):
+        "The disk is full when the checkpoint is written."
+        def on_step_end(self, args, state, control, **kwargs):
+            def fail(*given): raise OSError("No space left on device")
+            async_save.write_checkpoint = fail
+    learn = make(output_dir=str(tmp_path), save_steps=3, callbacks=[Full()])
+    with pytest.raises(SaveFailed, match="No space left"):
+        with learn.launch(2, start="fork"): learn.step(3)
+    assert learn.processes is None and learn.state.global_step == 3
+
+
+def test_a_checkpoint_that_cannot_be_loaded_leaves_the_run_where_it_is(unloaded, tmp_path):
+    first = make(output_dir=str(tmp_path), save_steps=30, max_steps=30)
+    first.train()
+    learn, other = make(max_steps=8), make(max_steps=8)
+    for o in (learn, other): o.launch(2); o.step(3)
+    unloaded(learn)
+    with pytest.raises(ValueError, match="max_steps=8"): learn.load_checkpoint(tmp_path/"checkpoint-30")
+    with pytest.raises(InvalidOperation, match=r"could not be loaded .* learn\.launch\(2\) continues it"): learn.step()
+    learn.launch(2)
+    for o in (learn, other): o.step(3); o.close()
+    same(other, learn)
+
+
+def test_a_corrupted_run_that_does_not_fit_here_is_not_kept(monkeypatch):
+    "Neither a launch nor a snapshot continues from half-updated weights."
+    def is_too_large(*args, **kwargs): raise torch.OutOfMemoryError("CUDA out of memory")
+    learn = make(optimizer_cls_and_kwargs=(HalfWay, {"lr": 0.01}), rewind_every=0)
+    learn.launch(2)
+    with pytest.raises(KeyError, match="half-way"): learn.train()
+    with monkeypatch.context() as here:
+        here.setattr(Device, "prepare", is_too_large)
+        with pytest.raises(torch.OutOfMemoryError) as raised: learn.close()
+    assert "the optimizer failed in the middle" in raised.value.__notes__[-1] and not learn.snapshots and learn.processes is None
+    for verb in (learn.step, lambda: learn.launch(2)):
+        with pytest.raises(InvalidOperation, match="the optimizer failed in the middle of its update"): verb()
+    learn.reset()
+    assert learn.step(2)[-1].step == 2
+
+
+def test_the_users_optimizer_begins_anew_with_a_run_that_was_not_loaded(unloaded):
+    "It has the state of the steps before the launch."
+    def make_with_optimizer():
+        torch.manual_seed(0)
+        net = Net()
+        return Learner(net, train_dataset=rows(48), loss_func=cross_entropy, use_cpu=True, per_device_train_batch_size=4, disable_tqdm=True, optimizers=(torch.optim.AdamW(net.parameters(), lr=0.01), None))
+    learn, other = make_with_optimizer(), make_with_optimizer()
+    for o in (learn, other): o.step(3); o.launch(2); o.step(1)
+    unloaded(learn)
+    other.close()
+    for o in (learn, other): o.reset()
+    assert [r.loss for r in learn.step(3)] == [r.loss for r in other.step(3)]
+
+
+def test_a_setting_that_is_assigned_while_no_process_has_the_run(unloaded):
+    "It would be replaced by the run's own, which is on the way."
+    learn = make()
+    learn.launch(2)
+    learn.step(3)
+    unloaded(learn)
+    learn.args.max_grad_norm = 0.5
+    with pytest.raises(InvalidOperation, match=r"max_grad_norm was assigned .* so it is 1\.0 again; .* learn\.set\(max_grad_norm=0\.5\)"): learn.launch(2)
+    with learn.launch(2):
+        learn.set(max_grad_norm=0.5)
+        assert learn.run_on_all(lambda learn: learn.args.max_grad_norm) == [0.5, 0.5]
+    assert [e["kind"] for e in learn.history.events if e["kind"] in ("launch", "close", "set")] == ["launch", "close", "launch", "set", "close"]
+
+
+def test_the_launch_of_a_run_that_was_not_loaded_stays_in_its_journal(unloaded):
+    "Also if it goes back to the state of the launch; and so does an evaluation before it."
+    learn = make()
+    learn.launch(2)
+    learn.step(3)
+    unloaded(learn)
+    found = learn.evaluate()["eval_loss"]
+    with learn.launch(2):
+        learn.step(1)
+        killed(learn)
+        with pytest.raises(RuntimeError, match="after step 3"): learn.step()
+    kept = [e["kind"] for e in learn.history.events if e["kind"] in ("launch", "close", "restart") and not e["abandoned"]]
+    assert kept == ["launch", "close", "launch", "restart", "close"]
+    assert [row["eval_loss"] for row in learn.state.log_history if "eval_loss" in row] == [found]

@@ -666,6 +666,11 @@ class Device:
         if not torch.distributed.is_initialized(): return NO_GROUP
         return torch.distributed.group.WORLD._get_sequence_number_for_group()
 
+    def layer_counts(self) -> tuple[int, int] | None:
+        """Return the numbers of passes and of comparisons of a sharded model's layers: equal if the processes are in
+        sync; None where layers are not compared."""
+        return None if self._layer_order is None else self._layer_order.counts
+
     def reshard(self):
         "Reshard a sharded model; leave any other one unchanged."
         if self._strategy is not None:

@@ -431,6 +431,11 @@ class LayerOrder:
         return self._num_passes, self._num_checked
 
     @property
+    def counts(self) -> tuple[int, int]:
+        "Return the numbers of passes and of comparisons so far: equal in all processes, unless a pass has failed."
+        return self._num_passes, self._num_compared
+
+    @property
     def own_key(self) -> str:
         "Return the key of this process's place in the store."
         return self._place_key(self._world.rank)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..args.names import SUGGESTED_NAMES
 from ..args.training_args import TrainingArguments, resolve_args
-from ..core.errors import is_misspelling, misspelt_error, of_package, uses_name, warn
+from ..core.errors import InvalidOperation, is_misspelling, misspelt_error, of_package, uses_name, warn
 from ..data.collate import comparable_copy, is_identical
 from ..device.accelerator import check_fp16
 from .dataloaders import check_eval_data
@@ -194,6 +194,12 @@ def adopt_assignments(learner: TrainerBase, anew: bool) -> None:
     if not changes: return
     # `set` compares with them, and an error leaves all as it was
     values.update(former)
+    if run.unloaded is not None:
+        name, value = next(iter(changes.items()))
+        raise InvalidOperation(
+            f"learn.args.{name} was assigned while no process can train the run, so it is {values[name]!r} again; after"
+            f" learn.launch(...) or learn.restore(...), learn.set({name}={value!r}) changes it."
+        )
     held = () if run.optimizer is None else OPTIMIZER_SETTINGS
     applied = {n: v for n, v in changes.items() if n in (held if anew or run.loader is None else SETTABLE)}
     if applied:

@@ -292,8 +292,14 @@ class LaunchContext:
 
     def __exit__(self, *error):
         learner = self._learner()
-        if learner is not None and learner.run_state.remote_run is self._remote:
+        if learner is None or learner.run_state.remote_run is not self._remote: return
+        try:
             learner.close()
+        except Exception:
+            # one that the next verb would have raised, such as of a checkpoint: the processes have not ended
+            if self._remote is not None and learner.run_state.remote_run is self._remote:
+                learner.close()
+            raise
 
     def __repr__(self):
         if self._remote is None: return "One of several processes that were started together"

@@ -5,8 +5,11 @@
 # %% ../../nbs/11_launch/12_learner_parts.ipynb #e22c1ee4
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -30,12 +33,43 @@ from ..state.rewind_buffer import RewindBuffer
 from ..state.restore import Snapshots
 
 # %% auto #0
-__all__ = ['NOT_COPIED', 'attribute_key', 'learner_parts', 'history_lines', 'make_learner', 'history_from_lines', 'RunTransfer',
-           'release_local_run', 'restore_local_run', 'keep_unloaded', 'take_unloaded']
+__all__ = ['NOT_COPIED', 'TORCH_SETTINGS', 'apply_torch_settings', 'attribute_key', 'learner_parts', 'history_lines',
+           'make_learner', 'history_from_lines', 'RunTransfer', 'release_local_run', 'restore_local_run',
+           'keep_unloaded', 'take_unloaded']
 
 # %% ../../nbs/11_launch/12_learner_parts.ipynb #75ee0cd0
 # attributes that are created anew
 NOT_COPIED = {"run_state": None, "snapshots": None, "_model_facts": None, "_loss_takes_items": None}
+
+def _matmul_precision() -> str | None:
+    "Return the precision of float32 products; None if it was set for single backends."
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+
+def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    "Return the functions that read and set an attribute."
+    return functools.partial(getattr, owner, name), functools.partial(setattr, owner, name)
+
+# settings of torch that change the numbers of a run, which a process that is not a fork would have by default: the
+# functions that read and set each, in the order in which they are set
+TORCH_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "deterministic algorithms": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    "cudnn benchmark": _attribute(torch.backends.cudnn, "benchmark"),
+    "cudnn deterministic": _attribute(torch.backends.cudnn, "deterministic"),
+    "matmul precision": (_matmul_precision, torch.set_float32_matmul_precision),
+    "precision": _attribute(torch.backends, "fp32_precision"),
+    "matmul precision on CUDA": _attribute(torch.backends.cuda.matmul, "fp32_precision"),
+}
+
+def apply_torch_settings(values: Mapping[str, Any]):
+    "Set the settings of torch that are different here; None is unknown."
+    for name, value in values.items():
+        read, put = TORCH_SETTINGS[name]
+        if value is not None and read() != value:
+            put(value)
 
 def attribute_key(name: str) -> str:
     "Return the key of an attribute of the learner among its parts."
@@ -52,7 +86,7 @@ def learner_parts(learner: TrainerBase) -> dict[str, Any]:
         "given settings": dict(run.given_settings),
         "callbacks": list(run.callbacks.callbacks),
         "history": history_lines(run.history),
-        "default dtype": torch.get_default_dtype(),
+        "torch settings": {name: read() for name, (read, _) in TORCH_SETTINGS.items()},
         "start method": multiprocessing.get_start_method(allow_none=True),
         "modes": run.modes.held,
         "callbacks begun": run.callbacks_begun,
@@ -74,7 +108,7 @@ def make_learner(
     parts: dict[str, Any],  # of `learner_parts`
 ) -> TrainerBase:
     "Return a learner built from parts, whose run has not begun."
-    torch.set_default_dtype(parts["default dtype"])
+    apply_torch_settings(parts["torch settings"])
     multiprocessing.set_start_method(parts["start method"], force=True)
     learner = object.__new__(parts["learner's class"])
     vars(learner).update(NOT_COPIED | {name: parts[attribute_key(name)] for name in parts["names"]})
@@ -108,6 +142,7 @@ class RunTransfer(NamedTuple):
     "Hold a run on its way to other processes, or back."
     snapshot: Snapshot | None          # None: the run has not begun
     initial_snapshot: Snapshot | None  # the first weights; None if they are unknown
+    corrupted: str = ""                # why the run cannot continue; empty if it can
 
 def release_local_run(learner: TrainerBase):
     "Release everything that the run holds on a device here."
@@ -163,21 +198,32 @@ def keep_unloaded(
     learner: TrainerBase,
     snapshot: Snapshot,  # of the run, complete
     error: BaseException,  # raised when it was restored
+    name: str,  # of the snapshot among those of the learner
     advice: str,  # what to type instead, for messages
-):
+) -> str:
     """Keep a run that could not be restored here: put its weights into the model, on the host, and prevent verbs that
-    would train something else."""
+    would train something else. Return the advice, another one if they do not fit the model."""
     run = learner.run_state
     release_local_run(learner)
-    restore_fields(run, snapshot, ("model",))
+    try:
+        restore_fields(run, snapshot, ("model",))
+    except Exception:
+        # the model was changed, there or here
+        advice = (
+            "learn.model is not the model of the processes, and has the weights of the launch; once it is the same,"
+            f" learn.restore({name!r}) loads the run"
+        )
     run.unloaded = snapshot
     run.corrupted = f"the run could not be loaded into this process ({type(error).__name__}: {error}); {advice}"
+    return advice
 
 def take_unloaded(learner: TrainerBase) -> Snapshot | None:
     "Return a run that was kept by `keep_unloaded`, for other processes; None if there is none."
     run = learner.run_state
     snapshot = run.unloaded
-    if snapshot is not None:
-        run.unloaded = None
-        run.corrupted = ""
-    return snapshot
+    if snapshot is None: return None
+    run.unloaded = None
+    run.corrupted = ""
+    # what was done since, such as an evaluation or the launch, belongs to its past
+    state = replace(snapshot.values["state"], log_history=list(run.state.log_history))
+    return Snapshot(snapshot.tensors, snapshot.values | {"place": run.history.place(), "state": state})

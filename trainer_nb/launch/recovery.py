@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple, NoReturn, Protocol
 
 from ..core.errors import Paused, warn
-from ..core.history import Place
+from ..core.history import Place, is_ancestor
 from ..device.accelerator import NO_GROUP
 from ..engine.overrides import TrainerBase
 from ..engine.snapshot_tensors import Snapshot
@@ -243,14 +243,19 @@ def find_last_known_state(
     learner: TrainerBase,
     buffered: Snapshot | None = None,  # that the processes have kept
 ) -> RunTransfer:
-    "Return the newest state in the kernel or on the disk."
-    run_id = learner.history.run_id
-    base = remote.base.run.snapshot
-    candidates = [*learner.snapshots.values(), buffered, base]
-    usable = [s for s in candidates if s is not None and s.values["run"] == run_id]
-    best = max(usable, key=lambda s: s.step, default=base)
+    "Return the newest state in the kernel or on the disk that lies in the past of the run."
+    history = learner.history
+    run_id = history.run_id
+    base, initial, corrupted = remote.base.run
+    def is_past(snapshot: Snapshot) -> bool:
+        # the processes drop snapshots of discarded steps themselves, and may be ahead of the history here
+        return snapshot is buffered or is_ancestor(history, Place(*snapshot.values["place"]))
+    candidates = [*learner.snapshots.values(), buffered, base, initial]
+    usable = [s for s in candidates if s is not None and s.values["run"] == run_id and is_past(s)]
+    # of two at one step, the later one has what was changed between them
+    best = max(usable, key=lambda s: (s.step, s.values["place"]), default=base)
     checkpoint = find_latest_checkpoint(learner.args.save_dir)
     if checkpoint is not None and checkpoint.manifest.get("run") == run_id:
         if best is None or checkpoint.manifest.get("step", 0) > best.step:
             best = add_base_weights(learner.run_state, read_checkpoint(checkpoint.path))
-    return RunTransfer(best, remote.base.run.initial_snapshot)
+    return RunTransfer(best, initial, corrupted if best is base else "")

@@ -174,7 +174,10 @@ class RemoteRun:
         if unloaded is not None:
             transfer = RunTransfer(unloaded, whole_snapshot(run.initial_snapshot))
         elif run.wrapped_model is not None:
-            transfer = RunTransfer(whole_snapshot(capture_snapshot(run)), whole_snapshot(run.initial_snapshot))
+            # a corrupted one that a verb could not repair
+            transfer = RunTransfer(
+                whole_snapshot(capture_snapshot(run)), whole_snapshot(run.initial_snapshot), run.corrupted
+            )
         if run.args.output_dir not in (None, run.unwritable_dir) and run.history.path is None:
             run.history.open_log(run.args.output_dir, own_run_name(run))
         close_callbacks(run)
@@ -302,6 +305,8 @@ class RemoteRun:
         if name in ("_save_model", "save_checkpoint"):
             args = tuple(map(to_absolute_folder, args))
             kwargs = {key: to_absolute_folder(value) for key, value in kwargs.items()}
+        if name == "restore" and "snapshot" in kwargs:
+            args = (kwargs.pop("snapshot"), *args)
         if name == "restore" and args and not isinstance(args[0], Snapshot):
             args = (get_named_snapshot(learner, args[0]),)
         if name == "restore" and args:
@@ -337,8 +342,6 @@ class RemoteRun:
             self.end(learner, self.fetch_run(learner), is_temporary=True)
             # the run is about to be on them again
             run.num_processes = self.num_processes
-            # these verbs repair a corrupted run
-            run.corrupted = ""
             try:
                 return getattr(learner, name)(*args, **kwargs)
             finally:
@@ -404,6 +407,17 @@ class RemoteRun:
         except BaseException as error:
             self.release()
             if transfer.snapshot is None: raise
+            if is_temporary:
+                # it stays in this process
+                record_act(run, "close")
+            if run.corrupted:
+                # nothing continues from a half-updated state
+                release_local_run(learner)
+                error.add_note(
+                    f"The processes have ended, and the run could not be continued before: {run.corrupted}. learn.reset()"
+                    " begins anew; learn.restore(...) or learn.load_checkpoint(...) goes back to an earlier state."
+                )
+                raise
             # the history since then leads here
             values = transfer.snapshot.values | {"place": learner.history.place()}
             snapshot = Snapshot(transfer.snapshot.tensors, values)
@@ -412,7 +426,7 @@ class RemoteRun:
                 f"learn.launch({self.num_processes}) continues it on several, learn.restore({CLOSE_SNAPSHOT!r}) tries"
                 " again to load it here, and learn.save_model() saves its weights, which are in learn.model"
             )
-            keep_unloaded(learner, snapshot, error, advice)
+            advice = keep_unloaded(learner, snapshot, error, CLOSE_SNAPSHOT, advice)
             if isinstance(error, torch.OutOfMemoryError) and not is_temporary:
                 # a run that is divided because it does not fit one device
                 return warn(f"The processes have ended, and the run does not fit this process's device: {advice}.")

@@ -110,7 +110,7 @@ class RunStatus(NamedTuple):
     logs: tuple[int, list]   # number of rows of log_history unchanged since the last status, and the rows after them
     settings: dict[str, Any]
     corrupted: str           # why the run cannot continue; empty if it can
-    pending: tuple           # the pending tasks, and whether the model has to be wrapped again: all processes must agree
+    pending: tuple           # pending tasks, whether the model has to be wrapped again, exchanges: all processes must agree
 
 def capture_status(replica: Replica) -> RunStatus:
     "Return the present status."
@@ -118,7 +118,11 @@ def capture_status(replica: Replica) -> RunStatus:
     values = {name: getattr(run, name) for name in _STATUS_FIELDS}
     values["state"] = replace(run.state, log_history=[], stateful_callbacks={})
     num_collectives = -1 if run.device is None else run.device.num_collectives()
-    pending = (*((task.kind, task.name) for task in run.due), run.wrapped_model is None, num_collectives)
+    # compared through the store, which is no collective
+    layer_counts = None if run.device is None else run.device.layer_counts()
+    pending = (
+        *((task.kind, task.name) for task in run.due), run.wrapped_model is None, layer_counts, num_collectives
+    )
     return RunStatus(run.state.global_step, values, replica.new_logs(), dict(vars(run.args)), run.corrupted, pending)
 
 # %% ../../nbs/11_launch/13_replica.ipynb #dfba494d
@@ -366,6 +370,7 @@ def restore_replica(learner: TrainerBase, transfer: RunTransfer):
     # its history is already here, and continues
     values = snapshot.values | {"run": "", "place": learner.history.place()}
     restore_here(learner, Snapshot(snapshot.tensors, values))
+    run.corrupted = transfer.corrupted
     if run.loader is not None:
         drop_loader(run)
     prepare(learner)

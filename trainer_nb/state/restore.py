@@ -176,6 +176,9 @@ def restart_from_first_weights(learner: TrainerBase):
             "reset() cannot restore the first weights, since free() has released them. Make a new Learner, or load"
             " weights into learn.model."
         )
+    if run.optimizer is None:
+        # close() has released the parts of this process, and those that the user made have the state of the launch
+        run.optimizer, run.lr_scheduler = learner.optimizers
     restore_fields(run, run.initial_snapshot, ["model", "modes", "callbacks", "learner", *user_given_parts(learner)])
     run.initial_snapshot.release()
     reset_run_state(run)

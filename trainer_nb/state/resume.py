@@ -382,7 +382,7 @@ def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, e
     run = learner.run_state
     before = capture_snapshot(run)
     history = run.history
-    torn = run.corrupted
+    torn, unloaded = run.corrupted, run.unloaded
     best = run.state.best_model_checkpoint
     same = history.run_id == snapshot.values["run"] and all(
         n >= then for n, then in zip(history.place(), snapshot.values["place"])
@@ -406,6 +406,7 @@ def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, e
     except BaseException:
         run.history = history
         undo_restore(run, before, torn)
+        run.unloaded = unloaded
         raise
     if not same:
         history.close_log()
