@@ -443,6 +443,10 @@ class LaunchMixin(TrainerBase):
     def close(self):
         "Bring the run back from the processes that have it; a no-op if it is here."
         from trainer_nb.launch.launch import close_remote_run
+        run = self.run_state
+        # as launch() does: a run in the background would go on here, in one process
+        if run.remote_run is not None and run.background_run is not None:
+            self.pause()
         # a corrupted run is brought back as well, as it is
         with guarded(self, "close()", check_can_train_or_corrupted):
             close_remote_run(self)

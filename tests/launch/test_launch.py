@@ -472,3 +472,26 @@ def test_a_rate_is_found_and_applied_there():
         found.apply()
         assert found.setting[0] == "lr" and learn.run_on_all(lambda learn: learn.optimizer.param_groups[0]["lr"]) == [pytest.approx(0.02)] * 2
     assert "set" in [e["act"] for e in learn.journal]
+
+
+def test_close_pauses_a_run_in_the_background():
+    "Otherwise it would go on here, in one process; also at the end of a with block."
+    learn = make(num_train_epochs=500)
+    try:
+        learn.launch(2)
+        run = learn.start(until=lambda record: False)
+        while learn.state.global_step < 3: time.sleep(0.01)
+        learn.close()
+        step = learn.state.global_step
+        assert "paused after step" in run.status and learn.processes is None
+        time.sleep(0.3)
+        assert learn.state.global_step == step
+        with pytest.raises(KeyError), learn.launch(2):
+            learn.start()
+            raise KeyError("in the block")
+        step = learn.state.global_step
+        time.sleep(0.3)
+        assert learn.state.global_step == step and "paused" in run.status
+        learn.step(1)
+        assert learn.state.global_step == step + 1
+    finally: learn.close()
