@@ -263,20 +263,21 @@ def summarize(found: dict) -> dict:
     return figures
 
 
-def readme_table(figures: dict) -> str:
+def readme_table(found: dict) -> str:
     "Return the README's table: a row for each work, the rates by hand and with trainer_nb, and the others' shares."
+    figures = found["figures"]
     names = [n for n in CONTENDERS if n != "hand" and any(n in rows for rows in figures.values())]
     names.sort(key=lambda name: name != "trainer_nb")
     head = ["", "by hand, samples per second", "trainer_nb, samples per second",
             *(f"{LABELS[name]}, rate by hand = 1" for name in names)]
     rows = []
-    for work, found in figures.items():
+    for work, measured in figures.items():
         about = WORKS[work]
         title = f"{MODELS[about.model].label}, {about.precision}, {about.workers or 'no'} data workers"
-        rates = [harness.with_interval(found[name]["rate"], 1) if name in found else "" for name in ("hand", "trainer_nb")]
-        ratios = [harness.with_interval(found.get(name, {}).get("ratio"), bold=name == "trainer_nb") for name in names]
+        rates = [harness.with_interval(measured[name]["rate"], 1) if name in measured else "" for name in ("hand", "trainer_nb")]
+        ratios = [harness.with_interval(measured.get(name, {}).get("ratio"), bold=name == "trainer_nb") for name in names]
         rows.append([title, *rates, *ratios])
-    return harness.table(head, rows)
+    return f"{harness.table(head, rows)}\n\n{harness.describe(found)}"
 
 
 def tables(found: dict) -> dict:
@@ -296,7 +297,7 @@ def tables(found: dict) -> dict:
         head = ["", "data workers", "precision", "samples per second", "of hand-written"]
         made[kind] = f"{title}\n\n{harness.table(head, rows)}"
     notes = "\n".join([f"{harness.INTERVALS} {harness.describe(found)}", *harness.missing_lines(found, LABELS)])
-    return made | {"readme": readme_table(figures), "notes": notes}
+    return made | {"readme": readme_table(found), "notes": notes}
 
 
 # --- the command line ----------------------------------------------------------------------------------------------------
