@@ -64,14 +64,15 @@ def same_machine(expected): return expected["machine"] == write.machine() and pr
 def numbers(values): return torch.tensor([float.fromhex(v) for v in values], dtype=torch.float64)
 
 
-def check_close(found, expected):
+def check_close(found, expected, rtol=1e-3, atol=1e-4):
     "Numbers of another kind of CPU, or another version of torch, differ in their last bits, and the difference grows."
-    torch.testing.assert_close(numbers(found), numbers(expected), rtol=1e-3, atol=1e-4, equal_nan=True)
+    torch.testing.assert_close(numbers(found), numbers(expected), rtol=rtol, atol=atol, equal_nan=True)
 
 
 def check_weights(found, expected, exact):
     if exact: assert found["digest"] == expected["digest"]
-    for name, sums in expected["sums"].items(): check_close(found["sums"][name], sums)
+    # where a gradient is all but zero, its rounding decides in which direction Adam moves a weight
+    for name, sums in expected["sums"].items(): check_close(found["sums"][name], sums, rtol=0.05, atol=0.02)
 
 
 def resumed(case, folder):
