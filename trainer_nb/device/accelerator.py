@@ -25,7 +25,7 @@ from ..args.training_args import TrainingArguments
 from ..args.parallel import connect_processes, device_of, resolve_sharding
 from ..args.deepspeed_args import is_deepspeed_enabled, make_plugin
 from .collectives import SINGLE_PROCESS, World, check_rank_variables, remind_while_connecting
-from .collectives import world_size
+from .collectives import wait_for_gloo_threads, world_size
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_launch_environment, check_max_norm, unscale_shards
 from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine, launcher_variables
@@ -160,10 +160,11 @@ def leave_process_group_at_exit():
 
 def leave_process_group():
     "Leave the process group; after an error, without waiting for collectives that the other processes do not join."
-    if not torch.distributed.is_initialized(): return
-    # the error that ends a program
-    if getattr(sys, "last_value", None) is not None and abort_collectives(): return
-    torch.distributed.destroy_process_group()
+    if torch.distributed.is_initialized():
+        # the error that ends a program
+        if getattr(sys, "last_value", None) is not None and abort_collectives(): return
+        torch.distributed.destroy_process_group()
+    wait_for_gloo_threads()
 
 def abort_collectives() -> bool:
     """End collectives that the other processes do not join, and with them the process group; a thread may call this

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
@@ -23,7 +25,7 @@ from ..data.sampling import RankShard
 # %% auto #0
 __all__ = ['T', 'RANK_VARIABLES', 'MASTER_VARIABLES', 'MPI_VARIABLES', 'CONNECTION_REMINDER', 'MAX_MESSAGE_BYTES',
            'SINGLE_PROCESS', 'with_flags', 'GatheredMessages', 'world_size', 'is_kernel', 'check_rank_variables',
-           'remind_while_connecting', 'MainProcessFailed', 'split_into_messages', 'World']
+           'remind_while_connecting', 'MainProcessFailed', 'split_into_messages', 'World', 'wait_for_gloo_threads']
 
 # %% ../../nbs/04_device/00_collectives.ipynb #n5816676
 T = TypeVar("T")
@@ -308,3 +310,35 @@ class World:
 
 # %% ../../nbs/04_device/00_collectives.ipynb #fc0a5987
 SINGLE_PROCESS = World()
+
+# %% ../../nbs/04_device/00_collectives.ipynb #6100e003
+# seconds; a thread that waits for the interpreter's lock wakes up several times meanwhile
+_IDLE_SECONDS = 0.02
+
+def _gloo_threads() -> dict[str, tuple[str, str]]:
+    "Return the state of each of gloo's threads, and how often it has fallen asleep, by its number in the system."
+    threads = {}
+    for folder in Path("/proc/self/task").glob("*"):
+        try:
+            if not (folder/"comm").read_text().startswith("pt_gloo"): continue
+            lines = dict(line.split(":", 1) for line in (folder/"status").read_text().splitlines())
+        except OSError:
+            # the thread has ended meanwhile
+            continue
+        threads[folder.name] = lines["State"].split()[0], lines["voluntary_ctxt_switches"].strip()
+    return threads
+
+def wait_for_gloo_threads(
+    timeout: float = 5.0,  # seconds
+) -> bool:
+    "Wait until gloo's threads have released the tensors of all completed collectives; return False on timeout."
+    deadline = time.monotonic() + timeout
+    before = _gloo_threads()
+    while before:
+        # this also releases the interpreter's lock
+        time.sleep(_IDLE_SECONDS)
+        now = _gloo_threads()
+        if now == before and all(state == "S" for state, _ in now.values()): return True
+        if time.monotonic() > deadline: return False
+        before = now
+    return True
