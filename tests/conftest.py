@@ -33,6 +33,12 @@ def tree(tmp_path):
     return copy_tree(tmp_path/"trainer_nb")
 
 
+@pytest.fixture
+def on_device(monkeypatch):
+    "Tensors are treated as those of a GPU: reading one would wait."
+    monkeypatch.setattr("trainer_nb.core.columns.is_on_host", lambda value: False)
+
+
 def find_chromium():
     "The path of a Chromium, or None: the system's, or the one that `playwright install chromium` brings."
     for name in ("chromium", "chromium-browser", "google-chrome"):

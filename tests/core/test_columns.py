@@ -16,7 +16,7 @@ def filled(n, loss=float, norm=lambda i: None, start=1):
 
 
 @pytest.mark.parametrize("n", [1, PACK_SIZE - 1, PACK_SIZE, PACK_SIZE + 1, 3 * PACK_SIZE + 7])
-def test_peek_sees_a_value_wherever_it_is(n):
+def test_peek_sees_a_value_wherever_it_is(n, on_device):
     rows = filled(n, lambda i: torch.tensor(float(i)), lambda i: [None, math.nan, torch.tensor(-1.0 * i)][i % 3])
     for row in {0, n // 2, n - 1}:
         seen = rows.peek("loss", row)
@@ -41,7 +41,7 @@ def test_find_with_two_devices():
 
 def test_rows_without_tensors_are_whole_at_once():
     rows = filled(10)
-    assert rows.whole() == 10 and rows.fetched == 0 and not rows.pending and rows.peek("loss", 9) == 10.0
+    assert rows.whole() == rows.fetched == 10 and not rows.pending and rows.peek("loss", 9) == 10.0
 
 
 def test_lists_and_back():

@@ -33,7 +33,7 @@ def same(a, b):
 
 # ---- in memory
 
-def test_a_row_takes_less_than_100_bytes_also_before_it_is_fetched():
+def test_a_row_takes_less_than_100_bytes_also_before_it_is_fetched(on_device):
     one = torch.tensor(1.5)
     tracemalloc.start()
     h = History()
@@ -59,7 +59,7 @@ def test_append_takes_constant_time():
     assert min(first, last) / 20_000 < 20e-6   # 1 us on a quiet machine
 
 
-def test_nothing_is_fetched_until_asked_and_then_once():
+def test_nothing_is_fetched_until_asked_and_then_once(on_device):
     h = History()
     with Transfers() as t:
         for i in range(1, 1001): h.append(i, i / 10, torch.tensor(1e-3), 32, i * 0.02, torch.tensor(1.0 / i), torch.tensor(2.0))
@@ -74,7 +74,18 @@ def test_nothing_is_fetched_until_asked_and_then_once():
     assert h[9].loss == pytest.approx(0.1) and h[9].learning_rate == pytest.approx(1e-3)
 
 
-def test_reading_old_rows_does_not_fetch_new_ones():
+def test_numbers_on_the_host_are_stored_at_once():
+    "A row of CPU tensors is complete: nothing is kept for a transfer, and reading a record transfers nothing."
+    h = History()
+    for i in range(1, 101): h.append(i, i / 10, torch.tensor(1e-3), 32, i * 0.02, torch.tensor([1.0 / i]), torch.tensor(2.0, dtype=torch.bfloat16))
+    assert not h.pending and h.rows.fetched == h.rows.whole() == 100
+    with Transfers() as t: found = h[99].loss, h[99].grad_norm
+    assert t.seen == [] and found == (torch.tensor(1.0 / 100).item(), 2.0)
+    with pytest.raises(ValueError, match="loss.mean"): h.append(101, 10.1, 1e-3, 32, 2.02, torch.ones(2))
+    assert len(h) == 100
+
+
+def test_reading_old_rows_does_not_fetch_new_ones(on_device):
     h = fill(History(), 5)
     h.fetch()
     h.append(6, 0.6, 1e-3, 32, 0.2, torch.tensor(1.0))
@@ -82,7 +93,7 @@ def test_reading_old_rows_does_not_fetch_new_ones():
     assert h[-1].loss == 1.0 and not h.pending
 
 
-def test_a_failing_device_loses_nothing(monkeypatch):
+def test_a_failing_device_loses_nothing(monkeypatch, on_device):
     h = fill(History(), 100, loss=lambda i: torch.tensor(float(i)))
     def broken(self): raise RuntimeError("CUDA error: device-side assert")
     with monkeypatch.context() as m:
@@ -93,7 +104,7 @@ def test_a_failing_device_loses_nothing(monkeypatch):
     assert h.column("loss").tolist() == [float(i) for i in range(1, 102)]
 
 
-def test_a_failing_pack_does_not_stop_appending(monkeypatch):
+def test_a_failing_pack_does_not_stop_appending(monkeypatch, on_device):
     h = History()
     def broken(*a, **k): raise RuntimeError("out of memory")
     with monkeypatch.context() as m:
@@ -470,7 +481,7 @@ def test_a_slow_disk_does_not_hold_up_the_loop(tmp_path, monkeypatch):
     same(read_history(tmp_path), h)
 
 
-def test_a_broken_device_still_closes_the_log(tmp_path, monkeypatch):
+def test_a_broken_device_still_closes_the_log(tmp_path, monkeypatch, on_device):
     h = History(); h.open_log(tmp_path)
     fill(h, 10)
     h.fetch()

@@ -186,7 +186,7 @@ def test_generators_are_the_users_during_a_debug_step():
     assert differences(like.snapshot(), learn.snapshot()) == []
 
 
-def test_rows_stay_on_the_device_in_a_for_loop(tmp_path):
+def test_rows_stay_on_the_device_in_a_for_loop(tmp_path, on_device):
     "Each step of steps() is a verb of its own; with a log, too, nothing is fetched until the loop is left."
     learn = make(output_dir=str(tmp_path), logging_steps=100)
     for record in learn.steps():

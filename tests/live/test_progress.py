@@ -357,7 +357,7 @@ def test_a_device_is_never_asked():
 
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 128, 200])
-def test_a_loss_on_the_cpu_is_known_at_once_and_nothing_is_fetched(n):
+def test_a_loss_on_the_cpu_is_known_at_once_and_nothing_is_fetched(n, on_device):
     h = History()
     for i in range(1, n + 1): h.append(i, 0.1, torch.tensor(0.5), 32, 0.0, torch.tensor(1.0 / i), torch.tensor(9.0))
     assert LossPeek().read(h) == pytest.approx(1 / n) and h.rows.fetched == 0

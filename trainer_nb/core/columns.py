@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['COLUMN_TYPES', 'COLUMN_NAMES', 'DEFERRED', 'T', 'PACK_SIZE', 'Scalar', 'MAX_READINGS', 'GrowableColumns',
-           'DeferredScalar', 'resolve_deferred', 'as_scalar', 'DeferredScalars', 'to_host', 'split_deferred',
-           'RowStore', 'fill_values', 'throughput', 'get_column', 'kept_losses', 'mean_loss', 'mean_or_nan',
-           'mark_abandoned', 'last_row_of_step', 'copy_rows', 'columns_to_lists', 'append_rows', 'Readings']
+           'DeferredScalar', 'resolve_deferred', 'as_scalar', 'DeferredScalars', 'to_host', 'is_on_host',
+           'split_deferred', 'RowStore', 'fill_values', 'throughput', 'get_column', 'kept_losses', 'mean_loss',
+           'mean_or_nan', 'mark_abandoned', 'last_row_of_step', 'copy_rows', 'columns_to_lists', 'append_rows',
+           'Readings']
 
 # %% ../../nbs/01_core/04_columns.ipynb #8064edf7
 # type codes of `array`
@@ -203,6 +204,10 @@ def to_host(
 # a number, a tensor with one element, a number that is being reduced, or None if unknown
 Scalar = SupportsFloat | torch.Tensor | DeferredScalar | None
 
+def is_on_host(value: torch.Tensor) -> bool:
+    "Return whether a tensor can be read without waiting for a device or for other processes."
+    return value.is_cpu and type(value) is torch.Tensor
+
 def split_deferred(
     values: tuple[Scalar, Scalar, Scalar],  # of the columns in `DEFERRED`
 ) -> tuple[list[float], list[tuple[int, torch.Tensor | DeferredScalar]], int]:
@@ -216,7 +221,11 @@ def split_deferred(
         elif value is None:
             unknown |= 1 << column
         elif isinstance(value, torch.Tensor):
-            deferred.append((column, as_scalar(value, column)))
+            value = as_scalar(value, column)
+            if is_on_host(value):
+                numbers[column] = value.item()
+            else:
+                deferred.append((column, value))
         elif isinstance(value, DeferredScalar):
             deferred.append((column, value))
         else:
@@ -256,6 +265,8 @@ class RowStore:
             row = self.columns.append(step, epoch, numbers[0], numbers[2], numbers[1], samples, seconds, unknown)
             for column, value in deferred:
                 self.pending.add(3 * row + column, value)
+            if not self.pending:
+                self.fetched = row + 1
         if row % PACK_SIZE == PACK_SIZE - 1:
             self.pack()
         return row

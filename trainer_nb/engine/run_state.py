@@ -409,10 +409,11 @@ def count_flops(
 
 def store_flops(run: RunState) -> None:
     "Add the operations since the last call, of all processes, to state.total_flos."
-    flops = torch.tensor(run.flops, dtype=torch.float64)
+    flops = run.flops
     if run.device is not None and not run.device.world.is_single_process:
-        flops = run.device.world.all_reduce_sum(flops.to(run.device.device))
-    run.state.total_flos += flops.item()
+        own = torch.tensor(flops, dtype=torch.float64).to(run.device.device)
+        flops = run.device.world.all_reduce_sum(own).item()
+    run.state.total_flos += flops
     run.flops = 0.0
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #1f4a8ea9
@@ -517,8 +518,11 @@ def mean_loss_to_log(
 ) -> float:
     "Return the mean loss to log; warn if some losses are left out."
     losses = _fetch_losses(run, start)
+    mean = mean_or_nan(losses)
+    if math.isfinite(mean) or not run.args.logging_nan_inf_filter: return mean
     wrong = len(losses) - int(np.isfinite(losses).sum())
-    if not wrong or not run.args.logging_nan_inf_filter: return mean_or_nan(losses)
+    # finite losses whose sum is too large, or none
+    if not wrong: return mean
     warn(
         f"{wrong} of the {len(losses)} losses up to step {run.state.global_step} that are logged now are not finite and"
         " left out of the mean; learn.history has them. With logging_nan_inf_filter=False the mean shows them."
