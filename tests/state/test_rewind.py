@@ -133,6 +133,21 @@ def test_named_snapshots_are_places_to_begin():
     assert "four" in repr(learn.snapshots) and "<table" in learn.snapshots._repr_html_() and repr(hard_learner().snapshots) == "no snapshots"
 
 
+def test_a_snapshot_that_was_dropped_is_not_said_to_have_never_been_taken(monkeypatch):
+    "The message names the first snapshot that is kept, and what lets them reach back further."
+    monkeypatch.setattr("trainer_nb.state.rewind_buffer.MAX_SNAPSHOTS", 4)
+    monkeypatch.setattr("trainer_nb.state.rewind.MAX_SNAPSHOTS", 4)
+    learn = hard_learner(rewind_every=2, **LONG)
+    learn.step(2); learn.set(learning_rate=0.001); learn.step(10)
+    with pytest.raises(ValueError, match="set at step 2 lies in between, and the snapshots that are kept begin at step [4-9]; learn.snapshot.name. keeps one for good,"
+                                         " and a larger rewind_every lets the last 4 reach back further"): learn.rewind(9)
+    assert learn.rewind(3).step == 9
+    size = snapshot_nbytes(learn.run_state)
+    learn = hard_learner(rewind_every=2, rewind_memory=2.5 * size / 1e9, **LONG)
+    learn.step(2); learn.set(learning_rate=0.001); learn.step(10)
+    with pytest.raises(ValueError, match="begin at step [6-9]+; .*, and more rewind_memory keeps more of them"): learn.rewind(9)
+
+
 def test_memory_is_bounded_and_used_again():
     learn = hard_learner(rewind_every=1, **LONG)
     learn.step()

@@ -23,12 +23,13 @@ from ..engine.snapshot import check_data_length, restore_whole
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import report_lost
 from .async_save import get_saver
-from .rewind_buffer import ACTS, LASTING_ACTS, get_rewind_buffer, has_acts_after, snapshot_nbytes
+from .rewind_buffer import ACTS, LASTING_ACTS, MAX_SNAPSHOTS, get_rewind_buffer, has_acts_after
+from .rewind_buffer import snapshot_nbytes
 
 # %% auto #0
-__all__ = ['find_base_snapshot', 'RewindReport', 'rewind', 'require_base_snapshot', 'values_by_step', 'losses_by_step',
-           'differing_steps', 'too_large', 'first_step', 'restore_after', 'since_first', 'announce_replay',
-           'restore_own_past']
+__all__ = ['find_base_snapshot', 'RewindReport', 'rewind', 'require_base_snapshot', 'describe_first_kept', 'values_by_step',
+           'losses_by_step', 'differing_steps', 'too_large', 'first_step', 'restore_after', 'since_first',
+           'announce_replay', 'restore_own_past']
 
 # %% ../../nbs/07_state/13_rewind.ipynb #5d63de90
 def find_base_snapshot(learner: TrainerBase, step: int) -> Snapshot | None:
@@ -151,13 +152,22 @@ def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
             " learn.snapshots has those with a name"
         )
     elif (act := since_first(learner.run_state, target)) is not None:
-        why = (
-            f"{act['kind']} at step {act['step']} lies in between, and no snapshot was taken after it,"
-            " since by default snapshots take at most half a percent of the time; rewind_every=n takes one every n steps"
-        )
+        why = f"{act['kind']} at step {act['step']} lies in between, and {describe_first_kept(learner.run_state)}"
     else:
-        why = f"the snapshots that are kept begin at step {ring.kept[0].step}; more rewind_memory keeps more of them"
+        why = describe_first_kept(learner.run_state)
     raise ValueError(f"rewind({n}) cannot go back to step {target}: {why}.")
+
+def describe_first_kept(run: RunState) -> str:
+    "Describe where the snapshots that are kept begin, and how to keep earlier ones."
+    ring = get_rewind_buffer(run)
+    if not ring.kept:
+        return (
+            "no snapshot was taken after it, since by default snapshots take at most half a percent of the time;"
+            " rewind_every=n takes one every n steps"
+        )
+    begin = f"the snapshots that are kept begin at step {ring.kept[0].step}; learn.snapshot(name) keeps one for good"
+    if len(ring.kept) < MAX_SNAPSHOTS: return f"{begin}, and more rewind_memory keeps more of them"
+    return f"{begin}, and a larger rewind_every lets the last {MAX_SNAPSHOTS} reach back further"
 
 def values_by_step(history: History, column: str, after: int = 0, until: float = math.inf) -> dict:
     "Return the values of a column for the steps in (after, until], by step, without abandoned rows."
