@@ -13,6 +13,7 @@ import logging
 import math
 import sys
 import weakref
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,19 +26,21 @@ import torch
 
 from .errors import check_attribute, checked, is_misspelling, missing_attribute_error, of_package, warn
 from .interrupts import InterruptGuard
+from .seeding import SEED_CALLBACK, mix_seed, seed_all
 
 # %% auto #0
 __all__ = ['STATE_HINTS', 'PROCESS_STATE_FIELDS', 'COMPUTED_STATE_FIELDS', 'EVENTS', 'LOGGER', 'EventArgs', 'TrainerState',
            'ExportableState', 'exported_state', 'TrainerControl', 'warn_extended_request', 'TrainerCallback',
            'overrides_event', 'matches_callback', 'TrainerHandlerCompat', 'check_overridden_methods', 'CallbackHandler',
            'format_logs', 'DefaultFlowCallback', 'LoaderHolder', 'EventRun', 'EventSource', 'event_arguments',
-           'bound_handler', 'fire_event', 'fire_event_safely', 'close_callbacks', 'EarlyStoppingCallback',
-           'check_early_stopping', 'PrinterCallback', 'set_log_level', 'LoggerCallback']
+           'bound_handler', 'event_position', 'fire_event', 'fire_event_safely', 'close_callbacks',
+           'EarlyStoppingCallback', 'check_early_stopping', 'PrinterCallback', 'set_log_level', 'LoggerCallback']
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #5c3708e0
 class EventArgs(Protocol):
     "Describe the fields of `TrainingArguments` that the callbacks of this module read."
     output_dir: str | None
+    seed: int
     per_device_train_batch_size: int
     gradient_accumulation_steps: int
     logging_strategy: str
@@ -366,6 +369,7 @@ class CallbackHandler(TrainerHandlerCompat):
     def __init__(self, callbacks: Iterable[TrainerCallback | type[TrainerCallback]] = ()):
         self.callbacks: list[TrainerCallback] = []
         self._listening: dict[str, list[TrainerCallback]] = {}   # callbacks by event that they override
+        self._seeds: dict[int, int] = {}                         # parts of seeds, by id of the callback
         for callback in callbacks:
             self.add_callback(callback)
 
@@ -384,12 +388,16 @@ class CallbackHandler(TrainerHandlerCompat):
         check_overridden_methods(callback)
         self.callbacks.append(callback)
         self.callbacks.sort(key=lambda c: getattr(c, "order", 0))
-        self._listening.clear()
+        self._changed()
 
     def replace_callbacks(self, callbacks: list[TrainerCallback]):
         "Replace all callbacks by those of another handler."
         self.callbacks = callbacks
+        self._changed()
+
+    def _changed(self):
         self._listening.clear()
+        self._seeds.clear()
 
     def find(self, callback: TrainerCallback | type) -> TrainerCallback | None:
         "Return a callback of this handler or None; a class matches its first instance."
@@ -407,7 +415,7 @@ class CallbackHandler(TrainerHandlerCompat):
             self.callbacks = [c for c in self.callbacks if c is not removed]
         elif isinstance(callback, type):
             removed = self._end_stand_in(callback)
-        self._listening.clear()
+        self._changed()
         return removed
 
     def _end_stand_in(self, kind: type) -> TrainerCallback | None:
@@ -428,6 +436,17 @@ class CallbackHandler(TrainerHandlerCompat):
             found = self._listening[event] = [c for c in self.callbacks if overrides_event(c, event)]
         return found
 
+    def _seed_of(self, callback: TrainerCallback) -> int:
+        "Return the part of a seed that tells a callback from all others: its class, and its index among those of the class."
+        found = self._seeds.get(id(callback))
+        if found is None:
+            # without the module, which has another name in a process that is started for a notebook
+            name = type(callback).__qualname__
+            alike = [c for c in self.callbacks if type(c).__qualname__ == name]
+            index = next(i for i, c in enumerate(alike) if c is callback)
+            found = self._seeds[id(callback)] = mix_seed(zlib.crc32(name.encode()), index)
+        return found
+
     def call(
         self,
         event: str,
@@ -436,6 +455,7 @@ class CallbackHandler(TrainerHandlerCompat):
         state: TrainerState,
         control: TrainerControl,
         interrupts: InterruptGuard | None = None,  # of the run; a callback may be interrupted unless it is `quick`
+        position: tuple[int, ...] | None = None,  # to seed the generators with; None: they stay as they are
         **kwargs: Any,
     ) -> TrainerControl:
         "Call an event on callbacks; return the control."
@@ -443,6 +463,9 @@ class CallbackHandler(TrainerHandlerCompat):
             callback = pending.pop(0)
             # an earlier callback may have removed it
             if not any(map(is_, self.callbacks, repeat(callback))): continue
+            # a quick callback is one of this package that draws no numbers
+            if position is not None and not getattr(callback, "quick", False):
+                seed_all(mix_seed(*position, self._seed_of(callback)))
             before = interrupts is not None and interrupts.abortable
             if interrupts is not None:
                 interrupts.abortable = not getattr(callback, "quick", False)
@@ -557,6 +580,24 @@ def bound_handler(learner: EventSource) -> CallbackHandler:
     return handler
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #70d6ec2c
+# The events after which generators are seeded before they are used. An optimizer may draw numbers for stochastic rounding:
+# so the events between the forward pass and the end of the update leave the generators as they are.
+_SEEDED_EVENTS = {
+    event: number
+    for number, event in enumerate(EVENTS)
+    if event in (
+        "on_train_begin", "on_epoch_begin", "on_step_begin", "on_step_end", "on_epoch_end", "on_log", "on_evaluate",
+        "on_save", "on_train_end",
+    )
+}
+
+def event_position(run: EventRun, event: str) -> tuple[int, ...] | None:
+    "Return the position with which the generators are seeded for an event; None if they stay as they are."
+    number = _SEEDED_EVENTS.get(event)
+    # the generators belong to the cell that calls a method between two steps
+    if number is None or run.is_manual: return None
+    return run.args.seed, SEED_CALLBACK, run.state.global_step, number
+
 def fire_event(
     learner: EventSource,
     event: str,
@@ -570,8 +611,9 @@ def fire_event(
         if not pending: return
         pending = list(pending)
     elif not pending: return
+    position = event_position(run, event)
     run.control = run.callbacks.call(
-        event, pending, run.args, run.state, run.control, run.interrupts, **event_arguments(learner), **data
+        event, pending, run.args, run.state, run.control, run.interrupts, position, **event_arguments(learner), **data
     )
 
 def fire_event_safely(learner: EventSource, event: str, **data: Any) -> BaseException | None:

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 # %% auto #0
-__all__ = ['SEED_FORWARD', 'SEED_FETCH', 'SEED_ORDER', 'SEED_EVALUATE', 'mix_seed', 'seed_all', 'generator_states',
-           'set_generator_states', 'preserve_generators', 'making_batch', 'make_batches_only', 'is_making_batch',
-           'set_seed', 'enable_determinism']
+__all__ = ['SEED_FORWARD', 'SEED_FETCH', 'SEED_ORDER', 'SEED_EVALUATE', 'SEED_CALLBACK', 'SEED_PREPARE', 'mix_seed', 'seed_all',
+           'generator_states', 'set_generator_states', 'preserve_generators', 'seeded_generators', 'making_batch',
+           'make_batches_only', 'is_making_batch', 'set_seed', 'enable_determinism']
 
 # %% ../../nbs/01_core/01_seeding.ipynb #47468ef2
 _MASK = (1 << 64) - 1
@@ -37,7 +37,7 @@ def mix_seed(
     return h
 
 # %% ../../nbs/01_core/01_seeding.ipynb #1fa89456
-SEED_FORWARD, SEED_FETCH, SEED_ORDER, SEED_EVALUATE = range(1, 5)
+SEED_FORWARD, SEED_FETCH, SEED_ORDER, SEED_EVALUATE, SEED_CALLBACK, SEED_PREPARE = range(1, 7)
 
 # %% ../../nbs/01_core/01_seeding.ipynb #94bdc0b2
 # generator used by random.random()
@@ -82,6 +82,15 @@ def preserve_generators() -> Iterator[None]:
         yield
     finally:
         set_generator_states(before)
+
+@contextmanager
+def seeded_generators(
+    *position: int,  # as of mix_seed
+) -> Iterator[None]:
+    "Seed the generators of torch, numpy and Python inside the block; restore their states when it ends."
+    with preserve_generators():
+        seed_all(mix_seed(*position))
+        yield
 
 # %% ../../nbs/01_core/01_seeding.ipynb #b2f1a602
 _MAKING_BATCH: ContextVar[bool] = ContextVar("trainer_nb_making_batch", default=False)

@@ -18,7 +18,8 @@ from ..args.training_args import TrainingArguments
 from ..core.callbacks import fire_event
 from ..core.errors import free_after_failure, suggest_names, warn
 from ..core.memory import free_host_memory, measure_memory
-from ..core.seeding import SEED_EVALUATE, generator_states, mix_seed, seed_all, set_generator_states
+from ..core.seeding import SEED_EVALUATE, SEED_PREPARE, generator_states, mix_seed, seed_all, seeded_generators
+from ..core.seeding import set_generator_states
 from ..data.collate import map_tensors
 from ..data.loader import ResumableLoader
 from ..data.sampling import UNSHARDED, Cursor, RankShard
@@ -434,7 +435,9 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
         metrics = found.rounds.result
     elif compute is not None and not found.per_batch_metrics and predictions is not None and labels is not None:
         losses = found.losses.joined() if "loss" in wanted else None
-        with annotate_errors("compute_metrics", predictions, labels):
+        # a metric may draw numbers, for a confidence interval for example
+        seeded = seeded_generators(found.args.seed, SEED_EVALUATE)
+        with annotate_errors("compute_metrics", predictions, labels), seeded:
             metrics = compute(EvalPrediction(predictions, labels, found.inputs.joined(), losses))
     if not isinstance(metrics, Mapping):
         raise TypeError(
@@ -488,7 +491,8 @@ def eval_dataloader(learner: TrainerBase, eval_dataset):
             f"{type(learner).__name__}.get_eval_dataloader takes no data set; give it the parameter eval_dataset=None"
             " to evaluate on another one."
         )
-    return learner.get_eval_dataloader(*given)
+    # an override may draw numbers, to select samples for example: the same in each evaluation, and in each process
+    with seeded_generators(learner.args.seed, SEED_PREPARE): return learner.get_eval_dataloader(*given)
 
 def evaluate_dataset(learner: TrainerBase, eval_dataset, ignore_keys: list[str] | None, prefix) -> dict:
     "Return the metrics of one data set, with the epoch."
@@ -534,9 +538,11 @@ def check_is_dataset(dataset) -> None:
 
 def predict_dataset(learner: TrainerBase, test_dataset, ignore_keys: list[str] | None, prefix) -> PredictionOutput:
     "Return predictions, labels and metrics of one data set."
+    with seeded_generators(learner.args.seed, SEED_PREPARE):
+        loader = learner.get_test_dataloader(test_dataset)
     out = timed_evaluation_loop(
         learner,
-        learner.get_test_dataloader(test_dataset),
+        loader,
         "Prediction",
         ignore_keys=ignore_keys,
         metric_key_prefix=prefix,

@@ -18,7 +18,7 @@ import torch
 from ..args.parallel import dispatches_batches
 from ..core.errors import warn
 from ..core.memory import peak_memory
-from ..core.seeding import enable_determinism
+from ..core.seeding import SEED_PREPARE, enable_determinism, seeded_generators
 from ..data.loader import ResumableLoader
 from ..device.accelerator import Device
 from ..device.deepspeed import DeepSpeedModel
@@ -208,7 +208,9 @@ def prepare_data(learner: TrainerBase):
         drop_loader(run)
         record_act(run, "data_collator")
     if run.loader is not None: return
-    loader = learner.get_train_dataloader()
+    # a method of the user may draw numbers, to split the data for example
+    with seeded_generators(run.args.seed, SEED_PREPARE):
+        loader = learner.get_train_dataloader()
     if not hasattr(loader, "__iter__"):
         raise TypeError(f"get_train_dataloader returned {type(loader).__name__}; it has to return a DataLoader, "
                         "or something else that gives batches when it is iterated.")
@@ -302,7 +304,8 @@ def create_engine_optimizer(learner: TrainerBase):
     before = run.optimizer
     try:
         run.optimizer = optimizer
-        run.optimizer = call_create_optimizer(learner)
+        with seeded_generators(run.args.seed, SEED_PREPARE):
+            run.optimizer = call_create_optimizer(learner)
         check_engine_optimizer(run.optimizer)
         drop_empty_groups(run.optimizer, scheduler)
         check_optimizer(run, (optimizer, scheduler))
@@ -378,7 +381,8 @@ def create_optimizer_and_schedule(learner: TrainerBase):
     try:
         run.optimizer = run.optimizer or optimizer
         run.lr_scheduler = run.lr_scheduler or scheduler
-        learner.create_optimizer_and_scheduler(run.state.max_steps)
+        with seeded_generators(run.args.seed, SEED_PREPARE):
+            learner.create_optimizer_and_scheduler(run.state.max_steps)
         if run.device.engine is None:
             check_optimizer(run, (optimizer, scheduler))
         if run.device.scaler is not None and not getattr(run.optimizer, "_step_supports_amp_scaling", False):
