@@ -16,9 +16,10 @@ import numpy as np
 import torch
 
 # %% auto #0
-__all__ = ['SEED_FORWARD', 'SEED_FETCH', 'SEED_ORDER', 'SEED_EVALUATE', 'SEED_CALLBACK', 'SEED_PREPARE', 'mix_seed', 'seed_all',
-           'generator_states', 'set_generator_states', 'preserve_generators', 'seeded_generators', 'making_batch',
-           'make_batches_only', 'is_making_batch', 'set_seed', 'enable_determinism']
+__all__ = ['SEED_FORWARD', 'SEED_FETCH', 'SEED_ORDER', 'SEED_EVALUATE', 'SEED_CALLBACK', 'SEED_PREPARE', 'SEED_UPDATE',
+           'mix_seed', 'seed_all', 'generator_states', 'set_generator_states', 'preserve_generators',
+           'seeded_generators', 'making_batch', 'make_batches_only', 'is_making_batch', 'set_seed',
+           'enable_determinism']
 
 # %% ../../nbs/01_core/01_seeding.ipynb #47468ef2
 _MASK = (1 << 64) - 1
@@ -37,7 +38,7 @@ def mix_seed(
     return h
 
 # %% ../../nbs/01_core/01_seeding.ipynb #1fa89456
-SEED_FORWARD, SEED_FETCH, SEED_ORDER, SEED_EVALUATE, SEED_CALLBACK, SEED_PREPARE = range(1, 7)
+SEED_FORWARD, SEED_FETCH, SEED_ORDER, SEED_EVALUATE, SEED_CALLBACK, SEED_PREPARE, SEED_UPDATE = range(1, 8)
 
 # %% ../../nbs/01_core/01_seeding.ipynb #94bdc0b2
 # generator used by random.random()

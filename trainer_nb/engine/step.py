@@ -16,7 +16,7 @@ import torch
 from ..args.parallel import syncs_each_batch
 from ..core.callbacks import TrainerControl, fire_event, fire_event_safely
 from ..core.errors import warn
-from ..core.seeding import SEED_FORWARD, mix_seed, seed_all
+from ..core.seeding import SEED_FORWARD, SEED_UPDATE, mix_seed, seed_all
 from ..data.collate import map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
 from ..device.collectives import World, with_flags
@@ -37,7 +37,7 @@ from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import is_metric_driven
 
 # %% auto #0
-__all__ = ['StepResult', 'Step', 'check_step_loss', 'sync_processes', 'average_gradients', 'should_sync_gradients',
+__all__ = ['StepResult', 'Step', 'check_step_loss', 'sync_processes', 'seed_update', 'average_gradients', 'should_sync_gradients',
            'with_accepted_arguments', 'count_step_items', 'get_offered_batches', 'finalize_gradients',
            'clip_sharded_gradients', 'clip_gradients', 'is_below', 'clip_dense_gradients', 'sparse_rows_param',
            'commit_step', 'optimizer_step', 'await_copies', 'current_rate', 'complete_step', 'rollback_step',
@@ -182,6 +182,7 @@ class Step:
             self.loss = sync_processes(self.run, self.loss)
             if self.tokens is not None and self.run.device.message is not None:
                 self.tokens = self.run.device.message.total_count()
+            seed_update(self.run)
         # DeepSpeed's engine returns the norm after the update
         self.norm, self.loss = finalize_gradients(self.learner, self.loss)
 
@@ -229,6 +230,13 @@ def sync_processes(
     if run.args.ddp_broadcast_buffers is not False:
         world.broadcast_tensors(run.backups.adaptive.shared_buffers(world))
     return mean
+
+def seed_update(run: RunState) -> None:
+    """Seed the generators for the numbers that an optimizer or a callback draws in the update: the same in all processes
+    that hold the same weights, which would differ otherwise."""
+    world = run.device.world
+    shard = world.rank % world.num_shards if run.device.divides_state else 0
+    seed_all(mix_seed(run.args.seed, SEED_UPDATE, run.state.global_step, shard))
 
 def average_gradients(
     params: Sequence[torch.nn.Parameter],  # whose gradients the strategy does not average
