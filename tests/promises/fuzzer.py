@@ -30,6 +30,7 @@ FEATURES = frozenset({
     "module_state",        # a generator and a counter in a module
     "data_state",          # a generator and a counter in a data set
     "callback_state",      # state of callbacks before the commit, and without a state_dict
+    "callback_draws",      # callbacks that draw random numbers
     "learner_state",       # attributes of a subclass
     "optimizer_state",     # optimizers whose state_dict adds something
     "acts_on_pending",     # evaluate() and log() by hand while tasks of the run are pending
@@ -68,6 +69,7 @@ def choose_callbacks(rng, features):
     "Names of callbacks."
     names = ["counter", "averaged_with_state", "rates", "wishes", "stops"]
     if "callback_state" in features: names += ["plain_counter", "early_counter", "averaged"]
+    if "callback_draws" in features: names += ["draws"]
     chosen = rng.sample(names, rng.choice([0, 1, 1, 2, 3]))
     return [n for n in chosen if n != "averaged" or "averaged_with_state" not in chosen]
 

@@ -1,5 +1,5 @@
 "Models, optimizers, schedules, data and callbacks of the fuzzer's random runs, with places where a run can fail."
-import collections, multiprocessing, random, signal, sys, warnings
+import collections, dis, linecache, multiprocessing, random, signal, sys, warnings
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -58,6 +58,15 @@ def press(times: int):
 PACKAGE = str(Path(trainer_nb.__file__).parent)
 
 
+def cannot_be_struck(frame):
+    """Tell whether the next instruction of a frame is one before which Python handles no signal: a trace function is called there, too, and an error
+    that it raises is outside of the block that the instruction belongs to."""
+    operation = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    # `try:`, and the two ways out of a `with` block
+    if operation in ("NOP", "PUSH_EXC_INFO"): return True
+    return operation == "LOAD_CONST" and linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
+
+
 @contextmanager
 def pressing_at_line(*lines: int):
     "Press the interrupt button when so many lines of the package have been executed; several numbers press several times."
@@ -66,7 +75,7 @@ def pressing_at_line(*lines: int):
         nonlocal done
         if event == "line":
             done += 1
-            if left and done >= left[0]:
+            if left and done >= left[0] and not cannot_be_struck(frame):
                 left.pop(0)
                 press(1)
         return in_package
@@ -518,6 +527,17 @@ for _event in ("on_step_begin", "on_substep_end", "on_pre_optimizer_step"):
     setattr(EarlyCounter, _event, lambda self, args, state, control, _event=_event, **kwargs: self.count(_event))
 
 
+class Draws(TrainerCallback):
+    "Draws random numbers at each event of the loop, and keeps a mean of them."
+    def __init__(self): self.mean = 0.0
+    def draw(self): self.mean = 0.5 * self.mean + torch.rand(()).item() + np.random.rand() + random.random()
+    def state_dict(self): return {"mean": self.mean}
+    def load_state_dict(self, state): self.mean = state["mean"]
+
+
+for _event in (*COUNTED, "on_step_begin"): setattr(Draws, _event, lambda self, args, state, control, **kwargs: self.draw())
+
+
 class Averaged(TrainerCallback):
     "An exponential moving average of the weights, created when training begins."
     def on_train_begin(self, args, state, control, model=None, **kwargs):
@@ -555,7 +575,7 @@ class Stops(TrainerCallback):
 
 
 CALLBACKS = {"counter": Counter, "plain_counter": PlainCounter, "early_counter": EarlyCounter, "averaged": Averaged,
-             "averaged_with_state": AveragedWithState, "rates": Rates, "wishes": Wishes, "stops": Stops}
+             "averaged_with_state": AveragedWithState, "rates": Rates, "wishes": Wishes, "stops": Stops, "draws": Draws}
 
 
 # --- a learner of a case -----------------------------------------------------------------------------------------------
