@@ -539,10 +539,8 @@ class MapSource(BatchSource):
 
     def _fetch(self, request: BatchRequest):
         rows = stack_rows(self.dataset.dataset, request.indices) if self._stacks else None
-        if rows is None: return batch_of(self.dataset, self.collate, request)
-        # the generators' states do not depend on how a batch was fetched
-        seed_all(request.seed)
-        return rows
+        # stacking draws no numbers, and whatever does is seeded before: no generator has to be
+        return batch_of(self.dataset, self.collate, request) if rows is None else rows
 
     def _load_with_workers(self, asked: Iterable[RequestedBatch]):
         # for each request: True if it belongs to this process, samples, weight
