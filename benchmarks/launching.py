@@ -3,7 +3,7 @@
     python benchmarks/launching.py                     # about half an hour, on two cores
     python benchmarks/launching.py --quick             # a rough look
     python benchmarks/launching.py --parts start       # or: steps, home
-    python benchmarks/launching.py --sizes 1 30 300    # models to bring home; 300 million parameters need 30 GB of memory
+    python benchmarks/launching.py --sizes 1 30 300    # models to bring home; 300 million parameters need 18 GB of memory
     python benchmarks/launching.py --parts steps --fresh 8 --works tiny   # processes started anew so many times
     python benchmarks/launching.py --parts steps --works "tiny, deepspeed" "ten milliseconds, deepspeed"
 

@@ -677,6 +677,13 @@ class Device:
         if self._strategy is not None:
             self._strategy.reshard()
 
+    def release_averaging(self) -> bool:
+        """Release the memory in which gradients are averaged, which has the size of the gradients; return whether the
+        model has to be prepared again before it is trained."""
+        if not isinstance(self._strategy, ReplicatedModel) or self.world.is_single_process: return False
+        self._strategy.release()
+        return True
+
     def discard_step(self, wrapped: torch.nn.Module | None) -> torch.nn.Module | None:
         "Discard a failed step; return the wrapped model, or None if the model has to be prepared again."
         return wrapped if self._strategy is None or self._strategy.discard_step() else None

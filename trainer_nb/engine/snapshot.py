@@ -68,11 +68,12 @@ def capture_snapshot(
     kept=tuple(FIELD_KEEPERS),  # as in restore_fields
     folder: str | Path | None = None,  # for a temporary file instead of memory; raises OSError if it cannot be written
     beside: bool = False,  # whether training continues: a GPU may copy asynchronously until the next update
+    by_reference: bool = False,  # use large tensors on the host as they are: valid until the next step
 ) -> Snapshot:
     "Return the run as a value. Call it between two steps."
     if run.earlier_copies is None:
         run.earlier_copies = EarlierCopies()
-    tensors = HostCopies(spare, ModuleWalk(run), beside, folder, run.earlier_copies)
+    tensors = HostCopies(spare, ModuleWalk(run), beside, folder, run.earlier_copies, by_reference)
     values = {
         "made_with": environment_info(run),
         "run": run.history.run_id,

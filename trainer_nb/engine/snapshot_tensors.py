@@ -21,7 +21,7 @@ from ..optim.optimizers import PLAIN_TENSORS
 
 # %% auto #0
 __all__ = ['list_merged_adapters', 'is_shared', 'mark_shared', 'tensor_digest', 'has_same_bytes', 'FrozenWeightCache',
-           'EarlierCopies', 'Snapshot', 'allocate_host_copy', 'HostCopies']
+           'EarlierCopies', 'Snapshot', 'allocate_host_copy', 'can_be_referred_to', 'HostCopies']
 
 # %% ../../nbs/06_engine/14_snapshot_tensors.ipynb #c0e2516f
 def list_merged_adapters(
@@ -219,6 +219,14 @@ def allocate_host_copy(
     return torch.frombuffer(pages, dtype=t.dtype).view(t.shape)
 
 # %% ../../nbs/06_engine/14_snapshot_tensors.ipynb #a9824653
+# bytes from which a tensor is worth a reference instead of a copy
+_LEAST_REFERENCE_BYTES = 1 << 17
+
+def can_be_referred_to(t: torch.Tensor) -> bool:
+    "Return whether a snapshot by reference uses a tensor itself: a large one, on the host."
+    # a small one may be a part of a large memory, with which it would be pickled
+    return t.is_cpu and not t.is_quantized and t.nbytes >= _LEAST_REFERENCE_BYTES
+
 class HostCopies(dict):
     "Copy tensors to the host, by name; reuse spare memory."
     def __init__(
@@ -228,8 +236,10 @@ class HostCopies(dict):
         among_steps: bool = False,  # as in allocate_host_copy
         folder: str | Path | None = None,  # for a file with the larger tensors
         earlier: EarlierCopies | None = None,  # the run's, to share tensors that have not changed
+        by_reference: bool = False,  # use large tensors on the host as they are, without a copy
     ):
         self.spare = dict(spare)
+        self.by_reference = by_reference
         self.earlier = earlier
         self.walk = walk
         self.among_steps = among_steps
@@ -260,6 +270,9 @@ class HostCopies(dict):
         unchanged = earlier.find(name, t) if earlier is not None else None
         if unchanged is not None:
             self[name] = unchanged
+            return
+        if self.by_reference and can_be_referred_to(t):
+            self[name] = t.detach()
             return
         if self.folder is not None and t.nbytes >= SMALLEST:
             # keeps the order of the names

@@ -468,8 +468,7 @@ def restore_here(learner: TrainerBase, snapshot: Snapshot) -> None:
     what begins a run and an epoch on them first."""
     run = learner.run_state
     restore_snapshot(run, snapshot)
-    if run.begun and not run.callbacks_begun:
-        begin_callbacks(learner)
+    if run.begun and not run.callbacks_begun and begin_callbacks(learner):
         run.lost = {}
         restore_snapshot(run, snapshot)
     run.callbacks_begun = run.callbacks_begun or run.begun
@@ -486,8 +485,9 @@ def restore_all(learner: TrainerBase, snapshot: Snapshot) -> None:
             undo_restore(run, before, run.corrupted)
         raise
 
-def begin_callbacks(learner: TrainerBase) -> None:
-    "Call `on_train_begin`, and `on_epoch_begin` in an open epoch, on the callbacks that had been called before."
+def begin_callbacks(learner: TrainerBase) -> bool:
+    """Call `on_train_begin`, and `on_epoch_begin` in an open epoch, on the callbacks that had been called before;
+    return whether there are any."""
     run = learner.run_state
     # None: no callback had been called
     waiting: dict[str, list[TrainerCallback] | None] = {t.name: t.pending_callbacks for t in run.due if t.kind == "event"}
@@ -497,9 +497,11 @@ def begin_callbacks(learner: TrainerBase) -> None:
         left = waiting.get(event, [])
         called = [] if left is None else [c for c in run.callbacks.listeners(event) if not any(c is o for o in left)]
         run.due.append(Task("event", event, pending_callbacks=called))
+    is_any_called = any(task.pending_callbacks for task in run.due)
     try:
         with preserve_generators(), run.device.activated():
             run_pending(learner)
     finally:
         run.due = pending
         run.deferred_changes = []
+    return is_any_called

@@ -34,8 +34,8 @@ from ..state.restore import Snapshots
 
 # %% auto #0
 __all__ = ['NOT_COPIED', 'TORCH_SETTINGS', 'apply_torch_settings', 'attribute_key', 'learner_parts', 'history_lines',
-           'make_learner', 'history_from_lines', 'RunTransfer', 'release_local_run', 'restore_local_run',
-           'keep_unloaded', 'take_unloaded']
+           'make_learner', 'history_from_lines', 'RunTransfer', 'capture_id', 'FinalState', 'release_local_run',
+           'restore_local_run', 'keep_unloaded', 'take_unloaded']
 
 # %% ../../nbs/11_launch/12_learner_parts.ipynb #75ee0cd0
 # attributes that are created anew
@@ -141,8 +141,32 @@ def history_from_lines(lines: list[dict]) -> History:
 class RunTransfer(NamedTuple):
     "Hold a run on its way to other processes, or back."
     snapshot: Snapshot | None          # None: the run has not begun
-    initial_snapshot: Snapshot | None  # the first weights; None if they are unknown
+    # the first weights; None if they are unknown, or, on the way back, those that the kernel has
+    initial_snapshot: Snapshot | None
     corrupted: str = ""                # why the run cannot continue; empty if it can
+
+def capture_id(snapshot: Snapshot | None) -> tuple | None:
+    "Return what identifies the moment at which a snapshot was captured, for it and all its copies; None without one."
+    if snapshot is None: return None
+    values = snapshot.values
+    return values["run"], tuple(values["place"]), values["taken"]
+
+class FinalState(NamedTuple):
+    "Hold a run on its way back, without the tensors that it shares with its first weights."
+    snapshot: Snapshot
+    names: list[str]   # of all tensors, in their order
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, initial: Snapshot | None) -> FinalState:
+        "Take the tensors of a run's first weights out of its snapshot."
+        first = {} if initial is None else initial.tensors
+        tensors = {name: t for name, t in snapshot.tensors.items() if first.get(name) is not t}
+        return cls(Snapshot(tensors, snapshot.values), list(snapshot.tensors))
+
+    def completed(self, initial: Snapshot | None) -> Snapshot:
+        "Return the whole snapshot, with tensors of the first weights."
+        tensors = self.snapshot.tensors if initial is None else initial.tensors | self.snapshot.tensors
+        return Snapshot({name: tensors[name] for name in self.names}, self.snapshot.values)
 
 def release_local_run(learner: TrainerBase):
     "Release everything that the run holds on a device here."
@@ -175,7 +199,9 @@ def restore_local_run(learner: TrainerBase, transfer: RunTransfer):
     corrupted = run.corrupted
     interrupts = run.interrupts
     run.interrupts = InterruptGuard()
-    run.initial_snapshot = run.initial_snapshot or transfer.initial_snapshot
+    sent = transfer.initial_snapshot
+    if sent is not None and capture_id(sent) != capture_id(run.initial_snapshot):
+        run.initial_snapshot = sent
     # prepare() would take the present weights for the first ones
     initial_snapshot = run.initial_snapshot
     run.initial_snapshot = run.initial_snapshot or snapshot

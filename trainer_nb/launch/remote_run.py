@@ -23,15 +23,16 @@ from ..engine.overrides import TrainerBase
 from ..engine.run_state import own_run_name, record_act
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.snapshot import capture_snapshot, gather_snapshot
-from .learner_parts import RunTransfer, keep_unloaded, learner_parts, release_local_run
+from .learner_parts import RunTransfer, capture_id, keep_unloaded, learner_parts, release_local_run
 from .learner_parts import restore_local_run, take_unloaded
 from .outcomes import find_root_failure
 from .process_group import HistoryMirror, LaunchPlan, ProcessDied, ProcessGroup, ProcessTable
 from .process_group import SettingsMirror, apply_status
 from .recovery import BaseState, recover_run
 from .remote_training import run_remote_slice
-from .replica import ReplicaResult, RunStatus, final_state, make_result, pause_replica
-from .replica import pop_callback_at, prepare_replica, process_location, run_function, run_verb
+from .replica import ReplicaResult, RunStatus, final_initial_snapshot, final_state, make_result
+from .replica import pause_replica, pop_callback_at, prepare_replica, process_location
+from .replica import run_function, run_verb
 from ..state.hub import pop_token, set_token
 from ..state.restore import get_named_snapshot
 
@@ -234,6 +235,10 @@ class RemoteRun:
         if self.mirror.error is not None: raise self.mirror.error
         return {rank: outcome.result for rank, outcome in call.outcomes.items()}
 
+    def collect_one(self, learner: TrainerBase, function: Callable, *args) -> Any:
+        "Execute a function on all processes, of which at most one returns a value; return that value, or None."
+        return next((value for value in self.collect(learner, function, *args).values() if value is not None), None)
+
     def execute(self, learner: TrainerBase, function: Callable[..., ReplicaResult], *args, **kwargs) -> Any:
         """Execute a command on all processes, apply the status of the run, and return the main process's value;
         arguments as of `collect`."""
@@ -374,8 +379,11 @@ class RemoteRun:
     # ---- ending
 
     def fetch_run(self, learner: TrainerBase) -> RunTransfer:
-        "Return the state of the run from the main process."
-        return next(state for state in self.collect(learner, final_state).values() if state is not None)
+        "Return the state of the run from the main process, and its first weights unless they are here."
+        here = learner.run_state.initial_snapshot
+        initial = self.collect_one(learner, final_initial_snapshot, capture_id(here))
+        state = self.collect_one(learner, final_state)
+        return RunTransfer(state.completed(initial or here), initial)
 
     def bring_back(self, learner: TrainerBase):
         "End the processes, and continue in the kernel."

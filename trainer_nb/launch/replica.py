@@ -30,7 +30,7 @@ from ..engine.run_state import RunState
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from ..engine.tasks import restore_here
-from .learner_parts import RunTransfer, make_learner
+from .learner_parts import FinalState, RunTransfer, capture_id, make_learner
 from .stop_barrier import BoundaryGate, StopBarrier
 from .worker import Worker, own_device
 from ..live.progress import ProgressCallback
@@ -43,7 +43,8 @@ __all__ = ['FLUSH_INTERVAL', 'LogForwarder', 'RunStatus', 'capture_status', 'Dev
            'ReplicaResult', 'make_result', 'prepare_replica', 'run_until_limit', 'run_verb', 'pop_callback_at',
            'pause_replica', 'run_function', 'process_location', 'ping', 'close_gate', 'open_gate', 'confirm_flush',
            'interrupt_replica', 'count_steps', 'has_completed', 'ReplicaState', 'history_counts', 'replica_state',
-           'shard_state', 'SettledState', 'settle_device', 'abort_exchange', 'buffered_snapshot', 'final_state']
+           'shard_state', 'SettledState', 'settle_device', 'abort_exchange', 'buffered_snapshot',
+           'final_initial_snapshot', 'final_state', 'capture_final_state']
 
 # %% ../../nbs/11_launch/13_replica.ipynb #bf9cc303
 # seconds between two checks for new rows, for the log
@@ -613,9 +614,33 @@ def buffered_snapshot(replica: Replica, step: int) -> Snapshot:
     "Return the last snapshot for rewind of a step."
     return next(s for s in reversed(replica.learner.run_state.rewind_buffer.kept) if s.step == step)
 
-def final_state(replica: Replica) -> RunTransfer | None:
-    "Return the run for the kernel, from the main process; None from the others."
+def final_initial_snapshot(
+    replica: Replica,
+    known: tuple | None,  # the `capture_id` of the first weights that the kernel has; None: it has none
+) -> Snapshot | None:
+    "Return the first weights for the kernel, from the main process; None from the others, and if the kernel has them."
+    run = replica.learner.run_state
+    initial = run.initial_snapshot
+    if initial is None or capture_id(initial) == known: return None
+    if run.device is not None and run.device.divides_state:
+        initial = gather_snapshot(initial, run.device.world)
+    return initial if replica.is_reporting else None
+
+def final_state(replica: Replica) -> FinalState | None:
+    """Return the run for the kernel, which has its first weights, from the main process; None from the others.
+    Release memory beside the state."""
     replica.clear_interrupts()
+    run = replica.learner.run_state
+    try:
+        snapshot = capture_final_state(replica)
+    finally:
+        # alike on all processes, also if one of them has failed
+        if run.device is not None and run.device.release_averaging():
+            run.discard("wrapped_model")
+    return None if snapshot is None else FinalState.of(snapshot, run.initial_snapshot)
+
+def capture_final_state(replica: Replica) -> Snapshot | None:
+    "Finish the tasks that need this process, and capture the run by reference, from the main process."
     run = replica.learner.run_state
     if run.saver is not None:
         wait_for_save(run)
@@ -623,10 +648,8 @@ def final_state(replica: Replica) -> RunTransfer | None:
         # this process, and its thread, are about to end
         run.uploader.free(run.interrupts)
     close_callbacks(run)
-    is_sharded = run.device is not None and run.device.divides_state
-    if not is_sharded:
-        return RunTransfer(capture_snapshot(run), run.initial_snapshot) if replica.is_reporting else None
-    # collective operations: all processes take part
-    snapshot = gather_snapshot(capture_snapshot(run), run.device.world)
-    initial = None if run.initial_snapshot is None else gather_snapshot(run.initial_snapshot, run.device.world)
-    return RunTransfer(snapshot, initial) if replica.is_reporting else None
+    if run.device is not None and run.device.divides_state:
+        # a collective operation: all processes take part
+        snapshot = gather_snapshot(capture_snapshot(run, by_reference=True), run.device.world)
+        return snapshot if replica.is_reporting else None
+    return capture_snapshot(run, by_reference=True) if replica.is_reporting else None
