@@ -20,6 +20,7 @@ from trainer_nb.launch.launchers import free_port
 from trainer_nb.launch.learner_parts import apply_torch_settings, learner_parts
 from trainer_nb.launch.recovery import make_recovered_error
 from trainer_nb.engine.snapshot import differences
+from trainer_nb.engine.snapshot_tensors import Snapshot
 from trainer_nb.launch.outcomes import Failed
 from launched import Fails, Net, is_gone, like, make, pids, rows, same   # noqa: F401  (like is a fixture)
 from presses import acts, press   # noqa: F401
@@ -59,7 +60,7 @@ def test_a_snapshot_is_counted_anew_by_another_number():
 
 
 def test_a_snapshot_is_restored_by_its_keyword():
-    "Of the notebook's snapshots; the processes have those that were taken there."
+    "Of the notebook's snapshots, which are sent to the processes."
     learn = make()
     learn.step(1)
     learn.snapshot("before")
@@ -76,6 +77,24 @@ def test_a_snapshot_is_restored_by_its_keyword():
 
 
 def test_snapshots_with_a_divided_batch():
+def test_a_snapshot_that_is_deleted_frees_the_memory_of_the_processes():
+    "It is kept in the notebook alone, also where it was taken there."
+    learn = make(rewind_every=0)
+    def kept(learn): return list(learn.snapshots), sum(isinstance(o, Snapshot) for o in gc.get_objects())
+    with learn.launch(2):
+        learn.step(1)
+        before = learn.run_on_all(kept)
+        assert learn.snapshot("here") is learn.snapshots["here"]
+        learn.snapshot(name="there")
+        assert learn.run_on_all(kept) == before and before[0][0] == []
+        learn.step(1)
+        del learn.snapshots["here"]
+        learn.restore("there")
+        assert learn.state.global_step == 1
+        with pytest.raises(KeyError, match="'here'.* 'there'"): learn.restore("here")
+        with pytest.raises(TypeError): learn.snapshot("one", "two")
+
+
     "A snapshot has the settings of home, wherever it was taken and wherever it goes."
     learn = make(per_device_train_batch_size=8)
     learn.step(1)

@@ -318,7 +318,9 @@ class RemoteRun:
                 run.interrupts.raise_on_first_press()
                 value = self.retry_verb(learner, name, args, kwargs)
             else:
-                value = self.execute(learner, run_verb, name, args, kwargs)
+                # a named snapshot is kept here, and not in the processes
+                sent = ((), {}) if name == "snapshot" else (args, kwargs)
+                value = self.execute(learner, run_verb, name, *sent)
             if name in MIRRORED_VERBS:
                 local_value = MIRRORED_VERBS[name](learner, value, *args, **kwargs)
                 if name == "watch": value = local_value
