@@ -20,7 +20,8 @@ from .core.memory import make_memory_meter, measure_memory
 from .engine.assignment import begin_run, check_assignment, forget_early_assignments
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, apply_change, check_between_steps, check_can_train
-from .engine.loop import check_can_train_or_corrupted, check_not_in_step, describe_run, guarded
+from .engine.loop import check_can_train_or_corrupted, check_can_use_weights, check_not_in_step, check_run_weights
+from .engine.loop import describe_run, guarded
 from .engine.loop import iterate_steps, make_stop_condition, make_train_output, raise_if_interrupted
 from .engine.loop import validate_step_count
 from .engine.overrides import TrainerBase
@@ -508,11 +509,11 @@ class EvaluationMixin(TrainerBase):
         own = eval_dataset is None
         datasets = self.eval_dataset if own else eval_dataset
         if isinstance(datasets, dict):
-            check_between_steps(self, "evaluate()")
+            check_can_use_weights(self, "evaluate()")
             return evaluate_datasets(
                 datasets, own, lambda d, p: self.evaluate(d, ignore_keys, p, **gen_kwargs), metric_key_prefix
             )
-        with guarded(self, "evaluate()", check_between_steps), generating(self, "evaluate()", gen_kwargs):
+        with guarded(self, "evaluate()", check_can_use_weights), generating(self, "evaluate()", gen_kwargs):
             begin_run(self)
             metrics = evaluate_dataset(self, eval_dataset, ignore_keys, metric_key_prefix)
             run_tasks_now(
@@ -534,7 +535,7 @@ class EvaluationMixin(TrainerBase):
         "Return PredictionOutput(predictions, label_ids, metrics) for a data set: numpy arrays with one row per sample."
         from trainer_nb.engine.evaluate import check_is_dataset, predict_dataset
         check_is_dataset(test_dataset)
-        with guarded(self, "predict()", check_between_steps), generating(self, "predict()", gen_kwargs):
+        with guarded(self, "predict()", check_can_use_weights), generating(self, "predict()", gen_kwargs):
             begin_run(self)
             out = predict_dataset(self, test_dataset, ignore_keys, metric_key_prefix)
             run_tasks_now(self, Task("event", "on_predict", {"metrics": out.metrics}))
@@ -558,7 +559,7 @@ class EvaluationMixin(TrainerBase):
         """Return the prediction for one sample: the class by name and its probability, or a value.
         Raise TypeError for an input that cannot be completed."""
         from trainer_nb.diagnostics.results import predict_one
-        check_between_steps(self, "predict_one()")
+        check_can_use_weights(self, "predict_one()")
         begin_run(self)
         return predict_one(self, sample)
 
@@ -572,7 +573,7 @@ class EvaluationMixin(TrainerBase):
         """Show the first `n` samples of the evaluation set, or of another one, beside targets and predictions:
         images, text, or a table."""
         from trainer_nb.diagnostics.results import show_results
-        check_between_steps(self, "show_results()")
+        check_can_use_weights(self, "show_results()")
         begin_run(self)
         return show_results(self, n, dataset)
 
@@ -587,13 +588,14 @@ class EvaluationMixin(TrainerBase):
     ):
         "Run the model over a loader; evaluate() and predict() are built on this method."
         from trainer_nb.engine.evaluate import evaluation_loop
+        check_run_weights(self, "evaluation_loop()")
         return evaluation_loop(self, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
 
     @exclusive
     def summary(self):
         "Return a table of the model's layers: output shapes, sizes, groups, and which are trainable."
         from trainer_nb.diagnostics.layers import summarize_model
-        check_between_steps(self, "summary()")
+        check_can_use_weights(self, "summary()")
         return summarize_model(self)
 
     @checked
@@ -616,14 +618,14 @@ class EvaluationMixin(TrainerBase):
         """Show the `k` samples of the evaluation set, or of another one, with the largest loss.
         Raise ValueError without labels."""
         from trainer_nb.diagnostics.interpret import top_losses
-        check_between_steps(self, "top_losses()")
+        check_can_use_weights(self, "top_losses()")
         return top_losses(self, k, dataset)
 
     @exclusive
     def confusion(self, dataset=None):
         "Compute the confusion matrix of the evaluation set. Raise ValueError if the task is not a classification."
         from trainer_nb.diagnostics.interpret import confusion
-        check_between_steps(self, "confusion()")
+        check_can_use_weights(self, "confusion()")
         return confusion(self, dataset)
 
     @checked
@@ -784,7 +786,7 @@ class RecordingMixin(TrainerBase):
     def _save_model(self, output_dir: str | Path | None) -> Path:
         "Write the model and return the folder; the part of save_model that holds the run lock."
         from trainer_nb.engine.evaluate import averaged_weights
-        check_between_steps(self, "save_model()")
+        check_can_use_weights(self, "save_model()")
         if not output_dir:
             announce_save_dir(self.run_state)
         folder = output_dir or self.args.save_dir
@@ -876,7 +878,7 @@ class RecordingMixin(TrainerBase):
     def _begin_push(self, *how):
         "Save the model and its card, and start to push them; without the run lock, others train while one waits."
         from trainer_nb.state.hub import begin_push
-        with guarded(self, "push_to_hub()", check_between_steps):
+        with guarded(self, "push_to_hub()", check_can_use_weights):
             return begin_push(self, *how)
 
     def _finish_current_push(self):

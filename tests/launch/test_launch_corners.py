@@ -20,6 +20,7 @@ from trainer_nb.launch.launchers import free_port
 from trainer_nb.launch.learner_parts import apply_torch_settings, learner_parts
 from trainer_nb.launch.recovery import make_recovered_error
 from trainer_nb.engine.snapshot import differences
+from trainer_nb.engine.snapshot_tensors import Snapshot
 from trainer_nb.launch.outcomes import Failed
 from launched import Fails, Net, is_gone, like, make, pids, rows, same   # noqa: F401  (like is a fixture)
 from presses import acts, press   # noqa: F401
@@ -27,6 +28,7 @@ from presses import acts, press   # noqa: F401
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]
 
 PLAIN = {"model": dict(norm=False, drop=0.0)}
+ZERO = {"zero_optimization": {"stage": 2}}
 
 
 # ---- another number of processes
@@ -59,7 +61,7 @@ def test_a_snapshot_is_counted_anew_by_another_number():
 
 
 def test_a_snapshot_is_restored_by_its_keyword():
-    "Of the notebook's snapshots; the processes have those that were taken there."
+    "Of the notebook's snapshots, which are sent to the processes."
     learn = make()
     learn.step(1)
     learn.snapshot("before")
@@ -73,6 +75,24 @@ def test_a_snapshot_is_restored_by_its_keyword():
         assert learn.run_on_all(lambda learn: learn.state.global_step) == [3, 3]
         learn.restore(snapshot="before")
         assert learn.state.global_step == 1
+
+
+def test_a_snapshot_that_is_deleted_frees_the_memory_of_the_processes():
+    "It is kept in the notebook alone, also where it was taken there."
+    learn = make(rewind_every=0)
+    def kept(learn): return list(learn.snapshots), sum(isinstance(o, Snapshot) for o in gc.get_objects())
+    with learn.launch(2):
+        learn.step(1)
+        before = learn.run_on_all(kept)
+        assert learn.snapshot("here") is learn.snapshots["here"]
+        learn.snapshot(name="there")
+        assert learn.run_on_all(kept) == before and before[0][0] == []
+        learn.step(1)
+        del learn.snapshots["here"]
+        learn.restore("there")
+        assert learn.state.global_step == 1
+        with pytest.raises(KeyError, match="'here'.* 'there'"): learn.restore("here")
+        with pytest.raises(TypeError): learn.snapshot("one", "two")
 
 
 def test_snapshots_with_a_divided_batch():
@@ -1030,6 +1050,61 @@ def test_a_run_that_does_not_fit_here_is_not_restored_here(monkeypatch):
     assert acts(learn) == ["launch", "close"]
 
 
+prepare_device = Device.prepare
+
+def too_large_here(device, *args, **kwargs):
+    "Prepare a model in the processes, which have a part of it; the notebook has no room for all of it."
+    if "RANK" not in os.environ: raise torch.OutOfMemoryError("CUDA out of memory")
+    return prepare_device(device, *args, **kwargs)
+
+
+@pytest.mark.parametrize("division", [{"fsdp": "full_shard"}, pytest.param({"deepspeed": ZERO}, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["reset", "train"])
+def test_a_divided_run_begins_anew_although_it_does_not_fit_here(monkeypatch, how, division):
+    "It passes through the memory of the host."
+    if "deepspeed" in division: pytest.importorskip("deepspeed")
+    def new_model():
+        torch.manual_seed(0)
+        return Net()
+    again = {"kind": lambda model, **settings: Learner(model_init=new_model, **settings)} if how == "train" else {}
+    learn, other = (make(max_steps=4, eval_strategy="no", **division, **again) for _ in range(2))
+    other.launch(2, train=True)
+    with learn.launch(2):
+        learn.step(3)
+        if how == "train": learn.train()
+        before = learn.history
+        with monkeypatch.context() as here:
+            here.setattr(Device, "prepare", too_large_here)
+            if how == "reset": learn.reset()
+            learn.train()
+        assert learn.history is not before and learn.history.parent == before.run_id and learn.evaluate()["eval_loss"] == other.evaluate()["eval_loss"]
+        if how == "reset":
+            learn.reset()   # its own first weights are known
+            learn.train()
+    assert [r.loss for r in learn.history] == [r.loss for r in other.history] and acts(learn)[-1] == "close"
+    assert all(torch.equal(one, two) for one, two in zip(learn.model.state_dict().values(), other.model.state_dict().values()))
+
+
+def test_a_divided_run_goes_on_where_it_does_not_begin_anew(monkeypatch):
+    "The model cannot be made, or a callback cannot go back; nothing is loaded here."
+    def new_model():
+        if fails: raise OSError("the file of the model is gone")
+        torch.manual_seed(0)
+        return Net()
+    fails = []
+    learn = make(max_steps=4, eval_strategy="no", fsdp="full_shard", kind=lambda model, **settings: Learner(model_init=new_model, **settings))
+    with learn.launch(2):
+        learn.train()
+        losses = [r.loss for r in learn.history]
+        fails.append(True)
+        with monkeypatch.context() as here:
+            here.setattr(Device, "prepare", too_large_here)
+            with pytest.raises(OSError, match="is gone"): learn.train()
+        assert learn.state.global_step == 4 and [r.loss for r in learn.history] == losses
+        learn.set(max_steps=6)
+        assert learn.step(1)[0].step == 5
+
+
 @pytest.fixture
 def unloaded(monkeypatch):
     "Returns a function that closes a run which does not fit this process."
@@ -1039,6 +1114,12 @@ def unloaded(monkeypatch):
             here.setattr(Device, "prepare", is_too_large)
             with pytest.warns(UserWarning, match="does not fit"): learn.close()
     return close
+
+
+# verbs that evaluate, show or save the weights of the model
+USE_WEIGHTS = [lambda learn: learn.save_model(), lambda learn: learn.evaluate(), lambda learn: learn.predict(rows(4)), lambda learn: learn.predict_one(rows(4)[0]),
+               lambda learn: learn.evaluation_loop(learn.get_eval_dataloader(), "Evaluation"), lambda learn: learn.summary(), lambda learn: learn.top_losses(2),
+               lambda learn: learn.confusion(), lambda learn: learn.show_results(2), lambda learn: learn.push_to_hub()]
 
 
 @pytest.mark.parametrize("change", [lambda learn: learn.model.register_buffer("extra", torch.ones(3)),
@@ -1052,6 +1133,10 @@ def test_a_run_whose_model_was_changed_there_is_not_continued_without_it(change)
     with pytest.raises(ValueError, match="no 'extra'") as raised: learn.close()
     assert "learn.model is not the model of the processes" in raised.value.__notes__[-1]
     for verb in (learn.step, learn.train): pytest.raises(InvalidOperation, verb).match("learn.model is not the model of the processes, and has the weights of the launch")
+    for verb in USE_WEIGHTS:
+        with pytest.raises(InvalidOperation, match=r"would use other weights than those of the run: .* learn\.model is not the model of the processes, .* learn\.restore\('at the close'\) loads the run"): verb(learn)
+    with pytest.raises(ValueError, match="no 'extra'"): learn.restore("at the close")   # nothing has changed
+    with pytest.raises(InvalidOperation, match="would use other weights"): learn.save_model()
     change(learn)
     if "extra" in dict(learn.model.named_parameters()): return   # the optimizer lacks it
     learn.restore("at the close")
@@ -1101,10 +1186,28 @@ def test_a_corrupted_run_that_does_not_fit_here_is_not_kept(monkeypatch):
         here.setattr(Device, "prepare", is_too_large)
         with pytest.raises(torch.OutOfMemoryError) as raised: learn.close()
     assert "the optimizer failed in the middle" in raised.value.__notes__[-1] and not learn.snapshots and learn.processes is None
+    for verb in USE_WEIGHTS:
+        with pytest.raises(InvalidOperation, match=r"would use other weights than those of the run: the optimizer failed in the middle .* learn\.reset\(\) begins anew"): verb(learn)
     for verb in (learn.step, lambda: learn.launch(2)):
         with pytest.raises(InvalidOperation, match="the optimizer failed in the middle of its update"): verb()
     learn.reset()
     assert learn.step(2)[-1].step == 2
+
+
+def test_the_averages_of_an_optimizer_that_was_not_loaded_are_not_taken_from_the_model(monkeypatch, tmp_path):
+    "It has computed them on the processes; the model has the weights at which it computes gradients."
+    def is_too_large(*args, **kwargs): raise torch.OutOfMemoryError("CUDA out of memory")
+    learn, other = (make(optim="schedule_free_adamw", lr_scheduler_type="constant", learning_rate=0.3) for _ in range(2))
+    for o in (learn, other): o.launch(2); o.step(3)
+    with monkeypatch.context() as here:
+        here.setattr(Device, "prepare", is_too_large)
+        with pytest.warns(UserWarning, match=r"does not fit .* not the averages that AdamWScheduleFree evaluates and saves"): learn.close()
+    for verb in USE_WEIGHTS:
+        with pytest.raises(InvalidOperation, match=r"would use other weights .* learn\.launch\(2\) continues it on several"): verb(learn)
+    learn.restore("at the close")
+    other.close()
+    for o, name in ((learn, "one"), (other, "other")): o.save_model(tmp_path/name)
+    assert (tmp_path/"one/model.safetensors").read_bytes() == (tmp_path/"other/model.safetensors").read_bytes()
 
 
 def test_the_users_optimizer_begins_anew_with_a_run_that_was_not_loaded(unloaded):

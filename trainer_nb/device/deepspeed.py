@@ -23,10 +23,10 @@ from .sharding import check_dense_gradients, check_max_norm, is_partitioned
 from .unused_parameters import LayerOrder, UsedParameters
 
 # %% auto #0
-__all__ = ['MASTER', 'REMEDIES', 'FlatPlace', 'FlatGroup', 'split_flat', 'join_flat', 'flat_name', 'has_flat_state',
-           'to_parameter_states', 'launcher_variables', 'connect_with_itself', 'is_engine', 'gathered_layers',
-           'EngineState', 'torch_scale', 'engine_scale', 'clear_kept_gradients', 'DeepSpeedModel', 'shared_state',
-           'check_parameter_states', 'BackwardOnly']
+__all__ = ['MASTER', 'REMEDIES', 'LAYERS_REMEDY', 'FlatPlace', 'FlatGroup', 'split_flat', 'join_flat', 'flat_name',
+           'has_flat_state', 'to_parameter_states', 'launcher_variables', 'connect_with_itself', 'is_engine',
+           'recorded_layers', 'averages_at_arrival', 'GradientOrder', 'EngineState', 'torch_scale', 'engine_scale',
+           'clear_kept_gradients', 'DeepSpeedModel', 'shared_state', 'check_parameter_states', 'BackwardOnly']
 
 # %% ../../nbs/04_device/05_deepspeed.ipynb #b1a36dcf
 class FlatPlace(NamedTuple):
@@ -141,19 +141,135 @@ REMEDIES = {
     True: f"{_SAME_PARAMETERS}. For experts, ZeRO 3 also has 'zero_optimization': {{'leaf_module': {{'classes': [...]}}}}, with"
     " the class of the layer that calls them",
 }
+LAYERS_REMEDY = (
+    "with ZeRO 3, all processes have to run the same layers in the same order ('zero_optimization': {'stage': 2} trains"
+    f" with any order); {REMEDIES[True]}"
+)
 
 def _is_filled_in(p: torch.nn.Parameter) -> bool:
     "Return whether a parameter belongs to a layer whose missing gradients DeepSpeed fills in."
     return hasattr(p, "ds_z3_leaf_module")
 
-def gathered_layers(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    "Yield the layers of a model whose weights are gathered when they run; ZeRO 3 has divided them."
+def recorded_layers(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    "Yield the layers of a model whose calls ZeRO 3 records: all but those inside of a layer that is one unit."
     for m in model.children():
-        is_unit = getattr(m, "_z3_leaf", False)
-        if any(is_partitioned(p) and not p.ds_persist for p in m.parameters(recurse=is_unit)):
-            yield m
-        if not is_unit:
-            yield from gathered_layers(m)
+        yield m
+        if not getattr(m, "_z3_leaf", False):
+            yield from recorded_layers(m)
+
+# %% ../../nbs/04_device/05_deepspeed.ipynb #1cb7dd55
+_SEND = "reduce_ready_partitions_and_remove_grads"
+_FINISH = "independent_gradient_partition_epilogue"
+
+def averages_at_arrival(
+    zero: Any,  # an optimizer of DeepSpeed, with ZeRO 1 or 2
+) -> bool:
+    "Return whether gradients are averaged in the order in which they arrive, and not in that of the parameters."
+    # another optimizer, for bf16 weights with ZeRO 1, averages them after the backward pass
+    if not hasattr(zero, _SEND): return False
+    return zero.partition_gradients or zero.overlap_comm
+
+class GradientOrder:
+    "Give the gradients of a backward pass to DeepSpeed's optimizer in an order that all processes share."
+    def __init__(
+        self,
+        zero: Any,  # an optimizer of DeepSpeed that averages gradients as they arrive
+        parameters: list[torch.nn.Parameter],  # whose gradients are ordered, as they follow each other in the model
+        used: UsedParameters,  # of these parameters
+        world: World,
+    ):
+        self._zero = zero
+        self._used = used
+        self._world = world
+        self._indices = {id(p): i for i, p in enumerate(parameters)}
+        # indices in the common order
+        self._order = list(reversed(range(len(parameters))))
+        # in the common order: the place of each parameter, and the place whose turn it is
+        self._places = {index: place for place, index in enumerate(self._order)}
+        self._turn = len(parameters)
+        # parameters whose place is that of their arrival
+        self._known: set[int] = set()
+        # those that arrive although they are not known at the beginning of a pass
+        self._unannounced: set[int] = set()
+        # those that the current pass is going to reach; bytes from which they were found
+        self._awaited: set[int] = set()
+        self._awaited_from: bytes | None = None
+        # arrived in this pass, and not averaged yet, with the arguments for DeepSpeed
+        self._held: dict[int, tuple[torch.nn.Parameter, int]] = {}
+        # of this pass
+        self._arrived: list[int] = []
+        self._averaged: list[int] = []
+        self._average = getattr(zero, _SEND)
+        self._finish = getattr(zero, _FINISH)
+        setattr(zero, _SEND, self._arrive)
+        setattr(zero, _FINISH, self._end)
+
+    def begin(self):
+        "Start a backward pass."
+        self._turn = 0
+        self._held = {}
+        self._arrived = []
+        self._averaged = []
+
+    def _arrive(self, p: torch.nn.Parameter, group: int):
+        "Average a gradient that has arrived, and those that were kept for it, or keep it."
+        index = self._indices[id(p)]
+        if not self._arrived:
+            self._find_awaited()
+        self._arrived.append(index)
+        self._held[index] = p, group
+        if self._places[index] < self._turn:
+            self._release(index)
+        while self._turn < len(self._order):
+            index = self._order[self._turn]
+            if index in self._held:
+                self._release(index)
+            elif index in self._awaited: return
+            self._turn += 1
+
+    def _find_awaited(self):
+        "Find the parameters that this pass is going to reach."
+        used = self._used.used
+        if used == self._awaited_from: return
+        self._awaited_from = used
+        self._awaited = self._unannounced.union(i for i, is_used in enumerate(used or b"") if is_used)
+
+    def _release(self, index: int):
+        self._averaged.append(index)
+        self._average(*self._held.pop(index))
+
+    def _end(self):
+        "Average the gradients that still wait for one that has not come, then complete the pass."
+        for index in sorted(self._held, key=self._places.__getitem__):
+            self._release(index)
+        self._turn = len(self._order)
+        self._finish()
+
+    def learn(self):
+        """Make the order in which the gradients have arrived on rank 0 the common one, if this pass has reached new
+        parameters; the same ones in all processes. Raise ValueError if gradients were averaged in different orders."""
+        if self._awaited <= self._known: return
+        found = self._world.all_gather_object((self._arrived, self._averaged))
+        for rank, (_, averaged) in enumerate(found):
+            if averaged != self._averaged:
+                raise ValueError(
+                    f"Rank {self._world.rank} and rank {rank} have run the layers in different orders inside of"
+                    " activation checkpointing with use_reentrant=True, which mixes up their gradients with deepspeed:"
+                    " leave use_reentrant out of activation_checkpointing_kwargs."
+                )
+        # without those that have arrived twice
+        arrived = dict.fromkeys(found[0][0])
+        self._order = [*arrived, *(index for index in self._order if index not in arrived)]
+        self._places = {index: place for place, index in enumerate(self._order)}
+        self._known |= self._awaited.union(arrived)
+        self._unannounced |= arrived.keys() - self._awaited
+        self._awaited_from = None
+
+    def release(self):
+        "Let the optimizer average gradients as they arrive again."
+        for name in (_SEND, _FINISH):
+            delattr(self._zero, name)
+
 
 # %% ../../nbs/04_device/05_deepspeed.ipynb #fd816a2b
 class EngineState(NamedTuple):
@@ -230,6 +346,7 @@ class DeepSpeedModel:
         # of several processes
         self._used: UsedParameters | None = None
         self._layer_order: LayerOrder | None = None
+        self._gradient_order: GradientOrder | None = None
 
     # -- building
 
@@ -273,7 +390,8 @@ class DeepSpeedModel:
         return schedule
 
     def _compare_processes(self):
-        "Let each step check that all processes use the same parameters and, with ZeRO 3, run the same layers."
+        """Let each step check that all processes use the same parameters and, with ZeRO 3, run the same layers; and
+        average gradients in the same order otherwise."""
         # shorter than the time that the others wait in an exchange: this error says more than theirs
         timeout = timedelta(seconds=0.9 * self._args.ddp_timeout)
         trained = [(n, p) for n, p in self.model.named_parameters() if p.requires_grad and not _is_filled_in(p)]
@@ -282,7 +400,11 @@ class DeepSpeedModel:
         )
         if self.divides_weights:
             self._layer_order = LayerOrder(
-                self.model, gathered_layers(self.model), self._world, timeout, REMEDIES[True]
+                self.model, dict.fromkeys(recorded_layers(self.model)), self._world, timeout, LAYERS_REMEDY
+            )
+        elif averages_at_arrival(self.engine.optimizer):
+            self._gradient_order = GradientOrder(
+                self.engine.optimizer, [p for _, p in trained], self._used, self._world
             )
 
     def build_for_inference(self):
@@ -335,7 +457,11 @@ class DeepSpeedModel:
         "Run backward; the loss is already divided by the number of micro-batches."
         if self._used is not None:
             self._used.watch(loss)
+        if self._gradient_order is not None:
+            self._gradient_order.begin()
         self.engine.backward(loss, scale_wrt_gas=False)
+        if self._gradient_order is not None:
+            self._gradient_order.learn()
 
     def step(self) -> bool:
         "Clip the gradients and update the weights; return True if the update was skipped after an overflow."
@@ -400,10 +526,10 @@ class DeepSpeedModel:
             self._kept = self.state()
         if self.divides_weights:
             self.engine.empty_partition_cache()
-        for check in (self._used, self._layer_order):
+        for check in (self._used, self._layer_order, self._gradient_order):
             if check is not None:
                 check.release()
-        self._used = self._layer_order = None
+        self._used = self._layer_order = self._gradient_order = None
         engine, self.engine = self.engine, None
         engine.destroy()
         for hook in (engine.module_forward_pre_hook, engine.module_forward_post_hook):

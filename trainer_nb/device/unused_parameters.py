@@ -602,6 +602,11 @@ class UsedParameters:
 
     def _place_key(self, rank: int) -> str: return f"{self._key}/{rank}"
 
+    @property
+    def used(self) -> bytes | None:
+        "Return a byte for each parameter: whether the last pass has used it; None before the first one."
+        return self._used
+
     def _used_key(self, rank: int, number: int) -> str:
         "Return the key of the parameters that a process has used since a pass."
         return f"{self._key}/{rank}/{number}"

@@ -44,10 +44,10 @@ __all__ = ['MAX_TRACEBACK_LINES', 'MAX_TRACEBACK_WIDTH', 'yield_run_lock', 'wait
            'param_norms', 'have_norms_changed', 'record_manual_changes', 'fire_event_between_steps', 'outside_package',
            'traceback_text', 'raise_failure', 'describe_interrupted_callback', 'describe_interruption',
            'describe_position', 'mark_paused', 'raise_paused', 'raise_if_interrupted', 'should_pause', 'apply_change',
-           'check_can_change', 'check_between_steps', 'ensure_prepared', 'open_epoch', 'run_all_pending',
-           'reach_next_step', 'train_one_step', 'handle_end_of_data', 'run_until', 'advance', 'run_slice',
-           'iterate_steps', 'validate_step_count', 'StepLimit', 'StopCondition', 'lookahead_limit',
-           'make_stop_condition', 'TrainOutput', 'make_train_output', 'describe_run']
+           'check_can_change', 'check_between_steps', 'check_run_weights', 'check_can_use_weights', 'ensure_prepared',
+           'open_epoch', 'run_all_pending', 'reach_next_step', 'train_one_step', 'handle_end_of_data', 'run_until',
+           'advance', 'run_slice', 'iterate_steps', 'validate_step_count', 'StepLimit', 'StopCondition',
+           'lookahead_limit', 'make_stop_condition', 'TrainOutput', 'make_train_output', 'describe_run']
 
 # %% ../../nbs/06_engine/21_loop.ipynb #439f6e9f
 def yield_run_lock(run: RunState) -> None:
@@ -446,6 +446,19 @@ def check_between_steps(learner: TrainerBase, verb: str) -> None:
         check_not_in_step(learner, verb)
     if learner.run_state.phase == "idle":
         raise_save_error(learner.run_state)
+
+def check_run_weights(learner: TrainerBase, verb: str) -> None:
+    "Raise InvalidOperation if a run has ended on other processes whose weights could not be loaded into the model."
+    run = learner.run_state
+    if not run.has_stale_weights: return
+    # without a state that can be loaded later
+    advice = "; learn.reset() begins anew, learn.restore(...) goes back to a snapshot" if run.unloaded is None else ""
+    raise InvalidOperation(f"{verb} would use other weights than those of the run: {run.corrupted}{advice}.")
+
+def check_can_use_weights(learner: TrainerBase, verb: str) -> None:
+    "Raise InvalidOperation and SaveFailed as check_between_steps does, and InvalidOperation as check_run_weights does."
+    check_between_steps(learner, verb)
+    check_run_weights(learner, verb)
 
 # %% ../../nbs/06_engine/21_loop.ipynb #29413d72
 def ensure_prepared(learner: TrainerBase) -> None:

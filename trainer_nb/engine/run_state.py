@@ -184,6 +184,7 @@ class TransientState:
     debug_step: DebugStepPart | None = step_field(None)   # the open debug step
     corrupted: str = step_field("")                       # why the run cannot continue; "" if it can
     unloaded: Snapshot | None = step_field(None)          # the run's state, if this process could not load it
+    has_stale_weights: bool = step_field(False)           # the model has other weights than that run
     paused: bool = step_field(False)                      # on_pause was called, and on_resume will be
 
     # -- the active verb

@@ -164,6 +164,7 @@ def restore_fields(
     run.window = None
     run.corrupted = ""
     run.unloaded = None
+    run.has_stale_weights = False
     run.discard("backups")
 
 def restore_snapshot(run: RunState, snapshot: Snapshot):

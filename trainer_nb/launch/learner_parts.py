@@ -35,7 +35,7 @@ from ..state.restore import Snapshots
 # %% auto #0
 __all__ = ['NOT_COPIED', 'TORCH_SETTINGS', 'apply_torch_settings', 'attribute_key', 'learner_parts', 'history_lines',
            'make_learner', 'history_from_lines', 'RunTransfer', 'capture_id', 'FinalState', 'release_local_run',
-           'restore_local_run', 'keep_unloaded', 'take_unloaded']
+           'restore_local_run', 'needs_optimizer', 'keep_unloaded', 'take_unloaded']
 
 # %% ../../nbs/11_launch/12_learner_parts.ipynb #75ee0cd0
 # attributes that are created anew
@@ -220,6 +220,13 @@ def restore_local_run(learner: TrainerBase, transfer: RunTransfer):
     run.editable_state = capture_editable_state(run)
     report_lost(run, "close()")
 
+def needs_optimizer(
+    snapshot: Snapshot,  # of a run
+) -> bool:
+    "Return whether an optimizer computes the weights for evaluation from its state: the model has those for training."
+    optimizer = snapshot.values["optimizer"]
+    return optimizer is not None and any(group.get("train_mode", False) for group in optimizer["groups"])
+
 def keep_unloaded(
     learner: TrainerBase,
     snapshot: Snapshot,  # of the run, complete
@@ -228,7 +235,7 @@ def keep_unloaded(
     advice: str,  # what to type instead, for messages
 ) -> str:
     """Keep a run that could not be restored here: put its weights into the model, on the host, and prevent verbs that
-    would train something else. Return the advice, another one if they do not fit the model."""
+    would train, evaluate or save something else. Return the advice, completed by what the model has."""
     run = learner.run_state
     release_local_run(learner)
     try:
@@ -239,6 +246,14 @@ def keep_unloaded(
             "learn.model is not the model of the processes, and has the weights of the launch; once it is the same,"
             f" learn.restore({name!r}) loads the run"
         )
+        run.has_stale_weights = True
+    else:
+        run.has_stale_weights = needs_optimizer(snapshot)
+        if run.has_stale_weights:
+            kind = snapshot.values["optimizer"]["class"]
+            advice += f"; learn.model has the weights for training, not the averages that {kind} evaluates and saves"
+        else:
+            advice += ", and learn.save_model() saves its weights, which are in learn.model"
     run.unloaded = snapshot
     run.corrupted = f"the run could not be loaded into this process ({type(error).__name__}: {error}); {advice}"
     return advice
@@ -249,6 +264,7 @@ def take_unloaded(learner: TrainerBase) -> Snapshot | None:
     snapshot = run.unloaded
     if snapshot is None: return None
     run.unloaded = None
+    run.has_stale_weights = False
     run.corrupted = ""
     # what was done since, such as an evaluation or the launch, belongs to its past
     state = replace(snapshot.values["state"], log_history=list(run.state.log_history))

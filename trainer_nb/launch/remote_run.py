@@ -13,12 +13,14 @@ from typing import Any
 
 import torch
 
+from ..args.deepspeed_args import is_deepspeed_enabled
+from ..args.parallel import is_fsdp_enabled
 from ..core.callbacks import TrainerCallback, close_callbacks
 from ..core.errors import InvalidOperation, warn
 from ..core.records import Record
 from ..device.collectives import SINGLE_PROCESS
 from ..diagnostics.watch import unwatch, watch
-from ..engine.loop import StepLimit, StopCondition, check_not_in_step, raise_if_interrupted
+from ..engine.loop import StepLimit, StopCondition, apply_change, check_not_in_step, raise_if_interrupted
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import own_run_name, record_act
 from ..engine.snapshot_tensors import Snapshot
@@ -34,12 +36,13 @@ from .replica import ReplicaResult, RunStatus, final_initial_snapshot, final_sta
 from .replica import pause_replica, pop_callback_at, prepare_replica, process_location
 from .replica import run_function, run_verb
 from ..state.hub import pop_token, set_token
-from ..state.restore import get_named_snapshot
+from ..state.restore import get_named_snapshot, restart_from_first_weights
 
 # %% auto #0
-__all__ = ['READ_ONLY_VERBS', 'REMOTE_VERBS', 'LOCAL_VERBS', 'VERBS_WHEN_CORRUPTED', 'UNSUPPORTED_VERBS', 'MIRRORED_VERBS',
-           'CLOSE_SNAPSHOT', 'whole_snapshot', 'store_named_snapshot', 'store_local_settings', 'pop_remote_callback',
-           'to_absolute_folder', 'RestartPolicy', 'RemoteRun', 'end_processes']
+__all__ = ['READ_ONLY_VERBS', 'REMOTE_VERBS', 'LOCAL_VERBS', 'HOST_VERBS', 'VERBS_WHEN_CORRUPTED', 'UNSUPPORTED_VERBS',
+           'MIRRORED_VERBS', 'CLOSE_SNAPSHOT', 'whole_snapshot', 'store_named_snapshot', 'store_local_settings',
+           'pop_remote_callback', 'needs_no_device', 'to_absolute_folder', 'RestartPolicy', 'RemoteRun',
+           'end_processes']
 
 # %% ../../nbs/11_launch/17_remote_run.ipynb #6714b64f
 READ_ONLY_VERBS = frozenset(
@@ -56,6 +59,11 @@ REMOTE_VERBS = READ_ONLY_VERBS | frozenset(
 )
 # and restore(), of a snapshot of an earlier run
 LOCAL_VERBS = ("load_checkpoint", "reset", "_begin_again")
+# verbs of these that need no device in the kernel, with a function of the learner that returns whether this is so
+HOST_VERBS: dict[str, Callable[[TrainerBase], bool]] = {
+    "reset": lambda learner: True,
+    "_begin_again": lambda learner: learner.model_init is not None,
+}
 # verbs that repair a run whose optimizer has failed halfway
 VERBS_WHEN_CORRUPTED = ("rewind", "restore", *LOCAL_VERBS)
 UNSUPPORTED_VERBS = frozenset("debug_step branch batch_size_find export_script".split())
@@ -102,6 +110,16 @@ def pop_remote_callback(
         index = next(i for i, c in enumerate(handler.callbacks) if c is found)
         remote.execute(learner, pop_callback_at, index, type(found).__name__)
         return handler.pop_callback(found)
+
+def needs_no_device(
+    learner: TrainerBase,
+    name: str,  # of a verb
+) -> bool:
+    "Return whether a verb leaves a divided run on the host, on its way through the kernel."
+    args = learner.args
+    is_divided = is_fsdp_enabled(args.fsdp) or is_deepspeed_enabled(args)
+    # a corrupted run would continue if the verb failed
+    return is_divided and name in HOST_VERBS and HOST_VERBS[name](learner) and not learner.run_state.corrupted
 
 def to_absolute_folder(folder: str | Path | None) -> str | Path | None:
     "Return a folder as an absolute path; other values stay as they are."
@@ -323,7 +341,9 @@ class RemoteRun:
                 run.interrupts.raise_on_first_press()
                 value = self.retry_verb(learner, name, args, kwargs)
             else:
-                value = self.execute(learner, run_verb, name, args, kwargs)
+                # a named snapshot is kept here, and not in the processes
+                sent = ((), {}) if name == "snapshot" else (args, kwargs)
+                value = self.execute(learner, run_verb, name, *sent)
             if name in MIRRORED_VERBS:
                 local_value = MIRRORED_VERBS[name](learner, value, *args, **kwargs)
                 if name == "watch": value = local_value
@@ -343,11 +363,14 @@ class RemoteRun:
     def run_locally(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         "Execute a verb that may begin another run in the kernel, and continue with new processes."
         run = learner.run_state
+        on_host = needs_no_device(learner, name)
         with run.interrupts:
-            self.end(learner, self.fetch_run(learner), is_temporary=True)
+            self.end(learner, self.fetch_run(learner), is_temporary=True, on_host=on_host)
             # the run is about to be on them again
             run.num_processes = self.num_processes
             try:
+                if on_host and name == "reset":
+                    return apply_change(learner, "reset()", lambda: restart_from_first_weights(learner, prepares=False))
                 return getattr(learner, name)(*args, **kwargs)
             finally:
                 acts = [event["kind"] for event in learner.history.events if event["kind"] in ("launch", "close")]
@@ -398,6 +421,7 @@ class RemoteRun:
         learner: TrainerBase,
         transfer: RunTransfer | None,  # None: the run ends here
         is_temporary: bool = False,  # new processes are going to take the run over
+        on_host: bool = False,  # do not restore the run: new processes are going to take it over, or begin another one
     ):
         "End the processes, and restore the run in the kernel's learner; if that fails, keep it as a named snapshot."
         run = learner.run_state
@@ -410,6 +434,13 @@ class RemoteRun:
         if transfer is None: return
         if not is_temporary:
             record_act(run, "close")
+        if on_host:
+            run.initial_snapshot = run.initial_snapshot or transfer.initial_snapshot
+            # they continue it unless another one has begun
+            run.unloaded = transfer.snapshot
+            run.has_stale_weights = True
+            run.corrupted = "the run is on its way to new processes"
+            return
         try:
             restore_local_run(learner, transfer)
         except BaseException as error:
@@ -421,6 +452,7 @@ class RemoteRun:
             if run.corrupted:
                 # nothing continues from a half-updated state
                 release_local_run(learner)
+                run.has_stale_weights = True
                 error.add_note(
                     f"The processes have ended, and the run could not be continued before: {run.corrupted}. learn.reset()"
                     " begins anew; learn.restore(...) or learn.load_checkpoint(...) goes back to an earlier state."
@@ -431,8 +463,8 @@ class RemoteRun:
             snapshot = Snapshot(transfer.snapshot.tensors, values)
             learner.snapshots[CLOSE_SNAPSHOT] = snapshot
             advice = (
-                f"learn.launch({self.num_processes}) continues it on several, learn.restore({CLOSE_SNAPSHOT!r}) tries"
-                " again to load it here, and learn.save_model() saves its weights, which are in learn.model"
+                f"learn.launch({self.num_processes}) continues it on several, and learn.restore({CLOSE_SNAPSHOT!r})"
+                " tries again to load it here"
             )
             advice = keep_unloaded(learner, snapshot, error, CLOSE_SNAPSHOT, advice)
             if isinstance(error, torch.OutOfMemoryError) and not is_temporary:

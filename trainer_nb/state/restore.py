@@ -167,7 +167,10 @@ def restart_finished_run(learner: TrainerBase) -> str:
         )
     return f"the same weights, the same optimizer and {'a new' if schedule is None else 'the same'} schedule"
 
-def restart_from_first_weights(learner: TrainerBase):
+def restart_from_first_weights(
+    learner: TrainerBase,
+    prepares: bool = True,  # prepare the new run here; False: other processes do
+):
     "Begin a new run from the first weights."
     run = learner.run_state
     if run.initial_snapshot is None:
@@ -184,7 +187,8 @@ def restart_from_first_weights(learner: TrainerBase):
     reset_run_state(run)
     own = {k: v for k, v in hide_tokens(run.args.changed()).items() if k in TrainingArguments.__dataclass_fields__}
     record_act(run, "reset", settings=own)
-    prepare(learner)
+    if prepares:
+        prepare(learner)
     report_lost(run, "reset()")
 
 # %% ../../nbs/07_state/11_restore.ipynb #cb3d5892

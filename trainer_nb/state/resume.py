@@ -382,7 +382,7 @@ def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, e
     run = learner.run_state
     before = capture_snapshot(run)
     history = run.history
-    torn, unloaded = run.corrupted, run.unloaded
+    torn, unloaded, stale = run.corrupted, run.unloaded, run.has_stale_weights
     best = run.state.best_model_checkpoint
     same = history.run_id == snapshot.values["run"] and all(
         n >= then for n, then in zip(history.place(), snapshot.values["place"])
@@ -407,6 +407,7 @@ def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, e
         run.history = history
         undo_restore(run, before, torn)
         run.unloaded = unloaded
+        run.has_stale_weights = stale
         raise
     if not same:
         history.close_log()
