@@ -158,7 +158,7 @@ def test_a_schedule_of_the_user_continues():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     learn = make(model=model, optimizers=(optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2)), learning_rate=5e-5)
     learn.step()
-    assert "the schedule StepLR continues from there" in repr(learn.set(lr=0.5))
+    assert "the StepLR schedule continues from there" in repr(learn.set(lr=0.5))
 
 
 # --- plot_schedule ----------------------------------------------------------------------------------------------------------
