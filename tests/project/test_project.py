@@ -346,7 +346,7 @@ RELIED_ON = {
                    "9efe5691": r"Suggestion: 0\.01, .*369 steps|369 steps.*Suggestion: 0\.01, "},
     "live": {"a7c31f04": r"'accuracy': 0\.9.*training after step 3.*paused after step 3\d\d", "a2181749": r"0\.[01]\d*$", "90dafafb": r"relu3: 100% of its units are dead.*relu1: [89]\d%",
              "8bb833c4": "Back at step 350", "15c28e7b": r"0\.05 at the next step", "dc8cd73e": r"0\.9[789].*0\.9[789]", "ddda5bce": "finished after step 600.*paused after step 650",
-             "b7d20a52": r"^Failed: the file cannot be read\s+0$", "b7d20a54": "^10$", "aa805ac9": "finished"},
+             "b7d20a52": r"Failed: the file cannot be read\s+0$", "b7d20a54": "^10$", "aa805ac9": "finished"},
 }
 
 
