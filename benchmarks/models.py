@@ -264,20 +264,23 @@ def summarize(found: dict) -> dict:
 
 
 def readme_table(found: dict) -> str:
-    "Return the README's table: a row for each work, the rates by hand and with trainer_nb, and the others' shares."
+    """Return the README's table: a row for each tool, with its rates without data workers, and how far its share of
+    the plain loop's rate varies over all works."""
     figures = found["figures"]
-    names = [n for n in CONTENDERS if n != "hand" and any(n in rows for rows in figures.values())]
-    names.sort(key=lambda name: name != "trainer_nb")
-    head = ["", "by hand, samples per second", "trainer_nb, samples per second",
-            *(f"{LABELS[name]}, rate by hand = 1" for name in names)]
+    shown = [work for work in figures if not WORKS[work].workers] or list(figures)
+    names = [n for n in CONTENDERS if any(n in rows for rows in figures.values())]
+    names.sort(key=lambda name: (name != "hand", name != "trainer_nb"))
+    head = ["", *(f"{MODELS[WORKS[work].model].label}, {WORKS[work].precision}" for work in shown),
+            f"all {len(figures)} workloads, plain PyTorch loop = 1"]
     rows = []
-    for work, measured in figures.items():
-        about = WORKS[work]
-        title = f"{MODELS[about.model].label}, {about.precision}, {about.workers or 'no'} data workers"
-        rates = [harness.with_interval(measured[name]["rate"], 1) if name in measured else "" for name in ("hand", "trainer_nb")]
-        ratios = [harness.with_interval(measured.get(name, {}).get("ratio"), bold=name == "trainer_nb") for name in names]
-        rows.append([title, *rates, *ratios])
-    return f"{harness.table(head, rows)}\n\n{harness.describe(found)}"
+    for name in names:
+        rates = [f"{figures[work][name]['rate']['median']:.1f}" if name in figures[work] else "" for work in shown]
+        ratios = [measured[name]["ratio"]["median"] for measured in figures.values() if name in measured]
+        share = "1" if name == "hand" else f"{min(ratios):.2f} to {max(ratios):.2f}"
+        if name == "trainer_nb": share = f"**{share}**"
+        rows.append(["plain PyTorch loop" if name == "hand" else LABELS[name], *rates, share])
+    about = "Medians; the last column also counts the workloads with data workers."
+    return f"{harness.table(head, rows)}\n\n{about} {harness.describe(found)}"
 
 
 def tables(found: dict) -> dict:

@@ -328,27 +328,22 @@ def starts_table(figures: dict, kind: str) -> str:
 
 
 def readme_table(found: dict) -> str:
-    "Return the sentences and the table of the README."
+    "Return the sentences and the table of the README: the first work, the import and the start, medians alone."
     figures = found["figures"]
-    steps, imports, first = figures["steps"], figures.get("import", {}), figures.get("first", {})
-    def micro(work):
-        data = " with a `TensorDataset`" if WORKS[work].data == "TensorDataset" else ""
-        return f"{steps[work]['hand']['us']['median']:,.0f} µs{data}"
-    lines = []
-    first_ones = ", ".join(micro(work) for work in list(steps)[:-1])
-    by_hand = [f"a step took {' and '.join(filter(None, [first_ones, micro(list(steps)[-1])]))}"]
-    if "hand" in imports: by_hand.append(f"`import torch` took {imports['hand']['s']['median']:.2f} s")
-    if "hand" in first: by_hand.append(f"the first step was done {first['hand']['s']['median']:.2f} s after the start")
-    lines.append(f"With a hand-written loop, {', '.join(by_hand)}.")
-    head = ["", *(f"a step of {micro(work)}, by hand = 1" for work in steps), "time of `import` (torch alone = 1)",
-            "start to first step, by hand = 1"]
+    steps, imports, first = next(iter(figures["steps"].values())), figures["import"], figures["first"]
+    loop = [f"a step took {steps['hand']['us']['median']:,.0f} µs"]
+    if "hand" in imports: loop.append(f"`import torch` took {imports['hand']['s']['median']:.2f} s")
+    if "hand" in first: loop.append(f"the first step was done {first['hand']['s']['median']:.2f} s after the start")
+    about = f"Lower is better; a plain PyTorch loop is 1. With it, {', '.join(loop[:-1])} and {loop[-1]}." if len(loop) > 1 else ""
     names = ["trainer_nb", *(n for n in CONTENDERS if n not in ("trainer_nb", "hand", "again"))]
     rows = []
     for name in names:
-        cells = [harness.with_interval(rows_.get(name, {}).get("ratio"), bold=name == "trainer_nb")
-                 for rows_ in (*steps.values(), imports, first)]
+        ratios = [kind.get(name, {}).get("ratio") for kind in (steps, imports, first)]
+        cells = [f"{ratio['median']:.2f}" if ratio else "" for ratio in ratios]
+        if name == "trainer_nb": cells = [f"**{cell}**" if cell else "" for cell in cells]
         if any(cells): rows.append([LABELS[name], *cells])
-    return "\n\n".join([lines[0], harness.table(head, rows), f"{harness.INTERVALS} {harness.describe(found)}"])
+    head = ["", "tiny step", "import (torch alone = 1)", "start to first step"]
+    return "\n\n".join(o for o in [about, harness.table(head, rows), f"Medians. {harness.describe(found)}"] if o)
 
 
 def tables(found: dict) -> dict:

@@ -76,7 +76,7 @@ def story(browser):
         reader.run("import tempfile", "run = learn.start(")
         reader.steps(250)
         reader.picture("training")
-        reader.run("learn.watch(", "learn.history[-3:]")
+        reader.run("learn.watch(", "accuracy_now = ")
         reader.run("record.step >= 560", "round(learn.evaluate()")
         reader.rest()
         reader.picture("paused")

@@ -185,7 +185,7 @@ def check_not_finished(learn: TrainerBase, verb: str) -> None:
             f"{verb} has nothing to do: the run is finished after step {run.state.global_step} of"
             f" {run.state.max_steps}."
             f" learn.set(max_steps=...){'' if run.args.max_steps > 0 else ' or learn.set(num_train_epochs=...)'}"
-            " prolongs it; learn.train() begins a new run"
+            " extends it; learn.train() begins a new run"
             f" {'with the present weights' if learn.model_init is None else 'with a new model'}; learn.reset() goes back"
             " to the first weights."
         )
@@ -257,7 +257,7 @@ class LiveMixin(TrainerBase):
     @exclusive
     def stop(self):
         """End the run at the present step, with all end-of-training tasks; settings keep their values.
-        learn.set(max_steps=...) prolongs it. Raise `InvalidOperation` before the first step, and inside a step."""
+        learn.set(max_steps=...) extends it. Raise `InvalidOperation` before the first step, and inside a step."""
         from trainer_nb.live.background import stop_run
         check_can_train(self, "stop()")
         stop_run(self)

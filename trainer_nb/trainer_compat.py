@@ -20,8 +20,8 @@ from .live.model_card import write_model_card
 __all__ = ['ARGUMENT_HINTS', 'ATTRIBUTE_HINTS', 'NOT_CALLED', 'missing_attribute', 'TrainerCompatMixin', 'check_overrides']
 
 # %% ../nbs/trainer_compat.ipynb #b77f6883
-_EPOCHS = "learn.run(epochs={0}) trains for that long, and learn.set(num_train_epochs={0}) prolongs or shortens the run."
-_STEPS = "learn.run(steps={0}) trains for that long, and learn.set(max_steps={0}) prolongs or shortens the run."
+_EPOCHS = "learn.run(epochs={0}) trains for that long, and learn.set(num_train_epochs={0}) extends or shortens the run."
+_STEPS = "learn.run(steps={0}) trains for that long, and learn.set(max_steps={0}) extends or shortens the run."
 _SETTING = "it is a setting; learn.set({0}={{}}) changes it."
 _DATA = "give the Learner train_dataset=, or assign learn.train_dataset."
 _EPOCH_NAMES = ("epochs", "epoch", "n_epoch", "n_epochs", "num_epochs", "num_train_epochs", "max_epochs")

@@ -50,14 +50,14 @@ def test_train_begins_a_run_of_the_whole_length():
 
 
 @pytest.mark.parametrize("setting", [dict(max_steps=6), dict(num_train_epochs=2)])
-def test_setting_the_length_prolongs_it(setting):
+def test_setting_the_length_extends_it(setting):
     "From there on it is the run that nobody had stopped."
     want = hard_learner()
     want.train()
     learn = hard_learner()
     learn.step(2)
     learn.stop()
-    with pytest.raises(InvalidOperation, match="finished after step 2 of 6.*prolongs"): learn.step()
+    with pytest.raises(InvalidOperation, match="finished after step 2 of 6.*extends"): learn.step()
     learn.set(**setting)
     learn.train()
     assert unequal(outcome(learn)[:2] + ([],), outcome(want)[:2] + ([],), ignore=("args",)) == []

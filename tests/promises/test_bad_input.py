@@ -212,7 +212,7 @@ def test_run_of(given, words):
 
 
 def test_after_the_end():
-    "A finished run says what prolongs it; train() begins a new one from the present weights."
+    "A finished run says what extends it; train() begins a new one from the present weights."
     learn = hard_learner()
     learn.train()
     for verb in (learn.step, lambda: learn.run(steps=2), lambda: next(learn.steps()), learn.debug_step):

@@ -113,7 +113,7 @@ def test_rates_that_are_numpys_numbers(number):
 def test_epochs_where_steps_count():
     learn = make(max_steps=4)
     learn.train()
-    with pytest.raises(InvalidOperation, match=r"learn.set\(max_steps=...\) prolongs"): learn.step()
+    with pytest.raises(InvalidOperation, match=r"learn.set\(max_steps=...\) extends"): learn.step()
     with pytest.raises(ValueError, match=r"max_steps=4 counts; learn.set\(max_steps=-1, num_train_epochs=3\)"): learn.set(num_train_epochs=3)
     learn.set(max_steps=-1, num_train_epochs=3)
     assert learn.train().global_step == 24

@@ -480,7 +480,7 @@ def test_streams_read_by_workers_cannot_be_cut_anew():
 
 
 def test_prolong():
-    "A finished run is prolonged; the schedule is stretched to the new length, from where it stands."
+    "A finished run is extended; the schedule is stretched to the new length, from where it stands."
     learn = remembering()
     learn.train()
     with pytest.raises(InvalidOperation, match=r"set\(max_steps"): learn.step()
@@ -494,7 +494,7 @@ def test_prolong():
 
 
 def test_prolonged_equals_long():
-    "With a constant rate, a run of two epochs that is prolonged to three is a run of three."
+    "With a constant rate, a run of two epochs that is extended to three is a run of three."
     want = finish(hard_learner(num_train_epochs=3, lr_scheduler_type="constant", logging_strategy="no"))
     learn = hard_learner(num_train_epochs=2, lr_scheduler_type="constant", logging_strategy="no")
     learn.train(); learn.set(num_train_epochs=3); learn.train()

@@ -108,19 +108,19 @@ def test_validate_is_evaluate():
 
 SENTENCES = {
     # schedule: of the settings, before the first step, after three of twelve steps
-    "linear": (dict(), "learning rate: 0.1 at the next step (was 0.01); the schedule linear falls to 0.008333 at step 12, the last.",
-               "learning rate: 0.1 at the next step (was 0.0075); the schedule linear falls to 0.01111 at step 12, the last."),
-    "linear, warmup": (dict(warmup_steps=4), "learning rate: 0 at the next step; the schedule linear rises to 0.1 at step 5 and falls to 0.0125 at step 12, the last.",
-                       "learning rate: 0.1 at the next step (was 0.0075); the schedule linear rises to 0.1333 at step 5 and falls to 0.01667 at step 12, the last."),
-    "constant": (dict(lr_scheduler_type="constant"), "learning rate: 0.1 at the next step (was 0.01); the schedule constant keeps it to step 12.",
-                 "learning rate: 0.1 at the next step (was 0.01); the schedule constant keeps it to step 12."),
-    "one_cycle": (dict(lr_scheduler_type="one_cycle"), "learning rate: 0.004 at the next step (was 0.0004); the schedule one_cycle rises to 0.0",
+    "linear": (dict(), "learning rate: 0.1 at the next step (was 0.01); the linear schedule falls to 0.008333 at step 12, the last.",
+               "learning rate: 0.1 at the next step (was 0.0075); the linear schedule falls to 0.01111 at step 12, the last."),
+    "linear, warmup": (dict(warmup_steps=4), "learning rate: 0 at the next step; the linear schedule rises to 0.1 at step 5 and falls to 0.0125 at step 12, the last.",
+                       "learning rate: 0.1 at the next step (was 0.0075); the linear schedule rises to 0.1333 at step 5 and falls to 0.01667 at step 12, the last."),
+    "constant": (dict(lr_scheduler_type="constant"), "learning rate: 0.1 at the next step (was 0.01); the constant schedule keeps it to step 12.",
+                 "learning rate: 0.1 at the next step (was 0.01); the constant schedule keeps it to step 12."),
+    "one_cycle": (dict(lr_scheduler_type="one_cycle"), "learning rate: 0.004 at the next step (was 0.0004); the one_cycle schedule rises to 0.0",
                   "learning rate: 0.1 at the next step (was 0.0"),
     "plateau": (dict(lr_scheduler_type="reduce_lr_on_plateau", eval_strategy="epoch"),
-                "learning rate: 0.1 at the next step (was 0.01); the schedule reduce_lr_on_plateau changes it after evaluations.",
-                "learning rate: 0.1 at the next step (was 0.01); the schedule reduce_lr_on_plateau changes it after evaluations."),
-    "groups": (dict(optimizers=True, lr_scheduler_type="constant"), "learning rate: 0.1, 0.2 at the next step (was 0.01, 0.02); the schedule constant keeps it",
-               "learning rate: 0.1, 0.2 at the next step (was 0.01, 0.02); the schedule constant keeps it"),
+                "learning rate: 0.1 at the next step (was 0.01); the reduce_lr_on_plateau schedule changes it after evaluations.",
+                "learning rate: 0.1 at the next step (was 0.01); the reduce_lr_on_plateau schedule changes it after evaluations."),
+    "groups": (dict(optimizers=True, lr_scheduler_type="constant"), "learning rate: 0.1, 0.2 at the next step (was 0.01, 0.02); the constant schedule keeps it",
+               "learning rate: 0.1, 0.2 at the next step (was 0.01, 0.02); the constant schedule keeps it"),
 }
 
 
@@ -145,7 +145,7 @@ def test_set_of_the_base_says_it_too():
     learn = make(train_dataset=samples(24))
     learn.step(6)
     changed = learn.set(learning_rate=0.1)
-    assert repr(changed).startswith("learning rate: 0.05 at the next step (was 0.005); the schedule linear falls to 0.008333 at step 12, the last.")
+    assert repr(changed).startswith("learning rate: 0.05 at the next step (was 0.005); the linear schedule falls to 0.008333 at step 12, the last.")
     assert learn.step()[0].learning_rate == pytest.approx(0.05)
     assert "learning rate" not in repr(learn.set(weight_decay=0.1)).split("setting")[0]
     learn = make()
@@ -158,7 +158,7 @@ def test_a_schedule_of_the_user_continues():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     learn = make(model=model, optimizers=(optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2)), learning_rate=5e-5)
     learn.step()
-    assert "the schedule StepLR continues from there" in repr(learn.set(lr=0.5))
+    assert "the StepLR schedule continues from there" in repr(learn.set(lr=0.5))
 
 
 # --- plot_schedule ----------------------------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def test_on_two_processes():
         assert learn.predict_one(samples()[0]).probability == pytest.approx(alone[0].probability)
         assert [r.predicted for r in learn.show_results(3)] == alone[1]
         changed = learn.set(lr=0.02)
-        assert repr(changed).startswith("learning rate: 0.02 at the next step (was 0.01); the schedule linear falls to")
+        assert repr(changed).startswith("learning rate: 0.02 at the next step (was 0.01); the linear schedule falls to")
         planned = learn.plot_schedule().panels()[0].things[0]
         assert learn.validate()["eval_loss"] > 0
         learn.train()

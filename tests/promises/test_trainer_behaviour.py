@@ -132,7 +132,7 @@ def test_what_follows_a_finished_run_is_said(make):
     ours = make.ours(net(), points(60), **SHORT)
     ours.train()
     for verb in (ours.step, ours.run):
-        with pytest.raises(InvalidOperation, match=r"max_steps=.*prolongs.*train\(\) begins a new run"): verb()
+        with pytest.raises(InvalidOperation, match=r"max_steps=.*extends.*train\(\) begins a new run"): verb()
     ours.set(max_steps=9)
     before = ours.optimizer
     assert ours.train().global_step == 9 and ours.optimizer is before and ours.history.parent is None

@@ -286,7 +286,7 @@ class PrecisionArgs:
     )
     rewind_memory: float | None = arg_field(
         None,
-        "GB of host memory for these snapshots; None: a tenth of the run's peak memory, larger ones in a temporary"
+        "GB of host memory for these snapshots; None: a tenth of the process's peak memory, larger ones in a temporary"
         " file",
     )
 

@@ -59,7 +59,7 @@ def plan_epochs(
     schedule: str = "constant",
     options: dict[str, Any] | None = None,  # of the schedule, as in lr_scheduler_kwargs
 ) -> None:
-    "Prolong the run by some epochs with a new schedule. Raise an error, and change nothing, if that is not possible."
+    "Extend the run by some epochs with a new schedule. Raise an error, and change nothing, if that is not possible."
     epochs = check_epochs(epochs)
     base: float | list[float] | None = to_builtin(list(lr) if isinstance(lr, tuple) else lr)
     chosen = {name: to_builtin(value) for name, value in (options or {}).items()} or None
@@ -68,7 +68,7 @@ def plan_epochs(
     run = learner.run_state
     if not run.loader.batches:
         raise ValueError(
-            "The train_dataset has no length, so the epochs of a plan cannot be counted; learn.set(max_steps=...) prolongs"
+            "The train_dataset has no length, so the epochs of a plan cannot be counted; learn.set(max_steps=...) extends"
             " the run with the present schedule."
         )
     checked = resolve_args(run.args, {"lr_scheduler_type": schedule, "lr_scheduler_kwargs": chosen})
@@ -82,7 +82,7 @@ def plan_epochs(
         num_steps = run.state.max_steps - run.state.global_step
         if num_steps < 1:
             raise InvalidOperation(
-                f"The run cannot be prolonged: set_initial_training_values of {type(learner).__name__} determines its"
+                f"The run cannot be extended: set_initial_training_values of {type(learner).__name__} determines its"
                 " length."
             )
         if base is not None:

@@ -413,7 +413,7 @@ def suggest_idle_gpus(device):
 # %% ../../nbs/06_engine/18_prepare.ipynb #40ab3e6b
 def first_of(run: RunState):
     """Return a snapshot of the run before its first step, for reset(); stored in a temporary file if it is large
-    relative to the run's peak memory."""
+    relative to the process's peak memory."""
     held = [t for t in (*run.params, *run_modules(run).buffers()) if not is_read_only(t)]
     size = sum(map(local_nbytes, held))
     folder = disk_folder()

@@ -255,20 +255,20 @@ def describe_course(learner: TrainerBase) -> str:
     run = learner.run_state
     name = type(run.lr_scheduler).__name__
     if run.own_scheduler: name = str(schedule_args(run.args, run.schedule_plan).lr_scheduler_type)
-    if is_metric_driven(run.lr_scheduler): return f"the schedule {name} changes it after evaluations"
+    if is_metric_driven(run.lr_scheduler): return f"the {name} schedule changes it after evaluations"
     left = run.state.max_steps - run.state.global_step
     ahead = look_ahead(run.lr_scheduler, run.optimizer, left, most=100) if run.own_scheduler else None
-    if ahead is None: return f"the schedule {name} continues from there"
+    if ahead is None: return f"the {name} schedule continues from there"
     rates = ahead.rates[0]
     last = run.state.global_step + 1 + ahead.offsets[-1]
-    if max(rates) == min(rates): return f"the schedule {name} keeps it to step {last}"
+    if max(rates) == min(rates): return f"the {name} schedule keeps it to step {last}"
     top = max(range(len(rates)), key=rates.__getitem__)
     parts = []
     if rates[top] > rates[0]:
         parts.append(f"rises to {rates[top]:.4g} at step {run.state.global_step + 1 + ahead.offsets[top]}")
     if rates[-1] < rates[top]:
         parts.append(f"falls to {rates[-1]:.4g} at step {last}, the last")
-    return f"the schedule {name} {' and '.join(parts)}"
+    return f"the {name} schedule {' and '.join(parts)}"
 
 def describe_rate(
     learner: TrainerBase,

@@ -228,7 +228,7 @@ class BackgroundRun:
                 request_steps(self, left)
 
     def stop(self) -> BackgroundRun:
-        """End the run at the present step, with all end-of-training tasks; learn.set(max_steps=...) prolongs it.
+        """End the run at the present step, with all end-of-training tasks; learn.set(max_steps=...) extends it.
         Raise `InvalidOperation` inside a step, and while a debug step is open."""
         with RUN_LOCK:
             check_can_train(self.learner, "stop()")
@@ -316,7 +316,7 @@ def request_steps(handle: BackgroundRun, steps: float, more: bool = False):
 def nothing_to_do_message(run: RunState) -> str:
     "Return the message for a run that cannot continue."
     return (f"There is nothing to do: the run is finished after step {run.state.global_step} of {run.state.max_steps}. "
-            "learn.set(max_steps=...) prolongs it, learn.reset() starts it again from the beginning.")
+            "learn.set(max_steps=...) extends it, learn.reset() starts it again from the beginning.")
 
 def clear_error(handle: BackgroundRun):
     "Release the last error and the memory that it holds."

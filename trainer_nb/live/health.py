@@ -127,7 +127,7 @@ def assess_health(history: History) -> Health:
         return Health(
             "bad",
             f"The loss has been {format_value(float(losses[-1]))} since step {first_non_finite_step(steps, losses)}."
-            " learn.rewind(n) goes back n steps; a lower learning rate or max_grad_norm may prevent it.",
+            " learn.rewind(n) goes n steps back; a lower learning rate or max_grad_norm may prevent it.",
         )
     finite = np.isfinite(losses)
     steps = steps[finite]
@@ -152,7 +152,7 @@ def evaluation_warning(history: History, steps: np.ndarray, losses: np.ndarray) 
             )
         return (
             f"The loss was {format_value(increase[0])} up to step {best_step}, where {name} was lowest, and is"
-            f" {format_value(increase[1])} now. learn.rewind(n) goes back n steps."
+            f" {format_value(increase[1])} now. learn.rewind({int(steps[-1]) - best_step}) goes back to it."
         )
     return None
 
