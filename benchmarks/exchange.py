@@ -1,6 +1,6 @@
 """List the messages that the processes of a run exchange, in a step and at a log, and the bytes that each GPU sends.
 
-    python benchmarks/exchange.py                # the tables of nbs/tutorials/several_processes_details.ipynb
+    python benchmarks/exchange.py                # the tables of nbs/guides/communication.ipynb
     python benchmarks/exchange.py --parameters 70e9 --layers 80 --sharded
 
 Nothing is measured here; tests/launch/test_exchange.py counts the messages of runs on 2 and 8 processes.

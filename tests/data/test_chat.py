@@ -159,6 +159,70 @@ def test_losses_are_those_of_trl(trl, tmp_path, kind, given):
     for a, b in zip(learn.model.parameters(), theirs.model.parameters()): torch.testing.assert_close(a, b, rtol=1e-4, atol=5e-5)
 
 
+def test_a_run_of_trl_is_continued_and_its_trainer_uses_the_collator(trl, tmp_path):
+    "Losses of TRL alone, of TRL up to a checkpoint and this trainer after it, and of TRL with this collator are the same."
+    whole = sft(trl, chats(), tmp_path/"a", assistant_only_loss=True, save_strategy="steps", save_steps=3, logging_steps=1)
+    whole.train()
+    def losses(trainer): return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    collate = DataCollatorForChat(make_tokenizer(), assistant_only_loss=True)
+    args = TrainingArguments(per_device_train_batch_size=4, max_steps=5, learning_rate=1e-2, lr_scheduler_type="constant", seed=3, logging_steps=1,
+                             use_cpu=True, disable_tqdm=True)
+    learn = Learner(make_model(), args, train_dataset=chats(), data_collator=collate)
+    learn.train(resume_from_checkpoint=str(tmp_path/"a"/"checkpoint-3"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = trl.SFTConfig(str(tmp_path/"b"), max_length=None, gradient_checkpointing=False, bf16=False, report_to="none", use_cpu=True, disable_tqdm=True,
+                               seed=3, logging_steps=1, per_device_train_batch_size=4, max_steps=5, learning_rate=1e-2, save_strategy="no",
+                               lr_scheduler_type="constant", dataset_kwargs={"skip_prepare_dataset": True}, remove_unused_columns=False)
+        theirs = trl.SFTTrainer(make_model(), config, train_dataset=Dataset.from_list(tokenize_chat(chats(), collate)), processing_class=make_tokenizer(),
+                                data_collator=collate)
+    theirs.train()
+    assert len(losses(whole)) == 5
+    assert losses(learn) == pytest.approx(losses(whole), rel=1e-5) and losses(theirs) == pytest.approx(losses(whole), rel=1e-5)
+
+
+def byte_tokenizer(template: str, end: str):
+    "A tokenizer with one token for each byte; the marks of the template are texts."
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    made = Tokenizer(models.BPE({byte: i for i, byte in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.add_special_tokens([end, "<bos>"])
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token=end, pad_token=end, bos_token="<bos>", chat_template=template)
+
+
+TWO_TURNS = [{"role": "system", "content": "Be brief."}, user("France?"), assistant("Paris."), user("Italy?"), assistant("Rome.")]
+CALL = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "time", "arguments": {"zone": "CET"}}}]}
+FUNCTIONS = [{"type": "function", "function": {"name": "time", "description": "the time", "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}}}}]
+
+
+@pytest.mark.parametrize("name, end, calls", [
+    ("qwen2_5", "<|im_end|>", "<tool_call>"), ("qwen3_instruct_2507", "<|im_end|>", "<tool_call>"), ("qwen3_training", "<|im_end|>", "<tool_call>"),
+    ("qwen3", "<|im_end|>", None), ("llama3_2", "<|eot_id|>", '"time"'), ("llama3", "<|eot_id|>", ""), ("gemma3", "<end_of_turn>", None)])
+def test_templates_of_pretrained_models(trl, name, end, calls):
+    "What the table of the page on chats says, with TRL's copies of the templates: the trained parts of two turns, and of a call of a tool."
+    template = Path(trl.__file__).with_name("chat_templates")/f"{name}.jinja"
+    if not template.exists(): pytest.skip("TRL has no such template")
+    tokenizer = byte_tokenizer(template.read_text(), end)
+    collate = DataCollatorForChat(tokenizer, assistant_only_loss=True)
+    def trained(**sample):
+        batch = collate([sample])
+        return tokenizer.decode(batch["labels"][batch["labels"] != -100])
+    if name == "qwen3":
+        with pytest.raises(ValueError, match="rendered differently in the whole"): trained(messages=TWO_TURNS)
+        assert trained(messages=[user("2 + 2?"), assistant("<think>\neasy\n</think>\n\n4")]).startswith("<think>")
+    else:
+        said = trained(messages=TWO_TURNS)
+        assert "Paris." in said and "Rome." in said and said.count(end) == 2 and "France" not in said and "brief" not in said
+    called = {"messages": [user("Time?"), CALL, {"role": "tool", "name": "time", "content": "12:00"}, assistant("Noon.")], "tools": FUNCTIONS}
+    if calls is None:
+        with pytest.raises(Exception): trained(**called)
+        return
+    said = trained(**called)
+    assert calls in said and "Noon." in said and "12:00" not in said and "the time" not in said
+    if not calls: assert said.strip() == f"{end}Noon.{end}"
+
+
 # ---- samples of a row do not see each other
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])

@@ -108,8 +108,8 @@ def test_bytes_of_a_ring(exchange):
     assert exchange.num_buckets(1e6) == 1 and exchange.num_buckets(100 << 20) == 5
 
 
-def test_the_tables_of_the_tutorial_are_those_of_the_formulas(exchange):
-    notebook = json.loads((ROOT/"nbs"/"tutorials"/"several_processes_details.ipynb").read_text())
+def test_the_tables_of_the_guide_are_those_of_the_formulas(exchange):
+    notebook = json.loads((ROOT/"nbs"/"guides"/"communication.ipynb").read_text())
     text = "".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
     for name, run in exchange.EXAMPLES.items(): assert name in text and exchange.table(run) in text
 

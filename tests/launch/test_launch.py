@@ -339,7 +339,7 @@ def test_a_process_that_is_killed(like, rank, when):
                 def on_step_begin(self, args, state, control, **kwargs): time.sleep(0.05)
             learn.add_callback(Slow())
             threading.Thread(target=lambda: (time.sleep(0.2), os.kill(victims[rank], signal.SIGKILL))).start()
-        with pytest.raises(RuntimeError, match=f"rank {rank} was ended by SIGKILL"): learn.train()
+        with pytest.raises(RuntimeError, match=f"rank {rank} was killed by SIGKILL"): learn.train()
         assert all(map(is_gone, victims)) and len(learn.history) >= learn.state.global_step >= 5
         if when == "busy": learn.pop_callback(Slow)
         learn.train()
@@ -351,7 +351,7 @@ def test_it_goes_on_by_itself(like):
     with learn.launch(2, max_restarts=1):
         learn.step(5)
         os.kill(pids(learn)[1], signal.SIGKILL)
-        with pytest.warns(UserWarning, match="rank 1 was ended by SIGKILL.*after step 5. The run is as it was before the step, and continues automatically .max_restarts allows 0 more"): learn.train()
+        with pytest.warns(UserWarning, match="rank 1 was killed by SIGKILL.*after step 5. The run is as it was before the step, and continues automatically .max_restarts allows 0 more"): learn.train()
         assert "restart" in [e["act"] for e in learn.journal]
     same(like, learn)
 

@@ -171,7 +171,7 @@ def test_a_process_is_killed_in_a_long_evaluation():
     with learn.launch(2):
         learn.step(3)
         threading.Timer(0.5, os.kill, (pids(learn)[1], signal.SIGKILL)).start()
-        with pytest.raises(RuntimeError, match="rank 1 was ended by SIGKILL.*after step 3"): learn.evaluate(rows(4000))
+        with pytest.raises(RuntimeError, match="rank 1 was killed by SIGKILL.*after step 3"): learn.evaluate(rows(4000))
         assert learn.step(1)[0].step == 4
 
 
@@ -457,7 +457,7 @@ def test_a_restart_from_an_older_state_is_said(tmp_path, monkeypatch):
 def test_a_block_ends_with_its_launch_though_a_process_has_died():
     learn, other = make(), make()
     with other.launch(2): other.step(5)
-    with pytest.warns(UserWarning, match="rank 1 was ended by SIGKILL.* after step 5. The run is as it was before the step, and is back in this process."):
+    with pytest.warns(UserWarning, match="rank 1 was killed by SIGKILL.* after step 5. The run is as it was before the step, and is back in this process."):
         with learn.launch(2):
             learn.step(5)
             victims = pids(learn)

@@ -163,11 +163,11 @@ def test_a_verb_that_only_looks_is_done_once_more(hasty, like):
         learn.step(5)
         here = learn.evaluate()["eval_loss"]
         os.kill(pids(learn)[1], signal.SIGKILL)
-        with pytest.warns(UserWarning, match="rank 1 was ended by SIGKILL.* after step 5.*continues automatically .max_restarts allows 0 more"): assert learn.evaluate()["eval_loss"] == here
+        with pytest.warns(UserWarning, match="rank 1 was killed by SIGKILL.* after step 5.*continues automatically .max_restarts allows 0 more"): assert learn.evaluate()["eval_loss"] == here
         assert acts(learn) == ["launch", "restart"] and [e["step"] for e in learn.history.evaluations()] == [5, 5]
         victim = pids(learn)[1]
         os.kill(victim, signal.SIGKILL)
-        with pytest.raises(RuntimeError, match="rank 1 was ended by SIGKILL"): learn.evaluate()
+        with pytest.raises(RuntimeError, match="rank 1 was killed by SIGKILL"): learn.evaluate()
         assert is_gone(victim) and learn.evaluate()["eval_loss"] == here
 
 
@@ -176,7 +176,7 @@ def test_what_changes_the_run_is_not_done_once_more(hasty):
     with learn.launch(2, max_restarts=1):
         learn.step(5)
         os.kill(pids(learn)[1], signal.SIGKILL)
-        with pytest.raises(RuntimeError, match="rank 1 was ended by SIGKILL"): learn.set(lr=1e-3)
+        with pytest.raises(RuntimeError, match="rank 1 was killed by SIGKILL"): learn.set(lr=1e-3)
 
 
 # ---- callbacks that are taken out

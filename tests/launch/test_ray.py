@@ -207,7 +207,7 @@ def test_pauses_and_deaths(nodes):
         with pytest.raises(Paused): learn.run(steps=500)
         before = learn.state.global_step
         os.kill(pids(learn)[1], signal.SIGKILL)
-        with pytest.raises(RuntimeError, match="rank 1 was ended by SIGKILL.*the processes are running again"): learn.step(3)
+        with pytest.raises(RuntimeError, match="rank 1 was killed by SIGKILL.*the processes are running again"): learn.step(3)
         assert learn.step(1)[0].step == before + 1
         with pytest.raises(ZeroDivisionError): learn.run_on_all(lambda learn: 1 // (1 - int(os.environ["RANK"])))
     wait_for_room(nodes)

@@ -293,7 +293,7 @@ def test_an_aside_is_done_although_the_main_thread_is_stuck_in_a_collective():
     with pytest.raises(TimeoutError, match="Rank 0 has not answered within 0.2 s"): pool.call_out_of_band(0, hang, timeout=0.2)
     os.kill(pool.workers[1].pid, signal.SIGKILL)   # gloo lets the other go when its peer is gone
     assert call.wait(LIMIT) and isinstance(call.outcomes[0], Failed)
-    with pytest.raises(RemoteError, match="rank 1 was ended by SIGKILL"): pool.call_out_of_band(1, who)
+    with pytest.raises(RemoteError, match="rank 1 was killed by SIGKILL"): pool.call_out_of_band(1, who)
     assert pool.call_out_of_band(0, who)[0] == 0   # the launcher has told it to end; it does not
 
 # --- deaths -------------------------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ def die(worker, how):
     if how == "abort": os.abort()
     os.kill(os.getpid(), signal.SIGKILL)
 
-@pytest.mark.parametrize("how, words", [("exit", "ended with exit code 3"), ("segfault", "was ended by SIGSEGV"), ("abort", "SIGABRT"), ("kill", "SIGKILL (perhaps")])
+@pytest.mark.parametrize("how, words", [("exit", "ended with exit code 3"), ("segfault", "was killed by SIGSEGV"), ("abort", "SIGABRT"), ("kill", "SIGKILL (perhaps")])
 def test_a_death_is_known_with_its_cause(how, words):
     pool = make()
     call = pool.call(lambda worker: die(worker, how) if worker.rank == 1 else "alive")
@@ -321,7 +321,7 @@ def test_a_death_is_known_while_nobody_asks_and_while_others_are_busy():
     for rank in (0, 2):   # idle, busy
         os.kill(pool.workers[rank].pid, signal.SIGKILL)
         until(lambda: rank in pool.deaths, 5)
-    assert outcomes(call)[1] == Done(False) and call.outcomes[2].code == -signal.SIGKILL and pool.deaths[0].how.startswith("was ended by SIGKILL")
+    assert outcomes(call)[1] == Done(False) and call.outcomes[2].code == -signal.SIGKILL and pool.deaths[0].how.startswith("was killed by SIGKILL")
 
 def test_the_launcher_does_not_end_those_that_outlive_another(monkeypatch):
     "Torch's would, after half a minute, which is a third of a second here; and whoever is told something later hears first of who died first."
@@ -369,7 +369,7 @@ def test_a_start_that_fails_raises_the_ranks_own_error(start, how):
     with pytest.raises(LookupError if how == "raise" else RemoteError) as raised: make(2, start_badly, {"on": 1, "how": how}, start=start)
     notes = "\n".join(raised.value.__notes__)
     if how == "raise": assert "no such file" in str(raised.value) and "rank 1" in notes and "start_badly" in notes
-    else: assert "rank 1 was ended by SIGKILL" in str(raised.value) and "last words" in notes
+    else: assert "rank 1 was killed by SIGKILL" in str(raised.value) and "last words" in notes
 
 @pytest.mark.parametrize("where", ["redirect_stderr", "set_multiprocessing_dir"])
 def test_a_worker_that_fails_at_its_very_beginning(monkeypatch, where):

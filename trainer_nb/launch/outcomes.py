@@ -61,7 +61,7 @@ class Died:
             name = signal.Signals(-self.code).name
         except ValueError:
             name = f"signal {-self.code}"
-        return f"was ended by {name}" + (" (perhaps because memory ran out)" if name == "SIGKILL" else "")
+        return f"was killed by {name}" + (" (perhaps because memory ran out)" if name == "SIGKILL" else "")
 
     @property
     def error(self) -> Exception:

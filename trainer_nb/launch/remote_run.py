@@ -395,7 +395,7 @@ class RemoteRun:
         if self.is_stale_model_reported: return
         self.is_stale_model_reported = True
         warn(
-            "learn.model has the weights of the launch: the present ones are on the processes. learn.close() brings"
+            "learn.model has the weights of the launch: the current ones are in the processes. learn.close() brings"
             " them back; learn.run_on_all(lambda learn: ...) calls a function there."
         )
 

@@ -355,7 +355,7 @@ class TrialProcess:
     def _describe_exit(self) -> str:
         "Return how the process ended; raise RuntimeError if it ended before any size was tried."
         code = self.process.wait()
-        how = f"its process was ended by {signal.Signals(-code).name}" if code < 0 else f"its process ended with {code}"
+        how = f"its process was killed by {signal.Signals(-code).name}" if code < 0 else f"its process ended with {code}"
         if not self.is_starting: return how
         self.errors.seek(0)
         last = self.errors.read().decode(errors="replace").strip().splitlines()[-1:]
