@@ -31,7 +31,7 @@ import harness
 WORKLOADS = {"tiny": (64, 192, 3, 32), "ten milliseconds": (512, 512, 6, 48)}
 SHARDED, ZERO = ", sharded", ", deepspeed"
 WORKLOADS |= {name + suffix: size for suffix in (SHARDED, ZERO) for name, size in WORKLOADS.items()}
-CLASSES, ROWS, LR, DECAY, CLIP, LOG_EVERY = 10, 19_200, 1e-3, 0.01, 1.0, 500
+CLASSES, ROWS, LR, CLIP, LOG_EVERY = 10, 19_200, 1e-3, 1.0, 500
 
 
 # --- the work, the same for both -----------------------------------------------------------------------------------------
@@ -77,15 +77,15 @@ def make_learner(work, folder=None):
     from trainer_nb import Learner
     more = {"rewind_every": 0} if isinstance(work, int) else {"fsdp": True} if is_sharded(work) else {"deepspeed": zero_config(work)} if is_zero(work) else {}
     return Learner(make_model(work), train_dataset=make_data(work), loss_func=torch.nn.functional.cross_entropy, per_device_train_batch_size=batch_of(work),
-                   max_steps=1_000_000, learning_rate=LR, weight_decay=DECAY, optim="adamw_torch_fused", output_dir=folder, save_strategy="no",
+                   max_steps=1_000_000, learning_rate=LR, weight_decay=0.0, optim="adamw_torch_fused", output_dir=folder, save_strategy="no",
                    use_cpu=True, disable_tqdm=True, **more)
 
 
-def make_optimizer(model):
-    "Return fused AdamW with weight decay on the matrices only: two groups, as the Trainer makes them. ZeRO exchanges each group on its own."
+def make_optimizer(model, work):
+    "Return fused AdamW: for ZeRO, which exchanges each group of parameters on its own, with the two groups that the learner and the Trainer make."
     import torch
-    groups = [{"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": DECAY}, {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=LR, fused=True)
+    groups = [[p for p in model.parameters() if p.ndim > 1], [p for p in model.parameters() if p.ndim <= 1]] if is_zero(work) else [list(model.parameters())]
+    return torch.optim.AdamW([{"params": group} for group in groups], lr=LR, weight_decay=0.0, fused=True)
 
 
 class ByHand:
@@ -108,7 +108,7 @@ class ByHand:
         data = make_data(work)
         self.sampler = DistributedSampler(data)
         self.loader = DataLoader(data, batch_size=batch_of(work), sampler=self.sampler)
-        self.optimizer = make_optimizer(self.model)
+        self.optimizer = make_optimizer(self.model, work)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: max(0.0, 1 - step / 1_000_000))
         self.done, self.total, self.logged, self.loss_func = 0, torch.zeros(()), [], torch.nn.functional.cross_entropy
         self.endless, self.clip, self.dist = self.epochs(), torch.nn.utils.clip_grad_norm_, dist
@@ -406,7 +406,7 @@ def home_by_hand(work, folder):
     "A file in memory, read by the kernel into its own model and optimizer, and the end of the processes."
     import torch
     model = make_model(work)
-    optimizer = make_optimizer(model)
+    optimizer = make_optimizer(model, work)
     go, path = os.path.join(folder, "go"), f"/dev/shm/trainer_nb-bench-{os.getpid()}"
     launcher = threading.Thread(target=by_notebook_launcher, args=(home_by_hand_there, work, go, path))
     launcher.start()
