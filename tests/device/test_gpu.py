@@ -241,7 +241,7 @@ def test_a_process_that_dies_blocks_no_other_for_long():
         learn.step(6)
         os.kill(learn.processes[1]["pid"], signal.SIGKILL)
         start = time.monotonic()
-        with pytest.raises(RuntimeError, match="ended by SIGKILL"): learn.step(4)
+        with pytest.raises(RuntimeError, match="killed by SIGKILL"): learn.step(4)
         assert time.monotonic() - start < 90 and learn.state.global_step >= 4
         learn.step(2)
 

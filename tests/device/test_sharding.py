@@ -406,7 +406,7 @@ def test_a_process_that_dies_takes_its_part_with_it(like):
         learn.snapshot("three")
         learn.step(2)
         os.kill(learn.processes[1]["pid"], signal.SIGKILL)
-        with pytest.raises(RuntimeError, match=r"ended by SIGKILL.* after step 5; the run continues from its last known state, after step 3 \(2 steps are lost\)"):
+        with pytest.raises(RuntimeError, match=r"killed by SIGKILL.* after step 5; the run continues from its last known state, after step 3 \(2 steps are lost\)"):
             learn.step()
         assert learn.state.global_step == 3
         learn.train()

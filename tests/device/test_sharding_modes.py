@@ -170,7 +170,7 @@ def test_hybrid_sharding(tmp_path):
         other.restore("two")
         other.step(2)
         os.kill(other.processes[3]["pid"], signal.SIGKILL)
-        with pytest.raises(RuntimeError, match="ended by SIGKILL"): other.step()
+        with pytest.raises(RuntimeError, match="killed by SIGKILL"): other.step()
         other.train()
     same(hybrid, other)
     for one in (full, ddp):

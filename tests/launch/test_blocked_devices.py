@@ -122,7 +122,7 @@ def test_a_state_that_no_device_has_finished_is_not_used():
         learn.run_on_all(stick)
         learn.step(1)
         os.kill(learn.processes[1]["pid"], signal.SIGKILL)
-        with pytest.raises(RuntimeError, match="ended by SIGKILL.* after step 5; the run continues from its last known state, after step 4"): learn.train()
+        with pytest.raises(RuntimeError, match="killed by SIGKILL.* after step 5; the run continues from its last known state, after step 4"): learn.train()
         learn.train()
     other = make(max_steps=12)
     other.launch(2, train=True)

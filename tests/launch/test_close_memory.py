@@ -239,7 +239,7 @@ def test_a_process_is_killed_while_it_hands_over(monkeypatch, tmp_path):
     flag = fail_once(monkeypatch, tmp_path, lambda: os.kill(os.getpid(), signal.SIGKILL))
     learn.launch(2, start="fork")
     learn.step(3)
-    with pytest.warns(UserWarning, match="rank 0 was ended by SIGKILL.* after step 3. The run is as it was before the step, and is back in this process"): learn.close()
+    with pytest.warns(UserWarning, match="rank 0 was killed by SIGKILL.* after step 3. The run is as it was before the step, and is back in this process"): learn.close()
     assert flag.exists() and acts(learn) == ["launch", "restart", "close"]
     same(other, learn)
     for o in (learn, other): o.step(2)

@@ -89,12 +89,12 @@ def test_nothing_fits():
     with pytest.raises(ValueError, match="none can be applied"): found.apply()
 
 
-@pytest.mark.parametrize("how, why", [("kill", "ended by SIGKILL"), pytest.param("exit", "ended with 3", marks=pytest.mark.slow),
-                                      pytest.param("crash", "ended by SIGSEGV", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how, why", [("kill", "killed by SIGKILL"), pytest.param("exit", "ended with 3", marks=pytest.mark.slow),
+                                      pytest.param("crash", "killed by SIGSEGV", marks=pytest.mark.slow)])
 def test_a_process_that_dies_is_a_size_that_does_not_fit(how, why):
     found = learner(Deadly(how), gradient_accumulation_steps=8).batch_size_find("binary")
     assert found.largest == 8 and tried(found)[9] is False
-    assert all(why in o.why for o in found.rows if not o.fits)
+    assert all(why in o.why for o in found.rows if not o.fits), [o.why for o in found.rows]
 
 
 @pytest.mark.slow
