@@ -5,7 +5,8 @@
     python benchmarks/overhead.py --profile    # where trainer_nb's own step spends its time
 
 Five contenders train the same small networks on the same data: a loop written by hand, that loop with Accelerate,
-transformers' Trainer, Lightning, and trainer_nb; the loop by hand takes part twice. benchmarks/README.md describes how each figure is measured.
+transformers' Trainer, Lightning, and trainer_nb. The loop by hand takes part twice, and so does trainer_nb: once with a
+callback. benchmarks/README.md describes how each figure is measured.
 """
 from __future__ import annotations
 
@@ -226,16 +227,30 @@ def with_lightning(work, steps, tick, device):
     return last_epoch([row["loss"] for row in logger.rows if "loss" in row])
 
 
+def make_learner(work, steps, device, callbacks):
+    "Return the Learner, with its printing taken out as well."
+    from trainer_nb import Learner, ProgressCallback
+    learn = Learner(make_model(work), data_collator=collator(work), train_dataset=make_data(work), callbacks=callbacks,
+                    **settings(steps, device))
+    learn.remove_callback(ProgressCallback)
+    return learn
+
+
 def with_trainer_nb(work, steps, tick, device):
-    "Train with trainer_nb's Learner, with its printing taken out as well."
-    from trainer_nb import Learner, ProgressCallback, TrainerCallback
+    "Train with trainer_nb's Learner; look at each step with the function that may end the run."
+    learn = make_learner(work, steps, device, [])
+    learn.run(until=lambda record: tick())
+    return last_epoch([row["loss"] for row in learn.state.log_history if "loss" in row])
+
+
+def with_callback(work, steps, tick, device):
+    "Train with the same Learner; look at each step with a callback, for which the random generators are seeded once more."
+    from trainer_nb import TrainerCallback
 
     class Tick(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs): tick()
 
-    learn = Learner(make_model(work), data_collator=collator(work), train_dataset=make_data(work), callbacks=[Tick()],
-                    **settings(steps, device))
-    learn.remove_callback(ProgressCallback)
+    learn = make_learner(work, steps, device, [Tick()])
     learn.train()
     return last_epoch([row["loss"] for row in learn.state.log_history if "loss" in row])
 
@@ -250,7 +265,10 @@ CONTENDERS = {
                               "import transformers; from transformers import Trainer", "transformers"),
     "lightning": Contender("Lightning", with_lightning, "import lightning", "lightning"),
     "trainer_nb": Contender("trainer_nb", with_trainer_nb, "import trainer_nb", "trainer_nb"),
+    "callback": Contender("trainer_nb, with a callback at each step", with_callback, "import trainer_nb", "trainer_nb"),
 }
+# They import the same as another contender.
+REPEATED = ("again", "callback")
 LABELS = {name: contender.label for name, contender in CONTENDERS.items()}
 
 
@@ -335,7 +353,7 @@ def readme_table(found: dict) -> str:
     if "hand" in imports: loop.append(f"`import torch` took {imports['hand']['s']['median']:.2f} s")
     if "hand" in first: loop.append(f"the first step was done {first['hand']['s']['median']:.2f} s after the start")
     about = f"Lower is better; a plain PyTorch loop is 1. With it, {', '.join(loop[:-1])} and {loop[-1]}." if len(loop) > 1 else ""
-    names = ["trainer_nb", *(n for n in CONTENDERS if n not in ("trainer_nb", "hand", "again"))]
+    names = ["trainer_nb", "callback", *(n for n in CONTENDERS if n not in ("trainer_nb", "hand", *REPEATED))]
     rows = []
     for name in names:
         ratios = [kind.get(name, {}).get("ratio") for kind in (steps, imports, first)]
@@ -407,7 +425,7 @@ def measure(opts) -> tuple[dict, dict, dict]:
     if "steps" in opts.parts:
         raw["steps"] = harness.measure_by_turns(__file__, names, opts.works, opts, left_out)
         figures["steps"] = summarize_steps(raw["steps"])
-    names = [n for n in names if n not in left_out and n != "again"]
+    names = [n for n in names if n not in left_out and n not in REPEATED]
     works = opts.works[:1]
     with harness.byte_code_folder(opts):
         for part, kind, times in (("imports", "import", opts.imports), ("first", "first", opts.starts)):
