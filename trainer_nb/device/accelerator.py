@@ -29,7 +29,7 @@ from .collectives import wait_for_gloo_threads, world_size
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_launch_environment, check_max_norm, unscale_shards
 from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine, launcher_variables
-from .unused_parameters import GradientMessage, LayerOrder, UnusedParameters
+from .unused_parameters import BackwardOrder, GradientMessage, LayerOrder, UnusedParameters
 from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
 
 # %% auto #0
@@ -459,6 +459,7 @@ class Device:
         self.on_computed: Callable[[], None] | None = None
         self._uses_deepspeed = is_deepspeed_enabled(args)
         self._layer_order: LayerOrder | None = None
+        self._backward_order: BackwardOrder | None = None
         self._sharding_config = None if self.world.is_single_process else resolve_sharding(args.fsdp, args.fsdp_config)
         self._last_loss: torch.Tensor | None = None
 
@@ -565,9 +566,10 @@ class Device:
         self._use(sharded or strategy)
         if sharded is not None:
             # shorter than the time that the others wait in an exchange: this error says more than theirs
-            self._layer_order = LayerOrder(
-                model, sharded.layers, self.world, timedelta(seconds=0.9 * self._args.ddp_timeout)
-            )
+            timeout = timedelta(seconds=0.9 * self._args.ddp_timeout)
+            self._layer_order = LayerOrder(model, sharded.layers, self.world, timeout)
+            self._backward_order = BackwardOrder(model, sharded.layers, self.world, timeout)
+            sharded.watch_backward(self._backward_order.reach, self._backward_order.finish)
         return wrapped
 
     def _make_message(self, model: torch.nn.Module) -> GradientMessage | None:
@@ -667,10 +669,11 @@ class Device:
         if not torch.distributed.is_initialized(): return NO_GROUP
         return torch.distributed.group.WORLD._get_sequence_number_for_group()
 
-    def layer_counts(self) -> tuple[int, int] | None:
+    def layer_counts(self) -> tuple[int, ...] | None:
         """Return the numbers of passes and of comparisons of a sharded model's layers: equal if the processes are in
         sync; None where layers are not compared."""
-        return None if self._layer_order is None else self._layer_order.counts
+        if self._layer_order is None or self._backward_order is None: return None
+        return *self._layer_order.counts, *self._backward_order.counts
 
     def reshard(self):
         "Reshard a sharded model; leave any other one unchanged."
@@ -695,11 +698,11 @@ class Device:
         self._isolated.release()
 
     def _release_strategy(self):
-        for part in (self._strategy, self._layer_order):
+        for part in (self._strategy, self._layer_order, self._backward_order):
             if part is not None:
                 part.release()
         self._use(None)
-        self._layer_order = None
+        self._layer_order = self._backward_order = None
 
 # %% ../../nbs/04_device/06_accelerator.ipynb #0b8c7ff1
 _COPY_STREAMS: dict[torch.device, torch.cuda.Stream] = {}

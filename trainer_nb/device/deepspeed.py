@@ -23,10 +23,11 @@ from .sharding import check_dense_gradients, check_max_norm, is_partitioned
 from .unused_parameters import LayerOrder, UsedParameters
 
 # %% auto #0
-__all__ = ['MASTER', 'REMEDIES', 'LAYERS_REMEDY', 'FlatPlace', 'FlatGroup', 'split_flat', 'join_flat', 'flat_name',
-           'has_flat_state', 'to_parameter_states', 'launcher_variables', 'connect_with_itself', 'is_engine',
-           'recorded_layers', 'averages_at_arrival', 'GradientOrder', 'EngineState', 'torch_scale', 'engine_scale',
-           'clear_kept_gradients', 'DeepSpeedModel', 'shared_state', 'check_parameter_states', 'BackwardOnly']
+__all__ = ['MASTER', 'REMEDIES', 'LAYERS_REMEDY', 'SECOND_BACKWARD_ERROR', 'FlatPlace', 'FlatGroup', 'split_flat', 'join_flat',
+           'flat_name', 'has_flat_state', 'to_parameter_states', 'launcher_variables', 'connect_with_itself',
+           'is_engine', 'recorded_layers', 'averages_at_arrival', 'GradientOrder', 'EngineState', 'torch_scale',
+           'engine_scale', 'clear_kept_gradients', 'DeepSpeedModel', 'shared_state', 'check_parameter_states',
+           'BackwardOnly']
 
 # %% ../../nbs/04_device/05_deepspeed.ipynb #b1a36dcf
 class FlatPlace(NamedTuple):
@@ -156,6 +157,12 @@ def recorded_layers(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
         yield m
         if not getattr(m, "_z3_leaf", False):
             yield from recorded_layers(m)
+
+SECOND_BACKWARD_ERROR = (
+    "A second backward pass was run for a micro-batch. With ZeRO 1 and 2, DeepSpeed completes the gradients in the first"
+    " one, and the sum of both would be wrong: run one backward pass for the sum of the losses, or use 'zero_optimization':"
+    " {'stage': 3} or fsdp=True."
+)
 
 # %% ../../nbs/04_device/05_deepspeed.ipynb #1cb7dd55
 _SEND = "reduce_ready_partitions_and_remove_grads"
@@ -338,6 +345,8 @@ class DeepSpeedModel:
         self._offloads = config.get_value("zero_optimization.offload_optimizer.device", "none") != "none"
         # whether the step has several micro-batches
         self._accumulates = False
+        # whether a backward pass of this step has completed the gradients
+        self._is_complete = False
         self._kept: EngineState | None = None
         self._param_groups: list[list[torch.nn.Parameter]] = []
         self._requires_grad: list[bool] = []
@@ -451,10 +460,16 @@ class DeepSpeedModel:
         "Set whether the next backward pass completes the gradients; return a context without effect."
         self.engine.set_gradient_accumulation_boundary(now)
         self._accumulates = not (now and first)
+        self._is_complete = False
         return nullcontext()
 
     def backward(self, loss: torch.Tensor):
-        "Run backward; the loss is already divided by the number of micro-batches."
+        """Run backward; the loss is already divided by the number of micro-batches.
+        Raise ValueError for a second pass of a micro-batch that would give wrong gradients."""
+        if self._is_complete:
+            raise ValueError(SECOND_BACKWARD_ERROR)
+        # with ZeRO 3, the gradients of a later pass are added
+        self._is_complete = self.stage in (1, 2) and self.engine.is_gradient_accumulation_boundary()
         if self._used is not None:
             self._used.watch(loss)
         if self._gradient_order is not None:

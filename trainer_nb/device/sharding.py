@@ -10,8 +10,8 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import reduce
-from typing import TYPE_CHECKING, Protocol
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -466,6 +466,20 @@ def _broadcast_model(model: torch.nn.Module, device: torch.device, world: World)
             t.data.copy_(on_device)
 
 # %% ../../nbs/04_device/01_sharding.ipynb #342c2190
+def _call_first(owner: Any, name: str, function: Callable[[], None]):
+    "Make a method of an object call a function first; without one, the method is again that of its class."
+    method = getattr(type(owner), name).__get__(owner)
+    def both(*args):
+        function()
+        return method(*args)
+    vars(owner)[name] = both
+
+def _reach_once(group: Any, layer: torch.nn.Module, reach: Callable[[torch.nn.Module], None]):
+    "Report a layer when a backward pass reaches it; torch calls the method once for each of its outputs."
+    from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+    if group._training_state != TrainingState.PRE_BACKWARD:
+        reach(layer)
+
 class ShardedModel:
     "Hold a model whose parameters are sharded among processes, and reduce its gradients."
     def __init__(
@@ -535,6 +549,18 @@ class ShardedModel:
             )
             gathered.requires_grad_(requires_grad)
         return handles
+
+    def watch_backward(
+        self,
+        reach: Callable[[torch.nn.Module], None],  # called with each layer, before its weights are gathered
+        finish: Callable[[], None],  # called at the end, before the gradients of other layers are reduced
+    ):
+        "Let each backward pass call two functions."
+        for m in self._modules:
+            state = m._get_fsdp_state()
+            _call_first(state, "_root_post_backward_final_callback", finish)
+            for group in state._fsdp_param_groups[: 0 if m is self.model else 1]:
+                _call_first(group, "pre_backward", partial(_reach_once, group, m, reach))
 
     def _groups(self) -> list:
         "Return torch's parameter groups."
@@ -631,6 +657,11 @@ class ShardedModel:
         "Remove the hooks; torch keeps the state of a sharded model with its modules."
         for handle in self._handles:
             handle.remove()
+        for m in self._modules:
+            state = m._get_fsdp_state()
+            vars(state).pop("_root_post_backward_final_callback", None)
+            for group in state._fsdp_param_groups:
+                vars(group).pop("pre_backward", None)
 
 # %% ../../nbs/04_device/01_sharding.ipynb #2707b72e
 def unscale_shards(

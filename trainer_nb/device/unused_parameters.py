@@ -20,14 +20,16 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
+from torch.utils.hooks import RemovableHandle
 
 from ..core.errors import warn
 from .collectives import World
 
 # %% auto #0
-__all__ = ['DEVIATION_REMINDER', 'PLACE_REPORT', 'FSDP_REMEDY', 'missing_indices', 'reduced_parameters', 'expect_gradients',
-           'sparse_zeros', 'fill_with_zeros', 'reachable_parameters', 'output_nodes', 'GradientMessage',
-           'UnusedParameters', 'LayerOrder', 'Reporter', 'report_place', 'UsedParameters']
+__all__ = ['DEVIATION_REMINDER', 'PLACE_REPORT', 'FSDP_REMEDY', 'BACKWARD_REMEDY', 'missing_indices', 'reduced_parameters',
+           'expect_gradients', 'sparse_zeros', 'fill_with_zeros', 'reachable_parameters', 'output_nodes',
+           'GradientMessage', 'UnusedParameters', 'LayerOrder', 'BackwardOrder', 'Reporter', 'report_place',
+           'UsedParameters']
 
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900005
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+:([\d, ]+)")
@@ -386,7 +388,11 @@ class LayerOrder:
         self._num_checked = 0
         self._key = world.broadcast_object(uuid.uuid4().hex)
         self._released = report_place(self)
-        self._handles = [
+        self._handles = self._register(model, layers)
+
+    def _register(self, model: torch.nn.Module, layers: Iterable[torch.nn.Module]) -> list[RemovableHandle]:
+        "Register the hooks."
+        return [
             model.register_forward_pre_hook(self._begin, prepend=True),
             model.register_forward_hook(self._end),
             # before the hook of torch that gathers the weights
@@ -513,6 +519,59 @@ class LayerOrder:
         self._released.set()
         for handle in self._handles:
             handle.remove()
+
+BACKWARD_REMEDY = (
+    "with fsdp, a backward pass has to reach the same wrapped layers in all processes, in the same order. Where a step has"
+    " several backward passes, run them in one order everywhere, or run one for the sum of the losses"
+)
+
+class BackwardOrder(LayerOrder):
+    "Check that all processes reach the same layers of a sharded model in each backward pass of a step."
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        layers: Iterable[torch.nn.Module],  # as for `LayerOrder`
+        world: World,
+        timeout: timedelta = timedelta(minutes=30),  # as for `LayerOrder`
+    ):
+        # by the number of the backward pass since the last forward pass: the layers of the last one
+        self._known: dict[int, list[str]] = {}
+        self._number = 0
+        self._is_open = False
+        super().__init__(model, layers, world, timeout, BACKWARD_REMEDY)
+
+    def _register(self, model: torch.nn.Module, layers: Iterable[torch.nn.Module]) -> list[RemovableHandle]:
+        return [model.register_forward_pre_hook(self._restart)]
+
+    def _restart(self, model: torch.nn.Module, given: tuple):
+        if self._is_checked(model):
+            self._number = 0
+            # an error has ended the last one
+            self._is_open = False
+
+    def _open(self):
+        self._is_open = True
+        self._expected = self._known.get(self._number)
+        self._current = []
+        self._num_checked = 0
+        self._num_passes += 1
+
+    def reach(self, layer: torch.nn.Module):
+        "Record that a backward pass has reached a layer, whose weights are going to be gathered."
+        if not self._is_open:
+            self._open()
+        self._check(self._names[id(layer)])
+
+    def finish(self):
+        "Record the end of a backward pass, before gradients of layers are sent that it has not reached."
+        if not self._is_open:
+            self._open()
+        if self._expected is None or len(self._current) != len(self._expected):
+            self._compare("")
+        self._known[self._number] = self._current
+        self._num_checked += 1
+        self._number += 1
+        self._is_open = False
 
 class Reporter(Protocol):
     "Define the interface of an object whose place in a pass is reported to the other processes."

@@ -34,8 +34,8 @@ from ..state.restore import Snapshots
 
 # %% auto #0
 __all__ = ['NOT_COPIED', 'TORCH_SETTINGS', 'apply_torch_settings', 'attribute_key', 'learner_parts', 'history_lines',
-           'make_learner', 'history_from_lines', 'RunTransfer', 'capture_id', 'FinalState', 'release_local_run',
-           'restore_local_run', 'needs_optimizer', 'keep_unloaded', 'take_unloaded']
+           'make_learner', 'history_from_lines', 'has_open_launch', 'RunTransfer', 'capture_id', 'FinalState',
+           'release_local_run', 'restore_local_run', 'needs_optimizer', 'keep_unloaded', 'take_unloaded']
 
 # %% ../../nbs/11_launch/12_learner_parts.ipynb #75ee0cd0
 # attributes that are created anew
@@ -136,6 +136,12 @@ def history_from_lines(lines: list[dict]) -> History:
         apply_log_line(history, line)
     index_events(history)
     return history
+
+def has_open_launch(history: History) -> bool:
+    "Return whether the last launch or close of a history is a launch."
+    acts = [event["kind"] for event in history.events if event["kind"] in ("launch", "close")]
+    return acts[-1:] == ["launch"]
+
 
 # %% ../../nbs/11_launch/12_learner_parts.ipynb #9ad47a4a
 class RunTransfer(NamedTuple):

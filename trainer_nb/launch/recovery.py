@@ -194,7 +194,9 @@ def find_replica_state(processes: ProcessGroup, learner: TrainerBase, ranks: lis
     "Return the state of the first process that has one to continue from, or None."
     for rank in ranks:
         state = processes.call_out_of_band(rank, replica_state, history_counts(learner.history), timeout=60)
-        if state is not None and not state.status.corrupted: return state
+        if state is None or state.status.corrupted: continue
+        # not of another run, which a verb has begun there before it failed
+        if state.run.snapshot.values["run"] == learner.history.run_id: return state
     return None
 
 # %% ../../nbs/11_launch/15_recovery.ipynb #0415e0ff

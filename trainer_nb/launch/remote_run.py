@@ -17,6 +17,8 @@ from ..args.deepspeed_args import is_deepspeed_enabled
 from ..args.parallel import is_fsdp_enabled
 from ..core.callbacks import TrainerCallback, close_callbacks
 from ..core.errors import InvalidOperation, warn
+from ..core.history import close_other_logs
+from ..core.log_file import log_path
 from ..core.records import Record
 from ..device.collectives import SINGLE_PROCESS
 from ..diagnostics.watch import unwatch, watch
@@ -25,24 +27,26 @@ from ..engine.overrides import TrainerBase
 from ..engine.run_state import own_run_name, record_act
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.snapshot import capture_snapshot, gather_snapshot
-from .learner_parts import RunTransfer, capture_id, keep_unloaded, learner_parts, release_local_run
-from .learner_parts import restore_local_run, take_unloaded
+from .learner_parts import RunTransfer, capture_id, has_open_launch, history_from_lines, keep_unloaded
+from .learner_parts import learner_parts, release_local_run, restore_local_run, take_unloaded
 from .outcomes import find_root_failure
 from .process_group import HistoryMirror, LaunchPlan, ProcessDied, ProcessGroup, ProcessTable
 from .process_group import SettingsMirror, apply_status
 from .recovery import BaseState, recover_run
 from .remote_training import run_remote_slice
 from .replica import ReplicaResult, RunStatus, final_initial_snapshot, final_state, make_result
-from .replica import pause_replica, pop_callback_at, prepare_replica, process_location
-from .replica import run_function, run_verb
-from ..state.hub import pop_token, set_token
+from .replica import VerbOutcome, finish_save, follow_history, pause_replica, pop_callback_at
+from .replica import prepare_replica, process_location, run_function, run_verb, run_verb_recording
+from .replica import share_history
+from ..state.checkpoint_dirs import has_manifest, read_manifest
+from ..state.hub import find_checkpoint, pop_token, set_token
 from ..state.restore import get_named_snapshot, restart_from_first_weights
 
 # %% auto #0
 __all__ = ['READ_ONLY_VERBS', 'REMOTE_VERBS', 'LOCAL_VERBS', 'HOST_VERBS', 'VERBS_WHEN_CORRUPTED', 'UNSUPPORTED_VERBS',
            'MIRRORED_VERBS', 'CLOSE_SNAPSHOT', 'whole_snapshot', 'store_named_snapshot', 'store_local_settings',
-           'pop_remote_callback', 'needs_no_device', 'to_absolute_folder', 'RestartPolicy', 'RemoteRun',
-           'end_processes']
+           'pop_remote_callback', 'is_divided', 'needs_no_device', 'locate_checkpoint', 'to_absolute_folder',
+           'RestartPolicy', 'RemoteRun', 'end_processes']
 
 # %% ../../nbs/11_launch/17_remote_run.ipynb #6714b64f
 READ_ONLY_VERBS = frozenset(
@@ -57,7 +61,7 @@ REMOTE_VERBS = READ_ONLY_VERBS | frozenset(
         " pop_callback snapshot restore plan _begin_again _end_here"
     ).split()
 )
-# and restore(), of a snapshot of an earlier run
+# verbs that may begin another run, and restore(), of a snapshot of an earlier run
 LOCAL_VERBS = ("load_checkpoint", "reset", "_begin_again")
 # verbs of these that need no device in the kernel, with a function of the learner that returns whether this is so
 HOST_VERBS: dict[str, Callable[[TrainerBase], bool]] = {
@@ -111,15 +115,30 @@ def pop_remote_callback(
         remote.execute(learner, pop_callback_at, index, type(found).__name__)
         return handler.pop_callback(found)
 
+def is_divided(learner: TrainerBase) -> bool:
+    "Return whether each process has a part of the run: it may not fit the kernel's device."
+    return is_fsdp_enabled(learner.args.fsdp) or is_deepspeed_enabled(learner.args)
+
 def needs_no_device(
     learner: TrainerBase,
     name: str,  # of a verb
 ) -> bool:
     "Return whether a verb leaves a divided run on the host, on its way through the kernel."
-    args = learner.args
-    is_divided = is_fsdp_enabled(args.fsdp) or is_deepspeed_enabled(args)
     # a corrupted run would continue if the verb failed
-    return is_divided and name in HOST_VERBS and HOST_VERBS[name](learner) and not learner.run_state.corrupted
+    is_possible = name in HOST_VERBS and HOST_VERBS[name](learner) and not learner.run_state.corrupted
+    return is_possible and is_divided(learner)
+
+def locate_checkpoint(
+    learner: TrainerBase,
+    folder: str | Path = True,  # and the other arguments of learn.load_checkpoint()
+    unpickle: bool = False,
+) -> tuple[Path, bool]:
+    """Return the arguments of `load_checkpoint` for the processes. Release the log of the checkpoint's run, which
+    another learner of the kernel may have open. Raise ValueError if there is no checkpoint."""
+    found = find_checkpoint(learner, folder)
+    if has_manifest(found):
+        close_other_logs(learner.history, log_path(found.parent, read_manifest(found)["run"]))
+    return found, unpickle
 
 def to_absolute_folder(folder: str | Path | None) -> str | Path | None:
     "Return a folder as an absolute path; other values stay as they are."
@@ -197,8 +216,7 @@ class RemoteRun:
             transfer = RunTransfer(
                 whole_snapshot(capture_snapshot(run)), whole_snapshot(run.initial_snapshot), run.corrupted
             )
-        if run.args.output_dir not in (None, run.unwritable_dir) and run.history.path is None:
-            run.history.open_log(run.args.output_dir, own_run_name(run))
+        self.open_log(learner)
         close_callbacks(run)
         release_local_run(learner)
         run.remote_run = self
@@ -210,6 +228,12 @@ class RemoteRun:
             raise
         if run.rewind_buffer is not None:
             run.rewind_buffer.clear()
+
+    def open_log(self, learner: TrainerBase):
+        "Open the log of the history, if there is a folder for it."
+        run = learner.run_state
+        if run.args.output_dir not in (None, run.unwritable_dir) and run.history.path is None:
+            run.history.open_log(run.args.output_dir, own_run_name(run))
 
     def start(self, learner: TrainerBase, transfer: RunTransfer):
         "Start the processes with a run."
@@ -335,7 +359,9 @@ class RemoteRun:
         if name == "restore" and args:
             args = (whole_snapshot(args[0]),)
         is_of_other_run = name == "restore" and bool(args) and args[0].values["run"] != learner.history.run_id
-        if name in LOCAL_VERBS or is_of_other_run: return self.run_locally(learner, name, args, kwargs)
+        if name in LOCAL_VERBS or is_of_other_run:
+            begin = self.begin_remotely if self.begins_remotely(learner, name) else self.begin_locally
+            return begin(learner, name, args, kwargs)
         with run.interrupts:
             if name in READ_ONLY_VERBS:
                 run.interrupts.raise_on_first_press()
@@ -360,7 +386,49 @@ class RemoteRun:
                 is_logged = len(learner.state.log_history) > num_logs
                 if is_logged or not self.should_restart(learner, death): raise
 
-    def run_locally(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def begins_remotely(self, learner: TrainerBase, name: str) -> bool:
+        "Return whether the processes execute a verb that may begin another run, which then needs no device here."
+        if not is_divided(learner): return False
+        # other machines may not have the folder
+        if name == "load_checkpoint": return self.plan.cluster is None
+        if name == "_begin_again": return not needs_no_device(learner, name)
+        return name == "restore"
+
+    def begin_remotely(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+        "Execute a verb that may begin another run in the processes, and continue with that run."
+        with learner.run_state.interrupts:
+            if name == "load_checkpoint":
+                # it may be the newest one
+                self.collect(learner, finish_save)
+                args, kwargs = locate_checkpoint(learner, *args, **kwargs), {}
+            outcome: VerbOutcome = self.execute(learner, run_verb_recording, name, args, kwargs)
+            self.follow_run(learner)
+            for text in outcome.warnings:
+                warn(text)
+            raise_if_interrupted(learner)
+            return outcome.value
+
+    def follow_run(self, learner: TrainerBase):
+        "Continue with the run that a verb has begun in the processes; do nothing if it has begun none."
+        run = learner.run_state
+        lines = self.collect_one(learner, share_history, self.launch_data())
+        if lines is None: return
+        history = history_from_lines(lines)
+        # until all is here, the kernel has the earlier run, which continues if a process dies
+        initial = self.collect_one(learner, final_initial_snapshot, capture_id(run.initial_snapshot))
+        initial = initial or run.initial_snapshot
+        snapshot = self.execute(learner, run_verb, "snapshot", (), {})
+        run.history.close_log()
+        run.history = history
+        run.initial_snapshot = initial
+        self.open_log(learner)
+        self.base = BaseState(RunTransfer(snapshot, initial), history.place())
+        self.mirror.stop()
+        self.mirror = HistoryMirror(history)
+        self.processes.events.mirror = self.mirror
+        self.execute(learner, follow_history, history.path)
+
+    def begin_locally(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         "Execute a verb that may begin another run in the kernel, and continue with new processes."
         run = learner.run_state
         on_host = needs_no_device(learner, name)
@@ -373,16 +441,19 @@ class RemoteRun:
                     return apply_change(learner, "reset()", lambda: restart_from_first_weights(learner, prepares=False))
                 return getattr(learner, name)(*args, **kwargs)
             finally:
-                acts = [event["kind"] for event in learner.history.events if event["kind"] in ("launch", "close")]
-                if acts[-1:] != ["launch"]:
+                if not has_open_launch(learner.history):
                     # the run has begun anew, or was loaded from a checkpoint
                     self.record_launch(learner)
                 self.take_over(learner)
 
+    def launch_data(self) -> dict[str, Any]:
+        "Return the data of the launch for the history."
+        extra = {"keep_global_batch": True} if self.plan.keep_global_batch else {}
+        return {"num_processes": self.num_processes, **extra}
+
     def record_launch(self, learner: TrainerBase):
         "Record the launch in the history of the run."
-        extra = {"keep_global_batch": True} if self.plan.keep_global_batch else {}
-        record_act(learner.run_state, "launch", num_processes=self.num_processes, **extra)
+        record_act(learner.run_state, "launch", **self.launch_data())
 
     def refuse(self, operation: str):
         "Raise `InvalidOperation` for an operation that is not possible while the processes have the run."

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -26,11 +27,12 @@ from ..device.accelerator import abort_collectives
 from ..engine.loop import StepLimit, mark_paused, run_until
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
-from ..engine.run_state import RunState
+from ..engine.run_state import RunState, record_act
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from ..engine.tasks import restore_here
-from .learner_parts import FinalState, RunTransfer, capture_id, make_learner
+from .learner_parts import FinalState, RunTransfer, capture_id, has_open_launch, history_lines
+from .learner_parts import make_learner
 from .stop_barrier import BoundaryGate, StopBarrier
 from .worker import Worker, own_device
 from ..live.progress import ProgressCallback
@@ -41,10 +43,11 @@ from ..core.memory import read_proc_status
 __all__ = ['FLUSH_INTERVAL', 'LogForwarder', 'RunStatus', 'capture_status', 'DeviceProgress', 'ComputeTimer', 'StepSums',
            'SpeedReporter', 'new_event', 'process_memory', 'Replica', 'restore_replica', 'make_replica',
            'ReplicaResult', 'make_result', 'prepare_replica', 'run_until_limit', 'run_verb', 'pop_callback_at',
-           'pause_replica', 'run_function', 'process_location', 'ping', 'close_gate', 'open_gate', 'confirm_flush',
-           'interrupt_replica', 'count_steps', 'has_completed', 'ReplicaState', 'history_counts', 'replica_state',
-           'shard_state', 'SettledState', 'settle_device', 'abort_exchange', 'buffered_snapshot',
-           'final_initial_snapshot', 'final_state', 'capture_final_state']
+           'pause_replica', 'VerbOutcome', 'run_verb_recording', 'finish_save', 'share_history', 'follow_history',
+           'run_function', 'process_location', 'ping', 'close_gate', 'open_gate', 'confirm_flush', 'interrupt_replica',
+           'count_steps', 'has_completed', 'ReplicaState', 'history_counts', 'replica_state', 'shard_state',
+           'SettledState', 'settle_device', 'abort_exchange', 'buffered_snapshot', 'final_initial_snapshot',
+           'final_state', 'capture_final_state']
 
 # %% ../../nbs/11_launch/13_replica.ipynb #bf9cc303
 # seconds between two checks for new rows, for the log
@@ -302,10 +305,7 @@ class Replica:
             restore_replica(self.learner, payload["run"])
         # rows of log_history that have been sent
         self.sent_logs = list(run.state.log_history)
-        # the kernel has the file, if there is one
-        self.learner.history.path = Path(payload["log path"] or "none")
-        if self.is_reporting:
-            self.forward_log(payload["log path"])
+        self.use_history(payload["log path"])
         run.callbacks.add_callback(self.speed_reporter)
         signal.signal(signal.SIGUSR1, self.interrupt)
         set_log_level(run.args)
@@ -348,9 +348,20 @@ class Replica:
         self.sent_logs = list(logs)
         return num_known, logs[num_known:]
 
+    def use_history(
+        self,
+        path: str | Path | None,  # of the kernel's file; None: it has none
+    ):
+        "Continue the kernel's history, which is that of the learner."
+        # to notice when a verb begins another one
+        self.history = self.learner.history
+        self.history.path = Path(path or "none")
+        if self.is_reporting:
+            self.forward_log(path)
+
     def forward_log(
         self,
-        path: str | Path | None,  # of the kernel's file
+        path: str | Path | None,  # as for `use_history`
     ):
         "Send the history to the kernel from here on."
         history = self.learner.history
@@ -468,6 +479,46 @@ def pause_replica(replica: Replica) -> ReplicaResult:
         pass
     return make_result(replica)
 
+# %% ../../nbs/11_launch/13_replica.ipynb #da60de76
+class VerbOutcome(NamedTuple):
+    "Hold what a verb has returned, and the texts of its warnings."
+    value: Any
+    warnings: list[str]
+
+def run_verb_recording(replica: Replica, name: str, args: tuple, kwargs: dict[str, Any]) -> ReplicaResult:
+    "Execute a verb of the learner, and return its warnings with its value."
+    with warnings.catch_warnings(record=True) as issued:
+        result = run_verb(replica, name, args, kwargs)
+    return result._replace(value=VerbOutcome(result.value, [str(warning.message) for warning in issued]))
+
+def finish_save(replica: Replica):
+    "Wait until the checkpoint that is being written is on the disk."
+    wait_for_save(replica.learner.run_state)
+
+def share_history(
+    replica: Replica,
+    launch: dict[str, Any],  # data of the launch, an act of each run on several processes
+) -> list[dict] | None:
+    """Give the main process's history to all processes, if a verb has begun another one.
+    Return its lines from the main process; None from the others, and if no other one has begun."""
+    run = replica.learner.run_state
+    history = run.history
+    if history is replica.history: return None
+    own = history.run_id, history.parent, history.started
+    history.run_id, history.parent, history.started = run.device.world.broadcast_object(own)
+    if not has_open_launch(history):
+        record_act(run, "launch", **launch)
+    return history_lines(history) if replica.is_reporting else None
+
+def follow_history(
+    replica: Replica,
+    path: Path | None,  # of the kernel's file; None: it has none
+) -> ReplicaResult:
+    "Send the history of `share_history` to the kernel from here on."
+    replica.use_history(path)
+    return prepare_replica(replica)
+
+
 # %% ../../nbs/11_launch/13_replica.ipynb #6490d489
 def run_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> Any:
     "Call a function of the user with the learner."
@@ -513,7 +564,8 @@ def confirm_flush(
     number: int,  # of the request
 ):
     "Record that the kernel has written all lines that were sent before a request."
-    replica.learner.history.log.confirm(number)
+    # a verb that has begun another run waits for that of the earlier one
+    replica.history.log.confirm(number)
 
 def interrupt_replica(replica: Replica):
     "Interrupt this process while it is busy: a step under way is rolled back, if possible."
@@ -621,10 +673,12 @@ def final_initial_snapshot(
     "Return the first weights for the kernel, from the main process; None from the others, and if the kernel has them."
     run = replica.learner.run_state
     initial = run.initial_snapshot
-    if initial is None or capture_id(initial) == known: return None
+    is_known = initial is None or capture_id(initial) == known
     if run.device is not None and run.device.divides_state:
-        initial = gather_snapshot(initial, run.device.world)
-    return initial if replica.is_reporting else None
+        # each process has captured its part at a time of its own; the kernel has that of the main process
+        is_known = run.device.world.broadcast_object(is_known)
+        initial = None if is_known else gather_snapshot(initial, run.device.world)
+    return initial if replica.is_reporting and not is_known else None
 
 def final_state(replica: Replica) -> FinalState | None:
     """Return the run for the kernel, which has its first weights, from the main process; None from the others.
