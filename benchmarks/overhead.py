@@ -349,10 +349,10 @@ def readme_table(found: dict) -> str:
     "Return the sentences and the table of the README: the first work, the import and the start, medians alone."
     figures = found["figures"]
     steps, imports, first = next(iter(figures["steps"].values())), figures["import"], figures["first"]
-    loop = [f"a step took {steps['hand']['us']['median']:,.0f} µs"]
-    if "hand" in imports: loop.append(f"`import torch` took {imports['hand']['s']['median']:.2f} s")
-    if "hand" in first: loop.append(f"the first step was done {first['hand']['s']['median']:.2f} s after the start")
-    about = f"Lower is better; a plain PyTorch loop is 1. With it, {', '.join(loop[:-1])} and {loop[-1]}." if len(loop) > 1 else ""
+    loop = [f"{steps['hand']['us']['median']:,.0f} µs a step"]
+    if "hand" in imports: loop.append(f"{imports['hand']['s']['median']:.2f} s for `import torch`")
+    if "hand" in first: loop.append(f"{first['hand']['s']['median']:.2f} s from the start to the end of the first step")
+    about = f"Lower is better; a plain PyTorch loop is 1. The plain loop took {', '.join(loop[:-1])} and {loop[-1]}." if len(loop) > 1 else ""
     names = ["trainer_nb", "callback", *(n for n in CONTENDERS if n not in ("trainer_nb", "hand", *REPEATED))]
     rows = []
     for name in names:
