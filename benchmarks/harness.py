@@ -50,7 +50,8 @@ def synchronize(device: str):
 class Blocks:
     """Time blocks of steps inside one training run.
 
-    Between two blocks the process waits inside `tick` for its turn, so that others can be measured meanwhile.
+    Between two blocks the process waits for its turn, so that others can be measured meanwhile: inside of a call
+    after each step or, by a contender that uses `is_end` and `turn` itself, outside of its loop.
     """
     def __init__(self,
                  exchange: "Exchange",   # with the process that directs the measurement
@@ -68,10 +69,17 @@ class Blocks:
         self.wall = None
         self.cpu = None
 
-    def tick(self):
+    def __call__(self):
         "Count a step; at the end of a block, report its time and wait for the next turn."
+        if self.is_end(): self.turn()
+
+    def is_end(self) -> bool:
+        "Count a step; return whether a block ends with it. Then `turn` has to be called, before the next step."
         self.left -= 1
-        if self.left: return
+        return not self.left
+
+    def turn(self):
+        "Report the time of the block and wait for the next turn."
         synchronize(self.device)
         wall = time.perf_counter()
         cpu = time.process_time()
@@ -84,6 +92,26 @@ class Blocks:
         gc.collect()
         self.wall = time.perf_counter()
         self.cpu = time.process_time()
+
+
+class EachStep:
+    "Call a function after each step, where nothing is divided into blocks."
+    def __init__(self, function: Callable[[], None]): self.function = function
+
+    def __call__(self): self.function()
+
+    def is_end(self) -> bool:
+        "Count a step; return False: no block ends."
+        self.function()
+        return False
+
+
+def run_in_blocks(learn, steps: int, clock: Blocks | EachStep):
+    """Train a Learner of trainer_nb for some steps in all, with one call for each block. Between the calls, where the
+    process waits, the run's own clock stands still: from it, the run knows how much time its snapshots may take."""
+    while learn.state.global_step < steps:
+        learn.run(until=lambda record: clock.is_end())
+        if learn.state.global_step < steps: clock.turn()
 
 
 class Exchange:
@@ -115,7 +143,7 @@ def train_by_turns(train: Callable, spec: dict, exchange: Exchange):
         clock = Blocks(exchange, spec["warmup"], spec["block"], spec["blocks"], spec["device"])
         # One step more than the blocks have: the last block ends inside the run.
         steps = spec["warmup"] + spec["block"] * spec["blocks"] + 1
-        try: loss = train(work, steps, clock.tick, spec["device"])
+        try: loss = train(work, steps, clock, spec["device"])
         except Exception as error:
             exchange.answer_failure(error)
             continue
@@ -130,7 +158,7 @@ def until_first_step(train: Callable, spec: dict, exchange: Exchange):
         synchronize(spec["device"])
         exchange.answer({"done": time.monotonic(), "cpu": time.process_time()})
         os._exit(0)
-    train(spec["works"][0], 1_000, tick, spec["device"])
+    train(spec["works"][0], 1_000, EachStep(tick), spec["device"])
 
 
 def import_once(statement: str, exchange: Exchange):

@@ -229,15 +229,11 @@ def with_lightning(work, steps, tick, device):
 
 def with_trainer_nb(work, steps, tick, device):
     "Train with trainer_nb's Learner, with its printing taken out as well."
-    from trainer_nb import Learner, ProgressCallback, TrainerCallback
-
-    class Tick(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs): tick()
-
+    from trainer_nb import Learner, ProgressCallback
     learn = Learner(make_model(work.model), data_collator=make_collator(work.model), train_dataset=make_data(work.model),
-                    callbacks=[Tick()], **settings(work, steps, device))
+                    **settings(work, steps, device))
     learn.remove_callback(ProgressCallback)
-    learn.train()
+    harness.run_in_blocks(learn, steps, tick)
     return last_losses([row["loss"] for row in learn.state.log_history if "loss" in row])
 
 

@@ -237,9 +237,9 @@ def make_learner(work, steps, device, callbacks):
 
 
 def with_trainer_nb(work, steps, tick, device):
-    "Train with trainer_nb's Learner; look at each step with the function that may end the run."
+    "Train with trainer_nb's Learner."
     learn = make_learner(work, steps, device, [])
-    learn.run(until=lambda record: tick())
+    harness.run_in_blocks(learn, steps, tick)
     return last_epoch([row["loss"] for row in learn.state.log_history if "loss" in row])
 
 
@@ -395,7 +395,7 @@ def profile(name, opts):
         state["left"] -= 1
         # After a first block: no set-up, no first-time costs.
         if not state["left"]: profiler.enable()
-    try: CONTENDERS[name].train(WORKS[opts.works[0]], steps, tick, opts.device)
+    try: CONTENDERS[name].train(WORKS[opts.works[0]], steps, harness.EachStep(tick), opts.device)
     finally: profiler.disable()
     for order in ("tottime", "cumulative"): pstats.Stats(profiler).sort_stats(order).print_stats(opts.top)
 

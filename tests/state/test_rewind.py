@@ -120,6 +120,28 @@ def test_how_far_is_said():
         with pytest.raises((TypeError, ValueError), match="whole number|from 1 on"): learn.rewind(n)
 
 
+def test_changes_of_the_step_are_named_and_undone_by_one_step_more():
+    learn = hard_learner(rewind_every=1, **LONG)
+    learn.step(5)
+    rate, decay = learn.args.learning_rate, learn.args.weight_decay
+    learn.set(learning_rate=0.5)
+    learn.set(learning_rate=0.25, weight_decay=0.1)
+    learn.freeze()
+    learn.unfreeze()
+    learn.step(3)
+    out = learn.rewind(3)
+    assert out.changes == ("learning_rate=0.25", "weight_decay=0.1", "freeze()", "unfreeze()")
+    assert str(out).endswith("Changes made at this step stay: learning_rate=0.25, weight_decay=0.1, freeze(), unfreeze(); rewind(1) undoes them.")
+    assert (learn.args.learning_rate, learn.args.weight_decay) == (0.25, 0.1)
+    out = learn.rewind(1)
+    assert not out.changes and "stay" not in str(out) and (learn.args.learning_rate, learn.args.weight_decay) == (rate, decay)
+    # the ones of the beginning cannot be undone by a rewind
+    other = hard_learner(rewind_every=1, **LONG)
+    other.set(learning_rate=0.5)
+    other.step(1)
+    assert str(other.rewind(1)).endswith("Changes made at this step stay: learning_rate=0.5.")
+
+
 def test_named_snapshots_are_places_to_begin():
     learn = hard_learner(rewind_every=0, **LONG)
     learn.step(4); learn.set(lr=0.002); learn.snapshot("four"); learn.step(6)

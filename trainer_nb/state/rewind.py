@@ -27,9 +27,9 @@ from .rewind_buffer import ACTS, LASTING_ACTS, MAX_SNAPSHOTS, get_rewind_buffer,
 from .rewind_buffer import snapshot_nbytes
 
 # %% auto #0
-__all__ = ['find_base_snapshot', 'RewindReport', 'rewind', 'require_base_snapshot', 'describe_first_kept', 'values_by_step',
-           'losses_by_step', 'differing_steps', 'too_large', 'first_step', 'restore_after', 'since_first',
-           'announce_replay', 'restore_own_past']
+__all__ = ['find_base_snapshot', 'RewindReport', 'changes_at', 'rewind', 'require_base_snapshot', 'describe_first_kept',
+           'values_by_step', 'losses_by_step', 'differing_steps', 'too_large', 'first_step', 'restore_after',
+           'since_first', 'announce_replay', 'restore_own_past']
 
 # %% ../../nbs/07_state/13_rewind.ipynb #5d63de90
 def find_base_snapshot(learner: TrainerBase, step: int) -> Snapshot | None:
@@ -54,6 +54,7 @@ class RewindReport(NamedTuple):
     replayed: int       # number of steps that were replayed
     seconds: float      # duration
     different: list     # steps whose loss differs in any bit
+    changes: tuple = ()   # descriptions of changes that were made at that step, and stay in force
 
     def __repr__(self):
         again = (
@@ -70,7 +71,21 @@ class RewindReport(NamedTuple):
                 else f"; the loss of step {self.different[0]} was not the same"
             )
         )
-        return f"Back at step {self.step}: {again}{same}."
+        stay = f" Changes made at this step stay: {', '.join(self.changes)}" if self.changes else ""
+        undo = "; rewind(1) undoes them" if self.changes and self.step else ""
+        return f"Back at step {self.step}: {again}{same}.{stay}{undo}{'.' if stay else ''}"
+
+# the names of changes of other kinds than settings, as they are shown
+_OTHER_CHANGES = {
+    "schedule": "the schedule", "freeze": "freeze()", "unfreeze": "unfreeze()", "by hand": "changes by hand"
+}
+
+def changes_at(history: History, step: int) -> tuple[str, ...]:
+    "Return descriptions of the changes that were made at a step and are not undone."
+    found = [e for e in history.events if e["step"] == step and not e["abandoned"]]
+    settings = {name: value for e in found if e["kind"] == "set" for name, value in e["data"].items()}
+    others = [_OTHER_CHANGES[e["kind"]] for e in found if e["kind"] in _OTHER_CHANGES]
+    return (*(f"{name}={value!r}" for name, value in settings.items()), *dict.fromkeys(others))
 
 def rewind(
     learner: TrainerBase,
@@ -116,7 +131,8 @@ def rewind(
         get_saver(run).after_restore(run, best)
     run.history.note("rewind", run.state.global_step, steps=n, **({"different": different} if different else {}))
     report_lost(run, "rewind()")
-    return RewindReport(run.state.global_step, target - base.step, time.perf_counter() - start, different)
+    changes = changes_at(run.history, target)
+    return RewindReport(run.state.global_step, target - base.step, time.perf_counter() - start, different, changes)
 
 # %% ../../nbs/07_state/13_rewind.ipynb #f68c3bd8
 def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
