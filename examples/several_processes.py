@@ -42,5 +42,5 @@ def main():
     if learn.is_world_process_zero(): print("accuracy", round(found["eval_accuracy"], 3))
 
 
-# for readers that import this file; learn.launch does not need this line, because its processes do not import the script
+# the usual guard; learn.launch does not need it, because its processes do not import the script
 if __name__ == "__main__": main()
