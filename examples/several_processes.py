@@ -42,5 +42,5 @@ def main():
     if learn.is_world_process_zero(): print("accuracy", round(found["eval_accuracy"], 3))
 
 
-# The processes of learn.launch import this file: what trains stands behind this line.
+# the usual guard; learn.launch does not need it, because its processes do not import the script
 if __name__ == "__main__": main()

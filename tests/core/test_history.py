@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from trainer_nb.core.history import RESERVED_KINDS, History, Place, is_ancestor, read_history
-from trainer_nb.core.records import Record, Records
+from trainer_nb.core.records import ACT_FORMATTERS, Record, Records
 from trainer_nb.core.columns import COLUMN_NAMES, DeferredScalars
 from trainer_nb.core.log_file import LOG_WRITER, LogFile, encode_non_finite
 
@@ -578,3 +578,8 @@ def test_a_history_is_let_go():
 def test_import_is_light():
     done = run("import sys, trainer_nb.core.history as h, threading; print([o for o in ('pandas', 'accelerate', 'torch._dynamo', 'fastcore') if o in sys.modules], threading.active_count())")
     assert done.stdout.strip() == "[] 1"
+
+
+@pytest.mark.parametrize("steps, text", [(1, "1 step back"), (2, "2 steps back"), (0, "0 steps back")])
+def test_the_journal_counts_the_steps_of_a_rewind(steps, text):
+    assert ACT_FORMATTERS["rewind"]({"steps": steps}) == text

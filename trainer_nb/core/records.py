@@ -208,7 +208,7 @@ ACT_FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
         lambda d: ", ".join(d["groups"]) + (", in evaluation mode" if d.get("eval_mode") else ""),
     ),
     "by hand": lambda d: "changed: " + ", ".join(d["changed"]),
-    "rewind": lambda d: f"{d['steps']} steps back",
+    "rewind": lambda d: f"{d['steps']} step{'s' if d['steps'] != 1 else ''} back",
     "branch": lambda d: ", ".join([
         str(d["changes"].get("run_name") or f"run {d['run']}"),
         *_describe_changes({k: v for k, v in d["changes"].items() if k != "run_name"}),
