@@ -19,8 +19,12 @@ PARAMETERS, TENSORS = 67, 4
 
 def counted(processes, *cases):
     "What the program prints, by case."
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes), PROGRAM, *cases],
-                          capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}, timeout=280)
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes), PROGRAM, *cases],
+                              capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}, timeout=280)
+        # the profiler of torch 2.13, with which the program counts, is freed twice where a thread of gloo and the program release a message
+        # at the same moment (3 % of runs on a busy machine); nothing else may end like this
+        if "SIGSEGV" not in done.stderr: break
     assert done.returncode == 0, done.stderr[-3000:]
     found = [json.loads(line.removeprefix("RESULT ")) for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     return {one["case"]: one for one in found}
