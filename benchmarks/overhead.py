@@ -353,7 +353,7 @@ def readme_table(found: dict) -> str:
     if "hand" in imports: loop.append(f"{imports['hand']['s']['median']:.2f} s for `import torch`")
     if "hand" in first: loop.append(f"{first['hand']['s']['median']:.2f} s from the start to the end of the first step")
     about = f"Lower is better; a plain PyTorch loop is 1. The plain loop took {', '.join(loop[:-1])} and {loop[-1]}." if len(loop) > 1 else ""
-    names = ["trainer_nb", "callback", *(n for n in CONTENDERS if n not in ("trainer_nb", "hand", *REPEATED))]
+    names = ["trainer_nb", *(n for n in CONTENDERS if n not in ("trainer_nb", "hand", *REPEATED))]
     rows = []
     for name in names:
         ratios = [kind.get(name, {}).get("ratio") for kind in (steps, imports, first)]
