@@ -1,6 +1,6 @@
 "A divided run on several processes is replaced by another one: the processes do it, and nothing passes through the notebook's device."
-import os, shutil, signal
-from contextlib import contextmanager
+import os, shutil, signal, warnings
+from contextlib import contextmanager, nullcontext
 
 import pytest, torch
 
@@ -111,6 +111,35 @@ def test_training_resumes_from_the_newest_checkpoint(division, folder, no_device
     with three.launch(3), no_device(), pytest.warns(UserWarning, match="2 processes then, 3 processes now"): three.load_checkpoint(one / "checkpoint-6")
 
 
+@pytest.mark.parametrize("saved", ["divided", "whole"])
+def test_the_batch_of_one_process_stays_divided(saved, tmp_path, no_device, in_the_notebook):
+    "With keep_global_batch the loaded run is divided, too, whatever the number of processes that saved it."
+    settings = FSDP | {"per_device_train_batch_size": 8, "save_strategy": "steps", "save_steps": 2}
+    saver = make(**SETTINGS | settings | (FSDP if saved == "divided" else {"fsdp": None}), output_dir=str(tmp_path / "one"))
+    if saved == "divided":
+        with saver.launch(2, keep_global_batch=True): saver.step(5)
+    else:
+        saver.step(5)
+    saver.history.close_log()
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    def resumed(where, context):
+        learn = make(**SETTINGS | settings, output_dir=str(where))
+        with learn.launch(2, keep_global_batch=True), context():
+            learn.step(1)
+            assert learn.load_checkpoint(where / "checkpoint-4").step == 4
+            there = learn.run_on_all(lambda learn: (learn.args.per_device_train_batch_size, learn.state.max_steps))
+            learn.train()
+        assert there == [(4, 12)] * 2 and learn.args.per_device_train_batch_size == 8
+        return learn
+    learn = resumed(tmp_path / "one", no_device)
+    in_the_notebook()
+    same(resumed(tmp_path / "two", nullcontext), learn)
+    whole = make(**SETTINGS | settings | {"save_strategy": "no"})
+    if saved == "divided":
+        with whole.launch(2, keep_global_batch=True): whole.train()
+        assert counted(whole)[4:] == counted(learn)[-8:]
+
+
 @pytest.mark.parametrize("division", DIVISIONS)
 def test_a_snapshot_of_another_run_is_restored_by_the_processes(division, no_device, in_the_notebook):
     other = divided(division, learning_rate=3e-2)
@@ -192,6 +221,19 @@ def test_what_cannot_be_loaded_changes_nothing(folder, no_device):
         learn.step(2)
     with other.launch(2): other.step(4)
     same(other, learn)
+
+
+def test_a_verb_that_fails_still_shows_its_warnings(folder, no_device, capfd):
+    one, _ = folder(FSDP)
+    learn = divided(FSDP, output_dir=str(one), save_strategy="no")
+    def fails(self, *args, **kwargs):
+        warnings.warn("first this", stacklevel=2)
+        raise ValueError("then that")
+    with learn.launch(2, start="spawn"), no_device():
+        learn.run_on_all(lambda learn: setattr(type(learn), "load_checkpoint", fails))
+        with pytest.raises(ValueError, match="then that"): learn.load_checkpoint(one / "checkpoint-3")
+        learn.step(1)
+    assert "first this" in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize("late", [False, True])

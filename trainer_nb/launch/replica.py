@@ -487,8 +487,15 @@ class VerbOutcome(NamedTuple):
 
 def run_verb_recording(replica: Replica, name: str, args: tuple, kwargs: dict[str, Any]) -> ReplicaResult:
     "Execute a verb of the learner, and return its warnings with its value."
-    with warnings.catch_warnings(record=True) as issued:
-        result = run_verb(replica, name, args, kwargs)
+    issued: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as issued:
+            result = run_verb(replica, name, args, kwargs)
+    except BaseException:
+        # an error is returned without them: they appear as output of this process
+        for warning in issued:
+            warnings.warn(warning.message, stacklevel=2)
+        raise
     return result._replace(value=VerbOutcome(result.value, [str(warning.message) for warning in issued]))
 
 def finish_save(replica: Replica):
