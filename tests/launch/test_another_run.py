@@ -8,6 +8,7 @@ from trainer_nb.core.history import read_history
 from trainer_nb.device.accelerator import Device
 from trainer_nb.launch import remote_run
 from trainer_nb.launch.remote_run import RemoteRun
+from trainer_nb.state.async_save import wait_for_save
 from launched import counted, make, pids, same
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]
@@ -120,6 +121,7 @@ def test_the_batch_of_one_process_stays_divided(saved, tmp_path, no_device, in_t
         with saver.launch(2, keep_global_batch=True): saver.step(5)
     else:
         saver.step(5)
+    wait_for_save(saver.run_state)
     saver.history.close_log()
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     def resumed(where, context):
