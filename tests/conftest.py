@@ -1,5 +1,5 @@
 "What the tests share: where the repository is, a copy of it to work on, and a browser."
-import os, shutil, signal, subprocess
+import os, shutil, signal, subprocess, sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -100,6 +100,17 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_process_group():
+    "A run with DeepSpeed in one process makes a process group, which lasts; tests of other modules fork this process."
+    yield
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_initialized(): return
+    # DeepSpeed's own function also forgets the group
+    forget = sys.modules.get("deepspeed.comm", distributed)
+    forget.destroy_process_group()
 
 
 @pytest.fixture

@@ -13,15 +13,6 @@ import sharded
 from trainer_nb import TrainingArguments
 from trainer_nb.args.deepspeed_args import make_plugin
 
-@pytest.fixture(scope="module", autouse=True)
-def no_process_group():
-    "A run in one process makes a process group of its own; later tests fork this process."
-    yield
-    if torch.distributed.is_initialized():
-        # DeepSpeed's own function, which also forgets the group
-        from deepspeed import comm
-        comm.destroy_process_group()
-
 
 AUTO = {"gradient_clipping": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "train_batch_size": "auto"}
 ACCUMULATED = dict(gradient_accumulation_steps=2, num_train_epochs=2)
