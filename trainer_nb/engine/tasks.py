@@ -21,8 +21,8 @@ from ..core.seeding import preserve_generators
 from ..data.sampling import Cursor
 from .overrides import TrainerBase
 from .run_state import RunState, Task, announce_save_dir, fetch_tokens, mean_loss_to_log
-from .run_state import preserve_training_modes
-from .run_state import push_tasks, run_mean_loss, token_metrics, token_speed_metrics
+from .run_state import preserve_training_modes, push_tasks, run_mean_loss, token_metrics
+from .run_state import token_speed_metrics
 from .signatures import positional_args
 from .snapshot_tensors import Snapshot
 from .snapshot import capture_snapshot, restore_snapshot, undo_restore
@@ -41,15 +41,8 @@ __all__ = ['TASK_HANDLERS', 'record_step', 'eval_mode', 'do_event', 'do_step_end
 def record_step(learner: TrainerBase, done: StepResult) -> None:
     "Record a committed step in the history; queue its tasks."
     run = learner.run_state
-    run.history.append(
-        run.state.global_step,
-        run.state.epoch,
-        done.learning_rate,
-        done.samples,
-        run.read_clock(),
-        done.loss,
-        done.grad_norm,
-    )
+    position = run.state.global_step, run.state.epoch
+    run.history.append(*position, done.learning_rate, done.samples, run.read_clock(), done.loss, done.grad_norm)
     for logs in run.pending_logs:
         run.due.append(Task("say", data={"logs": logs}))
     run.due.append(Task("step_end"))
