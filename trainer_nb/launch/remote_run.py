@@ -22,7 +22,8 @@ from ..core.log_file import log_path
 from ..core.records import Record
 from ..device.collectives import SINGLE_PROCESS
 from ..diagnostics.watch import unwatch, watch
-from ..engine.loop import StepLimit, StopCondition, apply_change, check_not_in_step, raise_if_interrupted
+from ..engine.loop import StepLimit, StopCondition
+from ..engine.session import apply_change, check_not_in_step, raise_if_interrupted
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import own_run_name, record_act
 from ..engine.snapshot_tensors import Snapshot

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import Paused, install_excepthook, release_traceback_after_cell
 from ..core.interrupts import RUN_LOCK
 from ..core.records import Record
-from ..engine.loop import claim_run, describe_position, lookahead_limit, mark_paused, raise_paused
-from ..engine.loop import should_pause
+from ..engine.loop import lookahead_limit
+from ..engine.session import claim_run, describe_position, mark_paused, raise_paused
+from ..engine.session import should_pause
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from .process_group import ProcessDied

@@ -24,7 +24,8 @@ from ..core.errors import Interrupted
 from ..core.history import History, Place, unsent_lines
 from ..core.log_file import LogFile, dump_line
 from ..device.accelerator import abort_collectives
-from ..engine.loop import StepLimit, mark_paused, run_until
+from ..engine.loop import StepLimit, run_until
+from ..engine.session import mark_paused
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState, record_act

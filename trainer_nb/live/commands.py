@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..core.errors import suggest_names
 from ..core.interrupts import RUN_LOCK
 from ..display.tables import format_setting, format_value
-from ..engine.loop import describe_position
+from ..engine.session import describe_position
 from ..engine.overrides import TrainerBase
 from .background import get_handle, require_learner
 from .screens import NO_DISPLAY

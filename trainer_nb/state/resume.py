@@ -20,7 +20,7 @@ from ..data.sampling import Cursor
 from ..device.collectives import MainProcessFailed
 from ..device.sharding import broadcast_tensors, copy_into, dtypes_and_shapes
 from ..display.tables import text_table
-from ..engine.loop import capture_editable_state, describe_position
+from ..engine.session import capture_editable_state, describe_position
 from ..engine.loss import unwrap_model
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare, prepare_model, redistribute_data, sync_weights
