@@ -22,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import has_torch_function_unary
 
 from ..args.training_args import TrainingArguments
-from ..args.parallel import connect_processes, device_of, resolve_sharding
+from ..args.parallel import connect_processes, device_of
+from ..args.fsdp_args import resolve_sharding
 from ..args.deepspeed_args import is_deepspeed_enabled, make_plugin
 from .collectives import SINGLE_PROCESS, World, check_rank_variables, remind_while_connecting
 from .collectives import wait_for_gloo_threads, world_size

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..args.deepspeed_args import is_deepspeed_enabled
-from ..args.parallel import is_fsdp_enabled
+from ..args.fsdp_args import is_fsdp_enabled
 from ..core.callbacks import TrainerCallback, close_callbacks
 from ..core.errors import InvalidOperation, warn
 from ..core.history import close_other_logs
