@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .parallel import connect_processes, device_of
 from .fsdp_args import is_fsdp_enabled
+from .parallel import connect_processes, device_of
 from ..core.errors import InvalidOperation
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from .fields import HubStrategy, IntervalStrategy, LoggingArgs, MemoryArgs, Opti
 from .fields import OptimizerNames, PrecisionArgs, SaveStrategy, SchedulerType, ScriptArgs
 from .fields import DefaultText, dtypes_to_names, field_default, field_types, is_given, mark_in_json
 from .fields import to_builtin
-from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
-from .parallel import ParallelMode, Ranks, check_accelerator_config
 from .fsdp_args import check_sharding, convert_sharding
-from .parallel import connect_processes, device_of, first_process_first, log_level
+from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
+from .parallel import ParallelMode, Ranks, check_accelerator_config, connect_processes, device_of
+from .parallel import first_process_first, log_level
 from .deepspeed_args import activate_deepspeed, check_deepspeed, is_deepspeed_enabled
 from .setters import ArgumentSetters
 from .validation import check_assigned, check_conflicts, check_hub, check_saving, check_steps

@@ -21,17 +21,17 @@ from torch.autograd.graph import _engine_run_backward
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import has_torch_function_unary
 
+from ..args.fsdp_args import resolve_sharding
 from ..args.training_args import TrainingArguments
 from ..args.parallel import connect_processes, device_of
-from ..args.fsdp_args import resolve_sharding
 from ..args.deepspeed_args import is_deepspeed_enabled, make_plugin
 from .collectives import SINGLE_PROCESS, World, check_rank_variables, remind_while_connecting
 from .collectives import wait_for_gloo_threads, world_size
+from .desync import BackwardOrder, LayerOrder
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_launch_environment, check_max_norm, unscale_shards
 from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine, launcher_variables
 from .unused_parameters import GradientMessage, UnusedParameters
-from .desync import BackwardOrder, LayerOrder
 from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
 
 # %% auto #0

@@ -19,8 +19,8 @@ from ..args.deepspeed_args import import_deepspeed, zero_stage
 from ..args.training_args import TrainingArguments
 from ..core.errors import InvalidOperation, warn
 from .collectives import World, world_size
-from .sharding import check_dense_gradients, check_max_norm, is_partitioned
 from .desync import LayerOrder, UsedParameters
+from .sharding import check_dense_gradients, check_max_norm, is_partitioned
 
 # %% auto #0
 __all__ = ['MASTER', 'REMEDIES', 'LAYERS_REMEDY', 'SECOND_BACKWARD_ERROR', 'FlatPlace', 'FlatGroup', 'split_flat', 'join_flat',

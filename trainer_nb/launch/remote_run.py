@@ -23,9 +23,9 @@ from ..core.records import Record
 from ..device.collectives import SINGLE_PROCESS
 from ..diagnostics.watch import unwatch, watch
 from ..engine.loop import StepLimit, StopCondition
-from ..engine.session import apply_change, check_not_in_step, raise_if_interrupted
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import own_run_name, record_act
+from ..engine.session import apply_change, check_not_in_step, raise_if_interrupted
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from .learner_parts import RunTransfer, capture_id, has_open_launch, history_from_lines, keep_unloaded

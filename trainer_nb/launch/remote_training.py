@@ -12,10 +12,9 @@ from ..core.errors import Paused, install_excepthook, release_traceback_after_ce
 from ..core.interrupts import RUN_LOCK
 from ..core.records import Record
 from ..engine.loop import lookahead_limit
-from ..engine.session import claim_run, describe_position, mark_paused, raise_paused
-from ..engine.session import should_pause
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
+from ..engine.session import claim_run, describe_position, mark_paused, raise_paused, should_pause
 from .process_group import ProcessDied
 from .replica import run_until_limit
 from .worker_pool import WorkerPool

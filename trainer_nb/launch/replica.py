@@ -24,10 +24,10 @@ from ..core.history import History, Place, unsent_lines
 from ..core.log_file import dump_line
 from ..device.accelerator import abort_collectives
 from ..engine.loop import StepLimit, run_until
-from ..engine.session import mark_paused
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState, record_act
+from ..engine.session import mark_paused
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from ..engine.tasks import restore_here

@@ -20,11 +20,11 @@ from ..data.sampling import Cursor
 from ..device.collectives import MainProcessFailed
 from ..device.sharding import broadcast_tensors, copy_into, dtypes_and_shapes
 from ..display.tables import text_table
-from ..engine.session import capture_editable_state, describe_position
 from ..engine.loss import unwrap_model
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare, prepare_model, redistribute_data, sync_weights
 from ..engine.run_state import RunState
+from ..engine.session import capture_editable_state, describe_position
 from ..engine.settings import SETTABLE, change_settings, extend_run
 from ..engine.snapshot import capture_snapshot, check_snapshot, environment_info, num_train_samples
 from ..engine.snapshot import restore_fields, undo_restore
