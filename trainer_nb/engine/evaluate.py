@@ -481,8 +481,10 @@ def timed_evaluation_loop(learner: TrainerBase, loader, description: str, **how)
     )
     return out
 
-# None: the learner's own
-def eval_dataloader(learner: TrainerBase, eval_dataset):
+def eval_dataloader(
+    learner: TrainerBase,
+    eval_dataset,  # None: the learner's own
+):
     """Return the loader of a data set, from an override with or without a parameter for it.
     Raise TypeError if a data set is given and the override has no parameter."""
     given = positional_args(learner.get_eval_dataloader, eval_dataset)

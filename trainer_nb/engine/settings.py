@@ -422,8 +422,11 @@ def make_undo(learner: TrainerBase):
     return put_back
 
 # %% ../../nbs/06_engine/24_settings.ipynb #42cb6b0f
-# settings of a global batch: home: undivided; smaller: per process
-def check_own_loader(learner: TrainerBase, home: dict, smaller: dict):
+def check_own_loader(
+    learner: TrainerBase,
+    home: dict,  # settings of the undivided global batch
+    smaller: dict,  # those of each process
+):
     "Raise ValueError if micro-batches have to be smaller but the user's own loader fixes their size."
     args = learner.args
     size = smaller.get("per_device_train_batch_size", home.get("per_device_train_batch_size"))

@@ -38,12 +38,35 @@ from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import is_metric_driven
 
 # %% auto #0
-__all__ = ['StepResult', 'Step', 'check_step_loss', 'sync_processes', 'seed_update', 'average_gradients', 'should_sync_gradients',
-           'with_accepted_arguments', 'count_step_items', 'get_offered_batches', 'finalize_gradients',
-           'clip_sharded_gradients', 'clip_gradients', 'is_below', 'clip_dense_gradients', 'sparse_rows_param',
-           'commit_step', 'optimizer_step', 'await_copies', 'current_rate', 'complete_step', 'rollback_step',
-           'corrupted_on_failure', 'restore_before_step', 'warn_weights_changed', 'FirstStepBackup',
-           'back_up_before_first_step', 'handle_failed_update', 'restore_before_first_step', 'take_step']
+__all__ = ['take_step', 'StepResult', 'Step', 'check_step_loss', 'sync_processes', 'seed_update', 'average_gradients',
+           'should_sync_gradients', 'with_accepted_arguments', 'count_step_items', 'get_offered_batches',
+           'finalize_gradients', 'clip_sharded_gradients', 'clip_gradients', 'is_below', 'clip_dense_gradients',
+           'sparse_rows_param', 'commit_step', 'optimizer_step', 'await_copies', 'current_rate', 'complete_step',
+           'rollback_step', 'corrupted_on_failure', 'restore_before_step', 'warn_weights_changed', 'FirstStepBackup',
+           'back_up_before_first_step', 'handle_failed_update', 'restore_before_first_step']
+
+# %% ../../nbs/06_engine/20_step.ipynb #10278fa3
+def take_step(
+    learner: TrainerBase,
+    committed: Callable[[TrainerBase, StepResult], object] | None = None,  # as in Step
+) -> StepResult | None:
+    "Take one step; return its results, or None at the end of the epoch's data."
+    run = learner.run_state
+    step = Step(learner, committed)
+    try:
+        run.phase = "step"
+        # no interrupt can be raised between an error and the rollback
+        with run.interrupts.opened():
+            if not step.begin():
+                run.phase = "idle"
+                return None
+            while step.more():
+                step.substep()
+            step.complete_gradients()
+    except BaseException:
+        rollback_step(step)
+        raise
+    return commit_step(step)
 
 # %% ../../nbs/06_engine/20_step.ipynb #e2fb8b87
 _GRAD = operator.attrgetter("grad")
@@ -621,26 +644,3 @@ def restore_before_first_step(step: Step, backup: FirstStepBackup) -> None:
                 # the rollback has restored all others
                 copy_into(p, initial.tensors[f"weights/{name}"])
     run.initial_weight_versions = weight_versions(run)
-
-# %% ../../nbs/06_engine/20_step.ipynb #10278fa3
-def take_step(
-    learner: TrainerBase,
-    committed: Callable[[TrainerBase, StepResult], object] | None = None,  # as in Step
-) -> StepResult | None:
-    "Take one step; return its results, or None at the end of the epoch's data."
-    run = learner.run_state
-    step = Step(learner, committed)
-    try:
-        run.phase = "step"
-        # none can strike between an error and the rollback
-        with run.interrupts.opened():
-            if not step.begin():
-                run.phase = "idle"
-                return None
-            while step.more():
-                step.substep()
-            step.complete_gradients()
-    except BaseException:
-        rollback_step(step)
-        raise
-    return commit_step(step)
