@@ -19,14 +19,14 @@ from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
 from .engine.assignment import begin_run, check_assignment, forget_early_assignments
 from .engine.generate import generating
-from .engine.loop import TrainOutput, advance, apply_change, check_between_steps, check_can_train
-from .engine.loop import check_can_train_or_corrupted, check_can_use_weights, check_not_in_step, check_run_weights
-from .engine.loop import describe_run, guarded
-from .engine.loop import iterate_steps, make_stop_condition, make_train_output, raise_if_interrupted
-from .engine.loop import validate_step_count
+from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
+from .engine.loop import make_train_output, validate_step_count
 from .engine.overrides import TrainerBase
 from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, announce_save_dir, record_act
+from .engine.session import apply_change, check_between_steps, check_can_train, check_can_train_or_corrupted
+from .engine.session import check_can_use_weights, check_not_in_step, check_run_weights, guarded
+from .engine.session import raise_if_interrupted
 from .engine.signatures import check_callable
 from .engine.snapshot import capture_snapshot
 from .engine.snapshot_tensors import Snapshot

@@ -443,54 +443,21 @@ _SEARCH = (
 )
 
 NOT_CALLED = {  # name: why an override would have no effect, and what to do instead
-    **dict.fromkeys(
-        (
-            "_inner_training_loop",
-            "_run_epoch",
-            "_maybe_log_save_evaluate",
-            "_init_training_state",
-            "_prepare_for_training",
-            "_finalize_training",
-            "_track_num_input_tokens",
-            "_update_auto_batch_size",
-            "_validate_args",
-        ),
-        _LOOP,
-    ),
-    **dict.fromkeys(
-        (
-            "_save_optimizer_and_scheduler",
-            "_save_rng_state",
-            "_save_scaler",
-            "_load_optimizer_and_scheduler",
-            "_load_rng_state",
-            "_load_scaler",
-            "_load_from_checkpoint",
-            "_load_callback_state",
-            "_issue_warnings_after_load",
-            "_get_output_dir",
-        ),
-        _STATE,
-    ),
-    **dict.fromkeys(
-        (
-            "create_accelerator_and_postprocess",
-            "_build_accelerator_args",
-            "_wrap_model",
-            "_move_model_to_device",
-            "_defer_fsdp_gradient_reduction",
-            "_sync_replicated_trainable_parameters",
-            "_prepare_context_parallel_inputs",
-            "get_tp_size",
-            "get_cp_size",
-            "get_sp_size",
-        ),
-        _ACCELERATE,
-    ),
+    **dict.fromkeys((
+        "_inner_training_loop", "_run_epoch", "_maybe_log_save_evaluate", "_init_training_state", "_prepare_for_training",
+        "_finalize_training", "_track_num_input_tokens", "_update_auto_batch_size", "_validate_args",
+    ), _LOOP),
+    **dict.fromkeys((
+        "_save_optimizer_and_scheduler", "_save_rng_state", "_save_scaler", "_load_optimizer_and_scheduler", "_load_rng_state",
+        "_load_scaler", "_load_from_checkpoint", "_load_callback_state", "_issue_warnings_after_load", "_get_output_dir",
+    ), _STATE),
+    **dict.fromkeys((
+        "create_accelerator_and_postprocess", "_build_accelerator_args", "_wrap_model", "_move_model_to_device",
+        "_defer_fsdp_gradient_reduction", "_sync_replicated_trainable_parameters", "_prepare_context_parallel_inputs",
+        "get_tp_size", "get_cp_size", "get_sp_size",
+    ), _ACCELERATE),
     "_get_dataloader": _DATA,
-    **dict.fromkeys(
-        ("_clip_grad_norm", "_get_grad_norm", "_has_mixed_mesh_grads", "_mixed_mesh_grad_norm"), _GRADIENTS
-    ),
+    **dict.fromkeys(("_clip_grad_norm", "_get_grad_norm", "_has_mixed_mesh_grads", "_mixed_mesh_grad_norm"), _GRADIENTS),
     **dict.fromkeys(("_hp_search_setup", "_report_to_hp_search", "_tune_save_checkpoint"), _SEARCH),
     "_evaluate": "is not called; override evaluate",
     "_determine_best_metric": (

@@ -3,8 +3,9 @@ import concurrent.futures, contextlib, datetime, time, uuid, warnings
 
 import pytest, torch, torch.distributed as dist
 
-from trainer_nb.device import unused_parameters
-from trainer_nb.device.unused_parameters import GradientMessage, LayerOrder
+from trainer_nb.device import desync
+from trainer_nb.device.unused_parameters import GradientMessage
+from trainer_nb.device.desync import LayerOrder
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -77,8 +78,8 @@ def test_a_common_change_is_compared_once():
 @pytest.mark.parametrize("first", [True, False])
 def test_a_slow_process_is_not_an_error(first, monkeypatch):
     "It compiles, reads data or writes a checkpoint while the others wait, for as long as `ddp_timeout` says; they say so in a later pass."
-    monkeypatch.setattr(unused_parameters, "DEVIATION_REMINDER", 0.2)
-    monkeypatch.setattr(unused_parameters, "PLACE_REPORT", 0.1)
+    monkeypatch.setattr(desync, "DEVIATION_REMINDER", 0.2)
+    monkeypatch.setattr(desync, "PLACE_REPORT", 0.1)
     passes = [] if first else [[0, 1, 2, 3]]
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

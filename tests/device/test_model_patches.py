@@ -13,7 +13,7 @@ import toys
 from toys import Augmented, Bomb, Boom, Hard, finish, hard_learner, outcome
 from trainer_nb import Learner, TrainerCallback
 from trainer_nb.device.model_patches import PatchSet
-from trainer_nb.engine.run_state import num_non_embedding_parameters
+from trainer_nb.engine.counters import num_non_embedding_parameters
 from trainer_nb.device.model_patches import NotFinite
 
 pytestmark = pytest.mark.usefixtures("one_thread")

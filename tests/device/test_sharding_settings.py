@@ -5,7 +5,8 @@ import pytest, torch
 
 from trainer_nb import TrainingArguments
 from trainer_nb.args.args_files import args_to_json
-from trainer_nb.args.parallel import ShardedPrecision, ShardingConfig, fsdp_config_from_environment, read_fsdp_config, resolve_sharding
+from trainer_nb.args.fsdp_args import ShardedPrecision, ShardingConfig, fsdp_config_from_environment, read_fsdp_config
+from trainer_nb.args.fsdp_args import resolve_sharding
 
 
 @pytest.mark.parametrize("fsdp, config, expected", [
@@ -65,10 +66,10 @@ def test_the_values_of_version_2_do_not_warn():
 
 def test_the_trainer_reads_the_key_for_loading(monkeypatch):
     "transformers' from_pretrained looks at the environment."
-    from trainer_nb.args import parallel
-    monkeypatch.setattr(parallel.os, "environ", {})
+    from trainer_nb.args import fsdp_args
+    monkeypatch.setattr(fsdp_args.os, "environ", {})
     TrainingArguments(fsdp=True, fsdp_config={"cpu_ram_efficient_loading": True})
-    assert parallel.os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "true"
+    assert fsdp_args.os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "true"
 
 
 ENVIRONMENTS = {   # as `accelerate launch` makes them, by the flags of its configuration

@@ -7,7 +7,8 @@ import pytest, torch
 from trainer_nb.device import accelerator
 from trainer_nb.launch import recovery
 from trainer_nb.launch.process_group import LaunchPlan, ProcessGroup
-from trainer_nb.launch.replica import ComputeTimer, DeviceProgress, SettledState, SpeedReporter, abort_exchange, count_steps, has_completed, settle_device
+from trainer_nb.launch.replica import SettledState, abort_exchange, count_steps, has_completed, settle_device
+from trainer_nb.launch.telemetry import ComputeTimer, DeviceProgress, SpeedReporter
 from launched import counted, make
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("launch")]

@@ -358,9 +358,10 @@ class DataWorkers:
 # %% ../../nbs/03_data/02_sources.ipynb #d05c257f
 class BatchSource:
     """Base class of sources of micro-batches.
-    Subclasses add open(cursor, bookmark), batches_left(cursor), close(), and `batches` of an epoch, or None."""
+    Subclasses add open(cursor, bookmark), batches_left(cursor), and `batches` of an epoch, or None."""
     bookmark = None   # plain values that, besides the cursor, open the source after the last batch
     weight = 1.0      # weight of the last batch if several processes share the data: see sampling.RankShard
+    _workers: DataWorkers | None = None
     def at_end(self, cursor: Cursor) -> bool | None:
         "Return True if the epoch ends at a cursor; None: unknown until it is read."
         return None
@@ -369,6 +370,11 @@ class BatchSource:
     def moved(self) -> bool:
         "Return True if other code has moved the data that the open iterator reads."
         return False
+    def close(self):
+        "Terminate the workers."
+        if self._workers is not None:
+            self._workers.close()
+        self._workers = None
 
 # %% ../../nbs/03_data/02_sources.ipynb #876ff313
 class BatchPlan(Protocol):
@@ -498,7 +504,6 @@ class MapSource(BatchSource):
         self.share = share
         self.dataset = SeededDataset(loader.dataset)
         self._epoch: int | None = None   # of the last plan
-        self._workers: DataWorkers | None = None
         self.drop_last = getattr(loader.batch_sampler, "drop_last", False)
         n = self.plan(0).left(0) * share.together if hasattr(loader.batch_sampler, "plan") else len(loader)
         self.batches = n // share.together if self.drop_last else -(-n // share.together)
@@ -539,7 +544,7 @@ class MapSource(BatchSource):
 
     def _fetch(self, request: BatchRequest):
         rows = stack_rows(self.dataset.dataset, request.indices) if self._stacks else None
-        # stacking draws no numbers, and whatever does is seeded before: no generator has to be
+        # stacking draws no random numbers, so no generator has to be seeded
         return batch_of(self.dataset, self.collate, request) if rows is None else rows
 
     def _load_with_workers(self, asked: Iterable[RequestedBatch]):
@@ -563,12 +568,6 @@ class MapSource(BatchSource):
             if batch is _PresetBatchSampler: return check_complete(announced)
             _, samples, self.weight = announced.popleft()
             yield batch, samples
-
-    def close(self):
-        "Terminate the workers."
-        if self._workers is not None:
-            self._workers.close()
-        self._workers = None
 
     def at_end(self, cursor: Cursor) -> bool: return cursor.position >= self.plan(cursor.epoch).samples
     def batches_left(self, cursor: Cursor) -> int: return self.plan(cursor.epoch).left(cursor.position)

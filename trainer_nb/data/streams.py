@@ -507,7 +507,6 @@ class StreamSource(BatchSource):
         self.loader = loader
         self.share = share
         self.all_ranks = all_ranks
-        self._workers = None
         try:
             self.batches = len(loader) // share.together if loader.drop_last else -(-len(loader) // share.together)
         except TypeError:
@@ -571,12 +570,6 @@ class StreamSource(BatchSource):
                 last = mark.worker
                 self.bookmark = readers | {"place": [cursor.epoch, position], "last": last, "marks": marks}
             yield batch, samples
-
-    def close(self):
-        "Terminate the workers."
-        if self._workers is not None:
-            self._workers.close()
-        self._workers = None
 
     def moved(self) -> bool: return self.states is not None and not self.loader.num_workers and self.states.moved()
     def check(self, bookmark: dict[str, Any] | None):

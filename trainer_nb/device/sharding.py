@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from ..args.fsdp_args import ShardedPrecision, ShardingConfig, is_fsdp_enabled
 from ..args.training_args import TrainingArguments
-from ..args.parallel import ShardedPrecision, ShardingConfig, is_fsdp_enabled
 from ..core.errors import InvalidOperation
 from .collectives import World
 

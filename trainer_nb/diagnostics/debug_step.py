@@ -19,12 +19,12 @@ from ..args.deepspeed_args import require_gradients
 from ..device.sharding import full_tensor, require_several_processes
 from ..device.weight_storage import is_read_only, weight_shape
 from ..display.tables import Table
-from ..engine.loop import capture_editable_state, check_can_train, enter_training, reach_next_step, guarded
-from ..engine.loop import handle_end_of_data, raise_failure, record_manual_changes, run_all_pending
-from ..engine.loop import start_running
+from ..engine.loop import reach_next_step, handle_end_of_data, run_all_pending
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState
+from ..engine.session import capture_editable_state, check_can_train, enter_training, guarded, raise_failure
+from ..engine.session import record_manual_changes, start_running
 from ..engine.step import Step, commit_step, rollback_step
 from ..engine.tasks import record_step
 

@@ -19,12 +19,13 @@ from ..core.history import History
 from ..core.seeding import preserve_generators
 from ..data.collate import map_tensors
 from ..device.sharding import require_several_processes
-from ..engine.loop import capture_editable_state, check_can_train, describe_position, guarded, handle_end_of_data
-from ..engine.loop import record_manual_changes
+from ..engine.loop import handle_end_of_data
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
 from ..engine.rollback import weight_versions
 from ..engine.run_state import RunState
+from ..engine.session import capture_editable_state, check_can_train, describe_position, guarded
+from ..engine.session import record_manual_changes
 from ..engine.snapshot import capture_snapshot, restore_fields
 from ..engine.tasks import do_next_epoch
 from ..engine.user_state import report_lost

@@ -19,10 +19,10 @@ from ..core.history import NOTHING_SENT, History, apply_log_line, history_from_h
 from ..core.history import log_header, unsent_lines
 from ..core.interrupts import InterruptGuard
 from ..device.weight_storage import move_model
-from ..engine.loop import capture_editable_state
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState
+from ..engine.session import capture_editable_state
 from ..engine.snapshot import restore_fields
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_here

@@ -22,11 +22,12 @@ import torch
 from ..core.errors import Interrupted, InvalidOperation, install_excepthook, release_last_traceback
 from ..core.errors import missing_attribute_error, release_traceback_memory, warn
 from ..core.interrupts import RUN_LOCK, Button, low_priority
-from ..engine.loop import TrainOutput, check_can_train, check_not_in_step, describe_interrupted_callback
-from ..engine.loop import describe_position, lookahead_limit, make_stop_condition, make_train_output
-from ..engine.loop import run_until, validate_step_count, wait_for_debug_step
+from ..engine.loop import TrainOutput, lookahead_limit, make_stop_condition, make_train_output, run_until
+from ..engine.loop import validate_step_count
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
+from ..engine.session import check_can_train, check_not_in_step, describe_interrupted_callback
+from ..engine.session import describe_position, wait_for_debug_step
 from .progress import make_progress
 from .screens import NO_DISPLAY, Screen, in_kernel
 from ..state.async_save import wait_for_save

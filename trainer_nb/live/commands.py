@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from ..core.errors import suggest_names
 from ..core.interrupts import RUN_LOCK
 from ..display.tables import format_setting, format_value
-from ..engine.loop import describe_position
 from ..engine.overrides import TrainerBase
+from ..engine.session import describe_position
 from .background import get_handle, require_learner
 from .screens import NO_DISPLAY
 

@@ -24,9 +24,9 @@ from ..diagnostics.watch import WatchReport
 from ..display.panels import Heatmap, downsample
 from ..display.svg import reduce_columns
 from ..display.tables import format_duration, format_setting, format_value
-from ..engine.loop import describe_position
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
+from ..engine.session import describe_position
 from ..engine.settings import SETTABLE, current_value, effect_of
 from .background import current_error
 from .curves import is_metric

@@ -35,10 +35,10 @@ from ..core.errors import InvalidOperation, warn
 from ..core.records import ACT_FORMATTERS
 from ..data.collate import DataCollatorWithPadding, default_data_collator
 from ..device.sharding import require_unsharded
-from ..engine.loop import record_manual_changes
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare
 from ..engine.run_state import hide_token
+from ..engine.session import record_manual_changes
 from ..engine.settings import SETTABLE
 from ..optim.optimizers import layer_groups
 from .script_doubts import add_replay_doubts, warn_mutated_modules

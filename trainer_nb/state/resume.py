@@ -20,11 +20,11 @@ from ..data.sampling import Cursor
 from ..device.collectives import MainProcessFailed
 from ..device.sharding import broadcast_tensors, copy_into, dtypes_and_shapes
 from ..display.tables import text_table
-from ..engine.loop import capture_editable_state, describe_position
 from ..engine.loss import unwrap_model
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare, prepare_model, redistribute_data, sync_weights
 from ..engine.run_state import RunState
+from ..engine.session import capture_editable_state, describe_position
 from ..engine.settings import SETTABLE, change_settings, extend_run
 from ..engine.snapshot import capture_snapshot, check_snapshot, environment_info, num_train_samples
 from ..engine.snapshot import restore_fields, undo_restore
@@ -137,18 +137,15 @@ def no_checkpoint_message(
 
 # %% ../../nbs/07_state/10_resume.ipynb #c78b88a8
 def edited_settings(
-    then: dict,  # settings with which two learners were made
-    now: dict,  # settings with which two learners were made
+    then: dict,  # settings with which one learner was made
+    now: dict,  # those of another one
 ) -> dict:
     "Return the settings whose values differ, except those of the process or known to one learner only."
     # earlier versions wrote it as it was given
     then = then | {"report_to": tracker_names(then.get("report_to"))}
     now = now | {"report_to": tracker_names(now.get("report_to"))}
-    return {
-        k: v
-        for k, v in now.items()
-        if k in then and then[k] != v and k not in PROCESS_FIELDS and k in TrainingArguments.__dataclass_fields__
-    }
+    names = (then.keys() & TrainingArguments.__dataclass_fields__.keys()) - {*PROCESS_FIELDS}
+    return {k: v for k, v in now.items() if k in names and then[k] != v}
 
 def check_edits(edits: dict, then: dict):
     "Raise ValueError for the first edit that is not possible within a run."
@@ -176,9 +173,8 @@ def settings_of(run: RunState, snapshot: Snapshot) -> dict:
 
 def effective_settings(snapshot: Snapshot, now: dict) -> dict:
     "Return the settings with which the run continues; those of the process are the present ones."
-    return snapshot.values["args"] | {
-        k: v for k, v in now.items() if k in PROCESS_FIELDS or k not in snapshot.values["args"]
-    }
+    then = snapshot.values["args"]
+    return then | {k: v for k, v in now.items() if k in PROCESS_FIELDS or k not in then}
 
 # %% ../../nbs/07_state/10_resume.ipynb #edb36a76
 def checkpoint_info(snapshot: Snapshot) -> dict:

@@ -15,10 +15,11 @@ import numpy as np
 from ..core.errors import Paused, warn
 from ..core.history import History
 from ..display.tables import format_duration
-from ..engine.loop import capture_editable_state, run_until
+from ..engine.loop import run_until
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare, redistribute_data
 from ..engine.run_state import RunState
+from ..engine.session import capture_editable_state
 from ..engine.snapshot import check_data_length, restore_whole
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import report_lost

@@ -17,8 +17,8 @@ from ..args.fields import to_builtin
 from ..core.callbacks import TrainerState
 from ..core.errors import InvalidOperation, Paused, install_excepthook, short_repr, suggest_names
 from ..core.seeding import preserve_generators
-from ..engine.loop import check_can_train, describe_position
 from ..engine.overrides import TrainerBase, local_model, trial_parameter
+from ..engine.session import check_can_train, describe_position
 from ..engine.signatures import check_callable
 from ..engine.snapshot import restore_fields
 from ..state.async_save import Saver
