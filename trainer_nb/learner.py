@@ -679,16 +679,18 @@ class DiagnosticsMixin(TrainerBase):
     @checked
     def plot(
         self,
-        *what,  # names of columns, metrics, or watched quantities
-        also=(), x: str = "step", smooth: float = 0.9, log=(),
+        *what,  # names of columns, metrics, or watched quantities; none: the most informative ones
+        also=(),  # another learner, history, or path of a log, or a list of them, drawn in the same charts
+        x: str = "step",  # or "epoch", "time" (minutes)
+        smooth: float = 0.9,  # weight of the running mean; 0 draws the values alone
+        log=(),  # names whose axis is logarithmic, True for all, False for none; (): those that a linear one would not show
+        steps=None,  # the first and the last step to draw, as (140, 230) or a range; None: all
+        subplots: bool = False,  # a panel for each run of `also`, with this run behind it, instead of all in one
     ):
-        """Plot the history; without names, the most informative columns.
-        `also`: other learners, histories, or paths of logs, drawn in the same charts; x: "step", "epoch" or "time";
-        smooth: weight of the running mean; log: names whose axis is logarithmic, True for all, False for none; by
-        default those that a linear axis would press against zero. Raise ValueError for an unknown name.
-        """
+        "Plot the history. Raise ValueError for an unknown name."
         from trainer_nb.live.curves import plot_histories
-        return plot_histories([self, *(also if isinstance(also, (list, tuple)) else [also])], what, x, smooth, log)
+        sources = [self, *(also if isinstance(also, (list, tuple)) else [also])]
+        return plot_histories(sources, what, x, smooth, log, steps, subplots)
 
     @checked
     def plot_schedule(self):

@@ -269,6 +269,38 @@ def test_abandon():
     assert h.column("abandoned").all() and math.isnan(h.mean_loss())
 
 
+def test_the_rows_in_force():
+    "`current` leaves out what a rewind has discarded, is read like a history, and follows the run."
+    h = fill(History("a"), 6)
+    assert h.current[:].step == [1, 2, 3, 4, 5, 6] and "discarded" not in repr(h)
+    now = h.current
+    h.abandon(Place(3, 0, 0))
+    assert len(now) == 3 and now[-1].step == 3 and [o.step for o in now] == [1, 2, 3] and now["loss"].tolist() == [1, 1/2, 1/3]
+    fill(h, 1, start=4, loss=lambda i: 9.0)
+    assert now[-2:].step == [3, 4] and now[-1].loss == 9.0 and now[-1].index == 6 and type(now[1:]) is Records
+    h.note("evaluate", 4, eval_loss=0.5)
+    assert now["eval_loss"][-1] == 0.5 and now.frame().equals(h.frame()) and "0.500" in repr(now) and "discarded" not in repr(now)
+    assert repr(now).startswith(f"Current rows of run {h.run_id} (a), 4 rows\n") and "<table" in now._repr_html_()
+    # the history itself tells that it has others
+    assert repr(h).startswith(f"History of run {h.run_id} (a), 7 rows, 3 of them discarded (history.current leaves them out)\n")
+    assert "3 of them discarded" in h._repr_html_() and "discarded (" not in fill(History(), 2)._repr_html_()
+    with pytest.raises(IndexError, match="no row 4: there are 4"): now[4]
+    with pytest.raises(IndexError, match="no row -5"): now[-5]
+    with pytest.raises(TypeError, match="not by 1.5"): now[1.5]
+    with pytest.raises(KeyError, match="no column 'los'.*Did you mean"): now["los"]
+    with pytest.raises(AttributeError, match=r"history.current\['loss'\]"): now.loss
+    assert not History().current and repr(History("b").current[:]) == repr(Records())
+
+
+def test_the_rows_in_force_wait_for_no_device(on_device):
+    h = History()
+    for i in range(1, 5): h.append(i, i / 10, 1e-3, 32, i * 0.02, torch.tensor(1.0 / i), torch.tensor(1.0))
+    h.abandon(Place(2, 0, 0))
+    for i in range(3, 5): h.append(i, i / 10, 1e-3, 32, i * 0.02, torch.tensor(1.0 / i), torch.tensor(1.0))
+    with Transfers() as transfers: assert len(h.current) == 4 and h.current[-1].step == 4
+    assert transfers.seen == []
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_going_back_and_forth_between_places(tmp_path, seed):
     "Against a model that knows no flags: what counts at a place is the path that led to it."

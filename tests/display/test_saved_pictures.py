@@ -91,6 +91,23 @@ def test_zoom_and_back(opened):
     assert (page.ticks(), page.ticks(1)) == before
 
 
+def test_panels_with_one_range_share_their_axes(opened):
+    "Also in a zoom, and where a legend's line is switched off; an axis of a part does not begin at zero."
+    def panel(name, top): return Panel(name, [LineSeries(STEPS[:20], np.linspace(1, top, 20), name), LineSeries(STEPS[:10], np.ones(10), "main", style="dashed")], x_span=(50.0, 1000.0), y_span=(1.0, 90.0))
+    page = opened(exported("light", bundle(panel("a", 90), panel("b", 9))))
+    def values(n): return [o for o in page.ticks(n) if o != "step"]
+    assert values(0) == values(1)
+    assert "800" in values(0) and values(0).count("0") == 1      # of the vertical axis
+    before = values(0)
+    page.drag(0.1, 0.3)
+    assert values(0) == values(1) != before
+    page.plot().dblclick(position={"x": 300, "y": 60})
+    page.tab.get_by_role("button", name="a", exact=True).click()
+    assert values(0) == values(1) != before
+    swatch = page.tab.get_by_role("button", name="main").locator("i").evaluate("o => getComputedStyle(o).borderTopStyle")
+    assert swatch == "dashed"
+
+
 def test_no_line_crosses_the_label_of_another_moment(opened):
     "A moment under a label begins below it, and labels do not overlap."
     words = ["set learning_rate=0.01", "rewind 40 steps back", "set lr=0.1", "stop: the run ended here", "set lr=0.2"]

@@ -11,7 +11,7 @@ import operator
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['HISTORIES', 'HISTORY_HINTS', 'FETCH_INTERVAL', 'RESERVED_KINDS', 'LOGGED_BY_LOOP', 'NOTHING_SENT', 'LogSink',
-           'History', 'register_for_forks', 'select_records', 'missing_value_error', 'describe_history',
-           'metric_column', 'DeferredFetch', 'request_fetch', 'send_to_log', 'add_event', 'event_metrics',
-           'store_event', 'Place', 'abandoned_at', 'is_ancestor', 'abandon_after', 'update_abandoned',
-           'list_evaluations', 'history_dataframe', 'rows_line', 'reading_line', 'unsent_lines', 'open_log',
-           'is_continuation', 'close_other_logs', 'log_header', 'count_logged', 'disable_log', 'flush_log', 'copy_log',
-           'close_log', 'detach_log', 'history_from_header', 'apply_log_line', 'apply_reading', 'validate_position',
-           'index_events', 'read_history']
+           'History', 'register_for_forks', 'select_records', 'missing_value_error', 'run_heading', 'describe_history',
+           'discarded_remark', 'discarded_html', 'metric_column', 'DeferredFetch', 'request_fetch', 'send_to_log',
+           'add_event', 'event_metrics', 'store_event', 'Place', 'abandoned_at', 'is_ancestor', 'abandon_after',
+           'update_abandoned', 'CurrentRows', 'list_evaluations', 'history_dataframe', 'rows_line', 'reading_line',
+           'unsent_lines', 'open_log', 'is_continuation', 'close_other_logs', 'log_header', 'count_logged',
+           'disable_log', 'flush_log', 'copy_log', 'close_log', 'detach_log', 'history_from_header', 'apply_log_line',
+           'apply_reading', 'validate_position', 'index_events', 'read_history']
 
 # %% ../../nbs/01_core/08_history.ipynb #c4bea7d9
 class LogSink(Protocol):
@@ -101,7 +101,12 @@ class History:
         raise missing_value_error(vars(self).get("metrics", {}), name)
 
     def __repr__(self): return describe_history(self)
-    def _repr_html_(self): return Records(head_and_tail(self))._repr_html_()
+    def _repr_html_(self): return discarded_html(self) + Records(head_and_tail(self))._repr_html_()
+
+    @property
+    def current(self) -> CurrentRows:
+        "Return the rows that have not been discarded by going back, to be indexed like the history itself."
+        return CurrentRows(self)
 
     def place(self) -> Place:
         "Return the current place, for `abandon`."
@@ -216,18 +221,23 @@ def register_for_forks(history: History):
     HISTORIES.add(history)
 
 # %% ../../nbs/01_core/08_history.ipynb #3361d173
-def select_records(history: History, i: int | slice) -> Record | Records:
-    "Return a record, or the records of a slice; raise IndexError outside the history, and TypeError for no index."
-    if isinstance(i, slice): return Records(Record(history, row) for row in range(*i.indices(len(history))))
+def select_records(
+    history: History,
+    i: int | slice,
+    rows: Sequence[int] | np.ndarray | None = None,  # indices of the rows to select from; None: all
+) -> Record | Records:
+    "Return a record, or the records of a slice; raise IndexError outside the rows, and TypeError for no index."
+    if rows is None: rows = range(len(history))
+    if isinstance(i, slice): return Records(Record(history, int(row)) for row in rows[i])
     if not hasattr(i, "__index__"):
         raise TypeError(
             "A history is indexed by the number of a row, history[-1], by a slice, or by the name of a column,"
             f" history['loss']; not by {short_repr(i)}."
         )
     row = operator.index(i)
-    if not -len(history) <= row < len(history):
-        raise IndexError(f"There is no row {row}: the history has {len(history)} rows.")
-    return Record(history, row % len(history))
+    if not -len(rows) <= row < len(rows):
+        raise IndexError(f"There is no row {row}: there are {len(rows)} rows.")
+    return Record(history, int(rows[row]))
 
 # names of other libraries, and what to type for them
 HISTORY_HINTS = {
@@ -247,20 +257,36 @@ HISTORY_HINTS = {
 def missing_value_error(
     metrics: dict[int, dict[str, Any]],  # by row
     name: str,  # of the attribute
+    source: str = "history",  # expression for the object
+    known: Sequence[str] = (),  # its attributes; empty: those of a history
 ) -> AttributeError:
     "Return the error for an attribute that a history does not have: a column, a metric, or another name."
     hints = HISTORY_HINTS
     if name in RECORD_FIELDS:
-        hints = {name: f"history[{name!r}] is that of each step, and history[-1].{name} that of the last"}
+        hints = {name: f"{source}[{name!r}] is that of each step, and {source}[-1].{name} that of the last"}
     elif any(name in row for row in list(metrics.values())):
-        hints = {name: f"history[{name!r}] is that metric by step, and history.evaluations() has all evaluations"}
-    return missing_attribute_error("A history", name, dir(History), hints)
+        hints = {name: f"{source}[{name!r}] is that metric by step, and history.evaluations() has all evaluations"}
+    return missing_attribute_error("A history" if source == "history" else source, name, known or dir(History), hints)
+
+def run_heading(history: History) -> str:
+    "Return the id and the name of the run of a history."
+    return f"{history.run_id} ({format_value(history.name)})" if history.name else history.run_id
 
 def describe_history(history: History) -> str:
     "Return a history as text: its run and its records."
-    name = f" ({format_value(history.name)})" if history.name else ""
-    heading = f"History of run {history.run_id}{name}, {len(history)} rows"
+    heading = f"History of run {run_heading(history)}, {len(history)} rows{discarded_remark(history)}"
     return f"{heading}\n{Records(head_and_tail(history))!r}" if len(history) else heading
+
+def discarded_remark(history: History) -> str:
+    "Return how many rows were discarded, to be appended to the number of rows; empty if none were."
+    with history.rows.lock:
+        discarded = np.count_nonzero(history.rows.columns.view("abandoned"))
+    return f", {discarded} of them discarded (history.current leaves them out)" if discarded else ""
+
+def discarded_html(history: History) -> str:
+    "Return a line above the table of a history that contains discarded rows."
+    remark = discarded_remark(history)
+    return f"<p>{len(history)} rows{remark}</p>" if remark else ""
 
 def metric_column(history: History, name: str) -> np.ndarray:
     "Return a metric by row, nan where it has no value; raise KeyError for an unknown name."
@@ -422,6 +448,47 @@ def update_abandoned(history: History):
         mark_abandoned(history.rows, rows)
         for event, is_abandoned in zip(history.events, events):
             event["abandoned"] = bool(is_abandoned)
+
+# %% ../../nbs/01_core/08_history.ipynb #c0de1a02
+class CurrentRows:
+    "Give access to the rows of a history that are not abandoned."
+    def __init__(self, history: History): self.history = history
+
+    def _rows(self) -> np.ndarray:
+        "Return the indices of the rows in the history."
+        with self.history.rows.lock:
+            return np.flatnonzero(self.history.rows.columns.view("abandoned") == 0)
+
+    def __len__(self): return len(self._rows())
+    def __iter__(self) -> Iterator[Record]: return (Record(self.history, row) for row in self._rows().tolist())
+    @overload
+    def __getitem__(self, i: int) -> Record: ...
+    @overload
+    def __getitem__(self, i: slice) -> Records: ...
+    @overload
+    def __getitem__(self, i: str) -> np.ndarray: ...
+    def __getitem__(self, i):
+        # the values first: they are as many as the rows at that time
+        if isinstance(i, str):
+            values = self.history.column(i)
+            rows = self._rows()
+            return values[rows[rows < len(values)]]
+        return select_records(self.history, i, self._rows())
+
+    def __getattr__(self, name: str) -> Any:
+        "Raise AttributeError with what is probably meant; called for missing attributes only."
+        metrics = vars(self)["history"].metrics if "history" in vars(self) else {}
+        raise missing_value_error(metrics, name, "history.current", dir(type(self)))
+
+    @checked
+    def frame(self) -> pd.DataFrame:
+        "Return a pandas DataFrame with a row for each step and a column for each metric."
+        return self.history.frame()
+
+    def __repr__(self):
+        heading = f"Current rows of run {run_heading(self.history)}, {len(self)} rows"
+        return f"{heading}\n{Records(head_and_tail(self))!r}" if len(self) else heading
+    def _repr_html_(self): return Records(head_and_tail(self))._repr_html_()
 
 # %% ../../nbs/01_core/08_history.ipynb #8421eaa2
 def list_evaluations(history: History, all: bool) -> Evaluations:

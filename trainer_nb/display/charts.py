@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from plotly.graph_objs.layout import Template
 
 # %% auto #0
-__all__ = ['LINE_OPACITY', 'VIRIDIS_SCALE', 'FIGURE_PANEL_HEIGHT', 'COLUMN_GAP', 'WIDE_COLUMN_GAP', 'ROW_GAP', 'GRID_RGBA',
-           'TEMPLATE_NAME', 'TRACE_BUILDERS', 'PLOTLY_MIME', 'SVG_MIME', 'round_values', 'exact_x_values', 'line_trace',
-           'histogram_trace', 'heatmap_trace', 'axes_layout', 'text_annotations', 'marker_line', 'marker_annotations',
-           'figure_template', 'subplot_grid', 'panel_grid', 'panel_traces', 'plotly_spec', 'plotly_figure',
-           'PanelDisplay', 'Chart']
+__all__ = ['LINE_OPACITY', 'VIRIDIS_SCALE', 'RANGE_PADDING', 'FIGURE_PANEL_HEIGHT', 'COLUMN_GAP', 'WIDE_COLUMN_GAP', 'ROW_GAP',
+           'GRID_RGBA', 'TEMPLATE_NAME', 'TRACE_BUILDERS', 'PLOTLY_MIME', 'SVG_MIME', 'round_values', 'exact_x_values',
+           'line_trace', 'histogram_trace', 'heatmap_trace', 'axis_ends', 'padded_range', 'axes_layout',
+           'text_annotations', 'marker_line', 'marker_annotations', 'figure_template', 'subplot_grid', 'panel_grid',
+           'panel_traces', 'plotly_spec', 'plotly_figure', 'PanelDisplay', 'Chart']
 
 # %% ../../nbs/00_display/04_charts.ipynb #d2bbaae7
 def round_values(values: ArrayLike) -> list[float | None]:
@@ -49,7 +49,7 @@ def exact_x_values(
             exact.append(int(value) if value == int(value) else value)
     return exact
 
-LINE_OPACITY = {"faint": 0.4, "dashed": 0.6}
+LINE_OPACITY = {"faint": 0.4, "dashed": 0.9}
 
 def line_trace(line: LineSeries) -> dict[str, Any]:
     "Return a series as a plotly trace of points or of a line."
@@ -113,10 +113,27 @@ def heatmap_trace(heat: Heatmap) -> dict[str, Any]:
     return trace
 
 # %% ../../nbs/00_display/04_charts.ipynb #d34d0020
+# space above and below the values of a panel whose range is given, as a share of the range
+RANGE_PADDING = 0.05
+
+def axis_ends(span: tuple[float, float], is_log: bool) -> list[float]:
+    "Return the ends of an axis as plotly takes them: logarithms on a logarithmic axis."
+    return [math.log10(end) for end in span] if is_log else list(span)
+
+def padded_range(low: float, high: float, is_log: bool) -> list[float]:
+    "Return the ends of an axis for plotly, with space beyond the values."
+    low, high = axis_ends((low, high), is_log)
+    air = RANGE_PADDING * (high - low)
+    return [low - air, high + air]
+
 def axes_layout(panel: Panel) -> tuple[dict[str, Any], dict[str, Any]]:
     "Return the scales and labels of the horizontal and of the vertical axis of a panel."
     across: dict[str, Any] = {"type": "log" if panel.xlog else "linear", "title": {"text": panel.x}}
     up: dict[str, Any] = {"type": "log" if panel.ylog else "linear", "title": {"text": panel.y}}
+    if panel.x_span is not None:
+        across["range"] = axis_ends(panel.x_span, panel.xlog)
+    if panel.y_span is not None:
+        up["range"] = padded_range(*panel.y_span, panel.ylog)
     if panel.of(Heatmap):
         up |= {"type": "category", "autorange": "reversed"}
     elif panel.rows:

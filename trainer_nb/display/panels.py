@@ -135,6 +135,9 @@ class Panel:
     note: str = ""
     # names of the values 0, 1, 2, ... of the y axis, from top to bottom
     rows: list[str] = field(default_factory=list)
+    # ranges of the axes, for panels that are compared with each other; None: the range of the values
+    x_span: tuple[float, float] | None = None
+    y_span: tuple[float, float] | None = None
 
     def of(self, kind: type[E]) -> list[E]:
         "Return the elements of one type."

@@ -10,6 +10,7 @@ import math
 import zlib
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -78,6 +79,9 @@ def panel_fields(panel: Panel) -> dict[str, Any]:
         "y": panel.y,
         "xlog": bool(panel.xlog),
         "ylog": bool(panel.ylog),
+        "xspan": panel.x_span and [float(end) for end in panel.x_span],
+        # panels with one scale show the same range of values, also in a zoom
+        "scale": str(panel.y_span or ""),
         "rows": list(panel.rows),
         "lines": [line_fields(line) for line in panel.of(LineSeries)],
         "bars": [bar_fields(bars) for bars in panel.of(Histogram)],
@@ -131,9 +135,7 @@ def thin_panels(
             x, y = downsample(element.x, element.y, 2 * points if element.style == "faint" else points)
             return element._replace(x=x, y=y)
         return reduce_columns(element, points * 4 // 5) if isinstance(element, Heatmap) else element
-    return [
-        Panel(p.title, [thin(o) for o in p.things], p.x, p.y, p.xlog, p.ylog, p.note, p.rows) for p in panels
-    ]
+    return [replace(panel, things=[thin(o) for o in panel.things]) for panel in panels]
 
 def image_html(svg: str, alt: str) -> str:
     "Return an SVG document as an <img> element."

@@ -329,7 +329,7 @@ def polyline_segments(
 LINE_STYLES = {
     "line": dict(stroke_width=1.8),
     "faint": dict(stroke_width=1, stroke_opacity=0.4),
-    "dashed": dict(stroke_width=1.4, stroke_dasharray="5 4", stroke_opacity=0.6),
+    "dashed": dict(stroke_width=1.4, stroke_dasharray="5 4", stroke_opacity=0.9),
 }
 
 def draw_line(line: LineSeries, x: AxisScale, y: AxisScale) -> str:
@@ -504,9 +504,10 @@ def panel_scales(panel: Panel, left: float, top: float, right: float, bottom: fl
     lines, bars, heats, marks = (panel.of(kind) for kind in (LineSeries, Histogram, Heatmap, Marker))
     xs = [*(o.x for o in (*lines, *heats)), *(o.edges for o in bars)] or [[m.x] for m in marks]
     ys = [*(o.y for o in lines), *(o.counts for o in bars), *([[0.0]] if bars and not panel.ylog else [])]
-    x = AxisScale(*axis_range(xs, panel.xlog), left + 8 if panel.rows else left, right, panel.xlog)
+    x_span = panel.x_span or axis_range(xs, panel.xlog)
+    x = AxisScale(*x_span, left + 8 if panel.rows else left, right, panel.xlog)
     if panel.rows: return x, AxisScale(-0.5, len(panel.rows) - 0.5, top, bottom)
-    low, high = axis_range(ys, panel.ylog)
+    low, high = panel.y_span or axis_range(ys, panel.ylog)
     air = 0 if panel.ylog or bars else (high - low) * 0.04
     return x, AxisScale(low - air, high + air, bottom, top, panel.ylog)
 
@@ -542,7 +543,7 @@ def draw_legend(panel: Panel, right: float) -> str:
     for line, y in zip(lines, (17, 30)):
         at = right
         for o in reversed(line):
-            faint = dict(fill_opacity=0.65) if getattr(o, "style", "") in ("faint", "dashed") else {}
+            faint = dict(fill_opacity=0.65) if getattr(o, "style", "") == "faint" else {}
             out.append(svg_text(at, y, o.name, "end", 11, series_color(o.color), **faint))
             at -= width(o)
     return "".join(out)

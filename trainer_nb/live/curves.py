@@ -5,19 +5,20 @@
 # %% ../../nbs/10_live/06_curves.ipynb #0deee4e5
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.columns import RowStore, throughput
+from ..core.columns import ALL_STEPS, RowStore, StepRange, step_bounds, throughput
 from ..core.errors import suggest_names
 from ..core.records import ACT_FORMATTERS, TIMING_SUFFIXES, describe_act
 from ..core.history import History, read_history
 from ..diagnostics.watch import WatchReport, heatmap_panel, watched_names
 from ..display.charts import Chart
-from ..display.panels import LineSeries, Marker, Panel, centered_moving_average, suits_log_axis
+from ..display.panels import Heatmap, LineSeries, Marker, Panel, axis_range, centered_moving_average, suits_log_axis
 from ..display.svg import run_colors
 from ..display.tables import format_setting, format_value
 from ..engine.overrides import local_model
@@ -27,9 +28,11 @@ from .background import BackgroundRun
 __all__ = ['QUANTITIES', 'BLOCK_COLUMNS', 'X_AXES', 'PLOTTED_COLUMNS', 'MIN_SMOOTHED_STEPS', 'MAX_METRIC_POINTS',
            'MAX_MARK_CHARS', 'EVALUATION_COLOR', 'block_values', 'make_blocks', 'merge_pairs', 'BlockSeries',
            'discarded_mask', 'abandoned_blocks', 'replay_progress', 'x_positions', 'metric_values',
-           'numeric_metric_names', 'is_metric', 'column_lines', 'discarded_rows', 'smoothed_lines', 'branch_event',
-           'branch_start', 'metric_series', 'act_markers', 'resolve_plot_names', 'plotted_lines', 'quantity_title',
-           'history_panel', 'as_history', 'run_label', 'learner_name', 'run_labels', 'plot_histories']
+           'numeric_metric_names', 'is_metric', 'column_lines', 'within_steps', 'discarded_rows', 'smoothed_lines',
+           'branch_event', 'branch_start', 'metric_series', 'act_markers', 'resolve_plot_names', 'PlottedRun',
+           'plotted_runs', 'plotted_lines', 'quantity_title', 'history_panel', 'share_x_axis', 'share_y_axis',
+           'run_panels', 'in_pair', 'nothing_to_draw', 'watched_panel', 'as_history', 'run_label', 'learner_name',
+           'run_labels', 'plot_histories']
 
 # %% ../../nbs/10_live/06_curves.ipynb #97e96b28
 QUANTITIES = ("loss", "learning_rate", "grad_norm", "samples_per_second")
@@ -246,28 +249,38 @@ def column_lines(
     color: int = 0,
     label: str = "",
     is_single: bool = True,   # there is no other run in the chart
-    start: int = 0,           # first step to draw
+    steps: tuple[float, float] = ALL_STEPS,   # the first and the last step to draw
 ) -> list[LineSeries]:
     "Return the lines of a column: its values, their running mean, and, of the main run, the abandoned steps."
     positions = x_positions(history, x)
     values = history.column(name).astype(float)
     abandoned = history.column("abandoned") == 1
+    is_within = within_steps(history, steps)
     kept_x = positions[~abandoned]
     kept = values[~abandoned]
     if name == "learning_rate" or len(values) <= MIN_SMOOTHED_STEPS:
         smooth = 0
-    is_drawn = history.column("step")[~abandoned] >= start
+    is_drawn = is_within[~abandoned]
+    # means are taken over all steps, so that those of a part are the same as those of the whole
     lines = [
         line._replace(x=np.asarray(line.x)[is_drawn], y=np.asarray(line.y)[is_drawn])
         for line in smoothed_lines(kept_x, kept, name, smooth, color, label, is_single)
     ]
-    if color == 0 and (discarded := discarded_rows(history)).any():
+    if color == 0 and (discarded := discarded_rows(history))[is_within].any():
         # nan leaves gaps where nothing was discarded
         left = np.where(discarded, values, np.nan)
         if not is_single:
             left = np.where(discarded, centered_moving_average(left, smooth), np.nan)
-        lines.append(LineSeries(positions, left, "discarded", None, "dashed"))
+        lines.append(LineSeries(positions[is_within], left[is_within], "discarded", None, "dashed"))
     return lines
+
+def within_steps(
+    history: History,
+    steps: tuple[float, float],  # the first and the last one
+) -> np.ndarray:
+    "Return which rows of a history belong to a range of steps, as an array of bool."
+    step = history.column("step")
+    return (step >= steps[0]) & (step <= steps[1])
 
 def discarded_rows(history: History) -> np.ndarray:
     "Return the rows of a history that were discarded, as `discarded_mask` does."
@@ -309,14 +322,14 @@ def metric_series(
     label: str = "",
     smooth: float = 0.0,      # weight of the running mean of values that were logged at many steps
     is_single: bool = False,  # there is no other run in the chart
-    start: int = 0,           # first step to draw
+    steps: tuple[float, float] = ALL_STEPS,   # the first and the last step to draw
 ) -> list[LineSeries]:
     "Return a metric as points with the line through them; one with very many values as a column is drawn."
     rows, values = metric_values(history, name)
-    steps = history.column("step")
-    drawn = [i for i, row in enumerate(rows) if steps[row] >= start]
+    is_within = within_steps(history, steps)
+    drawn = [i for i, row in enumerate(rows) if is_within[row]]
     if not drawn: return []
-    rows, values = rows[drawn[0]:], values[drawn[0]:]
+    rows, values = [rows[i] for i in drawn], [values[i] for i in drawn]
     positions = x_positions(history, x)[rows]
     if len(rows) > MAX_METRIC_POINTS:
         return smoothed_lines(positions, np.array(values), name, smooth, color, label, is_single)
@@ -329,6 +342,7 @@ def act_markers(
     history: History,
     x: str,          # one of X_AXES
     most: int = 10,  # of very many, the last ones
+    within: tuple[float, float] = ALL_STEPS,  # the first and the last step to draw
 ) -> list[Marker]:
     "Return the changes made by hand as marks; changes at the same step share a mark if the label has room for them."
     steps = history.column("step")
@@ -345,7 +359,10 @@ def act_markers(
         data = {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in data.items()}
         return describe_act(event["kind"], data)
     kinds = set(ACT_FORMATTERS) - {"checkpoint", "load_best"}
-    events = [event for event in history.events if event["kind"] in kinds and not event["abandoned"]]
+    events = [
+        event for event in history.events
+        if event["kind"] in kinds and not event["abandoned"] and within[0] <= event["step"] <= within[1]
+    ]
     marks: list[tuple[int, str]] = []
     for event in events[-most:]:
         step, word = event["step"], text(event)
@@ -377,31 +394,47 @@ def resolve_plot_names(
     chosen = [name for name in metrics if name not in PLOTTED_COLUMNS and not name.endswith("loss")]
     return ["loss", *chosen[:4], "learning_rate", "grad_norm"]
 
+class PlottedRun(NamedTuple):
+    "Describe how a run is drawn."
+    history: History
+    label: str
+    color: int = 0
+    steps: tuple[float, float] = ALL_STEPS   # the first and the last step to draw
+
+def plotted_runs(
+    histories: list[History],
+    labels: list[str],  # of the histories
+    steps: tuple[float, float] = ALL_STEPS,  # the first and the last step to draw
+) -> list[PlottedRun]:
+    "Return the runs of a chart in their colours; a branch begins where it leaves a run of the same chart."
+    colors = run_colors([history.run_id for history in histories])
+    return [
+        PlottedRun(history, label, color, (max(steps[0], branch_start(history, histories)), steps[1]))
+        for history, label, color in zip(histories, labels, colors)
+    ]
+
 def plotted_lines(
     name: str,
-    histories: list[History],
-    labels: list[str],   # of the histories
+    runs: list[PlottedRun],
     x: str,              # one of X_AXES
     smooth: float,       # weight of the running mean
 ) -> list[LineSeries]:
     "Return the lines of a column, or of a metric, of several runs; with the loss also those of the evaluations."
-    is_single = len(histories) == 1
-    colors = run_colors([history.run_id for history in histories])
+    is_single = len(runs) == 1
     lines = []
-    starts = [branch_start(history, histories) for history in histories]
-    for history, label, color, start in zip(histories, labels, colors, starts):
+    for history, label, color, steps in runs:
         label = "" if is_single else label
         if name in PLOTTED_COLUMNS:
-            lines += column_lines(history, name, x, smooth, color, label, is_single, start)
+            lines += column_lines(history, name, x, smooth, color, label, is_single, steps)
         else:
-            lines += metric_series(history, name, x, color or EVALUATION_COLOR, label, smooth, is_single, start)
+            lines += metric_series(history, name, x, color or EVALUATION_COLOR, label, smooth, is_single, steps)
     if name != "loss": return lines
-    for history, label, color, start in zip(histories, labels, colors, starts):
+    for history, label, color, steps in runs:
         for metric in numeric_metric_names(history):
             if metric.endswith("loss"):
                 lines += metric_series(
                     history, metric, x, color or EVALUATION_COLOR, metric if is_single else f"{label}, {metric}", smooth,
-                    start=start,
+                    steps=steps,
                 )
     return lines
 
@@ -412,22 +445,87 @@ def quantity_title(name: str) -> str:
 
 def history_panel(
     name: str,
-    histories: list[History],
-    labels: list[str],
+    runs: list[PlottedRun],
     x: str,
     smooth: float,
     log: Sequence[str] | None,  # names whose axis is logarithmic; None: chosen by the values
 ) -> Panel | None:
     "Return the panel of one name; None without data."
-    is_metric = any(name in numeric_metric_names(history) for history in histories)
+    is_metric = any(name in numeric_metric_names(run.history) for run in runs)
     if name not in PLOTTED_COLUMNS and not is_metric:
-        watched = [history for history in histories if name in watched_names(history)]
-        return heatmap_panel(WatchReport(watched[0]), name) if watched else None
-    lines = plotted_lines(name, histories, labels, x, smooth)
+        watched = [run for run in runs if name in watched_names(run.history)]
+        return watched_panel(watched[0], name) if watched else None
+    lines = plotted_lines(name, runs, x, smooth)
     if not any(np.isfinite(np.asarray(line.y, float)).any() for line in lines): return None
     is_log = suits_log_axis([line.y for line in lines]) if log is None else name in log
     title = quantity_title(name) + (" (log)" if is_log else "")
     return Panel(title, lines, x="minutes" if x == "time" else x, ylog=is_log)
+
+def share_x_axis(panels: list[Panel]):
+    "Give all panels with lines the same horizontal range."
+    drawn = [panel for panel in panels if panel.of(LineSeries)]
+    span = axis_range([line.x for panel in drawn for line in panel.of(LineSeries)])
+    for panel in drawn: panel.x_span = span
+
+def share_y_axis(panels: list[Panel | None], span: tuple[float, float]):
+    "Give panels of one quantity the same vertical range."
+    for panel in panels:
+        if panel is not None: panel.y_span = span
+
+def run_panels(
+    names: Sequence[str],
+    runs: list[PlottedRun],
+    x: str,
+    smooth: float,
+    log: Sequence[str] | None,  # names whose axis is logarithmic; None: chosen by the values
+) -> list[Panel]:
+    """Return a panel for each run but the first and each name, with the first run behind it. The panels of a name have
+    the same axes, so that they can be compared."""
+    first = runs[0]
+    by_run: list[list[Panel]] = [[] for _ in runs]
+    for name in names:
+        together = history_panel(name, runs, x, smooth, log)
+        if together is None: continue
+        # a heat map has no room for a second run: each of them has its own
+        found = [watched_panel(run, name) if name in watched_names(run.history) else None for run in runs]
+        if lines := together.of(LineSeries):
+            pairs = [[first, in_pair(first, run)] for run in runs[1:]]
+            found = [None, *(history_panel(name, pair, x, smooth, [name] if together.ylog else []) for pair in pairs)]
+            share_y_axis(found, axis_range([line.y for line in lines], together.ylog))
+        for run, of_run, panel in zip(runs, by_run, found):
+            if panel is None: continue
+            panel.title = f"{run.label}: {panel.title[:1].lower()}{panel.title[1:]}"
+            of_run.append(panel)
+    panels = [panel for of_run in by_run for panel in of_run]
+    share_x_axis(panels)
+    return panels
+
+def in_pair(first: PlottedRun, run: PlottedRun) -> PlottedRun:
+    "Return a run as it is drawn beside the first one alone: a branch of another run is drawn whole."
+    start = branch_start(run.history, [first.history, run.history])
+    return run._replace(steps=(max(first.steps[0], start), run.steps[1]))
+
+def nothing_to_draw(
+    histories: list[History],
+    steps: tuple[float, float],  # the first and the last one
+) -> str:
+    "Return the text of a chart without panels."
+    newest = max((int(history.column("step").max()) for history in histories if len(history)), default=0)
+    if not newest: return "There is nothing to draw yet: the run has done no step."
+    first, last = (str(int(end)) if math.isfinite(end) else "" for end in steps)
+    return f"There is nothing to draw from step {first} to {last or 'the end'}: the last step so far is {newest}."
+
+def watched_panel(run: PlottedRun, name: str) -> Panel | None:
+    "Return the heat map of a quantity that was watched in the layers; None without data in the steps to draw."
+    panel = heatmap_panel(WatchReport(run.history), name)
+    if panel is None: return None
+    first, last = run.steps
+    heats = []
+    for heat in panel.of(Heatmap):
+        drawn = [i for i, step in enumerate(heat.x) if first <= step <= last]
+        heats.append(heat._replace(x=[heat.x[i] for i in drawn], values=np.asarray(heat.values)[:, drawn]))
+    panel.things = [heat for heat in heats if len(heat.x)]
+    return panel if panel.things else None
 
 def as_history(
     source: Any,  # a learner, the handle of its background run, a history, or the path of a log
@@ -475,7 +573,9 @@ def plot_histories(
     x: str = "step",                     # or "epoch", "time" (minutes)
     smooth: float = 0.9,                 # weight of the running mean; 0 leaves the values unchanged
     # names whose axis is logarithmic; True for all, False for none, () for those that a linear one would not show
-    log: bool | str | Sequence[str] = ()
+    log: bool | str | Sequence[str] = (),
+    steps: StepRange | None = None,      # the first and the last one, as (140, 230), or a range; None: all
+    subplots: bool = False,              # a panel for each of the other runs, with the first run behind it
 ) -> Chart:
     "Return the history of runs as a chart. Raise ValueError for unknown names."
     histories = [as_history(source) for source in sources]
@@ -486,13 +586,21 @@ def plot_histories(
             raise ValueError(
                 f"log={name!r} is not among the names to draw: {', '.join(names)}.{suggest_names(str(name), names)}"
             )
+    if subplots and len(histories) < 2:
+        raise ValueError("subplots=True draws a panel for each other run; give these as also=[...].")
     # raises ValueError for an invalid weight
     centered_moving_average([], smooth)
-    labels = run_labels(sources, histories)
+    bounds = step_bounds(steps)
+    runs = plotted_runs(histories, run_labels(sources, histories), bounds)
     chosen = log_names if log_names or log is False else None
-    panels = [history_panel(name, histories, labels, x, smooth, chosen) for name in names]
-    panels = [panel for panel in panels if panel is not None]
-    if not panels: return Chart([], ["There is nothing to draw yet: the run has done no step."])
+    if subplots:
+        panels = run_panels(names, runs, x, smooth, chosen)
+    else:
+        found = [history_panel(name, runs, x, smooth, chosen) for name in names]
+        panels = [panel for panel in found if panel is not None]
+        if steps is not None: share_x_axis(panels)
+    if not panels: return Chart([], [nothing_to_draw(histories, bounds)])
     if len(histories) == 1 and panels[0].of(LineSeries):
-        panels[0].things += act_markers(histories[0], x)
-    return Chart(panels, [])
+        panels[0].things += act_markers(histories[0], x, within=bounds)
+    return Chart(panels, columns=3 if subplots and len(names) == 3 else 2)
+

@@ -14,7 +14,7 @@ import torch
 
 from ..args.training_args import TrainingArguments, hide_tokens, resolve_args
 from ..args.fields import to_builtin
-from ..core.columns import append_rows, columns_to_lists, copy_rows
+from ..core.columns import StepRange, append_rows, columns_to_lists, copy_rows, step_bounds
 from ..core.errors import short_repr
 from ..core.history import History, store_event
 from ..device.sharding import require_unsharded
@@ -191,26 +191,38 @@ class Comparison(Table):
         differ = ", ".join(f"{name} {format_setting(a)} and {format_setting(b)}" for name, (a, b) in self.settings.items())
         return f"{where}; {differ or 'the same settings'}."
 
-    def plot(self) -> Chart:
+    def plot(
+        self,
+        steps: StepRange | None = None,  # the first and the last one, as (140, 230), or a range; None: all
+    ) -> Chart:
         "Plot both losses, with the step at which they diverge, and the size of their difference on a logarithmic scale."
-        steps = [row["step"] for row in self]
+        first, last = step_bounds(steps)
+        return self._chart([row for row in self if first <= row["step"] <= last])
+
+    def _chart(self, rows: list[dict[str, float]]) -> Chart:
+        if self and not rows: return Chart([], [f"The runs have no step in common there. {self.title()}"])
+        steps = [row["step"] for row in rows]
         colors = pair_colors(*self.runs) if self.runs else [0, 2]
         # the other begins where it leaves the one: before, it would only cover it
-        left = 0 if self.parted is None else max(steps.index(self.parted) - 1, 0)
-        one = LineSeries(steps, [row["one"] for row in self], self.names[0], colors[0])
-        other = LineSeries(steps[left:], [row["other"] for row in self][left:], self.names[1], colors[1])
-        apart = [abs(row["difference"]) or math.nan for row in self]
-        losses = [row[key] for row in self for key in ("one", "other") if math.isfinite(row[key])]
+        left = 0 if self.parted is None else max(sum(step < self.parted for step in steps) - 1, 0)
+        one = LineSeries(steps, [row["one"] for row in rows], self.names[0], colors[0])
+        other = LineSeries(steps[left:], [row["other"] for row in rows][left:], self.names[1], colors[1])
+        apart = [abs(row["difference"]) or math.nan for row in rows]
+        losses = [row[key] for row in rows for key in ("one", "other") if math.isfinite(row[key])]
         # a spike would press everything else against the axis
         is_wide = bool(losses) and 0 < 20 * min(losses) < max(losses)
         panels = [
             Panel("Loss (log)" if is_wide else "Loss", [one, other], ylog=is_wide),
             Panel("Difference (log)", [LineSeries(steps, apart, "difference", 1)], ylog=True),
         ]
+        # an axis of a part begins with its first step
+        span = (float(steps[0]), float(steps[-1])) if 1 < len(steps) < len(self) else None
         for panel in panels:
-            if self.parted is not None:
+            panel.x_span = span
+            if self.parted is not None and self.parted in steps:
                 panel.things.append(Marker(self.parted, f"diverge at {self.parted}"))
-        return Chart(panels if self.parted is not None else panels[:1], [self.title()])
+        differ = any(map(math.isfinite, apart))
+        return Chart(panels if differ else panels[:1], [self.title()])
 
     def __repr__(self): return f"{self.title()}\n{super().__repr__()}"
     def _repr_html_(self): return f"<p>{self.title()}</p>{super()._repr_html_()}"

@@ -73,7 +73,7 @@ class Plot {
   }
 
   // All places on the horizontal axis.
-  places() { return finite([...this.lines.flatMap(o => o.x), ...this.bars.flatMap(o => o.edges), ...this.heats.flatMap(o => o.x)]).filter(o => !this.xlog || o > 0); }
+  places() { return this.xspan ?? finite([...this.lines.flatMap(o => o.x), ...this.bars.flatMap(o => o.edges), ...this.heats.flatMap(o => o.x)]).filter(o => !this.xlog || o > 0); }
 
   // The values in sight, and those beside them, to which lines lead.
   seen(line) {
@@ -81,9 +81,10 @@ class Plot {
     return line.y.filter((o, i) => inside(line.x[i], i) && o !== null && (!this.ylog || o > 0));
   }
 
-  // From where to where the values go. Single steps far from everything else leave the picture, as in the live view.
+  // From where to where the values go, in all panels that were given the same range. Single steps far from everything else leave
+  // the picture, as in the live view.
   heights() {
-    const lines = this.shown(this.lines), faint = lines.filter(o => o.style === "faint").flatMap(o => this.seen(o)).sort((a, b) => a - b);
+    const lines = this.picture.plots.flatMap(o => o === this || this.scale && this.scale === o.scale ? o.shown(o.lines) : []), faint = lines.filter(o => o.style === "faint").flatMap(o => this.seen(o)).sort((a, b) => a - b);
     const sure = lines.filter(o => o.style !== "faint").flatMap(o => this.seen(o)).concat(this.shown(this.bars).flatMap(o => this.ylog ? finite(o.counts).filter(n => n > 0) : [0, ...o.counts]));
     const core = sure.concat(faint[Math.floor(faint.length * 0.005)] ?? [], faint[Math.ceil(faint.length * 0.995) - 1] ?? []);
     const least = core.reduce((a, b) => Math.min(a, b), Infinity), most = core.reduce((a, b) => Math.max(a, b), -Infinity);
@@ -344,6 +345,7 @@ class Picture {
     for (const [name, thing] of found) {
       const button = html(this.legend, "button"), swatch = html(button, "i");
       button.type = "button";
+      if (thing.style === "dashed") swatch.style = "height: 0; border-top: 2px dashed var(--c)";
       button.append(name);
       button.setAttribute("aria-pressed", "true");
       button.swatch = () => { swatch.style.setProperty("--c", this.plots[0].color(thing)); swatch.style.setProperty("--o", thing.style === "faint" ? 0.45 : 1); };
@@ -362,7 +364,7 @@ class Picture {
     const places = this.plots.filter(o => o.group === plot.group).flatMap(o => o.places());
     let low = places.reduce((a, b) => Math.min(a, b), Infinity), high = places.reduce((a, b) => Math.max(a, b), -Infinity);
     if (low > high) return plot.xlog ? [0.1, 1] : [0, 1];
-    if (plot.group === "step" && !plot.xlog && low > 0 && low <= 0.3 * high) low = 0;
+    if (plot.group === "step" && !plot.xspan && !plot.xlog && low > 0 && low <= 0.3 * high) low = 0;
     if (plot.xlog) { const pad = low === high ? 2 : plot.rows.length ? (high / low) ** 0.03 : 1; return [low / pad, high * pad]; }
     const pad = low === high ? Math.abs(low) * 0.1 || 0.5 : plot.rows.length ? (high - low) * 0.03 : 0;
     return [low - pad, high + pad];
