@@ -42,13 +42,21 @@ class Film:
 
     def take(self, typed, milliseconds):
         "Add a picture that is shown for some time."
-        board = Image.open(io.BytesIO(self.page.board().screenshot())).convert("RGB")
+        board = Image.open(io.BytesIO(self.still_board())).convert("RGB")
         board = board.resize((WIDTH, round(board.height * WIDTH / board.width)), Image.Resampling.LANCZOS)
         frame = Image.new("RGB", (WIDTH, HEIGHT), self.paper)
         frame.paste(board, (0, CAPTION))
         ImageDraw.Draw(frame).text((12, 10), "In [ ]:  " + typed, fill=self.ink, font=self.font)
         self.frames.append(frame)
         self.times.append(milliseconds)
+
+    def still_board(self):
+        "A screenshot of the dashboard, taken again where the page has moved meanwhile."
+        for _ in range(20):
+            before = self.page.board().bounding_box()
+            picture = self.page.board().screenshot()
+            if self.page.board().bounding_box() == before: return picture
+        raise RuntimeError("The page does not come to rest.")
 
     def write(self, path):
         """Write an animated GIF with one palette for all pictures; raise ValueError if it is too large for a page.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Take pictures of the dashboard: those of the tutorial `Live`, or one of every state.
+"""Take pictures of the dashboard: that of the tutorial `Live`, or one of every state.
 
-    python scripts/take_pictures.py            # runs the tutorial in JupyterLab and writes nbs/tutorials/images/live_*.png
+    python scripts/take_pictures.py            # runs the tutorial in JupyterLab and writes nbs/tutorials/images/live_training.png
     python scripts/take_pictures.py FOLDER     # every state, in both themes and two widths, to be looked at: FOLDER/STATE_THEME_WIDTH.png
 
 Each takes about a minute. Needs what `make test` needs, a Chromium among it, and Pillow. The notebook
@@ -23,7 +23,6 @@ from trainer_nb import Learner, TrainerCallback  # noqa: E402
 
 IMAGES = ROOT/"nbs"/"tutorials"/"images"
 WIDTH, COLORS = 1000, 128   # pixels of the notebook's page; of a palette, which makes the files small
-FADE = 70                   # pixels above a cut, where a picture fades out
 
 
 def code():
@@ -37,54 +36,48 @@ class Reader:
     def __init__(self, lab, cells):
         self.cells, self.page = cells, lab.notebook(cells, "live.ipynb", width=WIDTH, height=2400)
 
-    def run(self, begin, to=None, wait=True):  # parts of cells
+    def run(self, begin, to):  # parts of cells
         "Run the cells from the one to the other."
-        first = next(i for i, o in enumerate(self.cells) if begin in o)
-        last = first if to is None else next(i for i, o in enumerate(self.cells) if to in o)
-        for i in range(first, last + 1): self.page.run(i) if wait else self.page.start(i)
+        first, last = (next(i for i, o in enumerate(self.cells) if part in o) for part in (begin, to))
+        for i in range(first, last + 1): self.page.run(i)
 
     def steps(self, n): eventually(lambda: self.page.ask("learn.state.global_step") >= n, f"step {n}", 120)
 
-    def picture(self, name, above=None):  # above: a title on the dashboard; None: the whole
-        "The dashboard as it is now, from its top to above a title, where it fades out, in a file."
+    def picture(self, name):
+        "The dashboard as it is now, in a file."
         board, path = self.page.board(), IMAGES/f"live_{name}.png"
         board.scroll_into_view_if_needed()
         self.page.tab.mouse.move(2, 2)
-        top, end = (None if o is None else o.bounding_box()["y"] for o in (board, above and board.get_by_text(above, exact=True).first))
         board.screenshot(path=path)
-        picture = Image.open(path).convert("RGB")
-        if above is not None:
-            picture = picture.crop((0, 0, picture.width, int(end - top) - 8))
-            fade = Image.linear_gradient("L").resize((picture.width, FADE))
-            picture.paste(Image.new("RGB", fade.size, "white"), (0, picture.height - FADE), fade)
-        picture.quantize(COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
+        Image.open(path).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(path, optimize=True)
         print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1000:.0f} kB", flush=True)
-
-    def logarithmic(self, title):
-        "Click on the button of a chart's logarithmic axis."
-        self.page.board().get_by_label(f"{title}: logarithmic axis").click()
-        self.rest(0.5)
 
     def rest(self, seconds=2.5): self.page.tab.wait_for_timeout(int(seconds * 1000))
 
 
+# The forward pass after a step waits, so that the picture is of just that step, of a run that trains.
+HOLD = """import threading
+released = threading.Event()
+def wait_for_picture(network, inputs):
+    if network.training and learn.state.global_step == {step}: released.wait(60)
+learn.model.register_forward_pre_hook(wait_for_picture)"""
+STEP = 250   # of the picture
+
+
 def story(browser):
-    "The tutorial from its beginning to its end, with its pictures."
+    "The tutorial from its beginning to its end, with its picture."
     lab = Lab(browser)
     try:
         reader = Reader(lab, code())
-        reader.run("import tempfile", "run = learn.start(")
-        reader.steps(250)
-        reader.picture("training")
-        reader.run("learn.watch(", "accuracy_now = ")
-        reader.run("record.step >= 560", "round(learn.evaluate()")
+        reader.run("import tempfile", "learn = Learner(")
+        reader.page.ask(f"exec({HOLD.format(step=STEP)!r})")
+        reader.run("run = learn.start(", "board = learn.dashboard()")
+        reader.steps(STEP)
         reader.rest()
-        reader.picture("paused")
-        reader.run("learn.rewind(", "careful = ")
-        reader.steps(480)
-        reader.logarithmic("Loss")
-        reader.picture("rewound", "output spread")
-        reader.run("def scores", "run.stop()")
+        assert reader.page.ask("(learn.state.global_step, run.training)") == (STEP, True)
+        reader.picture("training")
+        reader.page.ask("released.set()")
+        reader.run("run.wait()", "run.stop()")
         assert reader.page.errors == [], reader.page.errors
     finally: lab.close()
 

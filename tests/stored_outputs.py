@@ -34,7 +34,7 @@ REPLACED = [
     (r"\s+", " "),
     (r"0(?:[ ,]+0)+", "0"),                                         # a row of numbers
     # the dashboard's sentence on a run, which its numbers decide
-    (r"^(?:Overfitting: \w+ was lowest|The loss (?:is (?:rising|falling|not clearly changing)|was 0 up to)).*", "HEALTH"),
+    (r"^(?:(?:Overfitting: )?\w+ was lowest at step|The mean loss is well above|The loss has (?:risen|fallen): mean|No clear trend: mean loss).*", "HEALTH"),
 ]
 
 

@@ -132,6 +132,14 @@ def test_the_legend_switches_lines(opened):
     assert page.values() == drawn and page.ticks() == high
 
 
+def test_the_legend_names_what_has_to_be_told_apart(opened):
+    "A curve alone in its panel has the panel's name; its discarded steps are named."
+    def gone(): return LineSeries(STEPS[20:], 3e-3 - STEPS[20:] * 0, "discarded", None, "dashed")
+    page = opened(exported("light", bundle(loss_panel(), Panel("Learning rate", [*rate_panel().things, gone()])), bundle(Panel("Learning rate", [*rate_panel().things, gone()]), loss_panel())))
+    names = [[o.inner_text() for o in legend.get_by_role("button").all()] for legend in page.tab.locator(".tnb-picture .legend").all()]
+    assert names == [["running mean", "eval_loss", "discarded"], ["discarded", "running mean", "eval_loss"]]
+
+
 def test_pictures_of_one_page_are_apart(opened):
     "Two pictures: a zoom of the first leaves the second, and each is drawn once."
     page = opened(exported("light", bundle(loss_panel()), bundle(loss_panel())))

@@ -321,7 +321,7 @@ def test_predictions_that_will_not_fit_are_told_beforehand(monkeypatch):
 # --- several sets ------------------------------------------------------------------------------------------------------
 
 def test_several_sets_are_shown_side_by_side():
-    "A row for each step in the tables, a curve for each set, and each is watched for learning by heart."
+    "A row for each step in the tables, a curve for each set, and each is watched for overfitting."
     from trainer_nb.live.run_view import evaluation_table, metric_points as of_metrics
     from trainer_nb.core.history import History
     from trainer_nb.live.health import assess_health

@@ -567,6 +567,21 @@ def test_numbers_are_written_in_one_way(live):
         assert live.text(".tnb-pill span") == pill
 
 
+def test_each_loss_says_which_it_is(live):
+    "That of the last step; the running mean beside the chart's title, unless it is off; under the pointer both."
+    live.feed(everything(status=status(loss="0.9953"), runs=[a_run(200)]), [blocks(200)])
+    live.settle()
+    note = "name => view.charts.get(name).valueNote.textContent"
+    assert "last loss" in [o.inner_text() for o in live.tab.locator(".tnb-fact-name").all()]
+    assert [live.js(note, o) for o in ("loss", "learning_rate", "grad_norm")] == ["smoothed", "", "smoothed"]
+    live.js("view.hover({ card: view.charts.get('loss'), x: 100 })")
+    live.settle()
+    assert re.search(r"this step \d", live.text(".tnb-tooltip"))
+    live.js("view.smooth(1)")
+    live.settle()
+    assert live.js(note, "loss") == ""
+
+
 def test_zoom_hidden_and_log_outlive_news(live):
     plot = live.tab.locator(".tnb-big .tnb-plot").bounding_box()
     mouse = live.tab.mouse

@@ -147,6 +147,25 @@ def test_a_picture_that_had_to_move_says_so(monkeypatch):
     assert len(displayed) == 2 and dashboard.MOVED_CAPTION in displayed[1] and "step 3" in displayed[1]
 
 
+def test_a_closed_view_leaves_the_picture_of_its_end(monkeypatch):
+    "Of the step at which it was closed, also while the run trains; then it is not drawn any more."
+    learn, drawn = made(), []
+    class Handle:
+        def update(self, bundle, raw): drawn.append(bundle["text/html"])
+    view, page = shown(learn)
+    dashboard.register_view(view)
+    view.still.handle = Handle()
+    learn.step(3)
+    view.close()
+    assert "step 3 of 100" in drawn[-1] and view not in dashboard.OPEN_VIEWS
+    before = len(drawn)
+    learn.step(2)
+    dashboard.refresh_stills()
+    assert len(drawn) == before
+    view.close()                                         # once more
+    assert len(drawn) == before
+
+
 # --- a view as a widget ---------------------------------------------------------------------------------------------------
 
 def test_a_view_in_a_box():

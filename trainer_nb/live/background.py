@@ -450,7 +450,7 @@ def stop_run(learner: TrainerBase):
     if run.background_run is not None:
         run.background_run._budget.request(0)
     if not run.state.global_step:
-        raise InvalidOperation("The run has done no step yet, so there is nothing to end; it is paused.")
+        raise InvalidOperation("The run has done no step yet, so there is nothing to end.")
     if run.finished: return
     learner._end_here()
     run_until(learner, "stop()")

@@ -400,7 +400,12 @@ class Dashboard:
         )
 
     def close(self):
-        "Close the live view; the static view stays."
+        "Close the live view; the static view stays, with the present state of the run."
+        if self in OPEN_VIEWS:
+            # a failure leaves the static view that was drawn last
+            with contextlib.suppress(Exception):
+                self.send_changes()
+                self.still.update()
         unregister_view(self)
         self.connection.close_parts()
 
@@ -561,6 +566,8 @@ def close_earlier_views(
     "Close the views of earlier runs of a view's cell, and the oldest of very many."
     for other in list(OPEN_VIEWS):
         if view.cell is not None and other.cell == view.cell and other.request != view.request:
+            # its static view was in the output that the cell has replaced
+            other.still.handle = None
             other.close()
     others = sorted((other for other in list(OPEN_VIEWS) if other is not view), key=lambda other: other.created_at)
     for other in others[:-MAX_OPEN_VIEWS]:

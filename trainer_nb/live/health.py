@@ -14,9 +14,11 @@ from ..core.history import History
 from ..display.tables import format_value
 
 # %% auto #0
-__all__ = ['SIGNIFICANCE', 'MAX_RECENT_ROWS', 'Health', 'window_length', 'LossTrend', 'significant_difference', 'compare_windows',
-           'evaluation_losses', 'eval_loss_names', 'Overfitting', 'find_overfitting', 'find_loss_increase',
-           'recent_rows', 'assess_health', 'evaluation_warning', 'assess_trend', 'first_non_finite_step', 'norm_jump']
+__all__ = ['SIGNIFICANCE', 'FRACTION', 'UNUSUAL', 'SECOND_DIFFERENCE', 'MAX_RECENT_ROWS', 'MAX_EARLIER_ROWS', 'MIN_LOSSES',
+           'Health', 'window_length', 'significant_difference', 'LossTrend', 'compare_windows', 'recovered_rise',
+           'is_exceptional', 'window_means', 'noise_limit', 'Rise', 'find_rise', 'evaluation_losses', 'eval_loss_names',
+           'EvaluationRise', 'find_evaluation_rise', 'has_loss_risen', 'ReadLosses', 'read_losses', 'assess_health',
+           'non_finite_sentence', 'rise_sentence', 'evaluation_sentence', 'assess_trend']
 
 # %% ../../nbs/10_live/07_health.ipynb #1504c25c
 class Health(NamedTuple):
@@ -31,18 +33,18 @@ def window_length(losses: np.ndarray) -> int:
     "Return the number of losses in a window."
     return int(np.clip(len(losses) // 10, 10, 200))
 
+def significant_difference(before: np.ndarray, now: np.ndarray) -> int:
+    "Return the sign of the difference of two means; 0 if it is within the noise."
+    error = math.sqrt((before.var(ddof=1) + now.var(ddof=1)) / len(before))
+    gap = float(now.mean() - before.mean())
+    return 0 if abs(gap) <= SIGNIFICANCE * error else int(math.copysign(1, gap))
+
 class LossTrend(NamedTuple):
     "Compare the last window of losses with the one before."
     now: float       # mean of the last window
     before: float    # mean of the window before
     direction: int   # sign of the difference if it is significant, otherwise 0
     length: int      # losses in a window
-
-def significant_difference(before: np.ndarray, now: np.ndarray) -> int:
-    "Return the sign of the difference of two means; 0 if it is within the noise."
-    error = math.sqrt((before.var(ddof=1) + now.var(ddof=1)) / len(before))
-    gap = float(now.mean() - before.mean())
-    return 0 if abs(gap) <= SIGNIFICANCE * error else int(math.copysign(1, gap))
 
 def compare_windows(
     losses: np.ndarray,  # at least 20, finite, in the order of the run
@@ -52,6 +54,59 @@ def compare_windows(
     before = losses[-2 * n:-n]
     now = losses[-n:]
     return LossTrend(float(now.mean()), float(before.mean()), significant_difference(before, now), n)
+
+# %% ../../nbs/10_live/07_health.ipynb #0d437ba6
+FRACTION = 0.1    # of the fall
+UNUSUAL = 1.5     # times the largest rise from which the run has recovered
+
+def recovered_rise(
+    rises: np.ndarray,  # of each value over the lowest one before it
+) -> float:
+    "Return the largest rise from which the values came back, to half of the last rise or less."
+    returns = np.flatnonzero(rises <= rises[-1] / 2)
+    return float(rises[:returns[-1] + 1].max()) if len(returns) else 0.0
+
+def is_exceptional(
+    rises: np.ndarray,  # of each value over the lowest one before it; the last one is judged
+    scatter: float,     # a rise that noise can cause
+    fall: float,        # from the beginning to the lowest value
+) -> bool:
+    "Return True if the last rise exceeds the noise, a part of the fall, and the rises before."
+    return bool(rises[-1] > max(scatter, FRACTION * fall, UNUSUAL * recovered_rise(rises)))
+
+def window_means(values: np.ndarray, n: int) -> np.ndarray:
+    "Return the mean of each n successive values."
+    return np.lib.stride_tricks.sliding_window_view(values, n).mean(axis=-1)
+
+def noise_limit(low: np.ndarray, now: np.ndarray) -> float:
+    "Return the difference of the means of two windows that their scatter can explain."
+    deviation = math.sqrt((low.var(ddof=1) + now.var(ddof=1)) / 2)
+    return deviation * max(1.0, 4.0 * math.sqrt(2 / len(now)))
+
+# %% ../../nbs/10_live/07_health.ipynb #0d437ba7
+class Rise(NamedTuple):
+    "Compare the last window of losses with the lowest one, or with the first loss."
+    now: float      # mean of the last window
+    length: int     # losses in a window
+    lowest: float   # the lowest mean of a window, or the first loss
+    step: int       # in the middle of that window, or 1
+
+def find_rise(
+    steps: np.ndarray,
+    losses: np.ndarray,  # at least 20, finite, of these steps
+) -> Rise | None:
+    "Return the rise of the loss over its lowest mean or over its first value, if it is exceptional; otherwise None."
+    n = window_length(losses)
+    means = window_means(losses, n)
+    now = losses[-n:]
+    best = int(means.argmin())
+    rises = means - np.minimum.accumulate(means)
+    if is_exceptional(rises, noise_limit(losses[best:best + n], now), means[0] - means[best]):
+        return Rise(float(means[-1]), n, float(means[best]), int(steps[best + n // 2]))
+    rises = np.maximum(means - losses[0], 0.0)
+    if is_exceptional(rises, 3 * now.std(ddof=1), 0.0):
+        return Rise(float(means[-1]), n, float(losses[0]), int(steps[0]))
+    return None
 
 # %% ../../nbs/10_live/07_health.ipynb #8c41b9ae
 def evaluation_losses(history: History, name: str = "eval_loss") -> list[tuple[int, float]]:
@@ -72,120 +127,132 @@ def eval_loss_names(history: History) -> list[str]:
     names = dict.fromkeys(name for metrics in list(history.metrics.values()) for name in metrics)
     return [name for name in names if name.startswith("eval_") and name.endswith("_loss")]
 
-class Overfitting(NamedTuple):
-    "Hold the lowest loss of an evaluation, and the higher one that followed."
+class EvaluationRise(NamedTuple):
+    "Hold the lowest loss of an evaluation, and the last one, which is higher."
     best_step: int
     lowest: float
+    last_step: int
     last: float
 
-def find_overfitting(
+# the root of 6, for the sum of variances in a second difference, times the median of a standard normal's absolute value
+SECOND_DIFFERENCE = 1.65
+
+def find_evaluation_rise(
     losses: list[tuple[int, float]],  # as returned by evaluation_losses()
-) -> Overfitting | None:
-    "Return the minimum of an evaluation's loss if the last two are above it; otherwise None."
-    if len(losses) < 3: return None
-    best_step, lowest = min(losses, key=lambda entry: entry[1])
-    later = [loss for step, loss in losses if step > best_step]
-    if len(later) < 2 or min(later[-2:]) <= lowest: return None
-    return Overfitting(best_step, lowest, later[-1])
+) -> EvaluationRise | None:
+    "Return the minimum of an evaluation's loss and the last value if the rise between them is exceptional; otherwise None."
+    values = np.array([loss for _, loss in losses])
+    count = 2 if len(values) < 6 else 3
+    best = int(values.argmin()) if len(values) else 0
+    if len(values) < 3 or best + count >= len(values): return None
+    rises = values - np.minimum.accumulate(values)
+    rises[-1] = values[-count:].min() - values[best]
+    scatter = float(np.median(np.abs(np.diff(values, 2)))) / SECOND_DIFFERENCE
+    fall = max(values[0] - values[best], abs(values[best]))
+    if not is_exceptional(rises, 3 * scatter, fall): return None
+    return EvaluationRise(*losses[best], *losses[-1])
 
 # %% ../../nbs/10_live/07_health.ipynb #0fd0f651
-def find_loss_increase(
-    steps: np.ndarray,   # of rows that are not abandoned
-    losses: np.ndarray,  # of the same rows
+def has_loss_risen(
+    steps: np.ndarray,
+    losses: np.ndarray,  # of these steps
     step: int,           # of the best evaluation
-) -> tuple[float, float] | None:
-    """Return the mean loss of the window up to a step and of the last window, if
-    the last is significantly higher; otherwise None."""
+) -> bool:
+    "Return True if the mean loss of the last window is significantly higher than that of the window up to a step."
     n = window_length(losses)
     before = losses[steps <= step][-n:]
-    now = losses[-n:]
-    if len(before) < 10 or significant_difference(before, now) <= 0: return None
-    return float(before.mean()), float(now.mean())
+    return len(before) >= 10 and significant_difference(before, losses[-n:]) > 0
 
 # %% ../../nbs/10_live/07_health.ipynb #bc86d545
-# number of last rows that are read
-MAX_RECENT_ROWS = 4000
+# number of last rows that are read, and of rows spread over the whole run
+MAX_RECENT_ROWS = 2000
+MAX_EARLIER_ROWS = 2000
 
-def recent_rows(history: History) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return steps, losses and gradient norms of the last rows that are not abandoned
-    and whose loss is on the host; nothing is fetched."""
+class ReadLosses(NamedTuple):
+    "Hold the losses of a run that are on the host and not abandoned."
+    steps: np.ndarray
+    losses: np.ndarray
+
+def read_losses(
+    history: History,
+    all: bool = False,  # all rows, instead of the last ones and a sample of the others
+) -> ReadLosses:
+    "Return the steps and losses of a run; nothing is fetched."
     whole = history.rows.whole()
-    first = max(0, whole - MAX_RECENT_ROWS)
-    names = ("step", "loss", "grad_norm", "abandoned", "unknown")
+    recent = 0 if all else max(whole - MAX_RECENT_ROWS, 0)
+    stride = max(1, -(-recent // MAX_EARLIER_ROWS))
+    rows = np.append(np.arange(0, recent, stride), np.arange(recent, whole))
     with history.rows.lock:
-        step, loss, norm, abandoned, unknown = (history.rows.columns.view(name)[first:whole].copy() for name in names)
+        step, loss, abandoned, unknown = (
+            history.rows.columns.view(name)[rows] for name in ("step", "loss", "abandoned", "unknown")
+        )
     # bit 0 of `unknown` marks a row whose loss was not given
     counts = (abandoned == 0) & (unknown & 1 == 0)
-    return step[counts], loss[counts], norm[counts]
+    return ReadLosses(step[counts], loss[counts])
 
 # %% ../../nbs/10_live/07_health.ipynb #0b9a37a1
+# losses that a trend needs: two windows of the shortest length
+MIN_LOSSES = 20
+
 def assess_health(history: History) -> Health:
-    "Summarize how training is going, from the last rows and the evaluations."
-    steps, losses, norms = recent_rows(history)
+    "Summarize how training is going, from the losses and the evaluations."
+    steps, losses = read_losses(history)
     if not len(steps): return Health("plain", "No step has been done yet.")
-    if not math.isfinite(losses[-1]):
-        return Health(
-            "bad",
-            f"The loss has been {format_value(float(losses[-1]))} since step {first_non_finite_step(steps, losses)}."
-            " learn.rewind(n) goes n steps back; a lower learning rate or max_grad_norm may prevent it.",
-        )
+    if not math.isfinite(losses[-1]): return Health("bad", non_finite_sentence(history))
     finite = np.isfinite(losses)
     steps = steps[finite]
     losses = losses[finite]
-    if len(losses) < 20:
-        return Health("plain", f"Too early to assess: {len(steps)} step{'s' * (len(steps) != 1)}.")
-    warning = evaluation_warning(history, steps, losses)
-    if warning is not None: return Health("warn", warning)
-    return assess_trend(compare_windows(losses), norms)
+    if len(losses) < MIN_LOSSES:
+        verb = "is" if len(losses) == 1 else "are"
+        return Health("plain", f"A trend needs {MIN_LOSSES} steps; so far there {verb} {len(losses)}.")
+    # squares of a loss that has exploded
+    with np.errstate(over="ignore", invalid="ignore"):
+        warning = rise_sentence(steps, losses) or evaluation_sentence(history, steps, losses)
+        if warning is not None: return Health("warn", warning)
+        return assess_trend(compare_windows(losses))
 
-def evaluation_warning(history: History, steps: np.ndarray, losses: np.ndarray) -> str | None:
-    "Return a warning if the loss of an evaluation has risen: overfitting, or a run that diverges."
+def non_finite_sentence(history: History) -> str:
+    "Return the warning about a loss that is nan or infinite."
+    steps, losses = read_losses(history, all=True)
+    finite = np.flatnonzero(np.isfinite(losses))
+    first = int(steps[finite[-1] + 1 if len(finite) else 0])
+    return (
+        f"The loss has been {format_value(float(losses[-1]))} since step {first}."
+        f" learn.rewind({int(steps[-1]) - first + 1}) goes back to the step before; a lower learning rate or"
+        " max_grad_norm may prevent it."
+    )
+
+def rise_sentence(steps: np.ndarray, losses: np.ndarray) -> str | None:
+    "Return a warning if the loss has risen exceptionally; otherwise None."
+    rise = find_rise(steps, losses)
+    if rise is None: return None
+    first = rise.step == steps[0]
+    reference, place = ("first loss", "at") if first else ("lowest", "around")
+    return (
+        f"The mean loss is well above the {reference}: {format_value(rise.now)} over the last {rise.length} steps,"
+        f" {format_value(rise.lowest)} {place} step {rise.step}."
+    )
+
+def evaluation_sentence(history: History, steps: np.ndarray, losses: np.ndarray) -> str | None:
+    "Return a warning if the loss of an evaluation has risen exceptionally; otherwise None."
     for name in eval_loss_names(history):
-        overfitting = find_overfitting(evaluation_losses(history, name))
-        if overfitting is None: continue
-        best_step, lowest, last = overfitting
-        increase = find_loss_increase(steps, losses, best_step)
-        if increase is None:
-            return (
-                f"Overfitting: {name} was lowest at step {best_step} ({format_value(lowest)}) and is"
-                f" {format_value(last)} now."
-            )
+        rise = find_evaluation_rise(evaluation_losses(history, name))
+        if rise is None: continue
+        cause = "" if has_loss_risen(steps, losses, rise.best_step) else "Overfitting: "
         return (
-            f"The loss was {format_value(increase[0])} up to step {best_step}, where {name} was lowest, and is"
-            f" {format_value(increase[1])} now. learn.rewind({int(steps[-1]) - best_step}) goes back to it."
+            f"{cause}{name} was lowest at step {rise.best_step} ({format_value(rise.lowest)}) and has been higher"
+            f" since ({format_value(rise.last)} at step {rise.last_step})."
         )
     return None
 
-def assess_trend(trend: LossTrend, norms: np.ndarray) -> Health:
-    "Summarize the trend of the loss, and an unusually large gradient."
-    verb = {1: "is rising", 0: "is not clearly changing", -1: "is falling"}[trend.direction]
-    values = (
-        f"{format_value(trend.now)} over the last {trend.length} steps, {format_value(trend.before)} over the"
-        f" {trend.length} before."
+def assess_trend(trend: LossTrend) -> Health:
+    "Summarize the trend of the loss."
+    now = format_value(trend.now)
+    before = format_value(trend.before)
+    # a difference that cannot be seen in the numbers is none
+    direction = trend.direction if now != before else 0
+    tone = "good" if direction < 0 else "plain"
+    words = {1: "The loss has risen: mean", 0: "No clear trend: mean loss", -1: "The loss has fallen: mean"}
+    return Health(
+        tone, f"{words[direction]} {now} over the last {trend.length} steps, {before} over the {trend.length} before."
     )
-    if trend.direction > 0: return Health("warn", f"The loss {verb}: {values}")
-    jump = norm_jump(norms)
-    if jump is not None:
-        return Health(
-            "warn",
-            f"The loss {verb} ({format_value(trend.now)}), but the norm of the last gradient is {jump:.0f} times the"
-            " usual one.",
-        )
-    return Health("good" if trend.direction < 0 else "plain", f"The loss {verb}: {values}")
-
-def first_non_finite_step(steps: np.ndarray, losses: np.ndarray) -> int:
-    "Return the first step after the last finite loss."
-    finite = np.flatnonzero(np.isfinite(losses))
-    return int(steps[finite[-1] + 1 if len(finite) else 0])
-
-def norm_jump(
-    norms: np.ndarray,
-    times: float = 10.0,  # the smallest ratio to report
-) -> float | None:
-    "Return the ratio of the last norm to the median of the last 200 if it is exceptional; otherwise None."
-    known = norms[np.isfinite(norms)][-200:]
-    if len(known) < 20: return None
-    usual = float(np.median(known))
-    # where large norms are common, another one is not reported
-    limit = max(times * usual, 2 * known[:-1].max())
-    return float(known[-1] / usual) if usual > 0 and known[-1] > limit else None

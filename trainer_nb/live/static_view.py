@@ -5,6 +5,7 @@
 # %% ../../nbs/10_live/10_static_view.ipynb #fcda76f9
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -151,7 +152,8 @@ def headline_lines(
     numbers += [status[key] for key in ("rate", "elapsed") if status.get(key)]
     if drawn_at is not None:
         numbers.append(f"as of {format_clock(drawn_at)}")
-    title = f"{view_model.sent.get('title', '')}: {status.get('words', '')}"
+    words = re.sub(r"\b(step|of) (\d{4,})\b", lambda found: f"{found[1]} {int(found[2]):,}", status.get("words", ""))
+    title = f"{view_model.sent.get('title', '')}: {words}"
     return [title, " · ".join(numbers), status.get("verdict", "")]
 
 def evaluation_rows(view_model: ViewModel) -> list[dict]:

@@ -7,7 +7,8 @@ class Card {
     this.head = make("div", "tnb-card-head");
     this.head.append(make("h4", "tnb-card-title", title));
     this.value = make("span", "tnb-card-value");
-    this.head.append(this.value);
+    this.valueNote = make("span", "tnb-card-value-note");
+    this.head.append(this.value, this.valueNote);
     this.plot = make("div", "tnb-plot", null, { tabindex: "0", role: "img", "aria-label": title, "aria-keyshortcuts": "ArrowLeft ArrowRight + - Escape" });
     this.canvas = make("canvas");
     this.over = make("canvas", "tnb-over");

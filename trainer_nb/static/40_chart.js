@@ -273,7 +273,7 @@ class Chart extends Card {
       const { y } = run.curve(this.column + MEAN, this.weight), mean = run.get(i, this.column + MEAN);
       if (Number.isNaN(mean) && Number.isNaN(y[i])) continue;
       const low = run.get(i, this.column + LOW), high = run.get(i, this.column + HIGH);
-      const each = run.width > 1 && low !== high ? `${number(low, 3)} … ${number(high, 3)}` : this.weight ? "raw " + number(mean, 3) : "";
+      const each = run.width > 1 && low !== high ? `${number(low, 3)} … ${number(high, 3)}` : this.weight ? "this step " + number(mean, 3) : "";
       found.push({ label: several ? run.label : this.title.toLowerCase(), text: number(y[i]), each, color: this.color(run), kind: "line" });
     }
     for (const { name, run, color, points } of this.evaluations()) {
@@ -311,6 +311,7 @@ class Chart extends Card {
     else if (!this.quantity && own) value = own.points[own.points.length - 1][1];
     const text = broken || main && this.key === "loss" && this.view.brokenLoss() ? "NaN" : Number.isNaN(value) ? "" : number(value);
     setText(this.value, text);
+    setText(this.valueNote, main && this.weight && text && text !== "NaN" ? "smoothed" : "");
     this.value.classList.toggle("tnb-broken", text === "NaN");
     setAttribute(this.plot, "aria-label", text ? `${this.title}: now ${text}` : `${this.title}: ${this.nothing()}`);
   }

@@ -41,7 +41,7 @@ class Header {
     const box = make("div", "tnb-fact"), value = make("div", "tnb-fact-value"), of = make("span", "tnb-of");
     const number = make("span");
     value.append(number, of);
-    box.append(make("div", "tnb-fact-name", { left: "time left" }[name] || name), value);
+    box.append(make("div", "tnb-fact-name", { loss: "last loss", left: "time left" }[name] || name), value);
     this.fact[name] = { box, number, of };
     this.facts.append(box);
   }

@@ -339,8 +339,9 @@ class Picture {
   names() {
     const found = new Map();
     for (const plot of this.plots) {
-      const named = [...plot.lines, ...plot.bars].filter(o => o.name);
-      if (named.length > 1) for (const thing of named) if (!found.has(thing.name)) found.set(thing.name, thing);
+      const named = [...plot.lines, ...plot.bars].filter(o => o.name), apart = named.filter(o => o.style === "dashed");
+      // a single curve has the name of its panel; only its discarded steps are told apart
+      for (const thing of named.length - apart.length > 1 ? named : apart) if (!found.has(thing.name)) found.set(thing.name, thing);
     }
     for (const [name, thing] of found) {
       const button = html(this.legend, "button"), swatch = html(button, "i");
