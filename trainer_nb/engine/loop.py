@@ -29,7 +29,7 @@ from ..device.sharding import require_several_processes, to_local
 from ..device.weight_storage import is_read_only
 from ..display.tables import html_table
 from .overrides import TrainerBase
-from .prepare import prepare
+from .prepare import check_parameters, may_have_other_parameters, prepare
 from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
 from .run_state import run_mean_loss
 from .signatures import check_callable
@@ -509,7 +509,10 @@ def reach_next_step(learner: TrainerBase) -> bool:
         # once per step, before the epoch begins
         snapshot_offered = True
         open_epoch(learner)
-        if not run.due: return True
+        if run.due: continue
+        # a callback may have replaced or unfrozen parameters
+        if not (may_have_other_parameters(run) and check_parameters(run)): return True
+        run.discard("wrapped_model")
 
 # %% ../../nbs/06_engine/21_loop.ipynb #a27bb7c2
 def train_one_step(learner: TrainerBase) -> Record | None:
