@@ -370,3 +370,21 @@ def test_a_loss_that_is_assigned_may_take_other_arguments():
     del learn.compute_loss
     learn.step()
     assert learn.state.global_step == 3
+
+
+def test_a_training_step_that_is_assigned_begins_in_training_mode():
+    "As an override of a subclass does; `from_pretrained` leaves models in evaluation mode."
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+    model.eval()
+    learn = make(model)
+    seen = []
+    def training_step(model, inputs, num_items_in_batch=None):
+        seen.append(model.training)
+        loss = nn.functional.cross_entropy(model(inputs[0]), inputs[1])
+        loss.backward()
+        return loss.detach()
+    learn.training_step = training_step
+    learn.step()
+    model.eval()
+    with warned(): learn.step()
+    assert seen == [True, True]

@@ -467,7 +467,9 @@ def ensure_prepared(learner: TrainerBase) -> None:
     if run.wrapped_model is not None and not run.device.matches_trainable(run.params):
         # parameters were frozen or unfrozen in the meantime
         run.discard("wrapped_model")
-    if run.loader is None or run.wrapped_model is None or run.optimizer is None:
+    # a callback may have added samples for this epoch
+    has_other_data = run.loader is None or not run.cursor.position and run.loader.has_other_length()
+    if has_other_data or run.wrapped_model is None or run.optimizer is None:
         prepare(learner)
 
 def open_epoch(learner: TrainerBase) -> None:

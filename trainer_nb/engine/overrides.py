@@ -150,6 +150,7 @@ def scale_loss(
 def is_loss_scaled(learner: TrainerBase, num_items: torch.Tensor | None) -> bool:
     "Return whether compute_loss has divided the loss for the whole step already."
     if learner.loss_is_scaled_for_ga is not None: return learner.loss_is_scaled_for_ga
+    if learner.loss_func is not None: return False
     if learner.compute_loss_func is not None: return True
     return learner.model_accepts_loss_kwargs and learner.loss_takes_items and num_items is not None
 

@@ -42,8 +42,8 @@ from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts
 
 # %% auto #0
 __all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'has_own_backward', 'sends_loss', 'check_engine_loss', 'existing_optimizers',
-           'run_parameters', 'join_process_group', 'sync_weights', 'check_equal_lengths', 'prepare_data',
-           'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts',
+           'run_parameters', 'join_process_group', 'sync_weights', 'check_equal_lengths', 'recount_samples',
+           'prepare_data', 'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts',
            'create_engine_optimizer', 'check_engine_optimizer', 'drop_empty_groups', 'prepare_engine',
            'prepare_optimizer', 'create_optimizer_and_schedule', 'compares_parameters', 'discard_outdated_parts',
            'discard_incomplete_optimizer', 'check_parameters', 'report_parameter_changes', 'may_have_other_parameters',
@@ -205,6 +205,17 @@ def check_equal_lengths(
         )
 
 # %% ../../nbs/06_engine/18_prepare.ipynb #d0723256
+def recount_samples(run: RunState):
+    "Discard the loader of a data set that has another length now; the next one has all of its samples."
+    if run.state.is_world_process_zero:
+        warn(
+            f"The training data has {run.loader.count_samples()} samples now, and had {run.loader.samples}; the order of this"
+            " epoch and the length of the run are made anew."
+        )
+    drop_loader(run)
+    run.bookmark = None
+    record_act(run, "train_dataset")
+
 def prepare_data(learner: TrainerBase):
     "Create the data loader and measure the length of the run."
     run = learner.run_state
@@ -212,6 +223,8 @@ def prepare_data(learner: TrainerBase):
         # another one was assigned since: it makes the batches that follow
         drop_loader(run)
         record_act(run, "data_collator")
+    if run.loader is not None and run.loader.has_other_length():
+        recount_samples(run)
     if run.loader is not None: return
     # a method of the user may draw numbers, to split the data for example
     with seeded_generators(run.args.seed, SEED_PREPARE):
