@@ -388,3 +388,59 @@ def test_a_training_step_that_is_assigned_begins_in_training_mode():
     model.eval()
     with warned(): learn.step()
     assert seen == [True, True]
+
+
+# --- parameters that leave the model -----------------------------------------------------------------------------------------
+
+def replaced(steps, **given):
+    learn = make(**given)
+    learn.step(2)
+    replace(learn)
+    learn.optimizer.add_param_group({"params": list(learn.model.head.parameters())})
+    learn.step(steps)
+    return learn
+
+
+def test_a_checkpoint_after_a_change_can_be_resumed(tmp_path):
+    "The layer that was replaced is no longer in the optimizer, whose state a new process could not place."
+    learn = replaced(11, output_dir=str(tmp_path))
+    folder = learn.save_checkpoint()
+    again = make(output_dir=str(tmp_path))
+    again.load_checkpoint(folder)
+    branch = learn.branch()
+    learn.train(), branch.train(), again.train()
+    for one in (branch, again): assert not any(moved(one.model, copies(learn.model)))
+    assert sum(len(g["params"]) for g in learn.optimizer.param_groups) == 4
+
+
+def test_a_layer_that_a_loss_still_uses_stays_in_the_optimizer():
+    learn = make()
+    learn.step(2)
+    old = learn.model.head
+    learn.model.head = nn.Identity()
+    learn.loss_func = lambda output, labels: nn.functional.cross_entropy(old(output), labels)
+    before = copies(old)
+    learn.step(12)
+    assert all(moved(old, before)) and old.weight.grad is None
+    before = copies(old)
+    learn.step()
+    assert all(moved(old, before))
+
+
+def test_parts_that_are_trained_in_turn_by_other_optimizers():
+    "A second optimizer of the user's has its part; freezing the parts in turn is no change that has to be named."
+    class Turns(Learner):
+        def create_optimizer(self, model=None):
+            self.optimizer = torch.optim.SGD(self.model.head.parameters(), lr=0.1)
+            self.other = torch.optim.SGD(self.model.body.parameters(), lr=0.1)
+            return self.optimizer
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            for i, part in enumerate((self.model.head, self.model.body)): part.requires_grad_(self.state.global_step % 2 == i)
+            loss = super().training_step(model, inputs, num_items_in_batch)
+            if self.state.global_step % 2: self.other.step()
+            return loss
+    torch.manual_seed(0)
+    learn = Turns(Net(), train_dataset=TensorDataset(X, Y), loss_func=nn.functional.cross_entropy, **SETTINGS)
+    before = copies(learn.model)
+    with warned() as texts: learn.step(5), learn.step(6)
+    assert [t for t in texts if "optimizer" in t] == [] and all(moved(learn.model, before))

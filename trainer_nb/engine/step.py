@@ -522,6 +522,8 @@ def current_rate(run: RunState) -> float | torch.Tensor:
 def complete_step(run: RunState) -> int:
     "Count the step, advance the position in the data, and clear the gradients; return the number of samples."
     window = run.window or []
+    if run.parameter_watch.orphans:
+        run.parameter_watch.count_unused_step(run.optimizer)
     for p in run.params:
         p.grad = None
     samples = sum(f.samples for f in window)

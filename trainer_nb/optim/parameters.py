@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 import torch
 
+from .optimizers import kept_by_place
+
 # %% auto #0
-__all__ = ['NO_CHANGES', 'ParameterChanges', 'held_parameters', 'ParameterWatch', 'code_for_parameters', 'describe_unheld',
-           'renew_state', 'convert_state']
+__all__ = ['NO_CHANGES', 'UNUSED_STEPS', 'ParameterChanges', 'held_parameters', 'ParameterWatch', 'code_for_parameters',
+           'describe_unheld', 'renew_state', 'convert_state']
 
 # %% ../../nbs/05_optim/05_parameters.ipynb #ae790c92
 class ParameterChanges(NamedTuple):
@@ -26,6 +28,8 @@ class ParameterChanges(NamedTuple):
 
 NO_CHANGES = ParameterChanges(False, [], [], [])
 _KIND = operator.attrgetter("shape", "dtype")
+# number of steps without a gradient after which a parameter that has left the model is removed from the optimizer
+UNUSED_STEPS = 10
 
 def held_parameters(optimizer: torch.optim.Optimizer) -> set[int]:
     "Return the ids of the parameters in the groups of an optimizer."
@@ -36,10 +40,14 @@ class ParameterWatch:
     def __init__(self):
         self.params: list[torch.nn.Parameter] = []
         self.kinds: list[tuple[torch.Size, torch.dtype]] = []
+        # ids of those that could be trained at any look
         self.trainable: set[int] = set()
         # what a comparison before each step looks at: requires_grad of each parameter of the run, and the number of groups
         self.flags: list[bool] = []
         self.num_groups = 0
+        # in the optimizer, and no longer in the model; whether something else uses them, the next steps show
+        self.orphans: list[torch.nn.Parameter] = []
+        self.num_unused_steps = 0
         self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
         self._loss: weakref.ref[torch.nn.Module] | None = None
 
@@ -56,7 +64,7 @@ class ParameterWatch:
         if not self.knows(optimizer): return NO_CHANGES
         are_others = len(params) != len(self.params) or any(map(operator.is_not, params, self.params))
         trainable = {id(p) for p in params if p.requires_grad}
-        if not are_others and trainable == self.trainable and list(map(_KIND, params)) == self.kinds: return NO_CHANGES
+        if not are_others and trainable <= self.trainable and list(map(_KIND, params)) == self.kinds: return NO_CHANGES
         kinds = {id(p): kind for p, kind in zip(self.params, self.kinds)}
         fresh = trainable - self.trainable
         if fresh: fresh -= held_parameters(optimizer)
@@ -71,11 +79,33 @@ class ParameterWatch:
     def look(self, params: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> ParameterChanges:
         "Return the changes as `compare` does; the next look compares with these parameters."
         changes = self.compare(params, optimizer)
+        if changes.are_others:
+            held = held_parameters(optimizer) - {id(p) for p in params}
+            self.orphans = [p for p in (*self.orphans, *self.params) if id(p) in held]
+            self.num_unused_steps = 0
+        elif not self.knows(optimizer):
+            self.orphans = []
         self.params = list(params)
         self.kinds = list(map(_KIND, params))
-        self.trainable = {id(p) for p in params if p.requires_grad}
+        # also those that are frozen at present: code that alternates between parts of a model unfreezes them again and again
+        before = self.trainable & {id(p) for p in params} if self.knows(optimizer) else set()
+        self.trainable = before | {id(p) for p in params if p.requires_grad}
         self._optimizer = weakref.ref(optimizer)
         return changes
+
+    def count_unused_step(self, optimizer: torch.optim.Optimizer):
+        """After the backward passes of a step: keep the parameters that have left the model and got a gradient; remove
+        the others from the optimizer after UNUSED_STEPS such steps."""
+        self.orphans = [p for p in self.orphans if p.grad is None]
+        self.num_unused_steps += 1
+        if self.num_unused_steps < UNUSED_STEPS: return
+        unused = {id(p) for p in self.orphans}
+        if unused and not kept_by_place(optimizer):
+            for group in optimizer.param_groups:
+                group["params"] = [p for p in group["params"] if id(p) not in unused]
+            for p in self.orphans:
+                optimizer.state.pop(p, None)
+        self.orphans = []
 
     def note(self, flags: list[bool], num_groups: int):
         "Keep what the comparison before each step looks at."
