@@ -195,6 +195,21 @@ def test_thawed_layers_get_a_group(name):
     assert [d for d in differences(learn.snapshot(), after)] == []
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant", "one_cycle"])
+def test_thawed_layers_have_the_rate_of_their_group(schedule):
+    "The rates of the groups keep their ratio, also where a schedule begins below the base, as one cycle does."
+    settings = dict(learning_rate=[0.001, 0.01], layer_groups=["inner", "outer"], lr_scheduler_type=schedule, max_steps=8)
+    whole, learn = (Learner(Net(), train_dataset=rows(), per_device_train_batch_size=4, use_cpu=True, disable_tqdm=True, **settings) for _ in range(2))
+    for p in learn.model.inner.parameters(): p.requires_grad_(False)
+    whole.step(3), learn.step(3)
+    learn.unfreeze()
+    whole.step(3), learn.step(3)
+    def rates(one): return {id(p): g["lr"] for g in one.optimizer.param_groups for p in g["params"]}
+    for part in ("inner", "outer"):
+        there, here = (rates(one)[id(getattr(one.model, part).weight)] for one in (whole, learn))
+        assert here == pytest.approx(there), part
+
+
 # --- the update and the schedule's step commit together --------------------------------------------------------------------
 
 class Fails(torchs.LambdaLR):

@@ -334,3 +334,38 @@ def test_files_of_an_engine_of_a_killed_process_do_not_go_into_a_checkpoint(tmp_
     assert [p.name for p in new.iterdir()] == ["global_step7"] and [p.name for p in other.iterdir()] == ["global_step4"]
     write_engine_files(run("a", 8), tmp_path / "next")
     assert not new.exists() and other.is_dir()
+
+
+@pytest.mark.parametrize("then", [True, False], ids=["trained", "frozen"])
+def test_weights_that_the_checkpoint_freezes_or_unfreezes_are_named(tmp_path, then):
+    "The cell that makes the model was edited: what is frozen comes from the checkpoint, and a warning says so."
+    def make(trainable):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+        model[0].requires_grad_(trainable)
+        x = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
+        return Learner(model, train_dataset=torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), loss_func=torch.nn.functional.mse_loss,
+                       use_cpu=True, disable_tqdm=True, output_dir=str(tmp_path))
+    learn = make(then)
+    learn.step()
+    folder = learn.save_checkpoint()
+    learn.free()
+    again = make(not then)
+    text = "'0.bias' and 1 more are trained from here on" if then else "'0.bias' and 1 more are frozen from here on"
+    with pytest.warns(UserWarning, match=text): again.load_checkpoint(folder)
+    assert again.model[0].weight.requires_grad is then
+    again.free()
+    # where the run itself has frozen them, nothing has been edited
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn = make(then)
+        learn.set(num_train_epochs=5)
+        learn.step()
+        learn.freeze("0") if then else learn.unfreeze("0")
+        learn.step()
+        folder = learn.save_checkpoint()
+        learn.free()
+        again = make(then)
+        again.set(num_train_epochs=5)
+        again.load_checkpoint(folder)
+    assert again.model[0].weight.requires_grad is not then

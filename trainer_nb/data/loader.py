@@ -187,6 +187,18 @@ class ResumableLoader:
         self._iterator = None
         self._place = None
         self._peeked = []
+        self.samples = self.count_samples()
+
+    def count_samples(self) -> int | None:
+        "Return the present number of samples of the data set; None if unknown."
+        try:
+            return len(getattr(self.loader, "dataset", self.loader))
+        except TypeError:
+            return None
+
+    def has_other_length(self) -> bool:
+        "Return whether samples were added to the data set or removed from it since this object was made."
+        return self.count_samples() != self.samples
 
     @property
     def batches(self) -> int | None:

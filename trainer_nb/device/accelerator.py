@@ -260,6 +260,14 @@ class IsolatedAccelerator:
         # without the original, Accelerate has not patched it: full precision
         self._forward = {name: patched[name] for name in _FORWARD_NAMES} if "_original_forward" in patched else {}
 
+    def is_outdated(self, model: torch.nn.Module) -> bool:
+        """Return whether the model has another `forward` than the one that Accelerate has wrapped: assigned in a cell, or
+        of a class that was run again. False in full precision, where nothing is wrapped, and while it is in place."""
+        if not self._forward or vars(model).get("forward") is self._forward["forward"]: return False
+        wrapped = self._forward["_original_forward"]
+        own = vars(model).get("forward")
+        return wrapped is not own if own is not None else getattr(wrapped, "__func__", None) is not type(model).forward
+
     def release(self):
         "Release the model."
         self._model = None
@@ -639,6 +647,11 @@ class Device:
             self.scaler.unscale_(optimizer)
         else:
             unscale_shards(self.scaler, optimizer, self.world)
+
+    def is_outdated(self, model: torch.nn.Module) -> bool:
+        "Return whether the model has other modules or methods than those that were prepared, between two verbs."
+        if self.divides_state: return False
+        return self._isolated.is_outdated(model) or self.patches.is_outdated(model)
 
     def reset_scaler(self):
         "Replace the scaler by one with the same scale and no state of a failed step."

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
 import os
 import shutil
 import sys
@@ -23,12 +24,13 @@ from ..core.errors import suggest_names, warn
 from .sharding import ShardedModel, module_class
 
 # %% auto #0
-__all__ = ['PATCH_ARGS', 'CHECKPOINTING_METHODS', 'Patch', 'ModelPatch', 'GlobalPatch', 'PatchSet', 'BufferRestorer',
-           'buffer_context', 'find_blocks', 'checkpointed_forward', 'checkpoint_blocks', 'checkpoint_by_method',
-           'enable_activation_checkpointing', 'activation_checkpointing_patch', 'sharded_checkpointing_patch',
-           'store_use_cache', 'use_cache_patch', 'should_compile', 'check_compile_backend', 'compile_patches',
-           'supports_tf32', 'tf32_patch', 'liger_patch', 'neftune_hook', 'neftune_patch', 'iter_named_tensors',
-           'LayerCall', 'NotFinite', 'OverflowDetector', 'overflow_patch', 'make_patches', 'apply_patches']
+__all__ = ['PATCH_ARGS', 'CHECKPOINTING_METHODS', 'Patch', 'ModelPatch', 'GlobalPatch', 'forward_methods', 'PatchSet',
+           'BufferRestorer', 'buffer_context', 'find_blocks', 'checkpointed_forward', 'checkpoint_blocks',
+           'checkpoint_by_method', 'enable_activation_checkpointing', 'activation_checkpointing_patch',
+           'sharded_checkpointing_patch', 'store_use_cache', 'use_cache_patch', 'should_compile',
+           'check_compile_backend', 'compile_patches', 'supports_tf32', 'tf32_patch', 'liger_patch', 'neftune_hook',
+           'neftune_patch', 'iter_named_tensors', 'LayerCall', 'NotFinite', 'OverflowDetector', 'overflow_patch',
+           'make_patches', 'apply_patches']
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #7bfadb31
 class Patch(Protocol):
@@ -101,6 +103,13 @@ PATCH_ARGS = ("activation_checkpointing", "activation_checkpointing_kwargs", "us
               "torch_compile", "torch_compile_backend", "torch_compile_mode", "tf32", "use_liger_kernel",
               "liger_kernel_config", "debug")
 
+def forward_methods(model: torch.nn.Module) -> list[object]:
+    "Return each module of a model with the forward of its class and its own, None if it has none."
+    found: list[object] = []
+    for m in model.modules():
+        found += (m, type(m).forward, vars(m).get("forward"))
+    return found
+
 class PatchSet:
     "Hold a learner's patches, which are applied inside `activated`."
     # of all learners, the innermost last
@@ -109,19 +118,28 @@ class PatchSet:
     def __init__(self):
         self.patches: list[Patch] = []
         self._key: Hashable = None
+        self._methods: list[object] = []
 
     def set(
         self,
         key: Hashable,  # determines the patches
         make: Callable[[], list[Patch]],
+        model: torch.nn.Module | None = None,  # that is patched, for `is_outdated`
     ):
         "Replace the patches if the key has changed."
         if key == self._key: return
         self.clear()
+        self._methods = [] if model is None or self.active else forward_methods(model)
         self.patches = make()
         self._key = key
         if self._is_active():
             self._apply()
+
+    def is_outdated(self, model: torch.nn.Module) -> bool:
+        "Return whether the model has other modules or methods than those that were patched; False while patches are applied."
+        if not self.patches or not self._methods or self.active: return False
+        now = forward_methods(model)
+        return len(now) != len(self._methods) or any(map(operator.is_not, now, self._methods))
 
     def clear(self):
         "Remove all patches."
@@ -129,6 +147,7 @@ class PatchSet:
             self._remove()
         self.patches = []
         self._key = None
+        self._methods = []
 
     @contextmanager
     def activated(self) -> Iterator[None]:
@@ -503,4 +522,4 @@ def apply_patches(learner):
     "Update the patches of the learner's device for the current settings."
     run = learner.run_state
     key = (id(run.model), *(repr(getattr(run.args, name)) for name in PATCH_ARGS))
-    run.device.patches.set(key, lambda: make_patches(learner))
+    run.device.patches.set(key, lambda: make_patches(learner), run.model)

@@ -378,6 +378,8 @@ def make_eval_loader(
     if not any(dataset is one for one in own): return learner.get_test_dataloader(dataset)
     names = ("per_device_eval_batch_size", "remove_unused_columns", "label_names", "use_cpu")
     settings = {k: v for k, v in vars(learner.args).items() if k.startswith("dataloader_") or k in names}
+    # samples may have been added to the data set; workers have a copy of the former ones
+    settings["samples"] = len(dataset) if hasattr(dataset, "__len__") else None
     # those of the model and of label_names, unless a subclass has set them
     learner._set_signature_columns_if_needed()
     columns = tuple(learner._signature_columns or ())

@@ -18,7 +18,7 @@ from ..core.interrupts import RUN_LOCK
 from ..display.tables import html_table
 from .counters import run_mean_loss
 from .overrides import TrainerBase
-from .prepare import prepare
+from .prepare import check_parameters, may_have_other_parameters, prepare
 from .run_state import RunState, Task
 from .session import check_can_train, describe_position, fetch_rows, guarded, mark_paused, pausable
 from .session import raise_save_error, should_pause, training_session, yield_run_lock
@@ -38,7 +38,9 @@ def ensure_prepared(learner: TrainerBase) -> None:
     if run.wrapped_model is not None and not run.device.matches_trainable(run.params):
         # parameters were frozen or unfrozen in the meantime
         run.discard("wrapped_model")
-    if run.loader is None or run.wrapped_model is None or run.optimizer is None:
+    # a callback may have added samples for this epoch
+    has_other_data = run.loader is None or not run.cursor.position and run.loader.has_other_length()
+    if has_other_data or run.wrapped_model is None or run.optimizer is None:
         prepare(learner)
 
 def open_epoch(learner: TrainerBase) -> None:
@@ -80,7 +82,10 @@ def reach_next_step(learner: TrainerBase) -> bool:
         # once per step, before the epoch begins
         snapshot_offered = True
         open_epoch(learner)
-        if not run.due: return True
+        if run.due: continue
+        # a callback may have replaced or unfrozen parameters
+        if not (may_have_other_parameters(run) and check_parameters(run)): return True
+        run.discard("wrapped_model")
 
 # %% ../../nbs/06_engine/23_loop.ipynb #a27bb7c2
 def train_one_step(learner: TrainerBase) -> Record | None:

@@ -429,6 +429,8 @@ def count_labels(
 ) -> torch.Tensor | None:
     """Return the number of labels in the micro-batches, for losses that are a
     mean over all of them; None if it is not needed."""
+    # a loss_func is a mean over samples, whatever arguments the model takes
+    if learner.loss_func is not None: return None
     if not (learner.model_accepts_loss_kwargs or learner.compute_loss_func is not None): return None
     if not all(isinstance(b, Mapping) and isinstance(b.get("labels"), torch.Tensor) for b in batches):
         return None

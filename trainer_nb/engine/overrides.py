@@ -41,7 +41,7 @@ from .dataloaders import total_train_batch_size
 from .generate import NO_GENERATION, filled_to, generating_step, padding_token, put_on, warn_of_idle
 from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels
 from .loss import explain_override_error, extract_labels, inspect_model, is_single_input
-from .loss import label_smoother, warn_multi_label
+from .loss import label_smoother, unwrap_model, warn_multi_label
 from .loss import model_arguments, predict_batch, raise_explained
 from .run_state import RunState, as_callback, record_act, schedule_args, schedule_start
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
@@ -61,9 +61,9 @@ __all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'require_optimizer', 'find_param_gro
            'check_label_smoothing', 'check_arg_types', 'check_training_step', 'check_batch_eval_metrics', 'apply_args',
            'check_not_remote', 'UserPart', 'check_part', 'resolve_processing_class', 'check_run_not_begun',
            'check_replaceable', 'replace_part', 'replace_train_dataset', 'replace_optimizer', 'replace_scheduler',
-           'replace_model', 'renew_model', 'discard_model_parts', 'drop_loader', 'forget_columns', 'ModelFact',
-           'replace_args', 'replace_state', 'replace_callbacks', 'trial_parameter', 'build_model', 'local_model',
-           'TrainerBase']
+           'replace_model', 'renew_model', 'discard_model_parts', 'drop_loader', 'forget_columns', 'own_forward',
+           'renew_facts', 'ModelFact', 'replace_args', 'replace_state', 'replace_callbacks', 'trial_parameter',
+           'build_model', 'local_model', 'TrainerBase']
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -150,6 +150,7 @@ def scale_loss(
 def is_loss_scaled(learner: TrainerBase, num_items: torch.Tensor | None) -> bool:
     "Return whether compute_loss has divided the loss for the whole step already."
     if learner.loss_is_scaled_for_ga is not None: return learner.loss_is_scaled_for_ga
+    if learner.loss_func is not None: return False
     if learner.compute_loss_func is not None: return True
     return learner.model_accepts_loss_kwargs and learner.loss_takes_items and num_items is not None
 
@@ -419,6 +420,7 @@ def replace_optimizer(run: RunState, optimizer: torch.optim.Optimizer) -> None:
     if run.own_scheduler and run.optimizer is not None and run.optimizer is not optimizer:
         run.discard("lr_scheduler", "initial_snapshot")
     run.optimizer = optimizer
+    run.own_optimizer = False
 
 def replace_scheduler(run: RunState, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
     "Replace the schedule before the first step."
@@ -474,6 +476,24 @@ def forget_columns(learner: TrainerBase) -> None:
     learner._signature_columns = None
     if run.loader is not None:
         drop_loader(run)
+
+def own_forward(model: torch.nn.Module) -> Callable:
+    "Return the function that a model's forward is: of its class, or one that was assigned to it; not Accelerate's wrapper."
+    inner = unwrap_model(model)
+    own = vars(inner).get("_original_forward") or vars(inner).get("forward") or type(inner).forward
+    return getattr(own, "__func__", own)
+
+def renew_facts(learner: TrainerBase) -> None:
+    "If the model has another forward than the one that was inspected, inspect it again; read the data with its columns."
+    run = learner.run_state
+    if learner._model_facts is None or own_forward(run.model) is run.inspected_forward: return
+    # as in forget_columns
+    is_own = learner._signature_columns is not None and learner._signature_columns == signature_columns(learner)
+    learner._model_facts = None
+    if is_own and learner._signature_columns != signature_columns(learner):
+        learner._signature_columns = None
+        if run.loader is not None:
+            drop_loader(run)
 
 class ModelFact:
     "Return a field of the learner's `model_facts`, or the value that was assigned in its place."
@@ -689,7 +709,7 @@ class TrainerBase:
         # derived from the parts at the first access
         self._learns_itself: bool | None = None
         self._model_facts: ModelFacts | None = None
-        self._loss_takes_items: bool | None = None
+        self._loss_takes_items: tuple[Callable | None, bool] | None = None   # with the compute_loss that was assigned
         # of the current step: its number of micro-batches, and the index and MicroBatch.weight of the current one
         self.current_gradient_accumulation_steps = args.gradient_accumulation_steps
         self.current_micro_batch = 0
@@ -904,6 +924,10 @@ class TrainerBase:
         "Create the optimizer, unless there is one; return it."
         if self.optimizer is None:
             self.optimizer = make_optimizer(self, self.model if model is None else model)
+            run = self.run_state
+            run.own_optimizer = True
+            # the base of later comparisons: what it leaves out now, it leaves out on purpose
+            run.parameter_watch.look(list(self.model.parameters()), self.optimizer)
         return self.optimizer
 
     def create_scheduler(
@@ -1114,17 +1138,19 @@ class TrainerBase:
     @property
     def model_facts(self) -> ModelFacts:
         if self._model_facts is None:
+            self.run_state.inspected_forward = own_forward(local_model(self))
             self._model_facts = inspect_model(local_model(self), self.args.label_names)
         return self._model_facts
 
     @property
     def loss_takes_items(self) -> bool:
         "Return whether compute_loss, perhaps an override, has the parameter num_items_in_batch."
-        if self._loss_takes_items is None:
+        assigned = vars(self).get("compute_loss")
+        if self._loss_takes_items is None or self._loss_takes_items[0] is not assigned:
             parameters = inspect.signature(self.compute_loss).parameters
             takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-            self._loss_takes_items = takes_any or "num_items_in_batch" in parameters
-        return self._loss_takes_items
+            self._loss_takes_items = assigned, takes_any or "num_items_in_batch" in parameters
+        return self._loss_takes_items[1]
 
     @property
     def learns_itself(self) -> bool:

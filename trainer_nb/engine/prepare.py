@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import os
 import sys
 import weakref
@@ -29,22 +30,25 @@ from ..device.weight_storage import check_placement, is_read_only, keep_training
 from ..device.weight_storage import weight_digest
 from .dataloaders import check_eval_data
 from .generate import align_special_tokens
-from .overrides import TrainerBase, call_create_optimizer, drop_loader
+from .overrides import TrainerBase, call_create_optimizer, drop_loader, renew_facts
 from .rollback import weight_versions
 from .run_state import RunState, Task, record_act, run_modules, schedule_args, schedule_start
 from .snapshot import capture_snapshot, environment_info, num_train_samples
 from .restore_forms import has_own_memory
 from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space
 from .snapshot_tensors import Snapshot
-from ..optim.schedules import group_lists, schedule_parts, stretch_schedule
+from ..optim.parameters import ParameterChanges, convert_state, describe_unheld, held_parameters, renew_state
+from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
 
 # %% auto #0
 __all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'has_own_backward', 'sends_loss', 'check_engine_loss', 'existing_optimizers',
-           'run_parameters', 'join_process_group', 'sync_weights', 'check_equal_lengths', 'prepare_data',
-           'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts',
+           'run_parameters', 'join_process_group', 'sync_weights', 'check_equal_lengths', 'recount_samples',
+           'prepare_data', 'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts',
            'create_engine_optimizer', 'check_engine_optimizer', 'drop_empty_groups', 'prepare_engine',
-           'prepare_optimizer', 'create_optimizer_and_schedule', 'suggest_idle_gpus', 'first_of',
-           'store_special_tokens', 'prepare', 'redistribute_data', 'compute_run_length', 'recompute_run_length']
+           'prepare_optimizer', 'create_optimizer_and_schedule', 'compares_parameters', 'discard_outdated_parts',
+           'discard_incomplete_optimizer', 'check_parameters', 'report_parameter_changes', 'may_have_other_parameters',
+           'warn_untrained_loss', 'suggest_idle_gpus', 'first_of', 'store_special_tokens', 'prepare',
+           'redistribute_data', 'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
@@ -64,6 +68,7 @@ def prepare_model(learner: TrainerBase):
     if run.args.output_dir is not None:
         # absolute, because the program may change its directory
         vars(run.args)["output_dir"] = os.path.abspath(run.args.output_dir)
+    discard_outdated_parts(learner)
     if run.wrapped_model is not None:
         run.device.reshard()
         return apply_patches(learner)
@@ -200,6 +205,17 @@ def check_equal_lengths(
         )
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #d0723256
+def recount_samples(run: RunState):
+    "Discard the loader of a data set that has another length now; the next one has all of its samples."
+    if run.state.is_world_process_zero:
+        warn(
+            f"The training data has {run.loader.count_samples()} samples now, and had {run.loader.samples}; the order of this"
+            " epoch and the length of the run are made anew."
+        )
+    drop_loader(run)
+    run.bookmark = None
+    record_act(run, "train_dataset")
+
 def prepare_data(learner: TrainerBase):
     "Create the data loader and measure the length of the run."
     run = learner.run_state
@@ -207,6 +223,8 @@ def prepare_data(learner: TrainerBase):
         # another one was assigned since: it makes the batches that follow
         drop_loader(run)
         record_act(run, "data_collator")
+    if run.loader is not None and run.loader.has_other_length():
+        recount_samples(run)
     if run.loader is not None: return
     # a method of the user may draw numbers, to split the data for example
     with seeded_generators(run.args.seed, SEED_PREPARE):
@@ -381,8 +399,11 @@ def create_optimizer_and_schedule(learner: TrainerBase):
     try:
         run.optimizer = run.optimizer or optimizer
         run.lr_scheduler = run.lr_scheduler or scheduler
+        is_made = run.optimizer is None
         with seeded_generators(run.args.seed, SEED_PREPARE):
             learner.create_optimizer_and_scheduler(run.state.max_steps)
+        # also by an override
+        run.own_optimizer = run.own_optimizer or is_made
         if run.device.engine is None:
             check_optimizer(run, (optimizer, scheduler))
         if run.device.scaler is not None and not getattr(run.optimizer, "_step_supports_amp_scaling", False):
@@ -396,6 +417,102 @@ def create_optimizer_and_schedule(learner: TrainerBase):
         if settings is not None:
             restore_group_settings(existing, settings)
         raise
+
+# %% ../../nbs/06_engine/19_prepare.ipynb #a17e0002
+_REQUIRES_GRAD = operator.attrgetter("requires_grad")
+
+def compares_parameters(run: RunState) -> bool:
+    "Return whether the optimizer holds the parameters of the model as the user sees them."
+    return run.optimizer is not None and run.device is not None and not run.device.divides_state
+
+def discard_outdated_parts(learner: TrainerBase):
+    "Discard what was made for modules, methods or parameters that the model no longer has."
+    run = learner.run_state
+    renew_facts(learner)
+    if run.wrapped_model is None: return
+    if run.device.is_outdated(run.model):
+        run.device.patches.clear()
+        run.discard("wrapped_model", "backups")
+    if not compares_parameters(run): return
+    changes = run.parameter_watch.compare(list(run.model.parameters()), run.optimizer)
+    if changes.are_others or changes.resized or changes.converted:
+        # new modules have to be moved to the device, and wrapped
+        run.discard("wrapped_model", "backups")
+        if not run.state.global_step: run.discard("initial_snapshot")
+
+def discard_incomplete_optimizer(run: RunState):
+    """Before the first step, discard an optimizer that was made here if it lacks a parameter that can be trained only
+    since then."""
+    if not compares_parameters(run) or not run.own_optimizer or run.begun or run.state.global_step: return
+    # of an earlier run, which this one continues
+    if any(run.optimizer.state.values()): return
+    params = list(run.model.parameters())
+    unheld = {id(p) for p in run.parameter_watch.compare(params, run.optimizer).unheld}
+    if not unheld: return
+    if run.state.is_world_process_zero:
+        name = next(n for n, p in run.model.named_parameters() if id(p) in unheld)
+        warn(
+            f"The optimizer was made before {name!r} could be trained, so it is made anew before the first step; changes"
+            " of its groups have to be made again."
+        )
+    run.discard("optimizer", "lr_scheduler", "initial_snapshot", "backups")
+
+def check_parameters(run: RunState) -> bool:
+    """Bring the run up to date with the parameters of the model and the groups of the optimizer; warn about parameters
+    that are not trained. Return whether the model has others now."""
+    warn_untrained_loss(run)
+    if not compares_parameters(run): return False
+    added = schedule_added_groups(run.optimizer, run.lr_scheduler) if run.own_scheduler else []
+    changes = run.parameter_watch.look(list(run.model.parameters()), run.optimizer)
+    if changes.are_others or added or len(run.params) < len(run.parameter_watch.params):
+        run.params = run_parameters(run)
+    run.parameter_watch.note(list(map(_REQUIRES_GRAD, run.params)), len(run.optimizer.param_groups))
+    report_parameter_changes(run, changes)
+    return changes.are_others
+
+def report_parameter_changes(run: RunState, changes: ParameterChanges):
+    "Warn about changed parameters, fit the optimizer's state to them, and record the change as one by hand."
+    renewed = [p for p in changes.resized if renew_state(run.optimizer, p)]
+    for p in changes.converted:
+        convert_state(run.optimizer, p)
+    if changes.are_others or changes.resized or changes.converted:
+        run.backups = None
+        record_act(run, "by hand", changed=["parameters"])
+    if not run.state.is_world_process_zero: return
+    if changes.unheld:
+        warn(describe_unheld(run.model, changes.unheld, run.optimizer))
+    for p in renewed[:1]:
+        name = next(n for n, q in run.model.named_parameters() if q is p)
+        warn(
+            f"{name!r} has another shape than at its last update, {tuple(p.shape)}, so the optimizer's state for it begins"
+            f" anew{f', and for {len(renewed) - 1} more' if len(renewed) > 1 else ''}."
+        )
+
+def may_have_other_parameters(run: RunState) -> bool:
+    "Return whether a callback may have changed the parameters since the last look; the modules only in the first steps and after an epoch."
+    if not compares_parameters(run): return False
+    watch = run.parameter_watch
+    # layers may be made by the first forward passes
+    if not run.cursor.position or run.state.global_step <= 2: return True
+    if len(run.optimizer.param_groups) != watch.num_groups: return True
+    return list(map(_REQUIRES_GRAD, run.params)) != watch.flags
+
+# %% ../../nbs/06_engine/19_prepare.ipynb #a17e0004
+def warn_untrained_loss(run: RunState):
+    "Warn, once, about parameters of a loss function that can be trained and are not in the optimizer."
+    loss = run.loss_module
+    if loss is None or run.optimizer is None or run.device.engine is not None: return
+    if not run.parameter_watch.is_new_loss(loss) or not run.state.is_world_process_zero: return
+    held = held_parameters(run.optimizer) | {id(p) for p in run.model.parameters()}
+    name = next((n for n, p in loss.named_parameters() if p.requires_grad and id(p) not in held), None)
+    if name is None: return
+    learner = run.learner and run.learner()
+    path = "learn.loss_func" if getattr(learner, "loss_func", None) is loss else "learn.compute_loss_func"
+    warn(
+        f"{name!r} of the loss function {type(loss).__name__} can be trained and is not in the optimizer, so it stays as"
+        f" it is; learn.create_optimizer().add_param_group({{'params': list({path}.parameters())}}) trains it, and"
+        f" {path}.requires_grad_(False) says that it is fixed."
+    )
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #b9c14866
 @functools.cache
@@ -448,7 +565,9 @@ def prepare(learner: TrainerBase):
     # each part is created completely or not at all
     with run.interrupts.opened():
         prepare_data(learner)
+        discard_incomplete_optimizer(run)
         prepare_optimizer(learner)
+        check_parameters(run)
         if run.initial_snapshot is None and run.state.global_step == 0:
             run.initial_snapshot, run.initial_snapshot_freed, run.initial_weight_versions = (
                 first_of(run),

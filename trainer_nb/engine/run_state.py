@@ -29,6 +29,7 @@ from ..data.loader import MicroBatch, ResumableLoader
 from ..data.sampling import Cursor
 from ..device.accelerator import AsyncHostCopy, Device
 from .training_modes import TrainingModes, module_modes, restore_modes
+from ..optim.parameters import ParameterWatch
 
 if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
@@ -205,6 +206,7 @@ class RunState(TransientState):
     # the user's TrainingArguments, of which `args` is a copy, and their values at that time
     given_args: tuple[TrainingArguments | None, dict[str, Any]] = rebuilt_field((None, {}))
     model_seed: int | None = rebuilt_field()                       # with which model_init made the model
+    inspected_forward: Callable | None = rebuilt_field()           # of the model, when the learner's model_facts were read
 
     # -- where the run is
     state: TrainerState = value_field(TrainerState)                # step, epoch, logs, as callbacks see them
@@ -236,7 +238,10 @@ class RunState(TransientState):
     lr_scheduler: torch.optim.lr_scheduler.LRScheduler = kept_field()
     # settings of the groups of the user's optimizer, from before a schedule was made for it
     given_groups: list[dict[str, Any]] | None = rebuilt_field()
+    items_checked: bool = rebuilt_field(False)                     # whether the loss of several micro-batches was checked
+    own_optimizer: bool = rebuilt_field(False)                     # create_optimizer() made it, so it can be made anew
     own_scheduler: bool = rebuilt_field(False)                     # create_scheduler() made it, so it can be stretched
+    parameter_watch: ParameterWatch = rebuilt_field(ParameterWatch)   # notices that user code has changed the parameters
     loader: ResumableLoader = rebuilt_field()
     collator: Callable[[list], Any] | None = rebuilt_field()       # the learner's data_collator when the loader was made
     eval_dataloader: Any = rebuilt_field()                         # the prepared loader of the evaluation, any iterable

@@ -55,11 +55,7 @@ def _copy_value(value):
 
 def num_train_samples(run: RunState) -> int | None:
     "Return the number of training samples; None if unknown."
-    loader: Any = getattr(run.loader, "loader", None)
-    try:
-        return len(getattr(loader, "dataset", loader))
-    except TypeError:
-        return None
+    return None if run.loader is None else run.loader.count_samples()
 
 
 def capture_snapshot(

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
+from torch.utils._pytree import tree_map
 
 from ..args.parallel import syncs_each_batch
 from ..core.callbacks import TrainerControl, fire_event, fire_event_safely
@@ -20,11 +21,13 @@ from ..core.seeding import SEED_FORWARD, SEED_UPDATE, mix_seed, seed_all
 from ..data.collate import map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
 from ..device.collectives import World, with_flags
+from ..device.model_patches import should_compile
 from ..device.sharding import clip_sharded_grad_norm, copy_into
 from ..device.unused_parameters import sparse_zeros
 from .counters import add_tokens, count_step_tokens
+from .dataloaders import is_overridden
 from .loss import describe_output
-from .overrides import TrainerBase
+from .overrides import TrainerBase, is_loss_scaled
 from .rollback import AdaptiveBackup, Backups, FetchBackup, FullBackup, UserBackup
 from .rollback import copy_optimizer_attributes, copy_param_groups, copy_scheduler_state
 from .rollback import restore_optimizer_attributes, restore_param_groups, restore_scheduler_state
@@ -40,10 +43,11 @@ from ..optim.schedules import is_metric_driven
 # %% auto #0
 __all__ = ['take_step', 'StepResult', 'Step', 'check_step_loss', 'sync_processes', 'seed_update', 'average_gradients',
            'should_sync_gradients', 'with_accepted_arguments', 'count_step_items', 'get_offered_batches',
-           'finalize_gradients', 'clip_sharded_gradients', 'clip_gradients', 'is_below', 'clip_dense_gradients',
-           'sparse_rows_param', 'commit_step', 'optimizer_step', 'await_copies', 'current_rate', 'complete_step',
-           'rollback_step', 'corrupted_on_failure', 'restore_before_step', 'warn_weights_changed', 'FirstStepBackup',
-           'back_up_before_first_step', 'handle_failed_update', 'restore_before_first_step']
+           'WatchedItems', 'watch_items', 'check_items_used', 'finalize_gradients', 'clip_sharded_gradients',
+           'clip_gradients', 'is_below', 'clip_dense_gradients', 'sparse_rows_param', 'commit_step', 'optimizer_step',
+           'await_copies', 'current_rate', 'complete_step', 'rollback_step', 'corrupted_on_failure',
+           'restore_before_step', 'warn_weights_changed', 'FirstStepBackup', 'back_up_before_first_step',
+           'handle_failed_update', 'restore_before_first_step']
 
 # %% ../../nbs/06_engine/20_step.ipynb #10278fa3
 def take_step(
@@ -104,7 +108,10 @@ class Step:
         self.learner = learner
         self.run = learner.run_state
         self.committed = committed
-        self.is_override = type(learner).training_step is not TrainerBase.training_step
+        # of a subclass, or a function that a cell has assigned
+        self.is_override = (
+            type(learner).training_step is not TrainerBase.training_step or "training_step" in vars(learner)
+        )
         self.training_step = with_accepted_arguments(learner.training_step) if self.is_override else learner.training_step
         self.input_versions: list[tuple[torch.Tensor, int]] = []
 
@@ -124,6 +131,8 @@ class Step:
         # in the dictionary, which is faster than an assignment
         vars(self.learner)["current_gradient_accumulation_steps"] = len(run.window)
         self.batches, self.items = get_offered_batches(self.learner, run.window)
+        if not run.items_checked and len(run.window) > 1:
+            self.items = watch_items(self.learner, self.items)
         message = run.device.message
         self.tokens = count_step_tokens(self.learner, run.window, only_own=message is not None)
         if message is not None:
@@ -202,6 +211,8 @@ class Step:
 
     def complete_gradients(self) -> None:
         "Average loss and gradients over the processes, and clip the gradients."
+        if not self.run.items_checked and self.num_done > 1:
+            check_items_used(self)
         if not self.run.device.world.is_single_process:
             self.loss = sync_processes(self.run, self.loss)
             if self.tokens is not None and self.run.device.message is not None:
@@ -335,6 +346,43 @@ def get_offered_batches(
             " because the position in the data advances by that number."
         )
     return batches, items
+
+# %% ../../nbs/06_engine/20_step.ipynb #17e5c0df
+class WatchedItems(torch.Tensor):
+    "A number of labels that records whether anything has been computed with it."
+    is_used = False
+    @classmethod
+    def __torch_function__(cls, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        def plain(value: Any) -> Any:
+            if not isinstance(value, WatchedItems): return value
+            value.is_used = True
+            return value.as_subclass(torch.Tensor)
+        with torch._C.DisableTorchFunctionSubclass():
+            args, kwargs = tree_map(plain, (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+def watch_items(learner: TrainerBase, items: Any) -> Any:
+    "Return the number of labels as one that records its use, if the loss is trusted to use it."
+    run = learner.run_state
+    is_trusted = learner.loss_is_scaled_for_ga is None and is_loss_scaled(learner, items)
+    # a compiler would specialize on the subclass, and DDP copies what it passes on
+    is_watched = is_trusted and type(items) is torch.Tensor and run.device.world.is_single_process
+    return items.as_subclass(WatchedItems) if is_watched and not should_compile(run.args) else items
+
+def check_items_used(step: Step) -> None:
+    "Warn, once per run, if the losses of a step were trusted to use the number of labels, and have not."
+    step.run.items_checked = True
+    if not isinstance(step.items, WatchedItems) or step.items.is_used: return
+    learner = step.learner
+    where = f"{learner.model_facts.name}.forward takes **kwargs, and"
+    if is_overridden(learner, "compute_loss"): where = "compute_loss"
+    elif learner.compute_loss_func is not None: where = "compute_loss_func"
+    n = step.num_done
+    warn(
+        f"{where} does not use num_items_in_batch, so the losses of the {n} micro-batches of a step are added up, as in the"
+        f" Trainer, and the gradients are {n} times those of their mean; learn.loss_is_scaled_for_ga = False makes it the"
+        " mean."
+    )
 
 # %% ../../nbs/06_engine/20_step.ipynb #27367bdd
 def finalize_gradients(
@@ -498,6 +546,8 @@ def current_rate(run: RunState) -> float | torch.Tensor:
 def complete_step(run: RunState) -> int:
     "Count the step, advance the position in the data, and clear the gradients; return the number of samples."
     window = run.window or []
+    if run.parameter_watch.orphans:
+        run.parameter_watch.count_unused_step(run.optimizer)
     for p in run.params:
         p.grad = None
     samples = sum(f.samples for f in window)

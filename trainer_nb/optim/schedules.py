@@ -29,7 +29,8 @@ __all__ = ['SCHEDULES', 'SCHEDULER_LR_ATTRS', 'PLAIN_TYPES', 'GROUP_LR_KEYS', 'M
            'base_lr_key', 'check_schedule_numbers', 'MetricDrivenScheduler', 'is_metric_driven',
            'create_metric_scheduler', 'create_scheduler', 'is_builtin_schedule', 'group_lists', 'select_groups',
            'schedule_parts', 'scheduler_state', 'match_lr_type', 'load_scheduler_state', 'scale_schedule', 'set_lr',
-           'set_base_lr', 'add_scheduled_group', 'replace_schedule', 'stretch_schedule', 'RatesAhead', 'look_ahead']
+           'set_base_lr', 'add_scheduled_group', 'num_scheduled_groups', 'schedule_added_groups', 'replace_schedule',
+           'stretch_schedule', 'RatesAhead', 'look_ahead']
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #6013e947
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
@@ -522,7 +523,8 @@ def add_scheduled_group(
 ):
     "Add a group of parameters to an optimizer and to its schedule, at the current position."
     model = optimizer.param_groups[like]
-    base = float(model.get("initial_lr", model["lr"]))
+    # with one cycle, initial_lr is where the cycle begins
+    base = float(model[base_lr_key(model) or "lr"])
     ratio = float(fresh.get("lr", base)) / base if base else 1.0
     kept = {k: v for k, v in model.items() if k not in ("params", *without)}
     kept |= {k: kept[k] * ratio for k in GROUP_LR_KEYS if kept.get(k) is not None}
@@ -533,6 +535,30 @@ def add_scheduled_group(
         values = getattr(part, name)
         is_rate = name in SCHEDULER_LR_ATTRS and values[like] is not None
         setattr(part, name, [*values, values[like] * ratio if is_rate else values[like]])
+
+# %% ../../nbs/05_optim/03_schedules.ipynb #5ad1c0df
+def num_scheduled_groups(scheduler: LRScheduler | None) -> int | None:
+    "Return the number of groups that a schedule has rates for; None if it is unknown."
+    for part in schedule_parts(scheduler):
+        for name in ("base_lrs", "min_lrs"):
+            if isinstance(getattr(part, name, None), list): return len(getattr(part, name))
+    return None
+
+def schedule_added_groups(optimizer: torch.optim.Optimizer, scheduler: LRScheduler) -> list[dict[str, Any]]:
+    """Let a schedule cover the groups that were added to its optimizer, at its position; return these groups. Raise
+    ValueError if groups were removed."""
+    n = num_scheduled_groups(scheduler)
+    if n is None or n == len(optimizer.param_groups): return []
+    if n > len(optimizer.param_groups):
+        raise ValueError(
+            f"The optimizer has {len(optimizer.param_groups)} parameter groups, and its schedule has rates for {n};"
+            " learn.freeze(...) leaves layers out of the training without removing a group."
+        )
+    added = optimizer.param_groups[n:]
+    del optimizer.param_groups[n:]
+    for group in added:
+        add_scheduled_group(optimizer, scheduler, group)
+    return optimizer.param_groups[n:]
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #8b499f9f
 def replace_schedule(

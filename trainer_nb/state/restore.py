@@ -14,7 +14,7 @@ import torch
 
 from ..args.training_args import TrainingArguments, hide_tokens
 from ..core.callbacks import PROCESS_STATE_FIELDS, close_callbacks
-from ..core.errors import InvalidOperation, release_last_traceback, short_repr, suggest_names, warn
+from ..core.errors import InvalidOperation, release_last_traceback, short_repr, suggest_names
 from ..core.history import History
 from ..device.weight_storage import move_model
 from ..display.tables import html_table, text_table
@@ -158,13 +158,6 @@ def restart_finished_run(learner: TrainerBase) -> str:
     if schedule is not None:
         run.lr_scheduler = schedule
     restore_group_settings(optimizer, settings)
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    missing = [n for n, p in run.model.named_parameters() if p.requires_grad and id(p) not in held]
-    if missing:
-        warn(
-            f"{missing[0]!r} can be trained and is not in the optimizer, which the new run keeps, so it stays as it is;"
-            " learn.unfreeze() adds parameters to the optimizer."
-        )
     return f"the same weights, the same optimizer and {'a new' if schedule is None else 'the same'} schedule"
 
 def restart_from_first_weights(

@@ -28,6 +28,7 @@ from ..engine.session import capture_editable_state, describe_position
 from ..engine.settings import SETTABLE, change_settings, extend_run
 from ..engine.snapshot import capture_snapshot, check_snapshot, environment_info, num_train_samples
 from ..engine.snapshot import restore_fields, undo_restore
+from ..engine.snapshot_fields import named_weights
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
@@ -45,10 +46,10 @@ from .model_files import add_base_weights, read_weights_for_model
 __all__ = ['describe_unusable_checkpoints', 'resolve_checkpoint', 'is_model_folder', 'weights_alone_message', 'is_checkpoint',
            'no_checkpoint_message', 'edited_settings', 'check_edits', 'describe_edits', 'settings_of',
            'effective_settings', 'checkpoint_info', 'fit_train_data', 'describe_environment_change', 'load_history',
-           'read_log_history', 'ResumeReport', 'continue_stopped_run', 'load_checkpoint', 'restart_epoch_data',
-           'read_snapshot', 'relocate_best', 'check_run_not_open', 'restore_checkpoint', 'load_best_weights',
-           'load_best_on_main', 'load_best_everywhere', 'find_best_folder', 'best_fields', 'read_best_weights',
-           'assign_weights']
+           'read_log_history', 'ResumeReport', 'continue_stopped_run', 'load_checkpoint', 'trainable_names',
+           'describe_frozen', 'restart_epoch_data', 'read_snapshot', 'relocate_best', 'check_run_not_open',
+           'restore_checkpoint', 'load_best_weights', 'load_best_on_main', 'load_best_everywhere', 'find_best_folder',
+           'best_fields', 'read_best_weights', 'assign_weights']
 
 # %% ../../nbs/07_state/10_resume.ipynb #59e5811a
 def describe_unusable_checkpoints(shelf) -> str:
@@ -305,7 +306,9 @@ def load_checkpoint(
     except ValueError as error:
         raise ValueError(f"{folder} cannot be resumed here: {str(error).rstrip('.')}.") from None
     said += [*checkpoint_info(snapshot).get("said", []), *describe_environment_change(snapshot, environment_info(run))]
+    trainable = trainable_names(run)
     restore_checkpoint(learner, folder, snapshot, edits)
+    said += describe_frozen(run, trainable)
     said += continue_stopped_run(run)
     for sentence in said:
         warn(f"{folder.name}: {sentence}.")
@@ -320,6 +323,29 @@ def load_checkpoint(
     )
     report_lost(run, "load_checkpoint()")
     return ResumeReport(run.state.global_step, str(folder), said, describe_position(run))
+
+# %% ../../nbs/07_state/10_resume.ipynb #f0e20002
+def trainable_names(run: RunState) -> set[str]:
+    "Return the names of the parameters that are trainable now."
+    return {n for n, p in named_weights(run) if p.requires_grad}
+
+def describe_frozen(
+    run: RunState,  # restored
+    before: set[str],  # names of the parameters that were trainable in the learner as it was made
+) -> list[str]:
+    "Return sentences about parameters that the checkpoint has frozen or unfrozen, unless the history has an act that did."
+    acts = [e for e in run.history.events if not e["abandoned"]]
+    if any(e["kind"] in ("freeze", "unfreeze") or "requires_grad" in e["data"].get("changed", ()) for e in acts): return []
+    now = trainable_names(run)
+    found = []
+    for names, then, here, way in (
+        (before - now, "frozen", "trainable", "learn.unfreeze() trains all layers"),
+        (now - before, "trained", "frozen", "learn.freeze(...) leaves layers out"),
+    ):
+        if not names: continue
+        subject = f"{min(names)!r} and {len(names) - 1} more are" if len(names) > 1 else f"{min(names)!r} is"
+        found.append(f"{subject} {then} from here on, as in that run, although {here} in the model of this learner; {way}")
+    return found
 
 # %% ../../nbs/07_state/10_resume.ipynb #510aac2c
 def restart_epoch_data(run: RunState, snapshot: Snapshot) -> list[str]:

@@ -1,0 +1,158 @@
+"""The loss of a step with several micro-batches: their mean, or a sum over labels that is divided by the number of labels of the step.
+
+A loss that is trusted to divide by this number and does not makes the gradients as many times too large as there are micro-batches.
+Clipping and Adam hide the size, so a warning has to tell."""
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from trainer_nb import Learner
+
+X = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
+Y = (X[:, 0] > X[:, 1]).long()
+cross_entropy = nn.functional.cross_entropy
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self): return 32
+    def __getitem__(self, i): return {"x": X[i], "labels": Y[i]}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+    def forward(self, x, labels=None):
+        logits = self.layer(x)
+        return {"logits": logits} if labels is None else {"loss": cross_entropy(logits, labels), "logits": logits}
+
+
+class Passes(Net):
+    "Takes keyword arguments for another purpose."
+    def forward(self, x, labels=None, **kwargs): return super().forward(x, labels)
+
+
+class Divides(Net):
+    "Divides by the number, in one of the usual ways."
+    def number(self, items): return items
+    def forward(self, x, labels=None, num_items_in_batch=None, **kwargs):
+        out = super().forward(x, labels)
+        if num_items_in_batch is not None:
+            out["loss"] = cross_entropy(out["logits"], labels, reduction="sum") / self.number(num_items_in_batch)
+        return out
+
+
+class DividesByInt(Divides):
+    def number(self, items): return int(items)
+
+
+class DividesOnDevice(Divides):
+    def number(self, items): return items.to(torch.float32).clamp(min=1) if torch.is_tensor(items) else items
+
+
+class Declares(Passes):
+    accepts_loss_kwargs = False
+
+
+class Weighted(Learner):
+    "An override that copies the signature of the Trainer."
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        labels = inputs.pop("labels")
+        outputs = model(**inputs)
+        loss = cross_entropy(outputs["logits"], labels)
+        return (loss, outputs) if return_outputs else loss
+
+
+def mean(outputs, labels, num_items_in_batch=None): return cross_entropy(outputs["logits"], labels)
+def divided(outputs, labels, num_items_in_batch=None):
+    return cross_entropy(outputs["logits"], labels, reduction="sum") / num_items_in_batch
+
+
+def losses(model=Net, cls=Learner, steps=2, before=lambda learn: None, **given):
+    "The losses and the norms of some steps, and the warnings."
+    torch.manual_seed(0)
+    settings = dict(per_device_train_batch_size=2, gradient_accumulation_steps=4, learning_rate=0.1, use_cpu=True, disable_tqdm=True) | given
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        learn = cls(model(), train_dataset=Rows(), **settings)
+        before(learn)
+        learn.step(steps)
+    return [(r.loss, r.grad_norm) for r in learn.history], [str(w.message) for w in caught if "num_items_in_batch" in str(w.message)]
+
+
+PLAIN = losses()[0]
+WELL = {
+    "the model": dict(model=Divides), "with an int": dict(model=DividesByInt), "after a conversion": dict(model=DividesOnDevice),
+    "a function": dict(compute_loss_func=divided), "declared": dict(model=Declares),
+    "assigned": dict(model=Passes, before=lambda learn: setattr(learn, "loss_is_scaled_for_ga", False)),
+    "loss_func": dict(model=lambda: Logits(), loss_func=cross_entropy),
+}
+
+
+class Logits(Passes):
+    "Returns logits, and takes keyword arguments."
+    def forward(self, x, **kwargs): return self.layer(x)
+
+
+@pytest.mark.parametrize("how", WELL)
+def test_a_step_has_the_mean_loss(how):
+    found, texts = losses(**WELL[how])
+    assert texts == []
+    assert [v for pair in found for v in pair] == pytest.approx([v for pair in PLAIN for v in pair], rel=1e-5)
+
+
+BADLY = {
+    "Passes.forward takes **kwargs, and does not": dict(model=Passes), "compute_loss does not": dict(model=Passes, cls=Weighted),
+    "compute_loss_func does not": dict(compute_loss_func=mean),
+}
+
+
+@pytest.mark.parametrize("text", BADLY)
+def test_a_number_of_labels_that_nothing_uses_is_told_once(text):
+    "The numbers are the Trainer's; the sentence has the way to the mean."
+    found, texts = losses(**BADLY[text])
+    assert found[0][0] == pytest.approx(4 * PLAIN[0][0]) and len(texts) == 1
+    assert texts[0].startswith(f"{text} use num_items_in_batch, so the losses of the 4 micro-batches")
+    def repaired(learn): exec(texts[0].split("; ")[1].split(" makes")[0], {"learn": learn})
+    found, texts = losses(**BADLY[text], before=repaired)
+    assert texts == [] and found[0][0] == pytest.approx(PLAIN[0][0])
+
+
+def test_it_is_told_when_accumulation_begins():
+    def begin(learn): learn.step(2), learn.set(gradient_accumulation_steps=4)
+    one, texts = losses(Passes, gradient_accumulation_steps=1)
+    assert texts == []
+    _, texts = losses(Passes, gradient_accumulation_steps=1, before=begin)
+    assert len(texts) == 1
+
+
+def test_the_number_that_is_watched_computes_the_same():
+    "In the first step it records its use; without it the same bits come out."
+    def unwatched(learn): learn.run_state.items_checked = True
+    for how in ("the model", "with an int", "after a conversion", "a function"):
+        assert losses(**WELL[how])[0] == losses(**WELL[how], before=unwatched)[0]
+
+
+@pytest.mark.trainer
+def test_a_classifier_of_transformers():
+    "Its forward takes **kwargs, and its loss is a mean; the losses are the Trainer's."
+    transformers = pytest.importorskip("transformers")
+    class Words(torch.utils.data.Dataset):
+        def __len__(self): return 32
+        def __getitem__(self, i): return {"input_ids": torch.arange(i, i + 5), "labels": i % 3}
+    def bert():
+        torch.manual_seed(0)
+        return transformers.BertForSequenceClassification(transformers.BertConfig(
+            vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=3,
+            hidden_dropout_prob=0, attention_probs_dropout_prob=0))
+    settings = dict(per_device_train_batch_size=2, gradient_accumulation_steps=4, max_steps=2, logging_steps=1, use_cpu=True, disable_tqdm=True,
+                    report_to=[], save_strategy="no", seed=1, data_seed=1)
+    theirs = transformers.Trainer(bert(), transformers.TrainingArguments(**settings), train_dataset=Words())
+    theirs.train()
+    with pytest.warns(UserWarning, match="BertForSequenceClassification.forward takes .* does not use num_items_in_batch"):
+        ours = Learner(bert(), train_dataset=Words(), **settings)
+        ours.train()
+    def logged(one): return [row["loss"] for row in one.state.log_history if "loss" in row]
+    assert logged(ours) == pytest.approx(logged(theirs), rel=1e-5) and logged(ours)[0] > 4
