@@ -393,6 +393,22 @@ def test_links_lead_somewhere():
             if not re.match(r"\w+:|#", target): assert (path.parent/target.split("#")[0]).exists(), f"{path.name} links to {target}"
 
 
+def heading_ids(path):
+    "The names by which links reach the headings of a notebook: those of Quarto."
+    text = re.sub(r"```.*?```", "", "\n".join(c["source"] for c in cells(path, "markdown")), flags=re.S)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", o) for o in re.findall(r"^#+ (.+)$", text, re.M)]
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s.-]", "", o.strip().lower()).strip()) for o in plain}
+
+
+def test_links_to_headings_lead_somewhere():
+    for path in NOTEBOOKS:
+        for target in re.findall(r"\]\(([^)\s]*#[^)\s]+)\)", "\n".join(c["source"] for c in cells(path, "markdown"))):
+            if re.match(r"\w+:", target): continue
+            name, heading = target.split("#", 1)
+            page = path.parent/name if name else path
+            if page.suffix == ".ipynb": assert heading in heading_ids(page), f"{path.name} links to {target}"
+
+
 TRAIN = '''
 import sys, torch, trainer_nb
 from torch.utils.data import TensorDataset
