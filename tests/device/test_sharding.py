@@ -109,6 +109,26 @@ def test_a_model_that_cannot_be_divided():
         assert learn.run_state.remote_run is None and learn.model.out.weight.shape == (2, 15)
 
 
+UNDIVIDED = """
+import torch
+from trainer_nb import Learner
+data = [{"input": torch.ones(8), "labels": torch.ones(2)}] * 16
+for config in (None, {"min_num_params": 10**6}, {"auto_wrap_policy": "NO_WRAP"}, {"transformer_layer_cls_to_wrap": "Linear"}):
+    learn = Learner(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2)), train_dataset=data, loss_func=torch.nn.functional.mse_loss,
+                    use_cpu=True, disable_tqdm=True, max_steps=2, output_dir=None, fsdp=True, fsdp_config=config)
+    with learn.launch(2): pass
+"""
+
+
+def test_a_model_that_is_gathered_as_a_whole_is_reported(tmp_path):
+    "Sharding saves little if no layer is wrapped: a warning of the main process, unless the settings request it. (In a program: pytest keeps warnings.)"
+    (tmp_path/"undivided.py").write_text(UNDIVIDED)
+    done = subprocess.run([sys.executable, "undivided.py"], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = [line for line in (done.stdout + done.stderr).splitlines() if "no layer of the model is sharded separately" in line]
+    assert len(said) == 2 and "'transformer_layer_cls_to_wrap': ['Block']" in said[0] and "a smaller min_num_params" in said[1]
+
+
 # ---- the same numbers
 
 @pytest.mark.parametrize("settings", [{}, dict(gradient_accumulation_steps=2, optim="sgd", optim_args="momentum=0.9", fsdp_config={"reshard_after_forward": False})])

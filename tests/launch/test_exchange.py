@@ -73,6 +73,16 @@ def test_a_sharded_model_has_one_message_beside_weights_and_gradients(found, exc
     assert found["fsdp accumulate"]["step"] == found["fsdp"]["step"] | {"all_gather 20": 4 * STEPS, "all_gather 18": 4 * STEPS}
 
 
+@pytest.mark.slow
+def test_several_copies_of_a_sharded_model_exchange_the_gradients_of_their_shards(exchange):
+    "Two copies on two processes each: weights within a copy; gradients within a copy, and then those of each shard between the copies."
+    [root] = counted(4, "copies").values()
+    run = exchange.Run(PARAMETERS, TENSORS, layers=1, sharded=True, shards=2)
+    small = [int(m.nbytes) // 4 for m in exchange.messages(run) if m.what in ("norm", "loss and unused parameters")]
+    assert root["step"] == {"all_gather 20": 2 * STEPS, "all_gather 18": 2 * STEPS, "all_reduce 40": STEPS, "all_reduce 20": STEPS,
+                            "all_reduce 36": STEPS, "all_reduce 18": STEPS} | {f"all_reduce {n}": STEPS for n in small}
+
+
 def test_losses_and_weights_are_those_of_a_loop_by_hand(found):
     "Bit for bit: what a plain loop with DistributedDataParallel computes, which sends its losses by themselves."
     for case in ("ddp", "accumulate", "override"):
@@ -110,12 +120,28 @@ def test_bytes_of_a_ring(exchange):
     sent = {m.what: exchange.sent(m, 1024) for m in exchange.messages(run)}
     assert sent["gradients"] == 4e9 * 1023 / 1024 and sent["weights"] == 4 * sent["gradients"] and sent["labels"] == 16 * 1023 / 1024
     assert exchange.num_buckets(1e6) == 1 and exchange.num_buckets(100 << 20) == 5
+    sent = {m.what: exchange.sent(m, 1024, 8) for m in exchange.messages(run._replace(shards=8, weight_width=2))}
+    assert sent["gradients"] == 4e9 * 7 / 8 and sent["weights"] == 2 * sent["gradients"] and sent["gradients of a shard"] == 2 * 4e9 / 8 * 127 / 128
+
+
+FOUR = ("DDP, 4 processes", "FSDP, 4 processes", "FSDP, 4 processes, two copies")
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system counts the bytes")
+@pytest.mark.parametrize("name", ["DDP", "DDP, 4 micro-batches", "DDP, one of two layers frozen", "FSDP", "FSDP, `bf16=True`", *(pytest.param(o, marks=pytest.mark.slow) for o in FOUR)])
+def test_bytes_that_the_system_counts_are_those_of_the_formulas(name, exchange):
+    "A few per cent more: each message has a header."
+    assert 1 < exchange.measure(name) / exchange.computed(name) < 1.05
+
+
+def test_each_kind_of_run_is_measured(exchange):
+    assert len(exchange.MEASURED) == 5 + len(FOUR) and set(FOUR) < set(exchange.MEASURED)
 
 
 def test_the_tables_of_the_guide_are_those_of_the_formulas(exchange):
     notebook = json.loads((ROOT/"nbs"/"guides"/"communication.ipynb").read_text())
     text = "".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
     for name, run in exchange.EXAMPLES.items(): assert name in text and exchange.table(run) in text
+    for name, (_, _, n) in exchange.MEASURED.items(): assert f"| {name} | {n} | {exchange.as_text(exchange.computed(name))} |" in text
 
 
 # ---- messages with tensors

@@ -367,7 +367,7 @@ def forks():
 
 
 # each takes half a minute and more, or shows what the pages of the chapters show as well
-LONG = {"several_processes_details", "chat", "clusters", "from_trainer", "lora", "looking_inside", "memory", "large_data", "speed", "vscode", "from_lightning"}
+LONG = {"several_processes_details", "large_models", "chat", "preferences", "clusters", "from_trainer", "lora", "looking_inside", "memory", "large_data", "speed", "vscode", "from_lightning"}
 
 
 def marks_of(path):
@@ -429,6 +429,22 @@ def test_links_lead_somewhere():
         assert not re.search(r"\b(BENCH|TODO|FIXME|XXX|TBD)\b", text), f"something is left to be filled in in {path.name}"
         for target in re.findall(r"\]\(([^)\s]+)\)", text):
             if not re.match(r"\w+:|#", target): assert (path.parent/target.split("#")[0]).exists(), f"{path.name} links to {target}"
+
+
+def heading_ids(path):
+    "The names by which links reach the headings of a notebook: those of Quarto."
+    text = re.sub(r"```.*?```", "", "\n".join(c["source"] for c in cells(path, "markdown")), flags=re.S)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", o) for o in re.findall(r"^#+ (.+)$", text, re.M)]
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s.-]", "", o.strip().lower()).strip()) for o in plain}
+
+
+def test_links_to_headings_lead_somewhere():
+    for path in NOTEBOOKS:
+        for target in re.findall(r"\]\(([^)\s]*#[^)\s]+)\)", "\n".join(c["source"] for c in cells(path, "markdown"))):
+            if re.match(r"\w+:", target): continue
+            name, heading = target.split("#", 1)
+            page = path.parent/name if name else path
+            if page.suffix == ".ipynb": assert heading in heading_ids(page), f"{path.name} links to {target}"
 
 
 TRAIN = '''

@@ -49,6 +49,15 @@ def learner(model, folder, **given):
 def files(folder): return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
 
+def test_an_adapter_that_was_loaded_frozen_names_the_argument(tmp_path):
+    "learn.unfreeze() would train the base, too."
+    lora().save_pretrained(tmp_path/"adapter")
+    learn = learner(peft.PeftModel.from_pretrained(gpt2(), tmp_path/"adapter"), tmp_path/"out")
+    with pytest.raises(ValueError, match=r"is_trainable=True") as error: learn.step()
+    assert "unfreeze" not in str(error.value) and learn.state.global_step == 0
+    assert learner(peft.PeftModel.from_pretrained(gpt2(), tmp_path/"adapter", is_trainable=True), tmp_path/"more").step()[0].step == 1
+
+
 @pytest.mark.trainer
 @pytest.mark.parametrize("layout", ["safetensors", "trainer"])
 def test_a_run_resumes_exactly_and_the_base_is_not_written(tmp_path, layout):

@@ -17,7 +17,7 @@ import torch
 
 from ..args.fsdp_args import ShardedPrecision, ShardingConfig, is_fsdp_enabled
 from ..args.training_args import TrainingArguments
-from ..core.errors import InvalidOperation
+from ..core.errors import InvalidOperation, warn
 from .collectives import World
 
 # %% auto #0
@@ -25,9 +25,9 @@ __all__ = ['Outline', 'UNSUPPORTED_STRATEGIES', 'FSDP_ATTRIBUTES', 'is_dtensor',
            'shard_dim', 'full_shape', 'full_tensor', 'local_nbytes', 'shard_rows', 'local_rows', 'shard_like',
            'replicate_like', 'partition_of', 'copy_into', 'gather_full', 'gather_full_per_machine', 'dtypes_and_shapes',
            'broadcast_tensors', 'concat_shards', 'check_launch_environment', 'HasShardedModel', 'HasDevice',
-           'require_several_processes', 'require_unsharded', 'wrapped_layers', 'module_class', 'fsdp_attributes',
-           'check_dense_gradients', 'check_max_norm', 'check_shardable', 'num_shards', 'make_mesh', 'precision_policy',
-           'shard_in_place', 'ShardedModel', 'unscale_shards', 'clip_sharded_grad_norm']
+           'require_several_processes', 'require_unsharded', 'wrapped_layers', 'warn_undivided', 'module_class',
+           'fsdp_attributes', 'check_dense_gradients', 'check_max_norm', 'check_shardable', 'num_shards', 'make_mesh',
+           'precision_policy', 'shard_in_place', 'ShardedModel', 'unscale_shards', 'clip_sharded_grad_norm']
 
 # %% ../../nbs/04_device/01_sharding.ipynb #e6e8d716
 if TYPE_CHECKING:
@@ -298,6 +298,21 @@ def _is_module_container(m: torch.nn.Module) -> bool:
     "Return whether the module only holds others: its forward is never called."
     return isinstance(m, (torch.nn.ModuleList, torch.nn.ModuleDict))
 
+def warn_undivided(
+    layers: list[torch.nn.Module],  # from `wrapped_layers`
+    config: ShardingConfig,
+):
+    "Warn if no layer is wrapped separately and the settings do not request this: the model is gathered as a whole."
+    if layers or config.policy == "NO_WRAP": return
+    if config.policy == "SIZE_BASED_WRAP":
+        remedy = "give a smaller min_num_params"
+    else:
+        remedy = "name the class of its layers: fsdp_config={'transformer_layer_cls_to_wrap': ['Block']}"
+    warn(
+        "fsdp: no layer of the model is sharded separately, so each process gathers the whole model for a step;"
+        f" {remedy}. ('auto_wrap_policy': 'NO_WRAP' requests this without a warning.)"
+    )
+
 # %% ../../nbs/04_device/01_sharding.ipynb #b2d4f6081c32
 def module_class(module: torch.nn.Module) -> type[torch.nn.Module]:
     "Return the class of a module, without the one that FSDP puts before it."
@@ -416,6 +431,8 @@ def shard_in_place(
     size = num_shards(config, world)
     layers = wrapped_layers(model, config)
     check_shardable(model, loss, layers)
+    if world.is_main_process:
+        warn_undivided(layers, config)
     replicated = {p for p in model.parameters() if not p.ndim}
     groups = _detach_optimizers(model, optimizers)
     _broadcast_model(model, device, world)

@@ -19,6 +19,7 @@ from ..args.fields import OPTIMIZER_NAMES, field_default
 from ..args.training_args import TrainingArguments
 from ..core.errors import call_error, suggest_names, warn
 from ..device.sharding import is_dtensor, to_local
+from ..device.weight_storage import has_adapters
 from .extra_optimizers import LIBRARY_OPTIMIZERS, Adafactor, Muon, adam_kwargs, isolate_bnb_manager
 from .extra_optimizers import target_options
 
@@ -181,6 +182,12 @@ def parameter_groups(
     if empty and not any(True for _ in model.parameters()):
         raise ValueError(f"{type(model).__name__} has no parameters, so there is nothing to train;"
                          f" {NO_PARAMETERS_HINT}.")
+    if empty and has_adapters(model):
+        # unfreeze() would train the base as well
+        raise ValueError(
+            "Every parameter is frozen, so there is nothing to train; load the adapter with"
+            " PeftModel.from_pretrained(base, folder, is_trainable=True)."
+        )
     if empty:
         raise ValueError("Every parameter is frozen, so there is nothing to train; call learn.unfreeze().")
     return groups
