@@ -71,7 +71,7 @@ ARGUMENT_HINTS: dict[str, dict[str, str]] = {  # method: {argument: its name her
     "steps": {"": "learn.run(steps={0}) takes that many steps, and a loop over learn.steps() ends with break."},
     "set": {"": "settings are given by name, such as learn.set(lr=1e-4)."},
     "branch": {"": "settings are given by name, such as learn.branch(lr=1e-4)."},
-    "rewind": dict.fromkeys(_STEP_NAMES, "n"),
+    "rewind": {**dict.fromkeys(_STEP_NAMES, "n"), **dict.fromkeys(("step", "target", "to_step"), "to")},
     "restore": {"name": "snapshot", "checkpoint": "learn.load_checkpoint({0}) continues from a checkpoint.",
                 "path": "learn.load_checkpoint({0}) continues from a checkpoint."},
     "load_checkpoint": {"path": "folder", "checkpoint": "folder", "resume_from_checkpoint": "folder"},
