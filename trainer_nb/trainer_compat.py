@@ -169,6 +169,7 @@ ATTRIBUTE_HINTS: dict[str, str] = {  # name elsewhere: what to type here
     **_hints("save save_weights", "learn.save_checkpoint(folder) writes the whole run, learn.save_model(folder) the weights"),
     **_hints("save_encoder", "learn.save_model(folder) writes the weights, torch.save(learn.model.body.state_dict(), path) a part"),
     **_hints("load load_weights load_learner load_encoder load_model load_from_checkpoint restore_from_checkpoint", _READ),
+    **_hints("undo go_back back goto rollback revert", "learn.rewind(n) goes back n steps, and learn.rewind(to=step) to a step"),
     **_hints("resume ckpt_path", "learn.load_checkpoint(folder) or learn.train(resume_from_checkpoint=True) continues from a"
              " checkpoint"),
     "save_pretrained": "learn.save_model(folder) writes the model",
@@ -185,7 +186,7 @@ ATTRIBUTE_HINTS: dict[str, str] = {  # name elsewhere: what to type here
     **_hints("logged_metrics callback_metrics progress_bar_metrics", _LOGGED),
     **_hints("log_dict", "learn.log(values) logs a dict of them"),
     **_hints("logger loggers log_dir", "report_to= names the trackers, and learn.args.output_dir is the folder of the log"),
-    "loss": "learn.history[-1].loss is that of the last step",
+    "loss": "learn.history.current[-1].loss is that of the last step",
     **_hints("current_epoch n_epoch n_iter train_iter iter pct_train num_training_batches num_val_batches"
              " estimated_stepping_batches max_epochs min_epochs n_epochs", _POSITION),
     "epoch": "it is learn.state.epoch",

@@ -92,16 +92,15 @@ def steps_back(
     n: Any,  # number of steps, as given by the user
     to: Any = None,  # step to go back to; None: n steps
 ) -> int:
-    """Return how many steps to go back; 0, which repeats the present step, is valid for a corrupted run alone. Raise
-    TypeError or ValueError for other values, and if both are given."""
+    """Return how many steps to go back; 0 for the present step, which a corrupted run repeats. Raise TypeError or
+    ValueError for other values, and if both are given."""
     if to is None: return n if run.corrupted and n == 0 else validate_step_count(n)
     if n != 1: raise TypeError("It is rewind(n) or rewind(to=step), not both.")
     if isinstance(to, bool) or not hasattr(to, "__index__"):
         raise TypeError(f"to is the number of a step, not {to!r} ({type(to).__name__}).")
     present = run.state.global_step
     if to < 0: raise ValueError(f"rewind(to={to}): to is a step from 0 on.")
-    if to > present or to == present and not run.corrupted:
-        raise ValueError(f"rewind(to={to}) takes an earlier step than the present one, {present}.")
+    if to > present: raise ValueError(f"rewind(to={to}) goes to a step before the present one, {present}.")
     return present - int(to)
 
 def rewind(
@@ -112,6 +111,8 @@ def rewind(
     "Go back n steps in a guarded verb; raise ValueError if no snapshot reaches that far."
     run = learner.run_state
     target = run.state.global_step - n
+    # the run is there already, for example because a cell is run again
+    if not n and not run.corrupted: return RewindReport(target, 0, 0.0, [], changes_at(run.history, target))
     start = time.perf_counter()
     prepare(learner)
     base = require_base_snapshot(learner, n, target)
