@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trainer_nb import Learner
-from trainer_nb.core.history import History, Place
+from trainer_nb.core.history import History
 from trainer_nb.display.charts import plotly_spec
 from trainer_nb.display.panels import Heatmap, LineSeries, Marker
 from trainer_nb.display.svg import panel_scales
