@@ -71,7 +71,7 @@ ARGUMENT_HINTS: dict[str, dict[str, str]] = {  # method: {argument: its name her
     "steps": {"": "learn.run(steps={0}) takes that many steps, and a loop over learn.steps() ends with break."},
     "set": {"": "settings are given by name, such as learn.set(lr=1e-4)."},
     "branch": {"": "settings are given by name, such as learn.branch(lr=1e-4)."},
-    "rewind": dict.fromkeys(_STEP_NAMES, "n"),
+    "rewind": {**dict.fromkeys(_STEP_NAMES, "n"), **dict.fromkeys(("step", "target", "to_step"), "to")},
     "restore": {"name": "snapshot", "checkpoint": "learn.load_checkpoint({0}) continues from a checkpoint.",
                 "path": "learn.load_checkpoint({0}) continues from a checkpoint."},
     "load_checkpoint": {"path": "folder", "checkpoint": "folder", "resume_from_checkpoint": "folder"},
@@ -169,6 +169,7 @@ ATTRIBUTE_HINTS: dict[str, str] = {  # name elsewhere: what to type here
     **_hints("save save_weights", "learn.save_checkpoint(folder) writes the whole run, learn.save_model(folder) the weights"),
     **_hints("save_encoder", "learn.save_model(folder) writes the weights, torch.save(learn.model.body.state_dict(), path) a part"),
     **_hints("load load_weights load_learner load_encoder load_model load_from_checkpoint restore_from_checkpoint", _READ),
+    **_hints("undo go_back back goto rollback revert", "learn.rewind(n) goes back n steps, and learn.rewind(to=step) to a step"),
     **_hints("resume ckpt_path", "learn.load_checkpoint(folder) or learn.train(resume_from_checkpoint=True) continues from a"
              " checkpoint"),
     "save_pretrained": "learn.save_model(folder) writes the model",
@@ -185,7 +186,7 @@ ATTRIBUTE_HINTS: dict[str, str] = {  # name elsewhere: what to type here
     **_hints("logged_metrics callback_metrics progress_bar_metrics", _LOGGED),
     **_hints("log_dict", "learn.log(values) logs a dict of them"),
     **_hints("logger loggers log_dir", "report_to= names the trackers, and learn.args.output_dir is the folder of the log"),
-    "loss": "learn.history[-1].loss is that of the last step",
+    "loss": "learn.history.current[-1].loss is that of the last step",
     **_hints("current_epoch n_epoch n_iter train_iter iter pct_train num_training_batches num_val_batches"
              " estimated_stepping_batches max_epochs min_epochs n_epochs", _POSITION),
     "epoch": "it is learn.state.epoch",

@@ -96,7 +96,7 @@ def test_steps_are_not_taken_again_by_another_number_of_processes():
     learn.step(5)
     with learn.launch(2):
         learn.step(4)
-        assert learn.rewind(3).different == [] and learn.rewind(1).step == 5   # the state that went there
+        assert learn.rewind(3).different == [] and learn.rewind(to=5).step == 5   # the state that went there
         with pytest.raises(ValueError, match="launch at step 5"): learn.rewind(2)
         learn.step(2)
         os.kill(pids(learn)[1], signal.SIGKILL)

@@ -188,6 +188,10 @@ def test_a_comparison_as_curves():
     assert [line.x[0] for line in loss.named()] == [1, result.parted - 1] and loss.named()[1].y[0] == result[result.parted - 2]["one"]
     line = apart.named()[0]
     assert [step for step, y in zip(line.x, line.y) if y == y] == [row["step"] for row in result if row["difference"]]
+    # a part of the table is still one of the same two runs
+    part = result[-3:]
+    assert part.title() == result.title() and part.names == result.names and len(part) == 3 and f"diverge at step {result.parted}" in repr(part)
+    assert [line.name for line in part.plot().panels()[0].named()] == list(result.names)
     same = compare(learn, learn.branch())
     assert len(same.plot().panels()) == 1 and same.names == ("one", "the other")
     assert "The losses are equal" in repr(same.plot())

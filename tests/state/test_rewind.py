@@ -55,6 +55,25 @@ def test_again_and_again(workers):
     assert "rewind" in {e["kind"] for e in learn.history.events}
 
 
+def test_to_a_step_by_its_number():
+    "The same as going back by that many steps; an impossible step raises an error that names the present one, and changes nothing."
+    learn, other = hard_learner(rewind_every=5, **LONG), hard_learner(rewind_every=5, **LONG)
+    for one in (learn, other): one.step(12)
+    assert learn.rewind(to=7).step == other.rewind(5).step == 7 and learn.rewind(to=np.int64(3)).step == other.rewind(4).step == 3
+    assert learn.rewind(to=0).step == other.rewind(3).step == 0 and learn.step(4) and other.step(4)
+    # a cell that is run again
+    learn.set(weight_decay=0.0), other.set(weight_decay=0.0)
+    before = learn.snapshot()
+    assert repr(learn.rewind(to=4)) == "Back at step 4: nothing had to be replayed. Changes made at this step stay: weight_decay=0.0; rewind(1) undoes them."
+    assert differences(before, learn.snapshot()) == [] and len(learn.journal) == len(other.journal)
+    for wrong, error, words in [(dict(to=9), ValueError, "to=9.*a step before the present one, 4"), (dict(n=0), ValueError, "from 1 on"),
+                                (dict(to=-1), ValueError, "to=-1.*a step from 0 on"), (dict(to=2.0), TypeError, "to is the number of a step, not 2.0"),
+                                (dict(to=True), TypeError, "the number of a step"), (dict(to="a"), TypeError, "'a'"),
+                                (dict(n=2, to=1), TypeError, r"rewind\(n\) or rewind\(to=step\), not both"), (dict(step=2), TypeError, "it is called 'to'")]:
+        with pytest.raises(error, match=words): learn.rewind(**wrong)
+    assert unequal(finish(learn), finish(other), ignore=("args",)) == []
+
+
 def test_from_the_end():
     "A finished run is not finished any more."
     learn = hard_learner(rewind_every=5, **LONG)

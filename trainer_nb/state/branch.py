@@ -183,6 +183,12 @@ class Comparison(Table):
             "difference": row["difference"],
         }
 
+    def __getitem__(self, i):
+        selected = super().__getitem__(i)
+        # a part is one of the same runs
+        if isinstance(selected, Comparison): vars(selected).update(vars(self))
+        return selected
+
     def title(self) -> str:
         "Return a line with the step at which the runs diverge and the settings that differ."
         where = "The losses are equal at all common steps" if self else "The runs have no step in common"

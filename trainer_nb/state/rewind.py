@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..core.errors import Paused, warn
 from ..core.history import History
 from ..display.tables import format_duration
-from ..engine.loop import run_until
+from ..engine.loop import run_until, validate_step_count
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare, redistribute_data
 from ..engine.run_state import RunState
@@ -28,9 +28,9 @@ from .rewind_buffer import ACTS, LASTING_ACTS, MAX_SNAPSHOTS, get_rewind_buffer,
 from .rewind_buffer import snapshot_nbytes
 
 # %% auto #0
-__all__ = ['find_base_snapshot', 'RewindReport', 'changes_at', 'rewind', 'require_base_snapshot', 'describe_first_kept',
-           'values_by_step', 'losses_by_step', 'differing_steps', 'too_large', 'first_step', 'restore_after',
-           'since_first', 'announce_replay', 'restore_own_past']
+__all__ = ['find_base_snapshot', 'RewindReport', 'changes_at', 'steps_back', 'rewind', 'require_base_snapshot',
+           'describe_first_kept', 'values_by_step', 'losses_by_step', 'differing_steps', 'too_large', 'first_step',
+           'restore_after', 'since_first', 'announce_replay', 'restore_own_past']
 
 # %% ../../nbs/07_state/13_rewind.ipynb #5d63de90
 def find_base_snapshot(learner: TrainerBase, step: int) -> Snapshot | None:
@@ -88,6 +88,22 @@ def changes_at(history: History, step: int) -> tuple[str, ...]:
     others = [_OTHER_CHANGES[e["kind"]] for e in found if e["kind"] in _OTHER_CHANGES]
     return (*(f"{name}={value!r}" for name, value in settings.items()), *dict.fromkeys(others))
 
+def steps_back(
+    run: RunState,
+    n: Any,  # number of steps, as given by the user
+    to: Any = None,  # step to go back to; None: n steps
+) -> int:
+    """Return how many steps to go back; 0 for the present step, which a corrupted run repeats. Raise TypeError or
+    ValueError for other values, and if both are given."""
+    if to is None: return n if run.corrupted and n == 0 else validate_step_count(n)
+    if n != 1: raise TypeError("It is rewind(n) or rewind(to=step), not both.")
+    if isinstance(to, bool) or not hasattr(to, "__index__"):
+        raise TypeError(f"to is the number of a step, not {to!r} ({type(to).__name__}).")
+    present = run.state.global_step
+    if to < 0: raise ValueError(f"rewind(to={to}): to is a step from 0 on.")
+    if to > present: raise ValueError(f"rewind(to={to}) goes to a step before the present one, {present}.")
+    return present - int(to)
+
 def rewind(
     learner: TrainerBase,
     n: int,  # number of steps
@@ -96,6 +112,8 @@ def rewind(
     "Go back n steps in a guarded verb; raise ValueError if no snapshot reaches that far."
     run = learner.run_state
     target = run.state.global_step - n
+    # the run is there already, for example because a cell is run again
+    if not n and not run.corrupted: return RewindReport(target, 0, 0.0, [], changes_at(run.history, target))
     start = time.perf_counter()
     prepare(learner)
     base = require_base_snapshot(learner, n, target)
