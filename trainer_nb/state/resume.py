@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..args.training_args import PROCESS_FIELDS, TrainingArguments
 from ..args.validation import tracker_names
 from ..core.callbacks import TrainerState
-from ..core.errors import short_repr, warn
+from ..core.errors import of_package, short_repr, warn
 from ..core.history import History, Place, close_other_logs, read_history
 from ..core.log_file import is_claimed, log_path
 from ..data.sampling import Cursor
@@ -333,7 +333,9 @@ def describe_frozen(
     run: RunState,  # restored
     before: set[str],  # names of the parameters that were trainable in the learner as it was made
 ) -> list[str]:
-    "Return sentences about parameters that the checkpoint has frozen or unfrozen, unless the history has an act that did."
+    "Return sentences about parameters that the checkpoint has frozen or unfrozen, unless an act or a callback may have."
+    # a callback that unfreezes layer after layer does so in each run
+    if any(not of_package(type(callback)) for callback in run.callbacks.callbacks): return []
     acts = [e for e in run.history.events if not e["abandoned"]]
     if any(e["kind"] in ("freeze", "unfreeze") or "requires_grad" in e["data"].get("changed", ()) for e in acts): return []
     now = trainable_names(run)
