@@ -524,7 +524,7 @@ def recipe():
 @pytest.fixture(scope="module")
 def short_recipe():
     "The cell of the tutorial that defines the loss, as it stands there."
-    cells = json.loads((Path(__file__).parents[2]/"nbs/tutorials/chat.ipynb").read_text(encoding="utf-8"))["cells"]
+    cells = json.loads((Path(__file__).parents[2]/"nbs/tutorials/preferences.ipynb").read_text(encoding="utf-8"))["cells"]
     source, = ["".join(c["source"]) for c in cells if "class DPOTrainer(Trainer)" in "".join(c["source"])]
     names = {"torch": torch, "F": torch.nn.functional, "Trainer": Learner}
     exec(source, names)

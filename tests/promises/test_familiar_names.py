@@ -66,7 +66,7 @@ HINTS = {**ATTRIBUTE_HINTS, **{f"{verb}({name})": hint for verb, hints in ARGUME
 
 
 KNOWN = {*TrainingArguments.__dataclass_fields__, "lr", "optimizers", "loss_func", "metrics", "eval_dataset", "train_dataset", "data_collator", "compute_metrics",
-         "resume_from_checkpoint", "dataset", "num_processes", "max_momentum", "base_momentum", "div_factor", "final_div_factor", "steps", "epochs"}
+         "resume_from_checkpoint", "dataset", "num_processes", "max_momentum", "base_momentum", "div_factor", "final_div_factor", "steps", "epochs", "to"}
 
 
 def missing_parts(learn, hint):
