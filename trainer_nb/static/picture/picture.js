@@ -34,8 +34,9 @@ function svg(parent, tag, attributes = {}, text = "") {
   return node;
 }
 
-const finite = values => values.filter(o => o !== null && Number.isFinite(o));
-const MOST = 24;   // characters of the name of a row; the end of a layer's name tells it apart
+const finite = values => values.filter(Number.isFinite);
+// characters of the name of a row; the end of a layer's name tells it apart
+const MOST = 24;
 const shorter = text => text.length > MOST ? "…" + text.slice(1 - MOST) : text;
 function nearest(values, x) { return values.reduce((best, o) => o !== null && (best === null || Math.abs(o - x) < Math.abs(best - x)) ? o : best, null); }
 
@@ -43,15 +44,20 @@ function nearest(values, x) { return values.reduce((best, o) => o !== null && (b
 class Plot {
   constructor(picture, panel, index) {
     Object.assign(this, { picture, ...panel });
-    this.group = panel.x === "step" ? "step" : index;   // these share a zoom and a crosshair
+    // these share a zoom and a crosshair
+    this.group = panel.x === "step" ? "step" : index;
+    // and these the range of their values
+    this.scale ||= index;
     this.cell = html(picture.box, "div");
     const head = html(this.cell, "div", "head");
     html(head, "b", "", this.title);
     let owner = "";
     for (const line of this.lines) {
       let at = 0;
-      if (line.steps) line.x = line.steps.map(o => at += o);   // whole numbers come as differences, which are short
-      line.owner = owner = line.name || owner;                       // a line's marks go with it
+      // whole numbers come as differences, which are short
+      if (line.steps) line.x = line.steps.map(o => at += o);
+      // a line's marks go with it
+      line.owner = owner = line.name || owner;
     }
     const main = this.lines.find(o => o.style === "line");
     head.hidden = !this.title;
@@ -73,7 +79,7 @@ class Plot {
   }
 
   // All places on the horizontal axis.
-  places() { return this.xspan ?? finite([...this.lines.flatMap(o => o.x), ...this.bars.flatMap(o => o.edges), ...this.heats.flatMap(o => o.x)]).filter(o => !this.xlog || o > 0); }
+  places() { return this.xspan ?? finite([...this.lines, ...this.heats].flatMap(o => o.x).concat(this.bars.flatMap(o => o.edges))).filter(o => !this.xlog || o > 0); }
 
   // The values in sight, and those beside them, to which lines lead.
   seen(line) {
@@ -84,7 +90,7 @@ class Plot {
   // From where to where the values go, in all panels that were given the same range. Single steps far from everything else leave
   // the picture, as in the live view.
   heights() {
-    const lines = this.picture.plots.flatMap(o => o === this || this.scale && this.scale === o.scale ? o.shown(o.lines) : []), faint = lines.filter(o => o.style === "faint").flatMap(o => this.seen(o)).sort((a, b) => a - b);
+    const lines = this.picture.plots.filter(o => o.scale === this.scale).flatMap(o => o.shown(o.lines)), faint = lines.filter(o => o.style === "faint").flatMap(o => this.seen(o)).sort((a, b) => a - b);
     const sure = lines.filter(o => o.style !== "faint").flatMap(o => this.seen(o)).concat(this.shown(this.bars).flatMap(o => this.ylog ? finite(o.counts).filter(n => n > 0) : [0, ...o.counts]));
     const core = sure.concat(faint[Math.floor(faint.length * 0.005)] ?? [], faint[Math.ceil(faint.length * 0.995) - 1] ?? []);
     const least = core.reduce((a, b) => Math.min(a, b), Infinity), most = core.reduce((a, b) => Math.max(a, b), -Infinity);
@@ -204,7 +210,8 @@ class Plot {
     const { x, rows, values } = heat, between = x.slice(1).map((o, i) => (o + x[i]) / 2), columns = Math.max(1, Math.round(this.right - this.left));
     const canvas = document.createElement("canvas"), pen = Object.assign(canvas, { width: columns, height: rows.length }).getContext("2d"), data = pen.createImageData(columns, rows.length);
     const ends = [x[0] - (between.length ? between[0] - x[0] : 0.5), ...between, 2 * x.at(-1) - (between.at(-1) ?? x[0] - 0.5)];
-    heat.column = at => ends.findIndex((o, i) => at >= o && at < ends[i + 1]);   // −1 where nothing was measured
+    // −1 where nothing was measured
+    heat.column = at => ends.findIndex((o, i) => at >= o && at < ends[i + 1]);
     const measure = heat.log ? Math.log10 : o => o, low = measure(heat.low), high = measure(heat.high);
     for (let i = 0; i < columns; i++) {
       const column = heat.column(this.xScale.value(this.left + i + 0.5));
@@ -287,7 +294,8 @@ class Plot {
     if (this.heats.length) return [place, this.heats.filter(o => o.rows[row] !== undefined).map(o => one(null, o.rows[row], signal(o.values[row][o.column(x)], o.log)))];
     const rows = this.shown(this.lines).filter(o => o.style !== "points" || o.name).map(line => [line, this.valueAt(line, x)]).filter(o => o[1])
       .map(([line, [at, low, high]]) => {
-        const away = Math.abs(this.xScale.at(at) - this.xScale.at(x)) > 8 && this.x === "step" ? ` (step ${whole(at)})` : "";   // an evaluation nearby
+        // an evaluation nearby
+        const away = Math.abs(this.xScale.at(at) - this.xScale.at(x)) > 8 && this.x === "step" ? ` (step ${whole(at)})` : "";
         return one(line, line.name || this.title, (low === high ? number(low) : `${number(low)} … ${number(high)}`) + away);
       });
     for (const bar of this.shown(this.bars)) {
@@ -405,7 +413,8 @@ class Picture {
 
   draw() {
     this.width = this.box.clientWidth;
-    if (!this.width) return;   // out of sight
+    // out of sight
+    if (!this.width) return;
     this.surface = this.background();
     this.hues = HUES[lightness(this.surface) < 0.5 ? "dark" : "light"];
     this.tip.style.background = this.surface;
