@@ -413,6 +413,47 @@ def test_a_checkpoint_after_a_change_can_be_resumed(tmp_path):
     assert sum(len(g["params"]) for g in learn.optimizer.param_groups) == 4
 
 
+@pytest.mark.parametrize("every", [3, 7])
+def test_the_steps_before_a_layer_left_the_optimizer_can_be_reached(every):
+    "Snapshots from before and after are restored in either order, and the steps are the same, byte for byte."
+    learn = replaced(4, rewind_every=every, max_steps=40)
+    learn.snapshot("with")
+    learn.step(14)
+    learn.snapshot("without")
+    learn.step(4)
+    def sizes(): return [len(g["params"]) for g in learn.optimizer.param_groups]
+    def losses(): return {r.step: r.loss for r in learn.history.current}
+    want, weights = losses(), copies(learn.model)
+    assert sum(sizes()) == 4
+    assert not learn.rewind(to=7).different
+    assert sum(sizes()) == 6
+    learn.step(17)
+    assert losses() == want and sum(sizes()) == 4 and not any(moved(learn.model, weights))
+    for name, size in (("with", 6), ("without", 4), ("with", 6)):
+        learn.restore(name)
+        assert sum(sizes()) == size
+    learn.restore("without")
+    learn.step(4)
+    assert losses() == want and not any(moved(learn.model, weights))
+
+
+def test_a_snapshot_with_other_parameters_changes_nothing():
+    "One of a run with another optimizer is refused as before, and the layer that has left stays where it is."
+    learn = replaced(4)
+    other = replaced(4)
+    extra = nn.Parameter(torch.zeros(2))
+    other.optimizer.add_param_group({"params": [extra]})
+    other.step()
+    before = [list(g["params"]) for g in learn.optimizer.param_groups]
+    states = {p: dict(state) for p, state in learn.optimizer.state.items()}
+    with pytest.raises(ValueError, match="holds other parameters"): learn.restore(other.snapshot())
+    assert all(p is q for a, b in zip(before, learn.optimizer.param_groups, strict=True) for p, q in zip(a, b["params"], strict=True))
+    assert len(states) == 6 and states == {p: dict(state) for p, state in learn.optimizer.state.items()}
+    # and leaves when its ten steps are over
+    learn.step(8)
+    assert sum(len(g["params"]) for g in learn.optimizer.param_groups) == 4
+
+
 def test_a_layer_that_a_loss_still_uses_stays_in_the_optimizer():
     learn = make()
     learn.step(2)

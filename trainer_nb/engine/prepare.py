@@ -476,7 +476,7 @@ def report_parameter_changes(run: RunState, changes: ParameterChanges):
     for p in changes.converted:
         convert_state(run.optimizer, p)
     if changes.are_others or changes.resized or changes.converted:
-        run.backups = None
+        run.discard("backups")
         record_act(run, "by hand", changed=["parameters"])
     if not run.state.is_world_process_zero: return
     if changes.unheld:

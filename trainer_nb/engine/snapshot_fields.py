@@ -403,10 +403,26 @@ def _check_optimizer(run: RunState, snapshot: Snapshot):
         )
     if engine is not None: return _check_engine(run, engine, snapshot, saved)
     _check_same_class("optimizer", saved["class"], run.optimizer)
-    if {n for n in snapshot.tensors if n.startswith("loose/")} != {
-        f"loose/{n}" for n, _ in _optimizer_only_parameters(run)
-    }:
+    if not _holds_same_others(run, {n for n in snapshot.tensors if n.startswith("loose/")}):
         raise ValueError("The snapshot is of a run whose optimizer holds other parameters besides the model's.")
+
+def _holds_same_others(
+    run: RunState,
+    saved: set[str],  # names in the snapshot of the parameters that only the optimizer holds
+) -> bool:
+    """Return whether the optimizer holds these parameters besides the model's. Those that have left the model are put
+    back into it, or removed, if it does so then."""
+    watch = run.parameter_watch
+    def held() -> set[str]: return {f"loose/{n}" for n, _ in _optimizer_only_parameters(run)}
+    now = held()
+    if saved == now: return True
+    fit, undo = watch.put_back, watch.remove_orphans
+    if len(saved) < len(now):
+        fit, undo = undo, fit
+    if not fit(run.optimizer): return False
+    if saved == held(): return True
+    undo(run.optimizer)
+    return False
 
 # names of optimizers with the same rule and state
 _ADAM = ("Adam", "AdamW", "DeepSpeedCPUAdam", "FusedAdam")

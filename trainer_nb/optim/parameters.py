@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -48,6 +48,8 @@ class ParameterWatch:
         # in the optimizer, and no longer in the model; whether something else uses them, the next steps show
         self.orphans: list[torch.nn.Parameter] = []
         self.num_unused_steps = 0
+        # those that were removed from the optimizer last: index of the group, position in it, parameter and its state
+        self.removed: list[tuple[int, int, torch.nn.Parameter, dict[str, Any]]] = []
         self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
         self._loss: weakref.ref[torch.nn.Module] | None = None
 
@@ -98,14 +100,36 @@ class ParameterWatch:
         the others from the optimizer after UNUSED_STEPS such steps."""
         self.orphans = [p for p in self.orphans if p.grad is None]
         self.num_unused_steps += 1
-        if self.num_unused_steps < UNUSED_STEPS: return
+        if self.num_unused_steps >= UNUSED_STEPS: self.remove_orphans(optimizer)
+
+    def remove_orphans(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Remove the parameters that have left the model from the optimizer, unless it finds its state by their
+        positions; return whether there were any."""
         unused = {id(p) for p in self.orphans}
-        if unused and not kept_by_place(optimizer):
-            for group in optimizer.param_groups:
-                group["params"] = [p for p in group["params"] if id(p) not in unused]
-            for p in self.orphans:
-                optimizer.state.pop(p, None)
         self.orphans = []
+        if not unused or kept_by_place(optimizer): return False
+        groups = [group["params"] for group in optimizer.param_groups]
+        self.removed = [
+            (g, i, p, optimizer.state.pop(p, {}))
+            for g, params in enumerate(groups) for i, p in enumerate(params) if id(p) in unused
+        ]
+        for g, i, *_ in reversed(self.removed):
+            del groups[g][i]
+        return True
+
+    def put_back(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Put the parameters that were removed last into their places, for a snapshot of earlier steps; return whether
+        there were any."""
+        # a snapshot with fewer groups may have been restored meanwhile
+        if not self.removed or self.removed[-1][0] >= len(optimizer.param_groups): return False
+        for g, i, p, state in self.removed:
+            optimizer.param_groups[g]["params"].insert(i, p)
+            if state:
+                optimizer.state[p] = state
+        self.orphans = [p for _, _, p, _ in self.removed]
+        self.num_unused_steps = 0
+        self.removed = []
+        return True
 
     def note(self, flags: list[bool], num_groups: int):
         "Keep what the comparison before each step looks at."
