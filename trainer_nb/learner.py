@@ -520,7 +520,7 @@ class EvaluationMixin(TrainerBase):
             metrics = evaluate_dataset(self, eval_dataset, ignore_keys, metric_key_prefix)
             run_tasks_now(
                 self,
-                Task("note", data={"evaluate": metrics}),
+                Task("add_events", data={"evaluate": metrics}),
                 Task("log", data={"logs": metrics}),
                 Task("event", "on_evaluate", {
                     "metrics": metrics, "dataset_name": find_dataset_name(self.eval_dataset, eval_dataset),

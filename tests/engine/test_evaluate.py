@@ -403,3 +403,28 @@ def test_what_is_not_the_same_as_at_the_trainer():
     learn.train()
     assert learn.before == (False,) and any("eval_loss" in row for row in learn.state.log_history)
     assert learn.model.training and len(learn.predict(points(9)).predictions) == 9
+
+
+class WithoutLabels(nn.Module):
+    "A classifier whose forward takes no labels."
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+    def forward(self, x): return self.layer(x)
+
+
+@pytest.mark.parametrize("given", [{}, {"label_names": ["labels"]}])
+def test_labels_that_only_compute_loss_func_takes(given):
+    torch.manual_seed(0)
+    x = torch.randn(24, 4)
+    rows = [{"x": row, "labels": (row[0] > 0).long()} for row in x]
+    def loss(output, labels, num_items_in_batch=None): return nn.functional.cross_entropy(output, labels)
+    learn = Learner(WithoutLabels(), train_dataset=rows, eval_dataset=rows, compute_loss_func=loss, compute_metrics=accuracy, max_steps=2,
+                    per_device_eval_batch_size=24, disable_tqdm=True, **given)
+    learn.train()
+    with torch.no_grad(): output = learn.model(x)
+    labels = torch.stack([row["labels"] for row in rows])
+    metrics, predicted = learn.evaluate(), learn.predict(rows)
+    assert metrics["eval_loss"] == pytest.approx(loss(output, labels).item(), abs=1e-6)
+    assert np.array_equal(predicted.label_ids, labels.numpy()) and np.allclose(predicted.predictions, output.numpy())
+    assert metrics["eval_accuracy"] == (output.argmax(-1) == labels).double().mean().item()

@@ -136,7 +136,7 @@ def strange_group(snapshot): snapshot.values["optimizer"]["groups"][0]["params"]
 def strange_schedule(snapshot): snapshot.values["lr_scheduler"] = {"lr_lambdas": 3}
 def other_optimizer(snapshot): snapshot.values["optimizer"]["class"] = "SGD"
 def bad_callback(snapshot): snapshot.values["callbacks"][1] = (snapshot.values["callbacks"][1][0], {"m": 1}, None)
-def bad_due(snapshot): snapshot.values["due"] = [("wish",)]
+def bad_due(snapshot): snapshot.values["due"] = [("request",)]
 def other_shape(snapshot):
     name = next(n for n in snapshot.tensors if n.startswith("weights/"))
     snapshot.tensors[name] = torch.zeros(2, 2)

@@ -369,3 +369,28 @@ def test_weights_that_the_checkpoint_freezes_or_unfreezes_are_named(tmp_path, th
         again.set(num_train_epochs=5)
         again.load_checkpoint(folder)
     assert again.model[0].weight.requires_grad is not then
+
+
+@pytest.mark.parametrize("rewind", [True, False])
+def test_a_checkpoint_of_the_restored_step_stays(tmp_path, rewind):
+    learn = made(tmp_path / "out", save_strategy="no", rewind_every=1)
+    learn.step(7)
+    learn.snapshot("before")
+    folder = learn.save_checkpoint()
+    learn.step(3)
+    learn.rewind(to=7) if rewind else learn.restore("before")
+    assert os.path.isdir(folder) and get_last_checkpoint(tmp_path / "out") == str(folder)
+    again = made(tmp_path / "out", save_strategy="no", rewind_every=1)
+    again.load_checkpoint(folder)
+    assert [n for n in unequal(finish(again), finish(learn), ignore=("args",)) if isinstance(n, str) and "/" in n] == []
+
+
+def test_a_checkpoint_after_a_change_that_is_undone_is_retired(tmp_path):
+    learn = made(tmp_path / "out", save_strategy="no", rewind_every=1)
+    learn.step(7)
+    learn.snapshot("before")
+    learn.set(learning_rate=0.5)
+    learn.save_checkpoint()
+    learn.step(3)
+    learn.restore("before")
+    assert get_last_checkpoint(tmp_path / "out") is None and (tmp_path / "out" / "retired-checkpoint-7").is_dir()

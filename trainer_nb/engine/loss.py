@@ -450,8 +450,12 @@ def extract_labels(learner: TrainerBase, inputs: Any) -> Any:
         if is_single_input(inputs) and not learner.learns_itself: return None
         return split_labels(inputs, learner.label_names)[1]
     if isinstance(inputs, _MAPPING):
-        labels = tuple(inputs[n] for n in learner.label_names if inputs.get(n) is not None)
-        if not labels or len(labels) < len(learner.label_names): return None
+        names = learner.label_names
+        # forward takes no labels, and compute_loss() gives those of this name to the loss function
+        if not names and (learner.compute_loss_func is not None or learner.label_smoother is not None):
+            names = ["labels"]
+        labels = tuple(inputs[n] for n in names if inputs.get(n) is not None)
+        if not labels or len(labels) < len(names): return None
         return labels[0] if len(labels) == 1 else labels
     return inputs[-1] if isinstance(inputs, (tuple, list)) and len(inputs) > 1 else None
 

@@ -637,7 +637,7 @@ def recompute_run_length(run: RunState):
             " Give a larger max_steps or num_train_epochs; learn.rewind(n) goes back."
         )
     if state.max_steps == state.global_step and not run.finished and not run.due:
-        run.due.append(Task("close" if run.epoch_open else "finish"))
+        run.due.append(Task("end_epoch" if run.epoch_open else "finish"))
     if run.own_scheduler and run.lr_scheduler is not None and state.max_steps != before:
         run.lr_scheduler = stretch_schedule(
             run.lr_scheduler, run.optimizer, schedule_args(run.args, run.schedule_plan),

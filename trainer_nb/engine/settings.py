@@ -104,8 +104,8 @@ def end_here(run: RunState):
     "End the run at this step; keep its length and its schedule for another run of this learner."
     run.control.should_training_stop = True
     # The tasks at the end of a step or an epoch detect the end of the run; without one, queue a task that does.
-    if not any(due.kind in ("step_end", "close", "next_epoch", "finish") for due in run.due):
-        run.due.append(Task("close" if run.epoch_open else "finish"))
+    if not any(due.kind in ("step_end", "end_epoch", "next_epoch", "finish") for due in run.due):
+        run.due.append(Task("end_epoch" if run.epoch_open else "finish"))
     record_act(run, "stop")
 
 def extend_run(run: RunState):

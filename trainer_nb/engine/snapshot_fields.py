@@ -637,6 +637,12 @@ def _restore_callbacks(run: RunState, snapshot: Snapshot):
         else:
             vars(callback).update(copy.deepcopy(state))
 
+# the kinds of tasks in snapshots of earlier versions
+_RENAMED_TASKS = {
+    "say": "log_values", "flow": "check_requests", "wish": "request", "note": "add_events", "best": "update_best",
+    "close": "end_epoch",
+}
+
 def _capture_tasks(run: RunState, tensors, values):
     number = {id(c): i for i, c in enumerate(run.callbacks.callbacks)}
     def todo(d): return None if d.pending_callbacks is None else [number[id(c)] for c in d.pending_callbacks if id(c) in number]
@@ -648,7 +654,7 @@ def _restore_tasks(run: RunState, snapshot: Snapshot):
         callbacks = (
             None if todo is None else [run.callbacks.callbacks[i] for i in todo if i < len(run.callbacks.callbacks)]
         )
-        run.due.append(Task(kind, name, copy.deepcopy(data), callbacks))
+        run.due.append(Task(_RENAMED_TASKS.get(kind, kind), name, copy.deepcopy(data), callbacks))
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #a2c10002
 def _capture_user_state(run: RunState, tensors, values):

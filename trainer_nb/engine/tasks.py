@@ -43,7 +43,7 @@ def record_step(learner: TrainerBase, done: StepResult) -> None:
     position = run.state.global_step, run.state.epoch
     run.history.append(*position, done.learning_rate, done.samples, run.read_clock(), done.loss, done.grad_norm)
     for logs in run.pending_logs:
-        run.due.append(Task("say", data={"logs": logs}))
+        run.due.append(Task("log_values", data={"logs": logs}))
     run.due.append(Task("step_end"))
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #b935caa0
@@ -84,19 +84,19 @@ def schedule_step_tasks(run: RunState) -> None:
     control = run.control
     requested = control.should_log or control.should_evaluate or control.should_save
     if requested:
-        push_tasks(run, Task("flow"))
+        push_tasks(run, Task("check_requests"))
     # whether a stream has ended may be unknown (None)
     may_end = control.should_epoch_stop or run.loader.is_at_known_end(run.cursor) is not False
     # an evaluation's callbacks may stop the epoch
     if requested or is_last_step(run) or may_end:
-        push_tasks(run, Task("close"))
+        push_tasks(run, Task("end_epoch"))
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #5033946e
 def do_check_requests(learner: TrainerBase, task: Task) -> None:
     "Queue a task for each control flag, if any is set."
     control = learner.run_state.control
     if control.should_log or control.should_evaluate or control.should_save:
-        push_tasks(learner.run_state, *(Task("wish", kind) for kind in ("log", "evaluate", "save")))
+        push_tasks(learner.run_state, *(Task("request", kind) for kind in ("log", "evaluate", "save")))
 
 def do_request(learner: TrainerBase, task: Task) -> None:
     "Run the task of a control flag if the flag is still set: another task's callbacks may have changed it."
@@ -214,7 +214,7 @@ def do_evaluate(learner: TrainerBase, task: Task) -> None:
     metrics = learner.evaluate() if ignored is None else learner.evaluate(ignore_keys=ignored)
     if run.objective_reporter is not None:
         run.objective_reporter(metrics)
-    push_tasks(run, Task("best", data={"metrics": metrics}))
+    push_tasks(run, Task("update_best", data={"metrics": metrics}))
 
 def do_update_best(learner: TrainerBase, task: Task) -> None:
     "Update the best metric; step a schedule that depends on it. Raise KeyError if there is no such metric."
@@ -235,7 +235,7 @@ def do_update_best(learner: TrainerBase, task: Task) -> None:
         run.state.best_global_step = run.state.global_step
     if better and (run.args.load_best_model_at_end or run.args.save_strategy == "best"):
         run.control.should_save = True
-        push_tasks(run, Task("wish", "save"))
+        push_tasks(run, Task("request", "save"))
 
 def is_better(
     value: float,
@@ -287,7 +287,7 @@ def is_last_step(run: RunState) -> bool:
 
 def epoch_end_tasks() -> tuple[Task, ...]:
     "Return the tasks at the end of an epoch."
-    return Task("event", "on_epoch_end"), Task("flow"), Task("next_epoch")
+    return Task("event", "on_epoch_end"), Task("check_requests"), Task("next_epoch")
 
 def do_end_epoch(learner: TrainerBase, task: Task) -> None:
     "End the epoch if its data is exhausted, or if the epoch or the run has to stop."
@@ -340,17 +340,17 @@ def train_metrics(run: RunState) -> dict[str, float]:
 TASK_HANDLERS: dict[str, Callable[[TrainerBase, Task], None]] = {
     "event": do_event,
     "step_end": do_step_end,
-    "note": do_add_events,
-    "say": do_log_values,
-    "flow": do_check_requests,
-    "wish": do_request,
+    "add_events": do_add_events,
+    "log_values": do_log_values,
+    "check_requests": do_check_requests,
+    "request": do_request,
     "clear": do_clear,
     "log": do_log,
     "evaluate": do_evaluate,
-    "best": do_update_best,
+    "update_best": do_update_best,
     "save": do_save,
     "load_best": do_load_best,
-    "close": do_end_epoch,
+    "end_epoch": do_end_epoch,
     "next_epoch": do_next_epoch,
     "finish": do_finish,
 }

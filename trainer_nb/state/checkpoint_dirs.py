@@ -348,7 +348,11 @@ def read_adjacent_log(found: CheckpointInfo) -> History | None:
 def is_in_history(found: CheckpointInfo, history: History | None) -> bool:
     "Check whether a checkpoint lies in the past of its run; without a history of that run, return True."
     if history is None or history.run_id != found.manifest.get("run"): return True
-    return is_ancestor(history, Place(*found.manifest["place"]))
+    place = Place(*found.manifest["place"])
+    # a snapshot of the same state may have been taken before the checkpoint was recorded
+    while 0 < place.events <= len(history.events) and history.events[place.events - 1]["kind"] == "checkpoint":
+        place = place._replace(events=place.events - 1)
+    return is_ancestor(history, place)
 
 def find_latest_checkpoint(folder: str | Path) -> CheckpointInfo | None:
     "Return the checkpoint from which to resume, or None; warn about each incomplete one that is skipped."
