@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFont  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
 from take_pictures import code  # noqa: E402
 
-PAGE, WIDTH, HEIGHT = 1300, 900, 640   # pixels: of the page, and of a picture
+PAGE, WIDTH, HEIGHT = 1300, 900, 606   # pixels: of the page, and of a picture
 CAPTION, COLORS = 40, 64     # height of the line above it; colours of the palette, which makes the file small
 EVERY = 20                   # steps between two pictures
 SETUP = 3                    # cells of the tutorial before the dashboard: imports, data and network, learner
