@@ -350,7 +350,9 @@ def is_in_history(found: CheckpointInfo, history: History | None) -> bool:
     if history is None or history.run_id != found.manifest.get("run"): return True
     place = Place(*found.manifest["place"])
     # a snapshot of the same state may have been taken before the checkpoint was recorded
-    while 0 < place.events <= len(history.events) and history.events[place.events - 1]["kind"] == "checkpoint":
+    went_back = history.abandons[:place.abandons]
+    first = went_back[-1]["events"] if went_back else 0
+    while first < place.events <= len(history.events) and history.events[place.events - 1]["kind"] == "checkpoint":
         place = place._replace(events=place.events - 1)
     return is_ancestor(history, place)
 
