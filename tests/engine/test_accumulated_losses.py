@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from trainer_nb import Learner
+from trainer_nb.engine import step
 
 X = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > X[:, 1]).long()
@@ -128,11 +129,72 @@ def test_it_is_told_when_accumulation_begins():
     assert len(texts) == 1
 
 
-def test_the_number_that_is_watched_computes_the_same():
+def test_the_number_that_is_watched_computes_the_same(monkeypatch):
     "In the first step it records its use; without it the same bits come out."
-    def unwatched(learn): learn.run_state.items_checked = True
-    for how in ("the model", "with an int", "after a conversion", "a function"):
-        assert losses(**WELL[how])[0] == losses(**WELL[how], before=unwatched)[0]
+    watched = {how: losses(**WELL[how])[0] for how in ("the model", "with an int", "after a conversion", "a function")}
+    monkeypatch.setattr(step, "watch_items", lambda learner, items: items)
+    for how, found in watched.items():
+        assert losses(**WELL[how])[0] == found
+
+
+class Passing(Learner):
+    "An override that calls the method of the base class."
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+class Counting(Learner):
+    "An override that divides by the number of labels of the step."
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        labels = inputs.pop("labels")
+        outputs = model(**inputs)
+        loss = cross_entropy(outputs["logits"], labels, reduction="sum") / (num_items_in_batch or len(labels))
+        return (loss, outputs) if return_outputs else loss
+
+
+# of two processes: how many times the loss of one process, and the beginning of the warning
+LAUNCHED = {
+    "the model divides": (dict(model=Divides), 1, None), "an int": (dict(model=DividesByInt), 1, None),
+    "a function divides": (dict(compute_loss_func=divided), 1, None), "an override divides": (dict(model=Passes, cls=Counting), 1, None),
+    "an override does not": (dict(model=Passes, cls=Weighted), 1, None), "loss_func": (dict(model=lambda: Logits(), loss_func=cross_entropy), 1, None),
+    "the model does not": (dict(model=Passes), 2, "Passes.forward takes **kwargs, and does not use"),
+    "an override calls it": (dict(model=Passes, cls=Passing), 2, "compute_loss does not use"),
+    "a function does not": (dict(compute_loss_func=mean), 2, "compute_loss_func does not use"),
+    "without the average": (dict(model=Passes, average_tokens_across_devices=False), 1, None),
+}
+
+
+@pytest.mark.parametrize("fsdp", [False, True])
+@pytest.mark.xdist_group("launch")
+def test_the_loss_of_two_processes(fsdp, capfd):
+    "The numbers are those of one process with the same batch, or the Trainer's with a warning, in what a process prints, that has the way to the mean."
+    for how, (given, times, text) in LAUNCHED.items():
+        given = dict(given)
+        def run(size=2, **more):
+            torch.manual_seed(0)
+            settings = dict(per_device_train_batch_size=size, learning_rate=0.1, use_cpu=True, disable_tqdm=True, max_grad_norm=0) | more
+            return given["cls"](given["model"](), train_dataset=Rows(), **settings, **{k: v for k, v in given.items() if k not in ("cls", "model")})
+        given = {"cls": Learner, "model": Net} | given
+        one = run(4)
+        one.step(2)
+        for repaired in (False, True)[:1 + (times > 1)]:
+            two = run(**({"fsdp": True} if fsdp else {}))
+            if repaired: two.loss_is_scaled_for_ga = False
+            capfd.readouterr()
+            with warnings.catch_warnings():
+                # pytest would record them in the forks
+                warnings.simplefilter("always")
+                warnings.showwarning = lambda message, *rest: print("UserWarning:", message)
+                with two.launch(2): two.step(1); two.step(1)
+            printed = "".join(capfd.readouterr())
+            texts = [line.split("UserWarning: ")[1] for line in printed.splitlines() if "UserWarning: " in line and "num_items_in_batch" in line]
+            expected = 1 if repaired else times
+            assert two.history[0].loss == pytest.approx(expected * one.history[0].loss, rel=1e-5), how
+            assert two.history[0].grad_norm == pytest.approx(expected * one.history[0].grad_norm, rel=1e-4), how
+            if expected == 1: assert texts == [] and two.history[1].loss == pytest.approx(one.history[1].loss, rel=1e-4), how
+            else:
+                assert len(texts) == 1 and texts[0].startswith(text), (how, texts)
+                assert "multiplied by the number of processes, 2" in texts[0] and "loss_is_scaled_for_ga = False" in texts[0]
 
 
 @pytest.mark.trainer

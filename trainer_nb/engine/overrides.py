@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from ..args.deepspeed_args import activate_deepspeed
@@ -56,14 +57,15 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'require_optimizer', 'find_param_group', 'make_optimizer', 'call_create_optimizer',
-           'call_create_scheduler', 'prepared_device', 'count_items_in_processes', 'scale_loss', 'is_loss_scaled',
-           'loss_weight', 'check_is_model', 'check_constructor_args', 'check_given_optimizers', 'check_cls_and_kwargs',
-           'check_label_smoothing', 'check_arg_types', 'check_training_step', 'check_batch_eval_metrics', 'apply_args',
-           'check_not_remote', 'UserPart', 'check_part', 'resolve_processing_class', 'check_run_not_begun',
-           'check_replaceable', 'replace_part', 'replace_train_dataset', 'replace_optimizer', 'replace_scheduler',
-           'replace_model', 'renew_model', 'discard_model_parts', 'drop_loader', 'forget_columns', 'own_forward',
-           'renew_facts', 'ModelFact', 'replace_args', 'replace_state', 'replace_callbacks', 'trial_parameter',
-           'build_model', 'local_model', 'TrainerBase']
+           'call_create_scheduler', 'prepared_device', 'count_items_in_processes', 'ItemsUse', 'WatchedItems',
+           'watched', 'is_count_ignored', 'scale_loss', 'is_loss_scaled', 'loss_weight', 'check_is_model',
+           'check_constructor_args', 'check_given_optimizers', 'check_cls_and_kwargs', 'check_label_smoothing',
+           'check_arg_types', 'check_training_step', 'check_batch_eval_metrics', 'apply_args', 'check_not_remote',
+           'UserPart', 'check_part', 'resolve_processing_class', 'check_run_not_begun', 'check_replaceable',
+           'replace_part', 'replace_train_dataset', 'replace_optimizer', 'replace_scheduler', 'replace_model',
+           'renew_model', 'discard_model_parts', 'drop_loader', 'forget_columns', 'own_forward', 'renew_facts',
+           'ModelFact', 'replace_args', 'replace_state', 'replace_callbacks', 'trial_parameter', 'build_model',
+           'local_model', 'TrainerBase']
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -134,6 +136,54 @@ def count_items_in_processes(learner: TrainerBase, batches: Sequence[Any]) -> to
     return run.device.world.all_reduce_sum(items if own else torch.zeros_like(items))
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #4c338605
+# conversions, after which it is still the number of labels
+_CONVERSIONS = frozenset((
+    torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.cuda, torch.Tensor.detach, torch.Tensor.clone, torch.Tensor.float,
+    torch.Tensor.double, torch.Tensor.long, torch.Tensor.int,
+))
+# what wrappers of a model ask of each tensor
+_QUERIES = frozenset((
+    torch.is_floating_point, torch.is_complex, torch.Tensor.is_floating_point, torch.Tensor.is_complex, torch.Tensor.dim,
+    torch.Tensor.size, torch.Tensor.numel, torch.Tensor.record_stream, torch.Tensor.is_pinned,
+))
+
+class ItemsUse:
+    "Record what the code of a loss has done with the number of labels."
+    is_used = False     # something was computed with it
+    is_passed = False   # it has reached the compute_loss of this class
+
+class WatchedItems(torch.Tensor):
+    "A number of labels that records its use, also after conversions."
+    use: ItemsUse
+
+    @classmethod
+    def __torch_function__(cls, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        uses: list[ItemsUse] = []
+        def plain(value: Any) -> Any:
+            if not isinstance(value, WatchedItems): return value
+            uses.append(value.use)
+            return value.as_subclass(torch.Tensor)
+        with torch._C.DisableTorchFunctionSubclass():
+            args, kwargs = tree_map(plain, (args, kwargs or {}))
+        out = function(*args, **kwargs)
+        is_attribute = getattr(function, "__name__", "") == "__get__"
+        if isinstance(out, torch.Tensor) and (is_attribute or function in _CONVERSIONS): return watched(out, uses[0])
+        if not is_attribute and function not in _QUERIES:
+            for use in uses:
+                use.is_used = True
+        return out
+
+def watched(items: torch.Tensor, use: ItemsUse) -> WatchedItems:
+    "Return a number of labels as one that records its use."
+    found = items.as_subclass(WatchedItems)
+    found.use = use
+    return found
+
+def is_count_ignored(learner: TrainerBase, num_items: torch.Tensor | None) -> bool:
+    "Return whether an override of compute_loss has neither used the number of labels nor passed it on: its loss is a mean."
+    if isinstance(num_items, WatchedItems): return not (num_items.use.is_used or num_items.use.is_passed)
+    return learner.run_state.count_is_ignored
+
 def scale_loss(
     learner: TrainerBase,
     loss: torch.Tensor,  # a scalar, as compute_loss returned it
@@ -141,7 +191,8 @@ def scale_loss(
 ) -> torch.Tensor:
     "Return a micro-batch's part of the step's loss."
     scaled = is_loss_scaled(learner, num_items)
-    weight = loss_weight(learner, num_items if scaled else None)
+    is_mean = not scaled or is_count_ignored(learner, num_items)
+    weight = loss_weight(learner, None if is_mean else num_items)
     if weight != 1: loss = loss * weight
     window = 1 if scaled else learner.current_gradient_accumulation_steps
     # dividing by 1 would add a node to the graph
@@ -774,6 +825,8 @@ class TrainerBase:
         num_items_in_batch: torch.Tensor | None = None,
     ) -> Any:
         "Return the loss of a micro-batch, and the model's output if requested."
+        if isinstance(num_items_in_batch, WatchedItems):
+            num_items_in_batch.use.is_passed = True
         loss, outputs = compute_batch_loss(self, model, inputs, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 

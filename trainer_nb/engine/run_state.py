@@ -238,7 +238,8 @@ class RunState(TransientState):
     lr_scheduler: torch.optim.lr_scheduler.LRScheduler = kept_field()
     # settings of the groups of the user's optimizer, from before a schedule was made for it
     given_groups: list[dict[str, Any]] | None = rebuilt_field()
-    items_checked: bool = rebuilt_field(False)                     # whether the loss of several micro-batches was checked
+    items_checked: bool = rebuilt_field(False)                     # whether a step has shown if the loss uses the number of labels
+    count_is_ignored: bool = rebuilt_field(False)                  # an override of compute_loss does not: its loss is a mean
     own_optimizer: bool = rebuilt_field(False)                     # create_optimizer() made it, so it can be made anew
     own_scheduler: bool = rebuilt_field(False)                     # create_scheduler() made it, so it can be stretched
     parameter_watch: ParameterWatch = rebuilt_field(ParameterWatch)   # notices that user code has changed the parameters

@@ -185,6 +185,8 @@ def claim_run(run: RunState, verb: str) -> Iterator[None]:
 # %% ../../nbs/06_engine/22_session.ipynb #9301d096
 def start_running(run: RunState) -> None:
     "Resume the run: end a pause, open the log if one is configured, start the clock."
+    # a cell may have defined another compute_loss
+    run.items_checked = False
     if run.paused:
         run.paused = False
         run.due.appendleft(Task("event", "on_resume"))

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch.utils._pytree import tree_map
 
 from ..args.parallel import syncs_each_batch
 from ..core.callbacks import TrainerControl, fire_event, fire_event_safely
@@ -27,7 +26,7 @@ from ..device.unused_parameters import sparse_zeros
 from .counters import add_tokens, count_step_tokens
 from .dataloaders import is_overridden
 from .loss import describe_output
-from .overrides import TrainerBase, is_loss_scaled
+from .overrides import ItemsUse, TrainerBase, WatchedItems, is_loss_scaled, watched
 from .rollback import AdaptiveBackup, Backups, FetchBackup, FullBackup, UserBackup
 from .rollback import copy_optimizer_attributes, copy_param_groups, copy_scheduler_state
 from .rollback import restore_optimizer_attributes, restore_param_groups, restore_scheduler_state
@@ -42,12 +41,11 @@ from ..optim.schedules import is_metric_driven
 
 # %% auto #0
 __all__ = ['take_step', 'StepResult', 'Step', 'check_step_loss', 'sync_processes', 'seed_update', 'average_gradients',
-           'should_sync_gradients', 'with_accepted_arguments', 'count_step_items', 'get_offered_batches',
-           'WatchedItems', 'watch_items', 'check_items_used', 'finalize_gradients', 'clip_sharded_gradients',
-           'clip_gradients', 'is_below', 'clip_dense_gradients', 'sparse_rows_param', 'commit_step', 'optimizer_step',
-           'await_copies', 'current_rate', 'complete_step', 'rollback_step', 'corrupted_on_failure',
-           'restore_before_step', 'warn_weights_changed', 'FirstStepBackup', 'back_up_before_first_step',
-           'handle_failed_update', 'restore_before_first_step']
+           'should_sync_gradients', 'with_accepted_arguments', 'count_step_items', 'get_offered_batches', 'watch_items',
+           'check_items_used', 'finalize_gradients', 'clip_sharded_gradients', 'clip_gradients', 'is_below',
+           'clip_dense_gradients', 'sparse_rows_param', 'commit_step', 'optimizer_step', 'await_copies', 'current_rate',
+           'complete_step', 'rollback_step', 'corrupted_on_failure', 'restore_before_step', 'warn_weights_changed',
+           'FirstStepBackup', 'back_up_before_first_step', 'handle_failed_update', 'restore_before_first_step']
 
 # %% ../../nbs/06_engine/20_step.ipynb #10278fa3
 def take_step(
@@ -131,7 +129,7 @@ class Step:
         # in the dictionary, which is faster than an assignment
         vars(self.learner)["current_gradient_accumulation_steps"] = len(run.window)
         self.batches, self.items = get_offered_batches(self.learner, run.window)
-        if not run.items_checked and len(run.window) > 1:
+        if self.must_check_items():
             self.items = watch_items(self.learner, self.items)
         message = run.device.message
         self.tokens = count_step_tokens(self.learner, run.window, only_own=message is not None)
@@ -140,6 +138,11 @@ class Step:
         run.control.new_step()
         fire_event(self.learner, "on_step_begin")
         return True
+
+    def must_check_items(self) -> bool:
+        "Return whether it is unknown if the losses use the number of labels, and matters."
+        run = self.run
+        return not run.items_checked and (len(run.window or ()) > 1 or not run.device.world.is_single_process)
 
     def fetch(self) -> None:
         "Fetch the micro-batches; they stay with the run until a step with them is committed."
@@ -211,7 +214,7 @@ class Step:
 
     def complete_gradients(self) -> None:
         "Average loss and gradients over the processes, and clip the gradients."
-        if not self.run.items_checked and self.num_done > 1:
+        if self.must_check_items():
             check_items_used(self)
         if not self.run.device.world.is_single_process:
             self.loss = sync_processes(self.run, self.loss)
@@ -348,41 +351,38 @@ def get_offered_batches(
     return batches, items
 
 # %% ../../nbs/06_engine/20_step.ipynb #17e5c0df
-class WatchedItems(torch.Tensor):
-    "A number of labels that records whether anything has been computed with it."
-    is_used = False
-    @classmethod
-    def __torch_function__(cls, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        def plain(value: Any) -> Any:
-            if not isinstance(value, WatchedItems): return value
-            value.is_used = True
-            return value.as_subclass(torch.Tensor)
-        with torch._C.DisableTorchFunctionSubclass():
-            args, kwargs = tree_map(plain, (args, kwargs or {}))
-        return function(*args, **kwargs)
-
 def watch_items(learner: TrainerBase, items: Any) -> Any:
     "Return the number of labels as one that records its use, if the loss is trusted to use it."
-    run = learner.run_state
     is_trusted = learner.loss_is_scaled_for_ga is None and is_loss_scaled(learner, items)
-    # a compiler would specialize on the subclass, and DDP copies what it passes on
-    is_watched = is_trusted and type(items) is torch.Tensor and run.device.world.is_single_process
-    return items.as_subclass(WatchedItems) if is_watched and not should_compile(run.args) else items
+    # a compiler would specialize on the subclass
+    if not is_trusted or type(items) is not torch.Tensor or should_compile(learner.args): return items
+    return watched(items, ItemsUse())
 
 def check_items_used(step: Step) -> None:
     "Warn, once per run, if the losses of a step were trusted to use the number of labels, and have not."
-    step.run.items_checked = True
-    if not isinstance(step.items, WatchedItems) or step.items.is_used: return
+    run = step.run
+    run.items_checked = True
+    use = step.items.use if isinstance(step.items, WatchedItems) else None
+    run.count_is_ignored = use is not None and not use.is_used and not use.is_passed
+    if use is None or use.is_used: return
     learner = step.learner
     where = f"{learner.model_facts.name}.forward takes **kwargs, and"
     if is_overridden(learner, "compute_loss"): where = "compute_loss"
     elif learner.compute_loss_func is not None: where = "compute_loss_func"
     n = step.num_done
-    warn(
-        f"{where} does not use num_items_in_batch, so the losses of the {n} micro-batches of a step are added up, as in the"
-        f" Trainer, and the gradients are {n} times those of their mean; learn.loss_is_scaled_for_ga = False makes it the"
-        " mean."
+    size = run.device.world.size if run.args.average_tokens_across_devices and not run.count_is_ignored else 1
+    what = []
+    if n > 1: what.append(f"the losses of the {n} micro-batches of a step are added up")
+    if size > 1: what.append(f"the loss is multiplied by the number of processes, {size}")
+    text = (
+        f"{where} does not use num_items_in_batch, so {', and '.join(what)}, as in the Trainer, and the gradients are"
+        f" {n * size} times those of the mean; learn.loss_is_scaled_for_ga = False makes it the mean"
+        f"{' (set it before launch)' if size > 1 else ''}."
     )
+    if not what or text in run.reported or not run.state.is_world_process_zero: return
+    run.reported.add(text)
+    warn(text)
+
 
 # %% ../../nbs/06_engine/20_step.ipynb #27367bdd
 def finalize_gradients(
