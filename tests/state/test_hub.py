@@ -750,15 +750,17 @@ import sys
 sys.path[:0] = sys.argv[2:]
 from test_hub import *
 import torch.distributed as dist
+# in one piece: the processes write to one pipe
+def say(text): os.write(1, f"RANK {dist.get_rank()} {text}\\n".encode())
 if __name__ == "__main__":
     learn = make(sys.argv[1], push_to_hub=False, save_strategy="no")
     learn.step()
     for act in (learn.push_to_hub, lambda: setattr(learn.args, "push_to_hub", True), learn.train, learn.save_model):
-        try: print("RANK", dist.get_rank(), "made", act(), flush=True)
-        except Exception as error: print("RANK", dist.get_rank(), "raised", type(error).__name__, str(error)[:60], flush=True)
+        try: say(f"made {act()}")
+        except Exception as error: say(f"raised {type(error).__name__} {str(error)[:60]}")
     learn.args.push_to_hub = False
     learn.train()
-    print("RANK", dist.get_rank(), "is at", learn.state.global_step, flush=True)
+    say(f"is at {learn.state.global_step}")
     dist.destroy_process_group()
 """
 
