@@ -268,6 +268,8 @@ class RunState(TransientState):
     memory_meter: MemoryMeter | None = rebuilt_field()             # memory use of the verbs, if requested
     identity: str = rebuilt_field(lambda: uuid.uuid4().hex)        # of the learner: its own snapshots contain all attributes
     lost: dict[str, str] = rebuilt_field(dict)                     # attributes that could not be restored, with the reason
+    # attributes that the user has edited since the snapshot that was restored: whether they were kept, and a text
+    edited: dict[str, tuple[bool, str]] = rebuilt_field(dict)
     reported: set[str] = rebuilt_field(set)                        # names that a warning has reported
     pending_messages: list[Callable[[], object]] = rebuilt_field(list)   # called at the user's next verb, to show a message
 

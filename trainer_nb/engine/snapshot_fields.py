@@ -672,7 +672,7 @@ def _restore_user_state(run: RunState, snapshot: Snapshot):
         run,
         UserState(saved["holders"], {}, snapshot.tensors),
         find=code_holders,
-        delete=saved.get("of") == run.identity,
+        same_learner=saved.get("of") == run.identity,
     )
     run.lost = run.lost | saved["left_out"] | problems
 

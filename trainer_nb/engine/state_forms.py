@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import collections
+import hashlib
 import pathlib
 import random
 import types
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from enum import Enum
 from typing import Any
@@ -26,7 +28,7 @@ from ..optim.optimizers import PLAIN_TENSORS
 # %% auto #0
 __all__ = ['MAPPING_TYPES', 'FACTORY_TYPES', 'STATE_KINDS', 'copy_plain', 'identity_of', 'run_tensors', 'run_objects', 'Capture',
            'describe_container', 'describe_generator', 'describe_module', 'describe_optimizer', 'describe_other',
-           'capture_attributes', 'tensors_in']
+           'capture_attributes', 'tensors_in', 'describe_content', 'form_digest']
 
 # %% ../../nbs/06_engine/11_state_forms.ipynb #4898d0d6
 def copy_plain(value, depth: int = 0):
@@ -331,3 +333,35 @@ def tensors_in(form) -> list[str]:
         own = [form["name"]] if form.get("kind") == "tensor" else []
         return own + [n for v in form.values() for n in tensors_in(v)]
     return [n for v in form for n in tensors_in(v)] if isinstance(form, list) else []
+
+# %% ../../nbs/06_engine/11_state_forms.ipynb #03ea8cf0
+# characters of a plain value that is its own digest
+_SHORT_VALUE = 24
+
+def _bytes_of(t: torch.Tensor) -> np.ndarray:
+    "Return the bytes of a tensor as an array."
+    return t.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+def describe_content(form, tensors: Mapping[str, torch.Tensor]) -> str:
+    "Return a text that is the same in each process for forms of equal values."
+    if isinstance(form, dict):
+        rest = {k: v for k, v in form.items() if k not in ("name", "device")} if form.get("kind") == "tensor" else form
+        items = [f"{describe_content(k, tensors)}:{describe_content(v, tensors)}" for k, v in rest.items()]
+        if rest is not form:
+            t = tensors[form["name"]]
+            items.append(f"{t.dtype}{tuple(t.shape)}{hashlib.sha256(_bytes_of(t)).hexdigest()}")
+        return f"{{{','.join(items)}}}"
+    if isinstance(form, (list, tuple)):
+        return f"{type(form).__name__}({','.join(describe_content(v, tensors) for v in form)})"
+    # the order of a set differs between processes
+    if isinstance(form, (set, frozenset)): return f"{type(form).__name__}({','.join(sorted(map(repr, form)))})"
+    return repr(form)
+
+def form_digest(
+    form: dict,
+    tensors: Mapping[str, torch.Tensor],  # by name, those that forms refer to
+) -> str | None:
+    "Return the digest of a value, equal for equal values in all processes; None for a tensor in shards."
+    if any(is_dtensor(tensors[name]) for name in tensors_in(form)): return None
+    text = describe_content(form["value"] if form["kind"] == "plain" else form, tensors)
+    return text if len(text) <= _SHORT_VALUE else hashlib.sha256(text.encode()).hexdigest()[:_SHORT_VALUE]

@@ -33,7 +33,7 @@ from .run_state import RunState
 __all__ = ['PLAIN', 'NUMBER_KINDS', 'FUNCTION_TYPES', 'GENERATOR_TYPES', 'SCALAR_TYPES', 'LEARNER', 'ENGINE', 'MODULE',
            'OPTIMIZER', 'NotState', 'CannotCapture', 'is_resource', 'of_library', 'Holder', 'is_generator',
            'is_copied_kind', 'is_fetch_state', 'not_state', 'has_state_dict', 'optimizer_holders', 'fetch_holders',
-           'code_holders', 'user_state_holders']
+           'code_holders', 'replaceable_holders', 'user_state_holders']
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #59eba457
 # immutable values
@@ -203,6 +203,11 @@ def _of_data(name: str, data: object, depth: int = 0) -> Iterator[Holder]:
             for i, d in enumerate(v):
                 yield from _of_data(f"{name}.{key}.{i}", d, depth + 1)
 
+def _of_functions(learner: TrainerBase | None) -> Iterator[Holder]:
+    "Yield holders for the data and the functions that a learner was given."
+    for name in ("train_dataset", "data_collator", "loss_func", "compute_loss_func") if learner is not None else ():
+        yield from _of_data(name, getattr(learner, name))
+
 def optimizer_holders(run: RunState) -> list[Holder]:
     "Return the run's optimizer as a holder, unless its class is one of torch's."
     return [*_of_optimizer(run.optimizer)]
@@ -222,11 +227,12 @@ def code_holders(run: RunState) -> list[Holder]:
     """Return the learner, its callbacks, the modules and the data as holders,
     where their classes may keep state in attributes."""
     learner = run.learner() if run.learner is not None else None
-    found = [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_modules(run)]
-    if learner is None: return found
-    for name in ("train_dataset", "data_collator", "loss_func", "compute_loss_func"):
-        found += _of_data(name, getattr(learner, name))
-    return found
+    return [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_modules(run), *_of_functions(learner)]
+
+def replaceable_holders(run: RunState) -> list[Holder]:
+    "Return the holders besides the modules of the model: their objects are often replaced during a run."
+    learner = run.learner() if run.learner is not None else None
+    return [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_functions(learner)]
 
 def user_state_holders(run: RunState) -> list[Holder]:
     "Return all holders of a run; search again at each call, since an attribute may be added at any time."

@@ -8,86 +8,165 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ..core.errors import warn
+from ..core.errors import short_repr, warn
 from ..data.collate import is_identical
 from ..data.loader import OpaqueSource
 from ..device.sharding import local_nbytes
-from .restore_forms import Restore
+from .restore_forms import Restore, put_plain
 from .run_state import RunState, run_modules
-from .state_forms import Capture, capture_attributes, describe_container, tensors_in
+from .state_forms import Capture, capture_attributes, describe_container, form_digest, tensors_in
 from .state_holders import Holder, CannotCapture, NotState, has_state_dict, of_library
-from .state_holders import optimizer_holders, user_state_holders
+from .state_holders import optimizer_holders, replaceable_holders, user_state_holders
 
 # %% auto #0
-__all__ = ['LEAST_LIMIT', 'OwnerRecord', 'owner_record', 'describe_owner', 'is_other_owner', 'describe_kept_attribute',
-           'limit_of', 'UserState', 'capture_user_state', 'user_state_bytes', 'inexact_generators',
+__all__ = ['LEAST_LIMIT', 'MOST_NAMES', 'OwnerRecord', 'find_owner_record', 'owner_record', 'has_begun', 'describe_owner',
+           'record_owners', 'record_new_owners', 'is_other_owner', 'first_digests', 'merge_attributes', 'describe_edit',
+           'put_back_edit', 'limit_of', 'UserState', 'capture_user_state', 'user_state_bytes', 'inexact_generators',
            'restore_user_state', 'drop_new', 'changed_user_state', 'additional_entries', 'capture_optimizer',
-           'restore_optimizer', 'load_additional_entries', 'report_lost']
+           'restore_optimizer', 'load_additional_entries', 'report_edits', 'report_lost']
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #86cc40e1
 @dataclass
 class OwnerRecord:
-    "Hold the identity of an object in this process, and its plain attributes when it was first captured."
+    "Hold the identity of an object in this process, and its attributes when its run began."
     reference: weakref.ref
     identity: str
-    first: dict[str, Any]
+    # digests by name, None for one that cannot be computed; no dictionary: unknown
+    first: dict[str, str | None] | None = None
+    # the plain values among them
+    plain: dict[str, Any] = field(default_factory=dict)
+
+    def begin(self, forms: dict[str, dict], tensors: Mapping[str, torch.Tensor]) -> None:
+        "Record attributes as those with which the run begins."
+        self.first = {key: form_digest(form, tensors) for key, form in forms.items()}
+        self.plain = {key: form["value"] for key, form in forms.items() if form["kind"] == "plain"}
 
 _PROCESS_TOKEN = os.urandom(8).hex()
 _OWNER_NUMBERS = itertools.count()
 # by the id of the object
 _OWNER_RECORDS: dict[int, OwnerRecord] = {}
 
-def owner_record(
-    owner: object,
-    attributes: dict[str, Any],  # the present values, recorded for an object without a record
-) -> OwnerRecord | None:
-    "Return the record of an object, a new one if necessary; None for an object that cannot be referenced weakly."
+def find_owner_record(owner: object) -> OwnerRecord | None:
+    "Return the record of an object; None if it has none."
     record = _OWNER_RECORDS.get(id(owner))
-    if record is not None and record.reference() is owner: return record
+    return record if record is not None and record.reference() is owner else None
+
+def owner_record(owner: object) -> OwnerRecord | None:
+    "Return the record of an object, a new one if necessary; None for an object that cannot be referenced weakly."
+    record = find_owner_record(owner)
+    if record is not None: return record
     key = id(owner)
     try:
         reference = weakref.ref(owner, lambda _: _OWNER_RECORDS.pop(key, None))
     except TypeError:
         return None
-    record = OwnerRecord(reference, f"{_PROCESS_TOKEN}-{next(_OWNER_NUMBERS)}", attributes)
-    _OWNER_RECORDS[id(owner)] = record
+    record = _OWNER_RECORDS[key] = OwnerRecord(reference, f"{_PROCESS_TOKEN}-{next(_OWNER_NUMBERS)}")
     return record
 
-def describe_owner(holder: Holder, forms: dict[str, dict]) -> dict[str, Any]:
-    """Return the identity of a holder whose attributes may be settings, and the
-    names of the attributes that have changed."""
-    if holder.kinds != "scalars": return {}
-    plain = {key: form["value"] for key, form in forms.items() if form["kind"] == "plain"}
-    record = owner_record(holder.owner, plain)
-    if record is None: return {}
-    unchanged = {key for key, value in plain.items() if key in record.first and is_identical(record.first[key], value)}
-    return {"owner": record.identity, "changed": sorted(forms.keys() - unchanged)}
+def has_begun(run: RunState) -> bool:
+    "Return whether callbacks have been called: from then on, the run may have changed any attribute."
+    return run.begun or run.callbacks_begun
 
+def describe_owner(
+    run: RunState, holder: Holder,
+    forms: dict[str, dict],  # of its attributes
+    tensors: Mapping[str, torch.Tensor],
+) -> dict[str, Any]:
+    "Return the identity of a holder's object, and the digests of its attributes when the run began."
+    record = owner_record(holder.owner)
+    if record is None: return {}
+    if not has_begun(run):
+        record.begin(forms, tensors)
+    return {"owner": record.identity, "first": record.first or {}}
+
+def record_owners(run: RunState, holders: list[Holder]) -> None:
+    "Record the present attributes of these objects as those with which the run begins."
+    capture = Capture(run) if holders else None
+    for holder in holders:
+        record = owner_record(holder.owner)
+        if record is not None and capture is not None:
+            record.begin(capture_attributes(capture, holder)[0], capture.tensors)
+
+def record_new_owners(run: RunState) -> None:
+    "Record the attributes of callbacks and data that were added or replaced since the run began."
+    if has_begun(run):
+        record_owners(run, [h for h in replaceable_holders(run) if find_owner_record(h.owner) is None])
+
+# %% ../../nbs/06_engine/13_user_state.ipynb #b024dd3d
 def is_other_owner(
     holder: Holder,
     saved: dict,  # the holder's entry in UserState.holders; copies of older versions have no identity
+    same_learner: bool,  # whether the copy was made of this learner
 ) -> bool:
-    "Return whether a copy was made of another object."
+    "Return whether a copy was made of another object, or in the run of another learner."
     if "owner" not in saved: return False
-    record = _OWNER_RECORDS.get(id(holder.owner))
-    return record is None or record.reference() is not holder.owner or record.identity != saved["owner"]
+    record = find_owner_record(holder.owner)
+    return not same_learner or record is None or record.identity != saved["owner"]
 
-def describe_kept_attribute(
-    holder: Holder,
-    key: str,
-    then: Any,  # the value in the copy
-) -> dict[str, str]:
-    "Return why an attribute of another object was not restored, by name; empty if it has the same value."
+def first_digests(
+    saved: dict,  # as in is_other_owner
+    digests: dict[str, str | None],  # of the attributes in the copy
+) -> dict[str, str | None]:
+    "Return the digests of the attributes when the run of a copy began."
+    if "changed" not in saved: return saved["first"]
+    # a copy of an older version, which names those that changed
+    return {key: digest for key, digest in digests.items() if key not in saved["changed"]}
+
+def merge_attributes(
+    run: RunState, holder: Holder,
+    saved: dict,  # as in is_other_owner, of another object
+    tensors: Mapping[str, torch.Tensor],
+) -> set[str]:
+    "Return the names of the attributes that an object keeps; note in `run.edited` those that the user has edited."
+    record = owner_record(holder.owner)
+    if record is None: return set()
+    if not has_begun(run):
+        record_owners(run, [holder])
+    there = {key: form_digest(form, tensors) for key, form in saved["items"].items()}
+    began = first_digests(saved, there)
+    if record.first is None:
+        # a copy of the object in the snapshot, in a worker or a branch
+        record.first = began
+        return set()
+    kept = set()
+    for key, form in saved["items"].items():
+        here = record.first.get(key)
+        if there[key] is None or there[key] == here: continue
+        is_kept = there[key] == began.get(key)
+        is_edited = here not in (None, began.get(key)) and form["kind"] == "plain" and record.identity != saved["owner"]
+        if is_kept or is_edited:
+            run.edited[f"{holder.name}.{key}"] = is_kept, describe_edit(holder, key, form)
+        if is_kept:
+            kept.add(key)
+    # from here on, what the object keeps is what its run began with
+    record.first = {key: began.get(key, d) if d == there.get(key) else d for key, d in record.first.items()}
+    return kept
+
+def describe_edit(
+    holder: Holder, key: str,
+    form: dict,  # of the value in the copy
+) -> str:
+    "Return the name of an attribute that the user has edited, and both values if they are plain."
     attributes = vars(holder.owner)
-    if key in attributes and is_identical(attributes[key], then): return {}
-    now = f"is {attributes[key]!r}" if key in attributes else "does not exist"
-    return {f"{holder.name}.{key}": f"{now} in the present object, was {then!r} in the one of the snapshot, and was not "
-                                    "restored, because it had not changed during the run"}
+    name = f"{holder.name}.{key}"
+    if form["kind"] != "plain": return name
+    now = short_repr(attributes[key]) if key in attributes else "absent"
+    return f"{name} ({now} here, {short_repr(form['value'])} there)"
+
+def put_back_edit(
+    holder: Holder,
+    key: str,  # of an attribute that is kept
+) -> None:
+    "Give an attribute the value that the user has set; the run may have changed it later."
+    record = find_owner_record(holder.owner)
+    if record is not None and key in record.plain:
+        vars(holder.owner)[key] = put_plain(record.plain[key], vars(holder.owner).get(key))
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #0f249989
 LEAST_LIMIT = 256 << 20   # bytes
@@ -125,7 +204,8 @@ def capture_user_state(run: RunState,
         forms, problems = capture_attributes(capture, holder, limit, only)
         # Names of resources are kept as well: an attribute that was there is not deleted as a new one.
         names = sorted(vars(holder.owner).keys() - (holder.skip - holder.for_now))
-        state.holders[holder.name] = {"names": names, "items": forms} | (describe_owner(holder, forms) if only is None else {})
+        owner = describe_owner(run, holder, forms, capture.tensors) if only is None else {}
+        state.holders[holder.name] = {"names": names, "items": forms} | owner
         if holder.reports:
             state.left_out |= problems
             state.holders[holder.name]["reported"] = True
@@ -170,20 +250,22 @@ def restore_user_state(run: RunState,
                        state: UserState,
                        only=None,                 # as in capture_user_state
                        find=user_state_holders,   # as in capture_user_state
-                       delete: bool = True                # delete attributes that were added after the copy
+                       same_learner: bool = True  # whether the copy was made of this learner
                       ) -> dict:
     "Restore attributes; return the reasons why some could not be restored, by name."
     restore = Restore(run, state.tensors)
     problems: dict[str, str] = {}
     for holder in find(run):
         saved = state.holders.get(holder.name, {"names": None, "items": {}})
-        other = is_other_owner(holder, saved)
-        if only is None: problems |= drop_new(run, holder, saved, delete and not other)
+        other = only is None and is_other_owner(holder, saved, same_learner)
+        kept = merge_attributes(run, holder, saved, state.tensors) if other else set()
+        # attributes that were added after the copy
+        if only is None: problems |= drop_new(run, holder, saved, delete=same_learner and not other)
         for key, form in saved["items"].items():
             name = f"{holder.name}.{key}"
             if key in holder.skip or only is not None and name not in only: continue
-            if other and key not in saved["changed"]:
-                problems |= describe_kept_attribute(holder, key, form["value"])
+            if key in kept:
+                put_back_edit(holder, key)
                 continue
             try:
                 vars(holder.owner)[key] = restore.put(form, vars(holder.owner).get(key))
@@ -270,14 +352,32 @@ def load_additional_entries(optimizer: torch.optim.Optimizer, entries: dict):
     optimizer.state = state
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #6c4ac24e
+# names of attributes in a message
+MOST_NAMES = 10
+
+def report_edits(run: RunState, verb: str):
+    "Warn about the attributes in which the present objects differ from those of a restored run, each once."
+    edits = run.edited
+    run.edited = {}
+    for is_kept, what in (
+        (True, "keeps the present values of attributes that the restored run had not changed"),
+        (False, "restores attributes that the run had changed, although the present objects began with other values (set"
+                " them again if those are meant)"),
+    ):
+        names = [text for kept, text in edits.values() if kept == is_kept and text not in run.reported]
+        run.reported |= {*names}
+        more = f", and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        if names: warn(f"{verb} {what}: {', '.join(names[:MOST_NAMES])}{more}.")
+
 def report_lost(run: RunState, verb: str):
-    "Warn about the attributes that were not restored with the run, each once."
+    "Warn about the attributes that were not restored with the run or were edited by the user, each once."
+    report_edits(run, verb)
     lost = {n: why for n, why in run.lost.items() if n not in run.reported}
     run.lost = {}
     if not lost: return
     run.reported |= lost.keys()
-    each = "; ".join(f"{name} {why.rstrip('.')}" for name, why in [*lost.items()][:10])
-    if len(lost) > 10: each += f"; and {len(lost) - 10} more"
+    each = "; ".join(f"{name} {why.rstrip('.')}" for name, why in [*lost.items()][:MOST_NAMES])
+    if len(lost) > MOST_NAMES: each += f"; and {len(lost) - MOST_NAMES} more"
     attribute = next(iter(lost)).rpartition(".")[2]
     warn(f"{verb} has not restored all state of user code: {each}. Give such an object state_dict() and "
          "load_state_dict(), or, if it does not affect the run, list its name in the class: "
