@@ -368,13 +368,27 @@ class CallbackHandler(TrainerHandlerCompat):
     "Hold the callbacks of a run and call them by event."
     def __init__(self, callbacks: Iterable[TrainerCallback | type[TrainerCallback]] = ()):
         self.callbacks: list[TrainerCallback] = []
+        self._known: list[TrainerCallback] = []                  # those from which the following were made
         self._listening: dict[str, list[TrainerCallback]] = {}   # callbacks by event that they override
         self._seeds: dict[int, int] = {}                         # parts of seeds, by id of the callback
         for callback in callbacks:
-            self.add_callback(callback)
+            self._add(callback)
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]):
-        "Add a callback or an instance of a callback class; raise TypeError if it has no event."
+        """Add a callback or an instance of a callback class; raise TypeError if it has no event. Warn if there is one of
+        its class."""
+        self._add(callback)
+        self.warn_repeated(callback if isinstance(callback, type) else type(callback))
+
+    def warn_repeated(self, *kinds: type):
+        "Warn if there are several callbacks of one of these classes, as the Trainer does."
+        for kind in dict.fromkeys(kinds):
+            number = sum(type(c) is kind for c in self.callbacks)
+            if number < 2: continue
+            warn(f"There are {number} callbacks of the class {kind.__name__}, and each of them is called."
+                 f" learn.pop_callback({kind.__name__}) removes the first one.")
+
+    def _add(self, callback: TrainerCallback | type[TrainerCallback]):
         if isinstance(callback, type):
             callback = _instance(callback)
         if not any(callable(getattr(callback, event, None)) for event in EVENTS):
@@ -396,6 +410,7 @@ class CallbackHandler(TrainerHandlerCompat):
         self._changed()
 
     def _changed(self):
+        self._known = list(self.callbacks)
         self._listening.clear()
         self._seeds.clear()
 
@@ -412,7 +427,8 @@ class CallbackHandler(TrainerHandlerCompat):
         "Remove and return a callback, or return None; a class matches its first instance."
         removed = self.find(callback)
         if removed is not None:
-            self.callbacks = [c for c in self.callbacks if c is not removed]
+            # in place: other code may hold the list
+            self.callbacks[:] = [c for c in self.callbacks if c is not removed]
         elif isinstance(callback, type):
             removed = self._end_stand_in(callback)
         self._changed()
@@ -431,10 +447,17 @@ class CallbackHandler(TrainerHandlerCompat):
 
     def listeners(self, event: str) -> list[TrainerCallback]:
         "Return the callbacks that override `event`, in order."
+        # code for the Trainer changes the list itself
+        if self.callbacks != self._known:
+            self._changed()
         found = self._listening.get(event)
         if found is None:
             found = self._listening[event] = [c for c in self.callbacks if overrides_event(c, event)]
         return found
+
+    def forget_events(self):
+        "Look up again which events the callbacks override: a cell may have defined another method."
+        self._listening.clear()
 
     def _seed_of(self, callback: TrainerCallback) -> int:
         "Return the part of a seed that tells a callback from all others: its class, and its index among those of the class."

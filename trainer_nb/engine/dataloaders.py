@@ -21,6 +21,7 @@ from ..core.errors import of_package, short_repr, warn
 from ..data.collate import RemoveColumns, kept_columns, log_dropped_columns
 from ..data.loader import ResumableLoader
 from ..data.sampling import BalancedBatchSampler, EpochSampler, LengthGroupedSampler, sample_lengths
+from ..data.sources import MapSource
 from .signatures import positional_args
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ __all__ = ['LOADER_ARGS', 'is_iterable_only', 'IterableWrapper', 'to_iterable_da
            'is_overridden', 'check_train_dataset', 'check_given_data', 'check_eval_data', 'warn_ignored_loader_args',
            'signature_columns', 'drop_unused_columns', 'column_dropping_collator', 'make_train_sampler',
            'per_process_batch_size', 'check_sampling_strategy', 'make_train_loader', 'find_eval_dataset',
-           'make_test_loader', 'KeptLoader', 'own_eval_sets', 'make_eval_loader', 'count_samples',
-           'total_train_batch_size', 'initial_training_values']
+           'make_test_loader', 'attributes_of', 'have_changed', 'copied_attributes', 'KeptLoader', 'own_eval_sets',
+           'make_eval_loader', 'count_samples', 'total_train_batch_size', 'initial_training_values']
 
 # %% ../../nbs/06_engine/08_dataloaders.ipynb #40e62b11
 def is_iterable_only(dataset: Any) -> bool:
@@ -347,6 +348,42 @@ def make_test_loader(learner: TrainerBase, dataset: Any) -> DataLoader:
     if is_iterable_only(dataset): return DataLoader(to_iterable_dataset(dataset), **options)
     return DataLoader(dataset, sampler=learner._get_eval_sampler(dataset), **options)
 
+# %% ../../nbs/06_engine/08_dataloaders.ipynb #30bca202
+# data sets within data sets
+_MAX_DEPTH = 5
+
+def _data_within(value: object) -> list[object]:
+    "Return the data sets that an attribute holds."
+    def is_data(v: object) -> bool: return isinstance(v, torch.utils.data.Dataset) or hasattr(type(v), "set_format")
+    if is_data(value): return [value]
+    # of a ConcatDataset; a list of samples may be long
+    return value if isinstance(value, list) and value and is_data(value[0]) else []
+
+def attributes_of(*data: object, depth: int = 0) -> list[tuple[object, dict[str, object]]]:
+    "Return data sets and collators, and the data sets that they hold, each with its present attributes."
+    found = []
+    for one in data:
+        attributes = dict(getattr(one, "__dict__", {}))
+        found.append((one, attributes))
+        if depth == _MAX_DEPTH: continue
+        for value in attributes.values():
+            found += attributes_of(*_data_within(value), depth=depth + 1)
+    return found
+
+def have_changed(attributes: list[tuple[object, dict[str, object]]]) -> bool:
+    "Return whether an attribute was assigned since attributes_of() has returned them."
+    for one, before in attributes:
+        now = getattr(one, "__dict__", {})
+        if now.keys() != before.keys() or any(now[name] is not value for name, value in before.items()): return True
+    return False
+
+def copied_attributes(learner: TrainerBase) -> list[tuple[object, dict[str, object]]]:
+    "Return the attributes of the training data and its collator that the loader reads in copies, if it does."
+    loader = learner.run_state.loader
+    if loader is None or not isinstance(loader.source, MapSource): return []
+    if not loader.loader.num_workers and loader.loader.dataset is learner.train_dataset: return []
+    return attributes_of(learner.train_dataset, learner.data_collator)
+
 # %% ../../nbs/06_engine/08_dataloaders.ipynb #7bbf5bea
 @dataclass
 class KeptLoader:
@@ -356,6 +393,7 @@ class KeptLoader:
     settings: dict[str, Any]
     columns: tuple[str, ...]              # that the model uses
     loader: DataLoader
+    attributes: list[tuple[object, dict[str, object]]]   # of the data set and the collator, as attributes_of() returns them
     feed: ResumableLoader | None = None   # made by the first evaluation; has the workers
     key: tuple = ()                       # the seed and the share of the data with which it was made
 
@@ -386,7 +424,7 @@ def make_eval_loader(
     found = None
     for kept in list(learner.run_state.eval_loaders):
         current = kept.collate is learner.data_collator and (kept.settings, kept.columns) == (settings, columns)
-        if kept.dataset is dataset and current:
+        if kept.dataset is dataset and current and not have_changed(kept.attributes):
             found = kept
         elif kept.dataset is dataset or not any(kept.dataset is one for one in own):
             kept.close()
@@ -394,7 +432,9 @@ def make_eval_loader(
     if found is not None: return found.loader
     loader = learner.get_test_dataloader(dataset)
     if getattr(loader, "persistent_workers", False):
-        learner.run_state.eval_loaders.append(KeptLoader(dataset, learner.data_collator, settings, columns, loader))
+        attributes = attributes_of(dataset, learner.data_collator)
+        kept = KeptLoader(dataset, learner.data_collator, settings, columns, loader, attributes)
+        learner.run_state.eval_loaders.append(kept)
     return loader
 
 # %% ../../nbs/06_engine/08_dataloaders.ipynb #1126a512

@@ -773,6 +773,7 @@ class TrainerBase:
             callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]),
             learner=weakref.ref(self),
         )
+        self.run_state.callbacks.warn_repeated(*(c if isinstance(c, type) else type(c) for c in callbacks or ()))
         if model is not None:
             keep_training_layout(model)
             self.run_state.model = model

@@ -28,7 +28,7 @@ from ..device.collectives import world_size
 from ..device.sharding import is_dtensor, is_sharded, local_nbytes
 from ..device.weight_storage import check_placement, is_read_only, keep_training_layout, read_only_weights
 from ..device.weight_storage import weight_digest
-from .dataloaders import check_eval_data
+from .dataloaders import check_eval_data, copied_attributes, have_changed
 from .generate import align_special_tokens
 from .overrides import TrainerBase, call_create_optimizer, drop_loader, renew_facts
 from .rollback import weight_versions
@@ -225,6 +225,10 @@ def prepare_data(learner: TrainerBase):
         record_act(run, "data_collator")
     if run.loader is not None and run.loader.has_other_length():
         recount_samples(run)
+    if run.loader is not None and have_changed(run.data_attributes):
+        # a transform was set, for example: it applies to the batches that follow
+        drop_loader(run)
+        run.history.note("by hand", run.state.global_step, changed=["train_dataset"])
     if run.loader is not None: return
     # a method of the user may draw numbers, to split the data for example
     with seeded_generators(run.args.seed, SEED_PREPARE):
@@ -239,6 +243,7 @@ def prepare_data(learner: TrainerBase):
         loader, run.args.order_seed, world.rank_shard, world.scatter_object if dispatches else None
     )
     run.collator = vars(learner).get("data_collator")
+    run.data_attributes = copied_attributes(learner)
     if type(learner).set_initial_training_values is not TrainerBase.set_initial_training_values:
         run.length_override = learner.set_initial_training_values
     try:

@@ -245,6 +245,8 @@ class RunState(TransientState):
     parameter_watch: ParameterWatch = rebuilt_field(ParameterWatch)   # notices that user code has changed the parameters
     loader: ResumableLoader = rebuilt_field()
     collator: Callable[[list], Any] | None = rebuilt_field()       # the learner's data_collator when the loader was made
+    # of the training data, as the last verb has left them, where the loader reads copies of it
+    data_attributes: list[tuple[object, dict[str, object]]] = rebuilt_field(list)
     eval_dataloader: Any = rebuilt_field()                         # the prepared loader of the evaluation, any iterable
     eval_loaders: list[Any] = rebuilt_field(list)                  # dataloaders.KeptLoader, whose workers stay
     # an override of set_initial_training_values, which determines the length of the run

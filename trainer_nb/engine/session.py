@@ -23,6 +23,7 @@ from ..core.interrupts import BATCH_WAIT, RUN_LOCK, InterruptGuard
 from ..core.seeding import preserve_generators
 from ..device.sharding import require_several_processes, to_local
 from ..device.weight_storage import is_read_only
+from .dataloaders import copied_attributes
 from .overrides import TrainerBase
 from .prepare import prepare
 from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
@@ -154,6 +155,9 @@ def training_session(
             require_several_processes(run.args, run.device.world.size, verb)
             enter_training(run)
             record_new_owners(run)
+            run.callbacks.forget_events()
+            # the run itself may change them
+            run.data_attributes = []
             raise_if_interrupted(learner)
         except BaseException as error:
             raise_failure(learner, error)
@@ -169,6 +173,7 @@ def training_session(
                     copying.wait_before_update()
                 run.phase = "idle"
                 run.editable_state = capture_editable_state(run)
+                run.data_attributes = copied_attributes(learner)
                 run.modes.see(run.model)
                 if rows:
                     fetch_rows(run)

@@ -22,6 +22,7 @@ from ..core.log_file import log_path
 from ..core.records import Record
 from ..device.collectives import SINGLE_PROCESS
 from ..diagnostics.watch import unwatch, watch
+from ..engine.dataloaders import attributes_of, have_changed, own_eval_sets
 from ..engine.loop import StepLimit, StopCondition
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import own_run_name, record_act
@@ -114,7 +115,9 @@ def pop_remote_callback(
         if found is None: return None
         index = next(i for i, c in enumerate(handler.callbacks) if c is found)
         remote.execute(learner, pop_callback_at, index, type(found).__name__)
-        return handler.pop_callback(found)
+        handler.pop_callback(found)
+        remote.callbacks = list(handler.callbacks)
+        return found
 
 def is_divided(learner: TrainerBase) -> bool:
     "Return whether each process has a part of the run: it may not fit the kernel's device."
@@ -176,6 +179,10 @@ class RemoteRun:
         self.settings = SettingsMirror(
             plan.num_processes, {*plan.divided_settings(learner.run_state.args), "disable_tqdm"}
         )
+        # those of the processes
+        self.callbacks: list[TrainerCallback] = []
+        # of the data, as the processes have received them
+        self.data_attributes: list[tuple[object, dict[str, object]]] = []
         self.restarts = RestartPolicy(plan.max_restarts)
         # the state to start again from if no other is left
         self.base: BaseState | None = None
@@ -245,6 +252,8 @@ class RemoteRun:
         self.mirror = HistoryMirror(learner.history)
         run.num_processes = self.num_processes
         self.settings.remember(run.args)
+        self.callbacks = list(run.callbacks.callbacks)
+        self.remember_data(learner)
         self.base = BaseState(transfer, learner.history.place())
         payload = learner_parts(learner) | {
             "settings": self.plan.process_settings(run.args),
@@ -259,6 +268,28 @@ class RemoteRun:
         self.processes.reports.locations = locations
 
     # ---- commands
+
+    def remember_data(self, learner: TrainerBase):
+        "Take the present attributes of the data for those of the processes."
+        self.data_attributes = attributes_of(learner.train_dataset, learner.data_collator, *own_eval_sets(learner))
+
+    def check_changes(self, learner: TrainerBase):
+        """Raise InvalidOperation, and undo them, for changes of settings or callbacks that do not reach the processes;
+        warn about those of the data."""
+        self.settings.check(learner.args)
+        if have_changed(self.data_attributes):
+            self.remember_data(learner)
+            warn(
+                f"An attribute of the data was assigned here, which does not reach the {self.num_processes} processes that"
+                " have the run; call learn.close() first, and launch again after the change."
+            )
+        callbacks = learner.run_state.callbacks.callbacks
+        if callbacks == self.callbacks: return
+        callbacks[:] = self.callbacks
+        raise InvalidOperation(
+            f"The list of callbacks was changed by hand, which does not reach the {self.num_processes} processes that have"
+            " the run, so it is as before; learn.add_callback(...) and learn.pop_callback(...) change it there."
+        )
 
     def collect(
         self,
@@ -296,7 +327,7 @@ class RemoteRun:
 
     def run_on_all(self, learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> list:
         "Call a function of the learner on all processes, and return the results by rank."
-        self.settings.check(learner.args)
+        self.check_changes(learner)
         with learner.run_state.interrupts:
             results = self.collect(learner, run_function, function)
             # the function may have trained
@@ -348,7 +379,7 @@ class RemoteRun:
             self.refuse(f"{name}()")
         if not (run.corrupted and name in VERBS_WHEN_CORRUPTED):
             check_not_in_step(learner, f"{name.lstrip('_')}()")
-        self.settings.check(learner.args)
+        self.check_changes(learner)
         if name == "pop_callback": return pop_remote_callback(self, learner, *args, **kwargs)
         if name in ("_save_model", "save_checkpoint"):
             args = tuple(map(to_absolute_folder, args))
@@ -374,6 +405,7 @@ class RemoteRun:
             if name in MIRRORED_VERBS:
                 local_value = MIRRORED_VERBS[name](learner, value, *args, **kwargs)
                 if name == "watch": value = local_value
+                self.callbacks = list(run.callbacks.callbacks)
             raise_if_interrupted(learner)
             return value
 

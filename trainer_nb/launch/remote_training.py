@@ -70,7 +70,7 @@ def run_remote_slice(
     """Advance the run without yielding the run lock; return True if it stopped only because another thread waits for
     the lock, or to evaluate a condition."""
     run = learner.run_state
-    remote.settings.check(learner.args)
+    remote.check_changes(learner)
     with claim_run(run, verb):
         while True:
             limit = lookahead_limit(run, until)

@@ -186,6 +186,7 @@ _MANUAL_CHANGES = {
     "param_groups": "the optimizer's groups were changed",
     "gradients": "gradients were changed",
     "training modes": "modules were put into another mode",
+    "train_dataset": "an attribute of the training data or its collator was assigned",
 }
 
 def manual_change_comment(draft: ScriptDraft, event: dict) -> str:
