@@ -51,6 +51,7 @@ def open_epoch(learner: TrainerBase) -> None:
     if not run.begun:
         # the user may have edited them after the first snapshot
         record_owners(run, user_state_holders(run))
+        run.is_copy = False
         run.begun = True
         run.control.should_training_stop = False
         run.callbacks_begun = True

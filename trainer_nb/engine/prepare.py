@@ -37,6 +37,7 @@ from .snapshot import capture_snapshot, environment_info, num_train_samples
 from .restore_forms import has_own_memory
 from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space
 from .snapshot_tensors import Snapshot
+from .user_state import record_new_owners
 from ..optim.parameters import ParameterChanges, convert_state, describe_unheld, held_parameters, renew_state
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
 
@@ -563,6 +564,7 @@ def store_special_tokens(learner: TrainerBase):
 def prepare(learner: TrainerBase):
     "Create missing parts that a step needs; keep the initial weights."
     run = learner.run_state
+    record_new_owners(run)
     prepare_model(learner)
     store_special_tokens(learner)
     if run.initial_snapshot is None:
@@ -585,9 +587,10 @@ def redistribute_data(
     learner: TrainerBase,
     snapshot: Snapshot,  # the one that was restored
 ):
-    "Divide and count the remaining data again if the snapshot comes from another number of processes."
+    "Divide and count the remaining data again if the snapshot comes from another number of processes, or from other data."
     run = learner.run_state
-    if snapshot.values["made_with"].get("processes", 1) == environment_info(run)["processes"]: return
+    is_same_data = run.loader is None or snapshot.values.get("batches") in (None, run.loader.batches)
+    if is_same_data and snapshot.values["made_with"].get("processes", 1) == environment_info(run)["processes"]: return
     if run.loader is not None:
         run.loader.close()
     run.discard("loader")
@@ -613,7 +616,11 @@ def compute_run_length(run: RunState):
         )
     if args.max_steps > 0:
         state.max_steps = args.max_steps
-        state.num_train_epochs = math.ceil(args.max_steps / per_epoch) if per_epoch else sys.maxsize
+        state.num_train_epochs = sys.maxsize
+        if per_epoch and left is not None:
+            # of the epochs before this one, the steps may have been of another size
+            later = args.max_steps - state.global_step - math.ceil(left / window)
+            state.num_train_epochs = run.cursor.epoch + 1 + max(math.ceil(later / per_epoch), 0)
     elif per_epoch is None or left is None:
         raise ValueError("The train_dataset has no length, so epochs cannot be counted; pass max_steps=.")
     else:

@@ -218,6 +218,7 @@ class RunState(TransientState):
     epoch_open: bool = value_field(False)                          # on_epoch_begin has been dispatched
     finished: bool = value_field(False)                            # on_train_end has been dispatched
     callbacks_begun: bool = rebuilt_field(False)                   # the callbacks of this process received on_train_begin
+    is_copy: bool = rebuilt_field(False)                           # of a run, whose snapshot will be restored first
 
     # -- counters
     batches_in_epoch: int = value_field(0)                         # micro-batches since the epoch began

@@ -28,7 +28,6 @@ from .overrides import TrainerBase
 from .prepare import prepare
 from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
 from .tasks import preserve_control_flags, run_deferred_changes
-from .user_state import record_new_owners
 
 # %% auto #0
 __all__ = ['MAX_TRACEBACK_LINES', 'MAX_TRACEBACK_WIDTH', 'yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_step',
@@ -154,7 +153,6 @@ def training_session(
                 run.uploader.open(learner)
             require_several_processes(run.args, run.device.world.size, verb)
             enter_training(run)
-            record_new_owners(run)
             run.callbacks.forget_events()
             # the run itself may change them
             run.data_attributes = []
@@ -424,7 +422,6 @@ def apply_change(learner: TrainerBase, verb: str, change: Callable[[], Any]) -> 
         return None
     with guarded(learner, verb, check_can_change):
         record_manual_changes(run)
-        record_new_owners(run)
         try:
             return change()
         finally:

@@ -76,6 +76,7 @@ def capture_snapshot(
         "taken": time.time(),
         "place": run.history.place(),
         "length": num_train_samples(run),
+        "batches": None if run.loader is None else run.loader.batches,
     }
     for name in kept:
         FIELD_KEEPERS[name].keep(run, tensors, values)
@@ -220,6 +221,7 @@ def differences(a: Snapshot, b: Snapshot) -> list[str]:
         "taken",
         "place",
         "length",
+        "batches",
         "about",
         "seconds",
         "callbacks",

@@ -674,6 +674,7 @@ def _restore_user_state(run: RunState, snapshot: Snapshot):
         find=code_holders,
         same_learner=saved.get("of") == run.identity,
     )
+    run.is_copy = False
     run.lost = run.lost | saved["left_out"] | problems
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #b1c560b3

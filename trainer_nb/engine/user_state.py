@@ -95,7 +95,7 @@ def record_owners(run: RunState, holders: list[Holder]) -> None:
 
 def record_new_owners(run: RunState) -> None:
     "Record the attributes of callbacks and data that were added or replaced since the run began."
-    if has_begun(run):
+    if has_begun(run) and not run.is_copy:
         record_owners(run, [h for h in replaceable_holders(run) if find_owner_record(h.owner) is None])
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #b024dd3d
@@ -126,12 +126,11 @@ def merge_attributes(
     "Return the names of the attributes that an object keeps; note in `run.edited` those that the user has edited."
     record = owner_record(holder.owner)
     if record is None: return set()
-    if not has_begun(run):
+    if not run.is_copy and (record.first is None or not has_begun(run)):
         record_owners(run, [holder])
     there = {key: form_digest(form, tensors) for key, form in saved["items"].items()}
     began = first_digests(saved, there)
-    if record.first is None:
-        # a copy of the object in the snapshot, in a worker or a branch
+    if run.is_copy or record.first is None:
         record.first = began
         return set()
     kept = set()

@@ -122,6 +122,7 @@ def make_learner(
         saver=Saver(),
         uploader=Uploader.of(*parts["repository"]),
         callbacks_begun=parts["callbacks begun"],
+        is_copy=True,
     )
     learner.run_state.modes.held = parts["modes"]
     learner.run_state.learner = weakref.ref(learner)
