@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -21,13 +22,15 @@ from ..engine.snapshot_tensors import Snapshot, list_merged_adapters, tensor_dig
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.snapshot_fields import ModuleWalk, frozen_base_weights
+from ..optim.optimizers import PLAIN_TENSORS
 from .checkpoint_dirs import CorruptCheckpoint
 
 # %% auto #0
-__all__ = ['MAX_SHARD_SIZE', 'FSDP_WEIGHTS', 'FSDP_OPTIMIZER', 'PretrainedModel', 'write_weights', 'full_state_dict',
-           'get_processor', 'save_model', 'AdapterModel', 'adapter_names', 'adapter_state_keys', 'frozen_base_names',
-           'add_base_weights', 'adapter_folder', 'check_adapter', 'read_adapters', 'read_torch_file', 'check_unpickle',
-           'has_distributed_weights', 'read_distributed', 'read_weights', 'read_weights_for_model']
+__all__ = ['MAX_SHARD_SIZE', 'FSDP_WEIGHTS', 'FSDP_OPTIMIZER', 'PretrainedModel', 'with_own_memory', 'write_weights',
+           'full_state_dict', 'get_processor', 'save_model', 'AdapterModel', 'adapter_names', 'adapter_state_keys',
+           'frozen_base_names', 'add_base_weights', 'adapter_folder', 'check_adapter', 'read_adapters',
+           'read_torch_file', 'check_unpickle', 'has_distributed_weights', 'read_distributed', 'read_weights',
+           'read_weights_for_model']
 
 # %% ../../nbs/07_state/02_model_files.ipynb #7fcaf96c
 # maximum size of one weights file
@@ -42,11 +45,27 @@ class PretrainedModel(Protocol):
         "Return the model in a folder."
         raise NotImplementedError
 
+def with_own_memory(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state_dict with copies of the tensors whose memory is a part of another one's, as in a flattened LSTM, or has
+    other users; {} if there are none. Tied entries, which are one object, stay one."""
+    tensors = {
+        id(t): t for t in state.values()
+        if type(t) in PLAIN_TENSORS and t.layout is torch.strided and not t.is_meta and not t.is_quantized and t.numel()
+    }
+    users = Counter((t.device, t.untyped_storage().data_ptr()) for t in tensors.values())
+    copies = {
+        key: t.detach().to("cpu", copy=True).contiguous() for key, t in tensors.items()
+        if users[t.device, t.untyped_storage().data_ptr()] > 1 or t.untyped_storage().nbytes() != t.nbytes
+    }
+    return {k: copies.get(id(t), t) for k, t in state.items()} if copies else {}
+
 def write_weights(
     model: torch.nn.Module, folder: Path,
     weights: dict | None = None,  # by key of the state_dict; None: the current weights
 ):
     "Write a model's weights with its own `save_pretrained`, or as safetensors files."
+    if weights is None and not has_adapters(model):
+        weights = with_own_memory(model.state_dict(keep_vars=True)) or None
     if hasattr(model, "save_pretrained"):
         return cast(PretrainedModel, model).save_pretrained(folder, **({} if weights is None else {"state_dict": weights}))
     from huggingface_hub import save_torch_state_dict
