@@ -910,6 +910,11 @@ class RecordingMixin(TrainerBase):
         from trainer_nb.state.resume import load_best_weights
         load_best_weights(self)
 
+    def _describe_evaluation(self) -> dict[str, Any]:
+        "Return what identifies the sets and the functions of the loop's evaluations, which gave the best value."
+        from trainer_nb.state.data_fingerprint import describe_evaluation
+        return describe_evaluation(self)
+
     @exclusive
     def log(
         self, logs: dict,

@@ -1077,6 +1077,10 @@ class TrainerBase:
         "Load the model of the best evaluation."
         raise NotImplementedError
 
+    def _describe_evaluation(self) -> dict[str, Any]:
+        "Return what identifies the sets and the functions of the loop's evaluations."
+        raise NotImplementedError
+
     # -- evaluation
 
     def prediction_step(

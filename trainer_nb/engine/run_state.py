@@ -228,6 +228,9 @@ class RunState(TransientState):
     flops: float = value_field(0.0)                                # of this process, not yet in state.total_flos
     logged: int = value_field(0)                                   # the step up to which logs cover the history
 
+    # the set and the functions of the evaluation that has given state.best_metric; None: unknown
+    best_source: dict[str, Any] | None = value_field(None)
+
     # -- the schedule of plan() and fit(): its name, its options, and the step at which it begins; None: that of the settings
     schedule_plan: dict[str, Any] | None = value_field(None)
 
@@ -250,6 +253,8 @@ class RunState(TransientState):
     data_attributes: list[tuple[object, dict[str, object]]] = rebuilt_field(list)
     eval_dataloader: Any = rebuilt_field()                         # the prepared loader of the evaluation, any iterable
     eval_loaders: list[Any] = rebuilt_field(list)                  # dataloaders.KeptLoader, whose workers stay
+    # evaluation sets by id, with their descriptions
+    eval_info: dict[int, tuple[object, dict[str, Any]]] = rebuilt_field(dict)
     # an override of set_initial_training_values, which determines the length of the run
     length_override: Callable[..., tuple] | None = rebuilt_field()
     modes: TrainingModes = kept_field(TrainingModes)               # which modules steps use in evaluation mode

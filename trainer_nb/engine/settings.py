@@ -338,11 +338,13 @@ def check_metric_change(learner: TrainerBase, changes):
                 " Make a new Learner with it."
             )
 
-def best_metric_args(args: TrainingArguments) -> tuple: return args.metric_for_best_model, args.greater_is_better
+def best_metric_args(args: TrainingArguments) -> tuple[str, bool | None]:
+    "Return the name of the metric for the best model, which may begin with eval_, and its direction."
+    return (args.metric_for_best_model or "").removeprefix("eval_"), args.greater_is_better
 
 def clear_best(run: RunState):
     "Reset the best metric, which is of no use for another metric."
-    run.state.best_metric = run.state.best_global_step = run.state.best_model_checkpoint = None
+    run.state.best_metric = run.state.best_global_step = run.state.best_model_checkpoint = run.best_source = None
 
 # %% ../../nbs/06_engine/24_settings.ipynb #95cedd52
 def check_settable(learner: TrainerBase, changes):

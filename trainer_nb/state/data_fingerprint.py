@@ -5,17 +5,22 @@
 # %% ../../nbs/07_state/07_data_fingerprint.ipynb #9dbfbe9f
 from __future__ import annotations
 
+import functools
 import hashlib
+import sys
+import types
 from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
+from ..core.errors import short_repr
 from ..engine.overrides import TrainerBase
 
 # %% auto #0
-__all__ = ['data_fingerprint', 'sample_indices', 'update_hash', 'CachesDataInfo', 'describe_train_data']
+__all__ = ['data_fingerprint', 'sample_indices', 'update_hash', 'CachesDataInfo', 'data_of', 'length_of', 'describe_train_data',
+           'describe_data', 'update_code_hash', 'describe_function', 'describe_evaluation']
 
 # %% ../../nbs/07_state/07_data_fingerprint.ipynb #572d950d
 def data_fingerprint(dataset) -> str | None:
@@ -66,17 +71,74 @@ class CachesDataInfo(Protocol):
     "Describe a part of the run that holds the data set that was described last, with its description."
     data_info: tuple[object, dict[str, Any]] | None
 
+def data_of(given: Any) -> Any:
+    "Return the data set of a loader; any other data as they are."
+    return given.dataset if isinstance(given, DataLoader) else given
+
+def length_of(data: Any) -> int | None:
+    "Return the number of samples; None if it is unknown."
+    try:
+        return len(data)
+    except TypeError:
+        return None
+
 def describe_train_data(learner: TrainerBase) -> dict:
     "Return the length and the fingerprint of the training data, without reading it."
-    given = learner.train_dataset
-    data: Any = given.dataset if isinstance(given, DataLoader) else given   # its length is tried below
-    try:
-        length = len(data)
-    except TypeError:
-        length = None
+    data = data_of(learner.train_dataset)
+    length = length_of(data)
     saver = cast(CachesDataInfo | None, learner.run_state.saver)
     if saver is None: return {"length": length, "fingerprint": data_fingerprint(data)}
     # computed once, not at each save
     if saver.data_info is None or saver.data_info[0] is not data or saver.data_info[1]["length"] != length:
         saver.data_info = data, {"length": length, "fingerprint": data_fingerprint(data)}
     return dict(saver.data_info[1])
+
+# %% ../../nbs/07_state/07_data_fingerprint.ipynb #d460019d
+def describe_data(data: Any) -> dict[str, Any]:
+    "Return the class, the length and the fingerprint of a data set; without a fingerprint its attributes that are text."
+    found = {"class": type(data).__name__, "length": length_of(data), "fingerprint": data_fingerprint(data)}
+    if found["fingerprint"] is not None: return found
+    return found | {"text": {k: v for k, v in getattr(data, "__dict__", {}).items() if isinstance(v, str)}}
+
+def update_code_hash(seen, code: types.CodeType):
+    "Update a hash with the instructions of a function, without the places in its file."
+    seen.update(code.co_code)
+    seen.update(repr(code.co_names).encode())
+    for value in code.co_consts:
+        if isinstance(value, types.CodeType):
+            update_code_hash(seen, value)
+        else:
+            # the order of a set differs between processes
+            seen.update(repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value).encode())
+
+def describe_function(function: Any) -> str | None:
+    "Return the name of a function or of a callable object's class, with a hash of its instructions; None for None."
+    if function is None: return None
+    if isinstance(function, functools.partial):
+        given = [short_repr(v) for v in (*function.args, *function.keywords.items())]
+        return f"{describe_function(function.func)} {given}"
+    is_named = hasattr(function, "__qualname__")
+    called = function if is_named else type(function).__call__
+    name = function.__qualname__ if is_named else type(function).__qualname__
+    if not hasattr(called, "__code__"): return name
+    seen = hashlib.sha256()
+    update_code_hash(seen, called.__code__)
+    # the bytecode of another version of Python differs
+    return f"{name} {sys.version_info[0]}.{sys.version_info[1]} {seen.hexdigest()[:16]}"
+
+def describe_evaluation(learner: TrainerBase) -> dict[str, Any]:
+    "Return what identifies the values of the loop's evaluations: the evaluation sets, and the functions of the metrics."
+    given = learner.eval_dataset
+    sets = {key: data_of(data) for key, data in (given if isinstance(given, dict) else {"": given}).items()}
+    name = (learner.args.metric_for_best_model or "").removeprefix("eval_")
+    # only the one of which the metric is, if its name says so
+    used = [data for key, data in sets.items() if name.startswith(f"{key}_")] or [*sets.values()]
+    known = learner.run_state.eval_info
+    # computed once, not at each evaluation
+    learner.run_state.eval_info = info = {}
+    for data in used:
+        then, description = known.get(id(data), (None, {}))
+        is_known = then is data and description["length"] == length_of(data)
+        info[id(data)] = data, description if is_known else describe_data(data)
+    functions = (learner.compute_metrics, learner.preprocess_logits_for_metrics, *(learner.metrics or ()))
+    return {"data": [info[id(data)][1] for data in used], "functions": [describe_function(f) for f in functions]}
