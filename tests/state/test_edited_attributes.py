@@ -1,5 +1,6 @@
 """Attributes that the user has edited when a run is resumed: what the run had not changed keeps the present value, and what it had
 changed is restored."""
+import dataclasses
 import json
 import os
 import subprocess
@@ -157,8 +158,40 @@ def test_what_the_run_changed_and_the_user_edited(tmp_path):
     path = begin(tmp_path)
     learn = make(tmp_path, callback=Factor(wait=100))
     message, = said(lambda: learn.load_checkpoint(path))
-    assert callback_of(learn).wait == 5 and message.startswith("load_checkpoint() restores attributes that the run had changed")
+    assert callback_of(learn).wait == 5 and message.startswith("load_checkpoint() restores attributes from the run, although")
     assert "Factor.wait (100 here, 5 there)" in message
+
+
+@dataclasses.dataclass
+class Options:
+    every: int = 2
+    count: int = 0
+
+
+class Holds(TrainerCallback):
+    "A module that the run does not change, an object with a setting and a counter, and a tensor that begins with random numbers."
+    def __init__(self, seed, every=2):
+        torch.manual_seed(seed)
+        self.teacher, self.options, self.noise = nn.Linear(2, 2), Options(every), torch.randn(3)
+    def on_step_end(self, args, state, control, **kwargs):
+        self.options.count += 1
+        self.noise += 1
+
+
+@pytest.mark.parametrize("every", [2, 4])
+def test_objects_in_attributes_are_restored(every, tmp_path):
+    "A module as the weights of the model are, with a message; an object with a counter as a whole, with one if it was edited."
+    learn = make(tmp_path)
+    learn.add_callback(first := Holds(1))
+    learn.step(5)
+    path = learn.save_checkpoint()
+    learn.free()
+    new = make(tmp_path)
+    new.add_callback(second := Holds(2, every))
+    message, = said(lambda: new.load_checkpoint(path))
+    assert torch.equal(second.teacher.weight, first.teacher.weight) and torch.equal(second.noise, first.noise)
+    assert second.options == Options(2, 5) and "Holds.teacher" in message and ("Holds.options" in message) == (every == 4)
+    assert message.startswith("load_checkpoint() restores attributes from the run") and "noise" not in message
 
 
 def test_a_value_that_a_cell_has_set_during_the_run(tmp_path):

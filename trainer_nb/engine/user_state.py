@@ -25,11 +25,12 @@ from .state_holders import Holder, CannotCapture, NotState, has_state_dict, of_l
 from .state_holders import optimizer_holders, replaceable_holders, user_state_holders
 
 # %% auto #0
-__all__ = ['LEAST_LIMIT', 'MOST_NAMES', 'OwnerRecord', 'find_owner_record', 'owner_record', 'has_begun', 'describe_owner',
-           'record_owners', 'record_new_owners', 'is_other_owner', 'first_digests', 'merge_attributes', 'describe_edit',
-           'put_back_edit', 'limit_of', 'UserState', 'capture_user_state', 'user_state_bytes', 'inexact_generators',
-           'restore_user_state', 'drop_new', 'changed_user_state', 'additional_entries', 'capture_optimizer',
-           'restore_optimizer', 'load_additional_entries', 'report_edits', 'report_lost']
+__all__ = ['STATEFUL_KINDS', 'LEAST_LIMIT', 'MOST_NAMES', 'OwnerRecord', 'find_owner_record', 'owner_record', 'has_begun',
+           'describe_owner', 'record_owners', 'record_new_owners', 'is_other_owner', 'first_digests',
+           'merge_attributes', 'describe_edit', 'put_back_edit', 'limit_of', 'UserState', 'capture_user_state',
+           'user_state_bytes', 'inexact_generators', 'restore_user_state', 'drop_new', 'changed_user_state',
+           'additional_entries', 'capture_optimizer', 'restore_optimizer', 'load_additional_entries', 'report_edits',
+           'report_lost']
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #86cc40e1
 @dataclass
@@ -118,6 +119,9 @@ def first_digests(
     # a copy of an older version, which names those that changed
     return {key: digest for key, digest in digests.items() if key not in saved["changed"]}
 
+# forms of objects that are restored like the model
+STATEFUL_KINDS = ("module", "optimizer", "stateful", "generator")
+
 def merge_attributes(
     run: RunState, holder: Holder,
     saved: dict,  # as in is_other_owner, of another object
@@ -137,8 +141,11 @@ def merge_attributes(
     for key, form in saved["items"].items():
         here = record.first.get(key)
         if there[key] is None or there[key] == here: continue
-        is_kept = there[key] == began.get(key)
-        is_edited = here not in (None, began.get(key)) and form["kind"] == "plain" and record.identity != saved["owner"]
+        is_unchanged = there[key] == began.get(key)
+        is_kept = is_unchanged and form["kind"] not in STATEFUL_KINDS
+        # tensors often begin with random numbers, or with the weights of the model
+        is_setting = is_unchanged or not tensors_in(form) and form["kind"] not in STATEFUL_KINDS
+        is_edited = here not in (None, began.get(key)) and is_setting and record.identity != saved["owner"]
         if is_kept or is_edited:
             run.edited[f"{holder.name}.{key}"] = is_kept, describe_edit(holder, key, form)
         if is_kept:
@@ -360,8 +367,8 @@ def report_edits(run: RunState, verb: str):
     run.edited = {}
     for is_kept, what in (
         (True, "keeps the present values of attributes that the restored run had not changed"),
-        (False, "restores attributes that the run had changed, although the present objects began with other values (set"
-                " them again if those are meant)"),
+        (False, "restores attributes from the run, although the present objects began with other values (set them again"
+                " if those are meant)"),
     ):
         names = [text for kept, text in edits.values() if kept == is_kept and text not in run.reported]
         run.reported |= {*names}
