@@ -194,6 +194,35 @@ def test_objects_in_attributes_are_restored(every, tmp_path):
     assert message.startswith("load_checkpoint() restores attributes from the run") and "noise" not in message
 
 
+class Buffers(Net):
+    "Buffers that are not persistent: one that is made from a setting, and a counter; and a persistent one."
+    def __init__(self, base=10.0):
+        super().__init__()
+        self.register_buffer("frequencies", base ** -torch.arange(3.0), persistent=False)
+        self.register_buffer("count", torch.zeros(1), persistent=False)
+        self.register_buffer("mask", torch.full((2,), base))
+    def forward(self, x, labels):
+        self.count += 1
+        return super().forward(x * self.frequencies.sum(), labels)
+
+
+def test_buffers_that_are_made_from_a_setting(tmp_path):
+    "As in the Trainer, which loads the persistent ones only; a counter is restored, and a message names the other."
+    path = begin(tmp_path, model=Buffers())
+    same = make(tmp_path, model=Buffers())
+    assert said(lambda: same.load_checkpoint(path)) == []
+    same.free()
+    learn = make(tmp_path, model=Buffers(100.0))
+    message, = said(lambda: learn.load_checkpoint(path))
+    assert torch.equal(learn.model.frequencies, 100.0 ** -torch.arange(3.0)) and learn.model.count == 5 and learn.model.mask.tolist() == [10.0, 10.0]
+    assert message.endswith("that the restored run had not changed: frequencies.")
+    learn.step(2)
+    path = learn.save_checkpoint()
+    learn.free()
+    again = make(tmp_path, model=Buffers(100.0))
+    assert said(lambda: again.load_checkpoint(path)) == [] and again.model.count == 7
+
+
 def test_a_value_that_a_cell_has_set_during_the_run(tmp_path):
     "It is restored into an object that begins as then."
     learn = make(tmp_path)

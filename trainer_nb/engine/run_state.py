@@ -261,6 +261,7 @@ class RunState(TransientState):
 
     # -- what reset(), rollback and the search for manual changes need
     initial_snapshot: Snapshot | None = rebuilt_field()            # before the first step, for reset()
+    first_buffers: dict[str, str] | None = rebuilt_field()         # digests of the buffers in it that are not persistent
     initial_snapshot_freed: bool = rebuilt_field(False)            # free() has released it
     initial_weight_versions: list[int] = rebuilt_field(list)       # rollback.weight_versions() when it was taken
     frozen_weights: FrozenWeightCache | None = rebuilt_field()     # copies that snapshots share

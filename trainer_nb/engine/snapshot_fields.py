@@ -19,6 +19,7 @@ from ..device.deepspeed import MASTER, DeepSpeedModel, check_parameter_states, h
 from ..device.sharding import copy_into, full_shape, is_dtensor, is_sharded, replicate_like, shard_like
 from ..device.weight_storage import ReadOnlyWeight, has_adapters, is_packed, is_read_only, is_spread
 from .snapshot_tensors import FrozenWeightCache, Snapshot, is_shared, list_merged_adapters
+from .snapshot_tensors import tensor_digest
 from .loss import describe_output
 from .restore_forms import has_own_memory
 from .run_state import RunState, Task, schedule_args
@@ -32,7 +33,7 @@ from ..optim.schedules import stretch_schedule
 
 # %% auto #0
 __all__ = ['FIELD_KEEPERS', 'VALUE_FIELDS', 'FieldKeeper', 'ModuleWalk', 'named_weights', 'frozen_base_weights',
-           'read_only_digests']
+           'read_only_digests', 'first_buffers']
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #c73fb4ee
 class FieldKeeper:
@@ -657,6 +658,27 @@ def _restore_tasks(run: RunState, snapshot: Snapshot):
         run.due.append(Task(_RENAMED_TASKS.get(kind, kind), name, copy.deepcopy(data), callbacks))
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #a2c10002
+def _passing_buffers(run: RunState) -> dict[str, torch.Tensor]:
+    "Return the buffers that are not persistent, by their names in a snapshot."
+    slots = _buffer_slots(ModuleWalk(run).each)
+    names = {id(m._buffers): m._non_persistent_buffers_set for _, m in ModuleWalk(run).each}
+    return {n: held[k] for n, (held, k) in slots.items() if k in names[id(held)] and held[k] is not None}
+
+def first_buffers(run: RunState) -> dict[str, str]:
+    "Return the digests of the buffers that are not persistent, as the run began, by their names in a snapshot."
+    if run.first_buffers is None and run.initial_snapshot is not None:
+        there = run.initial_snapshot.tensors
+        run.first_buffers = {n: tensor_digest(there[n]) for n in _passing_buffers(run) if n in there}
+    return run.first_buffers or {}
+
+def _keep_edited_buffers(run: RunState, snapshot: Snapshot, began: dict[str, str]):
+    "Put back the buffers with which this run has begun where the run of a snapshot had not changed its own."
+    present = _passing_buffers(run)
+    for n, here in first_buffers(run).items():
+        if n not in began or n not in present or began[n] == here or tensor_digest(snapshot.tensors[n]) != began[n]: continue
+        copy_into(present[n], run.initial_snapshot.tensors[n])
+        run.edited[n] = True, n.removeprefix("buffers/")
+
 def _capture_user_state(run: RunState, tensors, values):
     def put(name: str, t):
         # user code may change it at any time
@@ -664,6 +686,7 @@ def _capture_user_state(run: RunState, tensors, values):
         return t
     state = capture_user_state(run, put, find=code_holders)
     values["user"] = {"holders": state.holders, "left_out": state.left_out, "of": run.identity}
+    values["user"]["buffers"] = first_buffers(run)
 
 def _restore_user_state(run: RunState, snapshot: Snapshot):
     # older checkpoints have none
@@ -674,6 +697,8 @@ def _restore_user_state(run: RunState, snapshot: Snapshot):
         find=code_holders,
         same_learner=saved.get("of") == run.identity,
     )
+    if saved.get("of") != run.identity and not run.is_copy:
+        _keep_edited_buffers(run, snapshot, saved.get("buffers") or {})
     run.is_copy = False
     run.lost = run.lost | saved["left_out"] | problems
 
