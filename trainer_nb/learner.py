@@ -26,7 +26,7 @@ from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, announce_save_dir, record_act
 from .engine.session import apply_change, check_between_steps, check_can_train, check_can_train_or_corrupted
 from .engine.session import check_can_use_weights, check_not_in_step, check_run_weights, guarded
-from .engine.session import raise_if_interrupted
+from .engine.session import raise_if_interrupted, record_callback_changes
 from .engine.signatures import check_callable
 from .engine.snapshot import capture_snapshot
 from .engine.snapshot_tensors import Snapshot
@@ -949,14 +949,18 @@ class RecordingMixin(TrainerBase):
     @exclusive
     def add_callback(self, callback: TrainerCallback):
         "Add a callback or a callback class, at any time. Raise TypeError for any other object."
+        record_callback_changes(self.run_state)
         self.run_state.callbacks.add_callback(callback)
+        self.run_state.callbacks.take_changes()
         kind = callback if isinstance(callback, type) else type(callback)
         record_act(self.run_state, "add_callback", callback=kind.__name__)
 
     @exclusive
     def pop_callback(self, callback: TrainerCallback):
         "Remove a callback, by instance or class, and return it; None if it is not there."
+        record_callback_changes(self.run_state)
         popped = self.callback_handler.pop_callback(callback)
+        self.run_state.callbacks.take_changes()
         if popped is not None:
             record_act(self.run_state, "remove_callback", callback=type(popped).__name__)
         return popped

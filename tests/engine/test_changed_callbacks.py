@@ -135,3 +135,34 @@ def test_a_list_that_is_changed_while_the_run_is_in_other_processes():
         learn.pop_callback(Others)
         learn.step(1)
     assert [c.steps for c in own(learn)] == [[1, 2, 3]]
+
+
+def acts(learn): return [(e["kind"], e["data"]["callback"], e["step"]) for e in learn.history.events if e["kind"].endswith("callback")]
+
+
+def test_changes_of_the_list_and_of_the_handler_are_in_the_journal():
+    "Each once, and no callback of this package."
+    old, new = Counts(), Others()
+    learn = make(old)
+    learn.step(2)
+    learn.callback_handler.callbacks.append(new)
+    learn.step(1)
+    learn.callback_handler.remove_callback(old)
+    learn.step(1)
+    learn.add_callback(Counts)
+    learn.pop_callback(Others)
+    learn.step(1)
+    learn.callback_handler.add_callback(Others)
+    learn.add_callback(Counts)
+    assert acts(learn) == [("add_callback", "Others", 2), ("remove_callback", "Counts", 3), ("add_callback", "Counts", 4), ("remove_callback", "Others", 4),
+                           ("add_callback", "Others", 5), ("add_callback", "Counts", 5)]
+    assert acts(make(Counts())) == []
+
+
+def test_a_rewind_past_such_a_change_is_an_error():
+    "As with add_callback: the steps between have run without it."
+    learn = make(rewind_every=4)
+    learn.step(6)
+    learn.callback_handler.callbacks.append(Counts())
+    learn.step(1)
+    with pytest.raises(ValueError, match="add_callback at step 6"): learn.rewind(to=5)

@@ -371,8 +371,11 @@ class CallbackHandler(TrainerHandlerCompat):
         self._known: list[TrainerCallback] = []                  # those from which the following were made
         self._listening: dict[str, list[TrainerCallback]] = {}   # callbacks by event that they override
         self._seeds: dict[int, int] = {}                         # parts of seeds, by id of the callback
+        # acts of user code that are not in the journal: the name of the act, and the callback
+        self._unrecorded: list[tuple[str, TrainerCallback]] = []
         for callback in callbacks:
             self._add(callback)
+        self._unrecorded.clear()
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]):
         """Add a callback or an instance of a callback class; raise TypeError if it has no event. Warn if there is one of
@@ -410,7 +413,12 @@ class CallbackHandler(TrainerHandlerCompat):
         self._changed()
 
     def _changed(self):
+        before = self._known
         self._known = list(self.callbacks)
+        for act, some, others in (
+            ("remove_callback", before, self._known), ("add_callback", self._known, before)
+        ):
+            self._unrecorded += [(act, c) for c in some if not any(c is other for other in others)]
         self._listening.clear()
         self._seeds.clear()
 
@@ -454,6 +462,15 @@ class CallbackHandler(TrainerHandlerCompat):
         if found is None:
             found = self._listening[event] = [c for c in self.callbacks if overrides_event(c, event)]
         return found
+
+    def take_changes(self) -> list[tuple[str, str]]:
+        """Return the callbacks of user code that were added and removed since the last call, each as the name of the act
+        and that of its class."""
+        if self.callbacks != self._known:
+            self._changed()
+        changes = [(act, type(c).__name__) for act, c in self._unrecorded if not of_package(type(c))]
+        self._unrecorded.clear()
+        return changes
 
     def forget_events(self):
         "Look up again which events the callbacks override: a cell may have defined another method."

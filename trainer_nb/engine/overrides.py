@@ -630,6 +630,7 @@ def replace_callbacks(learner: TrainerBase, handler: Any) -> None:
             if not any(callback is other for other in others):
                 record_act(learner.run_state, act, callback=type(callback).__name__)
     own.replace_callbacks(given)
+    own.take_changes()
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #f930ada3
 def trial_parameter(model_init: Callable[..., torch.nn.Module] | None) -> inspect.Parameter | None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from trainer_nb.engine.rollback import Backups, FetchBackup
     from trainer_nb.engine.settings import OomRecovery
     from trainer_nb.engine.snapshot_tensors import EarlierCopies, FrozenWeightCache, Snapshot
+    from trainer_nb.engine.user_state import FirstAttributes
 
 # %% auto #0
 __all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
@@ -277,6 +278,8 @@ class RunState(TransientState):
     memory_meter: MemoryMeter | None = rebuilt_field()             # memory use of the verbs, if requested
     identity: str = rebuilt_field(lambda: uuid.uuid4().hex)        # of the learner: its own snapshots contain all attributes
     lost: dict[str, str] = rebuilt_field(dict)                     # attributes that could not be restored, with the reason
+    # the attributes with which the run began, by the identities of their objects
+    first_attributes: dict[str | None, FirstAttributes] = rebuilt_field(dict)
     # attributes that the user has edited since the snapshot that was restored: whether they were kept, and a text
     edited: dict[str, tuple[bool, str]] = rebuilt_field(dict)
     reported: set[str] = rebuilt_field(set)                        # names that a warning has reported

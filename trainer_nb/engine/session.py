@@ -27,16 +27,18 @@ from .dataloaders import copied_attributes
 from .overrides import TrainerBase
 from .prepare import prepare
 from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
+from .run_state import record_act
 from .tasks import preserve_control_flags, run_deferred_changes
 
 # %% auto #0
 __all__ = ['MAX_TRACEBACK_LINES', 'MAX_TRACEBACK_WIDTH', 'yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_step',
            'check_can_train', 'check_can_train_or_corrupted', 'guarded', 'raise_save_error', 'training_session',
            'claim_run', 'start_running', 'record_plan', 'fetch_rows', 'capture_editable_state', 'enter_training',
-           'param_norms', 'have_norms_changed', 'record_manual_changes', 'fire_event_between_steps', 'outside_package',
-           'traceback_text', 'raise_failure', 'describe_interrupted_callback', 'describe_interruption',
-           'describe_position', 'mark_paused', 'raise_paused', 'raise_if_interrupted', 'should_pause', 'apply_change',
-           'check_can_change', 'check_between_steps', 'check_run_weights', 'check_can_use_weights']
+           'param_norms', 'have_norms_changed', 'record_callback_changes', 'record_manual_changes',
+           'fire_event_between_steps', 'outside_package', 'traceback_text', 'raise_failure',
+           'describe_interrupted_callback', 'describe_interruption', 'describe_position', 'mark_paused', 'raise_paused',
+           'raise_if_interrupted', 'should_pause', 'apply_change', 'check_can_change', 'check_between_steps',
+           'check_run_weights', 'check_can_use_weights']
 
 # %% ../../nbs/06_engine/22_session.ipynb #439f6e9f
 def yield_run_lock(run: RunState) -> None:
@@ -266,8 +268,14 @@ def have_norms_changed(
     # with another number of threads, sums are added in another order
     return before[0] == now[0] and before[1] != now[1]
 
+def record_callback_changes(run: RunState) -> None:
+    "Record callbacks that were added and removed in the handler itself, as code for the Trainer does."
+    for act, name in run.callbacks.take_changes():
+        record_act(run, act, callback=name)
+
 def record_manual_changes(run: RunState) -> None:
     "Record manual changes since the last verb in the history."
+    record_callback_changes(run)
     before = run.editable_state
     now = capture_editable_state(run)
     run.editable_state = now

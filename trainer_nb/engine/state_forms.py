@@ -28,7 +28,7 @@ from ..optim.optimizers import PLAIN_TENSORS
 # %% auto #0
 __all__ = ['MAPPING_TYPES', 'FACTORY_TYPES', 'STATE_KINDS', 'copy_plain', 'identity_of', 'run_tensors', 'run_objects', 'Capture',
            'describe_container', 'describe_generator', 'describe_module', 'describe_optimizer', 'describe_other',
-           'capture_attributes', 'tensors_in', 'describe_content', 'form_digest']
+           'capture_attributes', 'tensors_in', 'describe_content', 'has_alias', 'form_digest']
 
 # %% ../../nbs/06_engine/11_state_forms.ipynb #4898d0d6
 def copy_plain(value, depth: int = 0):
@@ -357,11 +357,18 @@ def describe_content(form, tensors: Mapping[str, torch.Tensor]) -> str:
     if isinstance(form, (set, frozenset)): return f"{type(form).__name__}({','.join(sorted(map(repr, form)))})"
     return repr(form)
 
+def has_alias(form) -> bool:
+    "Return whether a form refers to a tensor that is captured elsewhere."
+    if isinstance(form, dict):
+        return form.get("kind") == "same" or any(map(has_alias, form.values()))
+    return isinstance(form, list) and any(map(has_alias, form))
+
 def form_digest(
     form: dict,
     tensors: Mapping[str, torch.Tensor],  # by name, those that forms refer to
 ) -> str | None:
-    "Return the digest of a value, equal for equal values in all processes; None for a tensor in shards."
-    if any(is_dtensor(tensors[name]) for name in tensors_in(form)): return None
+    """Return the digest of a value, equal for equal values in all processes; None for a tensor in shards, and for one
+    whose memory another attribute or the model has."""
+    if form["kind"] != "plain" and (has_alias(form) or any(is_dtensor(tensors[n]) for n in tensors_in(form))): return None
     text = describe_content(form["value"] if form["kind"] == "plain" else form, tensors)
     return text if len(text) <= _SHORT_VALUE else hashlib.sha256(text.encode()).hexdigest()[:_SHORT_VALUE]

@@ -10,7 +10,7 @@ import os
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,50 +25,35 @@ from .state_holders import Holder, CannotCapture, NotState, has_state_dict, of_l
 from .state_holders import optimizer_holders, replaceable_holders, user_state_holders
 
 # %% auto #0
-__all__ = ['STATEFUL_KINDS', 'LEAST_LIMIT', 'MOST_NAMES', 'OwnerRecord', 'find_owner_record', 'owner_record', 'has_begun',
-           'describe_owner', 'record_owners', 'record_new_owners', 'is_other_owner', 'first_digests',
-           'merge_attributes', 'describe_edit', 'put_back_edit', 'limit_of', 'UserState', 'capture_user_state',
-           'user_state_bytes', 'inexact_generators', 'restore_user_state', 'drop_new', 'changed_user_state',
-           'additional_entries', 'capture_optimizer', 'restore_optimizer', 'load_additional_entries', 'report_edits',
-           'report_lost']
+__all__ = ['STATEFUL_KINDS', 'LEAST_LIMIT', 'MOST_NAMES', 'owner_identity', 'FirstAttributes', 'has_begun', 'describe_owner',
+           'record_first', 'record_owners', 'record_new_owners', 'is_other_owner', 'first_digests', 'merge_attributes',
+           'describe_edit', 'put_back_edit', 'limit_of', 'UserState', 'capture_user_state', 'user_state_bytes',
+           'inexact_generators', 'restore_user_state', 'drop_new', 'changed_user_state', 'additional_entries',
+           'capture_optimizer', 'restore_optimizer', 'load_additional_entries', 'report_edits', 'report_lost']
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #86cc40e1
-@dataclass
-class OwnerRecord:
-    "Hold the identity of an object in this process, and its attributes when its run began."
-    reference: weakref.ref
-    identity: str
-    # digests by name, None for one that cannot be computed; no dictionary: unknown
-    first: dict[str, str | None] | None = None
-    # the plain values among them
-    plain: dict[str, Any] = field(default_factory=dict)
-
-    def begin(self, forms: dict[str, dict], tensors: Mapping[str, torch.Tensor]) -> None:
-        "Record attributes as those with which the run begins."
-        self.first = {key: form_digest(form, tensors) for key, form in forms.items()}
-        self.plain = {key: form["value"] for key, form in forms.items() if form["kind"] == "plain"}
-
 _PROCESS_TOKEN = os.urandom(8).hex()
 _OWNER_NUMBERS = itertools.count()
-# by the id of the object
-_OWNER_RECORDS: dict[int, OwnerRecord] = {}
+# by the id of the object: a reference to it, and its identity in all processes
+_OWNERS: dict[int, tuple[weakref.ref, str]] = {}
 
-def find_owner_record(owner: object) -> OwnerRecord | None:
-    "Return the record of an object; None if it has none."
-    record = _OWNER_RECORDS.get(id(owner))
-    return record if record is not None and record.reference() is owner else None
-
-def owner_record(owner: object) -> OwnerRecord | None:
-    "Return the record of an object, a new one if necessary; None for an object that cannot be referenced weakly."
-    record = find_owner_record(owner)
-    if record is not None: return record
+def owner_identity(owner: object) -> str | None:
+    "Return the identity of an object, which no other one has; None for an object that cannot be referenced weakly."
     key = id(owner)
+    reference, identity = _OWNERS.get(key, (None, ""))
+    if reference is not None and reference() is owner: return identity
     try:
-        reference = weakref.ref(owner, lambda _: _OWNER_RECORDS.pop(key, None))
+        reference = weakref.ref(owner, lambda _: _OWNERS.pop(key, None))
     except TypeError:
         return None
-    record = _OWNER_RECORDS[key] = OwnerRecord(reference, f"{_PROCESS_TOKEN}-{next(_OWNER_NUMBERS)}")
-    return record
+    identity = f"{_PROCESS_TOKEN}-{next(_OWNER_NUMBERS)}"
+    _OWNERS[key] = reference, identity
+    return identity
+
+class FirstAttributes(NamedTuple):
+    "Hold the attributes of an object when a run began."
+    digests: dict[str, str | None]   # by name; None for one that cannot be computed
+    plain: dict[str, Any]            # the plain values among them, in this process
 
 def has_begun(run: RunState) -> bool:
     "Return whether callbacks have been called: from then on, the run may have changed any attribute."
@@ -80,24 +65,38 @@ def describe_owner(
     tensors: Mapping[str, torch.Tensor],
 ) -> dict[str, Any]:
     "Return the identity of a holder's object, and the digests of its attributes when the run began."
-    record = owner_record(holder.owner)
-    if record is None: return {}
+    identity = owner_identity(holder.owner)
+    if identity is None: return {}
     if not has_begun(run):
-        record.begin(forms, tensors)
-    return {"owner": record.identity, "first": record.first or {}}
+        record_first(run, identity, forms, tensors)
+    first = run.first_attributes.get(identity)
+    return {"owner": identity, "first": {} if first is None else first.digests}
+
+def record_first(
+    run: RunState,
+    identity: str,  # of an object
+    forms: dict[str, dict],  # of its attributes
+    tensors: Mapping[str, torch.Tensor],
+) -> None:
+    "Record attributes as those with which the run begins."
+    digests = {key: form_digest(form, tensors) for key, form in forms.items()}
+    plain = {key: form["value"] for key, form in forms.items() if form["kind"] == "plain"}
+    run.first_attributes[identity] = FirstAttributes(digests, plain)
 
 def record_owners(run: RunState, holders: list[Holder]) -> None:
     "Record the present attributes of these objects as those with which the run begins."
-    capture = Capture(run) if holders else None
+    if not holders: return
+    capture = Capture(run)
     for holder in holders:
-        record = owner_record(holder.owner)
-        if record is not None and capture is not None:
-            record.begin(capture_attributes(capture, holder)[0], capture.tensors)
+        identity = owner_identity(holder.owner)
+        if identity is not None:
+            record_first(run, identity, capture_attributes(capture, holder)[0], capture.tensors)
 
 def record_new_owners(run: RunState) -> None:
     "Record the attributes of callbacks and data that were added or replaced since the run began."
     if has_begun(run) and not run.is_copy:
-        record_owners(run, [h for h in replaceable_holders(run) if find_owner_record(h.owner) is None])
+        known = run.first_attributes
+        record_owners(run, [h for h in replaceable_holders(run) if owner_identity(h.owner) not in known])
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #b024dd3d
 def is_other_owner(
@@ -106,9 +105,7 @@ def is_other_owner(
     same_learner: bool,  # whether the copy was made of this learner
 ) -> bool:
     "Return whether a copy was made of another object, or in the run of another learner."
-    if "owner" not in saved: return False
-    record = find_owner_record(holder.owner)
-    return not same_learner or record is None or record.identity != saved["owner"]
+    return "owner" in saved and (not same_learner or owner_identity(holder.owner) != saved["owner"])
 
 def first_digests(
     saved: dict,  # as in is_other_owner
@@ -128,30 +125,32 @@ def merge_attributes(
     tensors: Mapping[str, torch.Tensor],
 ) -> set[str]:
     "Return the names of the attributes that an object keeps; note in `run.edited` those that the user has edited."
-    record = owner_record(holder.owner)
-    if record is None: return set()
-    if not run.is_copy and (record.first is None or not has_begun(run)):
-        record_owners(run, [holder])
+    identity = owner_identity(holder.owner)
+    if identity is None: return set()
     there = {key: form_digest(form, tensors) for key, form in saved["items"].items()}
     began = first_digests(saved, there)
-    if run.is_copy or record.first is None:
-        record.first = began
+    if run.is_copy:
+        run.first_attributes[identity] = FirstAttributes(began, {})
         return set()
+    if identity not in run.first_attributes or not has_begun(run):
+        record_owners(run, [holder])
+    first = run.first_attributes[identity]
     kept = set()
     for key, form in saved["items"].items():
-        here = record.first.get(key)
+        here = first.digests.get(key)
         if there[key] is None or there[key] == here: continue
         is_unchanged = there[key] == began.get(key)
         is_kept = is_unchanged and form["kind"] not in STATEFUL_KINDS
         # tensors often begin with random numbers, or with the weights of the model
         is_setting = is_unchanged or not tensors_in(form) and form["kind"] not in STATEFUL_KINDS
-        is_edited = here not in (None, began.get(key)) and is_setting and record.identity != saved["owner"]
+        is_edited = here not in (None, began.get(key)) and is_setting and identity != saved["owner"]
         if is_kept or is_edited:
             run.edited[f"{holder.name}.{key}"] = is_kept, describe_edit(holder, key, form)
         if is_kept:
             kept.add(key)
     # from here on, what the object keeps is what its run began with
-    record.first = {key: began.get(key, d) if d == there.get(key) else d for key, d in record.first.items()}
+    digests = {key: began.get(key, d) if d == there.get(key) else d for key, d in first.digests.items()}
+    run.first_attributes[identity] = first._replace(digests=digests)
     return kept
 
 def describe_edit(
@@ -166,13 +165,13 @@ def describe_edit(
     return f"{name} ({now} here, {short_repr(form['value'])} there)"
 
 def put_back_edit(
-    holder: Holder,
+    run: RunState, holder: Holder,
     key: str,  # of an attribute that is kept
 ) -> None:
     "Give an attribute the value that the user has set; the run may have changed it later."
-    record = find_owner_record(holder.owner)
-    if record is not None and key in record.plain:
-        vars(holder.owner)[key] = put_plain(record.plain[key], vars(holder.owner).get(key))
+    plain = run.first_attributes[owner_identity(holder.owner)].plain
+    if key in plain:
+        vars(holder.owner)[key] = put_plain(plain[key], vars(holder.owner).get(key))
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #0f249989
 LEAST_LIMIT = 256 << 20   # bytes
@@ -271,7 +270,7 @@ def restore_user_state(run: RunState,
             name = f"{holder.name}.{key}"
             if key in holder.skip or only is not None and name not in only: continue
             if key in kept:
-                put_back_edit(holder, key)
+                put_back_edit(run, holder, key)
                 continue
             try:
                 vars(holder.owner)[key] = restore.put(form, vars(holder.owner).get(key))

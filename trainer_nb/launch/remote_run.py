@@ -26,7 +26,7 @@ from ..engine.dataloaders import attributes_of, have_changed, own_eval_sets
 from ..engine.loop import StepLimit, StopCondition
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import own_run_name, record_act
-from ..engine.session import apply_change, check_not_in_step, raise_if_interrupted
+from ..engine.session import apply_change, check_not_in_step, raise_if_interrupted, record_callback_changes
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from .learner_parts import RunTransfer, capture_id, has_open_launch, history_from_lines, keep_unloaded
@@ -117,6 +117,7 @@ def pop_remote_callback(
         remote.execute(learner, pop_callback_at, index, type(found).__name__)
         handler.pop_callback(found)
         remote.callbacks = list(handler.callbacks)
+        handler.take_changes()
         return found
 
 def is_divided(learner: TrainerBase) -> bool:
@@ -213,6 +214,7 @@ class RemoteRun:
     def take_over(self, learner: TrainerBase):
         "Move the run from the kernel to new processes; it stays if they cannot be started."
         run = learner.run_state
+        record_callback_changes(run)
         # a snapshot taken now is one of theirs
         run.num_processes = self.num_processes
         transfer = RunTransfer(None, None)
@@ -406,6 +408,8 @@ class RemoteRun:
                 local_value = MIRRORED_VERBS[name](learner, value, *args, **kwargs)
                 if name == "watch": value = local_value
                 self.callbacks = list(run.callbacks.callbacks)
+                # the processes have recorded it
+                run.callbacks.take_changes()
             raise_if_interrupted(learner)
             return value
 
