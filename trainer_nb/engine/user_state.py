@@ -140,10 +140,11 @@ def merge_attributes(
         here = first.digests.get(key)
         if there[key] is None or there[key] == here: continue
         is_unchanged = there[key] == began.get(key)
-        is_kept = is_unchanged and form["kind"] not in STATEFUL_KINDS
-        # tensors often begin with random numbers, or with the weights of the model
-        is_setting = is_unchanged or not tensors_in(form) and form["kind"] not in STATEFUL_KINDS
-        is_edited = here not in (None, began.get(key)) and is_setting and identity != saved["owner"]
+        is_stateful = form["kind"] in STATEFUL_KINDS
+        # a vector may be typed, such as the weights of classes; larger tensors begin with random numbers or weights
+        is_kept = is_unchanged and not is_stateful and all(tensors[n].ndim < 2 for n in tensors_in(form))
+        is_comparable = is_unchanged if is_stateful else not tensors_in(form)
+        is_edited = here not in (None, began.get(key)) and is_comparable and identity != saved["owner"]
         if is_kept or is_edited:
             run.edited[f"{holder.name}.{key}"] = is_kept, describe_edit(holder, key, form)
         if is_kept:
