@@ -674,6 +674,8 @@ def first_buffers(run: RunState) -> dict[str, str]:
 def _keep_edited_buffers(run: RunState, snapshot: Snapshot, began: dict[str, str]):
     "Put back the buffers with which this run has begun where the run of a snapshot had not changed its own."
     present = _passing_buffers(run)
+    # after free(), the buffers with which the run has begun are not known
+    if run.initial_snapshot is None: return
     for n, here in first_buffers(run).items():
         if n not in began or n not in present or began[n] == here or tensor_digest(snapshot.tensors[n]) != began[n]: continue
         copy_into(present[n], run.initial_snapshot.tensors[n])

@@ -338,9 +338,10 @@ def tensors_in(form) -> list[str]:
 # characters of a plain value that is its own digest
 _SHORT_VALUE = 24
 
-def _bytes_of(t: torch.Tensor) -> np.ndarray:
-    "Return the bytes of a tensor as an array."
-    return t.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()
+def _bytes_of(t: torch.Tensor) -> memoryview:
+    "Return the bytes of a tensor."
+    plain = t.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return plain.reshape(-1).view(torch.uint8).numpy().data
 
 def describe_content(form, tensors: Mapping[str, torch.Tensor]) -> str:
     "Return a text that is the same in each process for forms of equal values."
