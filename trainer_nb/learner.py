@@ -911,9 +911,11 @@ class RecordingMixin(TrainerBase):
         load_best_weights(self)
 
     def _describe_evaluation(self) -> dict[str, Any]:
-        "Return what identifies the sets and the functions of the loop's evaluations, which gave the best value."
-        from trainer_nb.state.data_fingerprint import describe_evaluation
-        return describe_evaluation(self)
+        "Return what identifies the loop's evaluations; warn if the best value so far is one of others."
+        from trainer_nb.state.data_fingerprint import describe_evaluation, warn_other_source
+        found = describe_evaluation(self)
+        warn_other_source(self.run_state, found)
+        return found
 
     @exclusive
     def log(

@@ -1079,7 +1079,7 @@ class TrainerBase:
         raise NotImplementedError
 
     def _describe_evaluation(self) -> dict[str, Any]:
-        "Return what identifies the sets and the functions of the loop's evaluations."
+        "Return what identifies the loop's evaluations; warn if the best value so far is one of others."
         raise NotImplementedError
 
     # -- evaluation

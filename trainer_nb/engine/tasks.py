@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..core.callbacks import TrainerCallback, fire_event
-from ..core.errors import short_repr, warn
+from ..core.errors import short_repr
 from ..core.memory import memory_metrics
 from ..core.seeding import preserve_generators
 from ..data.sampling import Cursor
@@ -31,11 +31,10 @@ from ..optim.schedules import is_metric_driven
 # %% auto #0
 __all__ = ['TASK_HANDLERS', 'record_step', 'eval_mode', 'do_event', 'do_step_end', 'schedule_step_tasks', 'do_check_requests',
            'do_request', 'clear_request', 'do_clear', 'do_log', 'last_row', 'first_unlogged_row', 'log',
-           'do_log_values', 'do_add_events', 'do_evaluate', 'do_update_best', 'warn_other_source', 'is_better',
-           'do_save', 'do_load_best', 'is_epoch_exhausted', 'is_last_step', 'epoch_end_tasks', 'do_end_epoch',
-           'do_next_epoch', 'do_finish', 'train_metrics', 'run_pending', 'run_task', 'run_tasks_now',
-           'run_despite_errors', 'preserve_control_flags', 'run_deferred_changes', 'restore_here', 'restore_all',
-           'begin_callbacks']
+           'do_log_values', 'do_add_events', 'do_evaluate', 'do_update_best', 'is_better', 'do_save', 'do_load_best',
+           'is_epoch_exhausted', 'is_last_step', 'epoch_end_tasks', 'do_end_epoch', 'do_next_epoch', 'do_finish',
+           'train_metrics', 'run_pending', 'run_task', 'run_tasks_now', 'run_despite_errors', 'preserve_control_flags',
+           'run_deferred_changes', 'restore_here', 'restore_all', 'begin_callbacks']
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #b6d82a50
 def record_step(learner: TrainerBase, done: StepResult) -> None:
@@ -226,12 +225,10 @@ def do_update_best(learner: TrainerBase, task: Task) -> None:
     if is_metric_driven(run.lr_scheduler) and run.state.global_step:
         # not before the first step
         run.lr_scheduler.step(_find_metric(metrics, name or "loss"))
-    if name is None or not run.state.global_step:
-        # eval_on_start: initial weights are never the best ones
-        return
+    # eval_on_start: initial weights are never the best ones
+    if name is None or not run.state.global_step: return
     assert value is not None
     source = learner._describe_evaluation()
-    warn_other_source(run, source)
     better = is_better(value, run.state.best_metric, bool(learner.args.greater_is_better))
     if better:
         run.state.best_metric = value
@@ -240,29 +237,6 @@ def do_update_best(learner: TrainerBase, task: Task) -> None:
     if better and (run.args.load_best_model_at_end or run.args.save_strategy == "best"):
         run.control.should_save = True
         push_tasks(run, Task("request", "save"))
-
-def warn_other_source(
-    run: RunState,
-    now: dict[str, Any],  # as describe_evaluation() returns it
-) -> None:
-    "Warn, once, that the best value so far is one of another evaluation set, or of other functions of the metrics."
-    then = run.best_source
-    if then is None or then == now or run.state.best_metric is None: return
-    lengths = [[data["length"] for data in source["data"]] for source in (then, now)]
-    what = []
-    if then["data"] != now["data"]:
-        samples = [" + ".join(map(str, each)) for each in lengths]
-        what.append(f"eval_dataset ({samples[0]} samples)" if lengths[0] != lengths[1] else "eval_dataset")
-    if then["functions"] != now["functions"]:
-        what.append("compute_metrics")
-    text = (
-        f"The best value so far, {run.args.metric_for_best_model}={run.state.best_metric:.4g} of step"
-        f" {run.state.best_global_step}, was computed with another {' and another '.join(what)}, and the present values"
-        " are compared with it; learn.state.best_metric = None starts the comparison anew."
-    )
-    if text in run.reported or not run.state.is_world_process_zero: return
-    run.reported.add(text)
-    warn(text)
 
 def is_better(
     value: float,

@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from ..core.errors import short_repr
+from ..core.errors import short_repr, warn
 from ..engine.overrides import TrainerBase
+from ..engine.run_state import RunState
 
 # %% auto #0
 __all__ = ['data_fingerprint', 'sample_indices', 'update_hash', 'CachesDataInfo', 'data_of', 'length_of', 'describe_train_data',
-           'describe_data', 'update_code_hash', 'describe_function', 'describe_evaluation']
+           'describe_data', 'update_code_hash', 'describe_function', 'describe_evaluation', 'warn_other_source']
 
 # %% ../../nbs/07_state/07_data_fingerprint.ipynb #572d950d
 def data_fingerprint(dataset) -> str | None:
@@ -142,3 +143,26 @@ def describe_evaluation(learner: TrainerBase) -> dict[str, Any]:
         info[id(data)] = data, description if is_known else describe_data(data)
     functions = (learner.compute_metrics, learner.preprocess_logits_for_metrics, *(learner.metrics or ()))
     return {"data": [info[id(data)][1] for data in used], "functions": [describe_function(f) for f in functions]}
+
+def warn_other_source(
+    run: RunState,
+    now: dict[str, Any],  # of the present evaluations
+) -> None:
+    "Warn, once, that the best value so far is one of another evaluation set, or of other functions of the metrics."
+    then = run.best_source
+    if then is None or then == now or run.state.best_metric is None: return
+    lengths = [[data["length"] for data in source["data"]] for source in (then, now)]
+    what = []
+    if then["data"] != now["data"]:
+        samples = [" + ".join(map(str, each)) for each in lengths]
+        what.append(f"eval_dataset ({samples[0]} samples)" if lengths[0] != lengths[1] else "eval_dataset")
+    if then["functions"] != now["functions"]:
+        what.append("compute_metrics")
+    text = (
+        f"The best value so far, {run.args.metric_for_best_model}={run.state.best_metric:.4g} of step"
+        f" {run.state.best_global_step}, was computed with another {' and another '.join(what)}, and the present values"
+        " are compared with it; learn.state.best_metric = None starts the comparison anew."
+    )
+    if text in run.reported or not run.state.is_world_process_zero: return
+    run.reported.add(text)
+    warn(text)

@@ -30,7 +30,7 @@ from ..engine.snapshot import capture_snapshot, check_snapshot, environment_info
 from ..engine.snapshot import restore_fields, undo_restore
 from ..engine.snapshot_fields import named_weights
 from ..engine.snapshot_tensors import Snapshot
-from ..engine.tasks import restore_here, warn_other_source
+from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
 from .async_save import get_saver, logged_rows, wait_for_other_savers, wait_for_save
 from .checkpoint import read_checkpoint
@@ -323,7 +323,7 @@ def load_checkpoint(
     )
     report_lost(run, "load_checkpoint()")
     if run.best_source is not None and learner.eval_dataset is not None:
-        warn_other_source(run, learner._describe_evaluation())
+        learner._describe_evaluation()
     return ResumeReport(run.state.global_step, str(folder), said, describe_position(run))
 
 # %% ../../nbs/07_state/10_resume.ipynb #f0e20002
