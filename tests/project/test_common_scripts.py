@@ -98,6 +98,9 @@ DIFFERENT = {
         "events": "attributes of callbacks are restored, too",
     },
     "resumed by name": RESUMED,
+    "classes": {"learn.loss_is_scaled_for_ga": "a warning that the losses of a step's micro-batches are added up, as in the Trainer",
+                "train_result": "the line to which the warning points"},
+    "no training": {"model_preparation_time": "the Trainer's metric of an evaluation without training"},
 }
 
 
