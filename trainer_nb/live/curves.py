@@ -298,7 +298,7 @@ def smoothed_lines(
 ) -> list[LineSeries]:
     "Return a series as its values and their running mean; of several runs, the running mean alone."
     if smooth == 0: return [LineSeries(x, values, label or name, color)]
-    mean = LineSeries(x, centered_moving_average(values, smooth), label or "running mean", color)
+    mean = LineSeries(x, centered_moving_average(values, smooth), label or "smoothed", color)
     return [LineSeries(x, values, "each step", color, "faint"), mean] if is_single else [mean]
 
 def branch_event(history: History, run: str) -> int | None:
