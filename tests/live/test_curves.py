@@ -65,6 +65,7 @@ def test_a_part_of_the_steps():
     history = take(History("a"), 1, 100)
     for step in (20, 50, 80): history.note("evaluate", step, eval_loss=step / 10, eval_accuracy=0.5)
     for step in (10, 60, 90): history.note("set", step, lr=step / 100)
+    for kind in ("add_callback", "remove_callback"): history.note(kind, 50, callback="Seen")   # in the journal, not in the picture
     whole, part = (plot_histories([history], steps=steps).panels() for steps in (None, (40, 70)))
     assert [panel.title for panel in part] == ["Loss", "eval_accuracy", "Learning rate", "Gradient norm"]
     assert ends(lines(part[0])["each step"]) == (40, 70) and lines(part[0])["eval_loss"].x.tolist() == [50]
