@@ -118,6 +118,7 @@ class Follower(NotebookClient):
             if kind == "update_display_data" and name not in self.views: pass   # a view of an earlier cell, said there
             elif name: self.view(name, as_text(content["data"]))
             else: self.print(as_text(content["data"]))
+        elif kind == "error" and belongs(cell): self.print(content["evalue"])
         return super().process_message(msg, cell, cell_index)
 
     def stream(self, name, text):
@@ -159,6 +160,9 @@ def as_text(data):
 def directives(cell):
     "The names of a cell's `#|` directives."
     return {m[1] for m in re.finditer(r"^\s*#\s*\|\s*([\w-]+)(?!\w|:\s*true)", cell.source, re.M)} if cell.cell_type == "code" else set()
+
+
+def belongs(cell): return "raises-exception" in cell.metadata.get("tags", ())   # the error of such a cell is part of the page
 
 
 def titles(nb):
@@ -255,6 +259,11 @@ def as_failure(out):
     return nbformat.v4.new_output("display_data", {"text/html": text, "text/plain": f"{out.ename}: {out.evalue}"})
 
 
+def as_line(out):
+    "An error that belongs to the page, as its message."
+    return nbformat.v4.new_output("display_data", {"text/plain": out.evalue})
+
+
 def page(nb, name, seconds, done, folder):
     "One HTML page that needs nothing from elsewhere; plumbing (`#| hide`) and directives are left out."
     from nbconvert import HTMLExporter
@@ -265,7 +274,8 @@ def page(nb, name, seconds, done, folder):
         if cell.cell_type == "markdown": cell.source = with_pictures(absolute(cell.source, folder), folder)
         if cell.cell_type != "code": continue
         cell.source = re.sub(r"^\s*#\s*\|.*\n?", "", cell.source, flags=re.M)
-        cell.outputs = [as_failure(o) if o.output_type == "error" else o for o in cell.outputs]
+        as_shown = as_line if belongs(cell) else as_failure
+        cell.outputs = [as_shown(o) if o.output_type == "error" else o for o in cell.outputs]
     heading = next((m[1] for c in nb.cells if c.cell_type == "markdown" and (m := re.search(r"^# +(.*)$", c.source, re.M))), name)
     nb.metadata["title"] = heading
     top = nbformat.v4.new_markdown_cell(f'<div class="page-facts">{html.escape(about)}</div>\n<div class="page-contents">CONTENTS</div>')

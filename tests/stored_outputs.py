@@ -4,11 +4,13 @@ Equal up to what differs from run to run and from machine to machine. `normalise
 sign, exponent, and a unit of time or size), times of day, ids, addresses, paths of temporary folders, the width of columns and
 the length of bars. Of a table, the names of the columns and the texts in its rows remain; of a picture, that there is one.
 Progress bars (with the tables below them), the announcement of a long replay and the places of line breaks do not count. What was printed to stderr, and the lines that loggers of libraries
-print, are not compared: they depend on what was imported before. Live views are not stored (scripts/drop_views.py), so they are
+print, are not compared: they depend on what was imported before; except stderr of a cell with the tag `keep-stderr`. Live views are not stored (scripts/drop_views.py), so they are
 not expected either."""
 import difflib, html, json, re
 
 LOGGED = re.compile(r"^\[[\d\-:, ]+\] \[(?:DEBUG|INFO|WARNING|ERROR)\] .*\n?", re.M)   # DeepSpeed's loggers
+# of a warning, its place in a file and the line of code there
+PLACE = re.compile(r"^\S+:\d+: (\w*Warning: .*\n?)(?:  .*\n?)?", re.M)
 # said where it takes longer than a moment
 REPLAYED = re.compile(r"^Going back to step \d+: .* are replayed .*\n?", re.M)
 LIVE = "application/vnd.jupyter.widget-view+json"
@@ -61,12 +63,13 @@ def page_lines(text):
     return [*columns, *lines(html.unescape(re.sub(r"\s*<[^>]+>\s*", "\n", re.sub(r"(?s)<th\b.*?</th>", "", text))))]
 
 
-def described(outputs):
-    "Return the outputs of a cell as lines that can be compared; what was printed comes first, as nbdev gives it."
-    printed, shown = [], []
+def described(outputs, stderr=False):
+    "Return the outputs of a cell as lines that can be compared; what was printed comes first, as nbdev gives it. stderr: compare it, too."
+    printed, errors, shown = [], [], []
     for out in outputs:
         if out["output_type"] == "stream":
             if out["name"] == "stdout": printed.append(REPLAYED.sub("", LOGGED.sub("", joined(out["text"]))))
+            elif stderr: errors.append(PLACE.sub(r"\1", joined(out["text"])))
         elif out["output_type"] == "error": shown += ["error:", *lines(f"{out['ename']}: {out['evalue']}")]
         else:
             data = {kind: joined(value) for kind, value in out["data"].items() if kind not in (LIVE, PLOTLY)}
@@ -78,7 +81,8 @@ def described(outputs):
             shown.append(f"{out['output_type']}: {', '.join(sorted(data))}")
             if "text/html" in data: shown += page_lines(data["text/html"])
             elif set(data) == {"text/plain"}: shown += lines(data["text/plain"])
-    return [*lines("".join(printed)), *shown]
+    # what comes first of the two is a matter of chance
+    return [*lines("".join(printed)), *lines("".join(errors)), *shown]
 
 
 def differences(notebook, now, missing=True):
@@ -90,7 +94,8 @@ def differences(notebook, now, missing=True):
     code = [c for c in notebook["cells"] if c["cell_type"] == "code"]
     for number, cell in enumerate(code, 1):
         if cell["id"] not in now or not (missing or cell["outputs"]): continue
-        stored, here = described(cell["outputs"]), described(now[cell["id"]])
+        is_kept = "keep-stderr" in cell.get("metadata", {}).get("tags", ())
+        stored, here = described(cell["outputs"], is_kept), described(now[cell["id"]], is_kept)
         # IPython breaks the lines of a value where they become too long, which depends on its numbers
         if " ".join(stored) == " ".join(here): continue
         first = next((o for o in joined(cell["source"]).splitlines() if o.strip() and not o.startswith("#")), "")

@@ -14,7 +14,7 @@ from trainer_nb.display.charts import PLOTLY_MIME, SVG_MIME
 from trainer_nb.core.errors import InvalidOperation
 from trainer_nb.display.charts import heatmap_trace
 from trainer_nb.core.history import read_history
-from trainer_nb.display.svg import reduce_columns, color_values, apply_colormap
+from trainer_nb.display.svg import reduce_columns, color_values, apply_colormap, render_svg
 
 LONG = dict(num_train_epochs=10, logging_steps=4)   # 30 steps
 
@@ -49,6 +49,28 @@ def test_a_batch_of_the_next_epoch_where_the_end_of_this_one_is_pending():
     learn.step()
     assert learn.run_state.cursor.epoch == 1 and learn.state.epoch > 1
     assert norm == pytest.approx(learn.history[-1].grad_norm, rel=1e-4)
+
+
+def test_no_larger_batch_for_a_network_that_nothing_passes():
+    "A layer whose units are all dead passes no gradient: the noise of the rest is no reason for a larger batch."
+    def report(bias):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        nn.init.constant_(model[0].bias, bias)
+        data = TensorDataset(torch.randn(64, 4), torch.randint(0, 2, (64,)))
+        return Learner(model, train_dataset=data, loss_func=nn.functional.cross_entropy, max_steps=3, per_device_train_batch_size=32, use_cpu=True, disable_tqdm=True).inspect()
+    alive, dead = report(0.0), report(-100.0)
+    assert "gradient noise" in repr(alive) and alive.noise is not None
+    assert "1: 100% of its units are dead" in dead.unusual and "batch" not in " ".join(dead.said()) and dead.noise is not None
+
+
+def test_the_axis_of_dead_units_ends_at_all_of_them():
+    "Its range does not depend on the shares; where nothing is dead, the picture says so. The colours of the outputs have a label."
+    learn = hard_learner()
+    panels = {panel.title: panel for panel in learn.inspect().panels()}
+    dead = panels["dead units, saturated outputs"]
+    assert dead.x_span == (0, 100) and (dead.note == "none") == all(max(line.x, default=0) == 0 for line in dead.things)
+    assert ">density<" in render_svg([panels["outputs, how they are spread"]])
 
 
 @pytest.mark.parametrize("given", RUNS.values(), ids=RUNS)

@@ -16,7 +16,7 @@ HOSTILE = "</script><img src=x onerror='window.hacked=1'>"
 STEPS = np.arange(50, 2001, 50)
 
 
-def loss_panel(): return Panel("Loss", [LineSeries(STEPS, 1 + STEPS / 2e4, "running mean"), LineSeries(STEPS[1::2], 0.01 - STEPS[1::2] / 1e6, "eval_loss", 1), Marker(1050, "lr = 0.001")])
+def loss_panel(): return Panel("Loss", [LineSeries(STEPS, 1 + STEPS / 2e4, "smoothed"), LineSeries(STEPS[1::2], 0.01 - STEPS[1::2] / 1e6, "eval_loss", 1), Marker(1050, "lr = 0.001")])
 def rate_panel(): return Panel("Learning rate", [LineSeries(STEPS, 2.5e-3 - STEPS * 0, "learning_rate")])
 
 
@@ -72,7 +72,7 @@ def test_values_at_the_nearest_step(opened):
     "Written as on the live page, and beside the pointer; the crosshair stands in every panel of steps."
     page = opened(exported("light", bundle(loss_panel(), rate_panel())))
     lines = page.point(0.535).split("\n")
-    assert lines[0] == "step 1,050" and lines[1:3] == ["running mean", "1.05"] and lines[3] == "eval_loss" and lines[4] in ("9e-3 (step 1,000)", "8.9e-3 (step 1,100)")
+    assert lines[0] == "step 1,050" and lines[1:3] == ["smoothed", "1.05"] and lines[3] == "eval_loss" and lines[4] in ("9e-3 (step 1,000)", "8.9e-3 (step 1,100)")
     assert "lr = 0.001" in lines[-1]
     assert page.tab.locator(".tnb-picture svg[role=img] > g > path").count() == 2
     assert page.point(0.5, 1).split("\n")[1:] == ["learning_rate", "2.5e-3"]
@@ -123,11 +123,11 @@ def test_no_line_crosses_the_label_of_another_moment(opened):
 
 def test_the_legend_switches_lines(opened):
     page = opened(exported("light", bundle(loss_panel(), rate_panel())))
-    button = page.tab.get_by_role("button", name="running mean")
+    button = page.tab.get_by_role("button", name="smoothed")
     drawn, high = page.values(), page.ticks()
     button.click()
     assert button.get_attribute("aria-pressed") == "false" and page.values()[0] == drawn[0] - 1 and page.ticks() != high
-    assert "running mean" not in page.point(0.53)
+    assert "smoothed" not in page.point(0.53)
     button.click()
     assert page.values() == drawn and page.ticks() == high
 
@@ -137,7 +137,7 @@ def test_the_legend_names_what_has_to_be_told_apart(opened):
     def gone(): return LineSeries(STEPS[20:], 3e-3 - STEPS[20:] * 0, "discarded", None, "dashed")
     page = opened(exported("light", bundle(loss_panel(), Panel("Learning rate", [*rate_panel().things, gone()])), bundle(Panel("Learning rate", [*rate_panel().things, gone()]), loss_panel())))
     names = [[o.inner_text() for o in legend.get_by_role("button").all()] for legend in page.tab.locator(".tnb-picture .legend").all()]
-    assert names == [["running mean", "eval_loss", "discarded"], ["discarded", "running mean", "eval_loss"]]
+    assert names == [["smoothed", "eval_loss", "discarded"], ["discarded", "smoothed", "eval_loss"]]
 
 
 def test_pictures_of_one_page_are_apart(opened):

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest, torch
 
-from trainer_nb.display.tables import (Table, escape_html, column_headings, html_table, is_number, format_number, format_setting, format_value, text_table,
+from trainer_nb.display.tables import (Table, escape_html, column_headings, format_duration, html_table, is_number, format_number, format_setting, format_value, text_table,
                                        head_and_tail, to_frame)
 
 ROWS = [{"layer": "body", "size": 1200, "norm": 0.25}, {"layer": "head.first", "size": 33, "norm": None, "note": "<b>"}]
@@ -117,3 +117,7 @@ def test_frame(monkeypatch):
     assert Table(ROWS).frame().shape == (2, 4) and isinstance(to_frame({"a": [1]}), pd.DataFrame)
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"): Table(ROWS).frame()
+
+
+@pytest.mark.parametrize("seconds, text", [(0, "0.0 s"), (2e-4, "0.0 s"), (0.0278, "28 ms"), (0.0994, "99 ms"), (0.0996, "0.1 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.6, "1 min 0 s"), (4020, "1 h 7 min")])
+def test_durations(seconds, text): assert format_duration(seconds) == text

@@ -8,7 +8,7 @@ import torch
 from trainer_nb import Learner
 from trainer_nb.core.history import History
 from trainer_nb.display.charts import plotly_spec
-from trainer_nb.display.panels import Heatmap, LineSeries, Marker
+from trainer_nb.display.panels import Heatmap, LineSeries, Marker, centered_moving_average
 from trainer_nb.display.svg import panel_scales
 from trainer_nb.live.curves import plot_histories
 from trainer_nb.state.branch import Comparison, copy_history
@@ -49,15 +49,28 @@ def lines(panel): return {line.name: line for line in panel.of(LineSeries) if li
 def ends(line): return int(np.min(line.x)), int(np.max(line.x))
 
 
+def test_the_smoothed_line_begins_with_the_first_loss():
+    "Near the beginning, as many values after a step count as before it; the last one averages over those before it."
+    loss = np.random.default_rng(0).normal(2, 1, 60)
+    loss[[0, 1, 20]] = math.nan
+    mean, steps = centered_moving_average(loss, 0.9, width=2), np.arange(60)
+    for i in (2, 3, 10, 30, 58, 59):
+        near = np.isfinite(loss) & (steps - i <= i - 2)
+        weights = 0.9 ** (2 * np.abs(steps - i))[near]
+        assert mean[i] == pytest.approx(weights @ loss[near] / weights.sum())
+    assert mean[2] == pytest.approx(loss[2]) and np.isfinite(mean).all()
+
+
 def test_a_part_of_the_steps():
     history = take(History("a"), 1, 100)
     for step in (20, 50, 80): history.note("evaluate", step, eval_loss=step / 10, eval_accuracy=0.5)
     for step in (10, 60, 90): history.note("set", step, lr=step / 100)
+    for kind in ("add_callback", "remove_callback"): history.note(kind, 50, callback="Seen")   # in the journal, not in the picture
     whole, part = (plot_histories([history], steps=steps).panels() for steps in (None, (40, 70)))
     assert [panel.title for panel in part] == ["Loss", "eval_accuracy", "Learning rate", "Gradient norm"]
     assert ends(lines(part[0])["each step"]) == (40, 70) and lines(part[0])["eval_loss"].x.tolist() == [50]
     # the mean of a step does not depend on the part that is drawn
-    assert np.array_equal(lines(part[0])["running mean"].y, lines(whole[0])["running mean"].y[39:70])
+    assert np.array_equal(lines(part[0])["smoothed"].y, lines(whole[0])["smoothed"].y[39:70])
     assert [mark.word for mark in part[0].of(Marker)] == ["set lr=0.6"] and len(whole[0].of(Marker)) == 3
     assert {panel.x_span for panel in part} == {(40, 70)} and whole[0].x_span is None
     for steps in (range(40, 71), [40, 70], np.array([40, 70]).tolist()):

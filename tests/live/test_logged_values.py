@@ -51,7 +51,7 @@ def test_they_are_drawn_in_charts_and_sent_to_views():
     titles = [panel.title for panel in learn.plot().panels()]
     assert "aux/kl" in titles and "aux/reward" in titles
     # a value of each step is drawn like a column, one of some steps as points
-    assert [line.name for line in learn.plot("aux/kl").panels()[0].things if line.name] == ["each step", "running mean"]
+    assert [line.name for line in learn.plot("aux/kl").panels()[0].things if line.name] == ["each step", "smoothed"]
     assert [line.style for line in learn.plot("aux/reward").panels()[0].things[:2]] == ["line", "points"]
     view = ViewModel([LearnerSource(learn)])
     content, _ = view.message(full=True)

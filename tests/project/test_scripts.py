@@ -43,6 +43,15 @@ def test_run_notebook_fails_with_the_cell(start, tmp_path):
     assert (tmp_path/"out"/"a.html").exists()
 
 
+def test_run_notebook_goes_on_after_an_error_that_belongs_to_the_page(start, tmp_path):
+    expected = code("raise KeyboardInterrupt('paused after step 3')")
+    expected.metadata["tags"] = ["raises-exception"]
+    done = start([expected, code("print('and on')")])
+    text = (tmp_path/"out"/"a.html").read_text("utf-8")
+    assert done.returncode == 0 and "paused after step 3" in done.stdout and "and on" in done.stdout and "Traceback" not in done.stdout
+    assert "paused after step 3" in text and "Traceback" not in text and '<div class="page-failed">' not in text
+
+
 def test_a_page_says_how_it_was_made(start, tmp_path):
     "Title, versions and duration, the sections; no plumbing, no directive, no widget, no prompt."
     start([*CELLS, code("# a comment that stays\nNone")])

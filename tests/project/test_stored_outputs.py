@@ -1,7 +1,15 @@
 "What counts as a difference between the stored outputs of a notebook and its present ones, and what does not."
+import re, subprocess, sys
+from pathlib import Path
+
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
 from stored_outputs import differences, normalised
+
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def printed(text): return [{"output_type": "stream", "name": "stdout", "text": text}]
@@ -39,6 +47,34 @@ def test_columns_of_tables_and_kinds_of_outputs_count():
     assert report([], printed("3")) and report(printed("3"), [])
     # two pictures of another size are the same picture
     assert report(shown(text_html="<svg width=3><g/></svg>"), shown(text_html="<svg width=4></svg>")) == ""
+
+
+def test_stderr_counts_where_it_is_kept():
+    def stderr(text): return [{"output_type": "stream", "name": "stderr", "text": text}]
+    def report(stored, now, tags): return differences({"cells": [{"cell_type": "code", "id": "a1", "source": "", "metadata": {"tags": tags}, "outputs": stored}]}, {"a1": now})
+    assert report(stderr("one"), stderr("another"), ["keep-stderr"]) and not report(stderr("failed after step 3"), stderr("failed after step 5"), ["keep-stderr"])
+    assert not report([], stderr("another"), [])
+
+
+PAGE = {"a warning": ("import warnings; warnings.warn('an old name')", (), 1), "a kept one": ("import warnings; warnings.warn('an old name')", ("keep-stderr",), 0),
+        "a shown error": ("raise ValueError('as shown')", ("raises-exception",), 0), "no warning": ("import sys; print('just a line', file=sys.stderr)", (), 0)}
+
+
+@pytest.mark.parametrize("source, tags, status", PAGE.values(), ids=PAGE)
+def test_a_page_whose_readers_would_see_a_warning_is_not_stored(source, tags, status, tmp_path):
+    "The cell and the warning are named; a tag keeps what belongs to the page."
+    page = tmp_path/"page.ipynb"
+    cell = new_code_cell(source)
+    cell.metadata["tags"] = list(tags)
+    nbformat.write(new_notebook(cells=[new_code_cell("1 + 1"), cell]), page)
+    before = page.read_text()
+    done = subprocess.run([sys.executable, ROOT/"scripts"/"store_outputs.py", page], capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, done.stderr
+    if status: assert "code cell 2" in done.stderr and "UserWarning: an old name" in done.stderr and page.read_text() == before
+    else:
+        first, second = (o.outputs for o in nbformat.read(page, 4).cells)
+        assert len(first) == 1 and len(second) == len(tags)
+        assert not tags or re.search("UserWarning: an old name|as shown", second[0].get("text", "") or second[0].get("evalue", "")) and "ipykernel_" not in str(second)
 
 
 def test_an_error_has_its_message():

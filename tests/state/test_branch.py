@@ -1,4 +1,6 @@
 "Two runs from one place: what is equal, what is changed, what is copied; and the journal of what was done."
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +9,7 @@ import trainer_nb
 from toys import Augmented, accuracy, finish, hard_learner, outcome, unequal
 from trainer_nb import Learner, TrainerCallback, compare, differences
 from trainer_nb.core.errors import InvalidOperation
+from trainer_nb.state.branch import Comparison
 
 LONG = dict(num_train_epochs=10, logging_steps=4)   # 30 steps
 
@@ -40,6 +43,33 @@ def test_twice_the_same_changes(changes):
     parted = compare(learn, one)
     assert parted.parted in (8, 9) and set(parted.settings) >= {o for o in changes if o not in ("lr",)} - {"label_smoothing_factor"}
     assert "The losses diverge at step" in repr(parted) and "<table" in parted._repr_html_() and parted.frame().shape[1] == 4
+
+
+def test_a_table_of_two_losses_shows_where_they_diverge():
+    "Some rows around that step, and the last ones; a single row that would be left out is shown. The columns are the runs."
+    def shown(parted, n, names=("a", "b")):
+        table = Comparison({"step": s, "one": 1.0, "other": 1.0 + (s >= parted), "difference": float(s >= parted)} for s in range(1, n + 1))
+        table.parted, table.names = parted if parted <= n else None, names
+        lines = repr(table).splitlines()[1:]
+        assert len(re.findall("<tr>", table._repr_html_())) == len(lines)
+        return lines[0].split(), [line.split()[0] for line in lines[1:]]
+    assert shown(100, 600) == (["step", "a", "b", "difference"], ["…", "97", "98", "99", "100", "101", "102", "103", "…", "598", "599", "600"])
+    assert shown(5, 20)[1] == ["1", "2", "3", "4", "5", "6", "7", "8", "…", "18", "19", "20"]
+    assert shown(2, 600)[1] == ["1", "2", "3", "4", "5", "…", "598", "599", "600"]
+    assert shown(600, 600)[1] == ["…", "597", "598", "599", "600"]
+    # no difference, and few steps
+    assert shown(700, 600)[1] == [*"12345", "…", "596", "597", "598", "599", "600"] and shown(9, 12)[1] == [str(o) for o in range(1, 13)]
+    # names that are not two
+    for names in (Comparison.names, ("a", "a"), ("step", "b")): assert repr(shown(5, 20, names)[0]) == repr("step loss loss of the other difference".split())
+
+
+def test_the_columns_have_the_names_of_the_runs():
+    learn = hard_learner(run_name="digits", **LONG)
+    learn.step(3)
+    other = learn.branch(lr=0.002, run_name="careful")
+    for one in (learn, other): one.step(2)
+    assert repr(compare(learn, other)).splitlines()[1].split() == ["step", "digits", "careful", "difference"]
+    assert [*compare(learn, other)[0]] == ["step", "one", "other", "difference"]
 
 
 def test_what_set_does_is_what_a_branch_does():

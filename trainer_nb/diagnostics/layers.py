@@ -360,7 +360,7 @@ def output_spread_panel(layers: Iterable[LayerStats]) -> Panel:
     rows = [np.where(row(o) > 1e-3, row(o), np.nan) for o in shown]
     return Panel(
         "outputs, how they are spread",
-        [Heatmap(middle, [layer_label(o) for o in shown], rows, log=True, label="share")] if shown else [],
+        [Heatmap(middle, [layer_label(o) for o in shown], rows, log=True, label="density")] if shown else [],
         x="value / its root mean square",
     )
 
@@ -384,7 +384,9 @@ class LayerReport(PanelDisplay):
         self.layers = layers
         self.step = step
         self.noise = noise
-        self.words = [*words, *([repr(noise)] if noise is not None else [])]
+        # where nothing passes a layer, a larger batch is no remedy
+        is_blocked = any(o.dead == 1 and o.kind != "Embedding" for o in layers)
+        self.words = [*words, *([repr(noise)] if noise is not None and not is_blocked else [])]
 
     @property
     def unusual(self) -> list[str]:
@@ -420,6 +422,9 @@ class LayerReport(PanelDisplay):
         dead = layer_points_panel(rows, "dead units, saturated outputs", lambda o: 100 * o.dead, "dead", "%", log=False)
         other = layer_points_panel(rows, "", lambda o: 100 * o.saturated, "saturated", log=False).of(LineSeries)
         dead.things = [*dead.things, *(o._replace(color=1) for o in other)]
+        dead.x_span = (0.0, 100.0)
+        if not any(np.any(np.asarray(o.x) > 0) for o in dead.of(LineSeries)):
+            dead.note = "none"
         found = [
             layer_points_panel(
                 [o for o in rows if o.weight.n], "update/weight", lambda o: o.ratio, x="ratio of norms", marks=middle

@@ -68,8 +68,9 @@ def centered_moving_average(
     weight: float = 0.9,  # weight of a value one step away, 0 <= weight < 1; 0 returns the values unchanged
     width: int = 1,       # number of steps from one value to the next
 ) -> np.ndarray:
-    """Return the mean over both sides of each value, with exponentially decreasing weights; nan where a value is not
-    finite and none is near. Raise ValueError if the weight is outside [0, 1)."""
+    """Return the mean over both sides of each value, with exponentially decreasing weights; near the first value, over
+    as many values after each as before it; nan where a value is not finite and none is near. Raise ValueError if the
+    weight is outside [0, 1)."""
     if not 0 <= weight < 1:
         raise ValueError(f"The weight of a running mean must be at least 0 and below 1, not {weight}.")
     y = np.asarray(y, float)
@@ -81,7 +82,15 @@ def centered_moving_average(
         total = 0.0
         sums = [total := keep * total + number for number in numbers.tolist()]
         return np.array(sums)
-    def both_sides(numbers: np.ndarray) -> np.ndarray: return decayed(numbers) + decayed(numbers[::-1])[::-1] - numbers
+    # where the window of a value ends that reaches back to the first known one
+    first = int(known.argmax()) if len(y) else 0
+    begin = np.arange(first, (len(y) + first) // 2)
+    end = 2 * begin - first + 1
+    def both_sides(numbers: np.ndarray) -> np.ndarray:
+        after = decayed(numbers[::-1])[::-1]
+        beyond = np.zeros(len(numbers))
+        beyond[begin] = keep ** (end - begin) * after[end]
+        return decayed(numbers) + after - beyond - numbers
     shares = both_sides(known.astype(float))
     return np.divide(both_sides(values), shares, out=np.full(len(y), math.nan), where=shares > 1e-12)
 

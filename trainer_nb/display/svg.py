@@ -489,6 +489,8 @@ def draw_heatmap(heat: Heatmap, left: float, top: float, right: float, bottom: f
         svg_image(apply_colormap(values, low, high), left, top, right - left, bottom - top),
         draw_row_labels(heat.rows, left, top, bottom),
         svg_image(bar, right + 8, top, 8, bottom - top),
+        # of the colour bar, up to the edge of the panel
+        svg_text(right + 60, top - 6, heat.label if len(heat.label) <= 10 else "", "end", 10),
     ]
     for at, end in ((top + 9, high), (bottom, low)):
         out.append(svg_text(right + 19, at, format_tick(float(f"{10 ** end if heat.log else end:.2g}")), size=10))

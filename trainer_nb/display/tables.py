@@ -74,7 +74,8 @@ def format_value(
 
 # %% ../../nbs/00_display/00_tables.ipynb #610d3030
 def format_duration(seconds: float) -> str:
-    "Format a number of seconds as seconds, minutes and seconds, or hours and minutes."
+    "Format a number of seconds as milliseconds, seconds, minutes and seconds, or hours and minutes."
+    if 0.0005 <= seconds < 0.0995: return f"{1000 * seconds:.0f} ms"
     if seconds < 9.95: return f"{seconds:.1f} s"
     minutes, s = divmod(round(seconds), 60)
     hours, m = divmod(minutes, 60)

@@ -298,7 +298,7 @@ def smoothed_lines(
 ) -> list[LineSeries]:
     "Return a series as its values and their running mean; of several runs, the running mean alone."
     if smooth == 0: return [LineSeries(x, values, label or name, color)]
-    mean = LineSeries(x, centered_moving_average(values, smooth), label or "running mean", color)
+    mean = LineSeries(x, centered_moving_average(values, smooth), label or "smoothed", color)
     return [LineSeries(x, values, "each step", color, "faint"), mean] if is_single else [mean]
 
 def branch_event(history: History, run: str) -> int | None:
@@ -358,7 +358,8 @@ def act_markers(
         # the journal has all digits
         data = {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in data.items()}
         return describe_act(event["kind"], data)
-    kinds = set(ACT_FORMATTERS) - {"checkpoint", "load_best"}
+    # the journal has the callbacks; most of them only report
+    kinds = set(ACT_FORMATTERS) - {"checkpoint", "load_best", "add_callback", "remove_callback"}
     events = [
         event for event in history.events
         if event["kind"] in kinds and not event["abandoned"] and within[0] <= event["step"] <= within[1]

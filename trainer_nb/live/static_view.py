@@ -48,7 +48,7 @@ def quantity_lines(
     if quantity == "learning_rate":
         return [LineSeries(*downsample(steps, means[is_drawn], points), label or quantity, color)]
     smooth = centered_moving_average(means, width=blocks.width)[is_drawn]
-    line = LineSeries(*downsample(steps, smooth, points), label or "running mean", color)
+    line = LineSeries(*downsample(steps, smooth, points), label or "smoothed", color)
     if label: return [line]
     lows_and_highs = table[:, [column, column + 1]].reshape(-1)
     return [LineSeries(*downsample(np.repeat(steps, 2), lows_and_highs, 2 * points), "each step", color, "faint"), line]

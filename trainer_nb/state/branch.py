@@ -175,13 +175,27 @@ class Comparison(Table):
     settings: dict[str, tuple] = {}
     names = ("one", "the other")
     runs: tuple[str, ...] = ()   # ids of the two runs
+    def headings(self) -> tuple[str, str]:
+        "Return the headings of the two losses: the names of the runs, if they have two."
+        is_named = self.names != Comparison.names and len({"step", "difference", *self.names}) == 4
+        return self.names if is_named else ("loss", "loss of the other")
+
     def _cells(self, row):
-        return {
-            "step": row["step"],
-            "loss": row["one"],
-            "loss of the other": row["other"],
-            "difference": row["difference"],
-        }
+        one, other = self.headings()
+        return {"step": row["step"], one: row["one"], other: row["other"], "difference": row["difference"]}
+
+    def _shown(self):
+        at = next((i for i, row in enumerate(self) if row["step"] == self.parted), None)
+        # with None where rows are left out
+        if at is None or len(self) <= 12: return super()._shown()
+        kept = sorted({*range(max(at - 3, 0), min(at + 4, len(self))), *range(len(self) - 3, len(self))})
+        shown = []
+        for before, i in zip([-1, *kept], kept):
+            # one row takes no more room than the sign that it is left out
+            if i == before + 2: shown.append(self._cells(self[before + 1]))
+            elif i > before + 1: shown.append(None)
+            shown.append(self._cells(self[i]))
+        return shown
 
     def __getitem__(self, i):
         selected = super().__getitem__(i)

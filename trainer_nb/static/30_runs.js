@@ -102,6 +102,7 @@ class Run {
 
 // The mean around each of `rows` values, in which a value counts `weight` to the power of its distance in steps: as many steps after a
 // place count as before it, so the curve does not lag behind a change. One pass forward sums what is before, one backward what is after.
+// Near the first value (`at`), what is further away than that value is taken off again, so the curve begins there.
 // A value that is not finite does not count and has no mean. before: {step, sum, count} of values that precede the first one.
 function centeredMean(rows, step, value, weight, before = null) {
   const y = new Float64Array(rows), sums = new Float64Array(rows), counts = new Float64Array(rows);
@@ -118,13 +119,27 @@ function centeredMean(rows, step, value, weight, before = null) {
     sums[i] = sum;
     counts[i] = count;
   }
+  const after = new Float64Array(rows), countsAfter = new Float64Array(rows);   // with the value itself
   sum = count = 0;
   for (let i = rows - 1; i >= 0; i--) {
     const one = value(i), here = step(i);
     if (i < rows - 1) { const o = kept(Math.abs(last - here)); sum *= o; count *= o; }
-    y[i] = Number.isFinite(one) ? (sums[i] + sum) / (counts[i] + count) : NaN;
     if (Number.isFinite(one)) { sum += one; count++; }
     last = here;
+    after[i] = sum;
+    countsAfter[i] = count;
+  }
+  let at = before ? rows : 0, end = 0;
+  while (at < rows && !Number.isFinite(value(at))) at++;
+  for (let i = 0; i < rows; i++) {
+    const one = value(i), here = step(i);
+    if (!Number.isFinite(one)) { y[i] = NaN; continue; }
+    let total = sums[i] + after[i] - one, number = counts[i] + countsAfter[i] - 1;
+    if (i >= at) {
+      while (end < rows && step(end) - here <= here - step(at)) end++;
+      if (end < rows) { const o = weight ** (step(end) - here); total -= o * after[end]; number -= o * countsAfter[end]; }
+    }
+    y[i] = total / number;
   }
   return { y, sums, counts, count: known };
 }
