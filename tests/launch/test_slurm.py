@@ -29,7 +29,7 @@ def test_each_machine_starts_the_launcher_with_its_rank(tmp_path):
                         "SLURM_JOB_ID": "1234567"}
     done = subprocess.run(["bash", "-eu", "job.sh"], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [f"8 110 --nnodes 2 --node_rank {node} --nproc_per_node 4 --master_addr node1 --master_port 24567 train.py --output_dir out"
+    assert done.stdout.splitlines() == [f"8 110 --nnodes 2 --node_rank {node} --nproc_per_node 4 --master_addr node1 --master_port 24567 job.py --output_dir out"
                                         for node in (0, 1)]
 
 
