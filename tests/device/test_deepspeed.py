@@ -135,7 +135,8 @@ ALIKE = {
 }
 
 
-@pytest.mark.parametrize("stage, case", [pytest.param(1, "in some steps", marks=pytest.mark.slow), pytest.param(2, "in some steps", marks=pytest.mark.slow), (3, "in some steps"), pytest.param(2, "in other numbers of calls", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("stage, case", [(1, "in some steps"), (2, "in some steps"), (3, "in some steps"), (2, "in other numbers of calls")])
 def test_ranks_that_deviate_alike_train_as_ddp(stage, case):
     "With accumulation, a frozen layer, a checkpointed one and evaluations in between."
     found = []

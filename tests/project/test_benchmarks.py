@@ -66,7 +66,7 @@ TINY = {
 SHORT = ["--quick", "--rounds", "1", "--fresh", "1", "--turns", "1", "--seconds", "0.1", "--parts", "steps", "--works"]
 
 
-@pytest.mark.parametrize("name", [name if name in ("evaluating", "launching") else pytest.param(name, marks=pytest.mark.slow) for name in TINY])
+@pytest.mark.parametrize("name", [name if name == "evaluating" else pytest.param(name, marks=pytest.mark.slow) for name in TINY])
 def test_a_tiny_run_of(tmp_path, load, name):
     "Each script writes a summary of this version from which its tables are made; it prints them too."
     found, printed = measured(tmp_path, name, "--quick", *TINY[name])
@@ -162,6 +162,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_contender_that_fails_in_one_work(tmp_path):
     "It is left out of that work alone, with the error; rounds of the others are complete."
     (tmp_path/"script.py").write_text(FAILING)

@@ -560,3 +560,14 @@ def test_the_reason_before_the_beginning_of_a_branch_and_of_another_run():
         later.step(2)
         with pytest.raises(ValueError, match="this run begins at step 5, and has no earlier steps"): later.rewind(3)
         assert later.rewind(2).step == 5
+
+
+def test_an_added_callback_is_the_reason_also_after_another_act():
+    "A change of a setting lies before the target; no replay may go past the callback."
+    learn = hard_learner(num_train_epochs=4, rewind_every=50)
+    learn.step(2)
+    learn.set(weight_decay=0.1)
+    learn.step(3)
+    learn.add_callback(TrainerCallback())
+    learn.step(2)
+    with pytest.raises(ValueError, match="rewind\\(3\\) cannot go back to step 4: add_callback at step 5 has replaced a part"): learn.rewind(3)

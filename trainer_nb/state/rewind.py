@@ -169,7 +169,8 @@ def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
     def moved(e): return not ring.kept and e["kind"] in ("launch", "close")   # such an act has emptied the ring
     acts = [e for e in learner.run_state.history.events if not e["abandoned"] and (between(e) or moved(e))]
     # a part that was replaced after the target rules out all earlier snapshots
-    act = next((e for e in acts if e["step"] > target), acts[0] if acts else None)
+    replaced = [e for e in acts if e["step"] > target and e["kind"] not in ("launch", "close")]
+    act = next(iter(replaced or acts), None)
     if act is not None and act["step"] > target:
         why = f"{act['kind']} at step {act['step']} has replaced a part of the run that those steps used"
     elif act is not None:
