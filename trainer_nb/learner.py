@@ -21,7 +21,7 @@ from .engine.assignment import begin_run, check_assignment, forget_early_assignm
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
 from .engine.loop import make_train_output, validate_step_count
-from .engine.overrides import TrainerBase
+from .engine.overrides import TrainerBase, check_not_elsewhere
 from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, announce_save_dir, record_act
 from .engine.session import apply_change, check_between_steps, check_can_train, check_can_train_or_corrupted
@@ -938,15 +938,17 @@ class RecordingMixin(TrainerBase):
         limit: float = 100,  # MB of data that may be written beside it
         train: bool = False,  # to the end of the run, rather than to its present step
         keep_global_batch: bool = False,  # any number of processes divides the batch of one; with train=True
+        resume: bool = False,  # continue from the newest checkpoint in the output folder; with train=True
     ):
         """Write a script that trains this model again, including the changes made by hand; run in a new process, it
         ends in the same weights. With `train=True` it then trains to the end, for example as a batch job, with
-        `keep_global_batch=True` in as many processes as a launcher starts.
-        Raise `InvalidOperation`, and write nothing, if a part cannot be found; the
-        result's `doubts` list the parts that may not be exact."""
-        from trainer_nb.state.export_script import export_script
+        `keep_global_batch=True` in as many processes as a launcher starts, and with `resume=True` in several jobs, each
+        of which continues from the last checkpoint.
+        Raise `InvalidOperation`, and write nothing, if a part cannot be found, or, with `resume=True`, if a change was
+        made after the first step; the result's `doubts` list the parts that may not be exact."""
+        from trainer_nb.state.export_script import ScriptMode, export_script
         with guarded(self, "export_script()"):
-            return export_script(self, path, limit, train, keep_global_batch)
+            return export_script(self, path, limit, ScriptMode(train, keep_global_batch, resume))
 
     @exclusive
     def add_callback(self, callback: TrainerCallback):
@@ -987,7 +989,9 @@ class RecordingMixin(TrainerBase):
 
     @property
     def accelerator(self):
-        "Return the Accelerator, created if necessary, and make its state the active one."
+        """Return the Accelerator, created if necessary, and make its state the active one. Raise InvalidOperation while
+        other processes have the run."""
+        check_not_elsewhere(self.run_state, "accelerator", "accelerator.mixed_precision")
         prepare_model(self)
         self.run_state.device.activate()
         return self.run_state.device.accelerator

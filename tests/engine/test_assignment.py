@@ -4,7 +4,7 @@ import functools, types
 import pytest
 import torch
 
-from toys import Augmented, finish, hard_learner, unequal
+from toys import Augmented, finish, hard_learner, hard_model, unequal
 from trainer_nb import Learner, TrainerCallback
 from trainer_nb.core.errors import one_edit
 from trainer_nb.engine.assignment import adopt_assignments
@@ -208,3 +208,56 @@ def test_values_without_an_order_are_compared_by_their_content():
     learn.args.lr_scheduler_kwargs = {"rates": torch.tensor([1.0, 3.0])}
     adopt_assignments(learn, anew=False)
     assert len(learn.history.journal()) == 1
+
+
+# what prepares a run before its first step
+PREPARES = {"evaluate": lambda learn: learn.evaluate(), "lr_find": lambda learn: learn.lr_find(num_steps=10), "snapshot": lambda learn: learn.snapshot(),
+            "rewind": lambda learn: (learn.step(2), learn.rewind(2)), "reset": lambda learn: (learn.step(3), learn.reset()), "accelerator": lambda learn: learn.accelerator}
+LATE = [{"bf16": True}, {"optim": "sgd"}, {"adam_beta1": 0.5, "lr_scheduler_type": "constant"}, {"warmup_steps": 3, "seed": 5}, {"layer_groups": ["inner", "norm"]},
+        {"train_sampling_strategy": "sequential"}, {"dataloader_drop_last": True, "data_seed": 7}, {"accelerator_config": {"split_batches": True}}]
+
+
+@pytest.mark.parametrize("late", LATE, ids=lambda late: "-".join(late))
+@pytest.mark.parametrize("prepared", PREPARES)
+def test_args_assigned_before_the_first_step_count_where_a_verb_has_prepared_the_run(prepared, late):
+    "What was made with the former values is made anew: the run is that of a learner that was given the new ones."
+    assigned, want = hard_learner(eval_dataset=Augmented(6)), hard_learner(eval_dataset=Augmented(6), **late)
+    PREPARES[prepared](assigned)
+    # the row of an evaluation with the former values
+    assigned.state.log_history.clear()
+    for name, value in late.items(): setattr(assigned.args, name, value)
+    assert unequal(finish(assigned), finish(want)) == []
+    assert assigned.accelerator.mixed_precision == want.accelerator.mixed_precision and type(assigned.optimizer) is type(want.optimizer)
+    assert [len(g["params"]) for g in assigned.optimizer.param_groups] == [len(g["params"]) for g in want.optimizer.param_groups]
+
+
+@pytest.mark.parametrize("late", [{"bf16": True}, {"lr_scheduler_type": "constant"}], ids=lambda late: "-".join(late))
+def test_the_users_optimizer_stays_where_args_are_assigned(late):
+    def make(**given):
+        model = hard_model()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.03)
+        return hard_learner(model=model, optimizers=(optimizer, None), warmup_steps=2, **given), optimizer
+    (assigned, mine), (want, _) = make(), make(**late)
+    assigned.lr_find(num_steps=10)
+    for name, value in late.items(): setattr(assigned.args, name, value)
+    assert unequal(finish(assigned), finish(want)) == [] and assigned.optimizer is mine
+
+
+def test_parts_are_kept_where_no_setting_is_another_one():
+    "Also where the run begins anew."
+    learn = hard_learner(bf16=True, accelerator_config={"split_batches": False})
+    learn.lr_find(num_steps=10)
+    optimizer, device = learn.optimizer, learn.accelerator
+    learn.args.bf16, learn.args.logging_steps = True, 3
+    learn.step()
+    assert learn.optimizer is optimizer and learn.accelerator is device
+    learn.reset()
+    learn.step()
+    assert learn.accelerator is device
+
+
+def test_set_names_the_way_before_the_first_step():
+    learn = hard_learner()
+    with pytest.raises(ValueError, match="set.. does not change optim; before the first step, learn.args.optim = ... does"): learn.set(optim="sgd")
+    learn.step()
+    with pytest.raises(ValueError, match="optim cannot be changed in a run that is under way; make a new Learner"): learn.set(optim="sgd")

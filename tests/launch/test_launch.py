@@ -240,6 +240,11 @@ def test_every_other_verb(tmp_path, like):
         assert "step 4" in repr(learn.dashboard())
         for refused in (learn.branch, learn.debug_step, learn.batch_size_find, lambda: learn.launch(2)):
             with pytest.raises(InvalidOperation, match="is not possible while the run is on 2 processes: learn.close.. first.$"): refused()
+        # None would be taken for an optimizer that was not created yet
+        for name, example in (("optimizer", r"optimizer.param_groups\[0\]\[.lr.\]"), ("lr_scheduler", "lr_scheduler.get_last_lr"), ("accelerator", "accelerator.mixed_precision")):
+            with pytest.raises(InvalidOperation, match=f"^learn.{name} is in the 2 processes that have the run. .*learn.run_on_all.lambda learn: learn.{example}.*learn.close.. first"): getattr(learn, name)
+        there = learn.run_on_all(lambda learn: (learn.optimizer.param_groups[0]["lr"], learn.lr_scheduler.get_last_lr(), learn.accelerator.mixed_precision))
+        assert there[0] == there[1] and there[0][0] > 0
         with pytest.raises(InvalidOperation, match="Replacing learn.train_dataset"): learn.train_dataset = rows(48)
         assert learn.get_num_trainable_parameters() > 0
         # once, at the line that reads it: no verb above has read the model as the user does

@@ -8,7 +8,7 @@ from conftest import ROOT
 from launched import counted, is_gone, make, pids, rows
 from trainer_nb import TrainerCallback
 from trainer_nb.core.errors import Paused
-from trainer_nb.launch import ray_cluster, ray_workers
+from trainer_nb.launch import ray_cluster, ray_workers, remote_run
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("ray"), pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the workers' guards are those of Linux")]
@@ -160,6 +160,30 @@ def test_the_files_of_a_data_set_are_found(tmp_path):
     datasets.Dataset.from_dict({"x": [1, 2]}).save_to_disk(tmp_path/"saved")
     assert {os.path.basename(o) for o in ray_cluster.data_files(datasets.load_from_disk(tmp_path/"saved"))} == {"data-00000-of-00001.arrow"}
     assert ray_cluster.data_files(datasets.Dataset.from_dict({"x": ["/tmp"]})) == set() == ray_cluster.data_files(["a name", 3, None])
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_loaded_on_the_nodes_that_have_it(nodes, monkeypatch, tmp_path):
+    "A divided run may not fit the notebook's device, so its processes load it themselves; the notebook does it where a node lacks the folder."
+    learn = make(fsdp="full_shard", output_dir=str(tmp_path), save_strategy="no", eval_strategy="no")
+    with learn.launch(2, cluster="ray"):
+        learn.step(3)
+        folder = learn.save_checkpoint()
+        losses = [r.loss for r in learn.step(3)]
+        before = pids(learn)
+        assert learn.load_checkpoint(folder).step == 3 and pids(learn) == before
+        assert [r.loss for r in learn.step(3)] == losses
+        assert learn.run_state.remote_run.has_everywhere(learn, folder)
+        monkeypatch.setattr(remote_run.RemoteRun, "has_everywhere", lambda *args: False)
+        assert learn.load_checkpoint(folder).step == 3 and not set(pids(learn)) & set(before)
+        assert [r.loss for r in learn.step(3)] == losses
+
+
+def test_the_files_of_a_folder_are_compared(tmp_path):
+    (tmp_path/"sub").mkdir()
+    (tmp_path/"sub"/"a").write_bytes(b"123")
+    assert remote_run.file_sizes(None, str(tmp_path)) == {os.path.join("sub", "a"): 3}
+    assert remote_run.file_sizes(None, str(tmp_path/"other")) is None
 
 
 @pytest.mark.slow

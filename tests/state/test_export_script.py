@@ -3,7 +3,7 @@
 The notebook is a real kernel; the script is run by a real process, most of them by one that has only imported torch
 before and forks for each script, since importing torch takes longer than all the rest.
 """
-import json, os, re, subprocess, sys, textwrap, types
+import json, os, re, shutil, subprocess, sys, textwrap, types
 
 import pytest
 import torch
@@ -192,6 +192,45 @@ def test_a_run_that_a_script_finishes(session):
     assert code == 0 and same(session.folder/"want", session.folder/"got"), said
     session.run("learn.export_script('train.py', train=True)")   # a finished run
     assert (session.folder/"train.py").read_text().count("learn.train()") == 1
+
+
+def test_a_script_that_continues_from_its_checkpoint(session):
+    """With resume=True: the weights of an undivided run; the steps before the newest checkpoint are not taken again. A function
+    of the session with the name that the script imports keeps it."""
+    session.run(NET, DATA, "def get_last_checkpoint(x): return x / 2", "def loss(out, y): return nn.functional.mse_loss(out, get_last_checkpoint(y))", "net = Net()",
+                learner("net, train_dataset=train, loss_func=loss", output_dir="runs", save_steps=4), "learn.set(lr=0.02, weight_decay=0.1)\nlearn.freeze('head')", "learn.step(3)",
+                "out = learn.export_script('train.py', train=True, resume=True)", "learn.train(); learn.save_model('want')")
+    text = (session.folder/"train.py").read_text()
+    assert "learn.step" not in text and "from trainer_nb import get_last_checkpoint as get_last_checkpoint_\n" in text
+    assert text.count("learn.train(resume_from_checkpoint=get_last_checkpoint_(output_dir))") == 1 == text.count("learn.train(")
+    assert "continues from the newest checkpoint in its output folder, if there is one" in text and "was trained, to its end." in text
+    assert session.run("print(out)").startswith("train.py is written, with data.pt, first.safetensors in train_files. It trains to the end of the run, from the newest checkpoint")
+    got = session.folder/"got"
+    code, said = session.forks(session.folder/"train.py", got)
+    assert code == 0 and same(session.folder/"want", got), said
+    steps = sorted(int(path.name.partition("-")[2]) for path in got.glob("checkpoint-*"))
+    assert steps == [4, 8, 12, 16, 20, 21]
+    for step in (4, 12, 16, 20, 21): shutil.rmtree(got/f"checkpoint-{step}")
+    (got/"model.safetensors").unlink()
+    code, said = session.forks(session.folder/"train.py", got)
+    assert code == 0 and same(session.folder/"want", got), said
+    assert (got/"checkpoint-12").is_dir() and not (got/"checkpoint-4").exists()
+
+
+def test_what_cannot_continue_from_a_checkpoint(session):
+    "No checkpoints, no folder for them, or a change after the first step: an error with what to do; nothing is written."
+    made = NET, DATA, "net = Net()"
+    session.run(*made, learner())
+    session.fails("learn.export_script('train.py', resume=True)", "ValueError", "resume=True. is for a script that trains to the end.*give train=True, too")
+    session.fails("learn.export_script('train.py', train=True, resume=True)", "ValueError", "no folder for them: give the Learner output_dir=")
+    for settings, words in (({"save_strategy": "no"}, "with save_strategy='no' the run writes no checkpoint"), ({"save_only_model": True}, "with save_only_model=True the run")):
+        session.run("net = Net()", learner(output_dir="runs", **settings))
+        session.fails("learn.export_script('train.py', train=True, resume=True)", "ValueError", words)
+    session.run("net = Net()", learner(output_dir="runs"), "learn.step(2)", "learn.set(lr=0.002)")
+    session.fails("learn.export_script('train.py', train=True, resume=True)", "InvalidOperation", "line for 'set' after step 2.*learn.reset.*in a callback; or export without resume=True")
+    assert not (session.folder/"train.py").exists()
+    session.run("learn.rewind(2)", "learn.step(1)", "learn.export_script('train.py', train=True, resume=True)")   # the change was undone
+    assert (session.folder/"train.py").exists()
 
 
 def test_the_class_was_changed(session):

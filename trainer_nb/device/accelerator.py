@@ -38,8 +38,8 @@ from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, s
 __all__ = ['NO_CONTEXT', 'NO_GROUP', 'mixed_precision', 'check_fp16', 'should_use_cpu', 'kwargs_handlers', 'make_world',
            'leave_process_group_at_exit', 'leave_process_group', 'abort_collectives', 'unwrap',
            'make_deepspeed_accelerator', 'IsolatedAccelerator', 'fills_in_gradients', 'ignored_by_ddp',
-           'ReplicatedModel', 'backward_from_loss', 'Device', 'AsyncHostCopy', 'copy_in_stream_order',
-           'empty_device_cache']
+           'ReplicatedModel', 'backward_from_loss', 'device_settings', 'Device', 'AsyncHostCopy',
+           'copy_in_stream_order', 'empty_device_cache']
 
 # %% ../../nbs/04_device/07_accelerator.ipynb #nc35d799
 if TYPE_CHECKING:
@@ -456,10 +456,23 @@ def backward_from_loss(
     _engine_run_backward((loss,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 # %% ../../nbs/04_device/07_accelerator.ipynb #0f055a45
+# the settings that a device reads when it is made; those of the patches are compared by them
+_DEVICE_ARGS = (
+    "bf16", "fp16", "use_cpu", "full_determinism", "ddp_backend", "ddp_find_unused_parameters", "ddp_bucket_cap_mb",
+    "ddp_broadcast_buffers", "ddp_static_graph", "ddp_timeout", "fsdp", "fsdp_config", "accelerator_config"
+)
+
+def device_settings(args: TrainingArguments) -> dict[str, Any]:
+    "Return the settings from which a device is made, as values that can be compared."
+    values = args.to_dict()
+    # its configuration is completed when the engine is built
+    return {name: values[name] for name in _DEVICE_ARGS} | {"deepspeed": is_deepspeed_enabled(args)}
+
 class Device:
     "Provide what the loop needs of a learner's Accelerator, strategy and patches. A device has one model at a time."
     def __init__(self, args: TrainingArguments):
         self._args = args
+        self.made_with = device_settings(args)
         self._isolated = IsolatedAccelerator(args)
         self.device = self._isolated.device
         self.world = self._isolated.world

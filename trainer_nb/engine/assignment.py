@@ -19,6 +19,7 @@ from .dataloaders import check_eval_data
 from .generate import warn_of_idle
 from .overrides import TrainerBase, apply_args, check_batch_eval_metrics, check_label_smoothing
 from .overrides import drop_loader, renew_model
+from .prepare import discard_former_parts
 from .run_state import record_act
 from .settings import SETTABLE
 
@@ -179,6 +180,8 @@ def begin_run(
             except BaseException:
                 run.given_args = given, then
                 raise
+    if run.remote_run is None:
+        discard_former_parts(run)
     if not run.state.global_step and run.model_seed not in (None, run.args.seed):
         # as in the Trainer: the weights are those of the seed with which training begins
         renew_model(learner)
@@ -209,11 +212,15 @@ def adopt_assignments(learner: TrainerBase, anew: bool) -> None:
         # where nothing was made with the former values yet, these are all that is needed
         values.update(others)
         record_act(run, "set", **others)
-        if anew and run.loader is not None:
+        is_before = not run.state.global_step and not run.begun
+        if is_before:
+            # of the model's signature, and of label_names
+            learner._model_facts = None
+        if (anew or is_before) and run.loader is not None:
             drop_loader(run)
     shown = run.args.to_dict()
     run.given_settings = run.given_settings | {name: shown[name] for name in changes}
-    if not run.state.global_step or anew: return
+    if anew or (not run.state.global_step and not run.begun): return
     for name in others.keys() - SETTABLE.keys():
         warn(
             f"learn.args.{name} was assigned in the middle of a run: parts that were made with the former value keep it,"

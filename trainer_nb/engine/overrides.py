@@ -61,11 +61,11 @@ __all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'require_optimizer', 'find_param_gro
            'watched', 'is_count_ignored', 'scale_loss', 'is_loss_scaled', 'loss_weight', 'check_is_model',
            'check_constructor_args', 'check_given_optimizers', 'check_cls_and_kwargs', 'check_label_smoothing',
            'check_arg_types', 'check_training_step', 'check_batch_eval_metrics', 'apply_args', 'check_not_remote',
-           'UserPart', 'check_part', 'resolve_processing_class', 'check_run_not_begun', 'check_replaceable',
-           'replace_part', 'replace_train_dataset', 'replace_optimizer', 'replace_scheduler', 'replace_model',
-           'renew_model', 'discard_model_parts', 'drop_loader', 'forget_columns', 'own_forward', 'renew_facts',
-           'ModelFact', 'replace_args', 'replace_state', 'replace_callbacks', 'trial_parameter', 'build_model',
-           'local_model', 'TrainerBase']
+           'check_not_elsewhere', 'UserPart', 'check_part', 'resolve_processing_class', 'check_run_not_begun',
+           'check_replaceable', 'replace_part', 'replace_train_dataset', 'replace_optimizer', 'replace_scheduler',
+           'replace_model', 'renew_model', 'discard_model_parts', 'drop_loader', 'forget_columns', 'own_forward',
+           'renew_facts', 'ModelFact', 'replace_args', 'replace_state', 'replace_callbacks', 'trial_parameter',
+           'build_model', 'local_model', 'TrainerBase']
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -371,6 +371,15 @@ def check_not_remote(run: RunState | None, name: str) -> None:
     "Raise an error if a part is replaced while other processes have the run."
     if run is not None and run.remote_run is not None:
         run.remote_run.refuse(f"Replacing learn.{name}")
+
+def check_not_elsewhere(
+    run: RunState,
+    name: str,  # of a part of the run that only the processes have
+    example: str,  # an expression of the learner that reads it there
+) -> None:
+    "Raise an error if a part of the run is read while other processes have it: here, it would be None."
+    if run.remote_run is not None:
+        run.remote_run.refuse_reading(name, example)
 
 class UserPart:
     "Store a user-provided part; an assignment raises an error while other processes have the run."
@@ -1177,7 +1186,10 @@ class TrainerBase:
         replace_part(self, "train_dataset", lambda: replace_train_dataset(self, dataset))
 
     @property
-    def optimizer(self) -> torch.optim.Optimizer: return self.run_state.optimizer   # None before it is created
+    def optimizer(self) -> torch.optim.Optimizer:
+        "Return the optimizer; None before it is created. Raise InvalidOperation while other processes have it."
+        check_not_elsewhere(self.run_state, "optimizer", 'optimizer.param_groups[0]["lr"]')
+        return self.run_state.optimizer
     @optimizer.setter
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         check_part(self, "optimizer", optimizer)
@@ -1185,7 +1197,10 @@ class TrainerBase:
             replace_optimizer(self.run_state, optimizer)
 
     @property
-    def lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler: return self.run_state.lr_scheduler
+    def lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler:
+        "Return the schedule; None before it is created. Raise InvalidOperation while other processes have it."
+        check_not_elsewhere(self.run_state, "lr_scheduler", "lr_scheduler.get_last_lr()")
+        return self.run_state.lr_scheduler
     @lr_scheduler.setter
     def lr_scheduler(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
         check_part(self, "lr_scheduler", scheduler)

@@ -17,11 +17,12 @@ from typing import Any
 import torch
 
 from ..args.parallel import dispatches_batches
-from ..core.errors import warn
+from ..core.errors import InvalidOperation, warn
 from ..core.memory import peak_memory
 from ..core.seeding import SEED_PREPARE, enable_determinism, seeded_generators
+from ..data.collate import comparable_copy, is_identical
 from ..data.loader import ResumableLoader
-from ..device.accelerator import Device
+from ..device.accelerator import Device, device_settings
 from ..device.deepspeed import DeepSpeedModel
 from ..device.model_patches import apply_patches
 from ..device.collectives import world_size
@@ -47,9 +48,10 @@ __all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'has_own_backward', 'sends_
            'prepare_data', 'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts',
            'create_engine_optimizer', 'check_engine_optimizer', 'drop_empty_groups', 'prepare_engine',
            'prepare_optimizer', 'create_optimizer_and_schedule', 'compares_parameters', 'discard_outdated_parts',
-           'discard_incomplete_optimizer', 'check_parameters', 'report_parameter_changes', 'may_have_other_parameters',
-           'warn_untrained_loss', 'suggest_idle_gpus', 'first_of', 'store_special_tokens', 'prepare',
-           'redistribute_data', 'compute_run_length', 'recompute_run_length']
+           'discard_incomplete_optimizer', 'optimizer_settings', 'discard_former_parts', 'changed_names',
+           'check_parameters', 'report_parameter_changes', 'may_have_other_parameters', 'warn_untrained_loss',
+           'suggest_idle_gpus', 'first_of', 'store_special_tokens', 'prepare', 'redistribute_data',
+           'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
@@ -62,7 +64,7 @@ def prepare_model(learner: TrainerBase):
     "Move the model to its device and wrap it; raise TypeError for a scripted model, ValueError for lazy layers."
     run = learner.run_state
     if run.remote_run is not None:
-        run.remote_run.refuse("This")
+        run.remote_run.refuse("Preparing the model in the notebook")
     run.loss_module = next(
         (f for f in (learner.loss_func, learner.compute_loss_func) if isinstance(f, torch.nn.Module)), None
     )
@@ -410,6 +412,7 @@ def create_optimizer_and_schedule(learner: TrainerBase):
             learner.create_optimizer_and_scheduler(run.state.max_steps)
         # also by an override
         run.own_optimizer = run.own_optimizer or is_made
+        run.optimizer_settings = optimizer_settings(run)
         if run.device.engine is None:
             check_optimizer(run, (optimizer, scheduler))
         if run.device.scaler is not None and not getattr(run.optimizer, "_step_supports_amp_scaling", False):
@@ -462,6 +465,44 @@ def discard_incomplete_optimizer(run: RunState):
             " of its groups have to be made again."
         )
     run.discard("optimizer", "lr_scheduler", "initial_snapshot", "backups")
+
+_OPTIMIZER_ARGS = (
+    "optim", "optim_args", "optim_target_modules", "adam_beta1", "adam_beta2", "adam_epsilon", "layer_groups",
+    "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"
+)
+
+def optimizer_settings(run: RunState) -> dict[str, Any]:
+    "Return the settings from which optimizer and schedule are made, and which cannot change in a run."
+    return {name: comparable_copy(getattr(run.args, name)) for name in _OPTIMIZER_ARGS}
+
+def discard_former_parts(run: RunState):
+    """Before the first step, discard what was made with former values of the settings: a verb such as lr_find() has
+    prepared the run, and the user has assigned others since."""
+    if run.state.global_step or run.begun or run.device is None: return
+    changed = changed_names(run.device.made_with, device_settings(run.args))
+    if changed:
+        if run.device.divides_state:
+            raise InvalidOperation(
+                f"learn.args.{changed[0]} was assigned after the model was divided among the processes, and would have no"
+                " effect. Assign the former value, or make a new Learner with this one."
+            )
+        run.device.release()
+        run.discard("device", "wrapped_model", "backups", "eval_dataloader")
+    if run.optimizer is None or run.optimizer_settings is None: return
+    if not changed_names(run.optimizer_settings, optimizer_settings(run)): return
+    if run.own_optimizer and not any(run.optimizer.state.values()):
+        run.discard("optimizer", "lr_scheduler", "initial_snapshot", "backups")
+    elif run.own_scheduler:
+        # the schedule has changed the rates of the user's optimizer
+        if run.given_groups is not None and len(run.given_groups) == len(run.optimizer.param_groups):
+            restore_group_settings(run.optimizer, run.given_groups)
+        run.discard("lr_scheduler", "initial_snapshot")
+    if run.rewind_buffer is not None:
+        run.rewind_buffer.clear()
+
+def changed_names(former: dict[str, Any], present: dict[str, Any]) -> list[str]:
+    "Return the names of the values that differ."
+    return [name for name, value in present.items() if not is_identical(former[name], value)]
 
 def check_parameters(run: RunState) -> bool:
     """Bring the run up to date with the parameters of the model and the groups of the optimizer; warn about parameters
@@ -565,6 +606,7 @@ def prepare(learner: TrainerBase):
     "Create missing parts that a step needs; keep the initial weights."
     run = learner.run_state
     record_new_owners(run)
+    discard_former_parts(run)
     prepare_model(learner)
     store_special_tokens(learner)
     if run.initial_snapshot is None:

@@ -104,6 +104,8 @@ class RemoteRunPart(Protocol):
         "Record a pause."
     def refuse(self, what: str) -> None:
         "Raise InvalidOperation for an operation that needs the run in this process."
+    def refuse_reading(self, name: str, example: str) -> None:
+        "Raise InvalidOperation for a part that only the processes have."
     def warn_stale_model(self) -> None:
         "Warn once that the weights in this process are outdated."
     def home(self, learner: TrainerBase) -> None:
@@ -245,6 +247,7 @@ class RunState(TransientState):
     given_groups: list[dict[str, Any]] | None = rebuilt_field()
     items_checked: bool = rebuilt_field(False)                     # whether a step has shown if the loss uses the number of labels
     count_is_ignored: bool = rebuilt_field(False)                  # an override of compute_loss does not: its loss is a mean
+    optimizer_settings: dict[str, Any] | None = rebuilt_field()    # with which optimizer and schedule were made
     own_optimizer: bool = rebuilt_field(False)                     # create_optimizer() made it, so it can be made anew
     own_scheduler: bool = rebuilt_field(False)                     # create_scheduler() made it, so it can be stretched
     parameter_watch: ParameterWatch = rebuilt_field(ParameterWatch)   # notices that user code has changed the parameters

@@ -235,15 +235,15 @@ class SettableTable(ChangesTable):
 def current_value(learner: TrainerBase, name: str):
     "Return the current value of a setting."
     if name != "lr": return learner.run_state.global_settings.get(name, getattr(learner.args, name))
-    if learner.optimizer is None: return None
-    return float(
-        learner.optimizer.param_groups[0]["lr"] if learner.state.global_step else base_lrs(learner.optimizer)[0]
-    )
+    # not learner.optimizer, which raises an error while other processes have the run
+    optimizer = learner.run_state.optimizer
+    if optimizer is None: return None
+    return float(optimizer.param_groups[0]["lr"] if learner.state.global_step else base_lrs(optimizer)[0])
 
 def next_rates(learner: TrainerBase) -> list[float]:
     "Return the learning rate of the next step for each group of the optimizer; [] before there is one."
-    if learner.optimizer is None: return []
-    return [float(group["lr"]) for group in learner.optimizer.param_groups]
+    optimizer = learner.run_state.optimizer
+    return [] if optimizer is None else [float(group["lr"]) for group in optimizer.param_groups]
 
 def _format_rates(rates: list[float]) -> str:
     "Return the different rates of the groups as text."
@@ -356,6 +356,8 @@ def check_settable(learner: TrainerBase, changes):
             )
         if name in SETTABLE: continue
         if hasattr(learner.args, name):
+            if not learner.state.global_step:
+                raise ValueError(f"set() does not change {name}; before the first step, learn.args.{name} = ... does.")
             raise ValueError(
                 f"{name} cannot be changed in a run that is under way; make a new Learner with it. learn.set() shows"
                 " what can."

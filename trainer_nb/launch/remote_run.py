@@ -47,8 +47,8 @@ from ..state.restore import get_named_snapshot, restart_from_first_weights
 # %% auto #0
 __all__ = ['READ_ONLY_VERBS', 'REMOTE_VERBS', 'LOCAL_VERBS', 'HOST_VERBS', 'VERBS_WHEN_CORRUPTED', 'UNSUPPORTED_VERBS',
            'MIRRORED_VERBS', 'CLOSE_SNAPSHOT', 'whole_snapshot', 'store_named_snapshot', 'store_local_settings',
-           'pop_remote_callback', 'is_divided', 'needs_no_device', 'locate_checkpoint', 'to_absolute_folder',
-           'RestartPolicy', 'RemoteRun', 'end_processes']
+           'pop_remote_callback', 'is_divided', 'needs_no_device', 'locate_checkpoint', 'file_sizes',
+           'to_absolute_folder', 'RestartPolicy', 'RemoteRun', 'end_processes']
 
 # %% ../../nbs/11_launch/18_remote_run.ipynb #6714b64f
 READ_ONLY_VERBS = frozenset(
@@ -144,6 +144,12 @@ def locate_checkpoint(
     if has_manifest(found):
         close_other_logs(learner.history, log_path(found.parent, read_manifest(found)["run"]))
     return found, unpickle
+
+def file_sizes(_: object, folder: str) -> dict[str, int] | None:
+    "Return the sizes of a folder's files on this machine, by path; None if there is no such folder."
+    top = Path(folder)
+    if not top.is_dir(): return None
+    return {str(path.relative_to(top)): path.stat().st_size for path in top.rglob("*") if path.is_file()}
 
 def to_absolute_folder(folder: str | Path | None) -> str | Path | None:
     "Return a folder as an absolute path; other values stay as they are."
@@ -426,10 +432,14 @@ class RemoteRun:
     def begins_remotely(self, learner: TrainerBase, name: str) -> bool:
         "Return whether the processes execute a verb that may begin another run, which then needs no device here."
         if not is_divided(learner): return False
-        # other machines may not have the folder
-        if name == "load_checkpoint": return self.plan.cluster is None
         if name == "_begin_again": return not needs_no_device(learner, name)
-        return name == "restore"
+        return name in ("restore", "load_checkpoint")
+
+    def has_everywhere(self, learner: TrainerBase, folder: Path) -> bool:
+        "Return whether all processes find the files of a folder as the kernel does; other machines may not have it."
+        if self.plan.cluster is None: return True
+        here = file_sizes(None, str(folder))
+        return all(there == here for there in self.collect(learner, file_sizes, str(folder)).values())
 
     def begin_remotely(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         "Execute a verb that may begin another run in the processes, and continue with that run."
@@ -437,7 +447,9 @@ class RemoteRun:
             if name == "load_checkpoint":
                 # it may be the newest one
                 self.collect(learner, finish_save)
-                args, kwargs = locate_checkpoint(learner, *args, **kwargs), {}
+                located = locate_checkpoint(learner, *args, **kwargs)
+                if not self.has_everywhere(learner, located[0]): return self.begin_locally(learner, name, args, kwargs)
+                args, kwargs = located, {}
             outcome: VerbOutcome = self.execute(learner, run_verb_recording, name, args, kwargs)
             self.follow_run(learner)
             for text in outcome.warnings:
@@ -496,6 +508,13 @@ class RemoteRun:
         "Raise `InvalidOperation` for an operation that is not possible while the processes have the run."
         raise InvalidOperation(
             f"{operation} is not possible while the run is on {self.num_processes} processes: learn.close() first."
+        )
+
+    def refuse_reading(self, name: str, example: str):
+        "Raise `InvalidOperation` for a part of the run that only the processes have."
+        raise InvalidOperation(
+            f"learn.{name} is in the {self.num_processes} processes that have the run. Read it there, for example"
+            f" with learn.run_on_all(lambda learn: learn.{example})[0], or call learn.close() first."
         )
 
     def warn_stale_model(self):

@@ -312,11 +312,14 @@ def input_kind(value: bool | int | float | str) -> str:
     return "float" if isinstance(value, float) else "text"
 
 def setting_value(learner: TrainerBase, name: str) -> Any:
-    "Return the present value of a setting; for `lr` before the first step, the learning rate of the arguments."
+    """Return the present value of a setting. Where there is no optimizer, `lr` is the learning rate of the last step (other
+    processes have the optimizer), and before the first step that of the arguments."""
     value = current_value(learner, name)
     if name == "lr" and value is None:
         base = learner.args.learning_rate
         value = float(base[0] if isinstance(base, list) else base)
+        if learner.history and not learner.history[-1].abandoned:
+            value = learner.history[-1].learning_rate
     return value.value if isinstance(value, enum.Enum) else value
 
 def settings_form(learner: TrainerBase) -> list[dict]:

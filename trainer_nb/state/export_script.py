@@ -15,18 +15,18 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
 
 # %% auto #0
-__all__ = ['ACT_CODE', 'list_acts', 'literal_code', 'keyword_code', 'act_lines', 'typed_act_lines', 'manual_change_comment',
-           'is_default_part', 'part_code', 'settings_code', 'format_call', 'initial_values', 'learner_lines',
-           'function_made_lines', 'eval_mode_lines', 'load_weights', 'warn_of_differences', 'weights_digest',
-           'check_weights', 'script_docstring', 'module_level_with_stored', 'arrange_code', 'assemble_script',
-           'collect_weights', 'ExportedScript', 'files_folder', 'check_script_path', 'require_run_start',
-           'export_script', 'write_script']
+__all__ = ['ACT_CODE', 'ScriptMode', 'list_acts', 'literal_code', 'keyword_code', 'act_lines', 'check_no_later_acts',
+           'typed_act_lines', 'manual_change_comment', 'is_default_part', 'part_code', 'settings_code', 'format_call',
+           'initial_values', 'learner_lines', 'function_made_lines', 'eval_mode_lines', 'load_weights',
+           'warn_of_differences', 'weights_digest', 'check_weights', 'script_docstring', 'module_level_with_stored',
+           'arrange_code', 'assemble_script', 'collect_weights', 'ExportedScript', 'files_folder', 'check_script_path',
+           'require_run_start', 'export_script', 'write_script']
 
 # %% ../../nbs/07_state/19_export_script.ipynb #4dfe214f
 from ..args.fields import is_given
@@ -48,10 +48,40 @@ from .script_replay import draws_random_numbers, explicit_settings, expression_c
 from .script_replay import frozen_lines, given_parts, is_constant_code, is_same_part
 from .script_replay import is_seed_statement, model_code, object_code, torch_setting_root
 from .script_replay import unknown_callbacks
-from .script_source import SessionCode, executed_texts, import_lines, indent_statement
+from .script_source import SessionCode, executed_texts, import_as, import_lines, indent_statement
 from .script_source import module_level_numbers, user_namespace, write_stored_values
 
 # %% ../../nbs/07_state/19_export_script.ipynb #0d6e8415
+class ScriptMode(NamedTuple):
+    "Hold how a script goes on after the steps of the session."
+    train: bool = False              # to the end of the run, rather than to its present step
+    keep_global_batch: bool = False  # the processes of a launcher, whatever their number, divide the batch of one
+    resume: bool = False             # from the newest checkpoint, if there is one
+
+    def check(self, args: TrainingArguments):
+        "Raise ValueError for a combination that makes no sense, or settings that write no checkpoint to resume from."
+        if self.keep_global_batch and not self.train:
+            raise ValueError(
+                "export_script(keep_global_batch=True) is for a script that trains to the end, on any number of"
+                " processes: give train=True, too. Without it, the script repeats what was done here, with as many"
+                " processes, and compares the weights."
+            )
+        if not self.resume: return
+        if not self.train:
+            raise ValueError(
+                "export_script(resume=True) is for a script that trains to the end, in several jobs: give train=True, too."
+            )
+        if args.output_dir is None:
+            raise ValueError(
+                "export_script(resume=True) is for a run that writes checkpoints, and this one has no folder for them:"
+                " give the Learner output_dir=."
+            )
+        if args.save_only_model or (args.save_strategy == "no" and not args.enable_jit_checkpoint):
+            setting = "save_only_model=True" if args.save_only_model else "save_strategy='no'"
+            raise ValueError(
+                f"export_script(resume=True): with {setting} the run writes no checkpoint that can be resumed; leave it out."
+            )
+
 # acts whose effects are in no snapshot
 _LASTING_ACTS = ("train_dataset", "add_callback", "remove_callback", "launch", "close")
 # acts that the script repeats in another way, or does not need
@@ -112,13 +142,15 @@ ACT_CODE = {  # line of an act by kind, from the learner's name and the act's da
 def act_lines(
     draft: ScriptDraft,
     acts: Sequence[dict],
-    train: bool = False,  # to the end of the run, rather than to its present step
+    mode: ScriptMode,
 ) -> list[str]:
     "Return the lines that follow the learner's call."
     name = draft.construct.name
-    if train:
+    if mode.train:
         # the processes that had the run last train it to the end
         acts = acts[:-1] if acts and acts[-1]["kind"] == "close" else acts
+    if mode.resume:
+        check_no_later_acts(acts)
     run = draft.exported.run_state
     typed = typed_act_lines(draft)
     lines: list[str] = []
@@ -134,12 +166,27 @@ def act_lines(
         elif e["kind"] in _RETURNS:
             draft.add_doubt(f"A callback has called {e['kind']}() at step {e['step']}, and the script has no "
                             "snapshots; let the callback change settings instead.")
-    if run.finished and _ended_after(draft.exported, acts, at):
+    if mode.resume:
+        # the steps so far are those of train(), since nothing was changed between them
+        newest = draft.rename("resume_from_checkpoint=get_last_checkpoint(output_dir)")
+        lines.append(f"{name}.train({newest})")
+    elif run.finished and _ended_after(draft.exported, acts, at):
         lines.append(f"{name}.train()")
     else:
         step_to(run.state.global_step)
-        if train: lines.append(f"{name}.train()")
+        if mode.train: lines.append(f"{name}.train()")
     return lines
+
+def check_no_later_acts(acts: Sequence[dict]):
+    "Raise InvalidOperation for an act after the first step: a checkpoint does not contain which lines have been executed."
+    later = next((e for e in acts if e["step"] > 0), None)
+    if later is None: return
+    raise InvalidOperation(
+        f"export_script(resume=True): each job would repeat the script's line for {later['kind']!r} after step"
+        f" {later['step']}, also the jobs that continue behind it, because a checkpoint does not contain which lines have"
+        " been executed. Make the change before the first step (of a new run, or after learn.reset()), or in a callback;"
+        " or export without resume=True."
+    )
 
 def _ended_after(
     learner: TrainerBase,
@@ -363,8 +410,7 @@ _SIGNATURE_LINE = "Written by trainer_nb's learn.export_script."
 def script_docstring(
     draft: ScriptDraft,
     path: Path,
-    train: bool = False,  # whether it goes on to the end of the run
-    keep_global_batch: bool = False,  # whether the processes of a launcher divide the batch of one
+    mode: ScriptMode,
 ) -> str:
     "Return the script's docstring."
     learner = draft.exported
@@ -372,17 +418,19 @@ def script_docstring(
     made = initial_values(learner)["made_with"]
     until = "to its end" if learner.run_state.finished else f"up to step {state.global_step} of {state.max_steps}"
     threads = f"{made['threads']} thread{'s' if made['threads'] > 1 else ''} (OMP_NUM_THREADS={made['threads']})"
-    if train and not learner.run_state.finished: until += ", and then to its end"
+    if mode.resume: until = "to its end"
+    elif mode.train and not learner.run_state.finished: until += ", and then to its end"
     start = f"Start it with `python {path.name}`, or with `accelerate launch {path.name}`."
-    if keep_global_batch:
+    if mode.keep_global_batch:
         start = (f"Start it with `torchrun --nproc_per_node 2 {path.name}`, or with `accelerate launch`, "
                  "with any number of\nprocesses that divides the batch.")
+    if mode.resume: start += "\nIt continues from the newest checkpoint in its output folder, if there is one."
     lines = [
         f"Trains {type(learner.model).__name__} as run {learner.history.run_id} was trained, {until}.",
         "",
         f"{_SIGNATURE_LINE} {start}",
     ]
-    if not train:
+    if not mode.train:
         lines += [
             f"The weights are the same, byte for byte, with torch {made['torch']}, python {made['python']},",
             f"{threads}, on the device {made['device']!r}. The script checks its weights at the end, and warns of a difference.",
@@ -432,10 +480,11 @@ def assemble_script(
     draft: ScriptDraft,
     rest: Sequence[str],  # lines from the learner's call on
     path: Path,
-    train: bool = False,  # whether it goes on to the end of the run: there are no weights to compare with
-    keep_global_batch: bool = False,  # whether the processes of a launcher divide the batch of one
+    mode: ScriptMode,
 ) -> str:
     "Return the text of the script."
+    # a run that goes on to its end has no weights yet to compare with
+    train = mode.train
     name = draft.construct.name
     rename = draft.rename
     blocks, main = arrange_code(draft)
@@ -443,13 +492,14 @@ def assemble_script(
     body = "\n".join([top, *main, *rest])
     imports = {"import argparse", "import pathlib", "import torch", *draft.imports}
     imports |= {v.imports for v, _ in draft.stored.values() if v.imports}
+    if mode.resume: imports.add(import_as("trainer_nb", "get_last_checkpoint", rename("get_last_checkpoint")))
     functions: list[Callable] = [] if train else [warn_of_differences, weights_digest, check_weights]
     if not train: imports |= {"import hashlib", "import warnings"}
     if draft.loaded_files:
         imports.add("from safetensors.torch import load_file")
         functions.insert(0, load_weights)
     made = initial_values(draft.exported)["made_with"]
-    head = [script_docstring(draft, path, train, keep_global_batch), *import_lines(draft.slice, imports), ""]
+    head = [script_docstring(draft, path, mode), *import_lines(draft.slice, imports), ""]
     if rename("FILES") in body or rename("stored[") in body:
         folder = files_folder(path).name
         head.append(rename(f'FILES = pathlib.Path(__file__).resolve().with_name("{folder}")   # values that have no code'))
@@ -493,12 +543,13 @@ class ExportedScript:
     path: Path
     files: list[Path]    # files written next to it
     doubts: list[str]    # sentences: causes of possible differences, with remedies
-    train: bool = False  # whether it trains to the end of the run
+    mode: ScriptMode = ScriptMode()
     def __fspath__(self) -> str: return str(self.path)
     def __repr__(self) -> str:
         folder = f", with {', '.join(f.name for f in self.files)} in {self.files[0].parent.name}" if self.files else ""
         doubts = "No cause was found why its weights would differ; the script checks them at its end."
-        if self.train: doubts = "It repeats the steps and changes of the run so far, and then trains to its end."
+        if self.mode.train: doubts = "It repeats the steps and changes of the run so far, and then trains to its end."
+        if self.mode.resume: doubts = "It trains to the end of the run, from the newest checkpoint if there is one."
         if self.doubts: doubts = "Its weights may differ:\n" + "\n".join(f"- {d}" for d in self.doubts)
         return f"{self.path.name} is written{folder}. {doubts}"
 
@@ -536,14 +587,10 @@ def export_script(
     learner: TrainerBase,
     path: str | Path,  # for example train.py
     limit: float = 100,  # maximum size of a stored value, in MB
-    train: bool = False,  # to the end of the run, rather than to its present step
-    keep_global_batch: bool = False,  # any number of processes divides the batch of one
+    mode: ScriptMode = ScriptMode(),
 ) -> ExportedScript:
     "Write a script that repeats this session; raise InvalidOperation if a part cannot be found."
-    if keep_global_batch and not train:
-        raise ValueError("export_script(keep_global_batch=True) is for a script that trains to the end, on any number "
-                         "of processes: give train=True, too. Without it, the script repeats what was done here, "
-                         "with as many processes, and compares the weights.")
+    mode.check(learner.args)
     device = learner.run_state.device
     # one process has the whole state, DeepSpeed's engine too
     if device is None or not device.world.is_single_process:
@@ -553,23 +600,23 @@ def export_script(
     draft = ScriptDraft(learner, SessionCode(executed_texts(), user_namespace()), limit)
     acts = list_acts(learner, start.since)
     lines = learner_lines(draft, start)
-    if keep_global_batch:
+    if mode.keep_global_batch:
         # in place of launches with the numbers of processes of the session
         acts = [e for e in acts if e["kind"] not in ("launch", "close")]
         lines.append(ACT_CODE["launch"](draft.construct.name, {"keep_global_batch": True}))
-    lines += act_lines(draft, acts, train)
+    lines += act_lines(draft, acts, mode)
     add_replay_doubts(draft, start, path)
     problems = dict.fromkeys(draft.problems + draft.slice.problems)
     if problems: raise InvalidOperation(f"export_script() cannot write this run as a script: {'; '.join(problems)}.")
     weights = collect_weights(draft, start)
     # a line of the session may give it
-    text = hide_token(learner.run_state, assemble_script(draft, lines, path, train, keep_global_batch))
+    text = hide_token(learner.run_state, assemble_script(draft, lines, path, mode))
     compile(text, str(path), "exec")
     files = write_script(path, text, weights, draft)
     if draft.doubts:
         more = f" And {len(draft.doubts) - 1} more, in the result's doubts." if len(draft.doubts) > 1 else ""
         warn(f"{path.name} may not end in the same weights. {draft.doubts[0]}{more}")
-    return ExportedScript(path, files, draft.doubts, train)
+    return ExportedScript(path, files, draft.doubts, mode)
 
 # %% ../../nbs/07_state/19_export_script.ipynb #d809c432
 def write_script(

@@ -263,7 +263,7 @@ def calls_session_function(session: SessionCode, s: Statement) -> bool:
 RESERVED_FILE_NAMES = ("data", "first", "first_loss")
 
 _SCRIPT_NAMES = ("FILES MADE_WITH ENDS_IN stored main parser output_dir load_weights warn_of_differences weights_digest"
-                 " check_weights").split()
+                 " check_weights get_last_checkpoint").split()
 
 _READ_ONLY_METHODS = frozenset("""summary set freeze unfreeze show_batch save_model export_script snapshot add_callback
     pop_callback remove_callback evaluate predict top_losses confusion free reset restore branch print display len
@@ -316,7 +316,10 @@ class ScriptDraft:
         self.models: set[str] = set()
         self.doubts: list[str] = []
         self.problems: list[str] = []
-        self.script_names = {w: f"{w}_" if w in session.names else w for w in _SCRIPT_NAMES}
+        def is_taken(name: str) -> bool:
+            # the session may have imported the function that the script imports
+            return name in session.names and getattr(session.names[name], "__module__", None) != "trainer_nb"
+        self.script_names = {w: f"{w}_" if is_taken(w) else w for w in _SCRIPT_NAMES}
 
     def rename(self, text: str) -> str:
         "Return generated code with its names changed where the session uses them."

@@ -30,7 +30,8 @@ __all__ = ['import_line', 'StoredValue', 'map_leaves', 'store_value', 'write_sto
            'executed_calls', 'root_names', 'called_name', 'names_changed_by_call', 'assigned_targets',
            'names_changed_in', 'Statement', 'is_code_of', 'typed_text', 'indent_statement', 'nested_code',
            'split_statements', 'ExecutedText', 'get_shell', 'user_namespace', 'current_position', 'failure_line',
-           'executed_texts', 'SessionCode', 'function_nodes', 'ProgramSlice', 'import_lines', 'module_level_numbers']
+           'executed_texts', 'SessionCode', 'function_nodes', 'ProgramSlice', 'import_as', 'import_lines',
+           'module_level_numbers']
 
 # %% ../../nbs/07_state/16_script_source.ipynb #d50976c1
 def import_line(value: object, name: str) -> str | None:
@@ -511,6 +512,14 @@ class ProgramSlice:
             self.lines[name] = line
 
 # %% ../../nbs/07_state/16_script_source.ipynb #4bdeb640
+def import_as(
+    module: str,
+    name: str,  # in the module
+    own_name: str,  # in the script
+) -> str:
+    "Return the line that imports a name."
+    return f"from {module} import {name}" + (f" as {own_name}" if own_name != name else "")
+
 def import_lines(part: ProgramSlice, more: Iterable[str] = ()) -> list[str]:
     "Return the imports of a slice with the required names, and more lines: `__future__`, then modules, then names."
     lines = {*more, *(line for line in part.lines.values() if line.startswith(("import ", "from ")))}
