@@ -17,7 +17,7 @@ from .core.errors import InvalidOperation, checked, release_last_traceback, shor
 from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
-from .engine.assignment import begin_run, check_assignment, forget_early_assignments
+from .engine.assignment import begin_run, check_assignment, forget_early_assignments, record_override
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
 from .engine.loop import make_train_output, validate_step_count
@@ -1120,7 +1120,10 @@ class Learner(
         Raise AttributeError for the name of a setting or a method, and for a
         probable misspelling of one."""
         known = self.__dict__
-        if (name not in known or "run_state" not in known) and check_assignment(self, name, value): return
+        if name not in known or "run_state" not in known:
+            if check_assignment(self, name, value): return
+        elif callable(value):
+            record_override(self, name)
         # super() would search all base classes, which takes longer than everything else here
         object.__setattr__(self, name, value)
 

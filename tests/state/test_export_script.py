@@ -381,6 +381,20 @@ def test_what_was_brought_along(session):
     assert text.index("learn.add_callback(slower)") < text.index("learn.train_dataset = more") < text.index("learn.remove_callback(Slower)")
 
 
+def test_replaced_functions(session):
+    "The script begins with the first collator and loss, and assigns the others where the session did; also those that were a default."
+    session.run(NET, DATA, "def first(rows): return tuple(torch.stack(o) for o in zip(*rows))\ndef second(rows): return tuple(torch.stack(o) * 1.1 for o in zip(*rows))",
+                "net = Net()", learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, data_collator=first"), "learn.step(3)", "learn.data_collator = second", "learn.step(2)",
+                "learn.loss_func = nn.functional.l1_loss", "learn.train()")
+    text = session.exact()
+    assert text.index("data_collator=first") < text.index("learn.step(3)") < text.index("learn.data_collator = second") < text.index("learn.loss_func = nn.functional.l1_loss") < text.index("learn.train()")
+    session.run("net = Net()", learner(), "learn.step(3)", "learn.data_collator = second", "learn.step(2)")
+    text = session.exact()
+    assert text.count("data_collator") == 1 and "learn.data_collator = second" in text
+    session.run("net = Net()", learner(), "learn.step(3)", "learn.compute_loss = lambda model, inputs, **more: 2 * Learner.compute_loss(learn, model, inputs, **more)", "learn.step(2)")
+    assert any("changes the learner directly" in doubt for doubt in session.export().doubts)
+
+
 def test_cells_as_people_leave_them(session):
     "Failing cells, timed cells, several things in a line, strings of several lines, a name for a part, a star."
     session.run("%%time\n" + NET.strip(), "from math import *", "b = 3; note = '''two\n  lines'''; rate = sqrt(1e-4)")
@@ -638,8 +652,8 @@ def test_nobody_has_kept_the_beginning(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_collator_that_was_replaced_is_named(session):
+def test_a_collator_that_was_replaced_is_assigned(session):
     session.run(NET, DATA, "from trainer_nb import default_data_collator\ndef collate(samples): return default_data_collator(samples)", "net = Net()", learner(), "learn.step(2)",
                 "learn.data_collator = collate", "learn.step(2)")
-    out = session.export()
-    assert any("data_collator" in doubt for doubt in out.doubts), out.doubts
+    text = session.exact()
+    assert text.index("learn.step(2)") < text.index("learn.data_collator = collate")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from conftest import ROOT
-from toys import Augmented, Bomb, Boom, accuracy, every_event, finish, hard_learner, told, unequal
+from toys import Augmented, Bomb, Boom, accuracy, collate, every_event, finish, hard_learner, told, unequal
 from trainer_nb import Learner, TrainerCallback, differences
 from trainer_nb.core.errors import InvalidOperation
 from trainer_nb.state.rewind_buffer import Account, snapshot_nbytes
@@ -571,3 +571,48 @@ def test_an_added_callback_is_the_reason_also_after_another_act():
     learn.add_callback(TrainerCallback())
     learn.step(2)
     with pytest.raises(ValueError, match="rewind\\(3\\) cannot go back to step 4: add_callback at step 5 has replaced a part"): learn.rewind(3)
+
+
+@pytest.mark.parametrize("part", ["data_collator", "loss_func", "compute_loss_func"])
+def test_a_replaced_function_is_the_reason(part):
+    "A replay would use the present one, and end in other weights; up to its step the run goes back exactly."
+    def loss(outputs, labels, num_items_in_batch=None): return (outputs["logits"] if isinstance(outputs, dict) else outputs).mean()
+    def doubled(samples): return {k: v * 2 if v.is_floating_point() else v for k, v in collate(samples).items()}
+    learn = hard_learner(num_train_epochs=4, rewind_every=2)
+    learn.step(5)
+    present = getattr(learn, part)
+    setattr(learn, part, present)   # no change
+    learn.step(1)
+    setattr(learn, part, doubled if part == "data_collator" else loss)
+    losses = [r.loss for r in learn.step(3)]
+    with pytest.raises(ValueError, match=f"rewind\\(4\\) cannot go back to step 5: {part} at step 6 has replaced a part of the run"): learn.rewind(4)
+    report = learn.rewind(3)
+    assert report.step == 6 and not report.different and [r.loss for r in learn.step(3)] == losses
+    row, = [e for e in learn.history.journal() if e["act"] == part]
+    assert row["step"] == 6 and row["what"] == "replaced" and not row.get("discarded")
+
+
+def test_an_assigned_method_is_the_reason():
+    "As a replaced loss; one that was assigned before the first step belongs to the run from its beginning."
+    learn = hard_learner(num_train_epochs=4, rewind_every=2)
+    def doubled(model, inputs, **kwargs): return 2 * Learner.compute_loss(learn, model, inputs, **kwargs)
+    learn.floating_point_ops = lambda inputs: 0
+    learn.step(3)
+    assert learn.rewind(3).step == 0
+    learn.step(5)
+    learn.compute_loss = doubled
+    learn.step(2)
+    with pytest.raises(ValueError, match="rewind\\(4\\) cannot go back to step 3: override at step 5 has replaced a part of the run"): learn.rewind(4)
+    assert learn.rewind(2).step == 5
+    assert [(e["step"], e["what"]) for e in learn.history.journal() if e["act"] == "override"] == [(5, "compute_loss was assigned")]
+
+
+def test_a_replay_that_differs_is_in_the_journal():
+    factor = [1]
+    class Scaled(Learner):
+        def compute_loss(self, *args, **kwargs): return factor[0] * super().compute_loss(*args, **kwargs)
+    learn = hard_learner(Scaled, rewind_every=2)
+    learn.step(4)
+    factor[0] = 2
+    with pytest.warns(UserWarning, match="is not what it was the first time"): assert learn.rewind(1).different == [3]
+    assert learn.history.journal()[-1]["what"] == "1 step back; the replayed step 3 has another loss"

@@ -208,7 +208,10 @@ ACT_FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
         lambda d: ", ".join(d["groups"]) + (", in evaluation mode" if d.get("eval_mode") else ""),
     ),
     "by hand": lambda d: "changed: " + ", ".join(d["changed"]),
-    "rewind": lambda d: f"{d['steps']} step{'s' if d['steps'] != 1 else ''} back",
+    "rewind": (
+        lambda d: f"{d['steps']} step{'s' if d['steps'] != 1 else ''} back"
+        + (f"; the replayed step {d['different'][0]} has another loss" if d.get("different") else "")
+    ),
     "branch": lambda d: ", ".join([
         str(d["changes"].get("run_name") or f"run {d['run']}"),
         *_describe_changes({k: v for k, v in d["changes"].items() if k != "run_name"}),
@@ -219,8 +222,10 @@ ACT_FORMATTERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "restore": lambda d: d.get("name") or "a snapshot",
     "reset": lambda d: "",
     "stop": lambda d: "the run ended here",
-    "train_dataset": lambda d: "replaced",
-    "data_collator": lambda d: "replaced",
+    **dict.fromkeys(
+        ("train_dataset", "data_collator", "loss_func", "compute_loss_func"), lambda d: "replaced"
+    ),
+    "override": lambda d: f"{d['method']} was assigned",
     "special_tokens": lambda d: "of the tokenizer: " + ", ".join(f"{k}={v}" for k, v in d.items()),
     "launch": (
         lambda d: f"on {d['num_processes']} processes"

@@ -25,8 +25,8 @@ from .settings import SETTABLE
 
 # %% auto #0
 __all__ = ['SETTINGS', 'READ_ONLY', 'NOT_ATTRIBUTES', 'FIXED_VALUES', 'OPTIMIZER_SETTINGS', 'check_fixed_value', 'is_same',
-           'find_attribute', 'public_methods', 'setting_hint', 'check_assignment', 'forget_early_assignments',
-           'begin_run', 'adopt_assignments', 'adopt_changes']
+           'find_attribute', 'public_methods', 'setting_hint', 'record_override', 'check_assignment',
+           'forget_early_assignments', 'begin_run', 'adopt_assignments', 'adopt_changes']
 
 # %% ../../nbs/06_engine/25_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
@@ -112,6 +112,13 @@ def _call_of(name: str) -> str:
     if name in SETTABLE: return f"learn.set({name}=...)"
     return f"Learner(..., {name}=...)" if name in SETTINGS else f"learn.{name}(...)"
 
+def record_override(learner: TrainerBase, name: str) -> None:
+    "Record that a method of a run under way is replaced: no snapshot contains it. Do nothing for another attribute."
+    run = vars(learner).get("run_state")
+    owner, there = find_attribute(type(learner), name)
+    if run is not None and run.begun and callable(there) and not hasattr(there, "__set__") and of_package(owner):
+        record_act(run, "override", method=name)
+
 def check_assignment(learner: TrainerBase, name: str, value) -> bool:
     """Raise AttributeError for an assignment that would have no effect; return True if nothing is left to be assigned:
     the attribute has this value and cannot have another, or the constructor will replace it."""
@@ -132,7 +139,10 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
         raise AttributeError(f"learn.{name} = ... would change nothing: {NOT_ATTRIBUTES[name]}.")
     if owner is not None and not (fixed and name in SETTINGS):
         method = callable(there) and not hasattr(there, "__set__") and of_package(owner)
-        if not method or callable(value): return False
+        if not method: return False
+        if callable(value):
+            record_override(learner, name)
+            return False
         raise AttributeError(
             f"{name} is a method of the learner, and learn.{name} = ... would replace it by {value!r}; call it:"
             f" learn.{name}(...)."

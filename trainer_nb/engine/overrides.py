@@ -390,6 +390,10 @@ class UserPart:
         if run is not None:
             # the constructor has checked its arguments
             check_part(learner, self.name, value)
+            # a collator is recorded when the loader takes it over
+            is_loss = self.name in ("loss_func", "compute_loss_func")
+            if is_loss and run.begun and value is not vars(learner).get(self.name):
+                record_act(run, self.name)
         vars(learner)[self.name] = value
 
 def check_part(

@@ -466,14 +466,11 @@ def discard_incomplete_optimizer(run: RunState):
         )
     run.discard("optimizer", "lr_scheduler", "initial_snapshot", "backups")
 
-_OPTIMIZER_ARGS = (
-    "optim", "optim_args", "optim_target_modules", "adam_beta1", "adam_beta2", "adam_epsilon", "layer_groups",
-    "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"
-)
-
 def optimizer_settings(run: RunState) -> dict[str, Any]:
     "Return the settings from which optimizer and schedule are made, and which cannot change in a run."
-    return {name: comparable_copy(getattr(run.args, name)) for name in _OPTIMIZER_ARGS}
+    # the other two can change: set() applies them to the optimizer
+    names = {"optim_target_modules", *_OPTIMIZER_ARGS, *_SCHEDULE_ARGS} - {"learning_rate", "weight_decay"}
+    return {name: comparable_copy(getattr(run.args, name)) for name in sorted(names)}
 
 def discard_former_parts(run: RunState):
     """Before the first step, discard what was made with former values of the settings: a verb such as lr_find() has

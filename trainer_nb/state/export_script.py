@@ -22,8 +22,8 @@ from safetensors.torch import load_file, save_file
 
 # %% auto #0
 __all__ = ['ACT_CODE', 'ScriptMode', 'list_acts', 'literal_code', 'keyword_code', 'act_lines', 'check_no_later_acts',
-           'typed_act_lines', 'manual_change_comment', 'is_default_part', 'part_code', 'settings_code', 'format_call',
-           'initial_values', 'learner_lines', 'function_made_lines', 'eval_mode_lines', 'load_weights',
+           'typed_act_lines', 'manual_change_comment', 'is_default_part', 'is_replaced', 'part_code', 'settings_code',
+           'format_call', 'initial_values', 'learner_lines', 'function_made_lines', 'eval_mode_lines', 'load_weights',
            'warn_of_differences', 'weights_digest', 'check_weights', 'script_docstring', 'module_level_with_stored',
            'arrange_code', 'assemble_script', 'collect_weights', 'ExportedScript', 'files_folder', 'check_script_path',
            'require_run_start', 'export_script', 'write_script']
@@ -42,7 +42,7 @@ from ..engine.session import record_manual_changes
 from ..engine.settings import SETTABLE
 from ..optim.optimizers import layer_groups
 from .script_doubts import add_replay_doubts, warn_mutated_modules
-from .script_replay import LEARNER_PARTS, RESERVED_FILE_NAMES, RunStart, ScriptDraft
+from .script_replay import LEARNER_PARTS, REPLACEABLE_PARTS, RESERVED_FILE_NAMES, RunStart, ScriptDraft
 from .script_replay import ancestor_run_ids, auxiliary_modules, class_code, dataset_code
 from .script_replay import draws_random_numbers, explicit_settings, expression_code, find_run_start
 from .script_replay import frozen_lines, given_parts, is_constant_code, is_same_part
@@ -83,9 +83,9 @@ class ScriptMode(NamedTuple):
             )
 
 # acts whose effects are in no snapshot
-_LASTING_ACTS = ("train_dataset", "add_callback", "remove_callback", "launch", "close")
-# acts that the script repeats in another way, or does not need
-_IMPLIED_ACTS = ("checkpoint", "load_best", "resume", "restart")
+_LASTING_ACTS = (*REPLACEABLE_PARTS, "add_callback", "remove_callback", "launch", "close")
+# acts that the script repeats in another way, or does not need; given_parts() reports an override
+_IMPLIED_ACTS = ("checkpoint", "load_best", "resume", "restart", "override")
 _RETURNS = ("rewind", "restore", "reset")
 
 def list_acts(learner: TrainerBase, since: float) -> list[dict]:
@@ -203,8 +203,8 @@ def _ended_after(
     return sum(map(is_end, events[last + 1:])) > (acts[-1]["kind"] == "stop")
 
 # %% ../../nbs/07_state/19_export_script.ipynb #89aee75c
-_TYPED_ACTS = {"train_dataset": "train_dataset", "add_callback": "add_callback", "remove_callback": "remove_callback",
-               "pop_callback": "remove_callback"}
+_TYPED_ACTS = {part: part for part in REPLACEABLE_PARTS}
+_TYPED_ACTS |= {"add_callback": "add_callback", "remove_callback": "remove_callback", "pop_callback": "remove_callback"}
 
 def typed_act_lines(draft: ScriptDraft) -> dict[float, str]:
     "Return the typed lines of acts that involve an object, by time of the event; none where they are ambiguous."
@@ -223,7 +223,7 @@ def typed_act_lines(draft: ScriptDraft) -> dict[float, str]:
         events = [e for e in draft.exported.history.events if e["kind"] == kind and not e["data"].get("by")]
         for e, (node, number) in zip(events, given) if len(events) == len(given) else ():
             code = expression_code(draft, node, number)
-            act = f"train_dataset = {code}" if kind == "train_dataset" else f"{kind}({code})"
+            act = f"{kind} = {code}" if kind in REPLACEABLE_PARTS else f"{kind}({code})"
             lines[e["time"]] = f"{draft.construct.name}.{act}"
     return lines
 
@@ -262,11 +262,14 @@ def is_default_part(draft: ScriptDraft, part: str) -> bool:
     padding = type(value) is DataCollatorWithPadding and value == DataCollatorWithPadding(learner.processing_class)
     return value is default_data_collator or padding
 
+def is_replaced(draft: ScriptDraft, part: str) -> bool:
+    "Check whether a part was assigned after the learner had been created."
+    return part in REPLACEABLE_PARTS and any(e["kind"] == part for e in draft.learner.history.events)
+
 def part_code(draft: ScriptDraft, part: str, node: ast.expr | None) -> str:
     "Return the code of a part other than the model from its expression; None: it is unknown."
     value = getattr(draft.learner, part, None)
-    # the data set was replaced by a verb
-    replaced = part == "train_dataset" and any(e["kind"] == part for e in draft.learner.history.events)
+    replaced = is_replaced(draft, part)
     comparable = node is not None and part not in ("callbacks", "optimizers") and not replaced
     if node is not None and comparable and not is_same_part(draft, part, node):
         draft.add_doubt(f"{part} was replaced after the learner was created, and the script begins with the present "
@@ -312,8 +315,10 @@ def learner_lines(draft: ScriptDraft, start: RunStart) -> list[str]:
     args = [model]
     for part in (p for p in LEARNER_PARTS if p not in ("model", "model_init")):
         # the part may have been replaced or removed since
-        replaceable = part in given and part in ("train_dataset", "eval_dataset", "callbacks")
+        replaceable = part in given and (part in ("eval_dataset", "callbacks") or is_replaced(draft, part))
         if not replaceable and is_default_part(draft, part): continue
+        # the learner began with the default
+        if part not in given and part != "train_dataset" and is_replaced(draft, part): continue
         code = part_code(draft, part, given.get(part))
         if isinstance(getattr(learner, part, None), torch.nn.Module) and start.weights("(loss)."):
             if not code.isidentifier():

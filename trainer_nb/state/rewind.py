@@ -59,7 +59,7 @@ class RewindReport(NamedTuple):
 
     def __repr__(self):
         again = (
-            f"{self.replayed} steps replayed in {format_duration(self.seconds)}"
+            f"{self.replayed} step{'s' if self.replayed > 1 else ''} replayed in {format_duration(self.seconds)}"
             if self.replayed
             else "nothing had to be replayed"
         )

@@ -30,7 +30,10 @@ __all__ = ['LASTING_ACTS', 'ACTS', 'MAX_SNAPSHOTS', 'MOST_ON_DISK', 'has_acts_af
 
 # %% ../../nbs/07_state/12_rewind_buffer.ipynb #d4dab8bc
 # acts whose effects are in no snapshot
-LASTING_ACTS = ("train_dataset", "add_callback", "remove_callback", "launch", "close")
+LASTING_ACTS = (
+    "train_dataset", "data_collator", "loss_func", "compute_loss_func", "override", "add_callback", "remove_callback",
+    "launch", "close"
+)
 # events in a history that a replay of steps does not cause
 ACTS = ("set", "schedule", "stop", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING_ACTS)
 

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 # %% auto #0
-__all__ = ['LEARNER_PARTS', 'RESERVED_FILE_NAMES', 'ancestor_run_ids', 'explicit_settings', 'RunStart', 'find_run_start',
-           'resolve_name', 'is_learner_call', 'branch_parent', 'learner_names', 'original_learner',
+__all__ = ['LEARNER_PARTS', 'REPLACEABLE_PARTS', 'RESERVED_FILE_NAMES', 'ancestor_run_ids', 'explicit_settings', 'RunStart',
+           'find_run_start', 'resolve_name', 'is_learner_call', 'branch_parent', 'learner_names', 'original_learner',
            'LearnerConstruction', 'call_arguments', 'find_construction', 'has_random_call', 'draws_random_numbers',
            'is_seed_statement', 'torch_setting_root', 'is_plain_value', 'is_constant_code', 'calls_session_function',
            'training_statements', 'ScriptDraft', 'make_statement', 'expression_code', 'object_code', 'variable_of',
@@ -132,6 +132,8 @@ def original_learner(learner: TrainerBase, names: Mapping[str, object]) -> Train
 # %% ../../nbs/07_state/17_script_replay.ipynb #44e47ef1
 _CONSTRUCTOR_ARGS = [p for p in inspect.signature(TrainerBase.__init__).parameters if p not in ("self", "settings")]
 LEARNER_PARTS = [p for p in _CONSTRUCTOR_ARGS if p != "args"]
+# those that may be assigned in the middle of a run, which records it
+REPLACEABLE_PARTS = ("train_dataset", "data_collator", "loss_func", "compute_loss_func")
 
 @dataclass
 class LearnerConstruction:
@@ -438,6 +440,8 @@ def given_parts(draft: ScriptDraft) -> tuple[dict[str, ast.expr], list[str]]:
         target = s.node.targets[0]
         if not isinstance(target, ast.Attribute) or not isinstance(target.value, ast.Name): continue
         if target.value.id not in draft.own or target.attr == "train_dataset": continue
+        # the script assigns it at the same step
+        if target.attr in REPLACEABLE_PARTS and s.number > draft.first: continue
         if target.attr in ("optimizer", "lr_scheduler"):
             lines.append(f"{draft.construct.name}.{target.attr} = {expression_code(draft, s.node.value, s.number)}")
         elif target.attr in LEARNER_PARTS and s.number < draft.first:
