@@ -91,15 +91,18 @@ def test_a_change_in_the_middle_of_a_run_waits_for_the_next_one():
     assert learn.optimizer.param_groups[0]["lr"] == 1e-3
 
 
-def test_what_cannot_be_changed_any_more_is_named_and_the_run_can_go_on():
+@pytest.mark.parametrize("prepared", [lambda learn: learn.snapshot(), lambda learn: learn.lr_find(num_steps=10)], ids=["snapshot", "lr_find"])
+def test_a_change_counts_where_a_verb_has_prepared_the_run(prepared):
+    "What cannot change in a run is made anew before its first step."
+    changes = {"seed": 7, "optim": "adamw_torch", "adam_beta1": 0.5, "train_sampling_strategy": "sequential", "bf16": True, "learning_rate": 0.01, "max_steps": 5}
     args, learn = begun()
-    learn.snapshot()
-    args.seed = 7
-    for verb in (learn.train, learn.step):
-        with pytest.raises(ValueError, match="seed cannot be changed"): verb()
-    args.seed = 42
+    prepared(learn)
+    for name, value in changes.items(): setattr(args, name, value)
     learn.train()
-    assert learn.args.seed == 42
+    _, want = begun(**changes)
+    want.train()
+    assert torch.equal(weights(learn), weights(want)) and [r.loss for r in learn.history] == [r.loss for r in want.history]
+    assert {name: getattr(learn.args, name) for name in changes} == changes and learn.accelerator.mixed_precision == "bf16"
 
 
 def test_an_invalid_value_is_named():
