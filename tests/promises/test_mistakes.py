@@ -393,7 +393,7 @@ ASSIGNED_PARTS = {
     "compute_metrics": (5, TypeError, "compute_metrics is a function, not 5"),
     "data_collator": (None, TypeError, "default_data_collator"),
     "metrics": ([1], TypeError, "metrics is a dict"),
-    "args": (TrainingArguments(), ValueError, r"use_cpu cannot be changed in a run.*make a new Learner with it"),
+    "args": (3, TypeError, "args is of type int; pass a TrainingArguments"),
     "state": (None, TypeError, "state is a TrainerState, not None"),
     "processes": (2, AttributeError, r"learn.launch\(n\)"),
     "callbacks": ([], AttributeError, r"learn.add_callback\(...\)"),

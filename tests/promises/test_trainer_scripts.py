@@ -264,7 +264,10 @@ def test_arguments_that_are_replaced_change_the_settings_that_differ(tmp_path):
         return weights(trainer).tolist(), len(losses(trainer))
     agree(tmp_path, trained)
     learn = make(trainer_nb, tmp_path)
-    with pytest.raises(ValueError, match="seed cannot be changed"): learn.args = dataclasses.replace(learn.args, seed=7)
+    learn.args = dataclasses.replace(learn.args, seed=7)
+    learn.step()
+    assert learn.args.seed == 7
+    with pytest.raises(ValueError, match="seed cannot be changed"): learn.args = dataclasses.replace(learn.args, seed=8)
 
 
 def test_a_state_that_was_read_from_a_file_takes_over_logs_and_best_values(tmp_path):

@@ -20,13 +20,13 @@ from .generate import warn_of_idle
 from .overrides import TrainerBase, apply_args, check_batch_eval_metrics, check_label_smoothing
 from .overrides import drop_loader, renew_model
 from .prepare import discard_former_parts
-from .run_state import RunState, record_act
+from .run_state import record_act
 from .settings import SETTABLE
 
 # %% auto #0
 __all__ = ['SETTINGS', 'READ_ONLY', 'NOT_ATTRIBUTES', 'FIXED_VALUES', 'OPTIMIZER_SETTINGS', 'check_fixed_value', 'is_same',
            'find_attribute', 'public_methods', 'setting_hint', 'record_override', 'check_assignment',
-           'forget_early_assignments', 'begin_run', 'is_before_begin', 'adopt_assignments', 'adopt_changes']
+           'forget_early_assignments', 'begin_run', 'adopt_assignments', 'adopt_changes']
 
 # %% ../../nbs/06_engine/25_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
@@ -196,10 +196,6 @@ def begin_run(
         # as in the Trainer: the weights are those of the seed with which training begins
         renew_model(learner)
 
-def is_before_begin(run: RunState) -> bool:
-    "Return whether the run has not begun: what a verb has prepared may be made anew."
-    return not run.state.global_step and not run.begun
-
 def adopt_assignments(learner: TrainerBase, anew: bool) -> None:
     "Apply what was assigned to fields of learn.args, as `set` does; warn about what cannot change in the middle of a run."
     run = learner.run_state
@@ -226,14 +222,14 @@ def adopt_assignments(learner: TrainerBase, anew: bool) -> None:
         # where nothing was made with the former values yet, these are all that is needed
         values.update(others)
         record_act(run, "set", **others)
-        if is_before_begin(run):
+        if not run.has_begun:
             # of the model's signature, and of label_names
             learner._model_facts = None
-        if (anew or is_before_begin(run)) and run.loader is not None:
+        if (anew or not run.has_begun) and run.loader is not None:
             drop_loader(run)
     shown = run.args.to_dict()
     run.given_settings = run.given_settings | {name: shown[name] for name in changes}
-    if anew or is_before_begin(run): return
+    if anew or not run.has_begun: return
     for name in others.keys() - SETTABLE.keys():
         warn(
             f"learn.args.{name} was assigned in the middle of a run: parts that were made with the former value keep it,"
@@ -251,7 +247,7 @@ def adopt_changes(learner: TrainerBase, changes: dict[str, Any], anew: bool) -> 
     if token is not None and run.uploader is not None:
         run.uploader.token = token
     kept = dict(changes)
-    if run.remote_run is None and (run.loader is None or anew or is_before_begin(run)):
+    if run.remote_run is None and (run.loader is None or anew or not run.has_begun):
         held = () if run.optimizer is None else OPTIMIZER_SETTINGS
         settable = held if run.loader is None or anew else SETTABLE
         kept = {name: value for name, value in changes.items() if name in settable}

@@ -583,8 +583,10 @@ class ModelFact:
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #788950ae
 def replace_args(learner: TrainerBase, args: Any) -> None:
-    "Change the settings that differ between the learner's arguments and others, as `set` does."
+    """Change the settings that differ between the learner's arguments and others: before the first step as assignments to
+    their fields do, later as `set` does."""
     own = learner.args
+    run = learner.run_state
     if args is own: return
     present = own.to_dict()
     new = resolve_args(args)
@@ -595,7 +597,10 @@ def replace_args(learner: TrainerBase, args: Any) -> None:
     if changes.get("hub_token") is not None:
         # a dictionary does not contain it
         changes["hub_token"] = new.hub_token
-    if changes:
+    if not run.has_begun and run.remote_run is None:
+        for name in changes:
+            setattr(own, name, getattr(new, name))
+    elif changes:
         learner.set(**changes)
 
 _POSITION = ("global_step", "epoch", "max_steps", "num_train_epochs")

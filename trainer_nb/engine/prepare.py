@@ -452,7 +452,7 @@ def discard_outdated_parts(learner: TrainerBase):
 def discard_incomplete_optimizer(run: RunState):
     """Before the first step, discard an optimizer that was made here if it lacks a parameter that can be trained only
     since then."""
-    if not compares_parameters(run) or not run.own_optimizer or run.begun or run.state.global_step: return
+    if not compares_parameters(run) or not run.own_optimizer or run.has_begun: return
     # of an earlier run, which this one continues
     if any(run.optimizer.state.values()): return
     params = list(run.model.parameters())
@@ -475,7 +475,7 @@ def optimizer_settings(run: RunState) -> dict[str, Any]:
 def discard_former_parts(run: RunState):
     """Before the first step, discard what was made with former values of the settings: a verb such as lr_find() has
     prepared the run, and the user has assigned others since."""
-    if run.state.global_step or run.begun or run.device is None: return
+    if run.has_begun or run.device is None: return
     changed = changed_names(run.device.made_with, device_settings(run.args))
     if changed:
         if run.device.divides_state:

@@ -300,6 +300,11 @@ class RunState(TransientState):
     global_settings: dict[str, Any] = rebuilt_field(dict)          # undivided values of settings divided among processes
     interrupts: InterruptGuard = rebuilt_field(InterruptGuard)
 
+    @property
+    def has_begun(self) -> bool:
+        "Return whether a step has been taken or prepared: before that, the parts can be made anew with other settings."
+        return self.begun or self.state.global_step > 0
+
     def discard(
         self,
         *names: str,  # of parts that prepare() or the next step creates again

@@ -356,7 +356,7 @@ def check_settable(learner: TrainerBase, changes):
             )
         if name in SETTABLE: continue
         if hasattr(learner.args, name):
-            if not learner.state.global_step:
+            if not learner.run_state.has_begun:
                 raise ValueError(f"set() does not change {name}; before the first step, learn.args.{name} = ... does.")
             raise ValueError(
                 f"{name} cannot be changed in a run that is under way; make a new Learner with it. learn.set() shows"
