@@ -1252,3 +1252,15 @@ def test_the_launch_of_a_run_that_was_not_loaded_stays_in_its_journal(unloaded):
     kept = [e["kind"] for e in learn.history.events if e["kind"] in ("launch", "close", "restart") and not e["abandoned"]]
     assert kept == ["launch", "close", "launch", "restart", "close"]
     assert [row["eval_loss"] for row in learn.state.log_history if "eval_loss" in row] == [found]
+
+
+def test_warnings_of_processes_are_printed_where_the_notebook_records_its_own(capfd):
+    "A fork inherits the recorder of the cell; what it records in another process would be lost."
+    def warns(learn):
+        warnings.warn(f"of rank {os.environ['RANK']}")
+    learn = make(eval_strategy="no")
+    with warnings.catch_warnings(record=True) as recorded:
+        warnings.simplefilter("always")
+        with learn.launch(2): learn.run_on_all(warns)
+    said = "".join(capfd.readouterr())
+    assert not recorded and "UserWarning: of rank 0" in said

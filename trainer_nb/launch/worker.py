@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from multiprocessing.connection import Client
 from multiprocessing.util import get_temp_dir
@@ -31,8 +32,8 @@ from .serialization import unpack_values
 
 # %% auto #0
 __all__ = ['visible_part', 'LineStream', 'replace_streams', 'die_with_parent', 'kill_process_group', 'detach_from_kernel',
-           'register_child_hooks', 'clear_ipython', 'redirect_stderr', 'set_multiprocessing_dir', 'is_output_forwarded',
-           'register_cell_sources', 'own_device', 'Worker', 'worker_main']
+           'register_child_hooks', 'clear_ipython', 'print_warnings', 'redirect_stderr', 'set_multiprocessing_dir',
+           'is_output_forwarded', 'register_cell_sources', 'own_device', 'Worker', 'worker_main']
 
 # %% ../../nbs/11_launch/03_worker.ipynb #1315914e
 def visible_part(line: str) -> str:
@@ -162,6 +163,15 @@ def clear_ipython():
             type(instance).clear_instance()
     sys.displayhook = sys.__displayhook__
     sys.excepthook = sys.__excepthook__
+
+def print_warnings():
+    """Print warnings again, where the cell that launched the processes records its own: a fork inherits the recorder,
+    and the record of another process is never read."""
+    def show(message, category, filename, lineno, file=None, line=None):
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
+    # a function of the user, such as that of logging.captureWarnings(), stays
+    if warnings.showwarning.__module__ == "warnings":
+        warnings.showwarning = show
 
 def redirect_stderr(path: str, also_stdout: bool):
     "Redirect the file descriptor of stderr to a file, including crash reports."
@@ -304,6 +314,7 @@ def worker_main(
         os._exit(1)
     try:
         clear_ipython()
+        print_warnings()
         set_multiprocessing_dir(settings["folder"])
         # data workers are started as in the kernel, not as this process was started
         multiprocessing.set_start_method(settings["method"], force=True)
