@@ -592,3 +592,37 @@ def test_unusual_updates_are_named_like_their_picture_and_in_whole_multiples():
                     layer_groups=["a", "b", "c", "d", "head"], learning_rate=[1e-3, 1e-3, 0.05, 1e-3, 1e-3])
     (found,) = learn.inspect().unusual
     assert re.fullmatch(r"c: update/weight 0\.\d+, \d\d times the median", found), found
+
+
+class SquareRoot(nn.Module):
+    "A finite output, whose gradient is nan for negative numbers."
+    def forward(self, x): return torch.where(x > 0, x.sqrt(), 0.0)
+
+
+def rooted(**settings):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), SquareRoot(), nn.Linear(8, 8), nn.Linear(8, 1))
+    x = torch.randn(32, 4)
+    return Learner(net, train_dataset=TensorDataset(x, x.sum(1, keepdim=True)), loss_func=nn.functional.mse_loss, disable_tqdm=True, max_steps=8, **settings)
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_a_gradient_that_is_not_finite_is_not_spread_by_clipping(accumulated):
+    "The layers between the cause and the loss have finite gradients; the step itself is as without the report."
+    learn, like = rooted(gradient_accumulation_steps=accumulated), rooted(gradient_accumulation_steps=accumulated)
+    report = learn.inspect()
+    assert report.unusual == ["0: its gradient is not finite", "1: its gradient is not finite"]
+    assert any("without clipping, which would make every gradient NaN" in words for words in report.words) and learn.args.max_grad_norm == 1
+    assert not any("without clipping" in words for words in rooted(max_grad_norm=0).inspect().words)
+    assert unequal(finish(learn), finish(like)) == []
+
+
+def test_an_open_step_says_that_clipping_has_spread_it():
+    learn = rooted()
+    step = learn.debug_step()
+    step.forward()
+    step.backward()
+    report = learn.inspect()
+    assert len(report.unusual) >= 4 and any("After abort(), inspect() shows which" in words for words in report.words)
+    step.abort()
+    assert len(learn.inspect().unusual) == 2

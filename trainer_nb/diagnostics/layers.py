@@ -50,9 +50,10 @@ __all__ = ['CHANNEL_LAYERS', 'OUTLIER_RATIO', 'DEAD_WARNING', 'MAX_TABLE_ROWS', 
            'mean_of_known', 'merge_layers', 'fetch_stats', 'parameter_stats', 'make_layer_stats', 'measure_layers',
            'describe_unusual', 'group_by_prefix', 'group_names', 'fold_layers', 'layer_row', 'foldable_table',
            'layer_label', 'layer_points_panel', 'output_spread_panel', 'LayerReport', 'make_window',
-           'inspect_next_step', 'describe_clipping', 'inspect_open_step', 'replay_outputs', 'inspect_layers',
-           'named_layer_groups', 'resolve_group_names', 'set_trainable', 'groups_to_freeze', 'check_known',
-           'add_missing_parameters', 'GroupedInt', 'ModelSummary', 'measure_output_shapes', 'summarize_model']
+           'inspect_next_step', 'would_spread', 'changed_limit', 'describe_clipping', 'inspect_open_step',
+           'replay_outputs', 'inspect_layers', 'named_layer_groups', 'resolve_group_names', 'set_trainable',
+           'groups_to_freeze', 'check_known', 'add_missing_parameters', 'GroupedInt', 'ModelSummary',
+           'measure_output_shapes', 'summarize_model']
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #cdaab5b8
 CHANNEL_LAYERS = (
@@ -483,9 +484,16 @@ def inspect_next_step(
             step.substep()
         while step.more():
             step.substep()
-        step.complete_gradients()
+        spreads = would_spread(run)
+        with changed_limit(run, 0.0 if spreads else run.args.max_grad_norm):
+            step.complete_gradients()
         layers = measure_layers(run, outputs)
         words = describe_clipping(run, step.norm)
+        if spreads and run.args.max_grad_norm:
+            words.append(
+                "The gradients of some layers are not finite. The report shows all of them without clipping, which would"
+                " make every gradient NaN in the step itself."
+            )
         if not any(float(g["lr"]) for g in run.optimizer.param_groups):
             words.append("The learning rate of this step is 0, so no weight would move.")
         try:
@@ -497,6 +505,28 @@ def inspect_next_step(
                 f" ({type(error).__name__}: {error})."
             )
         return LayerReport(layers, learner.run_state.state.global_step + 1, words, noise)
+
+def would_spread(run: RunState) -> bool:
+    """Return whether a gradient is not finite, in any process: clipping divides all gradients by their common norm, and so
+    makes all of them NaN. Return False where a process has only a part of the gradients."""
+    if run.device.divides_state: return False
+    grads = (p.grad for p in run.params if p.grad is not None)
+    values = (g.coalesce().values() if g.is_sparse else g for g in grads)
+    is_finite = all(bool(torch.isfinite(g).all()) for g in values)
+    return not all(run.device.world.all_gather_object(is_finite))
+
+@contextmanager
+def changed_limit(
+    run: RunState,
+    limit: float,  # for max_grad_norm inside the block
+) -> Iterator[None]:
+    "Clip gradients with another limit inside the block."
+    before = run.args.max_grad_norm
+    vars(run.args)["max_grad_norm"] = limit
+    try:
+        yield
+    finally:
+        vars(run.args)["max_grad_norm"] = before
 
 def describe_clipping(run: RunState, norm: float | torch.Tensor) -> list[str]:
     "Return a sentence if the gradients were clipped."
@@ -519,6 +549,12 @@ def inspect_open_step(learner: TrainerBase, debug: DebugStep) -> LayerReport:
         if any(p.grad is not None for p in run.params)
         else ["There are no gradients yet: backward() of this step has not been called."]
     )
+    norm = getattr(debug._step, "norm", None)
+    if run.args.max_grad_norm and norm is not None and not math.isfinite(norm):
+        words.append(
+            "Clipping has divided all gradients by their norm, which is not finite. After abort(), inspect() shows which"
+            " of them were not finite before."
+        )
     if debug._loss is not None:
         words.append(
             "Outputs are not measured between forward() and backward(), which needs what the forward pass has left."
