@@ -1122,10 +1122,16 @@ class Learner(
         known = self.__dict__
         if name not in known or "run_state" not in known:
             if check_assignment(self, name, value): return
-        elif callable(value):
-            record_override(self, name)
+        elif callable(value) or name == "loss_is_scaled_for_ga":
+            record_override(self, name, value)
         # super() would search all base classes, which takes longer than everything else here
         object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str):
+        "Delete an attribute; where it has replaced a method, that of the class is used again."
+        if name in self.__dict__:
+            record_override(self, name, getattr(type(self), name, None))
+        object.__delattr__(self, name)
 
     def __repr__(self): return f"Learner({describe_run(self.run_state)})"
     def __reduce__(self):

@@ -261,3 +261,75 @@ def test_set_names_the_way_before_the_first_step():
     with pytest.raises(ValueError, match="set.. does not change optim; before the first step, learn.args.optim = ... does"): learn.set(optim="sgd")
     learn.step()
     with pytest.raises(ValueError, match="optim cannot be changed in a run that is under way; make a new Learner"): learn.set(optim="sgd")
+
+
+# --- parts that are made, and methods that make them ------------------------------------------------------------------------
+
+def own_optimizer(**given):
+    model = hard_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.03)
+    return hard_learner(model=model, optimizers=(optimizer, None), **given), optimizer
+
+
+def test_create_optimizer_returns_the_users_optimizer():
+    "It was not adopted before the first step, so that another one was made."
+    learn, mine = own_optimizer()
+    assert learn.optimizer is mine and learn.create_optimizer() is mine
+    learn.create_optimizer_and_scheduler(6)
+    learn.step(2)
+    assert learn.optimizer is mine and type(learn.lr_scheduler).__name__ == "LambdaLR"
+
+
+@pytest.mark.parametrize("create", [lambda learn: learn.create_optimizer(), lambda learn: learn.create_optimizer_and_scheduler(learn.args.max_steps)])
+def test_settings_count_after_the_optimizer_was_created_by_hand(create):
+    learn, want = hard_learner(max_steps=6), hard_learner(max_steps=6, optim="sgd", lr_scheduler_type="constant")
+    create(learn)
+    learn.args.optim, learn.args.lr_scheduler_type = "sgd", "constant"
+    assert unequal(finish(learn), finish(want)) == []
+
+
+@pytest.mark.parametrize("prepared", ["lr_find", "snapshot", "reset", "accelerator"])
+def test_methods_assigned_before_the_first_step_make_the_parts_anew(prepared):
+    def assign(learn):
+        def create_optimizer(model=None):
+            learn.optimizer = torch.optim.SGD(learn.model.parameters(), lr=0.01)
+            return learn.optimizer
+        learn.create_optimizer = create_optimizer
+        learn._get_train_sampler = lambda dataset=None: torch.utils.data.SequentialSampler(learn.train_dataset)
+    assigned, want = hard_learner(), hard_learner()
+    PREPARES[prepared](assigned)
+    for learn in (assigned, want): assign(learn)
+    assert unequal(finish(assigned), finish(want)) == [] and type(assigned.optimizer) is torch.optim.SGD
+
+
+def test_methods_that_make_parts_have_no_effect_in_the_middle_of_a_run_and_say_so():
+    learn = hard_learner()
+    learn.step()
+    with pytest.warns(UserWarning, match=r"learn.create_optimizer was assigned in the middle of a run, which keeps its optimizer.*learn.reset\(\)"):
+        learn.create_optimizer = lambda model=None: None
+    with pytest.warns(UserWarning, match="get_train_dataloader was assigned in the middle of a run, which keeps its data loader"):
+        learn.get_train_dataloader = lambda: None
+
+
+def test_a_rate_assigned_before_an_optimizer_of_ones_own_leaves_it_alone():
+    "As where the learner is given both."
+    learn, mine = own_optimizer(lr_scheduler_type="constant")
+    learn.snapshot()
+    learn.args.learning_rate = 0.3
+    learn.step()
+    assert mine.param_groups[0]["lr"] == 0.03
+
+
+def test_a_list_of_rates_is_assigned_with_its_groups():
+    learn, want = hard_learner(), hard_learner(layer_groups=["inner", "norm"], learning_rate=[0.01, 0.02, 0.03])
+    learn.snapshot()
+    learn.args.layer_groups, learn.args.learning_rate = ["inner", "norm"], [0.01, 0.02, 0.03]
+    assert unequal(finish(learn), finish(want)) == []
+
+
+def test_edited_groups_of_an_optimizer_that_is_made_anew_are_named():
+    learn = hard_learner()
+    learn.snapshot()
+    learn.optimizer.param_groups[0]["betas"] = (0.1, 0.2)
+    learn.args.adam_epsilon = 1e-3
+    with pytest.warns(UserWarning, match="made anew before the first step, with other settings; changes of its groups"): learn.step()

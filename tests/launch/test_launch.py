@@ -243,6 +243,9 @@ def test_every_other_verb(tmp_path, like):
         # None would be taken for an optimizer that was not created yet
         for name, example in (("optimizer", r"optimizer.param_groups\[0\]\[.lr.\]"), ("lr_scheduler", "lr_scheduler.get_last_lr"), ("accelerator", "accelerator.mixed_precision")):
             with pytest.raises(InvalidOperation, match=f"^learn.{name} is in the 2 processes that have the run. .*learn.run_on_all.lambda learn: learn.{example}.*learn.close.. first"): getattr(learn, name)
+        assert not hasattr(learn, "optimizer") and getattr(learn, "lr_scheduler", None) is None
+        for name in ("compute_loss", "training_step", "_prepare_inputs", "loss_is_scaled_for_ga"):
+            with pytest.raises(InvalidOperation, match=f"Replacing learn.{name} is not possible while the run is on 2 processes"): setattr(learn, name, lambda *args: None)
         there = learn.run_on_all(lambda learn: (learn.optimizer.param_groups[0]["lr"], learn.lr_scheduler.get_last_lr(), learn.accelerator.mixed_precision))
         assert there[0] == there[1] and there[0][0] > 0
         with pytest.raises(InvalidOperation, match="Replacing learn.train_dataset"): learn.train_dataset = rows(48)

@@ -602,7 +602,7 @@ def test_an_assigned_method_is_the_reason():
     learn.step(5)
     learn.compute_loss = doubled
     learn.step(2)
-    with pytest.raises(ValueError, match="rewind\\(4\\) cannot go back to step 3: override at step 5 has replaced a part of the run"): learn.rewind(4)
+    with pytest.raises(ValueError, match="rewind\\(4\\) cannot go back to step 3: the assignment of compute_loss at step 5 has replaced a part of the run"): learn.rewind(4)
     assert learn.rewind(2).step == 5
     assert [(e["step"], e["what"]) for e in learn.history.journal() if e["act"] == "override"] == [(5, "compute_loss was assigned")]
 
@@ -616,3 +616,34 @@ def test_a_replay_that_differs_is_in_the_journal():
     factor[0] = 2
     with pytest.warns(UserWarning, match="is not what it was the first time"): assert learn.rewind(1).different == [3]
     assert learn.history.journal()[-1]["what"] == "1 step back; the replayed step 3 has another loss"
+
+
+def test_a_method_that_is_deleted_or_assigned_again():
+    "Deleting an assigned method is a change, assigning the same one is none; the flag of a loss counts, too."
+    def doubled(model, inputs, **kwargs): return 2 * Learner.compute_loss(learn, model, inputs, **kwargs)
+    learn = hard_learner(num_train_epochs=6, rewind_every=50)
+    learn.step(2)
+    learn.compute_loss = learn.compute_loss
+    assert learn.rewind(1).step == 1
+    learn.compute_loss = doubled
+    learn.step(2)
+    learn.compute_loss = doubled
+    del learn.compute_loss
+    learn.step(2)
+    learn.loss_is_scaled_for_ga = True
+    learn.step(1)
+    with pytest.raises(ValueError, match="has replaced a part of the run"): learn.rewind(2)
+    assert [(e["step"], e["what"].split()[0]) for e in learn.history.journal() if e["act"] == "override"] == [(1, "compute_loss"), (3, "compute_loss"), (5, "loss_is_scaled_for_ga")]
+
+
+def test_what_was_replaced_in_discarded_steps_is_in_use():
+    "After going back to a kept snapshot before the assignment, no replay may use the new function."
+    def doubled(model, inputs, **kwargs): return 2 * Learner.compute_loss(learn, model, inputs, **kwargs)
+    learn = hard_learner(num_train_epochs=6, rewind_every=2)
+    learn.step(3)
+    learn.compute_loss = doubled
+    learn.step(2)
+    assert learn.rewind(to=2).replayed == 0
+    with pytest.raises(ValueError, match="the assignment of compute_loss at step 3"): learn.rewind(1)
+    learn.step(3)
+    assert learn.rewind(to=2).step == 2

@@ -25,7 +25,7 @@ import torch
 # %% auto #0
 __all__ = ['suggest_names', 'missing_attribute_error', 'one_edit', 'is_misspelling', 'code_names', 'of_package', 'uses_name',
            'misspelt_error', 'check_attribute', 'short_repr', 'call_error', 'check_types_of_call', 'checked',
-           'checked_class', 'InvalidOperation', 'warn', 'Interrupted', 'Paused', 'install_excepthook',
+           'checked_class', 'InvalidOperation', 'RemotePart', 'warn', 'Interrupted', 'Paused', 'install_excepthook',
            'release_traceback_memory', 'release_last_traceback', 'release_traceback_after_cell', 'is_out_of_memory',
            'free_after_failure']
 
@@ -302,6 +302,9 @@ def checked_class(cls: _C) -> _C:
 # %% ../../nbs/01_core/00_errors.ipynb #ec8d1025
 class InvalidOperation(RuntimeError):
     "Raised for an operation that is not valid in the current state of the run; the message names a valid one."
+
+class RemotePart(InvalidOperation, AttributeError):
+    "Raised for a part of the run that other processes have. hasattr() and inspect.getmembers() pass over it."
 
 # %% ../../nbs/01_core/00_errors.ipynb #89bcf2a1
 # packages whose frames are skipped

@@ -739,7 +739,8 @@ def summarize_model(learner: TrainerBase) -> ModelSummary:
     shapes = measure_output_shapes(learner)
     rows = ModelSummary()
     group_of = {id(p): g for g, params in named_layer_groups(learner).items() for _, p in params}
-    param_groups = [] if learner.optimizer is None else learner.optimizer.param_groups
+    optimizer = learner.run_state.optimizer
+    param_groups = [] if optimizer is None else optimizer.param_groups
     rate_of = {id(p): g["lr"] for g in param_groups for p in g["params"]}
     for name, module in learner.model.named_modules():
         own = list(module.parameters(recurse=False))

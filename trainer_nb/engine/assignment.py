@@ -5,6 +5,7 @@
 # %% ../../nbs/06_engine/25_assignment.ipynb #45c87c19
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import fields
 from functools import partial
 from types import MethodType
@@ -19,14 +20,14 @@ from .dataloaders import check_eval_data
 from .generate import warn_of_idle
 from .overrides import TrainerBase, apply_args, check_batch_eval_metrics, check_label_smoothing
 from .overrides import drop_loader, renew_model
-from .prepare import discard_former_parts
-from .run_state import record_act
+from .prepare import discard_former_parts, discard_made_optimizer
+from .run_state import RunState, record_act
 from .settings import SETTABLE
 
 # %% auto #0
 __all__ = ['SETTINGS', 'READ_ONLY', 'NOT_ATTRIBUTES', 'FIXED_VALUES', 'OPTIMIZER_SETTINGS', 'check_fixed_value', 'is_same',
            'find_attribute', 'public_methods', 'setting_hint', 'record_override', 'check_assignment',
-           'forget_early_assignments', 'begin_run', 'adopt_assignments', 'adopt_changes']
+           'forget_early_assignments', 'begin_run', 'held_settings', 'adopt_assignments', 'adopt_changes']
 
 # %% ../../nbs/06_engine/25_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
@@ -112,12 +113,42 @@ def _call_of(name: str) -> str:
     if name in SETTABLE: return f"learn.set({name}=...)"
     return f"Learner(..., {name}=...)" if name in SETTINGS else f"learn.{name}(...)"
 
-def record_override(learner: TrainerBase, name: str) -> None:
-    "Record that a method of a run under way is replaced: no snapshot contains it. Do nothing for another attribute."
+# methods that make a part, which is not made again in a run under way
+_OPTIMIZER_MAKERS = frozenset(
+    "create_optimizer create_scheduler create_optimizer_and_scheduler get_decay_parameter_names"
+    " get_optimizer_cls_and_kwargs".split()
+)
+_LOADER_MAKERS = frozenset(("get_train_dataloader", "_get_train_sampler", "_get_dataloader"))
+
+def record_override(
+    learner: TrainerBase,
+    name: str,  # of an attribute that is assigned or deleted
+    value: Any,  # the new value
+) -> None:
+    """Record that a method is replaced in a run under way, which no snapshot contains; before the first step, discard the
+    parts that it would have made. Raise InvalidOperation while other processes have the run, and do nothing for another
+    attribute."""
     run = vars(learner).get("run_state")
     owner, there = find_attribute(type(learner), name)
-    if run is not None and run.begun and callable(there) and not hasattr(there, "__set__") and of_package(owner):
-        record_act(run, "override", method=name)
+    is_method = callable(there) and not hasattr(there, "__set__") and of_package(owner)
+    if run is None or not (is_method or name == "loss_is_scaled_for_ga"): return
+    # a bound method is another object each time
+    if getattr(learner, name, None) == value: return
+    if run.remote_run is not None:
+        run.remote_run.refuse(f"Replacing learn.{name}")
+    if not run.has_begun:
+        if name in _OPTIMIZER_MAKERS:
+            discard_made_optimizer(run)
+        if name in _LOADER_MAKERS and run.loader is not None:
+            drop_loader(run)
+        return
+    record_act(run, "override", method=name)
+    if name in _OPTIMIZER_MAKERS or name in _LOADER_MAKERS:
+        part = "optimizer and schedule" if name in _OPTIMIZER_MAKERS else "data loader"
+        warn(
+            f"learn.{name} was assigned in the middle of a run, which keeps its {part}; learn.reset() begins anew with the"
+            " new method."
+        )
 
 def check_assignment(learner: TrainerBase, name: str, value) -> bool:
     """Raise AttributeError for an assignment that would have no effect; return True if nothing is left to be assigned:
@@ -128,7 +159,10 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
     if name in FIXED_VALUES:
         check_fixed_value(learner, name, value)
         return False
-    if name[0] == "_": return False
+    if name[0] == "_":
+        if callable(value):
+            record_override(learner, name, value)
+        return False
     owner, there = find_attribute(type(learner), name)
     fixed = isinstance(there, property) and there.fset is None
     if fixed and (name in READ_ONLY or name not in SETTINGS) and of_package(owner):
@@ -137,11 +171,13 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
         raise AttributeError(f"learn.{name} cannot be assigned: {hint}.")
     if name in NOT_ATTRIBUTES and owner is None and not uses_name(learner, name):
         raise AttributeError(f"learn.{name} = ... would change nothing: {NOT_ATTRIBUTES[name]}.")
+    if name == "loss_is_scaled_for_ga":
+        record_override(learner, name, value)
     if owner is not None and not (fixed and name in SETTINGS):
         method = callable(there) and not hasattr(there, "__set__") and of_package(owner)
         if not method: return False
         if callable(value):
-            record_override(learner, name)
+            record_override(learner, name, value)
             return False
         raise AttributeError(
             f"{name} is a method of the learner, and learn.{name} = ... would replace it by {value!r}; call it:"
@@ -196,6 +232,14 @@ def begin_run(
         # as in the Trainer: the weights are those of the seed with which training begins
         renew_model(learner)
 
+def held_settings(run: RunState, changes: Collection[str]) -> tuple[str, ...]:
+    """Return the settings that the existing optimizer holds, so that a change is applied to it. Before the first step there
+    are none where the optimizer is the user's, with rates of its own, or is made anew because of another change."""
+    if run.optimizer is None: return ()
+    is_renewed = run.optimizer_settings is not None and not run.optimizer_settings.keys().isdisjoint(changes)
+    if not run.has_begun and (is_renewed or not run.own_optimizer): return ()
+    return OPTIMIZER_SETTINGS
+
 def adopt_assignments(learner: TrainerBase, anew: bool) -> None:
     "Apply what was assigned to fields of learn.args, as `set` does; warn about what cannot change in the middle of a run."
     run = learner.run_state
@@ -213,8 +257,9 @@ def adopt_assignments(learner: TrainerBase, anew: bool) -> None:
             f"learn.args.{name} was assigned while no process can train the run, so it is {values[name]!r} again; after"
             f" learn.launch(...) or learn.restore(...), learn.set({name}={value!r}) changes it."
         )
-    held = () if run.optimizer is None else OPTIMIZER_SETTINGS
-    applied = {n: v for n, v in changes.items() if n in (held if anew or run.loader is None else SETTABLE)}
+    held = held_settings(run, changes)
+    settable = held if anew or run.loader is None else SETTABLE.keys() - (set(OPTIMIZER_SETTINGS) - set(held))
+    applied = {n: v for n, v in changes.items() if n in settable}
     if applied:
         learner.set(**applied)
     others = {name: value for name, value in changes.items() if name not in applied}
@@ -248,8 +293,8 @@ def adopt_changes(learner: TrainerBase, changes: dict[str, Any], anew: bool) -> 
         run.uploader.token = token
     kept = dict(changes)
     if run.remote_run is None and (run.loader is None or anew or not run.has_begun):
-        held = () if run.optimizer is None else OPTIMIZER_SETTINGS
-        settable = held if run.loader is None or anew else SETTABLE
+        held = held_settings(run, changes)
+        settable = held if run.loader is None or anew else SETTABLE.keys() - (set(OPTIMIZER_SETTINGS) - set(held))
         kept = {name: value for name, value in changes.items() if name in settable}
         check_label_smoothing(new, learner.loss_func, learner.compute_loss_func)
         check_batch_eval_metrics(new, learner.compute_metrics)

@@ -56,16 +56,17 @@ if TYPE_CHECKING:
     from trainer_nb.engine.snapshot_tensors import Snapshot
 
 # %% auto #0
-__all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'require_optimizer', 'find_param_group', 'make_optimizer', 'call_create_optimizer',
-           'call_create_scheduler', 'prepared_device', 'count_items_in_processes', 'ItemsUse', 'WatchedItems',
-           'watched', 'is_count_ignored', 'scale_loss', 'is_loss_scaled', 'loss_weight', 'check_is_model',
-           'check_constructor_args', 'check_given_optimizers', 'check_cls_and_kwargs', 'check_label_smoothing',
-           'check_arg_types', 'check_training_step', 'check_batch_eval_metrics', 'apply_args', 'check_not_remote',
-           'check_not_elsewhere', 'UserPart', 'check_part', 'resolve_processing_class', 'check_run_not_begun',
-           'check_replaceable', 'replace_part', 'replace_train_dataset', 'replace_optimizer', 'replace_scheduler',
-           'replace_model', 'renew_model', 'discard_model_parts', 'drop_loader', 'forget_columns', 'own_forward',
-           'renew_facts', 'ModelFact', 'replace_args', 'replace_state', 'replace_callbacks', 'trial_parameter',
-           'build_model', 'local_model', 'TrainerBase']
+__all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'OPTIMIZER_ARGS', 'SCHEDULE_ARGS', 'require_optimizer', 'find_param_group',
+           'make_optimizer', 'call_create_optimizer', 'call_create_scheduler', 'prepared_device',
+           'count_items_in_processes', 'ItemsUse', 'WatchedItems', 'watched', 'is_count_ignored', 'scale_loss',
+           'is_loss_scaled', 'loss_weight', 'check_is_model', 'check_constructor_args', 'check_given_optimizers',
+           'check_cls_and_kwargs', 'check_label_smoothing', 'check_arg_types', 'check_training_step',
+           'check_batch_eval_metrics', 'apply_args', 'check_not_remote', 'check_not_elsewhere', 'UserPart',
+           'check_part', 'resolve_processing_class', 'check_run_not_begun', 'check_replaceable', 'replace_part',
+           'replace_train_dataset', 'optimizer_settings', 'replace_optimizer', 'replace_scheduler', 'replace_model',
+           'renew_model', 'discard_model_parts', 'drop_loader', 'forget_columns', 'own_forward', 'renew_facts',
+           'ModelFact', 'replace_args', 'replace_state', 'replace_callbacks', 'trial_parameter', 'build_model',
+           'local_model', 'TrainerBase']
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -475,6 +476,24 @@ def replace_train_dataset(learner: TrainerBase, dataset: Any) -> None:
     if run.loader is not None:
         drop_loader(run)
     record_act(run, "train_dataset")
+
+OPTIMIZER_ARGS = (
+    "learning_rate",
+    "weight_decay",
+    "optim",
+    "optim_args",
+    "layer_groups",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+)
+SCHEDULE_ARGS = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
+
+def optimizer_settings(args: TrainingArguments) -> dict[str, Any]:
+    "Return the settings from which optimizer and schedule are made, and which cannot change in a run."
+    # set() applies the other two to the optimizer
+    names = {"optim_target_modules", *OPTIMIZER_ARGS, *SCHEDULE_ARGS} - {"learning_rate", "weight_decay"}
+    return {name: comparable_copy(getattr(args, name)) for name in sorted(names)}
 
 def replace_optimizer(run: RunState, optimizer: torch.optim.Optimizer) -> None:
     "Replace the optimizer before the first step; discard a schedule that was created for the old one."
@@ -999,6 +1018,7 @@ class TrainerBase:
             self.optimizer = make_optimizer(self, self.model if model is None else model)
             run = self.run_state
             run.own_optimizer = True
+            run.optimizer_settings = optimizer_settings(run.args)
             # the base of later comparisons: what it leaves out now, it leaves out on purpose
             run.parameter_watch.look(list(self.model.parameters()), self.optimizer)
         return self.optimizer
@@ -1013,6 +1033,7 @@ class TrainerBase:
             args = schedule_args(run.args, run.schedule_plan)
             self.lr_scheduler = create_scheduler(optimizer, args, num_training_steps - schedule_start(run))
             run.own_scheduler = True
+            run.optimizer_settings = run.optimizer_settings or optimizer_settings(run.args)
         return self.lr_scheduler
 
     def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
@@ -1196,9 +1217,9 @@ class TrainerBase:
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        "Return the optimizer; None before it is created. Raise InvalidOperation while other processes have it."
+        "Return the optimizer; None before it is created. Raise RemotePart while other processes have it."
         check_not_elsewhere(self.run_state, "optimizer", 'optimizer.param_groups[0]["lr"]')
-        return self.run_state.optimizer
+        return self.optimizers[0] if self.run_state.optimizer is None else self.run_state.optimizer
     @optimizer.setter
     def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         check_part(self, "optimizer", optimizer)
@@ -1207,9 +1228,9 @@ class TrainerBase:
 
     @property
     def lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler:
-        "Return the schedule; None before it is created. Raise InvalidOperation while other processes have it."
+        "Return the schedule; None before it is created. Raise RemotePart while other processes have it."
         check_not_elsewhere(self.run_state, "lr_scheduler", "lr_scheduler.get_last_lr()")
-        return self.run_state.lr_scheduler
+        return self.optimizers[1] if self.run_state.lr_scheduler is None else self.run_state.lr_scheduler
     @lr_scheduler.setter
     def lr_scheduler(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
         check_part(self, "lr_scheduler", scheduler)

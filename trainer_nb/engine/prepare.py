@@ -20,7 +20,7 @@ from ..args.parallel import dispatches_batches
 from ..core.errors import InvalidOperation, warn
 from ..core.memory import peak_memory
 from ..core.seeding import SEED_PREPARE, enable_determinism, seeded_generators
-from ..data.collate import comparable_copy, is_identical
+from ..data.collate import is_identical
 from ..data.loader import ResumableLoader
 from ..device.accelerator import Device, device_settings
 from ..device.deepspeed import DeepSpeedModel
@@ -31,7 +31,8 @@ from ..device.weight_storage import check_placement, is_read_only, keep_training
 from ..device.weight_storage import weight_digest
 from .dataloaders import check_eval_data, copied_attributes, have_changed
 from .generate import align_special_tokens
-from .overrides import TrainerBase, call_create_optimizer, drop_loader, renew_facts
+from .overrides import OPTIMIZER_ARGS, SCHEDULE_ARGS, TrainerBase, call_create_optimizer
+from .overrides import drop_loader, optimizer_settings, renew_facts
 from .rollback import weight_versions
 from .run_state import RunState, Task, record_act, run_modules, schedule_args, schedule_start
 from .snapshot import capture_snapshot, environment_info, num_train_samples
@@ -48,10 +49,10 @@ __all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'has_own_backward', 'sends_
            'prepare_data', 'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts',
            'create_engine_optimizer', 'check_engine_optimizer', 'drop_empty_groups', 'prepare_engine',
            'prepare_optimizer', 'create_optimizer_and_schedule', 'compares_parameters', 'discard_outdated_parts',
-           'discard_incomplete_optimizer', 'optimizer_settings', 'discard_former_parts', 'changed_names',
-           'check_parameters', 'report_parameter_changes', 'may_have_other_parameters', 'warn_untrained_loss',
-           'suggest_idle_gpus', 'first_of', 'store_special_tokens', 'prepare', 'redistribute_data',
-           'compute_run_length', 'recompute_run_length']
+           'discard_incomplete_optimizer', 'discard_former_parts', 'have_edited_groups', 'discard_made_optimizer',
+           'changed_names', 'check_parameters', 'report_parameter_changes', 'may_have_other_parameters',
+           'warn_untrained_loss', 'suggest_idle_gpus', 'first_of', 'store_special_tokens', 'prepare',
+           'redistribute_data', 'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
@@ -258,18 +259,6 @@ def prepare_data(learner: TrainerBase):
         raise
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #45974828
-_OPTIMIZER_ARGS = (
-    "learning_rate",
-    "weight_decay",
-    "optim",
-    "optim_args",
-    "layer_groups",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-)
-_SCHEDULE_ARGS = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
-
 def check_optimizer(
     run: RunState,
     given,  # the user's optimizer and schedule, None where absent
@@ -290,12 +279,12 @@ def check_optimizer(
     elif getattr(run.lr_scheduler, "optimizer", run.optimizer) is not run.optimizer:
         problem = "The schedule was made for another optimizer; make it with this one"
     if problem: raise ValueError(f"{problem}.")
-    for one, names in zip(given, (_OPTIMIZER_ARGS, _SCHEDULE_ARGS)):
+    for one, names in zip(given, (OPTIMIZER_ARGS, SCHEDULE_ARGS)):
         idle = [n for n in run.args.changed() if one is not None and n in names]
         if idle:
             warn(
                 f"optimizers= was given, so {', '.join(idle)} has no effect: the"
-                f" {'optimizer' if names is _OPTIMIZER_ARGS else 'schedule'} has its own."
+                f" {'optimizer' if names is OPTIMIZER_ARGS else 'schedule'} has its own."
             )
 
 def group_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
@@ -412,7 +401,8 @@ def create_optimizer_and_schedule(learner: TrainerBase):
             learner.create_optimizer_and_scheduler(run.state.max_steps)
         # also by an override
         run.own_optimizer = run.own_optimizer or is_made
-        run.optimizer_settings = optimizer_settings(run)
+        run.optimizer_settings = optimizer_settings(run.args)
+        run.made_groups = group_settings(run.optimizer)
         if run.device.engine is None:
             check_optimizer(run, (optimizer, scheduler))
         if run.device.scaler is not None and not getattr(run.optimizer, "_step_supports_amp_scaling", False):
@@ -466,17 +456,11 @@ def discard_incomplete_optimizer(run: RunState):
         )
     run.discard("optimizer", "lr_scheduler", "initial_snapshot", "backups")
 
-def optimizer_settings(run: RunState) -> dict[str, Any]:
-    "Return the settings from which optimizer and schedule are made, and which cannot change in a run."
-    # the other two can change: set() applies them to the optimizer
-    names = {"optim_target_modules", *_OPTIMIZER_ARGS, *_SCHEDULE_ARGS} - {"learning_rate", "weight_decay"}
-    return {name: comparable_copy(getattr(run.args, name)) for name in sorted(names)}
-
 def discard_former_parts(run: RunState):
     """Before the first step, discard what was made with former values of the settings: a verb such as lr_find() has
     prepared the run, and the user has assigned others since."""
-    if run.has_begun or run.device is None: return
-    changed = changed_names(run.device.made_with, device_settings(run.args))
+    if run.has_begun: return
+    changed = [] if run.device is None else changed_names(run.device.made_with, device_settings(run.args))
     if changed:
         if run.device.divides_state:
             raise InvalidOperation(
@@ -486,8 +470,25 @@ def discard_former_parts(run: RunState):
         run.device.release()
         run.discard("device", "wrapped_model", "backups", "eval_dataloader")
     if run.optimizer is None or run.optimizer_settings is None: return
-    if not changed_names(run.optimizer_settings, optimizer_settings(run)): return
+    if not changed_names(run.optimizer_settings, optimizer_settings(run.args)): return
+    discard_made_optimizer(run)
+
+def have_edited_groups(run: RunState) -> bool:
+    "Return whether the user has added groups, or changed settings of groups other than those that set() changes."
+    if run.made_groups is None: return False
+    def rest(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{k: v for k, v in g.items() if k not in ("lr", "initial_lr", "weight_decay")} for g in groups]
+    return not is_identical(rest(run.made_groups), rest(group_settings(run.optimizer)))
+
+def discard_made_optimizer(run: RunState):
+    "Before the first step, discard optimizer and schedule, except those of the user."
+    if run.optimizer is None: return
     if run.own_optimizer and not any(run.optimizer.state.values()):
+        if have_edited_groups(run):
+            warn(
+                "The optimizer is made anew before the first step, with other settings; changes of its groups have to be"
+                " made again."
+            )
         run.discard("optimizer", "lr_scheduler", "initial_snapshot", "backups")
     elif run.own_scheduler:
         # the schedule has changed the rates of the user's optimizer

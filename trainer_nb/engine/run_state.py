@@ -248,6 +248,7 @@ class RunState(TransientState):
     items_checked: bool = rebuilt_field(False)                     # whether a step has shown if the loss uses the number of labels
     count_is_ignored: bool = rebuilt_field(False)                  # an override of compute_loss does not: its loss is a mean
     optimizer_settings: dict[str, Any] | None = rebuilt_field()    # with which optimizer and schedule were made
+    made_groups: list[dict[str, Any]] | None = rebuilt_field()     # settings of the groups when the run had made them
     own_optimizer: bool = rebuilt_field(False)                     # create_optimizer() made it, so it can be made anew
     own_scheduler: bool = rebuilt_field(False)                     # create_scheduler() made it, so it can be stretched
     parameter_watch: ParameterWatch = rebuilt_field(ParameterWatch)   # notices that user code has changed the parameters

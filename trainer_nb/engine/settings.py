@@ -42,23 +42,23 @@ __all__ = ['SETTABLE', 'MEMORY_HINT', 'prolong', 'end_here', 'extend_run', 'Chan
 # %% ../../nbs/06_engine/24_settings.ipynb #bac457c9
 def _set_weight_decay(learner: TrainerBase, value):
     "Set the weight decay of the parameters that decay; split groups that hold other parameters too."
-    if learner.optimizer is None: return
+    if learner.run_state.optimizer is None: return
     names = set(learner.get_decay_parameter_names(learner.model))
     decays = {id(p) for n, p in learner.model.named_parameters() if n in names}
-    for i, group in enumerate(list(learner.optimizer.param_groups)):
+    for i, group in enumerate(list(learner.run_state.optimizer.param_groups)):
         mine = [p for p in group["params"] if id(p) in decays]
         rest = [p for p in group["params"] if id(p) not in decays]
         if not mine: continue
         if rest:
             refuse_regrouping(
-                learner.optimizer,
+                learner.run_state.optimizer,
                 "weight_decay cannot be changed",
                 "Let create_optimizer make a second group for the parameters without decay",
             )
         group["params"] = mine
         group["weight_decay"] = value
         if rest:
-            add_scheduled_group(learner.optimizer, learner.lr_scheduler, {"params": rest, "weight_decay": 0.0}, like=i)
+            add_scheduled_group(learner.run_state.optimizer, learner.run_state.lr_scheduler, {"params": rest, "weight_decay": 0.0}, like=i)
 
 def _rebuild_loader(learner: TrainerBase, value):
     "Discard the loader after a change of batch size or loading; the new one starts at the same sample."
@@ -70,8 +70,8 @@ def _rebuild_loader(learner: TrainerBase, value):
 
 def _set_learning_rate(learner: TrainerBase, value):
     "Set the base learning rate, which the schedule multiplies."
-    if learner.optimizer is not None:
-        set_base_lr(learner.lr_scheduler, learner.optimizer, value)
+    if learner.run_state.optimizer is not None:
+        set_base_lr(learner.run_state.lr_scheduler, learner.run_state.optimizer, value)
 
 def _set_intervals(learner: TrainerBase, value):
     "Recompute the number of steps between two logs or evaluations."
@@ -117,10 +117,10 @@ def extend_run(run: RunState):
 # %% ../../nbs/06_engine/24_settings.ipynb #f47524c7
 def _rate(learner: TrainerBase, value):
     "Set the rate of the next step; before the first step, where a warm-up is at 0, set the schedule's base."
-    if learner.state.global_step: return set_lr(learner.lr_scheduler, learner.optimizer, value)
-    set_base_lr(learner.lr_scheduler, learner.optimizer, value, "lr")
+    if learner.state.global_step: return set_lr(learner.run_state.lr_scheduler, learner.run_state.optimizer, value)
+    set_base_lr(learner.run_state.lr_scheduler, learner.run_state.optimizer, value, "lr")
     # learning_rate has no effect on an optimizer that the user made
-    if learner.optimizers[0] is not None or learner.optimizer_cls_and_kwargs is not None: return
+    if learner.run_state.optimizers[0] is not None or learner.run_state.optimizer_cls_and_kwargs is not None: return
     # A list with a rate for each optimizer group is not valid for learning_rate, whose lists are for layer groups.
     if not isinstance(value, (list, tuple)) or learner.args.layer_groups:
         vars(learner.args)["learning_rate"] = value
@@ -356,7 +356,10 @@ def check_settable(learner: TrainerBase, changes):
             )
         if name in SETTABLE: continue
         if hasattr(learner.args, name):
-            if not learner.run_state.has_begun:
+            device = learner.run_state.device
+            # not in the processes of a launched run, which do not have what the notebook assigns
+            is_here = device is None or device.world.is_single_process
+            if not learner.run_state.has_begun and is_here:
                 raise ValueError(f"set() does not change {name}; before the first step, learn.args.{name} = ... does.")
             raise ValueError(
                 f"{name} cannot be changed in a run that is under way; make a new Learner with it. learn.set() shows"

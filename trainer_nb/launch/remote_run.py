@@ -16,7 +16,7 @@ import torch
 from ..args.deepspeed_args import is_deepspeed_enabled
 from ..args.fsdp_args import is_fsdp_enabled
 from ..core.callbacks import TrainerCallback, close_callbacks
-from ..core.errors import InvalidOperation, warn
+from ..core.errors import InvalidOperation, RemotePart, warn
 from ..core.history import close_other_logs
 from ..core.log_file import log_path
 from ..core.records import Record
@@ -511,8 +511,8 @@ class RemoteRun:
         )
 
     def refuse_reading(self, name: str, example: str):
-        "Raise `InvalidOperation` for a part of the run that only the processes have."
-        raise InvalidOperation(
+        "Raise `RemotePart` for a part of the run that only the processes have."
+        raise RemotePart(
             f"learn.{name} is in the {self.num_processes} processes that have the run. Read it there, for example"
             f" with learn.run_on_all(lambda learn: learn.{example})[0], or call learn.close() first."
         )

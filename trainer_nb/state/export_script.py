@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 # %% auto #0
-__all__ = ['ACT_CODE', 'ScriptMode', 'list_acts', 'literal_code', 'keyword_code', 'act_lines', 'check_no_later_acts',
+__all__ = ['ACT_CODE', 'ScriptMode', 'list_acts', 'literal_code', 'keyword_code', 'set_code', 'act_lines', 'check_no_later_acts',
            'typed_act_lines', 'manual_change_comment', 'is_default_part', 'is_replaced', 'part_code', 'settings_code',
            'format_call', 'initial_values', 'learner_lines', 'function_made_lines', 'eval_mode_lines', 'load_weights',
            'warn_of_differences', 'weights_digest', 'check_weights', 'script_docstring', 'module_level_with_stored',
@@ -127,8 +127,17 @@ def keyword_code(values: Mapping[str, object]) -> str:
 def _freeze_code(data: dict) -> str:
     return ", ".join([*map(literal_code, data["groups"]), *(["eval_mode=True"] if data.get("eval_mode") else [])])
 
+def set_code(
+    learn: str,  # the learner's name
+    changes: Mapping[str, object],
+) -> str:
+    "Return the lines that change settings; those that `set` does not take were assigned, with a warning."
+    settable = {k: v for k, v in changes.items() if k in SETTABLE}
+    lines = [f"{learn}.set({keyword_code(settable)})"] if settable or not changes else []
+    return "\n".join([*lines, *(f"{learn}.args.{k} = {literal_code(v)}" for k, v in changes.items() if k not in settable)])
+
 ACT_CODE = {  # line of an act by kind, from the learner's name and the act's data
-    "set": lambda learn, d: f"{learn}.set({keyword_code(d)})",
+    "set": set_code,
     "schedule": lambda learn, d: f"{learn}.plan({keyword_code({k: v for k, v in d.items() if k != 'mid_epoch'})})",
     "freeze": lambda learn, d: f"{learn}.freeze({_freeze_code(d)})",
     "unfreeze": lambda learn, d: f"{learn}.unfreeze({_freeze_code(d)})",

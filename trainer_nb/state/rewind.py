@@ -24,7 +24,7 @@ from ..engine.snapshot import check_data_length, restore_whole
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import report_lost
 from .async_save import get_saver
-from .rewind_buffer import ACTS, LASTING_ACTS, MAX_SNAPSHOTS, get_rewind_buffer, has_acts_after
+from .rewind_buffer import ACTS, LASTING_ACTS, MAX_SNAPSHOTS, get_rewind_buffer, has_acts_after, stays_in_use
 from .rewind_buffer import snapshot_nbytes
 
 # %% auto #0
@@ -167,12 +167,17 @@ def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
             e["kind"] in LASTING_ACTS or e["kind"] in ACTS and e["step"] <= target
         )
     def moved(e): return not ring.kept and e["kind"] in ("launch", "close")   # such an act has emptied the ring
-    acts = [e for e in learner.run_state.history.events if not e["abandoned"] and (between(e) or moved(e))]
+    # what was replaced in steps that are discarded is in use
+    acts = [
+        e for e in learner.run_state.history.events
+        if (not e["abandoned"] or stays_in_use(e)) and (between(e) or moved(e))
+    ]
     # a part that was replaced after the target rules out all earlier snapshots
     replaced = [e for e in acts if e["step"] > target and e["kind"] not in ("launch", "close")]
     act = next(iter(replaced or acts), None)
     if act is not None and act["step"] > target:
-        why = f"{act['kind']} at step {act['step']} has replaced a part of the run that those steps used"
+        what = f"the assignment of {act['data']['method']}" if act["kind"] == "override" else act["kind"]
+        why = f"{what} at step {act['step']} has replaced a part of the run that those steps used"
     elif act is not None:
         why = f"{act['kind']} at step {act['step']} lies in between, and a replay would leave it out"
     elif (beginning := first_step(learner.run_state)) > target:

@@ -25,8 +25,8 @@ from ..core.memory import peak_memory
 from ..engine.user_state import user_state_bytes
 
 # %% auto #0
-__all__ = ['LASTING_ACTS', 'ACTS', 'MAX_SNAPSHOTS', 'MOST_ON_DISK', 'has_acts_after', 'snapshot_nbytes', 'Account',
-           'room_for_snapshots', 'RewindBuffer', 'get_rewind_buffer', 'stands_at_first']
+__all__ = ['LASTING_ACTS', 'ACTS', 'MAX_SNAPSHOTS', 'MOST_ON_DISK', 'stays_in_use', 'has_acts_after', 'snapshot_nbytes',
+           'Account', 'room_for_snapshots', 'RewindBuffer', 'get_rewind_buffer', 'stands_at_first']
 
 # %% ../../nbs/07_state/12_rewind_buffer.ipynb #d4dab8bc
 # acts whose effects are in no snapshot
@@ -34,6 +34,11 @@ LASTING_ACTS = (
     "train_dataset", "data_collator", "loss_func", "compute_loss_func", "override", "add_callback", "remove_callback",
     "launch", "close"
 )
+
+def stays_in_use(event: dict) -> bool:
+    "Return whether an act has replaced a part that is in use, also where the steps before it are discarded."
+    return event["kind"] in LASTING_ACTS and event["kind"] not in ("launch", "close")
+
 # events in a history that a replay of steps does not cause
 ACTS = ("set", "schedule", "stop", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING_ACTS)
 
@@ -42,9 +47,11 @@ def has_acts_after(history: History, snapshot: Snapshot, step) -> bool:
     "Check whether an act lies between a snapshot and a step, or the snapshot is abandoned."
     place = snapshot.values["place"]
     if not is_ancestor(history, place): return True
-    later = [e for e in history.events[place.events:] if not e["abandoned"]]
+    later = history.events[place.events:]
+    later = [e for e in later if not e["abandoned"] or stays_in_use(e)]
     return any(
-        e["kind"] in ACTS and e["step"] <= step or e["kind"] in LASTING_ACTS and snapshot.step < step for e in later
+        e["kind"] in ACTS and e["step"] <= step and not e["abandoned"] or e["kind"] in LASTING_ACTS and snapshot.step < step
+        for e in later
     )
 
 # %% ../../nbs/07_state/12_rewind_buffer.ipynb #2913caa1
