@@ -709,7 +709,7 @@ def test_model_init():
         return Hard()
     def make(**given): return Learner(model_init=init, train_dataset=Augmented(), data_collator=collate, **SETTINGS | given)
     learn = make()
-    assert not calls and "not begun" in repr(learn) and not calls
+    assert not calls and "not started" in repr(learn) and not calls
     want = finish(learn)
     assert len(calls) == 1
     noise()

@@ -293,5 +293,5 @@ def describe_run(run: RunState) -> str:
     "Describe the state of a run in a few words."
     name = type(run.model).__name__ if run.model is not None else "no model yet"
     if run.corrupted: return f"{name}, corrupted: {run.corrupted}"
-    if run.wrapped_model is None and run.state.global_step == 0: return f"{name}, not begun"
+    if run.wrapped_model is None and run.state.global_step == 0: return f"{name}, not started"
     return f"{name}, {'finished ' if run.finished else ''}{describe_position(run)}"

@@ -141,8 +141,8 @@ def rewind(
     different = differing_steps(before, after)
     if different:
         warn(
-            f"The loss of step {different[0]} is not what it was the first time, so something besides the run decides"
-            " about it: a data set with random numbers of its own, perhaps, or an operation that is not deterministic"
+            f"The loss of step {different[0]} is not what it was the first time, so it depends on something outside the"
+            " run: a data set with random numbers of its own, perhaps, or an operation that is not deterministic"
             " (full_determinism=True)."
         )
     if run.saver is not None:
