@@ -392,7 +392,9 @@ RELIED_ON = {
                     "fbff811d": "diverge at step 151", "e05da86f": "equal at all common steps; the same settings", "c38335f9": "True", "b4456c3f": r"step\(149\).*max_grad_norm=1\.0",
                     "0cca504e": "retired-checkpoint-150", "a28717c1": r"0\.8", "ba4bdee2": "True"},
     "looking_inside": {"c7c84777": r"0\.[12]", "4374549d": r"activation_fn: [4-7]\d%", "88e33e68": r"444 steps in all.*Suggestion: 0\.00316", "d3f0ec90": r"0\.[89]",
-                       "fb7be299": r"\[\].*0\.9", "c0de0b05": r"\(17,.*layers\.1\.mlp\.fc1: its gradient"},
+                       "fb7be299": r"\[\].*0\.9", "c0de0b05": r"\(17,.*layers\.1\.mlp\.fc1: its gradient",
+                       "2d9b42ef": r"gradient norm +\d{3}\..*update/weight +[2-9]\."},
+    "from_trainer": {"7ea5e019": r"\(3\.\d+, 1\.\d+\)"},
     "large_models": {"212bf178": r"68837 .*68837 .*137674 ", "80ef3879": r"\n +20 ", "efdd906a": r"after step 15;.*after step 10 \(5 steps are lost\)"},
     "rewind": {"e1000006": r"'steps': \[1, 2\],.*'ever': \[1, 2, 3, 4\]", "e1000025": r"^\[\]$", "e100002d": "True", "e1000036": r"\[11, 12\]", "e1000038": "every loss was the same", "e100000d": "remove_callback at step 2", "e1000013": "Back at step 2.*lr=1.0"},
 }
