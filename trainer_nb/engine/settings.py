@@ -120,7 +120,7 @@ def _rate(learner: TrainerBase, value):
     if learner.state.global_step: return set_lr(learner.run_state.lr_scheduler, learner.run_state.optimizer, value)
     set_base_lr(learner.run_state.lr_scheduler, learner.run_state.optimizer, value, "lr")
     # learning_rate has no effect on an optimizer that the user made
-    if learner.run_state.optimizers[0] is not None or learner.run_state.optimizer_cls_and_kwargs is not None: return
+    if learner.optimizers[0] is not None or learner.optimizer_cls_and_kwargs is not None: return
     # A list with a rate for each optimizer group is not valid for learning_rate, whose lists are for layer groups.
     if not isinstance(value, (list, tuple)) or learner.args.layer_groups:
         vars(learner.args)["learning_rate"] = value
