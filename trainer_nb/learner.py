@@ -17,7 +17,8 @@ from .core.errors import InvalidOperation, checked, release_last_traceback, shor
 from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
-from .engine.assignment import begin_run, check_assignment, forget_early_assignments, record_override
+from .engine.assignment import adopt_assignments, begin_run, check_assignment, forget_early_assignments
+from .engine.assignment import record_override
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
 from .engine.loop import make_train_output, validate_step_count
@@ -132,6 +133,10 @@ class TrainingMixin(TrainerBase):
         from trainer_nb.engine.plan import plan_epochs
         begin_run(self)
         apply_change(self, "plan()", lambda: plan_epochs(self, epochs, lr, schedule, options))
+
+    def _adopt_assignments(self) -> None:
+        "Apply what was assigned to fields of args since the last step."
+        adopt_assignments(self)
 
     @exclusive
     def _begin_again(self):

@@ -4,7 +4,7 @@ import functools, types
 import pytest
 import torch
 
-from toys import Augmented, finish, hard_learner, hard_model, unequal
+from toys import Augmented, collate, finish, hard_learner, hard_model, outcome, unequal
 from trainer_nb import Learner, TrainerCallback
 from trainer_nb.core.errors import one_edit
 from trainer_nb.engine.assignment import adopt_assignments
@@ -178,14 +178,82 @@ def test_args_that_cannot_change_in_a_run_say_so():
     assert learn.args.weight_decay == 0 and learn.args.max_steps != 1 and learn.step()
 
 
-def test_args_that_a_callback_assigns_count_from_the_next_verb():
+CALLBACK_CHANGES = [{"weight_decay": 0.5}, {"learning_rate": 0.003}, {"num_train_epochs": 3}, {"per_device_train_batch_size": 3},
+                    {"gradient_accumulation_steps": 1, "max_grad_norm": 0.1}, {"logging_steps": 2, "label_smoothing_factor": 0.1}]
+
+
+@pytest.mark.parametrize("event", ["on_step_end", "on_substep_end", "on_log", "on_epoch_begin"])
+@pytest.mark.parametrize("changes", CALLBACK_CHANGES, ids=lambda changes: "-".join(changes))
+def test_args_that_a_callback_assigns_count_from_the_next_step(changes, event):
+    "The numbers do not depend on how the run is divided into verbs, and are those of `set` in the callback."
+    def make(assign):
+        class Changes(TrainerCallback):
+            def __init__(self): self.is_done = False
+        def change(self, args, state, control, **kwargs):
+            if state.global_step < 2 or self.is_done: return
+            self.is_done = True
+            if not assign: return learn.set(**changes)
+            for name, value in changes.items(): setattr(args, name, value)
+        setattr(Changes, event, change)
+        learn = hard_learner(callbacks=[Changes()])
+        return learn
+    divided = make(True)
+    while not divided.run_state.finished: divided.step()
+    whole = make(True)
+    assert unequal(finish(whole), outcome(divided)) == []
+    learn = make(False)
+    if event != "on_substep_end": assert unequal(finish(learn), outcome(whole)) == []
+    acts = [(e["step"], e["act"], e.get("by")) for e in whole.history.journal()]
+    assert len(acts) == 1 and acts[0][1:] == ("set", "callback")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("event", ["on_step_end", "on_epoch_begin"])
+def test_a_collator_that_a_callback_assigns_counts_from_the_next_step(event, workers):
+    def halves(samples): return {k: v * 0.5 if v.is_floating_point() else v for k, v in collate(samples).items()}
+    def make():
+        class Changes(TrainerCallback): pass
+        def change(self, args, state, control, **kwargs):
+            if state.global_step >= 2: learn.data_collator = halves
+        setattr(Changes, event, change)
+        learn = hard_learner(callbacks=[Changes()], dataloader_num_workers=workers)
+        return learn
+    divided = make()
+    while not divided.run_state.finished: divided.step()
+    whole, plain = make(), hard_learner()
+    assert unequal(finish(whole), outcome(divided)) == [] and unequal(outcome(whole), finish(plain))
+    assert [(e["act"], e["by"]) for e in whole.history.journal()] == [("data_collator", "callback")]
+
+
+def test_args_that_an_override_assigns_count_from_the_next_step():
+    class Own(Learner):
+        def training_step(self, *args):
+            if self.state.global_step == 1: self.args.weight_decay = 0.5
+            return super().training_step(*args)
+    divided, whole = hard_learner(cls=Own), hard_learner(cls=Own)
+    while not divided.run_state.finished: divided.step()
+    assert unequal(finish(whole), outcome(divided)) == [] and whole.optimizer.param_groups[0]["weight_decay"] == 0.5
+
+
+def test_args_that_a_callback_cannot_assign_stop_the_run_between_two_steps():
+    "The former value counts, and the run can go on."
     class Assigns(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
-            if state.global_step == 1: args.weight_decay = 0.5
-    learn = hard_learner(callbacks=[Assigns()])
-    learn.step()
-    learn.step()
-    assert learn.optimizer.param_groups[0]["weight_decay"] == 0.5
+            if state.global_step == 2: args.max_steps = 1
+    learn, want = hard_learner(callbacks=[Assigns()]), hard_learner()
+    with pytest.raises(ValueError, match="max_steps=1 lies behind"): learn.train()
+    assert learn.state.global_step == 2 and learn.args.max_steps == want.args.max_steps
+    assert unequal(finish(learn), finish(want)) == []
+
+
+def test_args_that_a_cell_assigns_while_the_run_trains_in_the_background_count_as_set_does():
+    "From a later step on; the journal has them as the user's, and a new run is given them."
+    learn = hard_learner(num_train_epochs=50)
+    background = learn.start()
+    learn.args.weight_decay = 0.5
+    background.wait()
+    assert [(e["act"], e["what"], e.get("by", "")) for e in learn.history.journal()] == [("set", "weight_decay=0.5", "")]
+    assert learn.optimizer.param_groups[0]["weight_decay"] == 0.5 and learn.run_state.given_settings["weight_decay"] == 0.5
 
 
 def test_args_of_a_branch_count_too():

@@ -9,11 +9,12 @@ import copy
 import json
 import math
 import os
+import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import timedelta
-from typing import Any, Self, TypedDict, cast
+from typing import Any, NamedTuple, Self, TypedDict, cast
 
 import torch
 
@@ -36,7 +37,8 @@ from ..display.tables import html_table
 
 # %% auto #0
 __all__ = ['DEFAULT_OUTPUT_DIR', 'MASKED_TOKEN', 'PROCESS_FIELDS', 'default_member', 'enum_property', 'masked_token', 'sanitize',
-           'hide_tokens', 'TrainingArguments', 'TrainingArgumentsKwargs', 'without_subclass_fields', 'resolve_args']
+           'hide_tokens', 'Assignment', 'TrainingArguments', 'TrainingArgumentsKwargs', 'without_subclass_fields',
+           'resolve_args']
 
 # %% ../../nbs/02_args/08_training_args.ipynb #1d774ad3
 # of saved files, without an output_dir
@@ -154,6 +156,11 @@ def hide_tokens(values: dict[str, Any]) -> dict[str, Any]:
     return values | masked
 
 # %% ../../nbs/02_args/08_training_args.ipynb #f55f3ef6
+class Assignment(NamedTuple):
+    "Hold the former value of a field that was assigned, and the thread that has assigned it."
+    former: Any
+    thread: int   # its identifier
+
 @dataclass(repr=False)
 class TrainingArguments(
     CheckedNames,
@@ -237,19 +244,24 @@ class TrainingArguments(
             assigned = vars(self).get("_assigned")
             if assigned is not None and name not in assigned:
                 # a new dictionary, because copies of the arguments have this one
-                vars(self)["_assigned"] = assigned | {name: vars(self)[name]}
+                vars(self)["_assigned"] = assigned | {name: Assignment(vars(self)[name], threading.get_ident())}
         super().__setattr__(name, value)
 
     def watch_assignments(self) -> None:
         "Record the former values of fields that are assigned from here on."
         vars(self)["_assigned"] = {}
 
-    def pop_assignments(self) -> dict[str, Any]:  # name -> former value
+    @property
+    def has_assignments(self) -> bool:
+        "Return whether fields were assigned since the last call of `pop_assignments`."
+        return bool(vars(self).get("_assigned"))
+
+    def pop_assignments(self) -> dict[str, Assignment]:
         "Return the fields that were assigned since the last call, or since `watch_assignments`."
-        former = vars(self).get("_assigned")
-        if not former: return {}
+        assigned = vars(self).get("_assigned")
+        if not assigned: return {}
         vars(self)["_assigned"] = {}
-        return former
+        return assigned
 
     def __getattr__(self, name: str) -> Any:
         "Return the value of an older name."

@@ -21,13 +21,14 @@ from .generate import warn_of_idle
 from .overrides import TrainerBase, apply_args, check_batch_eval_metrics, check_label_smoothing
 from .overrides import drop_loader, renew_model
 from .prepare import discard_former_parts, discard_made_optimizer
-from .run_state import RunState, record_act
-from .settings import SETTABLE
+from .run_state import RunState, as_callback, record_act
+from .settings import SETTABLE, change_settings
 
 # %% auto #0
 __all__ = ['SETTINGS', 'READ_ONLY', 'NOT_ATTRIBUTES', 'FIXED_VALUES', 'OPTIMIZER_SETTINGS', 'check_fixed_value', 'is_same',
            'find_attribute', 'public_methods', 'setting_hint', 'record_override', 'check_assignment',
-           'forget_early_assignments', 'begin_run', 'held_settings', 'adopt_assignments', 'adopt_changes']
+           'forget_early_assignments', 'begin_run', 'held_settings', 'applied_settings', 'adopt_assignments',
+           'apply_assignments', 'adopt_changes']
 
 # %% ../../nbs/06_engine/25_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
@@ -201,7 +202,7 @@ def forget_early_assignments(learner: TrainerBase) -> None:
 
 # %% ../../nbs/06_engine/25_assignment.ipynb #5be07d32
 # settings that an optimizer keeps; all others are read when a part is made, or in each step
-OPTIMIZER_SETTINGS = ("learning_rate", "weight_decay")
+OPTIMIZER_SETTINGS = frozenset(("learning_rate", "weight_decay"))
 
 def begin_run(
     learner: TrainerBase,
@@ -232,21 +233,32 @@ def begin_run(
         # as in the Trainer: the weights are those of the seed with which training begins
         renew_model(learner)
 
-def held_settings(run: RunState, changes: Collection[str]) -> tuple[str, ...]:
+def held_settings(run: RunState, changes: Collection[str]) -> frozenset[str]:
     """Return the settings that the existing optimizer holds, so that a change is applied to it. Before the first step there
     are none where the optimizer is the user's, with rates of its own, or is made anew because of another change."""
-    if run.optimizer is None: return ()
+    if run.optimizer is None: return frozenset()
     is_renewed = run.optimizer_settings is not None and not run.optimizer_settings.keys().isdisjoint(changes)
-    if not run.has_begun and (is_renewed or not run.own_optimizer): return ()
+    if not run.has_begun and (is_renewed or not run.own_optimizer): return frozenset()
     return OPTIMIZER_SETTINGS
 
-def adopt_assignments(learner: TrainerBase, anew: bool) -> None:
-    "Apply what was assigned to fields of learn.args, as `set` does; warn about what cannot change in the middle of a run."
+def applied_settings(
+    run: RunState,
+    changes: Collection[str],  # names of settings that are changed together
+    anew: bool,  # as in begin_run
+) -> Collection[str]:
+    "Return the settings of which `set` applies a change to existing parts; a change of any other is only stored."
+    held = held_settings(run, changes)
+    if anew or run.loader is None: return held
+    return SETTABLE.keys() - (OPTIMIZER_SETTINGS - held)
+
+def adopt_assignments(learner: TrainerBase, anew: bool = False) -> None:
+    "Apply what was assigned to fields of learn.args, as `set` does; between two steps, callbacks have assigned it."
     run = learner.run_state
     # other processes have the run: RemoteRun raises an error for what is assigned
     if run.remote_run is not None: return
     values = vars(run.args)
-    former = run.args.pop_assignments()
+    assigned = run.args.pop_assignments()
+    former = {name: assignment.former for name, assignment in assigned.items()}
     changes = {name: values[name] for name, value in former.items() if not is_identical(values[name], value)}
     if not changes: return
     # `set` compares with them, and an error leaves all as it was
@@ -257,23 +269,35 @@ def adopt_assignments(learner: TrainerBase, anew: bool) -> None:
             f"learn.args.{name} was assigned while no process can train the run, so it is {values[name]!r} again; after"
             f" learn.launch(...) or learn.restore(...), learn.set({name}={value!r}) changes it."
         )
-    held = held_settings(run, changes)
-    settable = held if anew or run.loader is None else SETTABLE.keys() - (set(OPTIMIZER_SETTINGS) - set(held))
-    applied = {n: v for n, v in changes.items() if n in settable}
-    if applied:
+    apply = partial(apply_assignments, learner, changes, anew)
+    # while a run trains in the background, cells can assign as well, in another thread
+    if run.owner is not None and all(assignment.thread == run.owner[1] for assignment in assigned.values()):
+        as_callback(run, apply)()
+    else:
+        apply()
+        shown = run.args.to_dict()
+        run.given_settings = run.given_settings | {name: shown[name] for name in changes}
+
+def apply_assignments(learner: TrainerBase, changes: dict[str, Any], anew: bool) -> None:
+    "Apply changes as `set` does, and store those that it does not apply; warn about one that the present run ignores."
+    run = learner.run_state
+    settable = applied_settings(run, changes, anew)
+    applied = {name: value for name, value in changes.items() if name in settable}
+    if applied and run.owner is None:
         learner.set(**applied)
+    elif applied:
+        # a verb is training, between two steps
+        change_settings(learner, applied)
     others = {name: value for name, value in changes.items() if name not in applied}
     if others:
         # where nothing was made with the former values yet, these are all that is needed
-        values.update(others)
+        vars(run.args).update(others)
         record_act(run, "set", **others)
         if not run.has_begun:
             # of the model's signature, and of label_names
             learner._model_facts = None
         if (anew or not run.has_begun) and run.loader is not None:
             drop_loader(run)
-    shown = run.args.to_dict()
-    run.given_settings = run.given_settings | {name: shown[name] for name in changes}
     if anew or not run.has_begun: return
     for name in others.keys() - SETTABLE.keys():
         warn(
@@ -293,8 +317,7 @@ def adopt_changes(learner: TrainerBase, changes: dict[str, Any], anew: bool) -> 
         run.uploader.token = token
     kept = dict(changes)
     if run.remote_run is None and (run.loader is None or anew or not run.has_begun):
-        held = held_settings(run, changes)
-        settable = held if run.loader is None or anew else SETTABLE.keys() - (set(OPTIMIZER_SETTINGS) - set(held))
+        settable = applied_settings(run, changes, anew)
         kept = {name: value for name, value in changes.items() if name in settable}
         check_label_smoothing(new, learner.loss_func, learner.compute_loss_func)
         check_batch_eval_metrics(new, learner.compute_metrics)

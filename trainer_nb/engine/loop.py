@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from ..display.tables import html_table
 from .counters import run_mean_loss
 from .overrides import TrainerBase
 from .prepare import check_parameters, may_have_other_parameters, prepare
-from .run_state import RunState, Task
+from .run_state import RunState, Task, as_callback
 from .session import check_can_train, describe_position, fetch_rows, guarded, mark_paused, pausable
 from .session import raise_save_error, should_pause, training_session, yield_run_lock
 from .signatures import check_callable
@@ -40,10 +41,14 @@ def ensure_prepared(learner: TrainerBase) -> None:
     if run.wrapped_model is not None and not run.device.matches_trainable(run.params):
         # parameters were frozen or unfrozen in the meantime
         run.discard("wrapped_model")
-    # a callback may have added samples for this epoch
-    has_other_data = run.loader is None or not run.cursor.position and run.loader.has_other_length()
+    # a callback may have added samples for this epoch, or assigned another collator
+    has_other_data = (
+        run.loader is None
+        or run.collator is not vars(learner).get("data_collator")
+        or not run.cursor.position and run.loader.has_other_length()
+    )
     if has_other_data or run.wrapped_model is None or run.optimizer is None:
-        prepare(learner)
+        as_callback(run, partial(prepare, learner))()
 
 def open_epoch(learner: TrainerBase) -> None:
     "Queue the tasks that begin the run and the epoch, unless they have begun."
@@ -64,12 +69,14 @@ def open_epoch(learner: TrainerBase) -> None:
         run.due.append(Task("event", "on_epoch_begin"))
 
 def run_all_pending(learner: TrainerBase) -> None:
-    "Run pending tasks and postponed changes until none are left."
+    "Run pending tasks and postponed changes until none are left, also those that callbacks assign to fields of args."
     run = learner.run_state
-    while run.due or run.deferred_changes:
+    while run.due or run.deferred_changes or run.args.has_assignments:
         ensure_prepared(learner)
         run_pending(learner)
         run_deferred_changes(run)
+        if run.args.has_assignments:
+            learner._adopt_assignments()
 
 def reach_next_step(learner: TrainerBase) -> bool:
     "Run all tasks that precede the next step; return False if the run is finished."

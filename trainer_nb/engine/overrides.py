@@ -1078,6 +1078,10 @@ class TrainerBase:
         "Change settings."
         raise NotImplementedError
 
+    def _adopt_assignments(self) -> None:
+        "Apply what was assigned to fields of args since the last step."
+        raise NotImplementedError
+
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         "Log values."
         raise NotImplementedError
