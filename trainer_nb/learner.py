@@ -18,7 +18,7 @@ from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
 from .engine.assignment import adopt_assignments, begin_run, check_assignment, forget_early_assignments
-from .engine.assignment import record_override
+from .engine.assignment import check_deletion, record_override
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
 from .engine.loop import make_train_output, validate_step_count
@@ -1136,6 +1136,7 @@ class Learner(
         "Delete an attribute; where it has replaced a method, that of the class is used again."
         if name in self.__dict__:
             record_override(self, name, getattr(type(self), name, None))
+        check_deletion(self, name)
         object.__delattr__(self, name)
 
     def __repr__(self): return f"Learner({describe_run(self.run_state)})"
