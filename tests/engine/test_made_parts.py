@@ -247,3 +247,18 @@ def test_a_source_that_is_assigned_is_checked(name, value, error):
     learn, want = hard_learner(), hard_learner()
     with pytest.raises(TypeError, match=error): setattr(learn, name, value)
     assert unequal(finish(learn), finish(want)) == []
+
+
+def smooth(outputs, labels, num_items_in_batch=None): return outputs["loss"]
+def squared(output, labels): return output.pow(2).mean()
+
+
+@pytest.mark.parametrize("settings, name, value, error", [
+    ({"loss_func": squared}, "compute_loss_func", smooth, "Both loss_func and compute_loss_func"), ({"compute_loss_func": smooth}, "loss_func", squared, "Both loss_func and compute_loss_func"),
+    ({"label_smoothing_factor": 0.1}, "loss_func", squared, "label_smoothing_factor works on the model's own loss"), ({}, "compute_loss_func", squared, "does not take num_items_in_batch"),
+    ({}, "processing_class", "bert-base", "processing_class is a tokenizer or a processor")])
+def test_a_part_that_is_assigned_is_checked_as_the_constructors(settings, name, value, error):
+    learn = hard_learner(**settings)
+    with pytest.raises((TypeError, ValueError), match=error): setattr(learn, name, value)
+    with pytest.raises((TypeError, ValueError), match=error): hard_learner(**settings | {name: value})
+    assert getattr(learn, name) is settings.get(name)

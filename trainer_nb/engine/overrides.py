@@ -60,15 +60,15 @@ if TYPE_CHECKING:
 __all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'OPTIMIZER_ARGS', 'SCHEDULE_ARGS', 'require_optimizer', 'find_param_group',
            'make_optimizer', 'call_create_optimizer', 'call_create_scheduler', 'prepared_device',
            'count_items_in_processes', 'ItemsUse', 'WatchedItems', 'watched', 'is_count_ignored', 'scale_loss',
-           'is_loss_scaled', 'loss_weight', 'check_is_model', 'check_constructor_args', 'check_sources',
-           'check_given_optimizers', 'check_cls_and_kwargs', 'check_label_smoothing', 'check_arg_types',
-           'check_training_step', 'check_batch_eval_metrics', 'apply_args', 'check_not_remote', 'check_not_elsewhere',
-           'UserPart', 'is_same_source', 'discard_made_parts', 'check_part', 'resolve_processing_class',
-           'check_run_not_begun', 'check_replaceable', 'replace_part', 'replace_train_dataset', 'optimizer_settings',
-           'keep_given_parts', 'replace_optimizer', 'replace_scheduler', 'replace_model', 'renew_model',
-           'discard_model_parts', 'drop_loader', 'forget_columns', 'own_forward', 'renew_facts', 'ModelFact',
-           'replace_args', 'replace_state', 'replace_callbacks', 'trial_parameter', 'build_model', 'local_model',
-           'TrainerBase']
+           'is_loss_scaled', 'loss_weight', 'check_is_model', 'check_constructor_args', 'check_loss_functions',
+           'check_sources', 'check_given_optimizers', 'check_cls_and_kwargs', 'check_label_smoothing',
+           'check_arg_types', 'check_training_step', 'check_batch_eval_metrics', 'apply_args', 'check_not_remote',
+           'check_not_elsewhere', 'UserPart', 'is_same_source', 'discard_made_parts', 'check_part',
+           'resolve_processing_class', 'check_processing_class', 'check_run_not_begun', 'check_replaceable',
+           'replace_part', 'replace_train_dataset', 'optimizer_settings', 'keep_given_parts', 'replace_optimizer',
+           'replace_scheduler', 'replace_model', 'renew_model', 'discard_model_parts', 'drop_loader', 'forget_columns',
+           'own_forward', 'renew_facts', 'ModelFact', 'replace_args', 'replace_state', 'replace_callbacks',
+           'trial_parameter', 'build_model', 'local_model', 'TrainerBase']
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -251,11 +251,18 @@ def check_constructor_args(
     if model is not None:
         check_is_model(model)
         check_quantized(model)
+    check_loss_functions(args, loss_func, compute_loss_func)
+    check_sources(model_init, optimizers, cls_and_kwargs)
+
+def check_loss_functions(
+    args: TrainingArguments, loss_func: Callable | None, compute_loss_func: Callable | None
+) -> None:
+    "Raise ValueError or TypeError for a loss that is no function, or where two of them contradict each other."
     for name, f in (("loss_func", loss_func), ("compute_loss_func", compute_loss_func)):
         if isinstance(f, type):
             raise TypeError(f"{name} is the class {f.__name__}; give a function, or an instance of it: {f.__name__}().")
     if loss_func is not None and compute_loss_func is not None:
-        raise ValueError("Both loss_func and compute_loss_func were given; give the one or the other.")
+        raise ValueError("Both loss_func and compute_loss_func were given; give the one or the other (None removes one).")
     if compute_loss_func is not None and not callable(compute_loss_func):
         raise TypeError(f"compute_loss_func is a function, not {short_repr(compute_loss_func)}.")
     if callable(compute_loss_func) and not accepted_kwargs(compute_loss_func, num_items_in_batch=None):
@@ -265,7 +272,6 @@ def check_constructor_args(
             " loss_func=."
         )
     check_label_smoothing(args, loss_func, compute_loss_func)
-    check_sources(model_init, optimizers, cls_and_kwargs)
 
 def check_sources(
     model_init: Callable[..., torch.nn.Module] | None,
@@ -440,6 +446,8 @@ def check_part(
         raise TypeError("data_collator is a function, not None; trainer_nb.default_data_collator is the default.")
     if name in FUNCTIONS and not (name == "compute_metrics" and learner.args.batch_eval_metrics):
         check_callable(name, value, FUNCTIONS[name][0], *FUNCTIONS[name][1])
+        if name == "loss_func":
+            check_loss_functions(learner.args, value, learner.compute_loss_func)
     elif name == "metrics":
         check_metrics(value)
     elif name == "optimizer":
@@ -448,6 +456,10 @@ def check_part(
         check_given_optimizers(None, value)
     elif name == "model":
         check_is_model(value)
+    elif name == "compute_loss_func":
+        check_loss_functions(learner.args, learner.loss_func, value)
+    elif name == "processing_class":
+        check_processing_class(value)
     elif name in ("model_init", *_OPTIMIZER_SOURCES):
         sources = {n: getattr(learner, n) for n in ("model_init", *_OPTIMIZER_SOURCES)} | {name: value}
         check_sources(*sources.values())
@@ -460,12 +472,16 @@ def resolve_processing_class(processing_class: Any, settings: dict[str, Any]) ->
         warn("tokenizer is the older name of processing_class: give processing_class=tokenizer.")
         older = settings.pop("tokenizer")
         processing_class = older if processing_class is None else processing_class
-    if isinstance(processing_class, (str, type)):
-        raise TypeError(
-            f"processing_class is a tokenizer or a processor, not {short_repr(processing_class)}; load it, for example"
-            " with AutoTokenizer.from_pretrained(name) of transformers."
-        )
+    check_processing_class(processing_class)
     return processing_class
+
+def check_processing_class(processing_class: Any) -> None:
+    "Raise TypeError for the name of a tokenizer, or its class."
+    if not isinstance(processing_class, (str, type)): return
+    raise TypeError(
+        f"processing_class is a tokenizer or a processor, not {short_repr(processing_class)}; load it, for example with"
+        " AutoTokenizer.from_pretrained(name) of transformers."
+    )
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #3ddf9ad9
 def check_run_not_begun(
@@ -512,6 +528,7 @@ def replace_train_dataset(learner: TrainerBase, dataset: Any) -> None:
         drop_loader(run)
     record_act(run, "train_dataset")
 
+# settings from which the optimizer is made, and the schedule
 OPTIMIZER_ARGS = (
     "learning_rate",
     "weight_decay",
@@ -526,7 +543,7 @@ SCHEDULE_ARGS = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
 
 def optimizer_settings(args: TrainingArguments) -> dict[str, Any]:
     "Return the settings from which optimizer and schedule are made, and which cannot change in a run."
-    # set() applies the other two to the optimizer
+    # set() applies learning_rate and weight_decay to the optimizer
     names = {"optim_target_modules", *OPTIMIZER_ARGS, *SCHEDULE_ARGS} - {"learning_rate", "weight_decay"}
     return {name: comparable_copy(getattr(args, name)) for name in sorted(names)}
 
