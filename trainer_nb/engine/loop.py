@@ -71,11 +71,12 @@ def open_epoch(learner: TrainerBase) -> None:
 def run_all_pending(learner: TrainerBase) -> None:
     "Run pending tasks and postponed changes until none are left, also those that callbacks assign to fields of args."
     run = learner.run_state
-    while run.due or run.deferred_changes or run.args.has_assignments:
+    while run.due or run.deferred_changes or run.args.has_assignments and not run.finished:
         ensure_prepared(learner)
         run_pending(learner)
         run_deferred_changes(run)
-        if run.args.has_assignments:
+        # those of on_train_end are for the next run
+        if run.args.has_assignments and not run.finished:
             learner._adopt_assignments()
 
 def reach_next_step(learner: TrainerBase) -> bool:
