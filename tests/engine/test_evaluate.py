@@ -428,3 +428,11 @@ def test_labels_that_only_compute_loss_func_takes(given):
     assert metrics["eval_loss"] == pytest.approx(loss(output, labels).item(), abs=1e-6)
     assert np.array_equal(predicted.label_ids, labels.numpy()) and np.allclose(predicted.predictions, output.numpy())
     assert metrics["eval_accuracy"] == (output.argmax(-1) == labels).double().mean().item()
+
+
+def test_a_compute_loss_that_ignores_return_outputs_is_named():
+    class LossOnly(Learner):
+        def compute_loss(self, model, inputs, return_outputs=False, **kwargs): return super().compute_loss(model, inputs)
+    learn = LossOnly(net(), train_dataset=points(8), eval_dataset=points(8), max_steps=2, disable_tqdm=True, use_cpu=True)
+    learn.train()
+    with pytest.raises(TypeError, match=r"compute_loss\(\) returned a tensor for return_outputs=True.*\(loss, outputs\)"): learn.evaluate()

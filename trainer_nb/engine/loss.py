@@ -479,7 +479,11 @@ def predict_batch(
             items = {"num_items_in_batch": learner.count_items([inputs])} if learner.loss_takes_items else {}
             if learner.args.use_liger_kernel and prediction_loss_only:
                 inputs = {**inputs, "skip_logits": True}
-            loss, outputs = learner.compute_loss(model, inputs, return_outputs=True, **items)
+            found = learner.compute_loss(model, inputs, return_outputs=True, **items)
+            if isinstance(found, torch.Tensor):
+                raise TypeError("compute_loss() returned a tensor for return_outputs=True; an evaluation needs"
+                                " (loss, outputs).")
+            loss, outputs = found
             loss = loss.detach()
             if loss.ndim:
                 loss = loss.mean()
