@@ -1,4 +1,5 @@
 """Evaluation as transformers' Trainer has it: the same metrics, arrays and shapes for every argument; and what is ours: streaming metrics, no trace."""
+import math
 import warnings
 
 import numpy as np
@@ -243,6 +244,14 @@ def test_streaming_metrics():
 
 
 def macro(logits, labels): return torch.stack([(logits.argmax(-1)[labels == c] == c).float().mean() if (labels == c).any() else torch.tensor(0.0) for c in range(3)]).mean()
+
+
+def test_a_metric_without_a_value_on_half_a_batch_is_no_mean():
+    "Where a whole batch has none, as after a run that has diverged, the average shows it."
+    def spread(logits, labels): return torch.tensor(float("nan")) if len(labels) < 8 else logits.std()
+    def evaluate(metric): return Learner(net(), eval_dataset=points(16, seed=1), use_cpu=True, metrics={"a": metric}).evaluate()
+    with pytest.raises(ValueError, match="'a'.*no mean over samples"): evaluate(spread)
+    assert math.isnan(evaluate(lambda logits, labels: logits.mean() * float("nan"))["eval_a"])
 
 
 def test_mistakes_with_streaming_metrics():
