@@ -16,7 +16,7 @@ from ..core.columns import ALL_STEPS, RowStore, StepRange, step_bounds, throughp
 from ..core.errors import suggest_names
 from ..core.records import ACT_FORMATTERS, TIMING_SUFFIXES, describe_act
 from ..core.history import History, read_history
-from ..diagnostics.watch import WatchReport, heatmap_panel, watched_names
+from ..diagnostics.watch import WATCH_COLUMNS, WatchReport, heatmap_panel, watched_names
 from ..display.charts import Chart
 from ..display.panels import Heatmap, LineSeries, Marker, Panel, axis_range, centered_moving_average, suits_log_axis
 from ..display.svg import run_colors
@@ -388,6 +388,11 @@ def resolve_plot_names(
                 f"plot() takes names of quantities, not {name!r}; other runs are given as plot(also=[...])."
             )
         if name not in known:
+            measured_by = next((what for what, columns in WATCH_COLUMNS.items() if name in columns), None)
+            if measured_by is not None:
+                raise ValueError(
+                    f"{name!r} was not measured: learn.watch(what=[{measured_by!r}]) measures it from the next step on."
+                )
             raise ValueError(
                 f"The history has no column {name!r} to draw; it has {', '.join(known)}.{suggest_names(name, known)}"
             )
