@@ -145,7 +145,7 @@ class TrainingMixin(TrainerBase):
         parts = restart_finished_run(self)
         if self.is_world_process_zero():
             print(
-                f"train() begins a new run at step 0, with {parts} and an empty history (fit(n) continues a finished run).",
+                f"train() begins a new run at step 0, with {parts}, and an empty history (fit(n) continues a finished run).",
                 flush=True,
             )
 

@@ -247,7 +247,7 @@ def test_shows_itself():
     assert [*found.suggestions] == ["valley", "slide", "minimum", "steep"] and found.valley == found.suggestions["valley"] > 1e-4
     assert list(found.frame().columns) == ["rate", "loss", "smoothed"] and len(found.frame()) == 100
     bundle = found.bundle()
-    assert all(name in bundle[SVG_MIME] for name in RULES) and bundle[PLOTLY_MIME]["layout"]["xaxis"]["type"] == "log" and "running mean" in repr(found)
+    assert all(name in bundle[SVG_MIME] for name in RULES) and bundle[PLOTLY_MIME]["layout"]["xaxis"]["type"] == "log" and "smoothed" in repr(found)
     assert LRFindResult(*falling(), 100, False, mode="linear").panels()[0].xlog is False
     one = LRFindResult(*falling(), 100, False, rules={"mine": lambda rates, losses: 0.01})
     assert one.suggestions == {"mine": 0.01} and one.valley is None and "found.suggestions['mine']" in repr(one)

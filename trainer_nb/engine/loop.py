@@ -212,9 +212,9 @@ def validate_step_count(n: Any) -> int:
         steps = None if isinstance(n, bool) else operator.index(n)
     except TypeError:
         steps = None
-    if steps is None: raise TypeError(f"n is a whole number of steps, not {n!r} ({type(n).__name__}).")
+    if steps is None: raise TypeError(f"Give a whole number of steps, not {n!r} ({type(n).__name__}).")
     if steps < 1:
-        raise ValueError(f"n is a number of steps from 1 on, not {n}; learn.restore(...) goes back.")
+        raise ValueError(f"Give a number of steps from 1 on, not {n}; learn.rewind(...) goes back.")
     return steps
 
 class StepLimit(NamedTuple):
