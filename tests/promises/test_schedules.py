@@ -283,12 +283,12 @@ def test_one_rate_keeps_the_ratios_of_layer_groups_where_the_first_is_frozen(ver
     "The rate is that of the first layer group, whether the optimizer has it or not."
     def change(learn, lr): learn.fit(1, lr) if verb == "fit" else (learn.set(learning_rate=lr), learn.step())
     def bases(learn): return {g["layer_group"]: g["initial_lr"] for g in learn.optimizer.param_groups}
-    learn = hard_learner(learning_rate=[1e-3, 3e-3, 1e-2], layer_groups=["inner", "norm", "outer"], lr_scheduler_type="constant", num_train_epochs=4)
+    learn = hard_learner(learning_rate=[1e-3, 3e-3, 1e-2], layer_groups=["inner", ["norm", "slow"], "outer"], lr_scheduler_type="constant", num_train_epochs=4)
     learn.freeze("inner")
     change(learn, 2e-3)
     assert bases(learn) == pytest.approx({1: 6e-3, 2: 2e-2})
     learn.unfreeze()
-    learn.step()
+    learn.snapshot()
     assert bases(learn) == pytest.approx({0: 2e-3, 1: 6e-3, 2: 2e-2})
     change(learn, 1e-3)
     assert bases(learn) == pytest.approx({0: 1e-3, 1: 3e-3, 2: 1e-2})
