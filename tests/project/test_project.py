@@ -395,6 +395,7 @@ RELIED_ON = {
                        "fb7be299": r"\[\].*0\.9", "c0de0b05": r"\(17,.*layers\.1\.mlp\.fc1: its gradient",
                        "2d9b42ef": r"gradient norm +\d{3}\..*update/weight +[2-9]\."},
     "from_trainer": {"7ea5e019": r"\(3\.\d+, 1\.\d+\)"},
+    "clusters": {"c1a5000c": r"checkpoint-100.*checkpoint-\d+", "c1a50011": "^True$"},
     "from_fastai": {"596d96d2": "at step 132, the last", "f4cf7249": r"body +1\.3e-5.*head +4\.34e-5", "668d8f15": r"^\['head\.weight', 'head\.bias'\]$"},
     "from_lightning": {"c1be5541": r"\n +20 +1\.00 .*3\.87e-3", "70ce0c76": "^40$"},
     "own_loop": {"b3282d71": "^True$", "aaa5b33f": r"^\(False, False\)$", "782d69b2": r"'0\.weight': True, '0\.bias': False, '2\.weight': True, '2\.bias': False",
