@@ -149,7 +149,7 @@ def restart_finished_run(learner: TrainerBase) -> str:
     if learner.model_init is not None:
         renew_model(learner)
         reset_run_state(run)
-        return "a new model from model_init, a new optimizer and a new schedule"
+        return "a new model from model_init, a new optimizer, a new schedule"
     optimizer = run.optimizer
     settings = group_settings(optimizer)
     schedule = None if run.own_scheduler else run.lr_scheduler
@@ -158,7 +158,7 @@ def restart_finished_run(learner: TrainerBase) -> str:
     if schedule is not None:
         run.lr_scheduler = schedule
     restore_group_settings(optimizer, settings)
-    return f"the same weights, the same optimizer and {'a new' if schedule is None else 'the same'} schedule"
+    return f"the same weights, the same optimizer, {'a new' if schedule is None else 'the same'} schedule"
 
 def restart_from_first_weights(
     learner: TrainerBase,
