@@ -152,7 +152,7 @@ def restart_finished_run(learner: TrainerBase) -> str:
     if learner.model_init is not None:
         renew_model(learner)
         reset_run_state(run)
-        return "a new model from model_init, a new optimizer and a new schedule"
+        return "a new model from model_init, a new optimizer, a new schedule"
     optimizer = run.optimizer
     settings = group_settings(optimizer)
     schedule = None if run.own_scheduler or makes_schedule(learner) else run.lr_scheduler
@@ -167,7 +167,7 @@ def restart_finished_run(learner: TrainerBase) -> str:
         warn_ended_schedule(run)
     makers = [name for name in ("create_optimizer", "create_optimizer_and_scheduler") if is_overridden(learner, name)]
     kept = f"the optimizer of {makers[-1]}()" if makers and schedule is None else "the same optimizer"
-    return f"the same weights, {kept} and {'a new' if schedule is None else 'the same'} schedule"
+    return f"the same weights, {kept}, {'a new' if schedule is None else 'the same'} schedule"
 
 def warn_ended_schedule(run: RunState):
     "Warn about a schedule of the user's that gives no further learning rate."
