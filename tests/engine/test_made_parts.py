@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from toys import finish, hard_learner, hard_model, outcome, unequal
+from toys import finish, hard_learner, hard_model, unequal
 from trainer_nb import Learner
 
 

@@ -21,7 +21,7 @@ from .generate import warn_of_idle
 from .overrides import TrainerBase, apply_args, check_batch_eval_metrics, check_label_smoothing
 from .overrides import drop_loader, renew_model
 from .prepare import OPTIMIZER_MAKERS, discard_former_parts, discard_made_optimizer
-from .run_state import RunState, as_callback, record_act
+from .run_state import as_callback, record_act
 from .settings import SETTABLE, change_settings, discard_overridden_parts
 
 # %% auto #0

@@ -504,7 +504,7 @@ def divide_changes(learner: TrainerBase, changes: dict) -> tuple:
     check_own_loader(learner, home, smaller)
     return changes | smaller, home
 
-def layer_rates(args: TrainingArguments, lr: Any) -> Any:
+def layer_rates(args: TrainingArguments, lr: float | list[float] | None) -> float | list[float] | None:
     """Return a rate for each layer group, in the ratios of the setting learning_rate, if that is a list; otherwise the
     given rate. The first group need not be in the optimizer, where it is frozen."""
     own = args.learning_rate
