@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler as torchs
 
-from toys import hard_learner
 from trainer_nb import Learner, InvalidOperation, TrainerCallback, differences
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
@@ -276,22 +275,3 @@ def test_callbacks_see_the_rate_of_the_step():
     learn = learner("hf_linear", callbacks=[Sees()])
     learn.step(3)
     assert seen == [(0.0, 0), (0.005, 1), (0.01, 2)]
-
-
-@pytest.mark.parametrize("verb", ["fit", "set"])
-def test_one_rate_keeps_the_ratios_of_layer_groups_where_the_first_is_frozen(verb):
-    "The rate is that of the first layer group, whether the optimizer has it or not."
-    def change(learn, lr): learn.fit(1, lr) if verb == "fit" else (learn.set(learning_rate=lr), learn.step())
-    def bases(learn): return {g["layer_group"]: g["initial_lr"] for g in learn.optimizer.param_groups}
-    learn = hard_learner(learning_rate=[1e-3, 3e-3, 1e-2], layer_groups=["inner", ["norm", "slow"], "outer"], lr_scheduler_type="constant", num_train_epochs=4)
-    learn.freeze("inner")
-    change(learn, 2e-3)
-    assert bases(learn) == pytest.approx({1: 6e-3, 2: 2e-2})
-    learn.unfreeze()
-    learn.snapshot()
-    assert bases(learn) == pytest.approx({0: 2e-3, 1: 6e-3, 2: 2e-2})
-    change(learn, 1e-3)
-    assert bases(learn) == pytest.approx({0: 1e-3, 1: 3e-3, 2: 1e-2})
-    change(learn, [1e-3, 1e-3, 1e-3])
-    change(learn, 5e-4)
-    assert bases(learn) == pytest.approx({0: 5e-4, 1: 5e-4, 2: 5e-4})

@@ -14,7 +14,7 @@ from ..core.errors import InvalidOperation, short_repr, warn
 from .overrides import TrainerBase
 from .prepare import prepare
 from .run_state import RunState, record_act, schedule_args
-from .settings import describe_rate, extend_run, layer_rates, make_undo, prolong
+from .settings import describe_rate, extend_run, make_undo, prolong
 from ..optim.schedules import RatesAhead, look_ahead, replace_schedule, set_base_lr
 
 
@@ -66,7 +66,6 @@ def plan_epochs(
     prepare(learner)
     check_replaceable_schedule(learner)
     run = learner.run_state
-    base = layer_rates(run.args, base)
     if not run.loader.batches:
         raise ValueError(
             "The train_dataset has no length, so the epochs of a plan cannot be counted; learn.set(max_steps=...) extends"
@@ -96,7 +95,7 @@ def plan_epochs(
         put_back()
         raise
     announce_schedule(run, name)
-    given = {} if lr is None else {"lr": to_builtin(list(lr) if isinstance(lr, tuple) else lr)}
+    given = {} if base is None else {"lr": base}
     under_way: dict[str, Any] = {"mid_epoch": True} if run.cursor.position else {}
     record_act(run, "schedule", epochs=epochs, **under_way, schedule=name, **given, **(chosen or {}))
 

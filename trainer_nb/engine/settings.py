@@ -39,7 +39,7 @@ __all__ = ['SETTABLE', 'MEMORY_HINT', 'discard_overridden_parts', 'warn_fixed_sc
            'ChangesTable', 'SettableTable', 'current_value', 'next_rates', 'describe_course', 'describe_rate',
            'effect_of', 'list_settable', 'check_stream_change', 'check_length_order_change', 'check_metric_change',
            'best_metric_args', 'clear_best', 'check_settable', 'make_undo', 'check_own_loader', 'divide_changes',
-           'layer_rates', 'change_settings', 'next_smaller_batch', 'OomRecovery']
+           'change_settings', 'next_smaller_batch', 'OomRecovery']
 
 # %% ../../nbs/06_engine/24_settings.ipynb #bac457c9
 def _set_weight_decay(learner: TrainerBase, value):
@@ -504,21 +504,12 @@ def divide_changes(learner: TrainerBase, changes: dict) -> tuple:
     check_own_loader(learner, home, smaller)
     return changes | smaller, home
 
-def layer_rates(args: TrainingArguments, lr: float | list[float] | None) -> float | list[float] | None:
-    """Return a rate for each layer group, in the ratios of the setting learning_rate, if that is a list; otherwise the
-    given rate. The first group need not be in the optimizer, where it is frozen."""
-    own = args.learning_rate
-    if not isinstance(own, (list, tuple)) or isinstance(lr, bool) or not isinstance(lr, (int, float)): return lr
-    return [lr if i == 0 else lr * (rate / own[0]) for i, rate in enumerate(own)]
-
 def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     "Apply changes of settings, all or none; return a table of them."
     # keep NumPy scalars out of the optimizer
     changes = {name: to_builtin(value) for name, value in changes.items()}
     check_settable(learner, changes)
     given = changes
-    if "learning_rate" in changes:
-        changes = changes | {"learning_rate": layer_rates(learner.args, changes["learning_rate"])}
     changes, undivided = divide_changes(learner, changes)
     if "lr" in changes and "learning_rate" in changes:
         raise ValueError(
