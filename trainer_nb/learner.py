@@ -1134,9 +1134,9 @@ class Learner(
 
     def __delattr__(self, name: str):
         "Delete an attribute; where it has replaced a method, that of the class is used again."
+        check_deletion(self, name)
         if name in self.__dict__:
             record_override(self, name, getattr(type(self), name, None))
-        check_deletion(self, name)
         object.__delattr__(self, name)
 
     def __repr__(self): return f"Learner({describe_run(self.run_state)})"

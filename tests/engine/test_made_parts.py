@@ -262,3 +262,23 @@ def test_a_part_that_is_assigned_is_checked_as_the_constructors(settings, name, 
     with pytest.raises((TypeError, ValueError), match=error): setattr(learn, name, value)
     with pytest.raises((TypeError, ValueError), match=error): hard_learner(**settings | {name: value})
     assert getattr(learn, name) is settings.get(name)
+
+
+@pytest.mark.parametrize("before", [lambda learn: learn.lr_find(num_steps=10), lambda learn: learn.step(2)], ids=["lr_find", "steps"])
+@pytest.mark.parametrize("late", [{"weight_decay": 0.1}, {"learning_rate": 0.02}, {"max_steps": 9}], ids=lambda late: "-".join(late))
+def test_a_layer_that_is_replaced_before_set_is_trained(late, before):
+    "As one that is replaced after it: set() does not take the new parameters for known ones."
+    def run(first):
+        learn = hard_learner()
+        before(learn)
+        def replace():
+            torch.manual_seed(1)
+            learn.model.outer = torch.nn.Linear(learn.model.outer.in_features, learn.model.outer.out_features)
+        def change(): learn.set(**late)
+        for act in (replace, change) if first else (change, replace): act()
+        learn.step(2)
+        trained = [p.detach().clone() for p in learn.model.parameters()]
+        learn.reset()
+        learn.step(2)
+        return [*trained, *learn.model.parameters()]
+    assert all(map(torch.equal, run(True), run(False)))

@@ -27,19 +27,19 @@ from ..display.tables import MAX_CELL_WIDTH, Table, escape_html, format_setting
 from .dataloaders import LOADER_ARGS, check_eval_data, is_overridden
 from .loss import warn_multi_label
 from .overrides import TrainerBase, check_label_smoothing, drop_loader
-from .prepare import AUTO_BATCH_SIZE_ERROR, OPTIMIZER_MAKERS, check_parameters, discard_made_optimizer
+from .prepare import AUTO_BATCH_SIZE_ERROR, OPTIMIZER_MAKERS, discard_made_optimizer
 from .prepare import makes_schedule, prepare, recompute_run_length
 from .run_state import RunState, Task, record_act, schedule_args
 from ..optim.optimizers import refuse_regrouping
 from ..optim.schedules import add_scheduled_group, base_lrs, is_metric_driven, load_scheduler_state
-from ..optim.schedules import look_ahead, scheduler_state, set_base_lr, set_lr
+from ..optim.schedules import look_ahead, num_scheduled_groups, scheduler_state, set_base_lr, set_lr
 
 # %% auto #0
 __all__ = ['SETTABLE', 'MEMORY_HINT', 'discard_overridden_parts', 'warn_fixed_schedule', 'prolong', 'end_here', 'extend_run',
            'ChangesTable', 'SettableTable', 'current_value', 'next_rates', 'describe_course', 'describe_rate',
            'effect_of', 'list_settable', 'check_stream_change', 'check_length_order_change', 'check_metric_change',
            'best_metric_args', 'clear_best', 'check_settable', 'make_undo', 'check_own_loader', 'divide_changes',
-           'change_settings', 'next_smaller_batch', 'OomRecovery']
+           'has_unscheduled_groups', 'change_settings', 'next_smaller_batch', 'OomRecovery']
 
 # %% ../../nbs/06_engine/24_settings.ipynb #bac457c9
 def _set_weight_decay(learner: TrainerBase, value):
@@ -504,6 +504,11 @@ def divide_changes(learner: TrainerBase, changes: dict) -> tuple:
     check_own_loader(learner, home, smaller)
     return changes | smaller, home
 
+def has_unscheduled_groups(run: RunState) -> bool:
+    "Return whether groups were added to the optimizer that its schedule does not cover; prepare() lets it cover them."
+    if run.optimizer is None: return False
+    return num_scheduled_groups(run.lr_scheduler) not in (None, len(run.optimizer.param_groups))
+
 def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     "Apply changes of settings, all or none; return a table of them."
     # keep NumPy scalars out of the optimizer
@@ -522,11 +527,8 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
         warn_multi_label(learner.run_state.model, new.label_smoothing_factor)
     if "eval_strategy" in changes:
         check_eval_data(learner, new)
-    if "lr" in changes:
+    if "lr" in changes or has_unscheduled_groups(learner.run_state):
         prepare(learner)
-    elif learner.run_state.optimizer is not None:
-        # groups may have been added to it
-        check_parameters(learner.run_state)
     made = ChangesTable(
         {"name": n, "before": current_value(learner, n), "after": None, "effect": effect_of(learner, n)} for n in given
     )
