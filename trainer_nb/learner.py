@@ -13,7 +13,7 @@ import torch
 
 from .args.training_args import TrainingArguments, TrainingArgumentsKwargs
 from .core.callbacks import TrainerCallback
-from .core.errors import InvalidOperation, checked, release_last_traceback, short_repr, warn
+from .core.errors import InvalidOperation, checked, is_device_lost, release_last_traceback, short_repr, warn
 from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
@@ -822,8 +822,11 @@ class RecordingMixin(TrainerBase):
         output_dir: str | Path | None = None,  # of this checkpoint; None: checkpoint-<step> in the learner's output_dir
     ):
         """Write a checkpoint of the run and return its folder; from a callback, write it at the step boundary.
-        Raise SaveFailed if it cannot be written."""
+        Raise SaveFailed if it cannot be written. After an error that makes the GPU refuse all further work, write the
+        newest snapshot in memory, with a warning."""
         from trainer_nb.state.async_save import save_checkpoint_sync
+        from trainer_nb.state.rewind_buffer import save_newest_snapshot
+        if is_device_lost(): return save_newest_snapshot(self, output_dir)
         return apply_change(self, "save_checkpoint()", lambda: save_checkpoint_sync(self, output_dir))
 
     @exclusive
