@@ -21,7 +21,7 @@ from ..data.collate import map_tensors
 from ..device.sharding import require_several_processes
 from ..engine.loop import handle_end_of_data
 from ..engine.overrides import TrainerBase
-from ..engine.prepare import prepare
+from ..engine.prepare import discard_outdated_wrapper, prepare
 from ..engine.rollback import weight_versions
 from ..engine.run_state import RunState
 from ..engine.session import capture_editable_state, check_can_train, describe_position, guarded
@@ -86,6 +86,8 @@ def isolated_training(
     "Allow training within the block and restore the run afterwards; raise InvalidOperation within a step or verb."
     with cancellable(learner, verb) as run:
         record_manual_changes(run)
+        # an evaluation needs no new one, so prepare() does not look
+        discard_outdated_wrapper(run)
         prepare(learner)
         require_several_processes(run.args, run.device.world.size, verb)
         taken = capture_snapshot(run, kept=SHARED_FIELDS)

@@ -19,7 +19,8 @@ from ..core.interrupts import RUN_LOCK
 from ..display.tables import html_table
 from .counters import run_mean_loss
 from .overrides import TrainerBase
-from .prepare import check_parameters, may_have_other_parameters, prepare
+from .prepare import check_parameters, discard_outdated_wrapper
+from .prepare import may_have_other_parameters, prepare
 from .run_state import RunState, Task, as_callback
 from .session import check_can_train, describe_position, fetch_rows, guarded, mark_paused, pausable
 from .session import raise_save_error, should_pause, training_session, yield_run_lock
@@ -38,9 +39,7 @@ __all__ = ['ensure_prepared', 'open_epoch', 'run_all_pending', 'reach_next_step'
 def ensure_prepared(learner: TrainerBase) -> None:
     "Prepare missing parts: a verb or a callback may have discarded them."
     run = learner.run_state
-    if run.wrapped_model is not None and not run.device.matches_trainable(run.params):
-        # parameters were frozen or unfrozen in the meantime
-        run.discard("wrapped_model")
+    discard_outdated_wrapper(run)
     # a callback may have added samples for this epoch, or assigned another collator
     has_other_data = (
         run.loader is None

@@ -49,10 +49,10 @@ __all__ = ['AUTO_BATCH_SIZE_ERROR', 'prepare_model', 'has_own_backward', 'sends_
            'prepare_data', 'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts',
            'create_engine_optimizer', 'check_engine_optimizer', 'drop_empty_groups', 'prepare_engine',
            'prepare_optimizer', 'create_optimizer_and_schedule', 'compares_parameters', 'discard_outdated_parts',
-           'discard_incomplete_optimizer', 'discard_former_parts', 'have_edited_groups', 'discard_made_optimizer',
-           'changed_names', 'check_parameters', 'report_parameter_changes', 'may_have_other_parameters',
-           'warn_untrained_loss', 'suggest_idle_gpus', 'first_of', 'store_special_tokens', 'prepare',
-           'redistribute_data', 'compute_run_length', 'recompute_run_length']
+           'discard_outdated_wrapper', 'discard_incomplete_optimizer', 'discard_former_parts', 'have_edited_groups',
+           'discard_made_optimizer', 'changed_names', 'check_parameters', 'report_parameter_changes',
+           'may_have_other_parameters', 'warn_untrained_loss', 'suggest_idle_gpus', 'first_of', 'store_special_tokens',
+           'prepare', 'redistribute_data', 'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
@@ -438,6 +438,12 @@ def discard_outdated_parts(learner: TrainerBase):
         # new modules have to be moved to the device, and wrapped
         run.discard("wrapped_model", "backups")
         if not run.state.global_step: run.discard("initial_snapshot")
+
+def discard_outdated_wrapper(run: RunState):
+    """Discard the wrapped model if parameters were frozen or unfrozen since it was made: DDP averages the gradients of
+    those that could be trained then, and would wait for the others."""
+    if run.wrapped_model is not None and not run.device.matches_trainable(run.params):
+        run.discard("wrapped_model")
 
 def discard_incomplete_optimizer(run: RunState):
     """Before the first step, discard an optimizer that was made here if it lacks a parameter that can be trained only
