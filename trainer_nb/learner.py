@@ -17,8 +17,8 @@ from .core.errors import InvalidOperation, checked, release_last_traceback, shor
 from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
-from .engine.assignment import adopt_assignments, begin_run, check_assignment, forget_early_assignments
-from .engine.assignment import record_override
+from .engine.assignment import adopt_assignments, begin_run, check_assignment, check_elsewhere
+from .engine.assignment import forget_early_assignments, record_override
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
 from .engine.loop import make_train_output, validate_step_count
@@ -1129,6 +1129,9 @@ class Learner(
             if check_assignment(self, name, value): return
         elif callable(value) or name == "loss_is_scaled_for_ga":
             record_override(self, name, value)
+        run = known.get("run_state")
+        if run is not None and run.remote_run is not None:
+            check_elsewhere(self, name, value)
         # super() would search all base classes, which takes longer than everything else here
         object.__setattr__(self, name, value)
 
@@ -1136,6 +1139,7 @@ class Learner(
         "Delete an attribute; where it has replaced a method, that of the class is used again."
         if name in self.__dict__:
             record_override(self, name, getattr(type(self), name, None))
+            check_elsewhere(self, name)
         object.__delattr__(self, name)
 
     def __repr__(self): return f"Learner({describe_run(self.run_state)})"

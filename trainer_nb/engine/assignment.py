@@ -13,7 +13,8 @@ from typing import Any
 
 from ..args.names import SUGGESTED_NAMES
 from ..args.training_args import TrainingArguments, resolve_args
-from ..core.errors import InvalidOperation, is_misspelling, misspelt_error, of_package, uses_name, warn
+from ..core.errors import InvalidOperation, assigns_name, is_misspelling, misspelt_error, of_package, short_repr
+from ..core.errors import used_names, uses_name, warn
 from ..data.collate import comparable_copy, is_identical
 from ..device.accelerator import check_fp16
 from .dataloaders import check_eval_data
@@ -23,10 +24,11 @@ from .overrides import drop_loader, renew_model
 from .prepare import discard_former_parts, discard_made_optimizer
 from .run_state import RunState, as_callback, record_act
 from .settings import SETTABLE, change_settings
+from .state_holders import LEARNER, SCALAR_TYPES
 
 # %% auto #0
 __all__ = ['SETTINGS', 'READ_ONLY', 'NOT_ATTRIBUTES', 'FIXED_VALUES', 'OPTIMIZER_SETTINGS', 'check_fixed_value', 'is_same',
-           'find_attribute', 'public_methods', 'setting_hint', 'record_override', 'check_assignment',
+           'find_attribute', 'public_methods', 'setting_hint', 'record_override', 'check_elsewhere', 'check_assignment',
            'forget_early_assignments', 'begin_run', 'held_settings', 'applied_settings', 'adopt_assignments',
            'apply_assignments', 'adopt_changes']
 
@@ -150,6 +152,25 @@ def record_override(
             f"learn.{name} was assigned in the middle of a run, which keeps its {part}; learn.reset() begins anew with the"
             " new method."
         )
+
+def check_elsewhere(
+    learner: TrainerBase,
+    name: str,  # of an attribute that is assigned, or deleted
+    *value: Any,  # the new value; none: it is deleted
+) -> None:
+    """Raise InvalidOperation for an attribute that code of the user's class reads while other processes have the run, which
+    would go on with their own; warn if this code assigns it as well, since an override may do so in each process."""
+    run = vars(learner).get("run_state")
+    if run is None or run.remote_run is None or name in LEARNER: return
+    owner, _ = find_attribute(type(learner), name)
+    if of_package(owner): return
+    names = used_names(learner, constructors=False)
+    # user code may compute the name of an attribute that was there at the launch
+    is_computed = "getattr" in names and name in run.remote_run.sent_names
+    if owner is None and name not in names and not is_computed: return
+    shown = [short_repr(v) if isinstance(v, SCALAR_TYPES) else "..." for v in value]
+    call = f"{'setattr' if value else 'delattr'}({', '.join(('learn', repr(name), *shown))})"
+    run.remote_run.report_assignment(name, call, assigns_name(learner, name))
 
 def check_assignment(learner: TrainerBase, name: str, value) -> bool:
     """Raise AttributeError for an assignment that would have no effect; return True if nothing is left to be assigned:

@@ -27,9 +27,10 @@ from .state_holders import optimizer_holders, replaceable_holders, user_state_ho
 # %% auto #0
 __all__ = ['STATEFUL_KINDS', 'LEAST_LIMIT', 'MOST_NAMES', 'owner_identity', 'FirstAttributes', 'has_begun', 'describe_owner',
            'record_first', 'record_owners', 'record_new_owners', 'is_other_owner', 'first_digests', 'merge_attributes',
-           'describe_edit', 'put_back_edit', 'limit_of', 'UserState', 'capture_user_state', 'user_state_bytes',
-           'inexact_generators', 'restore_user_state', 'drop_new', 'changed_user_state', 'additional_entries',
-           'capture_optimizer', 'restore_optimizer', 'load_additional_entries', 'report_edits', 'report_lost']
+           'small_digests', 'local_edits', 'describe_edit', 'put_back_edit', 'limit_of', 'UserState',
+           'capture_user_state', 'user_state_bytes', 'inexact_generators', 'restore_user_state', 'drop_new',
+           'changed_user_state', 'additional_entries', 'capture_optimizer', 'restore_optimizer',
+           'load_additional_entries', 'report_edits', 'report_lost']
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #86cc40e1
 _PROCESS_TOKEN = os.urandom(8).hex()
@@ -129,6 +130,9 @@ def merge_attributes(
     if identity is None: return set()
     there = {key: form_digest(form, tensors) for key, form in saved["items"].items()}
     began = first_digests(saved, there)
+    if run.sent_attributes is not None:
+        run.first_attributes.setdefault(identity, FirstAttributes(began, {}))
+        return local_edits(run, holder, saved, there)
     if run.is_copy:
         run.first_attributes[identity] = FirstAttributes(began, {})
         return set()
@@ -154,6 +158,38 @@ def merge_attributes(
     run.first_attributes[identity] = first._replace(digests=digests)
     return kept
 
+def small_digests(run: RunState, holders: list[Holder]) -> dict[str, dict[str, str | None]]:
+    "Return the digests of the attributes of holders, by the names of both, without those that hold larger tensors."
+    capture = Capture(run)
+    def small(forms: dict[str, dict]) -> dict[str, dict]:
+        return {key: form for key, form in forms.items() if all(capture.tensors[n].ndim < 2 for n in tensors_in(form))}
+    return {
+        holder.name: {
+            key: form_digest(form, capture.tensors)
+            for key, form in small(capture_attributes(capture, holder)[0]).items()
+            if form["kind"] not in STATEFUL_KINDS
+        }
+        for holder in holders
+    }
+
+def local_edits(
+    run: RunState, holder: Holder,
+    saved: dict,  # as in is_other_owner, of the copy that other processes had
+    there: dict[str, str | None],  # digests of the attributes in it
+) -> set[str]:
+    """Return the names of the attributes that were assigned here, and not there, while other processes had the run; note
+    in `run.edited` these, and those that were assigned on both sides."""
+    here = small_digests(run, [holder])[holder.name]
+    sent = (run.sent_attributes or {}).get(holder.name, here)
+    edited = [key for key in saved["items"] if here.get(key) not in (None, sent.get(key), there[key])]
+    kept = {key for key in edited if there[key] == sent.get(key)}
+    # a learner has reported assignments, and its overrides count on both sides
+    is_learner = run.learner is not None and holder.owner is run.learner()
+    for key in edited:
+        if key in kept or not is_learner:
+            run.edited[f"{holder.name}.{key}"] = key in kept, describe_edit(holder, key, saved["items"][key])
+    return kept
+
 def describe_edit(
     holder: Holder, key: str,
     form: dict,  # of the value in the copy
@@ -169,7 +205,8 @@ def put_back_edit(
     run: RunState, holder: Holder,
     key: str,  # of an attribute that is kept
 ) -> None:
-    "Give an attribute the value that the user has set; the run may have changed it later."
+    "Give an attribute the value that the user has set; the run may have changed it later, unless others had it."
+    if run.sent_attributes is not None: return
     plain = run.first_attributes[owner_identity(holder.owner)].plain
     if key in plain:
         vars(holder.owner)[key] = put_plain(plain[key], vars(holder.owner).get(key))
