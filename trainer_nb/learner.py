@@ -25,7 +25,8 @@ from .engine.loop import make_train_output, validate_step_count
 from .engine.overrides import TrainerBase, check_not_elsewhere
 from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, announce_save_dir, record_act
-from .engine.session import apply_change, check_between_steps, check_can_train, check_can_train_or_corrupted
+from .engine.session import apply_change, call_with_learner, check_between_steps, check_can_train
+from .engine.session import check_can_train_or_corrupted
 from .engine.session import check_can_use_weights, check_not_in_step, check_run_weights, guarded
 from .engine.session import raise_if_interrupted, record_callback_changes
 from .engine.signatures import check_callable
@@ -471,7 +472,7 @@ class LaunchMixin(TrainerBase):
             raise TypeError(f"run_on_all() takes a function of the learner, not {function!r}.")
         check_callable("f in run_on_all(f)", function, "f(learn), with the learner of each process", self)
         remote = self.run_state.remote_run
-        return [function(self)] if remote is None else remote.run_on_all(self, function)
+        return [call_with_learner(self, function)] if remote is None else remote.run_on_all(self, function)
 
     def each(self, function) -> list:
         "Call `run_on_all`, the present name of this verb."

@@ -224,3 +224,20 @@ def test_what_the_processes_have_assigned_without_a_step():
         learn.run_on_all(lambda learn: setattr(learn.callback_handler.find(Keeper), "value", 9))
         learn.close()
     assert learn.beta == 0.5 and keeper.value == 9
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_run_on_all_assigns_is_in_the_journal(n):
+    "So a replay begins behind it; what only reads, trains or evaluates is no change."
+    learn = weighted(keeper := Keeper())
+    if n == 2: learn.launch(2)
+    learn.run_on_all(lambda learn: len(learn.step(2)))
+    learn.run_on_all(lambda learn: (learn.beta, learn.callback_handler.find(Keeper).seen, learn.evaluate()))
+    assert [e["act"] for e in learn.journal if e["act"] != "launch"] == []
+    learn.run_on_all(lambda learn: (setattr(learn, "beta", 0.5), setattr(learn.callback_handler.find(Keeper), "value", 1)))
+    learn.step(2)
+    assert [(e["step"], e["what"]) for e in learn.journal if e["act"] == "by hand"] == [(2, "changed: Keeper.value, Weighted.beta")]
+    assert learn.rewind(1).different == [] and learn.run_on_all(lambda learn: learn.beta)[0] == 0.5
+    learn.step(1)
+    learn.close()
+    assert learn.beta == 0.5 and keeper.seen == [0, 0, 1, 1]

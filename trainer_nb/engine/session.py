@@ -28,14 +28,16 @@ from .overrides import TrainerBase
 from .prepare import prepare
 from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
 from .run_state import record_act
+from .state_holders import code_holders
 from .tasks import preserve_control_flags, run_deferred_changes
+from .user_state import small_digests
 
 # %% auto #0
 __all__ = ['MAX_TRACEBACK_LINES', 'MAX_TRACEBACK_WIDTH', 'yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_step',
            'check_can_train', 'check_can_train_or_corrupted', 'guarded', 'raise_save_error', 'training_session',
            'claim_run', 'start_running', 'record_plan', 'fetch_rows', 'capture_editable_state', 'enter_training',
-           'param_norms', 'have_norms_changed', 'record_callback_changes', 'record_manual_changes',
-           'fire_event_between_steps', 'outside_package', 'traceback_text', 'raise_failure',
+           'param_norms', 'have_norms_changed', 'record_callback_changes', 'record_manual_changes', 'user_attributes',
+           'call_with_learner', 'fire_event_between_steps', 'outside_package', 'traceback_text', 'raise_failure',
            'describe_interrupted_callback', 'describe_interruption', 'describe_position', 'mark_paused', 'raise_paused',
            'raise_if_interrupted', 'should_pause', 'apply_change', 'check_can_change', 'check_between_steps',
            'check_run_weights', 'check_can_use_weights']
@@ -292,6 +294,36 @@ def record_manual_changes(run: RunState) -> None:
         changed.insert(0, "weights")
     if changed:
         run.history.note("by hand", run.state.global_step, changed=changed)
+
+_ATTRIBUTE_OWNERS = ("loss", "loss_func", "compute_loss_func")
+
+def user_attributes(learner: TrainerBase) -> dict[str, str | None]:
+    "Return digests of the attributes of the learner, its callbacks and its loss, by name."
+    run = learner.run_state
+    callbacks = {id(c) for c in run.callbacks.callbacks}
+    holders = [
+        h
+        for h in code_holders(run)
+        if h.owner is learner or id(h.owner) in callbacks or h.name.partition(".")[0] in _ATTRIBUTE_OWNERS
+    ]
+    found = small_digests(run, holders)
+    return {f"{name}.{key}": digest for name, digests in found.items() for key, digest in digests.items()}
+
+def call_with_learner(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> Any:
+    """Call a function of the user between two steps; record attributes that it assigns, unless it has trained or evaluated,
+    which may change them as well."""
+    run = learner.run_state
+    history = run.history
+    before = user_attributes(learner)
+    num_rows, num_events = len(history), len(history.events)
+    value = function(learner)
+    kinds = {event["kind"] for event in history.events[num_events:]}
+    if run.history is not history or len(history) != num_rows or kinds & {"evaluate", "log"}: return value
+    after = user_attributes(learner)
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    if changed:
+        history.note("by hand", run.state.global_step, changed=changed)
+    return value
 
 # %% ../../nbs/06_engine/22_session.ipynb #be668d21
 def fire_event_between_steps(

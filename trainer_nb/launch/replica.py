@@ -27,7 +27,7 @@ from ..engine.loop import StepLimit, run_until
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState, record_act
-from ..engine.session import mark_paused
+from ..engine.session import call_with_learner, mark_paused
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from ..engine.tasks import restore_here
@@ -319,7 +319,7 @@ def run_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> An
     run = replica.learner.run_state
     try:
         with run.interrupts as interrupts, interrupts.opened():
-            return function(replica.learner)
+            return call_with_learner(replica.learner, function)
     finally:
         if run.device is not None:
             # the function may have called the model
