@@ -297,8 +297,8 @@ def record_manual_changes(run: RunState) -> None:
 
 _ATTRIBUTE_OWNERS = ("loss", "loss_func", "compute_loss_func")
 
-def user_attributes(learner: TrainerBase) -> dict[str, str | None]:
-    "Return digests of the attributes of the learner, its callbacks and its loss, by name."
+def user_attributes(learner: TrainerBase) -> dict[int, tuple[str, dict[str, str | None]]]:
+    "Return a name, and digests of the attributes, of the learner, its callbacks and its loss, by the ids of these objects."
     run = learner.run_state
     callbacks = {id(c) for c in run.callbacks.callbacks}
     holders = [
@@ -306,8 +306,8 @@ def user_attributes(learner: TrainerBase) -> dict[str, str | None]:
         for h in code_holders(run)
         if h.owner is learner or id(h.owner) in callbacks or h.name.partition(".")[0] in _ATTRIBUTE_OWNERS
     ]
-    found = small_digests(run, holders)
-    return {f"{name}.{key}": digest for name, digests in found.items() for key, digest in digests.items()}
+    digests = small_digests(run, holders)
+    return {id(h.owner): (h.name, digests[h.name]) for h in holders}
 
 def call_with_learner(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> Any:
     """Call a function of the user between two steps; record attributes that it assigns, unless it has trained or evaluated,
@@ -319,8 +319,11 @@ def call_with_learner(learner: TrainerBase, function: Callable[[TrainerBase], An
     value = function(learner)
     kinds = {event["kind"] for event in history.events[num_events:]}
     if run.history is not history or len(history) != num_rows or kinds & {"evaluate", "log"}: return value
-    after = user_attributes(learner)
-    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    changed = []
+    for owner, (name, now) in user_attributes(learner).items():
+        # of a callback that was added, there is nothing to compare
+        _, then = before.get(owner, (name, now))
+        changed += [f"{name}.{key}" for key in {**then, **now} if then.get(key) != now.get(key)]
     if changed:
         history.note("by hand", run.state.global_step, changed=changed)
     return value

@@ -26,7 +26,7 @@ from ..engine.run_state import RunState
 from ..engine.session import capture_editable_state
 from ..engine.snapshot import restore_fields
 from ..engine.snapshot_tensors import Snapshot
-from ..engine.state_holders import MODULE, SCALAR_TYPES
+from ..engine.state_holders import MODULE, SCALAR_TYPES, of_library
 from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
 from ..state.async_save import Saver
@@ -170,8 +170,14 @@ def own_attributes(
     return own | owner._parameters | owner._buffers if with_tensors else own
 
 def watched_objects(learner: TrainerBase) -> Iterator[tuple[str, str, Any, bool]]:
-    "Yield the user's objects: a name, an expression that returns the object in a process, and arguments of `own_attributes`."
+    """Yield the user's objects and their classes: a name, an expression that returns the object in a process, and arguments
+    of `own_attributes`."""
     run = learner.run_state
+    functions = [f for f in (learner.loss_func, learner.compute_loss_func, run.model) if isinstance(f, torch.nn.Module)]
+    modules = [module for f in functions for module in f.modules()]
+    for cls in {cls: None for owner in (learner, *run.callbacks.callbacks, *modules) for cls in type(owner).__mro__}:
+        if not of_library(cls):
+            yield cls.__name__, cls.__name__, cls, False
     for callback in run.callbacks.callbacks:
         # other callbacks of libraries are used by the notebook as well
         is_own = type(callback).__module__.partition(".")[0] not in ("trainer_nb", "transformers")
@@ -209,6 +215,8 @@ class AttributeWatch:
         for name, expression, owner, with_tensors, before in self.objects:
             now = own_attributes(owner, with_tensors)
             for key in {**before, **now}:
+                # Python adds some to a class when they are read
+                if isinstance(owner, type) and key.startswith("__") and not callable(now.get(key)): continue
                 if key in now and key in before and is_unassigned(now[key], *before[key]): continue
                 if isinstance(owner, TrainerCallback) and used_names(owner, constructors=False).isdisjoint((key, "getattr")):
                     continue
