@@ -1,5 +1,5 @@
 "What is changed between two verbs of a launched run: by freeze() and unfreeze(), by assignments in the notebook, by run_on_all()."
-import warnings
+import os, warnings
 
 import pytest, torch
 
@@ -241,3 +241,38 @@ def test_what_run_on_all_assigns_is_in_the_journal(n):
     learn.step(1)
     learn.close()
     assert learn.beta == 0.5 and keeper.seen == [0, 0, 1, 1]
+
+
+# ---- weights
+
+def weights(learn): return [p.tolist() for p in learn.model.parameters()]
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_new_weights_are_the_same_in_all_processes(start):
+    "Also where they are drawn at random: nothing averages weights later."
+    learn = make(eval_strategy="no")
+    with learn.launch(2, start=start), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.step(1)
+        before = learn.run_on_all(weights)
+        learn.run_on_all(lambda learn: learn.model.out.reset_parameters())
+        first = learn.run_on_all(weights)
+        learn.run_on_all(lambda learn: learn.model.out.reset_parameters())
+        second = learn.run_on_all(weights)
+        assert first[0] == first[1] != before[0] and second[0] == second[1] != first[0]
+        learn.step(2)
+        third = learn.run_on_all(weights)
+        assert third[0] == third[1] != second[0]
+
+
+def test_weights_that_depend_on_the_rank_become_those_of_the_main_process():
+    "With a warning; BatchNorm's statistics, which differ, cause none."
+    learn, like = make(eval_strategy="no"), make(eval_strategy="no")
+    def shift(learn):
+        with torch.no_grad(): learn.model.out.bias.data.add_(int(os.environ["RANK"]))
+    with learn.launch(2), like.launch(2):
+        for one in (learn, like): one.step(2)
+        with pytest.warns(UserWarning, match="different weights in the 2 processes; all of them have those of rank 0 now"): learn.run_on_all(shift)
+        for one in (learn, like): one.step(2)
+        found = learn.run_on_all(weights)
+        assert found[0] == found[1] == like.run_on_all(weights)[0]

@@ -20,6 +20,7 @@ from ..core.errors import InvalidOperation, RemotePart, warn
 from ..core.history import close_other_logs
 from ..core.log_file import log_path
 from ..core.records import Record
+from ..core.seeding import generator_states
 from ..device.collectives import SINGLE_PROCESS
 from ..diagnostics.watch import unwatch, watch
 from ..engine.dataloaders import attributes_of, have_changed, own_eval_sets
@@ -40,7 +41,8 @@ from .process_group import HistoryMirror, LaunchPlan, ProcessDied, ProcessGroup,
 from .process_group import SettingsMirror, apply_status
 from .recovery import BaseState, recover_run
 from .remote_training import run_remote_slice
-from .replica import ReplicaResult, RunStatus, final_initial_snapshot, final_state, make_result
+from .replica import FunctionResult, ReplicaResult, RunStatus, call_function, final_initial_snapshot
+from .replica import final_state, make_result, use_main_weights
 from .replica import VerbOutcome, finish_save, follow_history, pause_replica, pop_callback_at
 from .replica import prepare_replica, process_location, run_function, run_verb, run_verb_recording
 from .replica import share_history
@@ -292,6 +294,7 @@ class RemoteRun:
             "kernel settings": {name: getattr(run.args, name) for name in self.settings.local_names},
             "run": transfer,
             "log path": learner.history.path,
+            "generators": (*generator_states()[:1], None, *generator_states()[2:]),
         }
         self.processes.start(payload, self.mirror, should_abort=lambda: interrupts.pressed > num_handled)
         # determines the device and the number of steps; raises the error of a run that cannot be trained
@@ -368,10 +371,25 @@ class RemoteRun:
         "Call a function of the learner on all processes, and return the results by rank."
         self.check_changes(learner)
         with learner.run_state.interrupts:
-            results = self.collect(learner, run_function, function)
+            results: dict[int, FunctionResult] = self.collect(learner, call_function, function)
             # the function may have trained
             self.execute(learner, make_result)
-            return [result for _, result in sorted(results.items())]
+            self.check_weights(learner, results)
+            return [result.value for _, result in sorted(results.items())]
+
+    def check_weights(self, learner: TrainerBase, results: dict[int, FunctionResult]):
+        "Take the main process's weights, with a warning, if a function has left different weights in the processes."
+        befores, afters = ([result.checksums[i] for result in results.values()] for i in (0, 1))
+        def are_alike(checksums: list[list[int]]) -> bool: return all(one == checksums[0] for one in checksums)
+        # of other layers in each process, nothing can be compared; those that differed before may be meant to
+        is_same_model = len({len(one) for one in afters}) == 1
+        if are_alike(afters) or not are_alike(befores) or not is_same_model: return
+        self.execute(learner, use_main_weights)
+        warn(
+            f"The function that run_on_all() has called left different weights in the {self.num_processes} processes; all"
+            " of them have those of rank 0 now. Draw random weights from a generator with a seed of its own, and let"
+            " nothing depend on the rank."
+        )
 
     def should_restart(self, learner: TrainerBase, death: ProcessDied) -> bool:
         "Return True if the run continues automatically after a death."
