@@ -25,7 +25,7 @@ from .engine.loop import make_train_output, validate_step_count
 from .engine.overrides import TrainerBase, check_not_elsewhere
 from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, announce_save_dir, record_act
-from .engine.session import apply_change, call_with_learner, check_between_steps, check_can_train
+from .engine.session import apply_change, check_between_steps, check_can_train
 from .engine.session import check_can_train_or_corrupted
 from .engine.session import check_can_use_weights, check_not_in_step, check_run_weights, guarded
 from .engine.session import raise_if_interrupted, record_callback_changes
@@ -33,6 +33,7 @@ from .engine.signatures import check_callable
 from .engine.snapshot import capture_snapshot
 from .engine.snapshot_tensors import Snapshot
 from .engine.tasks import log, run_tasks_now
+from .engine.user_state import call_with_learner
 from .live.progress import ProgressCallback, make_progress, search_progress
 from .live.reporting import make_logging_callbacks
 from .trainer_compat import TrainerCompatMixin, check_overrides

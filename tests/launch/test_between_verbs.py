@@ -276,3 +276,16 @@ def test_weights_that_depend_on_the_rank_become_those_of_the_main_process():
         for one in (learn, like): one.step(2)
         found = learn.run_on_all(weights)
         assert found[0] == found[1] == like.run_on_all(weights)[0]
+
+
+def test_what_one_process_assigns_is_recorded_in_all():
+    "Each of them would otherwise take a snapshot for rewind at another step, and wait for the others."
+    learn = weighted(Keeper())
+    def assign(learn):
+        if os.environ["RANK"] == "1": learn.beta = 0.5
+    with learn.launch(2):
+        learn.step(2)
+        learn.run_on_all(assign)
+        learn.step(2)
+        assert learn.run_on_all(lambda learn: [e["data"]["changed"] for e in learn.history.events if e["kind"] == "by hand"]) == [[["Weighted.beta"]]] * 2
+        assert learn.rewind(1).different == []

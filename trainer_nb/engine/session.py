@@ -28,16 +28,14 @@ from .overrides import TrainerBase
 from .prepare import prepare
 from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
 from .run_state import record_act
-from .state_holders import code_holders
 from .tasks import preserve_control_flags, run_deferred_changes
-from .user_state import small_digests
 
 # %% auto #0
 __all__ = ['MAX_TRACEBACK_LINES', 'MAX_TRACEBACK_WIDTH', 'yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_step',
            'check_can_train', 'check_can_train_or_corrupted', 'guarded', 'raise_save_error', 'training_session',
            'claim_run', 'start_running', 'record_plan', 'fetch_rows', 'capture_editable_state', 'enter_training',
-           'param_norms', 'have_norms_changed', 'record_callback_changes', 'record_manual_changes', 'user_attributes',
-           'call_with_learner', 'fire_event_between_steps', 'outside_package', 'traceback_text', 'raise_failure',
+           'param_norms', 'have_norms_changed', 'record_callback_changes', 'record_manual_changes',
+           'find_manual_changes', 'fire_event_between_steps', 'outside_package', 'traceback_text', 'raise_failure',
            'describe_interrupted_callback', 'describe_interruption', 'describe_position', 'mark_paused', 'raise_paused',
            'raise_if_interrupted', 'should_pause', 'apply_change', 'check_can_change', 'check_between_steps',
            'check_run_weights', 'check_can_use_weights']
@@ -278,10 +276,15 @@ def record_callback_changes(run: RunState) -> None:
 def record_manual_changes(run: RunState) -> None:
     "Record manual changes since the last verb in the history."
     record_callback_changes(run)
+    if changed := find_manual_changes(run):
+        run.history.note("by hand", run.state.global_step, changed=changed)
+
+def find_manual_changes(run: RunState) -> list[str]:
+    "Return what was changed manually since the last call, or the last verb."
     before = run.editable_state
     now = capture_editable_state(run)
     run.editable_state = now
-    if not before or not now: return
+    if not before or not now: return []
     changed = [
         name
         for name, value in before.items()
@@ -292,41 +295,7 @@ def record_manual_changes(run: RunState) -> None:
     changed += [f"args.{k}" for k, v in now["settings"].items() if k[0] != "_" and settings.get(k) != v]
     if "weights" not in changed and have_norms_changed(before["norms"], now["norms"]):
         changed.insert(0, "weights")
-    if changed:
-        run.history.note("by hand", run.state.global_step, changed=changed)
-
-_ATTRIBUTE_OWNERS = ("loss", "loss_func", "compute_loss_func")
-
-def user_attributes(learner: TrainerBase) -> dict[int, tuple[str, dict[str, str | None]]]:
-    "Return a name, and digests of the attributes, of the learner, its callbacks and its loss, by the ids of these objects."
-    run = learner.run_state
-    callbacks = {id(c) for c in run.callbacks.callbacks}
-    holders = [
-        h
-        for h in code_holders(run)
-        if h.owner is learner or id(h.owner) in callbacks or h.name.partition(".")[0] in _ATTRIBUTE_OWNERS
-    ]
-    digests = small_digests(run, holders)
-    return {id(h.owner): (h.name, digests[h.name]) for h in holders}
-
-def call_with_learner(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> Any:
-    """Call a function of the user between two steps; record attributes that it assigns, unless it has trained or evaluated,
-    which may change them as well."""
-    run = learner.run_state
-    history = run.history
-    before = user_attributes(learner)
-    num_rows, num_events = len(history), len(history.events)
-    value = function(learner)
-    kinds = {event["kind"] for event in history.events[num_events:]}
-    if run.history is not history or len(history) != num_rows or kinds & {"evaluate", "log"}: return value
-    changed = []
-    for owner, (name, now) in user_attributes(learner).items():
-        # of a callback that was added, there is nothing to compare
-        _, then = before.get(owner, (name, now))
-        changed += [f"{name}.{key}" for key in {**then, **now} if then.get(key) != now.get(key)]
-    if changed:
-        history.note("by hand", run.state.global_step, changed=changed)
-    return value
+    return changed
 
 # %% ../../nbs/06_engine/22_session.ipynb #be668d21
 def fire_event_between_steps(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,19 +18,20 @@ from ..core.errors import short_repr, warn
 from ..data.collate import is_identical
 from ..data.loader import OpaqueSource
 from ..device.sharding import local_nbytes
+from .overrides import TrainerBase
 from .restore_forms import Restore, put_plain
 from .run_state import RunState, run_modules
 from .state_forms import Capture, capture_attributes, describe_container, form_digest, tensors_in
 from .state_holders import Holder, CannotCapture, NotState, has_state_dict, of_library
-from .state_holders import optimizer_holders, replaceable_holders, user_state_holders
+from .state_holders import code_holders, optimizer_holders, replaceable_holders, user_state_holders
 
 # %% auto #0
 __all__ = ['STATEFUL_KINDS', 'LEAST_LIMIT', 'MOST_NAMES', 'owner_identity', 'FirstAttributes', 'has_begun', 'describe_owner',
            'record_first', 'record_owners', 'record_new_owners', 'is_other_owner', 'first_digests', 'merge_attributes',
            'small_digests', 'local_edits', 'describe_edit', 'put_back_edit', 'limit_of', 'UserState',
            'capture_user_state', 'user_state_bytes', 'inexact_generators', 'restore_user_state', 'drop_new',
-           'changed_user_state', 'additional_entries', 'capture_optimizer', 'restore_optimizer',
-           'load_additional_entries', 'report_edits', 'report_lost']
+           'changed_user_state', 'user_attributes', 'call_with_learner', 'call_and_compare', 'additional_entries',
+           'capture_optimizer', 'restore_optimizer', 'load_additional_entries', 'report_edits', 'report_lost']
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #86cc40e1
 _PROCESS_TOKEN = os.urandom(8).hex()
@@ -348,6 +349,46 @@ def changed_user_state(run: RunState, state: UserState) -> list[str]:
     def same(n):
         return n in then and n in here and is_identical(then[n], here[n]) and all(map(same_tensor, tensors_in(then[n])))
     return [name for name in {**then, **here} if not same(name)]
+
+# %% ../../nbs/06_engine/13_user_state.ipynb #c4a11ed2
+_ATTRIBUTE_OWNERS = ("loss", "loss_func", "compute_loss_func")
+
+def user_attributes(learner: TrainerBase) -> dict[int, tuple[str, dict[str, str | None]]]:
+    "Return a name, and digests of the attributes, of the learner, its callbacks and its loss, by the ids of these objects."
+    run = learner.run_state
+    callbacks = {id(c) for c in run.callbacks.callbacks}
+    holders = [
+        h
+        for h in code_holders(run)
+        if h.owner is learner or id(h.owner) in callbacks or h.name.partition(".")[0] in _ATTRIBUTE_OWNERS
+    ]
+    digests = small_digests(run, holders)
+    return {id(h.owner): (h.name, digests[h.name]) for h in holders}
+
+def call_with_learner(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> Any:
+    "Call a function of the user between two steps, and record attributes that it assigns."
+    run = learner.run_state
+    value, changed = call_and_compare(learner, function)
+    if changed:
+        run.history.note("by hand", run.state.global_step, changed=changed)
+    return value
+
+def call_and_compare(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> tuple[Any, list[str]]:
+    """Call a function of the user between two steps; return its value and the names of the attributes that it assigns, none
+    if it has trained or evaluated, which may change them as well."""
+    run = learner.run_state
+    history = run.history
+    before = user_attributes(learner)
+    num_rows, num_events = len(history), len(history.events)
+    value = function(learner)
+    kinds = {event["kind"] for event in history.events[num_events:]}
+    if run.history is not history or len(history) != num_rows or kinds & {"evaluate", "log"}: return value, []
+    changed = []
+    for owner, (name, now) in user_attributes(learner).items():
+        # of a callback that was added, there is nothing to compare
+        _, then = before.get(owner, (name, now))
+        changed += [f"{name}.{key}" for key in {**then, **now} if then.get(key) != now.get(key)]
+    return value, changed
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #5ae68bed
 def additional_entries(optimizer: torch.optim.Optimizer) -> dict:

@@ -42,7 +42,7 @@ from .process_group import SettingsMirror, apply_status
 from .recovery import BaseState, recover_run
 from .remote_training import run_remote_slice
 from .replica import FunctionResult, ReplicaResult, RunStatus, call_function, final_initial_snapshot
-from .replica import final_state, make_result, use_main_weights
+from .replica import final_state, make_result, record_changes, use_main_weights
 from .replica import VerbOutcome, finish_save, follow_history, pause_replica, pop_callback_at
 from .replica import prepare_replica, process_location, run_function, run_verb, run_verb_recording
 from .replica import share_history
@@ -375,6 +375,8 @@ class RemoteRun:
             # the function may have trained
             self.execute(learner, make_result)
             self.check_weights(learner, results)
+            if changed := list(dict.fromkeys(name for _, result in sorted(results.items()) for name in result.changed)):
+                self.execute(learner, record_changes, changed)
             return [result.value for _, result in sorted(results.items())]
 
     def check_weights(self, learner: TrainerBase, results: dict[int, FunctionResult]):

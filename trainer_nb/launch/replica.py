@@ -29,10 +29,11 @@ from ..engine.loop import StepLimit, run_until
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState, record_act, run_modules
-from ..engine.session import call_with_learner, mark_paused
+from ..engine.session import capture_editable_state, find_manual_changes, mark_paused
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from ..engine.tasks import restore_here
+from ..engine.user_state import call_and_compare
 from .learner_parts import FinalState, RunTransfer, capture_id, has_open_launch, history_lines
 from .learner_parts import make_learner
 from .stop_barrier import BoundaryGate, StopBarrier
@@ -45,10 +46,10 @@ from ..state.async_save import wait_for_save
 __all__ = ['RunStatus', 'capture_status', 'Replica', 'restore_replica', 'make_replica', 'ReplicaResult', 'make_result',
            'prepare_replica', 'run_until_limit', 'run_verb', 'pop_callback_at', 'pause_replica', 'VerbOutcome',
            'run_verb_recording', 'finish_save', 'share_history', 'follow_history', 'run_function', 'FunctionResult',
-           'weight_checksums', 'call_function', 'use_main_weights', 'process_location', 'ping', 'close_gate',
-           'open_gate', 'confirm_flush', 'interrupt_replica', 'count_steps', 'has_completed', 'ReplicaState',
-           'history_counts', 'replica_state', 'shard_state', 'SettledState', 'settle_device', 'abort_exchange',
-           'buffered_snapshot', 'final_initial_snapshot', 'final_state', 'capture_final_state']
+           'weight_checksums', 'call_function', 'record_changes', 'use_main_weights', 'process_location', 'ping',
+           'close_gate', 'open_gate', 'confirm_flush', 'interrupt_replica', 'count_steps', 'has_completed',
+           'ReplicaState', 'history_counts', 'replica_state', 'shard_state', 'SettledState', 'settle_device',
+           'abort_exchange', 'buffered_snapshot', 'final_initial_snapshot', 'final_state', 'capture_final_state']
 
 # %% ../../nbs/11_launch/14_replica.ipynb #4cd2357d
 _STATUS_FIELDS = [f.name for f in fields(RunState) if f.metadata["kind"] == "value" and f.name != "control"]
@@ -326,15 +327,16 @@ def run_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> An
     run = replica.learner.run_state
     try:
         with run.interrupts as interrupts, interrupts.opened():
-            return call_with_learner(replica.learner, function)
+            return function(replica.learner)
     finally:
         if run.device is not None:
             # the function may have called the model
             run.device.reshard()
 
 class FunctionResult(NamedTuple):
-    "Hold what a function of the user has returned, and checksums of the weights before and after it."
+    "Hold what a function of the user has returned, what it has changed, and checksums of the weights before and after it."
     value: Any
+    changed: list[str]
     checksums: tuple[list[int], list[int]]
 
 def weight_checksums(run: RunState) -> list[int]:
@@ -353,13 +355,25 @@ def call_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> F
     "Call a function of the user with the learner, and return its result with checksums of the weights."
     run = replica.learner.run_state
     before = weight_checksums(run)
-    value = run_function(replica, function)
-    return FunctionResult(value, (before, weight_checksums(replica.learner.run_state)))
+    value, changed = run_function(replica, lambda learner: call_and_compare(learner, function))
+    run = replica.learner.run_state
+    return FunctionResult(value, find_manual_changes(run) + changed, (before, weight_checksums(run)))
+
+def record_changes(
+    replica: Replica,
+    changed: list[str],  # by a function, in any process
+) -> ReplicaResult:
+    "Record a manual change, alike in all processes: after one, all of them take a snapshot for rewind together."
+    run = replica.learner.run_state
+    run.history.note("by hand", run.state.global_step, changed=changed)
+    return make_result(replica)
 
 def use_main_weights(replica: Replica) -> ReplicaResult:
     "Replace the weights by those of the main process."
     run = replica.learner.run_state
     run.device.world.broadcast_tensors([p for p in run_modules(run).parameters() if not is_read_only(p)])
+    # no manual change of this process alone
+    run.editable_state = capture_editable_state(run)
     return make_result(replica)
 
 def process_location(learner: TrainerBase) -> dict[str, Any]:
