@@ -30,7 +30,8 @@ class GAN(Learner):
     "Trains the critic within the step of the generator."
     def __init__(self, generator: nn.Module, critic: nn.Module, critic_rate: float, **settings):
         super().__init__(generator, **settings)
-        self.critic = critic
+        # the learner moves only its own model
+        self.critic = critic.to(self.args.device)
         self.critic_optimizer = torch.optim.Adam(critic.parameters(), lr=critic_rate, betas=(0.5, 0.999))
 
     def training_step(self, model, inputs, num_items_in_batch=None):
@@ -40,7 +41,7 @@ class GAN(Learner):
 
         # the critic: real points are 1, those of the generator 0
         scores = self.critic(torch.cat([real, fake.detach()])).squeeze(-1)
-        truth = torch.cat([torch.ones(len(real)), torch.zeros(len(real))]).to(scores.device)
+        truth = torch.cat([torch.ones_like(scores[:len(real)]), torch.zeros_like(scores[len(real):])])
         critic_loss = nn.functional.binary_cross_entropy_with_logits(scores, truth)
         self.critic_optimizer.zero_grad()
         critic_loss.backward()

@@ -17,8 +17,8 @@ from .core.errors import InvalidOperation, checked, release_last_traceback, shor
 from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
-from .engine.assignment import adopt_assignments, begin_run, check_assignment, check_elsewhere
-from .engine.assignment import forget_early_assignments, record_override
+from .engine.assignment import adopt_assignments, begin_run, check_assignment, check_deletion
+from .engine.assignment import check_elsewhere, forget_early_assignments, record_override
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
 from .engine.loop import make_train_output, validate_step_count
@@ -147,7 +147,7 @@ class TrainingMixin(TrainerBase):
         parts = restart_finished_run(self)
         if self.is_world_process_zero():
             print(
-                f"train() begins a new run at step 0, with {parts} and an empty history (fit(n) continues a finished run).",
+                f"train() begins a new run at step 0, with {parts}, and an empty history (fit(n) continues a finished run).",
                 flush=True,
             )
 
@@ -1139,6 +1139,7 @@ class Learner(
 
     def __delattr__(self, name: str):
         "Delete an attribute; where it has replaced a method, that of the class is used again."
+        check_deletion(self, name)
         if name in self.__dict__:
             record_override(self, name, getattr(type(self), name, None))
             check_elsewhere(self, name)

@@ -219,7 +219,8 @@ ATTRIBUTE_HINTS: dict[str, str] = {  # name elsewhere: what to type here
     **_hints("no_bar no_mbar no_logging progress progress_bar", "learn.set(disable_tqdm=True) hides the progress"),
     **_hints("show_training_loop", "learn.callback_handler.callbacks are the callbacks, and learn.debug_step() shows a step"),
     # devices, precision, processes
-    **_hints("to_fp16 to_bf16 to_fp32 to_native_fp16 to_native_fp32 half precision", _PRECISION),
+    **_hints("to_fp16 to_bf16 to_native_fp16 half precision", _PRECISION),
+    **_hints("to_fp32 to_native_fp32", "float32 is the default; a Learner without bf16=True and fp16=True trains in it"),
     "scaler": "it is learn.accelerator.scaler",
     "to": "the device is found by itself; Learner(..., use_cpu=True) stays on the CPU",
     "cuda": "a GPU is used where there is one",

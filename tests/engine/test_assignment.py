@@ -235,6 +235,17 @@ def test_args_that_an_override_assigns_count_from_the_next_step():
     assert unequal(finish(whole), outcome(divided)) == [] and whole.optimizer.param_groups[0]["weight_decay"] == 0.5
 
 
+def test_args_that_a_callback_assigns_at_the_end_are_for_the_next_run():
+    "They do not extend the run that has ended."
+    class Assigns(TrainerCallback):
+        def on_train_end(self, args, state, control, **kwargs): args.num_train_epochs += 1
+    learn = hard_learner(callbacks=[Assigns()])
+    learn.train()
+    assert learn.state.global_step == 6
+    learn.train()
+    assert learn.state.global_step == 9 and learn.args.num_train_epochs == 4
+
+
 def test_args_that_a_callback_cannot_assign_stop_the_run_between_two_steps():
     "The former value counts, and the run can go on."
     class Assigns(TrainerCallback):

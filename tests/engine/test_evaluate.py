@@ -1,4 +1,5 @@
 """Evaluation as transformers' Trainer has it: the same metrics, arrays and shapes for every argument; and what is ours: streaming metrics, no trace."""
+import math
 import warnings
 
 import numpy as np
@@ -245,6 +246,14 @@ def test_streaming_metrics():
 def macro(logits, labels): return torch.stack([(logits.argmax(-1)[labels == c] == c).float().mean() if (labels == c).any() else torch.tensor(0.0) for c in range(3)]).mean()
 
 
+def test_a_metric_without_a_value_on_half_a_batch_is_no_mean():
+    "Where a whole batch has none, as after a run that has diverged, the average shows it."
+    def spread(logits, labels): return torch.tensor(float("nan")) if len(labels) < 8 else logits.std()
+    def evaluate(metric): return Learner(net(), eval_dataset=points(16, seed=1), use_cpu=True, metrics={"a": metric}).evaluate()
+    with pytest.raises(ValueError, match="'a'.*no mean over samples"): evaluate(spread)
+    assert math.isnan(evaluate(lambda logits, labels: logits.mean() * float("nan"))["eval_a"])
+
+
 def test_mistakes_with_streaming_metrics():
     def evaluate(**metrics): return Learner(net(), eval_dataset=points(37, seed=1), use_cpu=True, metrics=metrics).evaluate()
     for error, words, wrong in ((TypeError, "is the class Counts", {"a": Counts}), (TypeError, "give an object with update", {"a": 3}), (ValueError, "'loss'", {"loss": right}),
@@ -428,3 +437,26 @@ def test_labels_that_only_compute_loss_func_takes(given):
     assert metrics["eval_loss"] == pytest.approx(loss(output, labels).item(), abs=1e-6)
     assert np.array_equal(predicted.label_ids, labels.numpy()) and np.allclose(predicted.predictions, output.numpy())
     assert metrics["eval_accuracy"] == (output.argmax(-1) == labels).double().mean().item()
+
+
+def test_a_compute_loss_that_ignores_return_outputs_is_named():
+    class LossOnly(Learner):
+        def compute_loss(self, model, inputs, return_outputs=False, **kwargs): return super().compute_loss(model, inputs)
+    learn = LossOnly(net(), train_dataset=points(8), eval_dataset=points(8), max_steps=2, disable_tqdm=True, use_cpu=True)
+    learn.train()
+    with pytest.raises(TypeError, match=r"compute_loss\(\) returned a tensor for return_outputs=True.*\(loss, outputs\)"): learn.evaluate()
+
+
+def test_labels_that_an_evaluation_does_not_find_are_named():
+    "An override reads them under a name of its own; without labels the model is called, which takes other names."
+    class Own(Learner):
+        def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+            output = model(inputs["a"])
+            loss = nn.functional.mse_loss(output, inputs["b"])
+            return (loss, {"logits": output}) if return_outputs else loss
+    rows = [{"a": torch.ones(4), "b": torch.ones(1)}] * 8
+    given = dict(train_dataset=rows, eval_dataset=rows, max_steps=2, disable_tqdm=True, use_cpu=True, remove_unused_columns=False)
+    learn = Own(nn.Linear(4, 1), **given)
+    learn.train()
+    with pytest.raises(TypeError, match=r"needs 'input'.*label_names=\[...\]: an evaluation calls compute_loss"): learn.evaluate()
+    assert "eval_loss" in Own(nn.Linear(4, 1), label_names=["b"], **given).evaluate()

@@ -1,11 +1,12 @@
 "Errors at unusual moments of a step: before the update it is rolled back, and a rollback that fails marks the run as corrupted."
 import signal
 import sys
+import warnings
 from contextlib import contextmanager
 
 import pytest
 from toys import Boom, finish, hard_learner, outcome, unequal
-from trainer_nb import Paused, TrainerCallback
+from trainer_nb import Learner, Paused, TrainerCallback
 from trainer_nb.core.errors import InvalidOperation
 from trainer_nb.engine import step
 
@@ -103,3 +104,25 @@ def test_an_interrupt_between_the_error_and_the_rollback_leaves_no_part_of_the_s
         if counts["seen"] < at: break
     # all instructions from the error to the end of take_step
     assert 5 < reached < 59
+
+
+def test_a_training_step_that_forgets_the_backward_pass_is_reported():
+    class Forgets(Learner):
+        def training_step(self, model, inputs, num_items_in_batch=None): return self.compute_loss(model, inputs)
+    learn = hard_learner(cls=Forgets)
+    with pytest.warns(UserWarning, match=r"training_step has left no gradients.*self.accelerator.backward\(loss\)"): learn.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.step()
+
+
+@pytest.mark.parametrize("loss", ["scaled", "super"])
+def test_a_training_step_with_a_backward_pass_is_not_reported(loss, recwarn):
+    class Own(Learner):
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            if loss == "super": return super().training_step(model, inputs, num_items_in_batch)
+            value = self.compute_loss(model, inputs)
+            self.accelerator.backward(value)
+            return value.detach()
+    hard_learner(cls=Own).step(2)
+    assert not [w for w in recwarn if "no gradients" in str(w.message)]

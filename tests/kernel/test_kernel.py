@@ -589,7 +589,7 @@ def script(tmp_path, body, **how):
     return process
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_script_ends_as_an_interrupted_one(tmp_path, times):
     process = script(tmp_path, """
         import atexit; atexit.register(print, 'at exit')

@@ -57,7 +57,7 @@ def test_evaluations_are_exactly_those_of_one_process(like):
     assert without_times(there.metrics) == without_times(predicted.metrics)
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_any_split_over_verbs_and_launches(like, start):
     learn = make()
     with learn.launch(2, start=start):

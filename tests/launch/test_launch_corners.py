@@ -791,7 +791,7 @@ def rows(n, seed=0):
 
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc_per_node", "2"]
 
-@pytest.mark.parametrize("how, keep", [([], False), (TORCHRUN, True), *(pytest.param(*o, marks=pytest.mark.slow) for o in (([], True), (TORCHRUN, False)))])
+@pytest.mark.parametrize("how, keep", [(TORCHRUN, True), *(pytest.param(*o, marks=pytest.mark.slow) for o in (([], False), ([], True), (TORCHRUN, False)))])
 def test_the_script_of_a_launched_run(tmp_path, monkeypatch, keep, how):
     "It launches, even if the run was launched before its first step; or it is launched, and keeps the global batch."
     (tmp_path/f"parts_{keep}_{len(how)}.py").write_text(PARTS)

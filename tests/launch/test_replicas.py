@@ -46,7 +46,7 @@ def make(**given):
 def weights(learn): return b"".join(p.detach().numpy().tobytes() for p in learn.model.parameters())
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_replicas_stay_equal(start):
     "Whatever draws them; the processes are started once for all."
     def compare(learn):

@@ -155,7 +155,8 @@ def check_fsdp_config(config: Mapping[str, Any]) -> None:
     known = [*FSDP_KEYS, *FSDP1_KEYS, *FIXED_FSDP_KEYS]
     for key, value in config.items():
         if key not in known:
-            raise ValueError(f"fsdp_config has no key {key!r}.{suggest_names(key, known)}")
+            remedy = suggest_names(key, known) or f" It has {', '.join(FSDP_KEYS)}."
+            raise ValueError(f"fsdp_config has no key {key!r}.{remedy}")
         if key not in FIXED_FSDP_KEYS: continue
         accepted, reason = FIXED_FSDP_KEYS[key]
         if value != accepted:

@@ -112,6 +112,9 @@ _LEARNER_ARGUMENTS = (
     "preprocess_logits_for_metrics", "loss_func", "metrics"
 )
 
+# those that may be assigned to a learner
+_ASSIGNABLE = ("data_collator", "train_dataset", "eval_dataset", "compute_loss_func", "compute_metrics", "loss_func")
+
 def check_names(
     names: Iterable[str],  # the given names
     known: Collection[str],  # the valid names
@@ -119,7 +122,9 @@ def check_names(
     "Raise TypeError for the first unknown name, with a suggestion."
     for name in names:
         if name in known: continue
-        if name in _LEARNER_ARGUMENTS: raise TypeError(f"`{name}` is an argument of Learner, and not a setting.")
+        if name in _LEARNER_ARGUMENTS:
+            later = f", or learn.{name} = ... later" if name in _ASSIGNABLE else ""
+            raise TypeError(f"`{name}` is an argument of Learner, and not a setting: Learner({name}=...){later}.")
         if name in _FOREIGN_NAMES: raise TypeError(f"There is no argument `{name}`: {_FOREIGN_NAMES[name]}.")
         if name in CALL_NAMES:
             raise TypeError(f"There is no argument `{name}`; it is called `{CALL_NAMES[name]}` here.")

@@ -25,9 +25,10 @@ __all__ = ['Outline', 'UNSUPPORTED_STRATEGIES', 'FSDP_ATTRIBUTES', 'is_dtensor',
            'shard_dim', 'full_shape', 'full_tensor', 'local_nbytes', 'shard_rows', 'local_rows', 'shard_like',
            'replicate_like', 'partition_of', 'copy_into', 'gather_full', 'gather_full_per_machine', 'dtypes_and_shapes',
            'broadcast_tensors', 'concat_shards', 'check_launch_environment', 'HasShardedModel', 'HasDevice',
-           'require_several_processes', 'require_unsharded', 'wrapped_layers', 'warn_undivided', 'module_class',
-           'fsdp_attributes', 'check_dense_gradients', 'check_max_norm', 'check_shardable', 'num_shards', 'make_mesh',
-           'precision_policy', 'shard_in_place', 'ShardedModel', 'unscale_shards', 'clip_sharded_grad_norm']
+           'require_several_processes', 'require_unsharded', 'wrapped_layers', 'repeated_class', 'warn_undivided',
+           'module_class', 'fsdp_attributes', 'check_dense_gradients', 'check_max_norm', 'check_shardable',
+           'num_shards', 'make_mesh', 'precision_policy', 'shard_in_place', 'ShardedModel', 'unscale_shards',
+           'clip_sharded_grad_norm']
 
 # %% ../../nbs/04_device/01_sharding.ipynb #e6e8d716
 if TYPE_CHECKING:
@@ -298,16 +299,28 @@ def _is_module_container(m: torch.nn.Module) -> bool:
     "Return whether the module only holds others: its forward is never called."
     return isinstance(m, (torch.nn.ModuleList, torch.nn.ModuleDict))
 
+def repeated_class(model: torch.nn.Module) -> str | None:
+    "Return the name of the class of layers that the model repeats, if any; of several, the one with most parameters."
+    containers = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
+    sizes: dict[str, list[int]] = {}
+    for m in model.modules():
+        if m is model or isinstance(m, containers) or next(m.children(), None) is None: continue
+        sizes.setdefault(type(m).__name__, []).append(sum(p.numel() for p in m.parameters()))
+    return max((name for name in sizes if len(sizes[name]) > 1), key=lambda name: sum(sizes[name]), default=None)
+
 def warn_undivided(
     layers: list[torch.nn.Module],  # from `wrapped_layers`
     config: ShardingConfig,
+    model: torch.nn.Module | None = None,  # for a suggestion
 ):
     "Warn if no layer is wrapped separately and the settings do not request this: the model is gathered as a whole."
     if layers or config.policy == "NO_WRAP": return
     if config.policy == "SIZE_BASED_WRAP":
         remedy = "give a smaller min_num_params"
     else:
-        remedy = "name the class of its layers: fsdp_config={'transformer_layer_cls_to_wrap': ['Block']}"
+        name = None if model is None else repeated_class(model)
+        classes = "[...]" if name is None else [name]
+        remedy = f"name the class of its layers: fsdp_config={{'transformer_layer_cls_to_wrap': {classes}}}"
     warn(
         "fsdp: no layer of the model is sharded separately, so each process gathers the whole model for a step;"
         f" {remedy}. ('auto_wrap_policy': 'NO_WRAP' requests this without a warning.)"
@@ -432,7 +445,7 @@ def shard_in_place(
     layers = wrapped_layers(model, config)
     check_shardable(model, loss, layers)
     if world.is_main_process:
-        warn_undivided(layers, config)
+        warn_undivided(layers, config, model)
     replicated = {p for p in model.parameters() if not p.ndim}
     groups = _detach_optimizers(model, optimizers)
     _broadcast_model(model, device, world)

@@ -270,7 +270,7 @@ def describe_unusual(layers: list[LayerStats]) -> list[str]:
         if times >= OUTLIER_RATIO:
             found.append((2, -times, f"{ratio}{float(f'{times:.2g}'):,.0f} times the median"))
         elif 0 <= times <= 1 / OUTLIER_RATIO:
-            found.append((4, times, ratio + (f"1/{1 / times:.2g} of the median" if times else "it does not move")))
+            found.append((4, times, ratio + (f"1/{float(f'{1 / times:.2g}'):,.0f} of the median" if times else "it does not move")))
     for o in layers:
         # all tokens of a batch may be of one type
         if o.dead >= DEAD_WARNING and o.kind != "Embedding":

@@ -17,20 +17,20 @@ from ..core.errors import InvalidOperation, assigns_name, is_misspelling, misspe
 from ..core.errors import used_names, uses_name, warn
 from ..data.collate import comparable_copy, is_identical
 from ..device.accelerator import check_fp16
-from .dataloaders import check_eval_data
+from .dataloaders import check_eval_data, is_overridden
 from .generate import warn_of_idle
 from .overrides import TrainerBase, apply_args, check_batch_eval_metrics, check_label_smoothing
 from .overrides import drop_loader, renew_model
-from .prepare import discard_former_parts, discard_made_optimizer
-from .run_state import RunState, as_callback, record_act
-from .settings import SETTABLE, change_settings
+from .prepare import OPTIMIZER_MAKERS, discard_former_parts, discard_made_optimizer
+from .run_state import as_callback, record_act
+from .settings import SETTABLE, change_settings, discard_overridden_parts
 from .state_holders import LEARNER, SCALAR_TYPES
 
 # %% auto #0
 __all__ = ['SETTINGS', 'READ_ONLY', 'NOT_ATTRIBUTES', 'FIXED_VALUES', 'OPTIMIZER_SETTINGS', 'check_fixed_value', 'is_same',
-           'find_attribute', 'public_methods', 'setting_hint', 'record_override', 'check_elsewhere', 'check_assignment',
-           'forget_early_assignments', 'begin_run', 'held_settings', 'applied_settings', 'adopt_assignments',
-           'apply_assignments', 'adopt_changes']
+           'find_attribute', 'public_methods', 'setting_hint', 'record_override', 'check_deletion', 'check_elsewhere',
+           'check_assignment', 'forget_early_assignments', 'begin_run', 'held_settings', 'applied_settings',
+           'adopt_assignments', 'apply_assignments', 'adopt_changes']
 
 # %% ../../nbs/06_engine/25_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
@@ -116,11 +116,7 @@ def _call_of(name: str) -> str:
     if name in SETTABLE: return f"learn.set({name}=...)"
     return f"Learner(..., {name}=...)" if name in SETTINGS else f"learn.{name}(...)"
 
-# methods that make a part, which is not made again in a run under way
-_OPTIMIZER_MAKERS = frozenset(
-    "create_optimizer create_scheduler create_optimizer_and_scheduler get_decay_parameter_names"
-    " get_optimizer_cls_and_kwargs".split()
-)
+# methods that make the data loader, which is not made again in a run under way
 _LOADER_MAKERS = frozenset(("get_train_dataloader", "_get_train_sampler", "_get_dataloader"))
 
 def record_override(
@@ -140,18 +136,25 @@ def record_override(
     if run.remote_run is not None:
         run.remote_run.refuse(f"Replacing learn.{name}")
     if not run.has_begun:
-        if name in _OPTIMIZER_MAKERS:
+        if name in OPTIMIZER_MAKERS:
             discard_made_optimizer(run)
         if name in _LOADER_MAKERS and run.loader is not None:
             drop_loader(run)
         return
     record_act(run, "override", method=name)
-    if name in _OPTIMIZER_MAKERS or name in _LOADER_MAKERS:
-        part = "optimizer and schedule" if name in _OPTIMIZER_MAKERS else "data loader"
+    if name in OPTIMIZER_MAKERS or name in _LOADER_MAKERS:
+        part = "optimizer and schedule" if name in OPTIMIZER_MAKERS else "data loader"
         warn(
             f"learn.{name} was assigned in the middle of a run, which keeps its {part}; learn.reset() begins anew with the"
             " new method."
         )
+
+def check_deletion(learner: TrainerBase, name: str) -> None:
+    "Raise AttributeError for a part of the learner, which can only be replaced."
+    there = find_attribute(type(learner), name)[1]
+    if not hasattr(there, "__set__"): return
+    can_be_deleted = there.fdel is not None if isinstance(there, property) else hasattr(there, "__delete__")
+    if not can_be_deleted: raise AttributeError(f"learn.{name} cannot be deleted; assign another value.")
 
 def check_elsewhere(
     learner: TrainerBase,
@@ -254,22 +257,24 @@ def begin_run(
         # as in the Trainer: the weights are those of the seed with which training begins
         renew_model(learner)
 
-def held_settings(run: RunState, changes: Collection[str]) -> frozenset[str]:
+def held_settings(learner: TrainerBase, changes: Collection[str]) -> frozenset[str]:
     """Return the settings that the existing optimizer holds, so that a change is applied to it. Before the first step there
-    are none where the optimizer is the user's, with rates of its own, or is made anew because of another change."""
+    are none where the optimizer is the user's, with rates of its own, or is made anew."""
+    run = learner.run_state
     if run.optimizer is None: return frozenset()
+    if run.has_begun: return OPTIMIZER_SETTINGS
     is_renewed = run.optimizer_settings is not None and not run.optimizer_settings.keys().isdisjoint(changes)
-    if not run.has_begun and (is_renewed or not run.own_optimizer): return frozenset()
+    if is_renewed or not run.own_optimizer or is_overridden(learner, *OPTIMIZER_MAKERS): return frozenset()
     return OPTIMIZER_SETTINGS
 
 def applied_settings(
-    run: RunState,
+    learner: TrainerBase,
     changes: Collection[str],  # names of settings that are changed together
     anew: bool,  # as in begin_run
 ) -> Collection[str]:
     "Return the settings of which `set` applies a change to existing parts; a change of any other is only stored."
-    held = held_settings(run, changes)
-    if anew or run.loader is None: return held
+    held = held_settings(learner, changes)
+    if anew or learner.run_state.loader is None: return held
     return SETTABLE.keys() - (OPTIMIZER_SETTINGS - held)
 
 def adopt_assignments(learner: TrainerBase, anew: bool = False) -> None:
@@ -302,7 +307,7 @@ def adopt_assignments(learner: TrainerBase, anew: bool = False) -> None:
 def apply_assignments(learner: TrainerBase, changes: dict[str, Any], anew: bool) -> None:
     "Apply changes as `set` does, and store those that it does not apply; warn about one that the present run ignores."
     run = learner.run_state
-    settable = applied_settings(run, changes, anew)
+    settable = applied_settings(learner, changes, anew)
     applied = {name: value for name, value in changes.items() if name in settable}
     if applied and run.owner is None:
         learner.set(**applied)
@@ -317,6 +322,7 @@ def apply_assignments(learner: TrainerBase, changes: dict[str, Any], anew: bool)
         if not run.has_begun:
             # of the model's signature, and of label_names
             learner._model_facts = None
+            discard_overridden_parts(learner)
         if (anew or not run.has_begun) and run.loader is not None:
             drop_loader(run)
     if anew or not run.has_begun: return
@@ -338,7 +344,7 @@ def adopt_changes(learner: TrainerBase, changes: dict[str, Any], anew: bool) -> 
         run.uploader.token = token
     kept = dict(changes)
     if run.remote_run is None and (run.loader is None or anew or not run.has_begun):
-        settable = applied_settings(run, changes, anew)
+        settable = applied_settings(learner, changes, anew)
         kept = {name: value for name, value in changes.items() if name in settable}
         check_label_smoothing(new, learner.loss_func, learner.compute_loss_func)
         check_batch_eval_metrics(new, learner.compute_metrics)
@@ -353,6 +359,8 @@ def adopt_changes(learner: TrainerBase, changes: dict[str, Any], anew: bool) -> 
         vars(run.args).update(vars(new))
         # of the settings, and of the model's signature
         learner._model_facts = None
+        if run.remote_run is None:
+            discard_overridden_parts(learner)
         if run.loader is not None:
             drop_loader(run)
         record_act(run, "set", **adopted)

@@ -31,9 +31,10 @@ from .tasks import epoch_end_tasks, record_step, run_deferred_changes, run_pendi
 from .user_state import record_owners
 
 # %% auto #0
-__all__ = ['ensure_prepared', 'open_epoch', 'run_all_pending', 'reach_next_step', 'train_one_step', 'handle_end_of_data',
-           'run_until', 'advance', 'run_slice', 'iterate_steps', 'validate_step_count', 'StepLimit', 'StopCondition',
-           'lookahead_limit', 'make_stop_condition', 'TrainOutput', 'make_train_output', 'describe_run']
+__all__ = ['ensure_prepared', 'open_epoch', 'has_new_settings', 'run_all_pending', 'reach_next_step', 'train_one_step',
+           'handle_end_of_data', 'run_until', 'advance', 'run_slice', 'iterate_steps', 'validate_step_count',
+           'StepLimit', 'StopCondition', 'lookahead_limit', 'make_stop_condition', 'TrainOutput', 'make_train_output',
+           'describe_run']
 
 # %% ../../nbs/06_engine/23_loop.ipynb #29413d72
 def ensure_prepared(learner: TrainerBase) -> None:
@@ -47,6 +48,7 @@ def ensure_prepared(learner: TrainerBase) -> None:
         or not run.cursor.position and run.loader.has_other_length()
     )
     if has_other_data or run.wrapped_model is None or run.optimizer is None:
+        # inside a verb that trains, these changes come from callbacks
         as_callback(run, partial(prepare, learner))()
 
 def open_epoch(learner: TrainerBase) -> None:
@@ -67,14 +69,18 @@ def open_epoch(learner: TrainerBase) -> None:
         run.control.should_epoch_stop = False
         run.due.append(Task("event", "on_epoch_begin"))
 
+def has_new_settings(run: RunState) -> bool:
+    "Return whether callbacks have assigned settings for this run; those of on_train_end are for the next one."
+    return run.args.has_assignments and not run.finished
+
 def run_all_pending(learner: TrainerBase) -> None:
     "Run pending tasks and postponed changes until none are left, also those that callbacks assign to fields of args."
     run = learner.run_state
-    while run.due or run.deferred_changes or run.args.has_assignments:
+    while run.due or run.deferred_changes or has_new_settings(run):
         ensure_prepared(learner)
         run_pending(learner)
         run_deferred_changes(run)
-        if run.args.has_assignments:
+        if has_new_settings(run):
             learner._adopt_assignments()
 
 def reach_next_step(learner: TrainerBase) -> bool:
@@ -210,9 +216,9 @@ def validate_step_count(n: Any) -> int:
         steps = None if isinstance(n, bool) else operator.index(n)
     except TypeError:
         steps = None
-    if steps is None: raise TypeError(f"n is a whole number of steps, not {n!r} ({type(n).__name__}).")
+    if steps is None: raise TypeError(f"Give a whole number of steps, not {n!r} ({type(n).__name__}).")
     if steps < 1:
-        raise ValueError(f"n is a number of steps from 1 on, not {n}; learn.restore(...) goes back.")
+        raise ValueError(f"Give a number of steps from 1 on, not {n}; learn.rewind(...) goes back.")
     return steps
 
 class StepLimit(NamedTuple):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 import torch.nn.functional as F
 
-from ..core.errors import warn
+from ..core.errors import of_package, warn
 from ..core.seeding import preserve_generators
 from ..data.batch_errors import explain_forward_error, explain_loss_error, text_label, text_label_error
 from ..data.collate import to_device
@@ -479,7 +479,11 @@ def predict_batch(
             items = {"num_items_in_batch": learner.count_items([inputs])} if learner.loss_takes_items else {}
             if learner.args.use_liger_kernel and prediction_loss_only:
                 inputs = {**inputs, "skip_logits": True}
-            loss, outputs = learner.compute_loss(model, inputs, return_outputs=True, **items)
+            found = learner.compute_loss(model, inputs, return_outputs=True, **items)
+            if isinstance(found, torch.Tensor):
+                raise TypeError("compute_loss() returned a tensor for return_outputs=True; an evaluation needs"
+                                " (loss, outputs).")
+            loss, outputs = found
             loss = loss.detach()
             if loss.ndim:
                 loss = loss.mean()
@@ -487,7 +491,11 @@ def predict_batch(
             try:
                 outputs = call_model(model, inputs)
             except Exception as error:
-                raise_explained(error, explain_model_error(learner, error, inputs, inputs))
+                explained = explain_model_error(learner, error, inputs, inputs)
+                if isinstance(explained, TypeError) and isinstance(inputs, Mapping) and not of_package(learner.compute_loss):
+                    explained = TypeError(f"{explained} Or name the labels, label_names=[...]: an evaluation calls"
+                                          " compute_loss() only for batches with labels.")
+                raise_explained(error, explained)
                 raise
     if prediction_loss_only: return loss, None, None
     computed_here = (

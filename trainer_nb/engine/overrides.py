@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import copy
 import inspect
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
@@ -59,14 +60,15 @@ if TYPE_CHECKING:
 __all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'OPTIMIZER_ARGS', 'SCHEDULE_ARGS', 'require_optimizer', 'find_param_group',
            'make_optimizer', 'call_create_optimizer', 'call_create_scheduler', 'prepared_device',
            'count_items_in_processes', 'ItemsUse', 'WatchedItems', 'watched', 'is_count_ignored', 'scale_loss',
-           'is_loss_scaled', 'loss_weight', 'check_is_model', 'check_constructor_args', 'check_given_optimizers',
-           'check_cls_and_kwargs', 'check_label_smoothing', 'check_arg_types', 'check_training_step',
-           'check_batch_eval_metrics', 'apply_args', 'check_not_remote', 'check_not_elsewhere', 'UserPart',
-           'check_part', 'resolve_processing_class', 'check_run_not_begun', 'check_replaceable', 'replace_part',
-           'replace_train_dataset', 'optimizer_settings', 'replace_optimizer', 'replace_scheduler', 'replace_model',
-           'renew_model', 'discard_model_parts', 'drop_loader', 'forget_columns', 'own_forward', 'renew_facts',
-           'ModelFact', 'replace_args', 'replace_state', 'replace_callbacks', 'trial_parameter', 'build_model',
-           'local_model', 'TrainerBase']
+           'is_loss_scaled', 'loss_weight', 'check_is_model', 'check_constructor_args', 'check_loss_functions',
+           'check_sources', 'check_given_optimizers', 'check_cls_and_kwargs', 'check_label_smoothing',
+           'check_arg_types', 'check_training_step', 'check_batch_eval_metrics', 'apply_args', 'check_not_remote',
+           'check_not_elsewhere', 'UserPart', 'is_same_source', 'discard_made_parts', 'check_part',
+           'resolve_processing_class', 'check_processing_class', 'check_run_not_begun', 'check_replaceable',
+           'replace_part', 'replace_train_dataset', 'optimizer_settings', 'keep_given_parts', 'replace_optimizer',
+           'replace_scheduler', 'replace_model', 'renew_model', 'discard_model_parts', 'drop_loader', 'forget_columns',
+           'own_forward', 'renew_facts', 'ModelFact', 'replace_args', 'replace_state', 'replace_callbacks',
+           'trial_parameter', 'build_model', 'local_model', 'TrainerBase']
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -248,18 +250,19 @@ def check_constructor_args(
         raise ValueError("Both model and model_init were given; give the one or the other.")
     if model is not None:
         check_is_model(model)
-    if isinstance(model_init, torch.nn.Module):
-        raise TypeError(f"model_init is a model and not a function that makes one; give the Learner"
-                        f" model={type(model_init).__name__}(...).")
-    if model_init is not None and not callable(model_init):
-        raise TypeError(f"model_init is a function, not {short_repr(model_init)}.")
-    if model is not None:
         check_quantized(model)
+    check_loss_functions(args, loss_func, compute_loss_func)
+    check_sources(model_init, optimizers, cls_and_kwargs)
+
+def check_loss_functions(
+    args: TrainingArguments, loss_func: Callable | None, compute_loss_func: Callable | None
+) -> None:
+    "Raise ValueError or TypeError for a loss that is no function, or where two of them contradict each other."
     for name, f in (("loss_func", loss_func), ("compute_loss_func", compute_loss_func)):
         if isinstance(f, type):
             raise TypeError(f"{name} is the class {f.__name__}; give a function, or an instance of it: {f.__name__}().")
     if loss_func is not None and compute_loss_func is not None:
-        raise ValueError("Both loss_func and compute_loss_func were given; give the one or the other.")
+        raise ValueError("Both loss_func and compute_loss_func were given; give the one or the other (None removes one).")
     if compute_loss_func is not None and not callable(compute_loss_func):
         raise TypeError(f"compute_loss_func is a function, not {short_repr(compute_loss_func)}.")
     if callable(compute_loss_func) and not accepted_kwargs(compute_loss_func, num_items_in_batch=None):
@@ -269,6 +272,18 @@ def check_constructor_args(
             " loss_func=."
         )
     check_label_smoothing(args, loss_func, compute_loss_func)
+
+def check_sources(
+    model_init: Callable[..., torch.nn.Module] | None,
+    optimizers: tuple,
+    cls_and_kwargs: tuple | None,
+) -> None:
+    "Raise ValueError or TypeError for what makes no model or no optimizer, or where two of them contradict each other."
+    if isinstance(model_init, torch.nn.Module):
+        raise TypeError(f"model_init is a model and not a function that makes one; give the Learner"
+                        f" model={type(model_init).__name__}(...).")
+    if model_init is not None and not callable(model_init):
+        raise TypeError(f"model_init is a function, not {short_repr(model_init)}.")
     if not (isinstance(optimizers, tuple) and len(optimizers) == 2):
         raise TypeError("optimizers must be a pair (optimizer, lr_scheduler); None in place of either creates it.")
     check_given_optimizers(*optimizers)
@@ -388,14 +403,37 @@ class UserPart:
     def __set__(self, learner: TrainerBase, value: Any) -> None:
         run = vars(learner).get("run_state")
         check_not_remote(run, self.name)
+        former = vars(learner).get(self.name)
         if run is not None:
             # the constructor has checked its arguments
             check_part(learner, self.name, value)
+            if self.name in _OPTIMIZER_SOURCES:
+                check_run_not_begun(run, self.name, None if is_same_source(value, former) else run.optimizer)
             # a collator is recorded when the loader takes it over
             is_loss = self.name in ("loss_func", "compute_loss_func")
             if is_loss and run.begun and value is not vars(learner).get(self.name):
                 record_act(run, self.name)
         vars(learner)[self.name] = value
+        if run is not None and not is_same_source(value, former):
+            discard_made_parts(learner, self.name)
+
+def is_same_source(value: Any, former: Any) -> bool:
+    "Return whether two parts are the same object, or two tuples of the same objects."
+    if not isinstance(value, tuple) or not isinstance(former, tuple): return value is former
+    return len(value) == len(former) and all(map(operator.is_, value, former))
+
+def discard_made_parts(learner: TrainerBase, name: str) -> None:
+    "Before the first step, discard what was made with the former value of a part."
+    run = learner.run_state
+    if run.state.global_step: return
+    if name in _OPTIMIZER_SOURCES:
+        run.discard("optimizer", "lr_scheduler", "initial_snapshot", "backups")
+    elif name == "model_init" and run.model is not None and learner.model_init is not None:
+        # as in the Trainer, whose train() calls it
+        renew_model(learner)
+
+# what the optimizer comes from, if not from the settings
+_OPTIMIZER_SOURCES = ("optimizers", "optimizer_cls_and_kwargs")
 
 def check_part(
     learner: TrainerBase,
@@ -408,6 +446,8 @@ def check_part(
         raise TypeError("data_collator is a function, not None; trainer_nb.default_data_collator is the default.")
     if name in FUNCTIONS and not (name == "compute_metrics" and learner.args.batch_eval_metrics):
         check_callable(name, value, FUNCTIONS[name][0], *FUNCTIONS[name][1])
+        if name == "loss_func":
+            check_loss_functions(learner.args, value, learner.compute_loss_func)
     elif name == "metrics":
         check_metrics(value)
     elif name == "optimizer":
@@ -416,6 +456,13 @@ def check_part(
         check_given_optimizers(None, value)
     elif name == "model":
         check_is_model(value)
+    elif name == "compute_loss_func":
+        check_loss_functions(learner.args, learner.loss_func, value)
+    elif name == "processing_class":
+        check_processing_class(value)
+    elif name in ("model_init", *_OPTIMIZER_SOURCES):
+        sources = {n: getattr(learner, n) for n in ("model_init", *_OPTIMIZER_SOURCES)} | {name: value}
+        check_sources(*sources.values())
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #c2bf1f66
 def resolve_processing_class(processing_class: Any, settings: dict[str, Any]) -> Any:
@@ -425,12 +472,16 @@ def resolve_processing_class(processing_class: Any, settings: dict[str, Any]) ->
         warn("tokenizer is the older name of processing_class: give processing_class=tokenizer.")
         older = settings.pop("tokenizer")
         processing_class = older if processing_class is None else processing_class
-    if isinstance(processing_class, (str, type)):
-        raise TypeError(
-            f"processing_class is a tokenizer or a processor, not {short_repr(processing_class)}; load it, for example"
-            " with AutoTokenizer.from_pretrained(name) of transformers."
-        )
+    check_processing_class(processing_class)
     return processing_class
+
+def check_processing_class(processing_class: Any) -> None:
+    "Raise TypeError for the name of a tokenizer, or its class."
+    if not isinstance(processing_class, (str, type)): return
+    raise TypeError(
+        f"processing_class is a tokenizer or a processor, not {short_repr(processing_class)}; load it, for example with"
+        " AutoTokenizer.from_pretrained(name) of transformers."
+    )
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #3ddf9ad9
 def check_run_not_begun(
@@ -477,6 +528,7 @@ def replace_train_dataset(learner: TrainerBase, dataset: Any) -> None:
         drop_loader(run)
     record_act(run, "train_dataset")
 
+# settings from which the optimizer is made, and the schedule
 OPTIMIZER_ARGS = (
     "learning_rate",
     "weight_decay",
@@ -491,9 +543,18 @@ SCHEDULE_ARGS = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
 
 def optimizer_settings(args: TrainingArguments) -> dict[str, Any]:
     "Return the settings from which optimizer and schedule are made, and which cannot change in a run."
-    # set() applies the other two to the optimizer
+    # set() applies learning_rate and weight_decay to the optimizer
     names = {"optim_target_modules", *OPTIMIZER_ARGS, *SCHEDULE_ARGS} - {"learning_rate", "weight_decay"}
     return {name: comparable_copy(getattr(args, name)) for name in sorted(names)}
+
+@contextmanager
+def keep_given_parts(learner: TrainerBase) -> Iterator[None]:
+    "Leave learner.optimizers as it is inside the block: what a method assigns there is made for this run, not given."
+    given = learner.optimizers
+    try:
+        yield
+    finally:
+        vars(learner)["optimizers"] = given
 
 def replace_optimizer(run: RunState, optimizer: torch.optim.Optimizer) -> None:
     "Replace the optimizer before the first step; discard a schedule that was created for the old one."
@@ -1015,8 +1076,8 @@ class TrainerBase:
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         "Create the optimizer, unless there is one; return it."
         if self.optimizer is None:
-            self.optimizer = make_optimizer(self, self.model if model is None else model)
             run = self.run_state
+            replace_optimizer(run, make_optimizer(self, self.model if model is None else model))
             run.own_optimizer = True
             run.optimizer_settings = optimizer_settings(run.args)
             # the base of later comparisons: what it leaves out now, it leaves out on purpose
@@ -1031,7 +1092,7 @@ class TrainerBase:
             optimizer = self.optimizer if optimizer is None else optimizer
             run = self.run_state
             args = schedule_args(run.args, run.schedule_plan)
-            self.lr_scheduler = create_scheduler(optimizer, args, num_training_steps - schedule_start(run))
+            replace_scheduler(run, create_scheduler(optimizer, args, num_training_steps - schedule_start(run)))
             run.own_scheduler = True
             run.optimizer_settings = run.optimizer_settings or optimizer_settings(run.args)
         return self.lr_scheduler
@@ -1229,6 +1290,8 @@ class TrainerBase:
         check_part(self, "optimizer", optimizer)
         with RUN_LOCK:
             replace_optimizer(self.run_state, optimizer)
+            # as those of the constructor: reset() uses it again
+            vars(self)["optimizers"] = optimizer, self.optimizers[1]
 
     @property
     def lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler:
@@ -1240,6 +1303,11 @@ class TrainerBase:
         check_part(self, "lr_scheduler", scheduler)
         with RUN_LOCK:
             replace_scheduler(self.run_state, scheduler)
+            optimizer = self.optimizers[0]
+            if optimizer is None and getattr(scheduler, "optimizer", None) is self.run_state.optimizer:
+                # one of create_optimizer(), to which the schedule belongs
+                optimizer = self.run_state.optimizer
+            vars(self)["optimizers"] = optimizer, scheduler
 
     # -- facts that are derived from the parts, once
 

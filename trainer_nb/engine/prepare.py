@@ -29,10 +29,10 @@ from ..device.collectives import world_size
 from ..device.sharding import is_dtensor, is_sharded, local_nbytes
 from ..device.weight_storage import check_placement, is_read_only, keep_training_layout, read_only_weights
 from ..device.weight_storage import weight_digest
-from .dataloaders import check_eval_data, copied_attributes, have_changed
+from .dataloaders import check_eval_data, copied_attributes, have_changed, is_overridden
 from .generate import align_special_tokens
 from .overrides import OPTIMIZER_ARGS, SCHEDULE_ARGS, TrainerBase, call_create_optimizer
-from .overrides import drop_loader, optimizer_settings, renew_facts
+from .overrides import drop_loader, keep_given_parts, optimizer_settings, renew_facts
 from .rollback import weight_versions
 from .run_state import RunState, Task, record_act, run_modules, schedule_args, schedule_start
 from .snapshot import capture_snapshot, environment_info, num_train_samples
@@ -44,16 +44,16 @@ from ..optim.parameters import ParameterChanges, convert_state, describe_unheld,
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
 
 # %% auto #0
-__all__ = ['AUTO_BATCH_SIZE_ERROR', 'find_loss_module', 'prepare_model', 'has_own_backward', 'sends_loss', 'check_engine_loss',
-           'existing_optimizers', 'run_parameters', 'join_process_group', 'sync_weights', 'check_equal_lengths',
-           'recount_samples', 'prepare_data', 'check_optimizer', 'group_settings', 'restore_group_settings',
-           'check_deepspeed_parts', 'create_engine_optimizer', 'check_engine_optimizer', 'drop_empty_groups',
-           'prepare_engine', 'prepare_optimizer', 'create_optimizer_and_schedule', 'compares_parameters',
-           'discard_outdated_parts', 'discard_outdated_wrapper', 'discard_incomplete_optimizer', 'discard_former_parts',
-           'have_edited_groups', 'discard_made_optimizer', 'changed_names', 'check_parameters',
-           'report_parameter_changes', 'may_have_other_parameters', 'warn_untrained_loss', 'suggest_idle_gpus',
-           'first_of', 'store_special_tokens', 'prepare', 'redistribute_data', 'compute_run_length',
-           'recompute_run_length']
+__all__ = ['AUTO_BATCH_SIZE_ERROR', 'OPTIMIZER_MAKERS', 'find_loss_module', 'prepare_model', 'has_own_backward', 'sends_loss',
+           'check_engine_loss', 'existing_optimizers', 'run_parameters', 'join_process_group', 'sync_weights',
+           'check_equal_lengths', 'recount_samples', 'prepare_data', 'check_optimizer', 'group_settings',
+           'restore_group_settings', 'check_deepspeed_parts', 'create_engine_optimizer', 'check_engine_optimizer',
+           'drop_empty_groups', 'prepare_engine', 'prepare_optimizer', 'create_optimizer_and_schedule',
+           'compares_parameters', 'discard_outdated_parts', 'discard_outdated_wrapper', 'discard_incomplete_optimizer',
+           'discard_former_parts', 'makes_schedule', 'have_edited_groups', 'discard_made_optimizer', 'changed_names',
+           'check_parameters', 'report_parameter_changes', 'may_have_other_parameters', 'warn_untrained_loss',
+           'suggest_idle_gpus', 'first_of', 'store_special_tokens', 'prepare', 'redistribute_data',
+           'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
@@ -322,7 +322,7 @@ def create_engine_optimizer(learner: TrainerBase):
     before = run.optimizer
     try:
         run.optimizer = optimizer
-        with seeded_generators(run.args.seed, SEED_PREPARE):
+        with seeded_generators(run.args.seed, SEED_PREPARE), keep_given_parts(learner):
             run.optimizer = call_create_optimizer(learner)
         check_engine_optimizer(run.optimizer)
         drop_empty_groups(run.optimizer, scheduler)
@@ -400,7 +400,7 @@ def create_optimizer_and_schedule(learner: TrainerBase):
         run.optimizer = run.optimizer or optimizer
         run.lr_scheduler = run.lr_scheduler or scheduler
         is_made = run.optimizer is None
-        with seeded_generators(run.args.seed, SEED_PREPARE):
+        with seeded_generators(run.args.seed, SEED_PREPARE), keep_given_parts(learner):
             learner.create_optimizer_and_scheduler(run.state.max_steps)
         # also by an override
         run.own_optimizer = run.own_optimizer or is_made
@@ -481,6 +481,16 @@ def discard_former_parts(run: RunState):
     if run.optimizer is None or run.optimizer_settings is None: return
     if not changed_names(run.optimizer_settings, optimizer_settings(run.args)): return
     discard_made_optimizer(run)
+
+# methods that make the optimizer or the schedule, or determine how they are made
+OPTIMIZER_MAKERS = frozenset(
+    "create_optimizer create_scheduler create_optimizer_and_scheduler get_decay_parameter_names"
+    " get_optimizer_cls_and_kwargs".split()
+)
+
+def makes_schedule(learner: TrainerBase) -> bool:
+    "Return whether an override makes the schedule, so that it is another one for another number of steps."
+    return learner.optimizers[1] is None and is_overridden(learner, "create_scheduler", "create_optimizer_and_scheduler")
 
 def have_edited_groups(run: RunState) -> bool:
     "Return whether the user has added groups, or changed settings of groups other than those that set() changes."

@@ -309,7 +309,7 @@ class RunState(TransientState):
 
     @property
     def has_begun(self) -> bool:
-        "Return whether a step has been taken or prepared: before that, the parts can be made anew with other settings."
+        "Return whether the run has begun: callbacks have been called, or a step was taken. Before, parts can be made anew."
         return self.begun or self.state.global_step > 0
 
     def discard(

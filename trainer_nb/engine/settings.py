@@ -24,41 +24,44 @@ from ..device.accelerator import empty_device_cache
 from ..device.collectives import world_size
 from ..device.model_patches import apply_patches
 from ..display.tables import MAX_CELL_WIDTH, Table, escape_html, format_setting
-from .dataloaders import LOADER_ARGS, check_eval_data
+from .dataloaders import LOADER_ARGS, check_eval_data, is_overridden
 from .loss import warn_multi_label
 from .overrides import TrainerBase, check_label_smoothing, drop_loader
-from .prepare import AUTO_BATCH_SIZE_ERROR, prepare, recompute_run_length
+from .prepare import AUTO_BATCH_SIZE_ERROR, OPTIMIZER_MAKERS, discard_made_optimizer
+from .prepare import makes_schedule, prepare, recompute_run_length
 from .run_state import RunState, Task, record_act, schedule_args
 from ..optim.optimizers import refuse_regrouping
 from ..optim.schedules import add_scheduled_group, base_lrs, is_metric_driven, load_scheduler_state
-from ..optim.schedules import look_ahead, scheduler_state, set_base_lr, set_lr
+from ..optim.schedules import look_ahead, num_scheduled_groups, scheduler_state, set_base_lr, set_lr
 
 # %% auto #0
-__all__ = ['SETTABLE', 'MEMORY_HINT', 'prolong', 'end_here', 'extend_run', 'ChangesTable', 'SettableTable', 'current_value',
-           'next_rates', 'describe_course', 'describe_rate', 'effect_of', 'list_settable', 'check_stream_change',
-           'check_length_order_change', 'check_metric_change', 'best_metric_args', 'clear_best', 'check_settable',
-           'make_undo', 'check_own_loader', 'divide_changes', 'change_settings', 'next_smaller_batch', 'OomRecovery']
+__all__ = ['SETTABLE', 'MEMORY_HINT', 'discard_overridden_parts', 'warn_fixed_schedule', 'prolong', 'end_here', 'extend_run',
+           'ChangesTable', 'SettableTable', 'current_value', 'next_rates', 'describe_course', 'describe_rate',
+           'effect_of', 'list_settable', 'check_stream_change', 'check_length_order_change', 'check_metric_change',
+           'best_metric_args', 'clear_best', 'check_settable', 'make_undo', 'check_own_loader', 'divide_changes',
+           'has_unscheduled_groups', 'change_settings', 'next_smaller_batch', 'OomRecovery']
 
 # %% ../../nbs/06_engine/24_settings.ipynb #bac457c9
 def _set_weight_decay(learner: TrainerBase, value):
     "Set the weight decay of the parameters that decay; split groups that hold other parameters too."
-    if learner.run_state.optimizer is None: return
+    optimizer, scheduler = learner.run_state.optimizer, learner.run_state.lr_scheduler
+    if optimizer is None: return
     names = set(learner.get_decay_parameter_names(learner.model))
     decays = {id(p) for n, p in learner.model.named_parameters() if n in names}
-    for i, group in enumerate(list(learner.run_state.optimizer.param_groups)):
+    for i, group in enumerate(list(optimizer.param_groups)):
         mine = [p for p in group["params"] if id(p) in decays]
         rest = [p for p in group["params"] if id(p) not in decays]
         if not mine: continue
         if rest:
             refuse_regrouping(
-                learner.run_state.optimizer,
+                optimizer,
                 "weight_decay cannot be changed",
                 "Let create_optimizer make a second group for the parameters without decay",
             )
         group["params"] = mine
         group["weight_decay"] = value
         if rest:
-            add_scheduled_group(learner.run_state.optimizer, learner.run_state.lr_scheduler, {"params": rest, "weight_decay": 0.0}, like=i)
+            add_scheduled_group(optimizer, scheduler, {"params": rest, "weight_decay": 0.0}, like=i)
 
 def _rebuild_loader(learner: TrainerBase, value):
     "Discard the loader after a change of batch size or loading; the new one starts at the same sample."
@@ -70,8 +73,9 @@ def _rebuild_loader(learner: TrainerBase, value):
 
 def _set_learning_rate(learner: TrainerBase, value):
     "Set the base learning rate, which the schedule multiplies."
-    if learner.run_state.optimizer is not None:
-        set_base_lr(learner.run_state.lr_scheduler, learner.run_state.optimizer, value)
+    run = learner.run_state
+    if run.optimizer is not None:
+        set_base_lr(run.lr_scheduler, run.optimizer, value)
 
 def _set_intervals(learner: TrainerBase, value):
     "Recompute the number of steps between two logs or evaluations."
@@ -92,6 +96,28 @@ def _set_length(learner: TrainerBase, value):
     prepare(learner) if run.loader is None else recompute_run_length(run)
     if run.state.max_steps > run.state.global_step >= before:
         extend_run(run)
+    if run.state.max_steps != before:
+        warn_fixed_schedule(learner, before)
+
+def discard_overridden_parts(learner: TrainerBase) -> None:
+    "Before the first step, discard optimizer and schedule if overrides make them, which may read any setting."
+    run = learner.run_state
+    if not run.has_begun and is_overridden(learner, *OPTIMIZER_MAKERS):
+        discard_made_optimizer(run)
+
+def warn_fixed_schedule(
+    learner: TrainerBase,
+    before: int,  # the number of steps for which the schedule was made
+) -> None:
+    "Warn about a schedule from an override, which cannot be stretched to another length of the run."
+    run = learner.run_state
+    if run.own_scheduler or run.lr_scheduler is None or is_metric_driven(run.lr_scheduler): return
+    if not run.state.is_world_process_zero or not makes_schedule(learner): return
+    warn(
+        f"The schedule that an override made for {before} steps keeps its course in a run of {run.state.max_steps}: only"
+        " schedules from the settings are stretched. An override whose function of the step reads self.state.max_steps at"
+        " each call follows the length; learn.reset() makes the schedule anew."
+    )
 
 def prolong(learner: TrainerBase, value):
     "Change the length at the user's request; also continue a run that was stopped early."
@@ -117,8 +143,11 @@ def extend_run(run: RunState):
 # %% ../../nbs/06_engine/24_settings.ipynb #f47524c7
 def _rate(learner: TrainerBase, value):
     "Set the rate of the next step; before the first step, where a warm-up is at 0, set the schedule's base."
-    if learner.state.global_step: return set_lr(learner.run_state.lr_scheduler, learner.run_state.optimizer, value)
-    set_base_lr(learner.run_state.lr_scheduler, learner.run_state.optimizer, value, "lr")
+    # another setting of the same call may have discarded them
+    prepare(learner)
+    optimizer, scheduler = learner.run_state.optimizer, learner.run_state.lr_scheduler
+    if learner.state.global_step: return set_lr(scheduler, optimizer, value)
+    set_base_lr(scheduler, optimizer, value, "lr")
     # learning_rate has no effect on an optimizer that the user made
     if learner.optimizers[0] is not None or learner.optimizer_cls_and_kwargs is not None: return
     # A list with a rate for each optimizer group is not valid for learning_rate, whose lists are for layer groups.
@@ -285,6 +314,9 @@ def effect_of(learner: TrainerBase, name: str) -> str:
     "Return the description of when a setting takes effect at this point of the run."
     if name == "lr" and not learner.state.global_step:
         return "the base of the schedule, as learning_rate does: no step has been taken"
+    run = learner.run_state
+    if SETTABLE[name][0] == _EFFECT_LENGTH and run.has_begun and run.lr_scheduler is not None and not run.own_scheduler:
+        return "the run's length; the schedule, which the settings have not made, keeps its course"
     return SETTABLE[name][0]
 
 def list_settable(learner: TrainerBase) -> SettableTable:
@@ -401,6 +433,7 @@ def make_undo(learner: TrainerBase):
     run = learner.run_state
     args = dict(vars(run.args))
     feed = run.loader
+    optimizer = run.optimizer
     due = list(run.due)
     values = {f.name: copy.copy(getattr(run, f.name)) for f in fields(run) if f.metadata["kind"] == "value"}
     groups = (
@@ -417,7 +450,7 @@ def make_undo(learner: TrainerBase):
             setattr(run, name, before)
         run.due.clear()
         run.due.extend(due)
-        run.lr_scheduler = scheduler
+        run.optimizer, run.lr_scheduler = optimizer, scheduler
         if schedule is not None:
             load_scheduler_state(run.lr_scheduler, schedule)
         if groups:
@@ -471,6 +504,11 @@ def divide_changes(learner: TrainerBase, changes: dict) -> tuple:
     check_own_loader(learner, home, smaller)
     return changes | smaller, home
 
+def has_unscheduled_groups(run: RunState) -> bool:
+    "Return whether groups were added to the optimizer that its schedule does not cover; prepare() lets it cover them."
+    if run.optimizer is None: return False
+    return num_scheduled_groups(run.lr_scheduler) not in (None, len(run.optimizer.param_groups))
+
 def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     "Apply changes of settings, all or none; return a table of them."
     # keep NumPy scalars out of the optimizer
@@ -489,7 +527,7 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
         warn_multi_label(learner.run_state.model, new.label_smoothing_factor)
     if "eval_strategy" in changes:
         check_eval_data(learner, new)
-    if "lr" in changes:
+    if "lr" in changes or has_unscheduled_groups(learner.run_state):
         prepare(learner)
     made = ChangesTable(
         {"name": n, "before": current_value(learner, n), "after": None, "effect": effect_of(learner, n)} for n in given
@@ -499,6 +537,8 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     metric = best_metric_args(learner.args)
     vars(learner.args).update(vars(new))
     try:
+        if changes.keys() != {"lr"}:
+            discard_overridden_parts(learner)
         # rates last: a new length changes the current one
         for name in sorted(changes, key=("lr", "learning_rate").__contains__):
             apply = SETTABLE[name][1]

@@ -40,12 +40,13 @@ from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import is_metric_driven
 
 # %% auto #0
-__all__ = ['take_step', 'StepResult', 'Step', 'check_step_loss', 'sync_processes', 'seed_update', 'average_gradients',
-           'should_sync_gradients', 'with_accepted_arguments', 'count_step_items', 'get_offered_batches', 'watch_items',
-           'check_items_used', 'finalize_gradients', 'clip_sharded_gradients', 'clip_gradients', 'is_below',
-           'clip_dense_gradients', 'sparse_rows_param', 'commit_step', 'optimizer_step', 'await_copies', 'current_rate',
-           'complete_step', 'rollback_step', 'corrupted_on_failure', 'restore_before_step', 'warn_weights_changed',
-           'FirstStepBackup', 'back_up_before_first_step', 'handle_failed_update', 'restore_before_first_step']
+__all__ = ['take_step', 'StepResult', 'Step', 'check_step_loss', 'warn_without_gradients', 'sync_processes', 'seed_update',
+           'average_gradients', 'should_sync_gradients', 'with_accepted_arguments', 'count_step_items',
+           'get_offered_batches', 'watch_items', 'check_items_used', 'finalize_gradients', 'clip_sharded_gradients',
+           'clip_gradients', 'is_below', 'clip_dense_gradients', 'sparse_rows_param', 'commit_step', 'optimizer_step',
+           'await_copies', 'current_rate', 'complete_step', 'rollback_step', 'corrupted_on_failure',
+           'restore_before_step', 'warn_weights_changed', 'FirstStepBackup', 'back_up_before_first_step',
+           'handle_failed_update', 'restore_before_first_step']
 
 # %% ../../nbs/06_engine/20_step.ipynb #10278fa3
 def take_step(
@@ -221,6 +222,8 @@ class Step:
             if self.tokens is not None and self.run.device.message is not None:
                 self.tokens = self.run.device.message.total_count()
             seed_update(self.run)
+        if self.is_override:
+            warn_without_gradients(self.run)
         # DeepSpeed's engine returns the norm after the update
         self.norm, self.loss = finalize_gradients(self.learner, self.loss)
 
@@ -238,6 +241,16 @@ def check_step_loss(
     return loss
 
 # %% ../../nbs/06_engine/20_step.ipynb #66dfe42c
+def warn_without_gradients(run: RunState) -> None:
+    "Warn, once, if an override of training_step has left no gradient, so that the update changes no weights."
+    if run.device.engine is not None or any(p.grad is not None for p in run.params): return
+    if "no gradients" in run.reported or not run.state.is_world_process_zero: return
+    run.reported.add("no gradients")
+    warn(
+        "training_step has left no gradients, so the step changes no weights: an override runs the backward pass itself,"
+        " self.accelerator.backward(loss), or returns super().training_step(...)."
+    )
+
 def sync_processes(
     run: RunState,
     loss: Any,  # the sum over the micro-batches of this process

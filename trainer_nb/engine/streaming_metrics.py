@@ -5,6 +5,7 @@
 # %% ../../nbs/06_engine/05_streaming_metrics.ipynb #0524c867
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -106,7 +107,9 @@ class MeanMetric:
         first, rest = (
             _double(self.function(half(predicted, w), half(labels, w))).reshape(()) for w in (slice(0, k), slice(k, n))
         )
-        return ((first * k + rest * (n - k)) / n - whole).abs() / whole.abs().clamp(min=1e-6)
+        off = ((first * k + rest * (n - k)) / n - whole).abs() / whole.abs().clamp(min=1e-6)
+        # a half without a value, such as 0 / 0; where the whole has none, the result shows it
+        return torch.where(whole.isnan(), 0.0, off.nan_to_num(nan=math.inf))
 
     def found(self, world: World):
         "Return the average on rank 0. Raise ValueError if the values cannot be averaged."

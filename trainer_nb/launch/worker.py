@@ -165,9 +165,12 @@ def clear_ipython():
     sys.excepthook = sys.__excepthook__
 
 def print_warnings():
-    """Print warnings again, where the cell that launched the processes records its own: a fork inherits the recorder,
-    and the record of another process is never read."""
-    def show(message, category, filename, lineno, file=None, line=None):
+    """Print warnings to stderr, also in a process forked from a cell that records its own: the fork inherits the recorder,
+    and its record is never read."""
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: object = None,
+        line: str | None = None,
+    ) -> None:
         sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
     # a function of the user, such as that of logging.captureWarnings(), stays
     if warnings.showwarning.__module__ == "warnings":

@@ -16,7 +16,7 @@ from ..core.columns import ALL_STEPS, RowStore, StepRange, step_bounds, throughp
 from ..core.errors import suggest_names
 from ..core.records import ACT_FORMATTERS, TIMING_SUFFIXES, describe_act
 from ..core.history import History, read_history
-from ..diagnostics.watch import WatchReport, heatmap_panel, watched_names
+from ..diagnostics.watch import WATCH_COLUMNS, WatchReport, heatmap_panel, watched_names
 from ..display.charts import Chart
 from ..display.panels import Heatmap, LineSeries, Marker, Panel, axis_range, centered_moving_average, suits_log_axis
 from ..display.svg import run_colors
@@ -32,7 +32,7 @@ __all__ = ['QUANTITIES', 'BLOCK_COLUMNS', 'X_AXES', 'PLOTTED_COLUMNS', 'MIN_SMOO
            'branch_event', 'branch_start', 'metric_series', 'act_markers', 'resolve_plot_names', 'PlottedRun',
            'plotted_runs', 'plotted_lines', 'quantity_title', 'history_panel', 'share_x_axis', 'share_y_axis',
            'run_panels', 'in_pair', 'nothing_to_draw', 'watched_panel', 'as_history', 'run_label', 'learner_name',
-           'run_labels', 'plot_histories']
+           'run_labels', 'evaluation_color', 'plot_histories']
 
 # %% ../../nbs/10_live/06_curves.ipynb #97e96b28
 QUANTITIES = ("loss", "learning_rate", "grad_norm", "samples_per_second")
@@ -388,6 +388,11 @@ def resolve_plot_names(
                 f"plot() takes names of quantities, not {name!r}; other runs are given as plot(also=[...])."
             )
         if name not in known:
+            measured_by = next((what for what, columns in WATCH_COLUMNS.items() if name in columns), None)
+            if measured_by is not None:
+                raise ValueError(
+                    f"{name!r} was not measured: learn.watch(what=[{measured_by!r}]) measures it from the next step on."
+                )
             raise ValueError(
                 f"The history has no column {name!r} to draw; it has {', '.join(known)}.{suggest_names(name, known)}"
             )
@@ -428,15 +433,19 @@ def plotted_lines(
         if name in PLOTTED_COLUMNS:
             lines += column_lines(history, name, x, smooth, color, label, is_single, steps)
         else:
-            lines += metric_series(history, name, x, color or EVALUATION_COLOR, label, smooth, is_single, steps)
+            lines += metric_series(history, name, x, evaluation_color(color, is_single), label, smooth, is_single, steps)
     if name != "loss": return lines
     for history, label, color, steps in runs:
         for metric in numeric_metric_names(history):
             if metric.endswith("loss"):
-                lines += metric_series(
-                    history, metric, x, color or EVALUATION_COLOR, metric if is_single else f"{label}, {metric}", smooth,
-                    steps=steps,
+                of_run = metric_series(
+                    history, metric, x, evaluation_color(color, is_single), metric if is_single else f"{label}, {metric}",
+                    smooth, steps=steps,
                 )
+                if not is_single:
+                    # the losses of the steps have the same colour
+                    of_run = [line._replace(style="faint") if line.style == "line" else line for line in of_run]
+                lines += of_run
     return lines
 
 def quantity_title(name: str) -> str:
@@ -564,8 +573,15 @@ def run_labels(
     names = [run_label(history, learner_name(source)) for source, history in zip(sources, histories)]
     return [f"{n} ({h.run_id[:4]})" if names.count(n) > 1 else n for n, h in zip(names, histories)]
 
-# colour of the evaluations of the main run; that run has colour 0
+# colour of the evaluations of a run that is alone in its chart; that run has colour 0
 EVALUATION_COLOR = 1
+
+def evaluation_color(
+    color: int,        # of the run
+    is_single: bool,   # there is no other run in the chart
+) -> int:
+    "Return the colour of a run's evaluations: with several runs, a colour stands for a run."
+    return EVALUATION_COLOR if is_single else color
 
 # %% ../../nbs/10_live/06_curves.ipynb #51e9f97d
 def plot_histories(

@@ -14,7 +14,7 @@ from ..display.panels import Heatmap, LineSeries, Marker, Panel, centered_moving
 from ..display.pictures import picture_html
 from ..display.svg import run_colors
 from ..display.tables import escape_html, format_value, html_table, text_table
-from .curves import EVALUATION_COLOR, MAX_METRIC_POINTS, QUANTITIES, BlockSeries, abandoned_blocks
+from .curves import MAX_METRIC_POINTS, QUANTITIES, BlockSeries, abandoned_blocks, evaluation_color
 from .curves import branch_start, quantity_title
 from .run_view import format_clock
 from .view_model import RunCurve, ViewModel
@@ -69,9 +69,11 @@ def view_metric_lines(
             values = [v for v in values if v[0] >= start]
             if not values or not is_wanted(name): continue
             x, y = downsample([v[0] for v in values], [np.nan if v[3] is None else v[3] for v in values], points)
-            color = run_color or EVALUATION_COLOR
+            color = evaluation_color(run_color, is_single)
+            # beside the losses of the steps, which have the same colour
+            style = "line" if is_single or not name.endswith("loss") else "faint"
             label = name if is_single else f"{curve.label}, {name}"
-            lines.setdefault(name, []).append(LineSeries(x, y, label, color))
+            lines.setdefault(name, []).append(LineSeries(x, y, label, color, style))
             if len(values) <= MAX_METRIC_POINTS:
                 lines[name].append(LineSeries(x, y, "", color, "points"))
     return lines

@@ -29,8 +29,8 @@ __all__ = ['SCHEDULES', 'SCHEDULER_LR_ATTRS', 'PLAIN_TYPES', 'GROUP_LR_KEYS', 'M
            'base_lr_key', 'check_schedule_numbers', 'MetricDrivenScheduler', 'is_metric_driven',
            'create_metric_scheduler', 'create_scheduler', 'is_builtin_schedule', 'group_lists', 'select_groups',
            'schedule_parts', 'scheduler_state', 'match_lr_type', 'load_scheduler_state', 'scale_schedule', 'set_lr',
-           'set_base_lr', 'add_scheduled_group', 'num_scheduled_groups', 'schedule_added_groups', 'replace_schedule',
-           'stretch_schedule', 'RatesAhead', 'look_ahead']
+           'set_base_lr', 'add_scheduled_group', 'num_scheduled_groups', 'schedule_added_groups', 'return_to_base',
+           'replace_schedule', 'stretch_schedule', 'RatesAhead', 'look_ahead']
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #6013e947
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
@@ -561,6 +561,11 @@ def schedule_added_groups(optimizer: torch.optim.Optimizer, scheduler: LRSchedul
     return optimizer.param_groups[n:]
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #8b499f9f
+def return_to_base(optimizer: torch.optim.Optimizer) -> None:
+    "Set the rate of each group to the base rate of its schedule."
+    for group, rate in zip(optimizer.param_groups, base_lrs(optimizer)):
+        group["lr"] = match_lr_type(group["lr"], float(rate))
+
 def replace_schedule(
     scheduler: LRScheduler,  # from `create_scheduler`
     optimizer: torch.optim.Optimizer,
@@ -578,8 +583,7 @@ def replace_schedule(
             else:
                 group["momentum"] = former
     # a schedule that depends on evaluations begins at the rate of the groups
-    for group, rate in zip(optimizer.param_groups, base_lrs(optimizer)):
-        group["lr"] = match_lr_type(group["lr"], float(rate))
+    return_to_base(optimizer)
     return create_scheduler(optimizer, args, num_training_steps)
 
 def stretch_schedule(

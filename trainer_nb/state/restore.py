@@ -14,22 +14,25 @@ import torch
 
 from ..args.training_args import TrainingArguments, hide_tokens
 from ..core.callbacks import PROCESS_STATE_FIELDS, close_callbacks
-from ..core.errors import InvalidOperation, release_last_traceback, short_repr, suggest_names
+from ..core.errors import InvalidOperation, release_last_traceback, short_repr, suggest_names, warn
 from ..core.history import History
 from ..device.weight_storage import move_model
 from ..display.tables import html_table, text_table
+from ..engine.dataloaders import is_overridden
 from ..engine.overrides import TrainerBase, renew_model
-from ..engine.prepare import group_settings, prepare, redistribute_data, restore_group_settings
+from ..engine.prepare import group_settings, makes_schedule, prepare, redistribute_data
+from ..engine.prepare import restore_group_settings
 from ..engine.run_state import RunState, record_act
 from ..engine.snapshot import check_data_length, check_snapshot, restore_fields
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_all
 from ..engine.user_state import report_lost
+from ..optim.schedules import return_to_base
 from .async_save import get_saver
 
 # %% auto #0
 __all__ = ['check_stream_position', 'get_named_snapshot', 'restore_run', 'Snapshots', 'reset_run_state', 'user_given_parts',
-           'restart_finished_run', 'restart_from_first_weights', 'free_run']
+           'restart_finished_run', 'warn_ended_schedule', 'restart_from_first_weights', 'free_run']
 
 # %% ../../nbs/07_state/11_restore.ipynb #edb8ead1
 def check_stream_position(learner: TrainerBase, snapshot: Snapshot):
@@ -149,16 +152,30 @@ def restart_finished_run(learner: TrainerBase) -> str:
     if learner.model_init is not None:
         renew_model(learner)
         reset_run_state(run)
-        return "a new model from model_init, a new optimizer and a new schedule"
+        return "a new model from model_init, a new optimizer, a new schedule"
     optimizer = run.optimizer
     settings = group_settings(optimizer)
-    schedule = None if run.own_scheduler else run.lr_scheduler
+    schedule = None if run.own_scheduler or makes_schedule(learner) else run.lr_scheduler
     reset_run_state(run)
     run.optimizer = optimizer
-    if schedule is not None:
-        run.lr_scheduler = schedule
     restore_group_settings(optimizer, settings)
-    return f"the same weights, the same optimizer and {'a new' if schedule is None else 'the same'} schedule"
+    if schedule is None:
+        # an override may compute each rate from the one before
+        return_to_base(optimizer)
+    else:
+        run.lr_scheduler = schedule
+        warn_ended_schedule(run)
+    makers = [name for name in ("create_optimizer", "create_optimizer_and_scheduler") if is_overridden(learner, name)]
+    kept = f"the optimizer of {makers[-1]}()" if makers and schedule is None else "the same optimizer"
+    return f"the same weights, {kept}, {'a new' if schedule is None else 'the same'} schedule"
+
+def warn_ended_schedule(run: RunState):
+    "Warn about a schedule of the user's that gives no further learning rate."
+    if any(group["lr"] for group in run.optimizer.param_groups) or not run.state.is_world_process_zero: return
+    warn(
+        "The schedule in optimizers= is at its end, where the learning rate is 0, so the new run will change no weights."
+        " Make a new Learner with another schedule, or leave it out of optimizers=."
+    )
 
 def restart_from_first_weights(
     learner: TrainerBase,

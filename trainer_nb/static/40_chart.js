@@ -23,12 +23,12 @@ class Chart extends Card {
   // The evaluations drawn here: {name, run, color, shape, points: [[x, value], ...]}.
   evaluations() {
     if (this.view.hidden.has("kind:evaluations")) return [];
-    const found = [];
+    const found = [], several = this.view.all().length > 1;   // with several runs, a colour stands for a run
     for (const run of this.view.shown()) {
       const names = Object.keys(this.view.metrics[run.id] || {}).filter(this.belongs).sort();
       names.forEach((name, shape) => {
         const points = this.view.metrics[run.id][name].map(o => [o[this.axis.column], o[3]]).filter(o => Number.isFinite(o[0]) && Number.isFinite(o[1]));
-        found.push({ name, run, shape, points, color: this.view.theme.hue(run.place === 0 ? 1 + shape * 3 : run.place + 1) });
+        found.push({ name, run, shape, points, color: several ? this.color(run) : this.view.theme.hue(1 + shape * 3) });
       });
     }
     return found;
@@ -249,7 +249,9 @@ class Chart extends Card {
     pen.lineJoin = "round";
     pen.beginPath();
     for (const [x, value] of points) { const y = this.y.at(value); if (!Number.isNaN(y)) pen.lineTo(this.x.at(x), y); }
+    pen.globalAlpha = this.quantity && this.view.all().length > 1 ? 0.4 : 1;   // there the losses of the steps have the same colour
     pen.stroke();
+    pen.globalAlpha = 1;
     this.points += points.length;
     const inside = points.filter(([x]) => x >= this.x.low && x <= this.x.high);
     if (inside.length > this.area.width / 7) return;   // closer than that, marks would hide the line

@@ -197,7 +197,7 @@ class View {
   legend() {
     const { theme } = this, entries = this.all().map(run => ({ key: "run:" + run.id, text: run.label, kind: "line", color: theme.hue(run.place ? run.place + 1 : 0) }));
     if (this.all().some(o => o.rows)) entries.push({ key: "kind:steps", text: "each step", kind: "band", color: theme.hue(0) });
-    if (Object.values(this.metrics).some(o => Object.keys(o).length)) entries.push({ key: "kind:evaluations", text: "evaluations", kind: "ring", color: theme.hue(1) });
+    if (Object.values(this.metrics).some(o => Object.keys(o).length)) entries.push({ key: "kind:evaluations", text: "evaluations", kind: "ring", color: this.all().length > 1 ? theme.muted : theme.hue(1) });
     if (this.all().some(o => o.left.length)) entries.push({ key: "kind:left", text: "discarded", kind: "dashes", color: theme.muted });
     if (this.marks.length) entries.push({ key: "kind:marks", text: "events", kind: "flag", color: theme.muted });
     this.toolbar.list(entries);

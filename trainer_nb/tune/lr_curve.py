@@ -190,8 +190,8 @@ def assess_fall(
     if short_fall is not None:
         return CurveAssessment(
             True,
-            f"The network had hardly begun to learn: in {short_fall} of {num_steps} steps the running mean lay lower"
-            " than chance explains, so the suggestions come mostly from noise;"
+            f"The loss fell for a short time only: in {short_fall} of {num_steps} steps the smoothed loss lay lower"
+            " than chance explains, so the rates of the rules come mostly from noise;"
             f" {suggest_less_noise(num_steps, 'a higher start=, ')}.",
             "mostly noise: the fall is short",
         )

@@ -279,7 +279,7 @@ class LRFindResult(PanelDisplay):
         "Return the curve as text."
         if not self.panels(): return ""
         _, top = plot_range(self)
-        mean = LineSeries(self.rates, clip_curve(self.smoothed, top), "running mean")
+        mean = LineSeries(self.rates, clip_curve(self.smoothed, top), "smoothed")
         return "\n".join(panel_to_text(Panel("", [mean], note=self.note)))
 
     def bundle(self) -> dict: return super().bundle() | {"text/plain": self.words()}
