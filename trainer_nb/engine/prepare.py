@@ -44,16 +44,16 @@ from ..optim.parameters import ParameterChanges, convert_state, describe_unheld,
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
 
 # %% auto #0
-__all__ = ['AUTO_BATCH_SIZE_ERROR', 'OPTIMIZER_MAKERS', 'prepare_model', 'has_own_backward', 'sends_loss', 'check_engine_loss',
-           'existing_optimizers', 'run_parameters', 'join_process_group', 'sync_weights', 'check_equal_lengths',
-           'recount_samples', 'prepare_data', 'check_optimizer', 'group_settings', 'restore_group_settings',
-           'check_deepspeed_parts', 'create_engine_optimizer', 'check_engine_optimizer', 'drop_empty_groups',
-           'prepare_engine', 'prepare_optimizer', 'create_optimizer_and_schedule', 'compares_parameters',
-           'discard_outdated_parts', 'discard_outdated_wrapper', 'discard_incomplete_optimizer', 'discard_former_parts',
-           'makes_schedule', 'have_edited_groups', 'discard_made_optimizer', 'changed_names', 'check_parameters',
-           'report_parameter_changes', 'may_have_other_parameters', 'warn_untrained_loss', 'suggest_idle_gpus',
-           'first_of', 'store_special_tokens', 'prepare', 'redistribute_data', 'compute_run_length',
-           'recompute_run_length']
+__all__ = ['AUTO_BATCH_SIZE_ERROR', 'OPTIMIZER_MAKERS', 'find_loss_module', 'prepare_model', 'has_own_backward', 'sends_loss',
+           'check_engine_loss', 'existing_optimizers', 'run_parameters', 'join_process_group', 'sync_weights',
+           'check_equal_lengths', 'recount_samples', 'prepare_data', 'check_optimizer', 'group_settings',
+           'restore_group_settings', 'check_deepspeed_parts', 'create_engine_optimizer', 'check_engine_optimizer',
+           'drop_empty_groups', 'prepare_engine', 'prepare_optimizer', 'create_optimizer_and_schedule',
+           'compares_parameters', 'discard_outdated_parts', 'discard_outdated_wrapper', 'discard_incomplete_optimizer',
+           'discard_former_parts', 'makes_schedule', 'have_edited_groups', 'discard_made_optimizer', 'changed_names',
+           'check_parameters', 'report_parameter_changes', 'may_have_other_parameters', 'warn_untrained_loss',
+           'suggest_idle_gpus', 'first_of', 'store_special_tokens', 'prepare', 'redistribute_data',
+           'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
@@ -62,14 +62,16 @@ AUTO_BATCH_SIZE_ERROR = (
     " learn.launch(...)."
 )
 
+def find_loss_module(learner: TrainerBase) -> torch.nn.Module | None:
+    "Return the loss function of a learner, if it is a module."
+    return next((f for f in (learner.loss_func, learner.compute_loss_func) if isinstance(f, torch.nn.Module)), None)
+
 def prepare_model(learner: TrainerBase):
     "Move the model to its device and wrap it; raise TypeError for a scripted model, ValueError for lazy layers."
     run = learner.run_state
     if run.remote_run is not None:
         run.remote_run.refuse("Preparing the model in the notebook")
-    run.loss_module = next(
-        (f for f in (learner.loss_func, learner.compute_loss_func) if isinstance(f, torch.nn.Module)), None
-    )
+    run.loss_module = find_loss_module(learner)
     if run.args.output_dir is not None:
         # absolute, because the program may change its directory
         vars(run.args)["output_dir"] = os.path.abspath(run.args.output_dir)

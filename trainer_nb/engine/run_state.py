@@ -86,6 +86,8 @@ def session_field(default: Any) -> Any:
 # %% ../../nbs/06_engine/03_run_state.ipynb #e031318b
 class RemoteRunPart(Protocol):
     "Train the run in other processes (`launch.remote_run`)."
+    # names of the learner's attributes at the launch
+    sent_names: frozenset[str]
     def handles_verb(self, name: str) -> bool:
         "Return whether a verb is forwarded to the processes."
     def do(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -106,6 +108,8 @@ class RemoteRunPart(Protocol):
         "Raise InvalidOperation for an operation that needs the run in this process."
     def refuse_reading(self, name: str, example: str) -> None:
         "Raise InvalidOperation for a part that only the processes have."
+    def report_assignment(self, name: str, call: str, is_repeated: bool) -> None:
+        "Raise InvalidOperation for an attribute of the learner that the processes read, or warn where they assign it."
     def warn_stale_model(self) -> None:
         "Warn once that the weights in this process are outdated."
     def home(self, learner: TrainerBase) -> None:
@@ -287,6 +291,8 @@ class RunState(TransientState):
     # attributes that the user has edited since the snapshot that was restored: whether they were kept, and a text
     edited: dict[str, tuple[bool, str]] = rebuilt_field(dict)
     reported: set[str] = rebuilt_field(set)                        # names that a warning has reported
+    # while the run comes back from other processes: digests of the attributes that were sent there, by holder and name
+    sent_attributes: dict[str, dict[str, str | None]] | None = rebuilt_field()
     pending_messages: list[Callable[[], object]] = rebuilt_field(list)   # called at the user's next verb, to show a message
 
     # -- parts from higher chapters, and the processes of the run

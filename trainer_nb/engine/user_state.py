@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,17 +18,19 @@ from ..core.errors import short_repr, warn
 from ..data.collate import is_identical
 from ..data.loader import OpaqueSource
 from ..device.sharding import local_nbytes
+from .overrides import TrainerBase
 from .restore_forms import Restore, put_plain
 from .run_state import RunState, run_modules
 from .state_forms import Capture, capture_attributes, describe_container, form_digest, tensors_in
 from .state_holders import Holder, CannotCapture, NotState, has_state_dict, of_library
-from .state_holders import optimizer_holders, replaceable_holders, user_state_holders
+from .state_holders import code_holders, optimizer_holders, replaceable_holders, user_state_holders
 
 # %% auto #0
 __all__ = ['STATEFUL_KINDS', 'LEAST_LIMIT', 'MOST_NAMES', 'owner_identity', 'FirstAttributes', 'has_begun', 'describe_owner',
            'record_first', 'record_owners', 'record_new_owners', 'is_other_owner', 'first_digests', 'merge_attributes',
-           'describe_edit', 'put_back_edit', 'limit_of', 'UserState', 'capture_user_state', 'user_state_bytes',
-           'inexact_generators', 'restore_user_state', 'drop_new', 'changed_user_state', 'additional_entries',
+           'small_digests', 'local_edits', 'describe_edit', 'put_back_edit', 'limit_of', 'UserState',
+           'capture_user_state', 'user_state_bytes', 'inexact_generators', 'restore_user_state', 'drop_new',
+           'changed_user_state', 'user_attributes', 'call_with_learner', 'call_and_compare', 'additional_entries',
            'capture_optimizer', 'restore_optimizer', 'load_additional_entries', 'report_edits', 'report_lost']
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #86cc40e1
@@ -129,6 +131,9 @@ def merge_attributes(
     if identity is None: return set()
     there = {key: form_digest(form, tensors) for key, form in saved["items"].items()}
     began = first_digests(saved, there)
+    if run.sent_attributes is not None:
+        run.first_attributes.setdefault(identity, FirstAttributes(began, {}))
+        return local_edits(run, holder, saved, there)
     if run.is_copy:
         run.first_attributes[identity] = FirstAttributes(began, {})
         return set()
@@ -154,6 +159,38 @@ def merge_attributes(
     run.first_attributes[identity] = first._replace(digests=digests)
     return kept
 
+def small_digests(run: RunState, holders: list[Holder]) -> dict[str, dict[str, str | None]]:
+    "Return the digests of the attributes of holders, by the names of both, without those that hold larger tensors."
+    capture = Capture(run)
+    def small(forms: dict[str, dict]) -> dict[str, dict]:
+        return {key: form for key, form in forms.items() if all(capture.tensors[n].ndim < 2 for n in tensors_in(form))}
+    return {
+        holder.name: {
+            key: form_digest(form, capture.tensors)
+            for key, form in small(capture_attributes(capture, holder)[0]).items()
+            if form["kind"] not in STATEFUL_KINDS
+        }
+        for holder in holders
+    }
+
+def local_edits(
+    run: RunState, holder: Holder,
+    saved: dict,  # as in is_other_owner, of the copy that other processes had
+    there: dict[str, str | None],  # digests of the attributes in it
+) -> set[str]:
+    """Return the names of the attributes that were assigned here, and not there, while other processes had the run; note
+    in `run.edited` these, and those that were assigned on both sides."""
+    here = small_digests(run, [holder])[holder.name]
+    sent = (run.sent_attributes or {}).get(holder.name, here)
+    edited = [key for key in saved["items"] if here.get(key) not in (None, sent.get(key), there[key])]
+    kept = {key for key in edited if there[key] == sent.get(key)}
+    # a learner has reported assignments, and its overrides count on both sides
+    is_learner = run.learner is not None and holder.owner is run.learner()
+    for key in edited:
+        if key in kept or not is_learner:
+            run.edited[f"{holder.name}.{key}"] = key in kept, describe_edit(holder, key, saved["items"][key])
+    return kept
+
 def describe_edit(
     holder: Holder, key: str,
     form: dict,  # of the value in the copy
@@ -169,7 +206,8 @@ def put_back_edit(
     run: RunState, holder: Holder,
     key: str,  # of an attribute that is kept
 ) -> None:
-    "Give an attribute the value that the user has set; the run may have changed it later."
+    "Give an attribute the value that the user has set; the run may have changed it later, unless others had it."
+    if run.sent_attributes is not None: return
     plain = run.first_attributes[owner_identity(holder.owner)].plain
     if key in plain:
         vars(holder.owner)[key] = put_plain(plain[key], vars(holder.owner).get(key))
@@ -311,6 +349,46 @@ def changed_user_state(run: RunState, state: UserState) -> list[str]:
     def same(n):
         return n in then and n in here and is_identical(then[n], here[n]) and all(map(same_tensor, tensors_in(then[n])))
     return [name for name in {**then, **here} if not same(name)]
+
+# %% ../../nbs/06_engine/13_user_state.ipynb #c4a11ed2
+_ATTRIBUTE_OWNERS = ("loss", "loss_func", "compute_loss_func")
+
+def user_attributes(learner: TrainerBase) -> dict[int, tuple[str, dict[str, str | None]]]:
+    "Return a name, and digests of the attributes, of the learner, its callbacks and its loss, by the ids of these objects."
+    run = learner.run_state
+    callbacks = {id(c) for c in run.callbacks.callbacks}
+    holders = [
+        h
+        for h in code_holders(run)
+        if h.owner is learner or id(h.owner) in callbacks or h.name.partition(".")[0] in _ATTRIBUTE_OWNERS
+    ]
+    digests = small_digests(run, holders)
+    return {id(h.owner): (h.name, digests[h.name]) for h in holders}
+
+def call_with_learner(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> Any:
+    "Call a function of the user between two steps, and record attributes that it assigns."
+    run = learner.run_state
+    value, changed = call_and_compare(learner, function)
+    if changed:
+        run.history.note("by hand", run.state.global_step, changed=changed)
+    return value
+
+def call_and_compare(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> tuple[Any, list[str]]:
+    """Call a function of the user between two steps; return its value and the names of the attributes that it assigns, none
+    if it has trained or evaluated, which may change them as well."""
+    run = learner.run_state
+    history = run.history
+    before = user_attributes(learner)
+    num_rows, num_events = len(history), len(history.events)
+    value = function(learner)
+    kinds = {event["kind"] for event in history.events[num_events:]}
+    if run.history is not history or len(history) != num_rows or kinds & {"evaluate", "log"}: return value, []
+    changed = []
+    for owner, (name, now) in user_attributes(learner).items():
+        # of a callback that was added, there is nothing to compare
+        _, then = before.get(owner, (name, now))
+        changed += [f"{name}.{key}" for key in {**then, **now} if then.get(key) != now.get(key)]
+    return value, changed
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #5ae68bed
 def additional_entries(optimizer: torch.optim.Optimizer) -> dict:

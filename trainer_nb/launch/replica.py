@@ -22,15 +22,18 @@ from ..core.callbacks import close_callbacks, set_log_level
 from ..core.errors import Interrupted
 from ..core.history import History, Place, unsent_lines
 from ..core.log_file import dump_line
+from ..core.seeding import set_generator_states
 from ..device.accelerator import abort_collectives
+from ..device.weight_storage import is_read_only
 from ..engine.loop import StepLimit, run_until
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
-from ..engine.run_state import RunState, record_act
-from ..engine.session import mark_paused
+from ..engine.run_state import RunState, record_act, run_modules
+from ..engine.session import capture_editable_state, find_manual_changes, mark_paused
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from ..engine.tasks import restore_here
+from ..engine.user_state import call_and_compare
 from .learner_parts import FinalState, RunTransfer, capture_id, has_open_launch, history_lines
 from .learner_parts import make_learner
 from .stop_barrier import BoundaryGate, StopBarrier
@@ -42,8 +45,9 @@ from ..state.async_save import wait_for_save
 # %% auto #0
 __all__ = ['RunStatus', 'capture_status', 'Replica', 'restore_replica', 'make_replica', 'ReplicaResult', 'make_result',
            'prepare_replica', 'run_until_limit', 'run_verb', 'pop_callback_at', 'pause_replica', 'VerbOutcome',
-           'run_verb_recording', 'finish_save', 'share_history', 'follow_history', 'run_function', 'process_location',
-           'ping', 'close_gate', 'open_gate', 'confirm_flush', 'interrupt_replica', 'count_steps', 'has_completed',
+           'run_verb_recording', 'finish_save', 'share_history', 'follow_history', 'run_function', 'FunctionResult',
+           'weight_checksums', 'call_function', 'record_changes', 'use_main_weights', 'process_location', 'ping',
+           'close_gate', 'open_gate', 'confirm_flush', 'interrupt_replica', 'count_steps', 'has_completed',
            'ReplicaState', 'history_counts', 'replica_state', 'shard_state', 'SettledState', 'settle_device',
            'abort_exchange', 'buffered_snapshot', 'final_initial_snapshot', 'final_state', 'capture_final_state']
 
@@ -94,6 +98,10 @@ class Replica:
         self.use_history(payload["log path"])
         run.callbacks.add_callback(self.speed_reporter)
         signal.signal(signal.SIGUSR1, self.interrupt)
+        if "generators" in payload:
+            set_generator_states(payload["generators"])
+            # ignored without CUDA, and until it is used
+            torch.cuda.manual_seed(torch.initial_seed())
         set_log_level(run.args)
         if torch.cuda.is_initialized():
             # the parts of the run were there twice while they were received
@@ -324,6 +332,49 @@ def run_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> An
         if run.device is not None:
             # the function may have called the model
             run.device.reshard()
+
+class FunctionResult(NamedTuple):
+    "Hold what a function of the user has returned, what it has changed, and checksums of the weights before and after it."
+    value: Any
+    changed: list[str]
+    checksums: tuple[list[int], list[int]]
+
+def weight_checksums(run: RunState) -> list[int]:
+    "Return an exact checksum of each weight that all processes should have alike; none where each has its own part."
+    if run.device is None or run.device.world.is_single_process or run.device.divides_state: return []
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    found = [
+        # sums of integers do not depend on their order
+        p.detach().view(kinds[p.element_size()]).sum(dtype=torch.int64).cpu()
+        for p in run_modules(run).parameters()
+        if p.layout is torch.strided and p.element_size() in kinds and not (is_read_only(p) or p.is_meta)
+    ]
+    return torch.stack(found).tolist() if found else []
+
+def call_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> FunctionResult:
+    "Call a function of the user with the learner, and return its result with checksums of the weights."
+    run = replica.learner.run_state
+    before = weight_checksums(run)
+    value, changed = run_function(replica, lambda learner: call_and_compare(learner, function))
+    run = replica.learner.run_state
+    return FunctionResult(value, find_manual_changes(run) + changed, (before, weight_checksums(run)))
+
+def record_changes(
+    replica: Replica,
+    changed: list[str],  # by a function, in any process
+) -> ReplicaResult:
+    "Record a manual change, alike in all processes: after one, all of them take a snapshot for rewind together."
+    run = replica.learner.run_state
+    run.history.note("by hand", run.state.global_step, changed=changed)
+    return make_result(replica)
+
+def use_main_weights(replica: Replica) -> ReplicaResult:
+    "Replace the weights by those of the main process."
+    run = replica.learner.run_state
+    run.device.world.broadcast_tensors([p for p in run_modules(run).parameters() if not is_read_only(p)])
+    # no manual change of this process alone
+    run.editable_state = capture_editable_state(run)
+    return make_result(replica)
 
 def process_location(learner: TrainerBase) -> dict[str, Any]:
     "Return the process id and the device of this process."
