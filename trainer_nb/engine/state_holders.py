@@ -24,16 +24,17 @@ import numpy as np
 import torch
 
 from ..core.callbacks import exported_state
+from ..core.seeding import GENERATOR_TYPES
 from ..data.sources import MapSource
 from ..device.sharding import fsdp_attributes, module_class
 from .overrides import TrainerBase
 from .run_state import RunState
 
 # %% auto #0
-__all__ = ['PLAIN', 'NUMBER_KINDS', 'FUNCTION_TYPES', 'GENERATOR_TYPES', 'SCALAR_TYPES', 'LEARNER', 'ENGINE', 'MODULE',
-           'OPTIMIZER', 'NotState', 'CannotCapture', 'is_resource', 'of_library', 'Holder', 'is_generator',
-           'is_copied_kind', 'is_fetch_state', 'not_state', 'has_state_dict', 'optimizer_holders', 'fetch_holders',
-           'code_holders', 'replaceable_holders', 'user_state_holders']
+__all__ = ['PLAIN', 'NUMBER_KINDS', 'FUNCTION_TYPES', 'SCALAR_TYPES', 'LEARNER', 'ENGINE', 'MODULE', 'OPTIMIZER', 'NotState',
+           'CannotCapture', 'is_resource', 'of_library', 'Holder', 'is_generator', 'is_copied_kind', 'is_fetch_state',
+           'not_state', 'has_state_dict', 'optimizer_holders', 'fetch_holders', 'code_holders', 'replaceable_holders',
+           'user_state_holders']
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #59eba457
 # immutable values
@@ -98,8 +99,6 @@ class Holder:
         return {k: v for k, v in vars(self.owner).items() if k not in self.skip}
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #d78d1346
-GENERATOR_TYPES = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
-
 def is_generator(v) -> bool: return isinstance(v, GENERATOR_TYPES)
 
 SCALAR_TYPES = (bool, int, float, str, type(None))
