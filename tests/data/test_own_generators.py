@@ -235,3 +235,54 @@ def test_a_sampler_without_a_generator_keeps_its_order():
     with seeded_generators(5, SEED_ORDER, 2): expected = [list(b) for b in loader.batch_sampler]
     assert [group[0] for group in source.plan(2).groups] == expected
     assert len(list(source.open(Cursor(2)))) == N // 4
+
+
+class LazyRows(Rows):
+    "Creates its generator in the first fetch, as code for data workers does."
+    def __getitem__(self, i):
+        if self.rng is None: self.rng = np.random.default_rng(torch.initial_seed() % 1000)
+        return super().__getitem__(i)
+
+
+class LazyCollate(Collate):
+    def __call__(self, rows):
+        if self.rng is None: self.rng = random.Random(torch.initial_seed())
+        return super().__call__(rows)
+
+
+@pytest.mark.parametrize("given", [lambda: {"train_dataset": LazyRows()}, lambda: {"data_collator": LazyCollate(None)}], ids=["data set", "collator"])
+def test_a_generator_that_the_first_batch_creates(given, tmp_path):
+    "Its numbers depend on the position alone, in every process."
+    def run(**more): return make("data set", None, **{"train_dataset": Rows()} | given() | more)
+    whole = run()
+    whole.train()
+    workers = run(dataloader_num_workers=2, output_dir=str(tmp_path))
+    workers.step(7)
+    workers.save_checkpoint()
+    workers.train()
+    later = run(output_dir=str(tmp_path))
+    later.load_checkpoint(tmp_path / "checkpoint-7")
+    later.train()
+    assert equal(weights(whole), weights(workers)) and equal(weights(whole), weights(later))
+
+
+def test_the_transform_of_a_table():
+    datasets = pytest.importorskip("datasets")
+    class Batch:
+        def __init__(self, seed): self.rng = np.random.default_rng(seed)
+        def __call__(self, rows): return {"input": [torch.tensor(x) + self.rng.random() for x in rows["input"]], "labels": [i % 2 for i, _ in enumerate(rows["input"])]}
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+        def forward(self, input, labels): return {"loss": nn.functional.cross_entropy(self.layer(input), labels)}
+    table = datasets.Dataset.from_dict({"input": X.tolist()})
+    def ended(seed, look=False):
+        torch.manual_seed(0)
+        learn = Learner(Net(), train_dataset=table.with_transform(Batch(seed)), per_device_train_batch_size=4, num_train_epochs=1, learning_rate=1e-2, use_cpu=True,
+                        disable_tqdm=True, report_to="none", save_strategy="no", remove_unused_columns=False)
+        learn.step(3)
+        if look: learn.inspect(), learn.evaluate(learn.train_dataset)
+        learn.train()
+        return weights(learn)
+    assert equal(ended(3), ended(3, look=True)) and not equal(ended(3), ended(4))

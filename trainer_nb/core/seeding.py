@@ -12,7 +12,7 @@ import os
 import random
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from itertools import islice
@@ -274,6 +274,7 @@ class OwnGenerators:
         self.name = name
         self.seeds = seeds
         self.found: dict[str, Any] = {}
+        self.is_used = False   # call() was called in this process
         # attributes of the objects that were searched, now and then
         self._searched: list[tuple[dict[str, Any], dict[str, Any]]] | None = None
 
@@ -301,15 +302,41 @@ class OwnGenerators:
             for now, then in self._searched or () for k, v in now.items()
         )
 
+    def call(
+        self,
+        place: int | None,  # as of seeded()
+        function: Callable[[Any], Any],
+        argument: Any,
+    ) -> Any:
+        "Call a function with the generators seeded."
+        if not self.is_used: return self._first_call(place, function, argument)
+        if not self.find(): return function(argument)
+        with self.seeded(place): return function(argument)
+
+    def _first_call(self, place: int | None, function: Callable[[Any], Any], argument: Any) -> Any:
+        "Call a function; call it again if it has created a generator, which was not seeded."
+        self.is_used = True
+        before = generator_states()
+        found, recorded = set(self.find()), dict(self.seeds.recorded)
+        result = self.call(place, function, argument)
+        created = self.find().keys() - found
+        if not created: return result
+        # the seed may be that of the data worker, so it does not count
+        self.seeds.recorded.update({name: recorded.get(name, 0) for name in created})
+        set_generator_states(before)
+        return self.call(place, function, argument)
+
     def seeded(
         self,
-        place: int,  # seed of the position in the run
+        place: int | None,  # seed of the position in the run; None: the global generators are seeded for it
     ) -> AbstractContextManager[None]:
         "Seed the generators inside the block; restore their states when it ends."
         return self._seeded(place) if self.find() else _NOTHING
 
     @contextmanager
-    def _seeded(self, place: int) -> Iterator[None]:
+    def _seeded(self, place: int | None) -> Iterator[None]:
+        if place is None:
+            place = int(torch.randint(1 << 62, ()))
         found = list(self.found.items())
         before = [own_state(generator) for _, generator in found]
         for name, generator in found:

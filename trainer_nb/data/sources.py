@@ -138,8 +138,7 @@ class SeededDataset(torch.utils.data.Dataset):
         if self.by_epoch and request.epoch is not None:
             self.set_epoch(request.epoch)
         seed_all(request.seed)
-        if not self.own.find(): return self._fetch(request)
-        with self.own.seeded(request.seed): return self._fetch(request)
+        return self.own.call(request.seed, self._fetch, request)
 
     def set_epoch(
         self,
@@ -526,8 +525,7 @@ class SeededCollate:
                 inner.create_rng()
             if isinstance(seed, int):
                 self.own.seeds.recorded["collate_fn.generator"] = seed
-        if not self.own.find(): return self.collate(features)
-        with self.own.seeded(int(torch.randint(1 << 62, ()))): return self.collate(features)
+        return self.own.call(None, self.collate, features)
 
 # %% ../../nbs/03_data/02_sources.ipynb #195abad8
 RequestedBatch = tuple[BatchRequest | None, int, float]   # request, samples of all processes, weight
