@@ -104,12 +104,10 @@ def test_after_other_code_has_read_the_data(what, workers):
     learn.step(6)
     learn.lr_find(num_steps=10), learn.inspect(), learn.show_batch(), learn.evaluate(learn.train_dataset)
     learn.model.seen = learn.model.seen[:6]
-    learn.step(3)
-    learn.rewind(6)
-    del learn.model.seen[6:]
-    learn.step(1)
-    learn.rewind(2)
-    del learn.model.seen[2:]
+    for steps, back in ((3, 3), (1, 4)):
+        learn.step(steps)
+        learn.rewind(back)
+        del learn.model.seen[learn.state.global_step:]
     learn.train()
     assert learn.model.seen == whole(what)
 

@@ -5,6 +5,7 @@
 # %% ../../nbs/03_data/02_sources.ipynb #e694ad9a
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import signal
@@ -20,9 +21,10 @@ from itertools import chain
 from operator import length_hint
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, SequentialSampler, Subset, TensorDataset
-from torch.utils.data import default_collate
+from torch.utils.data import Sampler, default_collate
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
@@ -30,7 +32,7 @@ from ..core.errors import short_repr
 from ..core.interrupts import BATCH_WAIT, InterruptGuard
 from ..core.seeding import SEED_FETCH, SEED_ORDER, GeneratorSeeds, OwnGenerators, make_batches_only
 from ..core.seeding import making_batch, mix_seed, preserve_generators, seed_all
-from .collate import RemoveColumns, default_data_collator
+from .collate import RemoveColumns, default_data_collator, is_identical
 from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, split_evenly, take_own_batch
 
 # %% auto #0
@@ -38,7 +40,8 @@ __all__ = ['WORKER_WATCH', 'RequestedBatch', 'last_epoch', 'set_epoch', 'seeded_
            'ended_early', 'batch_of', 'missing_sample', 'SeededDataset', 'is_default_collator', 'stack_rows',
            'block_sigint', 'exit_with_parent', 'WorkerInit', 'check_importable', 'WorkerDeathWatch', 'check_complete',
            'out_of_fetch', 'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource', 'BatchPlan',
-           'with_seeded_generators', 'SeededCollate', 'batch_requests', 'MapSource']
+           'sampler_parts', 'is_sampler_state', 'SamplerState', 'with_seeded_generators', 'SeededCollate',
+           'batch_requests', 'MapSource']
 
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f24
 # by the id of an object: a reference to it, and the epoch that was set last in this process
@@ -490,6 +493,76 @@ def _epoch_order(sampler: SequentialSampler | EpochSampler, epoch: int):
     order = sampler.order(epoch)
     return order.tolist() if len(order) <= 1 << 20 else order
 
+# %% ../../nbs/03_data/02_sources.ipynb #c341ecf4
+_MOST_VALUES = 100_000   # of an attribute that is copied
+
+def _count_values(value: object, most: int = _MOST_VALUES) -> int:
+    "Return the number of values in an attribute; more than `most` for one that is too large, or no plain value."
+    if type(value) in (bool, int, float, str, bytes, type(None)): return 1
+    if type(value) is torch.Tensor: return value.numel()
+    if type(value) is np.ndarray: return value.size if value.dtype.kind in "biufc" else most + 1
+    if type(value) not in (list, tuple, set, dict): return most + 1
+    items: Any = chain(value.keys(), value.values()) if isinstance(value, dict) else value
+    count = 1
+    for item in items:
+        count += _count_values(item, most - count)
+        if count > most: break
+    return count
+
+def sampler_parts(
+    batches: object,  # a batch sampler
+) -> dict[str, Any]:
+    "Return the samplers of the user and of torch within a batch sampler, by name."
+    found: dict[str, Any] = {}
+    waiting = [("batch_sampler", batches)]
+    while waiting:
+        name, part = waiting.pop(0)
+        if any(part is known for known in found.values()) or not hasattr(part, "__dict__"): continue
+        if not type(part).__module__.startswith("trainer_nb."):
+            found[name] = part
+        waiting += [(f"{name}.{k}", v) for k, v in vars(part).items() if isinstance(v, Sampler) or k in ("sampler", "batch_sampler")]
+    return found
+
+def is_sampler_state(sampler: object, value: object) -> bool:
+    "Return whether the value of an attribute is state of the sampler."
+    if type(sampler).__module__.startswith("torch.utils.data") and not isinstance(value, torch.Tensor): return False
+    return _count_values(value) <= _MOST_VALUES
+
+class SamplerState:
+    "Copy and restore the attributes of samplers that are state."
+    def __init__(self, batches: object): self.batches = batches
+
+    def take(self) -> dict[str, dict[str, Any]]:
+        "Return copies of the attributes of each sampler that has any."
+        found = {}
+        for name, part in sampler_parts(self.batches).items():
+            left_out = getattr(part, "not_state", ())
+            own = {k: v for k, v in vars(part).items() if k not in left_out and is_sampler_state(part, v)}
+            if own: found[name] = copy.deepcopy(own)
+        return found
+
+    def put(self, state: dict[str, dict[str, Any]]):
+        "Restore attributes, in place where that is possible, since other code may hold them."
+        for name, part in sampler_parts(self.batches).items():
+            for k, value in state.get(name, {}).items():
+                now = vars(part).get(k)
+                if not is_identical(now, value):
+                    vars(part)[k] = _written_into(now, copy.deepcopy(value))
+
+def _written_into(now: Any, value: Any) -> Any:
+    "Return a value; where possible, write it into the present object and return that."
+    if type(now) is not type(value): return value
+    if isinstance(now, list):
+        now[:] = value
+    elif isinstance(now, (set, dict)):
+        now.clear()
+        now.update(value)
+    elif isinstance(now, (torch.Tensor, np.ndarray)) and now.shape == value.shape and now.dtype == value.dtype:
+        now[...] = value
+    else:
+        return value
+    return now
+
 # %% ../../nbs/03_data/02_sources.ipynb #a6cd28ec
 def with_seeded_generators(
     collate: Callable[[list], Any],
@@ -567,6 +640,11 @@ class MapSource(BatchSource):
         self.dataset = SeededDataset(loader.dataset, seed, loader.collate_fn, seeds)
         self.own = OwnGenerators(loader.batch_sampler, "batch_sampler", seeds)
         self._epoch: int | None = None   # of the last plan
+        self._samplers = SamplerState(loader.batch_sampler)
+        # of the samplers, before and after they were read for the last plan
+        self._before: dict[str, dict[str, Any]] = {}
+        self._after: dict[str, dict[str, Any]] = {}
+        self._begun = False   # whether the run has begun the epoch, and the samplers were left as they were after it
         self.drop_last = getattr(loader.batch_sampler, "drop_last", False)
         n = self.plan(0).left(0) * share.together if hasattr(loader.batch_sampler, "plan") else len(loader)
         self.batches = n // share.together if self.drop_last else -(-n // share.together)
@@ -578,10 +656,42 @@ class MapSource(BatchSource):
                 own.find()
 
     def plan(self, epoch: int):
-        "Return the plan of the batches of an epoch."
+        "Return the plan of the batches of an epoch, without a change of the samplers."
         if epoch != self._epoch:
+            self._read_samplers(epoch, self._samplers.take())
+        return self._plan
+
+    def _read_samplers(
+        self,
+        epoch: int,
+        state: dict[str, dict[str, Any]],  # of the samplers when they are read
+    ):
+        present = self._samplers.take()
+        self._samplers.put(state)
+        try:
             self._plan = self._make_plan(epoch)
-            self._epoch = epoch
+            self._after = self._samplers.take()
+        finally:
+            self._samplers.put(present)
+        self._before = state
+        self._epoch = epoch
+        self._begun = False
+
+    def _plan_at(self, cursor: Cursor, bookmark: dict | None):
+        "Return the plan for a position. At the beginning of an epoch, the samplers keep the changes that reading them makes."
+        begins = not cursor.position
+        present = self._samplers.take()
+        wanted = present if begins or cursor.epoch != self._epoch else self._before
+        if not begins and bookmark and bookmark.get("epoch") == cursor.epoch:
+            wanted = bookmark["samplers"]
+        # the first step of an epoch may be repeated
+        repeats = begins and self._begun and is_identical(present, self._after)
+        if cursor.epoch != self._epoch or not (repeats or is_identical(wanted, self._before)):
+            self._read_samplers(cursor.epoch, wanted)
+        if begins and self.sets_epoch:
+            self._samplers.put(self._after)
+            self._begun = True
+        self.bookmark = {"epoch": cursor.epoch, "samplers": self._before} if self._before else None
         return self._plan
 
     def _make_plan(self, epoch: int):
@@ -606,7 +716,7 @@ class MapSource(BatchSource):
             # the run may have restored attributes to those of another epoch
             self.dataset.set_epoch(cursor.epoch, again=True)
         epoch = cursor.epoch if self.sets_epoch else None
-        asked = batch_requests(self.plan(cursor.epoch), cursor, self.seed, self.share, epoch)
+        asked = batch_requests(self._plan_at(cursor, bookmark), cursor, self.seed, self.share, epoch)
         return self._load_with_workers(asked) if self.loader.num_workers else self._load_in_process(asked)
 
     def _load_in_process(self, asked: Iterable[RequestedBatch]):

@@ -25,7 +25,7 @@ import torch
 
 from ..core.callbacks import exported_state
 from ..core.seeding import GENERATOR_TYPES
-from ..data.sources import MapSource
+from ..data.sources import MapSource, is_sampler_state, sampler_parts
 from ..device.sharding import fsdp_attributes, module_class
 from .overrides import TrainerBase
 from .run_state import RunState
@@ -207,6 +207,15 @@ def _of_functions(learner: TrainerBase | None) -> Iterator[Holder]:
     for name in ("train_dataset", "data_collator", "loss_func", "compute_loss_func") if learner is not None else ():
         yield from _of_data(name, getattr(learner, name))
 
+def _of_samplers(run: RunState) -> Iterator[Holder]:
+    if not isinstance(getattr(run.loader, "source", None), MapSource): return
+    for name, sampler in sampler_parts(run.loader.loader.batch_sampler).items():
+        values = vars(sampler).items()
+        # data and large lists
+        other = frozenset(k for k, v in values if not (is_generator(v) or is_sampler_state(sampler, v)))
+        skip = other | not_state(sampler)
+        if not vars(sampler).keys() <= skip: yield Holder(name, sampler, "all", skip, other)
+
 def optimizer_holders(run: RunState) -> list[Holder]:
     "Return the run's optimizer as a holder, unless its class is one of torch's."
     return [*_of_optimizer(run.optimizer)]
@@ -226,12 +235,13 @@ def code_holders(run: RunState) -> list[Holder]:
     """Return the learner, its callbacks, the modules and the data as holders,
     where their classes may keep state in attributes."""
     learner = run.learner() if run.learner is not None else None
-    return [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_modules(run), *_of_functions(learner)]
+    return [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_modules(run), *_of_functions(learner),
+            *_of_samplers(run)]
 
 def replaceable_holders(run: RunState) -> list[Holder]:
     "Return the holders besides the modules of the model: their objects are often replaced during a run."
     learner = run.learner() if run.learner is not None else None
-    return [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_functions(learner)]
+    return [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_functions(learner), *_of_samplers(run)]
 
 def user_state_holders(run: RunState) -> list[Holder]:
     "Return all holders of a run; search again at each call, since an attribute may be added at any time."
