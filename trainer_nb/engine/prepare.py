@@ -19,7 +19,7 @@ import torch
 from ..args.parallel import dispatches_batches
 from ..core.errors import InvalidOperation, warn
 from ..core.memory import peak_memory
-from ..core.seeding import SEED_PREPARE, enable_determinism, seeded_generators
+from ..core.seeding import SEED_PREPARE, GeneratorSeeds, enable_determinism, seeded_generators
 from ..data.collate import is_identical
 from ..data.loader import ResumableLoader
 from ..device.accelerator import Device, device_settings
@@ -46,14 +46,15 @@ from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts
 # %% auto #0
 __all__ = ['AUTO_BATCH_SIZE_ERROR', 'OPTIMIZER_MAKERS', 'find_loss_module', 'prepare_model', 'has_own_backward', 'sends_loss',
            'check_engine_loss', 'existing_optimizers', 'run_parameters', 'join_process_group', 'sync_weights',
-           'check_equal_lengths', 'recount_samples', 'prepare_data', 'check_optimizer', 'group_settings',
-           'restore_group_settings', 'check_deepspeed_parts', 'create_engine_optimizer', 'check_engine_optimizer',
-           'drop_empty_groups', 'prepare_engine', 'prepare_optimizer', 'create_optimizer_and_schedule',
-           'compares_parameters', 'discard_outdated_parts', 'discard_outdated_wrapper', 'discard_incomplete_optimizer',
-           'discard_former_parts', 'makes_schedule', 'have_edited_groups', 'discard_made_optimizer', 'changed_names',
-           'check_parameters', 'report_parameter_changes', 'may_have_other_parameters', 'warn_untrained_loss',
-           'suggest_idle_gpus', 'first_of', 'store_special_tokens', 'prepare', 'redistribute_data',
-           'compute_run_length', 'recompute_run_length']
+           'check_equal_lengths', 'recount_samples', 'share_generator_seeds', 'report_other_seeds', 'prepare_data',
+           'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts',
+           'create_engine_optimizer', 'check_engine_optimizer', 'drop_empty_groups', 'prepare_engine',
+           'prepare_optimizer', 'create_optimizer_and_schedule', 'compares_parameters', 'discard_outdated_parts',
+           'discard_outdated_wrapper', 'discard_incomplete_optimizer', 'discard_former_parts', 'makes_schedule',
+           'have_edited_groups', 'discard_made_optimizer', 'changed_names', 'check_parameters',
+           'report_parameter_changes', 'may_have_other_parameters', 'warn_untrained_loss', 'suggest_idle_gpus',
+           'first_of', 'store_special_tokens', 'prepare', 'redistribute_data', 'compute_run_length',
+           'recompute_run_length']
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
@@ -223,6 +224,26 @@ def recount_samples(run: RunState):
     run.bookmark = None
     record_act(run, "train_dataset")
 
+def share_generator_seeds(run: RunState):
+    "Let the loader and the run have one record of the generators' seeds; discard a loader that has used others."
+    used = run.loader.seeds.recorded
+    if run.generator_seeds is used or not (used or run.generator_seeds): return
+    recorded = run.generator_seeds or {}
+    if any(used.get(name, seed) != seed for name, seed in recorded.items()):
+        # another run was restored, whose generators have begun with other seeds
+        drop_loader(run)
+    else:
+        used.update(recorded)
+        run.generator_seeds = used
+
+def report_other_seeds(run: RunState):
+    "Warn, once for each, about generators that were given another seed than the one that the run continues with."
+    names = [text for text in run.loader.seeds.differing() if text not in run.reported]
+    run.reported |= {*names}
+    if names:
+        warn(f"The run continues with the seeds that its generators began with: {', '.join(names)}. Give the data"
+             " another generator after resuming if the other seed is meant.")
+
 def prepare_data(learner: TrainerBase):
     "Create the data loader and measure the length of the run."
     run = learner.run_state
@@ -236,6 +257,8 @@ def prepare_data(learner: TrainerBase):
         # a transform was set, for example: it applies to the batches that follow
         drop_loader(run)
         run.history.note("by hand", run.state.global_step, changed=["train_dataset"])
+    if run.loader is not None:
+        share_generator_seeds(run)
     if run.loader is not None: return
     # a method of the user may draw numbers, to split the data for example
     with seeded_generators(run.args.seed, SEED_PREPARE):
@@ -246,9 +269,14 @@ def prepare_data(learner: TrainerBase):
     check_eval_data(learner)
     world = run.device.world
     dispatches = dispatches_batches(run.args) and not world.is_single_process
+    seeds = GeneratorSeeds(dict(run.generator_seeds or {}), run.seed_givers)
     run.loader = ResumableLoader(
-        loader, run.args.order_seed, world.rank_shard, world.scatter_object if dispatches else None
+        loader, run.args.order_seed, world.rank_shard, world.scatter_object if dispatches else None, seeds
     )
+    # a generator without a seed has another one in each process, and all need the same order
+    seeds.recorded.update(world.broadcast_object(seeds.recorded))
+    run.generator_seeds = seeds.recorded or None
+    report_other_seeds(run)
     run.collator = vars(learner).get("data_collator")
     run.data_attributes = copied_attributes(learner)
     if type(learner).set_initial_training_values is not TrainerBase.set_initial_training_values:

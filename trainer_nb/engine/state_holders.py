@@ -24,16 +24,17 @@ import numpy as np
 import torch
 
 from ..core.callbacks import exported_state
-from ..data.sources import MapSource
+from ..core.seeding import GENERATOR_TYPES
+from ..data.sources import MapSource, is_sampler_state, sampler_parts
 from ..device.sharding import fsdp_attributes, module_class
 from .overrides import TrainerBase
 from .run_state import RunState
 
 # %% auto #0
-__all__ = ['PLAIN', 'NUMBER_KINDS', 'FUNCTION_TYPES', 'GENERATOR_TYPES', 'SCALAR_TYPES', 'LEARNER', 'ENGINE', 'MODULE',
-           'OPTIMIZER', 'NotState', 'CannotCapture', 'is_resource', 'of_library', 'Holder', 'is_generator',
-           'is_copied_kind', 'is_fetch_state', 'not_state', 'has_state_dict', 'optimizer_holders', 'fetch_holders',
-           'code_holders', 'replaceable_holders', 'user_state_holders']
+__all__ = ['PLAIN', 'NUMBER_KINDS', 'FUNCTION_TYPES', 'SCALAR_TYPES', 'LEARNER', 'ENGINE', 'MODULE', 'OPTIMIZER', 'NotState',
+           'CannotCapture', 'is_resource', 'of_library', 'Holder', 'is_generator', 'is_copied_kind', 'is_fetch_state',
+           'not_state', 'has_state_dict', 'optimizer_holders', 'fetch_holders', 'code_holders', 'replaceable_holders',
+           'user_state_holders']
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #59eba457
 # immutable values
@@ -98,8 +99,6 @@ class Holder:
         return {k: v for k, v in vars(self.owner).items() if k not in self.skip}
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #d78d1346
-GENERATOR_TYPES = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
-
 def is_generator(v) -> bool: return isinstance(v, GENERATOR_TYPES)
 
 SCALAR_TYPES = (bool, int, float, str, type(None))
@@ -208,6 +207,15 @@ def _of_functions(learner: TrainerBase | None) -> Iterator[Holder]:
     for name in ("train_dataset", "data_collator", "loss_func", "compute_loss_func") if learner is not None else ():
         yield from _of_data(name, getattr(learner, name))
 
+def _of_samplers(run: RunState) -> Iterator[Holder]:
+    if not isinstance(getattr(run.loader, "source", None), MapSource): return
+    for name, sampler in sampler_parts(run.loader.loader.batch_sampler).items():
+        values = vars(sampler).items()
+        # data and large lists
+        other = frozenset(k for k, v in values if not (is_generator(v) or is_sampler_state(sampler, v)))
+        skip = other | not_state(sampler)
+        if not vars(sampler).keys() <= skip: yield Holder(name, sampler, "all", skip, other)
+
 def optimizer_holders(run: RunState) -> list[Holder]:
     "Return the run's optimizer as a holder, unless its class is one of torch's."
     return [*_of_optimizer(run.optimizer)]
@@ -227,12 +235,13 @@ def code_holders(run: RunState) -> list[Holder]:
     """Return the learner, its callbacks, the modules and the data as holders,
     where their classes may keep state in attributes."""
     learner = run.learner() if run.learner is not None else None
-    return [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_modules(run), *_of_functions(learner)]
+    return [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_modules(run), *_of_functions(learner),
+            *_of_samplers(run)]
 
 def replaceable_holders(run: RunState) -> list[Holder]:
     "Return the holders besides the modules of the model: their objects are often replaced during a run."
     learner = run.learner() if run.learner is not None else None
-    return [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_functions(learner)]
+    return [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_functions(learner), *_of_samplers(run)]
 
 def user_state_holders(run: RunState) -> list[Holder]:
     "Return all holders of a run; search again at each call, since an attribute may be added at any time."

@@ -17,6 +17,7 @@ import torch
 from ..core.errors import short_repr, warn
 from ..data.collate import is_identical
 from ..data.loader import OpaqueSource
+from ..data.sources import MapSource
 from ..device.sharding import local_nbytes
 from .overrides import TrainerBase
 from .restore_forms import Restore, put_plain
@@ -271,12 +272,13 @@ def user_state_bytes(run: RunState) -> int:
 def _reads_elsewhere(run: RunState) -> str:
     "Return the reason why a generator of the data is not exact in a snapshot; an empty string if it is."
     loader = getattr(run.loader, "loader", None)
-    workers = run.args.dataloader_num_workers if loader is None else getattr(loader, "num_workers", 0)
-    if workers:
+    # a map-style data set's own generators are seeded for each batch
+    if loader is None or isinstance(run.loader.source, MapSource): return ""
+    if getattr(loader, "num_workers", 0):
         return ("is advanced in the copies that the data workers have, which a snapshot does not reach "
                             "(dataloader_num_workers=0 loads in this process)")
     data = getattr(loader, "dataset", None)
-    if isinstance(getattr(run.loader, "source", None), OpaqueSource):
+    if isinstance(run.loader.source, OpaqueSource):
         return "is advanced as the loader is read, and going back reads it again from the start of the epoch"
     if not isinstance(data, torch.utils.data.IterableDataset) or has_state_dict(data): return ""
     return ("is advanced as the stream is read, and going back reads the stream again from the start of the epoch "
