@@ -38,7 +38,8 @@ from .run_state import RunState, Task, record_act, run_modules, schedule_args, s
 from .snapshot import capture_snapshot, environment_info, num_train_samples
 from .restore_forms import has_own_memory
 from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space
-from .snapshot_tensors import Snapshot
+from .snapshot_fields import ModuleWalk
+from .snapshot_tensors import FrozenWeightCache, Snapshot, has_same_bytes, list_merged_adapters
 from .user_state import record_new_owners
 from ..optim.parameters import ParameterChanges, convert_state, describe_unheld, held_parameters, renew_state
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
@@ -53,8 +54,8 @@ __all__ = ['AUTO_BATCH_SIZE_ERROR', 'OPTIMIZER_MAKERS', 'find_loss_module', 'pre
            'discard_outdated_wrapper', 'discard_incomplete_optimizer', 'discard_former_parts', 'makes_schedule',
            'have_edited_groups', 'discard_made_optimizer', 'changed_names', 'check_parameters',
            'report_parameter_changes', 'may_have_other_parameters', 'warn_untrained_loss', 'suggest_idle_gpus',
-           'first_of', 'store_special_tokens', 'prepare', 'redistribute_data', 'compute_run_length',
-           'recompute_run_length']
+           'first_of', 'renew_initial_snapshot', 'store_special_tokens', 'prepare', 'prepare_training',
+           'redistribute_data', 'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
@@ -634,6 +635,32 @@ def first_of(run: RunState):
         # not enough space after all
         return capture_snapshot(run)
 
+def _are_weights_changed_by_hand(run: RunState, since: Snapshot) -> bool:
+    "Return whether the journal has a change of weights by hand since a snapshot."
+    # the journal begins anew with a reset
+    known = since.values["place"].events if since.values["run"] == run.history.run_id else 0
+    events = run.history.events[known:]
+    return any(e["kind"] == "by hand" and "weights" in e["data"]["changed"] for e in events if not e["abandoned"])
+
+def renew_initial_snapshot(run: RunState):
+    """Take the initial snapshot again if weights or buffers were changed since it was taken, before the first step:
+    reset() goes back to the weights with which training begins."""
+    initial = run.initial_snapshot
+    if initial is None or not run.begins_with_first or run.state.global_step or run.device.divides_state: return
+    # callbacks may have changed weights when training began, and will do so again after a reset
+    if run.begun and not _are_weights_changed_by_hand(run, initial): return
+    walk = ModuleWalk(run)
+    now = dict(walk.named())
+    then = {n: t for n, t in initial.tensors.items() if n.startswith(("weights/", "buffers/"))}
+    frozen = run.frozen_weights or FrozenWeightCache()
+    added = list_merged_adapters(walk.each)
+    def is_same(n: str, t: torch.Tensor) -> bool:
+        return frozen.is_current(n, t, then[n], added) or has_same_bytes(t.detach().cpu(), then[n])
+    if now.keys() == then.keys() and all(is_same(n, t) for n, t in now.items()): return
+    run.initial_snapshot = first_of(run)
+    run.initial_weight_versions = weight_versions(run)
+    run.discard("first_buffers")
+
 def store_special_tokens(learner: TrainerBase):
     "Store the tokenizer's special tokens in the model's configurations; report and record a change."
     run = learner.run_state
@@ -668,6 +695,12 @@ def prepare(learner: TrainerBase):
                 False,
                 weight_versions(run),
             )
+
+def prepare_training(learner: TrainerBase):
+    "Create missing parts before a step; keep the weights with which training begins."
+    known = learner.run_state.initial_snapshot
+    prepare(learner)
+    if known is not None and known is learner.run_state.initial_snapshot: renew_initial_snapshot(learner.run_state)
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #0187469b
 def redistribute_data(

@@ -275,6 +275,7 @@ class RunState(TransientState):
     initial_snapshot: Snapshot | None = rebuilt_field()            # before the first step, for reset()
     first_buffers: dict[str, str] | None = rebuilt_field()         # digests of the buffers in it that are not persistent
     initial_snapshot_freed: bool = rebuilt_field(False)            # free() has released it
+    begins_with_first: bool = rebuilt_field(True)                  # the run, at step 0, begins with the weights that reset() restores
     initial_weight_versions: list[int] = rebuilt_field(list)       # rollback.weight_versions() when it was taken
     frozen_weights: FrozenWeightCache | None = rebuilt_field()     # copies that snapshots share
     earlier_copies: EarlierCopies | None = rebuilt_field()         # copies in snapshots, to share unchanged ones

@@ -156,6 +156,7 @@ def clone_learner(
         identity=run.identity,
         reported=set(run.reported),
         callbacks_begun=run.callbacks_begun,
+        begins_with_first=run.begins_with_first,
         is_copy=True,
     )
     new.snapshots, new._model_facts, new._loss_takes_items, new._signature_columns = Snapshots(), None, None, None
