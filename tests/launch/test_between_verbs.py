@@ -289,3 +289,14 @@ def test_what_one_process_assigns_is_recorded_in_all():
         learn.step(2)
         assert learn.run_on_all(lambda learn: [e["data"]["changed"] for e in learn.history.events if e["kind"] == "by hand"]) == [[["Weighted.beta"]]] * 2
         assert learn.rewind(1).different == []
+
+
+# ---- what a function returns, and what it leaves behind in one process
+
+def test_a_function_can_return_records():
+    "Of steps that it has taken: their values, not the history."
+    learn = weighted()
+    with learn.launch(2):
+        first, second = learn.run_on_all(lambda learn: learn.step(2))
+        assert repr(first) == repr(learn.history[:2]) and first.loss == second.loss == learn.history[:2].loss
+        assert [r.step for r in learn.run_on_all(lambda learn: learn.step(1)[-1])] == [3, 3]
