@@ -1,5 +1,5 @@
 "What is changed between two verbs of a launched run: by freeze() and unfreeze(), by assignments in the notebook, by run_on_all()."
-import os, warnings
+import os, signal, time, warnings
 
 import pytest, torch
 
@@ -243,6 +243,28 @@ def test_what_run_on_all_assigns_is_in_the_journal(n):
     assert learn.beta == 0.5 and keeper.seen == [0, 0, 1, 1]
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_attributes_of_layers_that_run_on_all_assigns(n):
+    "The journal has them, the notebook's model and processes that are started again take them over."
+    learn, like = make(eval_strategy="no"), make(eval_strategy="no")
+    for one in (learn, like):
+        if n == 2: one.launch(2)
+        one.step(2)
+        one.run_on_all(lambda learn: setattr(learn.model.drop, "p", 0.5))
+        one.step(1)
+    assert [(e["step"], e["what"]) for e in learn.journal if e["act"] == "by hand"] == [(2, "changed: model.drop.p")]
+    if n == 2:
+        os.kill(learn.processes[1]["pid"], signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="SIGKILL"): learn.step(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        while learn.state.global_step < 5: learn.step(1)
+        like.step(2)
+        for one in (learn, like): one.close()
+    assert learn.model.drop.p == like.model.drop.p == 0.5
+    assert [r.loss for r in learn.history if not r.abandoned] == [r.loss for r in like.history]
+
+
 # ---- weights
 
 def weights(learn): return [p.tolist() for p in learn.model.parameters()]
@@ -289,3 +311,93 @@ def test_what_one_process_assigns_is_recorded_in_all():
         learn.step(2)
         assert learn.run_on_all(lambda learn: [e["data"]["changed"] for e in learn.history.events if e["kind"] == "by hand"]) == [[["Weighted.beta"]]] * 2
         assert learn.rewind(1).different == []
+
+
+# ---- what a function returns, and what it leaves behind in one process
+
+def test_a_function_can_return_records():
+    "Of steps that it has taken: their values, not the history."
+    learn = weighted()
+    with learn.launch(2):
+        first, second = learn.run_on_all(lambda learn: learn.step(2))
+        assert repr(first) == repr(learn.history[:2]) and first.loss == second.loss == learn.history[:2].loss
+        assert [r.step for r in learn.run_on_all(lambda learn: learn.step(1)[-1])] == [3, 3]
+
+
+def only(rank, act):
+    "A function of the learner that acts in one process only."
+    return lambda learner: act(learner) if os.environ["RANK"] == rank else None
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize("act, what", [
+    (lambda learn: len(repr(learn.set(lr=1e-3))), "\\(the journal and the optimizer\'s groups\\)"),
+    (lambda learn: learn.add_callback(Keeper()), "\\(the journal and the callbacks\\)"),
+    (lambda learn: learn.freeze("inward"), "\\(the journal and requires_grad of the parameters\\)"),
+    (lambda learn: setattr(learn.args, "max_grad_norm", 0.1), "\\(the settings\\)"),
+    (lambda learn: learn.optimizer.param_groups[0].update(lr=5.0), "\\(the optimizer\'s groups\\)"),
+], ids=["set", "callback", "freeze", "args", "groups"])
+def test_what_one_process_changes_alone_raises_an_error(rank, act, what):
+    "The next step would wait for ever, or train with other weights in each process; the run continues with those of rank 0."
+    learn, like = weighted(), weighted()
+    with learn.launch(2), like.launch(2):
+        for one in (learn, like): one.step(2)
+        with pytest.raises(InvalidOperation, match=f"{what}.*started again, with the state of rank 0, after step 2"): learn.run_on_all(only(rank, act))
+        learn.step(2)
+        losses = learn.run_on_all(lambda learn: learn.history[-1].loss), like.step(2)[-1].loss
+        assert losses[0][0] == losses[0][1] and (rank == "0" or losses[0][0] == losses[1])
+        assert learn.rewind(1).different == []
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize("act", [lambda learn: len(learn.step(1)), lambda learn: learn.evaluate()], ids=["step", "evaluate"])
+def test_what_one_process_does_alone_does_not_wait_for_ever(rank, act):
+    "It waits for exchanges that the others never begin."
+    learn, like = weighted(), weighted()
+    with learn.launch(2), like.launch(2):
+        for one in (learn, like): one.step(2)
+        start = time.monotonic()
+        with pytest.raises(InvalidOperation, match=f"rank {rank} waits for the others, .*started again, with the state of rank {1 - int(rank)}, after step 2"):
+            learn.run_on_all(only(rank, act))
+        assert time.monotonic() - start < 30
+        assert learn.step(2).loss == like.step(2).loss
+        assert learn.rewind(1).different == [] and learn.step(1)[0].step == 4
+    same(learn, like)
+
+
+def test_a_process_may_take_its_time():
+    "Without exchanges; what depends on the rank and changes nothing is allowed."
+    learn = weighted()
+    with learn.launch(2):
+        learn.step(1)
+        assert learn.run_on_all(only("0", lambda learn: time.sleep(4) or str(learn.summary())))[1] is None
+        assert len(learn.run_on_all(only("1", lambda learn: str(learn.snapshot())))) == 2 and learn.step(1)[0].step == 2
+
+
+@pytest.mark.parametrize("ranks", ["01", "1"])
+def test_layers_that_a_function_replaces_are_put_back(ranks):
+    "The notebook has the former ones, so that the run could not come back."
+    learn, like = weighted(), weighted()
+    def replace(learn):
+        if os.environ["RANK"] not in ranks: return
+        learn.model.out = torch.nn.Sequential(torch.nn.Linear(16, 2), torch.nn.Linear(2, 2))
+        learn.model.inward.bias = torch.nn.Parameter(torch.ones(16))
+        learn.model.extra = torch.nn.Parameter(torch.ones(3))
+        learn.optimizer.add_param_group({"params": list(learn.model.out.parameters())})
+    with learn.launch(2), like.launch(2):
+        for one in (learn, like): one.step(2)
+        with pytest.raises(InvalidOperation, match=r"adds or replaces layers or parameters of the model \(out, inward.bias and extra\).*close"): learn.run_on_all(replace)
+        assert learn.step(2).loss == like.step(2).loss
+    learn.step(1), like.step(1)
+    same(learn, like)
+
+
+def test_a_function_that_fails_in_one_process_before_a_change():
+    "The others have made it; the next step does not wait for ever."
+    learn, like = weighted(), weighted()
+    def change(learn):
+        if os.environ["RANK"] == "1": raise OSError("no such file")
+        learn.set(lr=1e-3)
+    with learn.launch(2), like.launch(2):
+        for one in (learn, like): one.step(2)
+        with pytest.raises(OSError, match="no such file"): learn.run_on_all(change)
+        assert learn.step(2).loss == like.step(2).loss

@@ -25,9 +25,9 @@ import torch
 
 # %% auto #0
 __all__ = ['LOST_DEVICE', 'suggest_names', 'missing_attribute_error', 'one_edit', 'is_misspelling', 'code_objects', 'of_package',
-           'user_code', 'used_names', 'uses_name', 'assigns_name', 'misspelt_error', 'check_attribute', 'short_repr',
-           'call_error', 'check_types_of_call', 'checked', 'checked_class', 'InvalidOperation', 'RemotePart',
-           'is_device_lost', 'note_lost_device', 'warn', 'Interrupted', 'Paused', 'install_excepthook',
+           'user_code', 'used_names', 'uses_name', 'assigns_name', 'misspelt_error', 'check_attribute', 'join_names',
+           'short_repr', 'call_error', 'check_types_of_call', 'checked', 'checked_class', 'InvalidOperation',
+           'RemotePart', 'is_device_lost', 'note_lost_device', 'warn', 'Interrupted', 'Paused', 'install_excepthook',
            'release_traceback_memory', 'release_last_traceback', 'release_traceback_after_cell', 'is_out_of_memory',
            'free_after_failure']
 
@@ -164,6 +164,14 @@ def check_attribute(
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxtuple, _SHORT.maxdict = 2, 2, 2, 2
 _SHORT.maxstring = _SHORT.maxother = 80
+
+def join_names(names: Iterable[str], limit: int = 5) -> str:
+    "Return names as part of a sentence; of many, the first ones and the number of the others."
+    listed = list(names)
+    if len(listed) > limit + 1:
+        listed = [*listed[:limit], f"{len(listed) - limit} more"]
+    *first, last = listed
+    return f"{', '.join(first)} and {last}" if first else last
 
 def short_repr(
     value: object,

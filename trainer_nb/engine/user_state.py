@@ -24,7 +24,7 @@ from .restore_forms import Restore, put_plain
 from .run_state import RunState, run_modules
 from .state_forms import Capture, capture_attributes, copy_plain, describe_container, form_digest
 from .state_forms import tensors_in
-from .state_holders import LIBRARY_KINDS, Holder, CannotCapture, NotState, has_state_dict
+from .state_holders import LIBRARY_KINDS, MODULE, Holder, CannotCapture, NotState, has_state_dict
 from .state_holders import SCALAR_TYPES, code_holders, is_copied_kind, is_plain_data, of_library
 from .state_holders import optimizer_holders, replaceable_holders, user_state_holders
 
@@ -33,8 +33,8 @@ __all__ = ['STATEFUL_KINDS', 'LEAST_LIMIT', 'MOST_NAMES', 'owner_identity', 'Fir
            'record_first', 'record_owners', 'record_new_owners', 'is_other_owner', 'first_digests', 'merge_attributes',
            'small_digests', 'local_edits', 'describe_edit', 'put_back_edit', 'KnownSettings', 'known_settings',
            'is_unchanged', 'limit_of', 'UserState', 'capture_user_state', 'user_state_bytes', 'inexact_generators',
-           'restore_user_state', 'drop_new', 'changed_user_state', 'user_attributes', 'call_with_learner',
-           'call_and_compare', 'additional_entries', 'capture_optimizer', 'restore_optimizer',
+           'restore_user_state', 'drop_new', 'changed_user_state', 'module_settings', 'user_attributes',
+           'call_with_learner', 'call_and_compare', 'additional_entries', 'capture_optimizer', 'restore_optimizer',
            'load_additional_entries', 'report_edits', 'report_lost']
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #86cc40e1
@@ -432,8 +432,18 @@ def changed_user_state(run: RunState, state: UserState) -> list[str]:
 # %% ../../nbs/06_engine/13_user_state.ipynb #c4a11ed2
 _ATTRIBUTE_OWNERS = ("loss", "loss_func", "compute_loss_func")
 
+def module_settings(model: torch.nn.Module) -> dict[tuple[str, str], Any]:
+    "Return the plain attributes of a model's modules, such as the rate of a dropout, by the names of both."
+    return {
+        (path, name): value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if name not in MODULE and isinstance(value, SCALAR_TYPES)
+    }
+
 def user_attributes(learner: TrainerBase) -> dict[int, tuple[str, dict[str, str | None]]]:
-    "Return a name, and digests of the attributes, of the learner, its callbacks and its loss, by the ids of these objects."
+    """Return a name, and digests of the attributes, of the learner, its callbacks and its loss, by the ids of these objects;
+    and those of the model, of which only plain attributes of its modules count."""
     run = learner.run_state
     callbacks = {id(c) for c in run.callbacks.callbacks}
     holders = [
@@ -442,7 +452,10 @@ def user_attributes(learner: TrainerBase) -> dict[int, tuple[str, dict[str, str 
         if h.owner is learner or id(h.owner) in callbacks or h.name.partition(".")[0] in _ATTRIBUTE_OWNERS
     ]
     digests = small_digests(run, holders)
-    return {id(h.owner): (h.name, digests[h.name]) for h in holders}
+    found = {id(h.owner): (h.name, digests[h.name]) for h in holders}
+    if run.model is None: return found
+    plain = {".".join(filter(None, names)): repr(value) for names, value in module_settings(run.model).items()}
+    return found | {id(run.model): ("model", plain)}
 
 def call_with_learner(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> Any:
     "Call a function of the user between two steps, and record attributes that it assigns."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from ..args.deepspeed_args import is_deepspeed_enabled
 from ..args.fsdp_args import is_fsdp_enabled
 from ..core.callbacks import TrainerCallback, close_callbacks
-from ..core.errors import InvalidOperation, RemotePart, warn
+from ..core.errors import InvalidOperation, RemotePart, join_names, warn
 from ..core.history import close_other_logs
 from ..core.log_file import log_path
 from ..core.records import Record
@@ -37,9 +37,9 @@ from .learner_parts import AttributeWatch, RunTransfer, capture_id, has_open_lau
 from .learner_parts import keep_unloaded, learner_parts, release_local_run, restore_local_run
 from .learner_parts import take_unloaded
 from .outcomes import find_root_failure
-from .process_group import HistoryMirror, LaunchPlan, ProcessDied, ProcessGroup, ProcessTable
-from .process_group import SettingsMirror, apply_status
-from .recovery import BaseState, recover_run
+from .process_group import HistoryMirror, LaunchPlan, OutOfSync, ProcessDied, ProcessGroup
+from .process_group import ProcessTable, SettingsMirror, apply_status
+from .recovery import BaseState, realign_processes, recover_run
 from .remote_training import run_remote_slice
 from .replica import FunctionResult, ReplicaResult, RunStatus, call_function, final_initial_snapshot
 from .replica import final_state, make_result, record_changes, use_main_weights
@@ -54,7 +54,7 @@ from ..state.restore import get_named_snapshot, restart_from_first_weights
 __all__ = ['READ_ONLY_VERBS', 'REMOTE_VERBS', 'LOCAL_VERBS', 'HOST_VERBS', 'VERBS_WHEN_CORRUPTED', 'UNSUPPORTED_VERBS',
            'MIRRORED_VERBS', 'CLOSE_SNAPSHOT', 'whole_snapshot', 'store_named_snapshot', 'store_local_settings',
            'pop_remote_callback', 'is_divided', 'needs_no_device', 'locate_checkpoint', 'file_sizes',
-           'to_absolute_folder', 'join_names', 'RestartPolicy', 'RemoteRun', 'end_processes']
+           'to_absolute_folder', 'RestartPolicy', 'RemoteRun', 'end_processes']
 
 # %% ../../nbs/11_launch/18_remote_run.ipynb #6714b64f
 READ_ONLY_VERBS = frozenset(
@@ -163,14 +163,6 @@ def to_absolute_folder(folder: str | Path | None) -> str | Path | None:
     return os.path.abspath(os.path.expanduser(folder))
 
 # %% ../../nbs/11_launch/18_remote_run.ipynb #8703be9c
-def join_names(names: Iterable[str], limit: int = 5) -> str:
-    "Return names as part of a sentence; of many, the first ones and the number of the others."
-    listed = list(names)
-    if len(listed) > limit + 1:
-        listed = [*listed[:limit], f"{len(listed) - limit} more"]
-    *first, last = listed
-    return f"{', '.join(first)} and {last}" if first else last
-
 # the name of the snapshot that is left if the run cannot be restored in the kernel
 CLOSE_SNAPSHOT = "at the close"
 
@@ -345,7 +337,10 @@ class RemoteRun:
         """Execute a function on all processes and return the results by rank.
         Re-raise the first cause of a failure, after recovery."""
         call = self.processes.call(function, *args)
-        is_answered = self.processes.wait(call, learner.run_state.interrupts, on_wait, num_handled)
+        try:
+            is_answered = self.processes.wait(call, learner.run_state.interrupts, on_wait, num_handled)
+        except OutOfSync as error:
+            realign_processes(self, learner, sorted(call.outcomes), error)
         cause = find_root_failure(dict(call.outcomes))
         if cause is not None or not is_answered:
             recover_run(self, learner, call, cause if is_answered else None, num_handled)
@@ -373,12 +368,33 @@ class RemoteRun:
         self.check_changes(learner)
         with learner.run_state.interrupts:
             results: dict[int, FunctionResult] = self.collect(learner, call_function, function)
+            self.assign_settings(learner, results[0].settings)
+            self.check_alike(learner, [result.facts for _, result in sorted(results.items())])
             # the function may have trained
             self.execute(learner, make_result)
             self.check_weights(learner, results)
             if changed := list(dict.fromkeys(name for _, result in sorted(results.items()) for name in result.changed)):
                 self.execute(learner, record_changes, changed)
             return [result.value for _, result in sorted(results.items())]
+
+    def assign_settings(self, learner: TrainerBase, settings: dict[tuple[str, str], Any]):
+        """Assign attributes of the model's modules that a function has assigned in the processes: no state of the run has
+        them, and the notebook, or new processes, would continue with others."""
+        if not settings: return
+        for (path, name), value in settings.items():
+            setattr(learner.run_state.model.get_submodule(path), name, value)
+        self.attributes.remember(learner)
+
+    def check_alike(self, learner: TrainerBase, facts: list[dict[str, Any]]):
+        """Raise OutOfSync, and start all processes again with the state of the main one, if a function has left them in
+        different states, in which they would wait for each other or train different weights."""
+        differing = [name for name in facts[0] if any(one[name] != facts[0][name] for one in facts)]
+        if not differing: return
+        error = OutOfSync(
+            f"The function that run_on_all() has called leaves the {self.num_processes} processes in different states"
+            f" ({join_names(differing)}). What it does with the learner has to be done in all processes."
+        )
+        realign_processes(self, learner, [0], error)
 
     def check_weights(self, learner: TrainerBase, results: dict[int, FunctionResult]):
         "Take the main process's weights, with a warning, if a function has left different weights in the processes."
