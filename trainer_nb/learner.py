@@ -191,7 +191,7 @@ def check_not_finished(learn: TrainerBase, verb: str) -> None:
         raise InvalidOperation(
             f"{verb} has nothing to do: the run is finished after step {run.state.global_step} of"
             f" {run.state.max_steps}."
-            f" learn.set(max_steps=...){'' if run.args.max_steps > 0 else ' or learn.set(num_train_epochs=...)'}"
+            f" learn.fit(epochs, lr) trains on at a constant rate; learn.set(max_steps=...){'' if run.args.max_steps > 0 else ' or learn.set(num_train_epochs=...)'}"
             " extends it; learn.train() begins a new run"
             f" {'with the present weights' if learn.model_init is None else 'with a new model'}; learn.reset() goes back"
             " to the first weights."
