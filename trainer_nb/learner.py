@@ -824,8 +824,8 @@ class RecordingMixin(TrainerBase):
         output_dir: str | Path | None = None,  # of this checkpoint; None: checkpoint-<step> in the learner's output_dir
     ):
         """Write a checkpoint of the run and return its folder; from a callback, write it at the step boundary.
-        Raise SaveFailed if it cannot be written. After an error that makes the GPU refuse all further work, write the
-        newest snapshot in memory, with a warning."""
+        Raise SaveFailed if it cannot be written. After an error that makes the GPU refuse all further work, try to
+        write the newest snapshot in memory, with a warning."""
         from trainer_nb.state.async_save import save_checkpoint_sync
         from trainer_nb.state.rewind_buffer import save_newest_snapshot
         if is_device_lost(): return save_newest_snapshot(self, output_dir)

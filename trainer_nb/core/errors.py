@@ -346,7 +346,7 @@ class RemotePart(InvalidOperation, AttributeError):
 # %% ../../nbs/01_core/00_errors.ipynb #5a1c0e03
 LOST_DEVICE = (
     "After this error the GPU refuses all further work of this process, until the kernel is restarted."
-    " learn.save_checkpoint() still writes the newest snapshot in memory to disk. The usual cause is a label or an index"
+    " learn.save_checkpoint() tries to write the newest snapshot in memory to disk. The usual cause is a label or an index"
     " out of range: the same step with Learner(..., use_cpu=True) raises an error that names it, and with"
     " CUDA_LAUNCH_BLOCKING=1 in the environment the error comes from the line that failed."
 )
@@ -360,10 +360,16 @@ def is_device_lost() -> bool:
         return True
     return False
 
+# errors of a lost GPU, with the tensors in their frames
+_KEPT_ERRORS: list[BaseException] = []
+
 def note_lost_device(error: BaseException):
-    "Add `LOST_DEVICE` to an error, once, if the GPU is lost."
-    if LOST_DEVICE not in getattr(error, "__notes__", ()) and is_device_lost():
-        error.add_note(LOST_DEVICE)
+    "Add `LOST_DEVICE` to an error, once, if the GPU is lost; from then on, garbage is kept."
+    if LOST_DEVICE in getattr(error, "__notes__", ()) or not is_device_lost(): return
+    error.add_note(LOST_DEVICE)
+    # torch ends the process where it cannot free a tensor that the GPU was about to read or write
+    _KEPT_ERRORS.append(error)
+    gc.freeze()
 
 
 # %% ../../nbs/01_core/00_errors.ipynb #89bcf2a1
