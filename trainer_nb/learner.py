@@ -13,25 +13,27 @@ import torch
 
 from .args.training_args import TrainingArguments, TrainingArgumentsKwargs
 from .core.callbacks import TrainerCallback
-from .core.errors import InvalidOperation, checked, release_last_traceback, short_repr, warn
+from .core.errors import InvalidOperation, checked, is_device_lost, release_last_traceback, short_repr, warn
 from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
-from .engine.assignment import adopt_assignments, begin_run, check_assignment, forget_early_assignments
-from .engine.assignment import check_deletion, record_override
+from .engine.assignment import adopt_assignments, begin_run, check_assignment, check_deletion
+from .engine.assignment import check_elsewhere, forget_early_assignments, record_override
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
 from .engine.loop import make_train_output, validate_step_count
 from .engine.overrides import TrainerBase, check_not_elsewhere
 from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, announce_save_dir, record_act
-from .engine.session import apply_change, check_between_steps, check_can_train, check_can_train_or_corrupted
+from .engine.session import apply_change, check_between_steps, check_can_train
+from .engine.session import check_can_train_or_corrupted
 from .engine.session import check_can_use_weights, check_not_in_step, check_run_weights, guarded
 from .engine.session import raise_if_interrupted, record_callback_changes
 from .engine.signatures import check_callable
 from .engine.snapshot import capture_snapshot
 from .engine.snapshot_tensors import Snapshot
 from .engine.tasks import log, run_tasks_now
+from .engine.user_state import call_with_learner
 from .live.progress import ProgressCallback, make_progress, search_progress
 from .live.reporting import make_logging_callbacks
 from .trainer_compat import TrainerCompatMixin, check_overrides
@@ -471,7 +473,7 @@ class LaunchMixin(TrainerBase):
             raise TypeError(f"run_on_all() takes a function of the learner, not {function!r}.")
         check_callable("f in run_on_all(f)", function, "f(learn), with the learner of each process", self)
         remote = self.run_state.remote_run
-        return [function(self)] if remote is None else remote.run_on_all(self, function)
+        return [call_with_learner(self, function)] if remote is None else remote.run_on_all(self, function)
 
     def each(self, function) -> list:
         "Call `run_on_all`, the present name of this verb."
@@ -822,8 +824,11 @@ class RecordingMixin(TrainerBase):
         output_dir: str | Path | None = None,  # of this checkpoint; None: checkpoint-<step> in the learner's output_dir
     ):
         """Write a checkpoint of the run and return its folder; from a callback, write it at the step boundary.
-        Raise SaveFailed if it cannot be written."""
+        Raise SaveFailed if it cannot be written. After an error that makes the GPU refuse all further work, write the
+        newest snapshot in memory, with a warning."""
         from trainer_nb.state.async_save import save_checkpoint_sync
+        from trainer_nb.state.rewind_buffer import save_newest_snapshot
+        if is_device_lost(): return save_newest_snapshot(self, output_dir)
         return apply_change(self, "save_checkpoint()", lambda: save_checkpoint_sync(self, output_dir))
 
     @exclusive
@@ -1129,6 +1134,9 @@ class Learner(
             if check_assignment(self, name, value): return
         elif callable(value) or name == "loss_is_scaled_for_ga":
             record_override(self, name, value)
+        run = known.get("run_state")
+        if run is not None and run.remote_run is not None:
+            check_elsewhere(self, name, value)
         # super() would search all base classes, which takes longer than everything else here
         object.__setattr__(self, name, value)
 
@@ -1137,6 +1145,7 @@ class Learner(
         check_deletion(self, name)
         if name in self.__dict__:
             record_override(self, name, getattr(type(self), name, None))
+            check_elsewhere(self, name)
         object.__delattr__(self, name)
 
     def __repr__(self): return f"Learner({describe_run(self.run_state)})"

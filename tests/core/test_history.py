@@ -1,4 +1,4 @@
-import json, math, os, random, subprocess, sys, textwrap, threading, time, tracemalloc, warnings
+import json, math, os, pickle, random, subprocess, sys, textwrap, threading, time, tracemalloc, warnings
 from pathlib import Path
 import numpy as np
 import pytest
@@ -615,3 +615,16 @@ def test_import_is_light():
 @pytest.mark.parametrize("steps, text", [(1, "1 step back"), (2, "2 steps back"), (0, "0 steps back")])
 def test_the_journal_counts_the_steps_of_a_rewind(steps, text):
     assert ACT_FORMATTERS["rewind"]({"steps": steps}) == text
+
+
+def test_a_pickled_record_has_values_of_its_own():
+    "Those of its step, also what is computed from the step before, without the history."
+    h = fill(History(), 200, loss=lambda i: torch.tensor(1.0 / i))
+    h.append(201, 20.1, 1e-3, 32, 4.02)   # without a loss and a norm
+    h.metrics[1] = {"eval_loss": 3.0}
+    h.columns.abandoned[1] = 1
+    for records in (h[:3], h[-2:]):
+        found = pickle.loads(pickle.dumps(records))
+        assert type(found) is Records and repr(found) == repr(records) and found._repr_html_() == records._repr_html_()
+        assert str([r.as_dict() for r in found]) == str([r.as_dict() for r in records]) and found.frame().equals(records.frame())
+    assert len(pickle.dumps(h[150])) < 1000

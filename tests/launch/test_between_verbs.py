@@ -1,7 +1,10 @@
 "What is changed between two verbs of a launched run: by freeze() and unfreeze(), by assignments in the notebook, by run_on_all()."
+import os, signal, time, warnings
+
 import pytest, torch
 
-from trainer_nb import Learner
+from trainer_nb import Learner, TrainerCallback
+from trainer_nb.core.errors import InvalidOperation
 from launched import make, same
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]
@@ -66,3 +69,335 @@ def test_tools_that_train_follow_requires_grad():
         torch.testing.assert_close(torch.tensor(here.lr_find(num_steps=20).losses), torch.tensor(there.lr_find(num_steps=20).losses), rtol=1e-4, atol=1e-5)
         for learn in (here, there): learn.step(2)
     for a, b in zip(here.model.parameters(), there.model.parameters()): torch.testing.assert_close(a, b, rtol=1e-5, atol=2e-6)
+
+
+# ---- assignments in the notebook
+
+class Weighted(Learner):
+    "A loss with factors: of the class, of the constructor, computed by name, and one that the class changes itself."
+    beta = 1.0
+    def __init__(self, *args, **settings):
+        super().__init__(*args, **settings)
+        self.gamma = self.factor = 1.0
+        self.number = 0
+    @property
+    def scale(self): return self._scale
+    @scale.setter
+    def scale(self, value): self._scale = value
+    def compute_loss(self, model, inputs, return_outputs=False, **more):
+        loss, outputs = super().compute_loss(model, inputs, True, **more)
+        loss = loss * self.beta * self.gamma * getattr(self, "fac" + "tor") * getattr(self, "_scale", 1.0)
+        return (loss, outputs) if return_outputs else loss
+    def evaluate(self, *args, **more):
+        self.number += 1
+        return super().evaluate(*args, **more)
+
+class Keeper(TrainerCallback):
+    "Records an attribute of its own after each step."
+    def __init__(self):
+        self.value, self.unused, self.seen = 0, 0, []
+    def on_step_end(self, *args, **kwargs): self.seen = [*self.seen, self.value]
+
+class Factor(torch.nn.Module):
+    "A loss function with an attribute and a buffer."
+    def __init__(self):
+        super().__init__()
+        self.factor = 1.0
+        self.register_buffer("weight", torch.ones(2))
+    def forward(self, output, labels): return self.factor * torch.nn.functional.cross_entropy(output, labels, weight=self.weight)
+
+def weighted(*callbacks, loss=None, **settings):
+    def kind(model, **more): return Weighted(model, callbacks=[*callbacks], **more | ({} if loss is None else {"loss_func": loss}))
+    return make(kind=kind, eval_strategy="no", **settings)
+
+
+def test_an_attribute_that_the_class_reads_is_refused():
+    "It would stay as it is in the processes; the error says what reaches them, and this does."
+    learn, like = weighted(), weighted()
+    with learn.launch(2), like.launch(2):
+        learn.step(1)
+        for name in ("beta", "gamma", "factor", "scale"):
+            with pytest.raises(InvalidOperation, match=rf"learn.run_on_all\(lambda learn: setattr\(learn, '{name}', 0.5\)\)"): setattr(learn, name, 0.5)
+        with pytest.raises(InvalidOperation, match=r"delattr\(learn, 'gamma'\)"): del learn.gamma
+        with pytest.raises(InvalidOperation, match=r"setattr\(learn, 'beta', \.\.\.\)"): learn.beta = torch.ones(3)
+        assert learn.beta == learn.gamma == 1.0
+        learn.note = "of the notebook"
+        learn.note = "another"
+        del learn.note
+        like.step(1)
+        assert learn.step(2)[-1].loss == like.step(2)[-1].loss
+        learn.run_on_all(lambda learn: setattr(learn, "beta", 0.5))
+        assert learn.step(1)[-1].loss == pytest.approx(0.5 * like.step(1)[-1].loss, rel=1e-6)
+    assert learn.beta == 0.5 and learn.gamma == 1.0
+    learn.beta = learn.gamma = 2.0
+    assert learn.beta == 2.0
+
+
+def test_an_override_that_counts_goes_on():
+    "It runs in the notebook as well; assignments that the class makes itself raise no error, and one warning names them."
+    learn = weighted()
+    with learn.launch(2):
+        with pytest.warns(UserWarning, match="learn.number was assigned in this process, and the 2 processes"): learn.evaluate()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            learn.evaluate()
+        assert learn.run_on_all(lambda learn: learn.number) == [2, 2]
+    assert learn.number == 2
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_attributes_of_callbacks_and_of_the_loss(begun):
+    "A warning names them at the next verb, once, with a call that assigns them there; at the end, the notebook keeps them."
+    keeper, loss = Keeper(), Factor()
+    learn = weighted(keeper, loss=loss)
+    if begun: learn.step(1)
+    with learn.launch(2):
+        learn.step(1)
+        keeper.value, keeper.unused, loss.factor = 1, 1, 0.5
+        with pytest.warns(UserWarning, match="Keeper.value and loss_func.factor were assigned .* the 2 processes") as found: learn.step(1)
+        assert "learn.run_on_all(lambda learn: setattr(learn.callback_handler.find(Keeper), 'value', 1))" in str(found[0].message)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            learn.step(1)
+        loss.weight[0] = 3
+        with pytest.warns(UserWarning, match=r"loss_func.weight was .*setattr\(learn.loss_func, 'weight', \.\.\.\)"): learn.step(1)
+        assert learn.run_on_all(lambda learn: (learn.loss_func.factor, learn.loss_func.weight.tolist())) == [(1.0, [1, 1])] * 2
+        learn.run_on_all(lambda learn: setattr(learn.callback_handler.find(Keeper), "value", 2))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            learn.step(1)
+        keeper.unused = 2
+        with pytest.warns(UserWarning, match="Keeper.value .1 here, 2 there"): learn.close()
+    assert keeper.seen == [0] * (4 + begun) + [2] and keeper.value == 2 and keeper.unused == 2 and loss.factor == 0.5
+
+
+def test_layers_that_are_frozen_by_hand():
+    "In the notebook, where the processes do not see it."
+    learn = make(eval_strategy="no")
+    model = learn.model
+    with learn.launch(2):
+        learn.step(1)
+        model.inward.requires_grad_(False)
+        model.drop.p = 0.5
+        with pytest.warns(UserWarning, match=r"model.drop.p and requires_grad of 2 parameters were assigned"): learn.step(1)
+        assert learn.run_on_all(lambda learn: [p.requires_grad for p in learn.model.parameters()]) == [[True] * 6] * 2
+
+
+# ---- assignments in the processes
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_what_the_processes_have_assigned_comes_back(steps):
+    "Also before the first step: the run continues with the values with which it was trained."
+    keeper, like_keeper = Keeper(), Keeper()
+    learn, like = weighted(keeper, loss=Factor()), weighted(like_keeper, loss=Factor())
+    def assign(learn):
+        learn.beta, learn.gamma = 0.5, 0.25
+        learn.callback_handler.find(Keeper).value = 9
+        learn.loss_func.factor = 3.0
+    if steps:
+        with learn.launch(2), like.launch(2): learn.step(steps), like.step(steps)
+    with learn.launch(2):
+        learn.run_on_all(assign)
+        learn.snapshot()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            learn.step(2)
+            learn.close()
+    assert (learn.beta, learn.gamma, learn.loss_func.factor, keeper.value, keeper.seen) == (0.5, 0.25, 3.0, 9, [0] * steps + [9, 9])
+    with like.launch(2):
+        like.run_on_all(assign)
+        like.step(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.step(2)
+    assign(like)
+    like.step(2)
+    same(learn, like)
+
+
+def test_what_the_processes_have_assigned_without_a_step():
+    "The run has not begun, and comes back with the values."
+    learn = weighted(keeper := Keeper())
+    with learn.launch(2), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.run_on_all(lambda learn: setattr(learn, "beta", 0.5))
+        learn.run_on_all(lambda learn: setattr(learn.callback_handler.find(Keeper), "value", 9))
+        learn.close()
+    assert learn.beta == 0.5 and keeper.value == 9
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_run_on_all_assigns_is_in_the_journal(n):
+    "So a replay begins behind it; what only reads, trains or evaluates is no change."
+    learn = weighted(keeper := Keeper())
+    if n == 2: learn.launch(2)
+    learn.run_on_all(lambda learn: len(learn.step(2)))
+    learn.run_on_all(lambda learn: (learn.beta, learn.callback_handler.find(Keeper).seen, learn.evaluate()))
+    assert [e["act"] for e in learn.journal if e["act"] != "launch"] == []
+    learn.run_on_all(lambda learn: (setattr(learn, "beta", 0.5), setattr(learn.callback_handler.find(Keeper), "value", 1)))
+    learn.step(2)
+    assert [(e["step"], e["what"]) for e in learn.journal if e["act"] == "by hand"] == [(2, "changed: Weighted.beta, Keeper.value")]
+    assert learn.rewind(1).different == [] and learn.run_on_all(lambda learn: learn.beta)[0] == 0.5
+    learn.step(1)
+    learn.close()
+    assert learn.beta == 0.5 and keeper.seen == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_attributes_of_layers_that_run_on_all_assigns(n):
+    "The journal has them, the notebook's model and processes that are started again take them over."
+    learn, like = make(eval_strategy="no"), make(eval_strategy="no")
+    for one in (learn, like):
+        if n == 2: one.launch(2)
+        one.step(2)
+        one.run_on_all(lambda learn: setattr(learn.model.drop, "p", 0.5))
+        one.step(1)
+    assert [(e["step"], e["what"]) for e in learn.journal if e["act"] == "by hand"] == [(2, "changed: model.drop.p")]
+    if n == 2:
+        os.kill(learn.processes[1]["pid"], signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="SIGKILL"): learn.step(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        while learn.state.global_step < 5: learn.step(1)
+        like.step(2)
+        for one in (learn, like): one.close()
+    assert learn.model.drop.p == like.model.drop.p == 0.5
+    assert [r.loss for r in learn.history if not r.abandoned] == [r.loss for r in like.history]
+
+
+# ---- weights
+
+def weights(learn): return [p.tolist() for p in learn.model.parameters()]
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_new_weights_are_the_same_in_all_processes(start):
+    "Also where they are drawn at random: nothing averages weights later."
+    learn = make(eval_strategy="no")
+    with learn.launch(2, start=start), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        learn.step(1)
+        before = learn.run_on_all(weights)
+        learn.run_on_all(lambda learn: learn.model.out.reset_parameters())
+        first = learn.run_on_all(weights)
+        learn.run_on_all(lambda learn: learn.model.out.reset_parameters())
+        second = learn.run_on_all(weights)
+        assert first[0] == first[1] != before[0] and second[0] == second[1] != first[0]
+        learn.step(2)
+        third = learn.run_on_all(weights)
+        assert third[0] == third[1] != second[0]
+
+
+def test_weights_that_depend_on_the_rank_become_those_of_the_main_process():
+    "With a warning; BatchNorm's statistics, which differ, cause none."
+    learn, like = make(eval_strategy="no"), make(eval_strategy="no")
+    def shift(learn):
+        with torch.no_grad(): learn.model.out.bias.data.add_(int(os.environ["RANK"]))
+    with learn.launch(2), like.launch(2):
+        for one in (learn, like): one.step(2)
+        with pytest.warns(UserWarning, match="different weights in the 2 processes; all of them have those of rank 0 now"): learn.run_on_all(shift)
+        for one in (learn, like): one.step(2)
+        found = learn.run_on_all(weights)
+        assert found[0] == found[1] == like.run_on_all(weights)[0]
+
+
+def test_what_one_process_assigns_is_recorded_in_all():
+    "Each of them would otherwise take a snapshot for rewind at another step, and wait for the others."
+    learn = weighted(Keeper())
+    def assign(learn):
+        if os.environ["RANK"] == "1": learn.beta = 0.5
+    with learn.launch(2):
+        learn.step(2)
+        learn.run_on_all(assign)
+        learn.step(2)
+        assert learn.run_on_all(lambda learn: [e["data"]["changed"] for e in learn.history.events if e["kind"] == "by hand"]) == [[["Weighted.beta"]]] * 2
+        assert learn.rewind(1).different == []
+
+
+# ---- what a function returns, and what it leaves behind in one process
+
+def test_a_function_can_return_records():
+    "Of steps that it has taken: their values, not the history."
+    learn = weighted()
+    with learn.launch(2):
+        first, second = learn.run_on_all(lambda learn: learn.step(2))
+        assert repr(first) == repr(learn.history[:2]) and first.loss == second.loss == learn.history[:2].loss
+        assert [r.step for r in learn.run_on_all(lambda learn: learn.step(1)[-1])] == [3, 3]
+
+
+def only(rank, act):
+    "A function of the learner that acts in one process only."
+    return lambda learner: act(learner) if os.environ["RANK"] == rank else None
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize("act, what", [
+    (lambda learn: len(repr(learn.set(lr=1e-3))), "\\(the journal and the optimizer\'s groups\\)"),
+    (lambda learn: learn.add_callback(Keeper()), "\\(the journal and the callbacks\\)"),
+    (lambda learn: learn.freeze("inward"), "\\(the journal and requires_grad of the parameters\\)"),
+    (lambda learn: setattr(learn.args, "max_grad_norm", 0.1), "\\(the settings\\)"),
+    (lambda learn: learn.optimizer.param_groups[0].update(lr=5.0), "\\(the optimizer\'s groups\\)"),
+], ids=["set", "callback", "freeze", "args", "groups"])
+def test_what_one_process_changes_alone_raises_an_error(rank, act, what):
+    "The next step would wait for ever, or train with other weights in each process; the run continues with those of rank 0."
+    learn, like = weighted(), weighted()
+    with learn.launch(2), like.launch(2):
+        for one in (learn, like): one.step(2)
+        with pytest.raises(InvalidOperation, match=f"{what}.*started again, with the state of rank 0, after step 2"): learn.run_on_all(only(rank, act))
+        learn.step(2)
+        losses = learn.run_on_all(lambda learn: learn.history[-1].loss), like.step(2)[-1].loss
+        assert losses[0][0] == losses[0][1] and (rank == "0" or losses[0][0] == losses[1])
+        assert learn.rewind(1).different == []
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+@pytest.mark.parametrize("act", [lambda learn: len(learn.step(1)), lambda learn: learn.evaluate()], ids=["step", "evaluate"])
+def test_what_one_process_does_alone_does_not_wait_for_ever(rank, act):
+    "It waits for exchanges that the others never begin."
+    learn, like = weighted(), weighted()
+    with learn.launch(2), like.launch(2):
+        for one in (learn, like): one.step(2)
+        start = time.monotonic()
+        with pytest.raises(InvalidOperation, match=f"rank {rank} waits for the others, .*started again, with the state of rank {1 - int(rank)}, after step 2"):
+            learn.run_on_all(only(rank, act))
+        assert time.monotonic() - start < 30
+        assert learn.step(2).loss == like.step(2).loss
+        assert learn.rewind(1).different == [] and learn.step(1)[0].step == 4
+    same(learn, like)
+
+
+def test_a_process_may_take_its_time():
+    "Without exchanges; what depends on the rank and changes nothing is allowed."
+    learn = weighted()
+    with learn.launch(2):
+        learn.step(1)
+        assert learn.run_on_all(only("0", lambda learn: time.sleep(4) or str(learn.summary())))[1] is None
+        assert len(learn.run_on_all(only("1", lambda learn: str(learn.snapshot())))) == 2 and learn.step(1)[0].step == 2
+
+
+@pytest.mark.parametrize("ranks", ["01", "1"])
+def test_layers_that_a_function_replaces_are_put_back(ranks):
+    "The notebook has the former ones, so that the run could not come back."
+    learn, like = weighted(), weighted()
+    def replace(learn):
+        if os.environ["RANK"] not in ranks: return
+        learn.model.out = torch.nn.Sequential(torch.nn.Linear(16, 2), torch.nn.Linear(2, 2))
+        learn.model.inward.bias = torch.nn.Parameter(torch.ones(16))
+        learn.model.extra = torch.nn.Parameter(torch.ones(3))
+        learn.optimizer.add_param_group({"params": list(learn.model.out.parameters())})
+    with learn.launch(2), like.launch(2):
+        for one in (learn, like): one.step(2)
+        with pytest.raises(InvalidOperation, match=r"adds or replaces layers or parameters of the model \(out, inward.bias and extra\).*close"): learn.run_on_all(replace)
+        assert learn.step(2).loss == like.step(2).loss
+    learn.step(1), like.step(1)
+    same(learn, like)
+
+
+def test_a_function_that_fails_in_one_process_before_a_change():
+    "The others have made it; the next step does not wait for ever."
+    learn, like = weighted(), weighted()
+    def change(learn):
+        if os.environ["RANK"] == "1": raise OSError("no such file")
+        learn.set(lr=1e-3)
+    with learn.launch(2), like.launch(2):
+        for one in (learn, like): one.step(2)
+        with pytest.raises(OSError, match="no such file"): learn.run_on_all(change)
+        assert learn.step(2).loss == like.step(2).loss

@@ -97,8 +97,9 @@ def test_steps_are_not_taken_again_by_another_number_of_processes():
     with learn.launch(2):
         learn.step(4)
         assert learn.rewind(3).different == [] and learn.rewind(to=5).step == 5   # the state that went there
-        with pytest.raises(ValueError, match="launch at step 5"): learn.rewind(2)
+        with pytest.raises(ValueError, match="launch at step 5 .* belong to the notebook's process; learn.restore"): learn.rewind(2)
         learn.step(2)
+        with pytest.raises(ValueError, match=r"launch at step 5 has moved the run, .*; learn.rewind\(to=5\) goes back that far, and"): learn.rewind(3)
         os.kill(pids(learn)[1], signal.SIGKILL)
         with pytest.raises(RuntimeError, match="SIGKILL"): learn.step(1)
         learn.step(3)
@@ -383,9 +384,12 @@ def test_a_step_that_fails_alike_on_all(tmp_path, like):
 
 # ---- what cannot be, and what is left
 
-def test_what_cannot_be_launched(tmp_path):
+def test_what_cannot_be_launched(tmp_path, monkeypatch):
     learn = make()
-    with pytest.raises(ValueError, match="needs the number of processes"): learn.launch()
+    with pytest.raises(ValueError, match="^On a CPU launch.. needs the number of processes: learn.launch.num_processes=2..$"): learn.launch()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with pytest.raises(ValueError, match="started this process alone .WORLD_SIZE=1.; let it start several, as torchrun"): learn.launch()
+    monkeypatch.delenv("WORLD_SIZE")
     with pytest.raises(ValueError, match="from 1 on"): learn.launch(0)
     with pytest.raises(TypeError, match="whole number"): learn.launch("two")
     with pytest.raises(ValueError, match="fork|spawn"): learn.launch(2, start="thread")

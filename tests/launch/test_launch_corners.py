@@ -115,7 +115,7 @@ def test_behind_the_launch_only_the_beginning_is_reached_at_home():
     learn.step(3)
     with learn.launch(2):
         learn.step(2)
-    with pytest.raises(ValueError, match="cannot go back to step 4: launch at step 3"): learn.rewind(1)
+    with pytest.raises(ValueError, match=r"cannot go back to step 4: close at step 5 .* the steps before it belong to the processes of launch\(\); learn.restore"): learn.rewind(1)
     assert learn.rewind(5).step == 0 and learn.state.max_steps == 36   # the first weights are known
 
 
@@ -1122,10 +1122,9 @@ USE_WEIGHTS = [lambda learn: learn.save_model(), lambda learn: learn.evaluate(),
                lambda learn: learn.confusion(), lambda learn: learn.show_results(2), lambda learn: learn.push_to_hub()]
 
 
-@pytest.mark.parametrize("change", [lambda learn: learn.model.register_buffer("extra", torch.ones(3)),
-                                    lambda learn: setattr(learn.model, "extra", torch.nn.Parameter(torch.ones(3)))])
-def test_a_run_whose_model_was_changed_there_is_not_continued_without_it(change):
+def test_a_run_whose_model_was_changed_there_is_not_continued_without_it():
     "The weights of the launch and a new optimizer are another run."
+    def change(learn): learn.model.register_buffer("extra", torch.ones(3))
     learn = make()
     learn.launch(2)
     learn.step(3)
@@ -1138,7 +1137,6 @@ def test_a_run_whose_model_was_changed_there_is_not_continued_without_it(change)
     with pytest.raises(ValueError, match="no 'extra'"): learn.restore("at the close")   # nothing has changed
     with pytest.raises(InvalidOperation, match="would use other weights"): learn.save_model()
     change(learn)
-    if "extra" in dict(learn.model.named_parameters()): return   # the optimizer lacks it
     learn.restore("at the close")
     assert learn.step(1)[0].step == 4
 

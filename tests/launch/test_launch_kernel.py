@@ -68,6 +68,44 @@ def test_a_run_from_cells(kernel, start):
     assert kernel.run("check(learn, like)") == "the same"
 
 
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_classes_of_cells(kernel, start):
+    "A function that is sent later finds the objects of a class, there and here, and leaves the class as it is."
+    kernel.run("""
+        class Counts(TrainerCallback):
+            steps = 0
+            def on_step_end(self, *args, **kwargs): Counts.steps += 1; total.append(1)
+        class Drop(torch.nn.Dropout): pass
+        total = []
+        class Odd(Exception): pass
+        def make_drop():
+            made = make()
+            made.model = torch.nn.Sequential(Drop(0.1), Net())
+            made.add_callback(Counts())
+            return made
+        def found(learn): return isinstance(learn.callback_handler.find(Counts), Counts), [isinstance(m, Drop) for m in learn.model.children()], Counts.steps
+        def drop(learn):
+            for m in learn.model.modules():
+                if isinstance(m, Drop): m.p = 0.5
+        def odd(learn): raise Odd(Counts.steps)""")
+    kernel.run(f"learn = make_drop(); learn.launch(2, start={start!r}); learn.step(2)")
+    assert kernel.run("learn.run_on_all(found)") == "[(True, [True, False], 2), (True, [True, False], 2)]"
+    assert kernel.run("learn.run_on_all(drop); learn.run_on_all(lambda learn: learn.model[0].p)") == "[0.5, 0.5]"
+    assert kernel.run("learn.step(1); learn.run_on_all(found)[1][2], Counts.steps") == "(3, 0)"
+    # what a process returns or raises is of the notebook's classes, which stay as they are
+    assert kernel.run("before = vars(Counts)['on_step_end']; [type(o) is Counts for o in learn.run_on_all(lambda learn: learn.callback_handler.find(Counts))]") == "[True, True]"
+    assert kernel.run("Counts.steps, vars(Counts)['on_step_end'] is before") == "(0, True)"
+    assert kernel.run("try: learn.run_on_all(odd)\nexcept Odd as error: print(error)") == "3"
+    # a class of a later cell is sent each time, as it is then
+    kernel.run("class Later:\n    def value(self): return 1")
+    assert kernel.run("learn.run_on_all(lambda learn: Later().value())") == "[1, 1]"
+    kernel.run("Later.value = lambda self: 2")
+    assert kernel.run("learn.run_on_all(lambda learn: Later().value())") == "[2, 2]"
+    # what is assigned to a class that is there does not reach it
+    assert "Counts.steps was assigned in the notebook" in kernel.run("import warnings\nwith warnings.catch_warnings(record=True) as w:\n    warnings.simplefilter('always')\n    Counts.steps = 7; learn.step(1)\nprint(w[0].message)")
+    assert kernel.run("learn.run_on_all(lambda learn: setattr(Counts, 'steps', 7)); learn.run_on_all(found)[0][2]") == "7"
+
+
 def test_pressed_once(kernel):
     "All stop at the same boundary, with one line; the next cell goes on."
     kernel.run("learn = make(nap={'train': 0.03}); learn.launch(2); learn.step(2)")

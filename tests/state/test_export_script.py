@@ -567,6 +567,20 @@ def test_doubtful(session, name):
     assert not session.equal() and len(out.doubts) == 1 and re.search(words, out.doubts[0]), out.doubts
 
 
+def test_what_run_on_all_has_assigned(session):
+    "Here and in launched processes; the script lacks it and says so."
+    session.run(NET, DATA, """
+        class Weighted(Learner):
+            beta = 1.0
+            def compute_loss(self, *args, **kwargs): return self.beta * super().compute_loss(*args, **kwargs)""")
+    for launch in ("", "\nlearn.launch(2)"):
+        session.run("net = Net()", learner(dataloader_drop_last=True).replace("Learner(", "Weighted(") + launch, "learn.step(2)",
+                    "learn.run_on_all(lambda learn: setattr(learn, 'beta', 0.5))", "learn.step(2); learn.close()")
+        out = session.export()
+        assert len(out.doubts) == 1 and "After step 2 Weighted.beta was changed manually, which the script does not do" in out.doubts[0]
+        assert not session.equal()
+
+
 def test_refusals(session, tmp_path):
     "One sentence, with what to do, and nothing is written."
     session.run(NET, DATA)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import dis
 import functools
 import gc
 import inspect
@@ -15,7 +16,7 @@ import reprlib
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, SimpleNamespace, TracebackType, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -23,9 +24,10 @@ from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_typ
 import torch
 
 # %% auto #0
-__all__ = ['suggest_names', 'missing_attribute_error', 'one_edit', 'is_misspelling', 'code_names', 'of_package', 'uses_name',
-           'misspelt_error', 'check_attribute', 'short_repr', 'call_error', 'check_types_of_call', 'checked',
-           'checked_class', 'InvalidOperation', 'RemotePart', 'warn', 'Interrupted', 'Paused', 'install_excepthook',
+__all__ = ['LOST_DEVICE', 'suggest_names', 'missing_attribute_error', 'one_edit', 'is_misspelling', 'code_objects', 'of_package',
+           'user_code', 'used_names', 'uses_name', 'assigns_name', 'misspelt_error', 'check_attribute', 'join_names',
+           'short_repr', 'call_error', 'check_types_of_call', 'checked', 'checked_class', 'InvalidOperation',
+           'RemotePart', 'is_device_lost', 'note_lost_device', 'warn', 'Interrupted', 'Paused', 'install_excepthook',
            'release_traceback_memory', 'release_last_traceback', 'release_traceback_after_cell', 'is_out_of_memory',
            'free_after_failure']
 
@@ -75,13 +77,16 @@ def is_misspelling(
     return matcher.real_quick_ratio() >= ratio and matcher.quick_ratio() >= ratio and matcher.ratio() >= ratio
 
 # %% ../../nbs/01_core/00_errors.ipynb #5b891906
-def code_names(thing: Any, seen: set[int]) -> set[str]:
-    "Return the names in the code of a function, a property, a wrapped function, or functions nested in them."
-    if thing is None or id(thing) in seen: return set()
+def code_objects(thing: Any, seen: set[int]) -> Iterator[CodeType]:
+    "Yield the code of a function, a property, a wrapped function, and of functions nested in them."
+    if thing is None or id(thing) in seen: return
     seen.add(id(thing))
     if isinstance(thing, CodeType):
-        nested = (o for o in thing.co_consts if isinstance(o, CodeType))
-        return set(thing.co_names).union(*(code_names(o, seen) for o in nested))
+        yield thing
+        for nested in thing.co_consts:
+            if isinstance(nested, CodeType):
+                yield from code_objects(nested, seen)
+        return
     held_by = ("__code__", "__func__", "__wrapped__", "fget", "fset", "fdel", "func", "method")
     parts = [getattr(thing, name, None) for name in held_by]
     for held in getattr(thing, "__closure__", None) or ():
@@ -90,20 +95,44 @@ def code_names(thing: Any, seen: set[int]) -> set[str]:
         except ValueError:
             # a variable without a value
             continue
-    return set().union(*(code_names(part, seen) for part in parts if callable(part) or isinstance(part, CodeType)))
+    for part in parts:
+        if callable(part) or isinstance(part, CodeType):
+            yield from code_objects(part, seen)
 
 def of_package(thing: object) -> bool: return str(getattr(thing, "__module__", "")).partition(".")[0] == "trainer_nb"
 
-def uses_name(owner: object, name: str) -> bool:
-    "Return True if user code in an object's classes, or on the object itself, uses a name or sets computed ones."
+def user_code(owner: object) -> list[tuple[str, CodeType]]:
+    "Return the code of the user in an object's classes, and on the object itself, each with the name of its attribute."
     # user functions assigned to a class of the package
-    parts = [part for cls in type(owner).__mro__[:-1] for part in vars(cls).values()
+    parts = [(name, part) for cls in type(owner).__mro__[:-1] for name, part in vars(cls).items()
              if not of_package(cls) or (isinstance(part, FunctionType) and not of_package(part))]
     # functions that replace methods
-    parts += [part for replaced, part in vars(owner).items() if callable(getattr(type(owner), replaced, None))]
+    parts += [(name, part) for name, part in vars(owner).items() if callable(getattr(type(owner), name, None))]
     seen: set[int] = set()
-    names: set[str] = set().union(*(code_names(part, seen) for part in parts if not isinstance(part, type)))
-    return not names.isdisjoint((name, "setattr", "__setattr__"))
+    return [(name, code) for name, part in parts if not isinstance(part, type) for code in code_objects(part, seen)]
+
+_CONSTRUCTORS = ("__init__", "__new__")
+
+def used_names(
+    owner: object,
+    constructors: bool = True,  # False: only after it was made
+) -> set[str]:
+    "Return the names that user code of an object uses."
+    used = (code.co_names for name, code in user_code(owner) if constructors or name not in _CONSTRUCTORS)
+    return set().union(*used)
+
+def uses_name(owner: object, name: str) -> bool:
+    "Return True if user code of an object uses a name or sets computed ones."
+    return not used_names(owner).isdisjoint((name, "setattr", "__setattr__"))
+
+def assigns_name(owner: object, name: str) -> bool:
+    "Return True if user code of an object, besides its constructors, assigns an attribute of this name, or computed ones."
+    for method, code in user_code(owner):
+        if method in _CONSTRUCTORS: continue
+        if not {"setattr", "__setattr__"}.isdisjoint(code.co_names): return True
+        stores = (step.argval for step in dis.get_instructions(code) if step.opname in ("STORE_ATTR", "DELETE_ATTR"))
+        if name in code.co_names and name in stores: return True
+    return False
 
 # %% ../../nbs/01_core/00_errors.ipynb #4138ae92
 def misspelt_error(
@@ -135,6 +164,14 @@ def check_attribute(
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxtuple, _SHORT.maxdict = 2, 2, 2, 2
 _SHORT.maxstring = _SHORT.maxother = 80
+
+def join_names(names: Iterable[str], limit: int = 5) -> str:
+    "Return names as part of a sentence; of many, the first ones and the number of the others."
+    listed = list(names)
+    if len(listed) > limit + 1:
+        listed = [*listed[:limit], f"{len(listed) - limit} more"]
+    *first, last = listed
+    return f"{', '.join(first)} and {last}" if first else last
 
 def short_repr(
     value: object,
@@ -305,6 +342,29 @@ class InvalidOperation(RuntimeError):
 
 class RemotePart(InvalidOperation, AttributeError):
     "Raised for a part of the run that other processes have. hasattr() and inspect.getmembers() pass over it."
+
+# %% ../../nbs/01_core/00_errors.ipynb #5a1c0e03
+LOST_DEVICE = (
+    "After this error the GPU refuses all further work of this process, until the kernel is restarted."
+    " learn.save_checkpoint() still writes the newest snapshot in memory to disk. The usual cause is a label or an index"
+    " out of range: the same step with Learner(..., use_cpu=True) raises an error that names it, and with"
+    " CUDA_LAUNCH_BLOCKING=1 in the environment the error comes from the line that failed."
+)
+
+def is_device_lost() -> bool:
+    "Return whether a GPU refuses all further work of this process; wait for the GPU."
+    if not torch.cuda.is_initialized(): return False
+    try:
+        torch.cuda.synchronize()
+    except torch.AcceleratorError:
+        return True
+    return False
+
+def note_lost_device(error: BaseException):
+    "Add `LOST_DEVICE` to an error, once, if the GPU is lost."
+    if LOST_DEVICE not in getattr(error, "__notes__", ()) and is_device_lost():
+        error.add_note(LOST_DEVICE)
+
 
 # %% ../../nbs/01_core/00_errors.ipynb #89bcf2a1
 # packages whose frames are skipped

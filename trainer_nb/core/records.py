@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .columns import DEFERRED, GrowableColumns, RowStore, throughput
+from .columns import DEFERRED, GrowableColumns, RowStore, append_rows, columns_to_lists, copy_rows
+from .columns import throughput
 from .errors import missing_attribute_error
 from ..display.tables import Table, format_setting, head_and_tail, to_frame
 
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # %% auto #0
-__all__ = ['RECORD_FIELDS', 'RECORD_HINTS', 'TIMING_SUFFIXES', 'ACT_FORMATTERS', 'RecordSource', 'row_value', 'Record',
-           'qualify_metric_names', 'record_cells', 'Records', 'Evaluations', 'describe_act', 'Journal']
+__all__ = ['RECORD_FIELDS', 'RECORD_HINTS', 'TIMING_SUFFIXES', 'ACT_FORMATTERS', 'RecordSource', 'row_value', 'StoredRows',
+           'Record', 'stored_record', 'qualify_metric_names', 'record_cells', 'Records', 'Evaluations', 'describe_act',
+           'Journal']
 
 # %% ../../nbs/01_core/07_records.ipynb #f8893177
 class RecordSource(Protocol):
@@ -35,6 +37,21 @@ def row_value(history: RecordSource, name: str, row: int) -> float:
     if name in DEFERRED and row >= history.rows.fetched:
         history.fetch()
     return getattr(history.columns, name)[row]
+
+class StoredRows:
+    "Hold the values of some rows apart from their history, for a record in another process."
+    def __init__(
+        self,
+        columns: dict[str, list],  # as of `columns_to_lists`
+        metrics: dict[int, dict[str, Any]],  # by row
+    ):
+        self.rows = RowStore()
+        self.columns = self.rows.columns
+        self.events: list[dict[str, Any]] = []
+        self.metrics = metrics
+        append_rows(self.rows, columns)
+
+    def fetch(self) -> None: self.rows.fetch()
 
 def _value_property(name: str, doc: str) -> property:
     return property(lambda self: row_value(self.history, name, self.index), doc=doc)
@@ -75,6 +92,14 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]: return {name: getattr(self, name) for name in RECORD_FIELDS}
 
+    def __reduce__(self) -> tuple[Callable[..., Record], tuple]:
+        "Pickle the values of this step, not the whole history."
+        self.history.fetch()
+        # the row before it, for the time that the step has taken
+        first = max(0, self.index - 1)
+        columns = columns_to_lists(copy_rows(self.history.rows, first, self.index + 1))
+        return stored_record, (columns, self.index - first, self.metrics, self.abandoned)
+
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that is probably meant; called for missing attributes only."
         # an error inside a property: its own message is the right one
@@ -91,6 +116,17 @@ class Record:
 
     def __repr__(self): return repr(Records([self]))
     def _repr_html_(self): return Records([self])._repr_html_()
+
+def stored_record(
+    columns: dict[str, list],  # as of `columns_to_lists`
+    index: int,  # of the record's row in them
+    metrics: dict[str, Any],
+    abandoned: bool,
+) -> Record:
+    "Return a record with values of its own."
+    history = StoredRows(columns, {index: metrics} if metrics else {})
+    history.columns.abandoned[index] = abandoned
+    return Record(history, index)
 
 # %% ../../nbs/01_core/07_records.ipynb #5a77a307
 RECORD_FIELDS = (

@@ -13,7 +13,8 @@ from typing import Any
 
 from ..args.names import SUGGESTED_NAMES
 from ..args.training_args import TrainingArguments, resolve_args
-from ..core.errors import InvalidOperation, is_misspelling, misspelt_error, of_package, uses_name, warn
+from ..core.errors import InvalidOperation, assigns_name, is_misspelling, misspelt_error, of_package, short_repr
+from ..core.errors import used_names, uses_name, warn
 from ..data.collate import comparable_copy, is_identical
 from ..device.accelerator import check_fp16
 from .dataloaders import check_eval_data, is_overridden
@@ -23,12 +24,13 @@ from .overrides import drop_loader, renew_model
 from .prepare import OPTIMIZER_MAKERS, discard_former_parts, discard_made_optimizer
 from .run_state import as_callback, record_act
 from .settings import SETTABLE, change_settings, discard_overridden_parts
+from .state_holders import LEARNER, SCALAR_TYPES
 
 # %% auto #0
 __all__ = ['SETTINGS', 'READ_ONLY', 'NOT_ATTRIBUTES', 'FIXED_VALUES', 'OPTIMIZER_SETTINGS', 'check_fixed_value', 'is_same',
-           'find_attribute', 'public_methods', 'setting_hint', 'record_override', 'check_deletion', 'check_assignment',
-           'forget_early_assignments', 'begin_run', 'held_settings', 'applied_settings', 'adopt_assignments',
-           'apply_assignments', 'adopt_changes']
+           'find_attribute', 'public_methods', 'setting_hint', 'record_override', 'check_deletion', 'check_elsewhere',
+           'check_assignment', 'forget_early_assignments', 'begin_run', 'held_settings', 'applied_settings',
+           'adopt_assignments', 'apply_assignments', 'adopt_changes']
 
 # %% ../../nbs/06_engine/25_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
@@ -153,6 +155,25 @@ def check_deletion(learner: TrainerBase, name: str) -> None:
     if not hasattr(there, "__set__"): return
     can_be_deleted = there.fdel is not None if isinstance(there, property) else hasattr(there, "__delete__")
     if not can_be_deleted: raise AttributeError(f"learn.{name} cannot be deleted; assign another value.")
+
+def check_elsewhere(
+    learner: TrainerBase,
+    name: str,  # of an attribute that is assigned, or deleted
+    *value: Any,  # the new value; none: it is deleted
+) -> None:
+    """Raise InvalidOperation for an attribute that code of the user's class reads while other processes have the run, which
+    would go on with their own; warn if this code assigns it as well, since an override may do so in each process."""
+    run = vars(learner).get("run_state")
+    if run is None or run.remote_run is None or name in LEARNER: return
+    owner, _ = find_attribute(type(learner), name)
+    if of_package(owner): return
+    names = used_names(learner, constructors=False)
+    # user code may compute the name of an attribute that was there at the launch
+    is_computed = "getattr" in names and name in run.remote_run.sent_names
+    if owner is None and name not in names and not is_computed: return
+    shown = [short_repr(v) if isinstance(v, SCALAR_TYPES) else "..." for v in value]
+    call = f"{'setattr' if value else 'delattr'}({', '.join(('learn', repr(name), *shown))})"
+    run.remote_run.report_assignment(name, call, assigns_name(learner, name))
 
 def check_assignment(learner: TrainerBase, name: str, value) -> bool:
     """Raise AttributeError for an assignment that would have no effect; return True if nothing is left to be assigned:

@@ -86,6 +86,8 @@ def session_field(default: Any) -> Any:
 # %% ../../nbs/06_engine/03_run_state.ipynb #e031318b
 class RemoteRunPart(Protocol):
     "Train the run in other processes (`launch.remote_run`)."
+    # names of the learner's attributes at the launch
+    sent_names: frozenset[str]
     def handles_verb(self, name: str) -> bool:
         "Return whether a verb is forwarded to the processes."
     def do(self, learner: TrainerBase, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -106,6 +108,8 @@ class RemoteRunPart(Protocol):
         "Raise InvalidOperation for an operation that needs the run in this process."
     def refuse_reading(self, name: str, example: str) -> None:
         "Raise InvalidOperation for a part that only the processes have."
+    def report_assignment(self, name: str, call: str, is_repeated: bool) -> None:
+        "Raise InvalidOperation for an attribute of the learner that the processes read, or warn where they assign it."
     def warn_stale_model(self) -> None:
         "Warn once that the weights in this process are outdated."
     def home(self, learner: TrainerBase) -> None:
@@ -217,6 +221,7 @@ class RunState(TransientState):
     due: deque[Task] = kept_field(deque)                           # pending tasks, the next one first
     cursor: Cursor = value_field(Cursor())                         # position of the next micro-batch
     bookmark: dict | None = value_field(None)                      # state of a stream at the cursor; None: found by reading
+    generator_seeds: dict[str, int] | None = value_field(None)     # of the generators of the data, by name; None: there are none
     begun: bool = value_field(False)                               # on_train_begin has been dispatched
     epoch_open: bool = value_field(False)                          # on_epoch_begin has been dispatched
     finished: bool = value_field(False)                            # on_train_end has been dispatched
@@ -253,6 +258,8 @@ class RunState(TransientState):
     own_scheduler: bool = rebuilt_field(False)                     # create_scheduler() made it, so it can be stretched
     parameter_watch: ParameterWatch = rebuilt_field(ParameterWatch)   # notices that user code has changed the parameters
     loader: ResumableLoader = rebuilt_field()
+    # the generators that have given generator_seeds, as seeding.GeneratorSeeds keeps them
+    seed_givers: dict[str, tuple[object, int | None]] = rebuilt_field(dict)
     collator: Callable[[list], Any] | None = rebuilt_field()       # the learner's data_collator when the loader was made
     # of the training data, as the last verb has left them, where the loader reads copies of it
     data_attributes: list[tuple[object, dict[str, object]]] = rebuilt_field(list)
@@ -268,6 +275,7 @@ class RunState(TransientState):
     initial_snapshot: Snapshot | None = rebuilt_field()            # before the first step, for reset()
     first_buffers: dict[str, str] | None = rebuilt_field()         # digests of the buffers in it that are not persistent
     initial_snapshot_freed: bool = rebuilt_field(False)            # free() has released it
+    begins_with_first: bool = rebuilt_field(True)                  # the run, at step 0, begins with the weights that reset() restores
     initial_weight_versions: list[int] = rebuilt_field(list)       # rollback.weight_versions() when it was taken
     frozen_weights: FrozenWeightCache | None = rebuilt_field()     # copies that snapshots share
     earlier_copies: EarlierCopies | None = rebuilt_field()         # copies in snapshots, to share unchanged ones
@@ -287,6 +295,8 @@ class RunState(TransientState):
     # attributes that the user has edited since the snapshot that was restored: whether they were kept, and a text
     edited: dict[str, tuple[bool, str]] = rebuilt_field(dict)
     reported: set[str] = rebuilt_field(set)                        # names that a warning has reported
+    # while the run comes back from other processes: digests of the attributes that were sent there, by holder and name
+    sent_attributes: dict[str, dict[str, str | None]] | None = rebuilt_field()
     pending_messages: list[Callable[[], object]] = rebuilt_field(list)   # called at the user's next verb, to show a message
 
     # -- parts from higher chapters, and the processes of the run

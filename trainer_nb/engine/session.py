@@ -25,7 +25,7 @@ from ..device.sharding import require_several_processes, to_local
 from ..device.weight_storage import is_read_only
 from .dataloaders import copied_attributes
 from .overrides import TrainerBase
-from .prepare import prepare
+from .prepare import prepare_training
 from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
 from .run_state import record_act
 from .tasks import preserve_control_flags, run_deferred_changes
@@ -35,7 +35,7 @@ __all__ = ['MAX_TRACEBACK_LINES', 'MAX_TRACEBACK_WIDTH', 'yield_run_lock', 'wait
            'check_can_train', 'check_can_train_or_corrupted', 'guarded', 'raise_save_error', 'training_session',
            'claim_run', 'start_running', 'record_plan', 'fetch_rows', 'capture_editable_state', 'enter_training',
            'param_norms', 'have_norms_changed', 'record_callback_changes', 'record_manual_changes',
-           'fire_event_between_steps', 'outside_package', 'traceback_text', 'raise_failure',
+           'find_manual_changes', 'fire_event_between_steps', 'outside_package', 'traceback_text', 'raise_failure',
            'describe_interrupted_callback', 'describe_interruption', 'describe_position', 'mark_paused', 'raise_paused',
            'raise_if_interrupted', 'should_pause', 'apply_change', 'check_can_change', 'check_between_steps',
            'check_run_weights', 'check_can_use_weights']
@@ -150,7 +150,7 @@ def training_session(
         try:
             raise_save_error(run)
             record_manual_changes(run)
-            prepare(learner)
+            prepare_training(learner)
             if run.args.push_to_hub and run.uploader is not None:
                 run.uploader.open(learner)
             require_several_processes(run.args, run.device.world.size, verb)
@@ -276,10 +276,15 @@ def record_callback_changes(run: RunState) -> None:
 def record_manual_changes(run: RunState) -> None:
     "Record manual changes since the last verb in the history."
     record_callback_changes(run)
+    if changed := find_manual_changes(run):
+        run.history.note("by hand", run.state.global_step, changed=changed)
+
+def find_manual_changes(run: RunState) -> list[str]:
+    "Return what was changed manually since the last call, or the last verb."
     before = run.editable_state
     now = capture_editable_state(run)
     run.editable_state = now
-    if not before or not now: return
+    if not before or not now: return []
     changed = [
         name
         for name, value in before.items()
@@ -290,8 +295,7 @@ def record_manual_changes(run: RunState) -> None:
     changed += [f"args.{k}" for k, v in now["settings"].items() if k[0] != "_" and settings.get(k) != v]
     if "weights" not in changed and have_norms_changed(before["norms"], now["norms"]):
         changed.insert(0, "weights")
-    if changed:
-        run.history.note("by hand", run.state.global_step, changed=changed)
+    return changed
 
 # %% ../../nbs/06_engine/22_session.ipynb #be668d21
 def fire_event_between_steps(

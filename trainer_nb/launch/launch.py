@@ -45,7 +45,12 @@ def resolve_num_processes(
     elif cluster is None: num_gpus = torch.cuda.device_count()
     else: num_gpus = cluster.num_gpus()
     if num_processes is None and not num_gpus:
-        raise ValueError("On a CPU launch() needs the number of processes: learn.launch(num_processes=2).")
+        advice = "On a CPU launch() needs the number of processes: learn.launch(num_processes=2)"
+        if "WORLD_SIZE" not in os.environ: raise ValueError(f"{advice}.")
+        raise ValueError(
+            f"A launcher has started this process alone (WORLD_SIZE={os.environ['WORLD_SIZE']}); let it start several, as"
+            f" torchrun --nproc-per-node 2 does. {advice} starts two from this one."
+        )
     if args.auto_find_batch_size: raise ValueError(AUTO_BATCH_SIZE_ERROR)
     if not args.skip_memory_metrics:
         raise ValueError(

@@ -28,8 +28,8 @@ from ..engine.overrides import TrainerBase
 from ..engine.settings import SETTABLE
 from .pool_messages import PendingCall
 from .ray_cluster import RayCluster
-from .replica import RunStatus, close_gate, confirm_flush, count_steps, has_completed, interrupt_replica
-from .replica import make_replica, open_gate, ping
+from .replica import RunStatus, close_gate, confirm_flush, count_exchanges, count_steps, has_completed
+from .replica import interrupt_replica, make_replica, open_gate, ping
 from .serialization import make_scratch_folder, remove_scratch_folder
 from .stop_barrier import GateBarrier, StopBarrier
 from .outcomes import find_root_failure
@@ -37,8 +37,9 @@ from .worker_pool import WorkerPool
 from ..live.follow import LogTail
 
 # %% auto #0
-__all__ = ['GRACE_SECONDS', 'LaunchPlan', 'HistoryMirror', 'ProcessTable', 'ProcessReports', 'RemoteEvents', 'ProcessDied',
-           'ProcessGroup', 'SettingsMirror', 'raise_if_message', 'apply_status']
+__all__ = ['GRACE_SECONDS', 'BLOCKED_POLL_SECONDS', 'LaunchPlan', 'HistoryMirror', 'ProcessTable', 'ProcessReports',
+           'RemoteEvents', 'ProcessDied', 'OutOfSync', 'BlockedWatch', 'ProcessGroup', 'SettingsMirror',
+           'raise_if_message', 'apply_status']
 
 # %% ../../nbs/11_launch/15_process_group.ipynb #8d883582
 @dataclass
@@ -193,6 +194,39 @@ class ProcessDied(RuntimeError):
         super().__init__(description + advice)
         self.description = description
 
+class OutOfSync(InvalidOperation):
+    "Raised for a command that the processes have not executed alike, so that they would wait for each other."
+
+# seconds between two looks at processes that may wait for others
+BLOCKED_POLL_SECONDS = 1.0
+
+class BlockedWatch:
+    """Detect processes that wait for others which have ended a command already: they have begun more exchanges, and do not
+    get any further."""
+    def __init__(self, processes: ProcessGroup):
+        self.processes = processes
+        self.last_poll: float | None = None
+        # by rank, as of the last look
+        self.counts: dict[int, int] = {}
+
+    def find(self, call: PendingCall) -> list[int]:
+        "Return the ranks that are blocked; takes part in a loop that is run through many times a second."
+        outcomes = dict(call.outcomes)
+        now = time.monotonic()
+        if not outcomes or self.last_poll is None:
+            self.last_poll = now
+        if not outcomes or now - self.last_poll < BLOCKED_POLL_SECONDS: return []
+        self.last_poll = now
+        before = self.counts
+        answers = self.processes.ask(call.ranks, count_exchanges, timeout=0.5)
+        self.counts = {rank: count for rank, count in answers.items() if count is not None}
+        ended = [self.counts[rank] for rank in outcomes if rank in self.counts]
+        return [
+            rank
+            for rank, count in self.counts.items()
+            if ended and rank not in outcomes and count > max(ended) and count == before.get(rank)
+        ]
+
 class ProcessGroup:
     "Start the processes of a run, send them commands, and stop them together."
     def __init__(self, plan: LaunchPlan):
@@ -240,7 +274,7 @@ class ProcessGroup:
         num_handled: int = 0,  # presses of the button that were already handled
     ) -> bool:
         """Wait until all processes are done, or one has failed and the others are blocked.
-        Return False if they were abandoned."""
+        Return False if they were abandoned. Raise OutOfSync if some wait for others that have ended the command."""
         failed_at = None
         failed_step: int | None = None
         # processes to interrupt because another has failed, and those that have come as far as that one
@@ -250,8 +284,14 @@ class ProcessGroup:
         # presses when the processes were interrupted
         num_pressed_then = 0
         is_abandoned = False
+        blocked = BlockedWatch(self)
         while not call.wait(0.05):
             on_wait()
+            if failed_at is None and interrupted_at is None and (ranks := blocked.find(call)):
+                raise OutOfSync(
+                    f"The process of rank {ranks[0]} waits for the others, which have ended the command: what it does there"
+                    " with the learner has to be done in all processes."
+                )
             now = time.monotonic()
             num_pressed = interrupts.pressed - num_handled
             if failed_at is None and (cause := find_root_failure(dict(call.outcomes))) is not None:

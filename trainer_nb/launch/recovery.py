@@ -14,7 +14,7 @@ from ..engine.overrides import TrainerBase
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.snapshot import merge_snapshots
 from .pool_messages import PendingCall
-from .process_group import HistoryMirror, ProcessDied, ProcessGroup
+from .process_group import HistoryMirror, OutOfSync, ProcessDied, ProcessGroup
 from .learner_parts import RunTransfer
 from .replica import ReplicaState, RunStatus, SettledState, abort_exchange
 from .replica import buffered_snapshot, settle_device
@@ -25,9 +25,9 @@ from ..state.checkpoint import read_checkpoint
 from ..state.checkpoint_dirs import find_latest_checkpoint
 
 # %% auto #0
-__all__ = ['LAST_KNOWN_MESSAGE', 'BaseState', 'RestartableRun', 'recover_run', 'reached_step', 'describe_lost',
-           'make_recovered_error', 'have_same_status', 'restart_processes', 'settle_processes', 'find_replica_state',
-           'gather_shards', 'position', 'find_buffered_snapshot', 'find_last_known_state']
+__all__ = ['LAST_KNOWN_MESSAGE', 'BaseState', 'RestartableRun', 'recover_run', 'realign_processes', 'reached_step',
+           'describe_lost', 'make_recovered_error', 'have_same_status', 'restart_processes', 'settle_processes',
+           'find_replica_state', 'gather_shards', 'position', 'find_buffered_snapshot', 'find_last_known_state']
 
 # %% ../../nbs/11_launch/16_recovery.ipynb #904490f2
 class BaseState(NamedTuple):
@@ -93,6 +93,21 @@ def recover_run(
         # the traceback of the failed process may still describe that process's own state
         error.add_note(f"All processes were started again, with the state after step {step}.")
     raise error
+
+def realign_processes(
+    remote: RestartableRun,
+    learner: TrainerBase,
+    ranks: list[int],  # processes whose state may be used, best first
+    error: OutOfSync,
+) -> NoReturn:
+    "Start all processes again with the state of one, after a command that they have not executed alike; raise the error."
+    reached = reached_step(learner)
+    is_current = restart_processes(remote, learner, ranks)
+    step = learner.state.global_step
+    source = f"the state of rank {ranks[0]}" if is_current else "the last known state"
+    raise OutOfSync(
+        f"{error} All processes were started again, with {source}, after step {step}{describe_lost(reached - step)}."
+    )
 
 def reached_step(learner: TrainerBase) -> int:
     "Return the last step of which the kernel has a record."

@@ -16,27 +16,33 @@ import torch
 from ..args.deepspeed_args import is_deepspeed_enabled
 from ..args.fsdp_args import is_fsdp_enabled
 from ..core.callbacks import TrainerCallback, close_callbacks
-from ..core.errors import InvalidOperation, RemotePart, warn
+from ..core.errors import InvalidOperation, RemotePart, join_names, warn
 from ..core.history import close_other_logs
 from ..core.log_file import log_path
 from ..core.records import Record
+from ..core.seeding import generator_states
 from ..device.collectives import SINGLE_PROCESS
 from ..diagnostics.watch import unwatch, watch
 from ..engine.dataloaders import attributes_of, have_changed, own_eval_sets
 from ..engine.loop import StepLimit, StopCondition
 from ..engine.overrides import TrainerBase
+from ..engine.prepare import find_loss_module, renew_initial_snapshot
 from ..engine.run_state import own_run_name, record_act
 from ..engine.session import apply_change, check_not_in_step, raise_if_interrupted, record_callback_changes
 from ..engine.snapshot_tensors import Snapshot
+from ..engine.state_holders import code_holders
+from ..engine.user_state import small_digests
 from ..engine.snapshot import capture_snapshot, gather_snapshot
-from .learner_parts import RunTransfer, capture_id, has_open_launch, history_from_lines, keep_unloaded
-from .learner_parts import learner_parts, release_local_run, restore_local_run, take_unloaded
+from .learner_parts import AttributeWatch, RunTransfer, capture_id, has_open_launch, history_from_lines
+from .learner_parts import keep_unloaded, learner_parts, release_local_run, restore_local_run
+from .learner_parts import take_unloaded
 from .outcomes import find_root_failure
-from .process_group import HistoryMirror, LaunchPlan, ProcessDied, ProcessGroup, ProcessTable
-from .process_group import SettingsMirror, apply_status
-from .recovery import BaseState, recover_run
+from .process_group import HistoryMirror, LaunchPlan, OutOfSync, ProcessDied, ProcessGroup
+from .process_group import ProcessTable, SettingsMirror, apply_status
+from .recovery import BaseState, realign_processes, recover_run
 from .remote_training import run_remote_slice
-from .replica import ReplicaResult, RunStatus, final_initial_snapshot, final_state, make_result
+from .replica import FunctionResult, ReplicaResult, RunStatus, call_function, final_initial_snapshot
+from .replica import final_state, make_result, record_changes, use_main_weights
 from .replica import VerbOutcome, finish_save, follow_history, pause_replica, pop_callback_at
 from .replica import prepare_replica, process_location, run_function, run_verb, run_verb_recording
 from .replica import share_history
@@ -188,7 +194,12 @@ class RemoteRun:
         )
         # those of the processes
         self.callbacks: list[TrainerCallback] = []
-        # of the data, as the processes have received them
+        # of the user's objects, as the processes have received them
+        self.sent_attributes: dict[str, dict[str, str | None]] = {}
+        self.attributes = AttributeWatch()
+        # of the learner's attributes
+        self.sent_names: frozenset[str] = frozenset()
+        # of the data
         self.data_attributes: list[tuple[object, dict[str, object]]] = []
         self.restarts = RestartPolicy(plan.max_restarts)
         # the state to start again from if no other is left
@@ -196,6 +207,8 @@ class RemoteRun:
         # ends the processes when the learner is deleted
         self.finalizer: weakref.finalize | None = None
         self.is_stale_model_reported = False
+        # names of attributes of the learner that a warning has reported
+        self.reported_attributes: set[str] = set()
 
     def __repr__(self): return f"{self.num_processes} processes\n{self.process_table()!r}"
     def _repr_html_(self): return self.process_table()._repr_html_()
@@ -228,11 +241,16 @@ class RemoteRun:
         if unloaded is not None:
             transfer = RunTransfer(unloaded, whole_snapshot(run.initial_snapshot))
         elif run.wrapped_model is not None:
+            renew_initial_snapshot(run)
             # a corrupted one that a verb could not repair
             transfer = RunTransfer(
                 whole_snapshot(capture_snapshot(run)), whole_snapshot(run.initial_snapshot), run.corrupted
             )
         self.open_log(learner)
+        # among the holders, also where the run was not prepared here
+        run.loss_module = find_loss_module(learner)
+        self.sent_attributes = small_digests(run, code_holders(run))
+        self.sent_names = frozenset(vars(learner))
         close_callbacks(run)
         release_local_run(learner)
         run.remote_run = self
@@ -262,12 +280,14 @@ class RemoteRun:
         self.settings.remember(run.args)
         self.callbacks = list(run.callbacks.callbacks)
         self.remember_data(learner)
+        self.attributes.remember(learner)
         self.base = BaseState(transfer, learner.history.place())
         payload = learner_parts(learner) | {
             "settings": self.plan.process_settings(run.args),
             "kernel settings": {name: getattr(run.args, name) for name in self.settings.local_names},
             "run": transfer,
             "log path": learner.history.path,
+            "generators": (*generator_states()[:1], None, *generator_states()[2:]),
         }
         self.processes.start(payload, self.mirror, should_abort=lambda: interrupts.pressed > num_handled)
         # determines the device and the number of steps; raises the error of a run that cannot be trained
@@ -291,6 +311,13 @@ class RemoteRun:
                 f"An attribute of the data was assigned here, which does not reach the {self.num_processes} processes that"
                 " have the run; call learn.close() first, and launch again after the change."
             )
+        if changed := self.attributes.changed():
+            self.attributes.remember(learner)
+            warn(
+                f"{join_names(changed)} {'was' if len(changed) == 1 else 'were'} assigned in the notebook, which does not"
+                f" reach the {self.num_processes} processes that have the run: {next(iter(changed.values()))} does it"
+                " there."
+            )
         callbacks = learner.run_state.callbacks.callbacks
         if callbacks == self.callbacks: return
         callbacks[:] = self.callbacks
@@ -310,7 +337,10 @@ class RemoteRun:
         """Execute a function on all processes and return the results by rank.
         Re-raise the first cause of a failure, after recovery."""
         call = self.processes.call(function, *args)
-        is_answered = self.processes.wait(call, learner.run_state.interrupts, on_wait, num_handled)
+        try:
+            is_answered = self.processes.wait(call, learner.run_state.interrupts, on_wait, num_handled)
+        except OutOfSync as error:
+            realign_processes(self, learner, sorted(call.outcomes), error)
         cause = find_root_failure(dict(call.outcomes))
         if cause is not None or not is_answered:
             recover_run(self, learner, call, cause if is_answered else None, num_handled)
@@ -337,10 +367,48 @@ class RemoteRun:
         "Call a function of the learner on all processes, and return the results by rank."
         self.check_changes(learner)
         with learner.run_state.interrupts:
-            results = self.collect(learner, run_function, function)
+            results: dict[int, FunctionResult] = self.collect(learner, call_function, function)
+            self.assign_settings(learner, results[0].settings)
+            self.check_alike(learner, [result.facts for _, result in sorted(results.items())])
             # the function may have trained
             self.execute(learner, make_result)
-            return [result for _, result in sorted(results.items())]
+            self.check_weights(learner, results)
+            if changed := list(dict.fromkeys(name for _, result in sorted(results.items()) for name in result.changed)):
+                self.execute(learner, record_changes, changed)
+            return [result.value for _, result in sorted(results.items())]
+
+    def assign_settings(self, learner: TrainerBase, settings: dict[tuple[str, str], Any]):
+        """Assign attributes of the model's modules that a function has assigned in the processes: no state of the run has
+        them, and the notebook, or new processes, would continue with others."""
+        if not settings: return
+        for (path, name), value in settings.items():
+            setattr(learner.run_state.model.get_submodule(path), name, value)
+        self.attributes.remember(learner)
+
+    def check_alike(self, learner: TrainerBase, facts: list[dict[str, Any]]):
+        """Raise OutOfSync, and start all processes again with the state of the main one, if a function has left them in
+        different states, in which they would wait for each other or train different weights."""
+        differing = [name for name in facts[0] if any(one[name] != facts[0][name] for one in facts)]
+        if not differing: return
+        error = OutOfSync(
+            f"The function that run_on_all() has called leaves the {self.num_processes} processes in different states"
+            f" ({join_names(differing)}). What it does with the learner has to be done in all processes."
+        )
+        realign_processes(self, learner, [0], error)
+
+    def check_weights(self, learner: TrainerBase, results: dict[int, FunctionResult]):
+        "Take the main process's weights, with a warning, if a function has left different weights in the processes."
+        befores, afters = ([result.checksums[i] for result in results.values()] for i in (0, 1))
+        def are_alike(checksums: list[list[int]]) -> bool: return all(one == checksums[0] for one in checksums)
+        # of other layers in each process, nothing can be compared; those that differed before may be meant to
+        is_same_model = len({len(one) for one in afters}) == 1
+        if are_alike(afters) or not are_alike(befores) or not is_same_model: return
+        self.execute(learner, use_main_weights)
+        warn(
+            f"The function that run_on_all() has called left different weights in the {self.num_processes} processes; all"
+            " of them have those of rank 0 now. Draw random weights from a generator with a seed of its own, and let"
+            " nothing depend on the rank."
+        )
 
     def should_restart(self, learner: TrainerBase, death: ProcessDied) -> bool:
         "Return True if the run continues automatically after a death."
@@ -517,6 +585,26 @@ class RemoteRun:
             f" with learn.run_on_all(lambda learn: learn.{example})[0], or call learn.close() first."
         )
 
+    def report_assignment(
+        self,
+        name: str,  # of an attribute of the learner
+        call: str,  # that assigns it in a process
+        is_repeated: bool,  # whether code of the learner's class assigns it as well
+    ):
+        "Raise `InvalidOperation` for an attribute that the processes read; warn once where their code assigns it itself."
+        remedy = f"learn.run_on_all(lambda learn: {call}) does it there."
+        if not is_repeated:
+            raise InvalidOperation(
+                f"Assigning learn.{name} in the notebook does not reach the {self.num_processes} processes that have the"
+                f" run, so it is as before; {remedy}"
+            )
+        if name in self.reported_attributes: return
+        self.reported_attributes.add(name)
+        warn(
+            f"learn.{name} was assigned in this process, and the {self.num_processes} processes that have the run keep"
+            f" their own value, which learn.close() brings back; {remedy}"
+        )
+
     def warn_stale_model(self):
         "Warn once that the weights in this process are outdated."
         if self.is_stale_model_reported: return
@@ -569,7 +657,7 @@ class RemoteRun:
             run.corrupted = "the run is on its way to new processes"
             return
         try:
-            restore_local_run(learner, transfer)
+            restore_local_run(learner, transfer, self.sent_attributes)
         except BaseException as error:
             self.release()
             if transfer.snapshot is None: raise

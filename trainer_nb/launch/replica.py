@@ -19,18 +19,22 @@ from typing import Any, NamedTuple
 import torch
 
 from ..core.callbacks import close_callbacks, set_log_level
-from ..core.errors import Interrupted
+from ..core.errors import Interrupted, InvalidOperation, join_names
 from ..core.history import History, Place, unsent_lines
 from ..core.log_file import dump_line
+from ..core.seeding import set_generator_states
 from ..device.accelerator import abort_collectives
+from ..device.weight_storage import is_read_only
 from ..engine.loop import StepLimit, run_until
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
-from ..engine.run_state import RunState, record_act
-from ..engine.session import mark_paused
+from ..engine.run_state import RunState, record_act, run_modules
+from ..engine.session import capture_editable_state, find_manual_changes, mark_paused
 from ..engine.snapshot_tensors import Snapshot
+from ..engine.state_holders import SCALAR_TYPES
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from ..engine.tasks import restore_here
+from ..engine.user_state import call_and_compare, module_settings
 from .learner_parts import FinalState, RunTransfer, capture_id, has_open_launch, history_lines
 from .learner_parts import make_learner
 from .stop_barrier import BoundaryGate, StopBarrier
@@ -38,14 +42,17 @@ from .telemetry import FLUSH_INTERVAL, LogForwarder, SpeedReporter, new_event
 from .worker import Worker, own_device
 from ..live.progress import ProgressCallback
 from ..state.async_save import wait_for_save
+from ..state.rewind_buffer import ACTS
 
 # %% auto #0
-__all__ = ['RunStatus', 'capture_status', 'Replica', 'restore_replica', 'make_replica', 'ReplicaResult', 'make_result',
-           'prepare_replica', 'run_until_limit', 'run_verb', 'pop_callback_at', 'pause_replica', 'VerbOutcome',
-           'run_verb_recording', 'finish_save', 'share_history', 'follow_history', 'run_function', 'process_location',
-           'ping', 'close_gate', 'open_gate', 'confirm_flush', 'interrupt_replica', 'count_steps', 'has_completed',
-           'ReplicaState', 'history_counts', 'replica_state', 'shard_state', 'SettledState', 'settle_device',
-           'abort_exchange', 'buffered_snapshot', 'final_initial_snapshot', 'final_state', 'capture_final_state']
+__all__ = ['RunStatus', 'count_exchanges', 'act_positions', 'capture_status', 'Replica', 'restore_replica', 'make_replica',
+           'ReplicaResult', 'make_result', 'prepare_replica', 'run_until_limit', 'run_verb', 'pop_callback_at',
+           'pause_replica', 'VerbOutcome', 'run_verb_recording', 'finish_save', 'share_history', 'follow_history',
+           'run_function', 'FunctionResult', 'shared_facts', 'ModelLayers', 'weight_checksums', 'call_function',
+           'record_changes', 'use_main_weights', 'process_location', 'ping', 'close_gate', 'open_gate', 'confirm_flush',
+           'interrupt_replica', 'count_steps', 'has_completed', 'ReplicaState', 'history_counts', 'replica_state',
+           'shard_state', 'SettledState', 'settle_device', 'abort_exchange', 'buffered_snapshot',
+           'final_initial_snapshot', 'final_state', 'capture_final_state']
 
 # %% ../../nbs/11_launch/14_replica.ipynb #4cd2357d
 _STATUS_FIELDS = [f.name for f in fields(RunState) if f.metadata["kind"] == "value" and f.name != "control"]
@@ -57,18 +64,28 @@ class RunStatus(NamedTuple):
     logs: tuple[int, list]   # number of rows of log_history unchanged since the last status, and the rows after them
     settings: dict[str, Any]
     corrupted: str           # why the run cannot continue; empty if it can
-    pending: tuple           # pending tasks, whether the model has to be wrapped again, exchanges: all processes must agree
+    # pending tasks, whether the model has to be wrapped again, acts, exchanges: all processes must agree
+    pending: tuple
+
+def count_exchanges(replica: Replica) -> int:
+    "Return the number of exchanges between processes, also of one that waits for the others; -1 if there was none yet."
+    device = replica.learner.run_state.device
+    return -1 if device is None else device.num_collectives()
+
+def act_positions(run: RunState) -> tuple[tuple[str, int], ...]:
+    "Return kind and step of the acts after which all processes take a snapshot for rewind together."
+    return tuple((event["kind"], event["step"]) for event in run.history.events if event["kind"] in ACTS)
 
 def capture_status(replica: Replica) -> RunStatus:
     "Return the present status."
     run = replica.learner.run_state
     values = {name: getattr(run, name) for name in _STATUS_FIELDS}
     values["state"] = replace(run.state, log_history=[], stateful_callbacks={})
-    num_collectives = -1 if run.device is None else run.device.num_collectives()
     # compared through the store, which is no collective
     layer_counts = None if run.device is None else run.device.layer_counts()
     pending = (
-        *((task.kind, task.name) for task in run.due), run.wrapped_model is None, layer_counts, num_collectives
+        *((task.kind, task.name) for task in run.due), run.wrapped_model is None, act_positions(run), layer_counts,
+        count_exchanges(replica),
     )
     return RunStatus(run.state.global_step, values, replica.new_logs(), dict(vars(run.args)), run.corrupted, pending)
 
@@ -94,6 +111,10 @@ class Replica:
         self.use_history(payload["log path"])
         run.callbacks.add_callback(self.speed_reporter)
         signal.signal(signal.SIGUSR1, self.interrupt)
+        if "generators" in payload:
+            set_generator_states(payload["generators"])
+            # ignored without CUDA, and until it is used
+            torch.cuda.manual_seed(torch.initial_seed())
         set_log_level(run.args)
         if torch.cuda.is_initialized():
             # the parts of the run were there twice while they were received
@@ -324,6 +345,119 @@ def run_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> An
         if run.device is not None:
             # the function may have called the model
             run.device.reshard()
+
+class FunctionResult(NamedTuple):
+    "Hold what a function of the user has returned and changed, and what all processes have to have alike after it."
+    value: Any
+    changed: list[str]
+    facts: dict[str, Any]
+    # plain attributes of the model's modules that it has assigned
+    settings: dict[tuple[str, str], Any]
+    # of the weights before and after it
+    checksums: tuple[list[int], list[int]]
+
+def shared_facts(replica: Replica) -> dict[str, Any]:
+    "Return, by a name for messages, what all processes have to have alike between two commands, besides the weights."
+    run = replica.learner.run_state
+    groups = [] if run.optimizer is None else run.optimizer.param_groups
+    def scalars(values: dict[str, Any]): return {k: v for k, v in values.items() if isinstance(v, SCALAR_TYPES)}
+    return {
+        "the step": (run.state.global_step, run.cursor),
+        "the journal": act_positions(run),
+        "the settings": scalars(vars(run.args)),
+        "the optimizer's groups": [scalars(group) for group in groups],
+        "requires_grad of the parameters": [p.requires_grad for p in run_modules(run).parameters()],
+        "the callbacks": [type(callback).__name__ for callback in run.callbacks.callbacks],
+        "the number of exchanges between processes": count_exchanges(replica),
+    }
+
+class ModelLayers:
+    "Keep the layers and parameters of a run's model, to put them back if a function replaces them."
+    def __init__(self, run: RunState):
+        self.model = run.model
+        self.modules = dict(run.model.named_modules(remove_duplicate=False))
+        self.parameters = dict(run.model.named_parameters(remove_duplicate=False))
+        self.parts = [(dict(m._modules), dict(m._parameters)) for m in self.modules.values()]
+        groups = [] if run.optimizer is None else run.optimizer.param_groups
+        self.groups = [(group, list(group["params"])) for group in groups]
+
+    def replaced(self) -> list[str]:
+        "Return the names of the layers and parameters that were replaced, removed, or, of parameters, added."
+        modules = dict(self.model.named_modules(remove_duplicate=False))
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        names = [name for name, m in self.modules.items() if modules.get(name) is not m]
+        names += [
+            name
+            for name in {**self.parameters, **parameters}
+            if parameters.get(name) is not self.parameters.get(name)
+        ]
+        return [name for name in names if not any(name.startswith(f"{outer}.") for outer in names)]
+
+    def put_back(self, run: RunState):
+        "Give the model its layers, and the optimizer its parameters."
+        for module, (modules, parameters) in zip(self.modules.values(), self.parts):
+            for present, before in ((module._modules, modules), (module._parameters, parameters)):
+                present.clear()
+                present.update(before)
+        for group, params in self.groups:
+            group["params"] = params
+        if run.optimizer is not None:
+            run.optimizer.param_groups[:] = [group for group, _ in self.groups]
+        # the function may have trained
+        run.discard("wrapped_model")
+        run.editable_state = capture_editable_state(run)
+
+def weight_checksums(run: RunState) -> list[int]:
+    "Return an exact checksum of each weight that all processes should have alike; none where each has its own part."
+    if run.device is None or run.device.world.is_single_process or run.device.divides_state: return []
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    found = [
+        # sums of integers do not depend on their order
+        p.detach().view(kinds[p.element_size()]).sum(dtype=torch.int64).cpu()
+        for p in run_modules(run).parameters()
+        if p.layout is torch.strided and p.element_size() in kinds and not (is_read_only(p) or p.is_meta)
+    ]
+    return torch.stack(found).tolist() if found else []
+
+def call_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> FunctionResult:
+    """Call a function of the user with the learner. Raise InvalidOperation, and put them back, for layers that it has
+    replaced: the notebook and new processes have the former ones."""
+    run = replica.learner.run_state
+    # the parameters of a divided model are replaced when it is used
+    layers = None if run.device is None or run.device.divides_state else ModelLayers(run)
+    checksums = weight_checksums(run)
+    settings = module_settings(run.model)
+    try:
+        value, changed = run_function(replica, lambda learner: call_and_compare(learner, function))
+    finally:
+        replaced = [] if layers is None or run.model is not layers.model else layers.replaced()
+        if replaced: layers.put_back(run)
+    if replaced:
+        raise InvalidOperation(
+            f"The function that run_on_all() has called adds or replaces layers or parameters of the model"
+            f" ({join_names(replaced)}), which the notebook does not have, so they are as before. Call learn.close(),"
+            " replace them there, and launch again."
+        )
+    changed = find_manual_changes(run) + changed
+    assigned = {names: v for names, v in module_settings(run.model).items() if names in settings and settings[names] != v}
+    return FunctionResult(value, changed, shared_facts(replica), assigned, (checksums, weight_checksums(run)))
+
+def record_changes(
+    replica: Replica,
+    changed: list[str],  # by a function, in any process
+) -> ReplicaResult:
+    "Record a manual change, alike in all processes: after one, all of them take a snapshot for rewind together."
+    run = replica.learner.run_state
+    run.history.note("by hand", run.state.global_step, changed=changed)
+    return make_result(replica)
+
+def use_main_weights(replica: Replica) -> ReplicaResult:
+    "Replace the weights by those of the main process."
+    run = replica.learner.run_state
+    run.device.world.broadcast_tensors([p for p in run_modules(run).parameters() if not is_read_only(p)])
+    # no manual change of this process alone
+    run.editable_state = capture_editable_state(run)
+    return make_result(replica)
 
 def process_location(learner: TrainerBase) -> dict[str, Any]:
     "Return the process id and the device of this process."

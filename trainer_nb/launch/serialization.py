@@ -18,6 +18,7 @@ import shutil
 import sys
 import tempfile
 import types
+import weakref
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
@@ -30,8 +31,9 @@ from ..core.log_file import FileClaim
 # %% auto #0
 __all__ = ['SHARED_DIRS', 'SCRATCH_PREFIX', 'MIN_SHARED_BYTES', 'SharedTensors', 'remove_shared_files', 'make_scratch_folder',
            'remove_scratch_folder', 'remove_dead_folders', 'TensorExtractor', 'value_parts', 'pickling_error',
-           'find_unpicklable', 'pickling_advice', 'pickling_error_message', 'quantized_parameter_table', 'pack_values',
-           'shared_path', 'storage_reader', 'unpack_values', 'release_packed']
+           'find_unpicklable', 'pickling_advice', 'pickling_error_message', 'track_classes', 'keep_own_classes',
+           'ClassReceiver', 'quantized_parameter_table', 'pack_values', 'shared_path', 'storage_reader',
+           'unpack_values', 'release_packed']
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #3b7bc06a
 # folders in memory; without one, or without room in it, the temp folder is used
@@ -347,6 +349,60 @@ def pickling_error_message(
         )
     return f"{reason}, and together its parts cannot be sent there."
 
+# %% ../../nbs/11_launch/00_serialization.ipynb #c1a55e03
+def _is_sent_by_value(cls: type) -> bool:
+    "Return whether cloudpickle sends the definition of a class."
+    module = str(cls.__module__)
+    return module == "__main__" or "<locals>" in cls.__qualname__ or module not in sys.modules
+
+def track_classes():
+    "Give the classes that are sent by value the ids by which forks of this process recognize them."
+    from cloudpickle import cloudpickle
+    todo = [object]
+    seen = {id(object)}
+    while todo:
+        for cls in type.__subclasses__(todo.pop()):
+            if id(cls) in seen: continue
+            seen.add(id(cls))
+            todo.append(cls)
+            if _is_sent_by_value(cls):
+                cloudpickle._get_or_create_tracker_id(cls)
+
+# the classes of a worker when it was ready; None: all that a process has, in the kernel
+_own_classes: weakref.WeakSet[type] | None = None
+
+def keep_own_classes():
+    "Keep the classes that this worker has received so far, or has as a fork, as they are; later ones may be sent again."
+    global _own_classes
+    from cloudpickle import cloudpickle
+    _own_classes = weakref.WeakSet(cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS)
+
+class ClassReceiver:
+    "Take the place of cloudpickle's functions that make a class, for an unpickler."
+    names = ("_make_skeleton_class", "_make_skeleton_enum", "_class_setstate")
+    def __init__(self): self.kept: list[type] = []
+
+    def function(
+        self,
+        name: str,  # one of `names`
+    ) -> Callable:
+        "Return the function for an unpickler."
+        return self._set_state if name == "_class_setstate" else functools.partial(self._make, name)
+
+    def _make(self, name: str, *args) -> type:
+        "Return the class with the id in the arguments; a new one is empty at first."
+        from cloudpickle import cloudpickle
+        known = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(args[-2])
+        cls = getattr(cloudpickle, name)(*args)
+        if cls is known and (_own_classes is None or cls in _own_classes):
+            self.kept.append(cls)
+        return cls
+
+    def _set_state(self, cls: type, state: tuple) -> type:
+        "Fill a class, unless it is kept."
+        from cloudpickle import cloudpickle
+        return cls if any(cls is kept for kept in self.kept) else cloudpickle._class_setstate(cls, state)
+
 # %% ../../nbs/11_launch/00_serialization.ipynb #31af1d02
 def _set_attributes(obj: object, attributes: dict[str, Any]): vars(obj).update(attributes)
 
@@ -423,8 +479,10 @@ def unpack_values(
         if not requires_grad: return tensors[name]
         # the same object each time
         return with_grad.setdefault(name, tensors[name].detach().requires_grad_())
+    classes = ClassReceiver()
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str):
+            if module == "cloudpickle.cloudpickle" and name in classes.names: return classes.function(name)
             if device is not None and (module, name) == ("torch.storage", "_load_from_bytes"):
                 return storage_reader(device)
             return super().find_class(module, name)

@@ -28,7 +28,7 @@ import torch
 
 from .message_channel import MessageChannel, decode_message
 from .outcomes import make_failure, run_and_report
-from .serialization import unpack_values
+from .serialization import keep_own_classes, unpack_values
 
 # %% auto #0
 __all__ = ['visible_part', 'LineStream', 'replace_streams', 'die_with_parent', 'kill_process_group', 'detach_from_kernel',
@@ -329,6 +329,7 @@ def worker_main(
         init = inherited if inherited is not None else unpack_values(blob, last=False, device=own_device)
         worker.payload = init["payload"]
         register_cell_sources(init["cells"])
+        keep_own_classes()
         worker.handler = init["entry function"](worker)
     except BaseException as error:
         worker.reply("failed", make_failure(worker.rank, error))

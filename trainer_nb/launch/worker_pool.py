@@ -22,7 +22,7 @@ from .pool_messages import THREAD_NAME, CallRegistry, EventReceiver, PendingCall
 from .pool_messages import PoolMessages, StartupStages, WorkerGroup, WorkerHandle, decode_outcome
 from .ray_cluster import RayCluster
 from .ray_workers import RayWorkers
-from .serialization import pack_values, remove_shared_files
+from .serialization import pack_values, remove_shared_files, track_classes
 
 # %% auto #0
 __all__ = ['Shutdown', 'unsent_cells', 'WorkerPool']
@@ -98,7 +98,9 @@ class WorkerPool:
         self._known_cells: set[str] = set()
         init: dict[str, Any] = {"entry function": entry, "payload": payload, "cells": {}}
         blob = None
-        if self.method != "fork":
+        if self.method == "fork":
+            track_classes()
+        else:
             init["cells"] = unsent_cells(self._known_cells)
             blob = pack_values(init, "The workers are fresh processes", self.settings["stem"])
         self._group = WorkerGroup()

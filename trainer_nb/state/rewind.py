@@ -28,7 +28,7 @@ from .rewind_buffer import ACTS, LASTING_ACTS, MAX_SNAPSHOTS, get_rewind_buffer,
 from .rewind_buffer import snapshot_nbytes
 
 # %% auto #0
-__all__ = ['find_base_snapshot', 'RewindReport', 'changes_at', 'steps_back', 'rewind', 'require_base_snapshot',
+__all__ = ['find_base_snapshot', 'RewindReport', 'changes_at', 'steps_back', 'rewind', 'require_base_snapshot', 'describe_move',
            'describe_first_kept', 'values_by_step', 'losses_by_step', 'differing_steps', 'too_large', 'first_step',
            'restore_after', 'since_first', 'announce_replay', 'restore_own_past']
 
@@ -172,10 +172,13 @@ def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
         e for e in learner.run_state.history.events
         if (not e["abandoned"] or stays_in_use(e)) and (between(e) or moved(e))
     ]
+    later_moves = [e for e in acts if e["step"] > target and e["kind"] in ("launch", "close")]
     # a part that was replaced after the target rules out all earlier snapshots
-    replaced = [e for e in acts if e["step"] > target and e["kind"] not in ("launch", "close")]
+    replaced = [e for e in acts if e["step"] > target and e not in later_moves]
     act = next(iter(replaced or acts), None)
-    if act is not None and act["step"] > target:
+    if later_moves and not replaced:
+        why = describe_move(learner, later_moves[-1])
+    elif act is not None and act["step"] > target:
         what = f"the assignment of {act['data']['method']}" if act["kind"] == "override" else act["kind"]
         why = f"{what} at step {act['step']} has replaced a part of the run that those steps used"
     elif act is not None:
@@ -199,6 +202,23 @@ def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
     else:
         why = describe_first_kept(learner.run_state)
     raise ValueError(f"rewind({n}) cannot go back to step {target}: {why}.")
+
+def describe_move(
+    learner: TrainerBase,
+    act: dict,  # the last launch or close
+) -> str:
+    "Describe why no step before a launch or a close can be replayed, and which steps can be reached."
+    step = act["step"]
+    owner = "the notebook's process" if act["kind"] == "launch" else "the processes of launch()"
+    reach = (
+        f"learn.rewind(to={step}) goes back that far, and "
+        if find_base_snapshot(learner, step) is not None and step < learner.state.global_step
+        else ""
+    )
+    return (
+        f"{act['kind']} at step {step} has moved the run, and the steps before it belong to {owner}; {reach}"
+        "learn.restore(name) goes to an earlier snapshot with a name"
+    )
 
 def describe_first_kept(run: RunState) -> str:
     "Describe where the snapshots that are kept begin, and how to keep earlier ones."
