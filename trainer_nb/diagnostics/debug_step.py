@@ -191,7 +191,7 @@ def check_can_debug(learner: TrainerBase, verb: str) -> None:
     if learner.run_state.finished:
         raise InvalidOperation(
             f"{verb} has nothing to do: the run is finished after step {learner.state.global_step}. "
-            "learn.set(max_steps=...) extends it."
+            "learn.set(max_steps=...) or learn.plan(epochs, lr) extends it."
         )
 
 def check_open(
