@@ -63,7 +63,7 @@ BENCH ?= overhead models evaluating tools saving watching views launching lr_fin
 SIZES ?= 1 30 300
 bench: $(VENV)/.bench browser ## BENCH="overhead models ...": measure what a step, a checkpoint, a live view, ... cost, beside other libraries
 	@for o in $(BENCH); do \
-	  $(BIN)/python benchmarks/$$o.py --json benchmarks/results/$$o.json $$(test $$o = saving && echo --sizes $(SIZES)) || exit 1; \
+	  $(BIN)/python benchmarks/$${o%_cuda}.py $$(test $$o = $${o%_cuda} || echo --device cuda) --json benchmarks/results/$$o.json $$(test $$o = saving && echo --sizes $(SIZES)) || exit 1; \
 	done
 
 figures: | $(BIN)/pip ## write the figures that `make bench` has stored into the tables of README.md and benchmarks/README.md

@@ -295,6 +295,7 @@ def measure_by_turns(script: str,        # path of the benchmark
     `fresh` times with `rounds` rounds each: one process can be some percent faster than its twin for all its life.
     """
     found = {work: {name: {"wall": [], "cpu": [], "loss": None} for name in names} for work in works}
+    begun = time.monotonic()
     for turn in range(opts.fresh):
         say(f"set of processes {turn + 1} of {opts.fresh}: {opts.rounds} rounds, {opts.blocks} x {opts.steps} steps each")
         workers = {}
@@ -308,6 +309,9 @@ def measure_by_turns(script: str,        # path of the benchmark
             for work in works: one_work(workers, work, works, found[work], opts, turn, left_out)
         finally:
             for worker in workers.values(): worker.close()
+        # As long as the former ones, another set would end too late; what is stored says how many there were.
+        if opts.minutes and (time.monotonic() - begun) * (turn + 2) / (turn + 1) > 60 * opts.minutes: opts.fresh = turn + 1
+        if turn + 1 == opts.fresh: break
     # Rounds are compared with each other: a contender that failed in one of them is left out of all.
     whole = opts.fresh * opts.rounds
     return {work: {name: row for name, row in rows.items() if len(row["wall"]) == whole and row["loss"] is not None}
@@ -479,6 +483,11 @@ def result(benchmark: str,             # name of the script
             "options": {key: getattr(opts, key) for key in keys}, "left_out": left_out, "figures": figures}
 
 
+def stored_name(found: dict) -> str:
+    "Return the name under which a result is stored and shown: that of the benchmark, with _cuda if a GPU was measured."
+    return found["benchmark"] + "_cuda" * ("gpu" in found["machine"])
+
+
 def write_json(path: str | None, found: dict):
     "Write a file of JSON, floats with six digits; without a path, nothing."
     if not path: return
@@ -544,6 +553,7 @@ def add_rounds(parser: argparse.ArgumentParser, fresh: int, rounds: int, blocks:
     parser.add_argument("--blocks", type=int, default=blocks, help="blocks of each contender in a round")
     parser.add_argument("--steps", type=int, default=steps, help="steps in a block")
     parser.add_argument("--warmup", type=int, default=warmup, help="steps before the first block; as many as a block has")
+    parser.add_argument("--minutes", type=float, help="start no set of processes that would end later than this")
 
 
 def in_turn(contenders, only: list[str] | None) -> list[str]:

@@ -3,6 +3,8 @@
     python benchmarks/insert.py           # write; then `make export`, or scripts/make_readme.py, makes README.md
     python benchmarks/insert.py --check   # exit with 1 where a table is not what the stored results give
 
+A result of a GPU is stored as, for example, overhead_cuda.json.
+
 Tables stand between two comments, `<!-- figures: overhead.readme -->` and `<!-- end of figures -->`: the name of a
 benchmark and of one of its tables; without the latter, all tables but the README's. What stands there is left as it is
 while the benchmark has no stored result.
@@ -18,7 +20,7 @@ import sys
 
 import harness
 
-BENCHMARKS = ["overhead", "models", "evaluating", "tools", "saving", "watching", "views", "launching", "lr_find"]
+BENCHMARKS = ["overhead", "overhead_cuda", "models", "models_cuda", "evaluating", "tools", "saving", "watching", "views", "launching", "lr_find"]
 FILES = ["benchmarks/README.md", "nbs/index.ipynb"]
 MARKED = re.compile(r"(<!-- figures: (\w+)(?:\.([\w-]+))? -->\n)(.*?)(<!-- end of figures -->)", re.S)
 
@@ -32,14 +34,14 @@ def stored_results(folder: pathlib.Path) -> dict:
             raise ValueError(f"{path.name} was measured with trainer_nb {found['package_version']}, and this is "
                              f"{harness.package_version()}: measure again with `make bench BENCH={path.stem}`.")
         if found["quick"]: raise ValueError(f"{path.name} is a rough look (--quick): measure without it.")
-        if found["benchmark"] != path.stem: raise ValueError(f"{path.name} holds the result of {found['benchmark']}.")
+        if harness.stored_name(found) != path.stem: raise ValueError(f"{path.name} holds the result of {harness.stored_name(found)}.")
         results[path.stem] = found
     return results
 
 
 def all_tables(results: dict) -> dict:
     "Return the tables of all results by benchmark and name."
-    return {name: importlib.import_module(name).tables(found) for name, found in results.items()}
+    return {name: importlib.import_module(found["benchmark"]).tables(found) for name, found in results.items()}
 
 
 def with_tables(text: str, tables: dict) -> str:

@@ -29,11 +29,17 @@ LEFT_OUT = re.compile(r"^#\s*\|\s*(slow|gpu|eval:\s*false)", re.M)
 def as_lines(value): return value.splitlines(keepends=True) if isinstance(value, str) else value
 
 
-def storable(out, tags=()):
-    "The output as nbdev_clean keeps it, or None; tags: of its cell."
+def without_places(text, source):
+    "Warnings without their places in files and the lines of the cell's code there, which follow messages of one line or more."
+    code = {f"  {line.strip()}" for line in source.splitlines()}
+    return "".join(o for o in PLACE.sub(r"\1", text).splitlines(keepends=True) if o.rstrip() not in code)
+
+
+def storable(out, tags=(), source=""):
+    "The output as nbdev_clean keeps it, or None; tags, source: of its cell."
     if out["output_type"] == "stream":
         is_kept = out["name"] != "stderr" or "keep-stderr" in tags
-        text = PLACE.sub(r"\1", LOGGED.sub("", out["text"])) if is_kept else ""
+        text = without_places(LOGGED.sub("", out["text"]), source) if is_kept else ""
         return {**out, "text": as_lines(text)} if text else None
     if out["output_type"] == "error":
         if "raises-exception" not in tags: raise RuntimeError(out["evalue"])
@@ -73,7 +79,7 @@ def store(path, check=False):
     if check or found: return found
     for cell, now in zip(stored["cells"], executed.cells):
         if cell["cell_type"] != "code" or "skip-execution" in tags_of(now): continue
-        cell["outputs"] = [o for o in (storable(out, tags_of(cell)) for out in now.outputs) if o is not None]
+        cell["outputs"] = [o for o in (storable(out, tags_of(cell), now.source) for out in now.outputs) if o is not None]
     path.write_text(json.dumps(stored, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
     return found
 

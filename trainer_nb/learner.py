@@ -13,7 +13,7 @@ import torch
 
 from .args.training_args import TrainingArguments, TrainingArgumentsKwargs
 from .core.callbacks import TrainerCallback
-from .core.errors import InvalidOperation, checked, release_last_traceback, short_repr, warn
+from .core.errors import InvalidOperation, checked, is_device_lost, release_last_traceback, short_repr, warn
 from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
@@ -191,7 +191,7 @@ def check_not_finished(learn: TrainerBase, verb: str) -> None:
         raise InvalidOperation(
             f"{verb} has nothing to do: the run is finished after step {run.state.global_step} of"
             f" {run.state.max_steps}."
-            f" learn.set(max_steps=...){'' if run.args.max_steps > 0 else ' or learn.set(num_train_epochs=...)'}"
+            f" learn.fit(epochs, lr) trains on at a constant rate; learn.set(max_steps=...){'' if run.args.max_steps > 0 else ' or learn.set(num_train_epochs=...)'}"
             " extends it; learn.train() begins a new run"
             f" {'with the present weights' if learn.model_init is None else 'with a new model'}; learn.reset() goes back"
             " to the first weights."
@@ -824,8 +824,11 @@ class RecordingMixin(TrainerBase):
         output_dir: str | Path | None = None,  # of this checkpoint; None: checkpoint-<step> in the learner's output_dir
     ):
         """Write a checkpoint of the run and return its folder; from a callback, write it at the step boundary.
-        Raise SaveFailed if it cannot be written."""
+        Raise SaveFailed if it cannot be written. After an error that makes the GPU refuse all further work, write the
+        newest snapshot in memory, with a warning."""
         from trainer_nb.state.async_save import save_checkpoint_sync
+        from trainer_nb.state.rewind_buffer import save_newest_snapshot
+        if is_device_lost(): return save_newest_snapshot(self, output_dir)
         return apply_change(self, "save_checkpoint()", lambda: save_checkpoint_sync(self, output_dir))
 
     @exclusive

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from trainer_nb import Learner, differences
+from trainer_nb import Learner, TrainerCallback, differences
 from trainer_nb.data.collate import is_identical
 from trainer_nb.data.sampling import Cursor
 from trainer_nb.data.loader import ResumableLoader
@@ -669,3 +669,34 @@ def test_a_state_that_never_comes_back():
     learn.reset()
     learn.train()
     assert losses(learn) == losses(want)
+
+
+class Ten(IterableDataset):
+    "A stream without a length."
+    def __iter__(self): return iter([{"x": torch.tensor([float(i)]), "labels": 0} for i in range(10)])
+
+class Batches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.count = nn.Linear(1, 1), 0
+    def forward(self, x, labels=None):
+        self.count += 1
+        return {"loss": self.layer(x).square().mean()}
+
+def test_the_rest_of_an_epoch_is_a_step():
+    "The Trainer adds the gradients of the remaining micro-batches to those of the next epoch's first step."
+    transformers = pytest.importorskip("transformers")
+    settings = dict(max_steps=6, per_device_train_batch_size=1, gradient_accumulation_steps=4, use_cpu=True, report_to="none", save_strategy="no", disable_tqdm=True,
+                    logging_strategy="no")
+    def counts(base, make):
+        model, found = Batches(), []
+        class Counts(base):
+            not_state = ("found",)
+            def on_step_end(self, *args, **kwargs): found.append(model.count)
+        make(model, Counts()).train()
+        return found
+    def theirs(model, callback):
+        return transformers.Trainer(model, transformers.TrainingArguments(output_dir="none", **settings), train_dataset=Ten(), callbacks=[callback])
+    def ours(model, callback): return Learner(model, train_dataset=Ten(), callbacks=[callback], **settings)
+    assert counts(transformers.TrainerCallback, theirs) == [4, 8, 14, 18, 24, 28]
+    assert counts(TrainerCallback, ours) == [4, 8, 10, 14, 18, 20]

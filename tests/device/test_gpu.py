@@ -75,15 +75,17 @@ def test_the_checking_itself_works():
 
 
 def test_fp16_trains_and_scales():
-    learn = hard_learner(**GPU, fp16=True)
-    with pytest.warns(UserWarning, match="not fused"): first = learn.step()[0].loss
-    learn.train()
-    assert learn.history[-1].loss < first and learn.run_state.device.scaler.get_scale() > 0
+    "To the losses of fp32, within what half precision rounds; an optimizer that is not fused is reported."
+    learn, plain = hard_learner(**GPU, fp16=True, optim="adamw_torch"), hard_learner(**GPU, optim="adamw_torch")
+    with pytest.warns(UserWarning, match="not fused"): learn.train()
+    plain.train()
+    assert torch.tensor(learn.history.column("loss")).sub(torch.tensor(plain.history.column("loss"))).abs().max() < 0.02
+    assert learn.run_state.device.scaler.get_scale() > 0
 
 
 def test_out_of_memory_leaves_nothing_behind():
     learn = hard_learner(**GPU)
-    learn.step()
+    learn.step(2)   # the first one has shown which large buffers change; from the second on, they are copied before a step
     gc.collect()
     before = torch.cuda.memory_allocated()
     learn.model.hook = lambda name: torch.empty(1 << 50, device="cuda") if name == "end of forward" else None
@@ -152,7 +154,8 @@ def test_launches_of_a_step_are_those_of_a_loop_by_hand():
     learn.step(4)
     ours = launches(lambda: learn.step(10)) / 10
     model = Quiet().cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    matrices, others = ([p for p in model.parameters() if (p.ndim > 1) == wide] for wide in (True, False))
+    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}], fused=True)
     batches = [{k: v.pin_memory() for k, v in f.items()} for f in ({"x": torch.randn(4, 4), "labels": torch.arange(4) % 3} for _ in range(14))]
     def steps(batches):
         for batch in batches:

@@ -14,6 +14,7 @@ from trainer_nb.display.charts import PLOTLY_MIME, SVG_MIME
 from trainer_nb.core.errors import InvalidOperation
 from trainer_nb.display.charts import heatmap_trace
 from trainer_nb.core.history import read_history
+from trainer_nb.diagnostics.tensor_stats import NoiseScale
 from trainer_nb.display.svg import reduce_columns, color_values, apply_colormap, render_svg
 
 LONG = dict(num_train_epochs=10, logging_steps=4)   # 30 steps
@@ -238,6 +239,8 @@ def test_noise():
     assert learner(noisy, 8).inspect().noise.scale > 16
     assert learner(clear, 64, gradient_accumulation_steps=4).inspect().noise.part == 64
     assert learner(clear, 1).inspect().noise is None
+    # no fraction of a sample
+    assert "scale is at most 1 sample (a rough" in repr(NoiseScale(0.25, 64, 8)) and "about 2 samples" in repr(NoiseScale(2.0, 64, 8))
 
 
 # --- watching -----------------------------------------------------------------------------------------------------------------

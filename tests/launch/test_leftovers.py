@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from conftest import ROOT
 from trainer_nb.device import collectives
@@ -148,6 +149,15 @@ def test_an_import_of_bitsandbytes_does_not_keep_a_cpu_from_forking(monkeypatch)
     assert choose_start_method(None, cpu=True) == choose_start_method("fork", cpu=True) == "fork"
     assert choose_start_method(None, cpu=False) == "spawn"
     with pytest.raises(ValueError, match="bitsandbytes is imported here"): choose_start_method("fork", cpu=False)
+
+
+def test_beside_a_gpu_workers_on_the_cpu_are_no_forks(monkeypatch):
+    "The first backward pass, on the CPU too, starts PyTorch's threads for the GPU, after which a fork cannot have one."
+    from trainer_nb.launch.launchers import choose_start_method
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert choose_start_method(None, cpu=True) == choose_start_method("spawn", cpu=True) == "spawn"
+    with pytest.raises(ValueError, match="start='fork' is not possible: PyTorch's threads for the GPU"): choose_start_method("fork", cpu=True)
 
 
 def test_a_local_rank_of_minus_one_is_a_run_in_one_process():

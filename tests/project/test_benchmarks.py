@@ -5,7 +5,7 @@ import pytest
 
 from conftest import ROOT
 
-BENCHMARKS = ["overhead", "models", "evaluating", "tools", "saving", "watching", "views", "launching", "lr_find"]
+BENCHMARKS = ["overhead", "overhead_cuda", "models", "models_cuda", "evaluating", "tools", "saving", "watching", "views", "launching", "lr_find"]
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def load(monkeypatch):
     "Import a module of benchmarks/."
     monkeypatch.syspath_prepend(ROOT/"benchmarks")
     yield importlib.import_module
-    for name in ["harness", "insert", "lr_tasks", *BENCHMARKS]: sys.modules.pop(name, None)
+    for name in ["harness", "insert", "lr_tasks", *(name.removesuffix("_cuda") for name in BENCHMARKS)]: sys.modules.pop(name, None)
 
 
 def measured(tmp_path, name, *options, path=""):
@@ -268,7 +268,7 @@ def test_the_readme_has_the_rates_of_real_models_and_the_range_of_their_shares(l
 
 
 @pytest.mark.parametrize("change, message", [({"package_version": "0.0.1"}, "measured with trainer_nb 0.0.1"), ({"quick": True}, "rough look"),
-                                             ({"benchmark": "models"}, "result of models"), ({"figures": {"steps": {}}}, "no table 'readme'")])
+                                             ({"benchmark": "models"}, "result of models"), ({"machine": {"gpu": "a GPU"}}, "result of overhead_cuda"), ({"figures": {"steps": {}}}, "no table 'readme'")])
 def test_a_result_that_does_not_belong_here_is_refused(load, repository, change, message):
     "Of another version, of a rough look, of another script, or without a table that a page shows: nothing is written."
     root, insert = repository

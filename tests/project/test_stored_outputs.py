@@ -57,6 +57,7 @@ def test_stderr_counts_where_it_is_kept():
 
 
 PAGE = {"a warning": ("import warnings; warnings.warn('an old name')", (), 1), "a kept one": ("import warnings; warnings.warn('an old name')", ("keep-stderr",), 0),
+        "a kept one of two lines": ("import warnings\nwarnings.warn('an old name\\nof a setting')", ("keep-stderr",), 0),
         "a shown error": ("raise ValueError('as shown')", ("raises-exception",), 0), "no warning": ("import sys; print('just a line', file=sys.stderr)", (), 0)}
 
 
@@ -75,6 +76,7 @@ def test_a_page_whose_readers_would_see_a_warning_is_not_stored(source, tags, st
         first, second = (o.outputs for o in nbformat.read(page, 4).cells)
         assert len(first) == 1 and len(second) == len(tags)
         assert not tags or re.search("UserWarning: an old name|as shown", second[0].get("text", "") or second[0].get("evalue", "")) and "ipykernel_" not in str(second)
+        assert "warnings.warn" not in str(second)
 
 
 def test_an_error_has_its_message():

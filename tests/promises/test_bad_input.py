@@ -215,8 +215,9 @@ def test_after_the_end():
     "A finished run says what extends it; train() begins a new one from the present weights."
     learn = hard_learner()
     learn.train()
-    for verb in (learn.step, lambda: learn.run(steps=2), lambda: next(learn.steps()), learn.debug_step):
-        with pytest.raises(InvalidOperation, match=r"finished after step 6.*learn.set\(max_steps"): verb()
+    for verb in (learn.step, lambda: learn.run(steps=2), lambda: next(learn.steps()), learn.start):
+        with pytest.raises(InvalidOperation, match=r"finished after step 6.*learn.fit\(epochs, lr\) trains on.*learn.set\(max_steps"): verb()
+    with pytest.raises(InvalidOperation, match=r"finished after step 6.*learn.set\(max_steps"): learn.debug_step()
     trained = {n: p.clone() for n, p in learn.model.named_parameters()}
     before = learn.history.run_id
     assert learn.train().global_step == 6 and learn.history.parent == before and len(learn.history) == 6

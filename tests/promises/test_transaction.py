@@ -523,10 +523,22 @@ def test_an_optimizer_that_fails_at_the_first_step(fails_at):
 
 
 def test_an_optimizer_that_fails_after_weights_were_set_by_hand():
-    "Then the first weights are not the present ones, and the run is torn."
+    "The first weights are those that were set."
     learn = fragile()
     learn.snapshot("first")
     with torch.no_grad(): learn.model.outer.bias.zero_()
+    learn.optimizer.fails_at = 2
+    with pytest.raises(Boom): learn.step()
+    assert not learn.run_state.corrupted and not learn.model.outer.bias.any() and learn.model.outer.weight.any()
+
+
+def test_an_optimizer_that_fails_after_a_callback_has_set_weights():
+    "Then the first weights are not the present ones, and the run is torn."
+    class Sets(TrainerCallback):
+        def on_train_begin(self, args, state, control, model, **kwargs):
+            with torch.no_grad(): model.outer.bias.zero_()
+    learn = fragile(callbacks=[Sets()])
+    learn.snapshot("first")
     learn.optimizer.fails_at = 2
     with pytest.raises(Boom): learn.step()
     assert learn.run_state.corrupted

@@ -235,3 +235,81 @@ def test_on_two_processes(tmp_path):
     home.load_checkpoint(tmp_path / "checkpoint-3")
     assert home.state.global_step == 3 and learn.state.global_step == 6
     assert all(torch.equal(t, dict(home.model.named_parameters())[n]) for n, t in learn.model.named_parameters() if not t.requires_grad)
+
+
+# --- adapters that are merged, switched off or exchanged during a run ----------------------------------------------------
+
+def two_adapters():
+    model = lora(init_lora_weights=False)
+    torch.manual_seed(2)
+    model.add_adapter("other", config(init_lora_weights=False))
+    return model
+
+
+def attention(learn): return learn.model.base_model.model.transformer.h[0].attn.c_attn
+
+
+def trained(learn): return [n for n, p in learn.model.named_parameters() if p.requires_grad]
+
+
+def others(a, b):
+    "The differences of two runs in other folders."
+    return [n for n in differences(a.snapshot(), b.snapshot()) if n != "args"]
+
+
+CHANGES = {"merge": lambda model: model.merge_adapter(), "set": lambda model: model.set_adapter("other"),
+           "disable": lambda model: model.base_model.disable_adapter_layers()}
+
+
+@pytest.mark.filterwarnings("ignore:.*can be trained and are not in the optimizer")
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize("verb", ["restore", "rewind", "reset", "load_checkpoint"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_going_back_past_a_change_of_the_adapters(change, verb, steps, tmp_path):
+    straight = learner(two_adapters(), tmp_path / "one", save_strategy="no")
+    straight.train()
+    learn = learner(two_adapters(), tmp_path / "two", save_strategy="no", rewind_every=1)
+    learn.step(3)
+    then, folder, before = learn.snapshot(), learn.save_checkpoint(), trained(learn)
+    CHANGES[change](learn.model)
+    if steps and change == "set": learn.step(steps)
+    elif steps: learn.evaluate(texts(4))
+    {"restore": lambda: learn.restore(then), "rewind": lambda: learn.rewind(1 + (steps if change == "set" else 0)), "reset": learn.reset,
+     "load_checkpoint": lambda: learn.load_checkpoint(folder)}[verb]()
+    layer = attention(learn)
+    assert not layer.merged_adapters and not layer.disable_adapters and layer.active_adapter == ["default"] and trained(learn) == before
+    learn.train()
+    assert others(learn, straight) == []
+    weight = layer.base_layer.weight.detach().clone()
+    learn.model.unmerge_adapter()   # nothing is merged
+    assert torch.equal(layer.base_layer.weight, weight)
+
+
+@pytest.mark.parametrize("unmerge", [False, True])
+def test_a_checkpoint_of_merged_adapters_loads_in_a_new_process(unmerge, tmp_path):
+    "It has the weights that the merge has changed, also where it was undone with rounding errors."
+    one = learner(lora(init_lora_weights=False), tmp_path / "one", save_strategy="no")
+    one.step(3)
+    one.model.merge_adapter()
+    if unmerge: one.model.unmerge_adapter()
+    folder = one.save_checkpoint()
+    two = learner(lora(init_lora_weights=False), tmp_path / "two", save_strategy="no")
+    two.load_checkpoint(folder)
+    assert attention(two).merged_adapters == attention(one).merged_adapters == ([] if unmerge else ["default"])
+    assert torch.equal(attention(two).base_layer.weight, attention(one).base_layer.weight)
+    again = two.save_checkpoint(tmp_path / "again")
+    three = learner(lora(init_lora_weights=False), tmp_path / "three", save_strategy="no")
+    three.load_checkpoint(again)
+    for learn in (one, two, three):
+        learn.model.unmerge_adapter()
+        learn.train()
+    assert others(one, two) == others(two, three) == []
+
+
+def test_a_model_with_merged_adapters_is_another_base(tmp_path):
+    one = learner(lora(init_lora_weights=False), tmp_path / "one", save_strategy="no")
+    one.step(3)
+    folder = one.save_checkpoint()
+    two = learner(lora(init_lora_weights=False), tmp_path / "two", save_strategy="no")
+    two.model.merge_adapter()
+    with pytest.raises(ValueError, match=r"another base model: .* adapters are merged into it \(merge_adapter\(\)\)"): two.load_checkpoint(folder)

@@ -64,11 +64,21 @@ def warned(function):
         function()
     return [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
 
+def draw(data):
+    "Draw from the generators of a data set in a cell: it changes their states, and no sample."
+    data = getattr(data, "dataset", data)
+    torch.randn(3, generator=data.noise)
+    data.shake.normal()
+
 def begin(folder, settings):
     straight = make(folder + "/straight", **settings)
-    straight.step(13)
+    straight.step(1)
+    draw(straight.train_dataset)
+    straight.step(12)
     learn = make(folder + "/run", **settings)
-    learn.step(5)                              # the mode changes in step 4
+    learn.step(1)
+    draw(learn.train_dataset)
+    learn.step(4)                              # the mode changes in step 4
     learn.save_checkpoint(folder + "/run/checkpoint-5")
     return state(straight)
 
@@ -88,9 +98,7 @@ def other(folder, settings):
     data = getattr(learn.train_dataset, "dataset", learn.train_dataset)
     data.extra = 1
     same = Rows()
-    for _ in range(40):
-        torch.randn(3, generator=same.noise)
-        same.shake.normal()
+    draw(same)
     found = {"warned": warned(lambda: learn.load_checkpoint(folder + "/run/checkpoint-5"))}
     found["data"] = [data.folder, data.scale, data.extra, data.reads, data.mode, data.since, data.even]
     found["collate"] = dict(vars(learn.data_collator))

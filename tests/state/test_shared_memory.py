@@ -1,12 +1,15 @@
 """Weights and buffers that share memory without being tied: views of one storage, overlapping ones, an LSTM that cuDNN has flattened.
 
 A file of safetensors has no views, so each is written for itself, and a model without the sharing loads the same values."""
+import warnings
+
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
 from trainer_nb import Learner, TrainerCallback
+from trainer_nb.device.weight_storage import move_model, overlapping_tensors
 
 
 class Base(nn.Module):
@@ -85,9 +88,10 @@ def check_saved_model(kind, folder, **given):
     learn = make(kind(), folder, **given)
     learn.step(3)
     learn.save_model(folder / "model")
+    is_shared = bool(overlapping_tensors(learn.model)) or not overlapping_tensors(kind())   # torch separates views when it moves them
     assert not list((folder / "model").glob("*.bin"))
     weights = load_file(folder / "model" / "model.safetensors")
-    for shared in (True, False):
+    for shared in (True, False) if is_shared else (False,):
         other = kind(shared)
         missing = other.load_state_dict(weights, strict=False).missing_keys
         assert set(missing) <= ({"b.weight", "a.weight"} if kind is Tied else set()) and len(missing) < 2
@@ -100,8 +104,29 @@ def test_a_saved_model(kind, tmp_path): check_saved_model(kind, tmp_path)
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*shared their memory")
 @pytest.mark.parametrize("kind", CASES)
 def test_a_saved_model_of_a_gpu(kind, tmp_path): check_saved_model(kind, tmp_path, use_cpu=False)
+
+
+def test_tensors_that_overlap():
+    assert overlapping_tensors(Part()) == [("a.weight", "b.weight")] and overlapping_tensors(Transposed()) == [("a.weight", "b.weight")]
+    assert overlapping_tensors(Buffers()) == [("a.weight", "rows"), ("whole", "part")]
+    assert not any(map(overlapping_tensors, (Flat(), Tied(), Part(False), nn.LSTM(4, 4, 2))))
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_move_that_separates_views_is_reported(kind, monkeypatch):
+    """As that to a GPU does; here, copies take its place, since there is no other device. Of one object used twice, there is only
+    one copy."""
+    model = kind()
+    monkeypatch.setattr(kind, "to", lambda self, device: self._apply(torch.Tensor.clone))
+    if overlapping_tensors(model):
+        with pytest.warns(UserWarning, match=".* and .* shared their memory, and on cpu each has its own"): move_model(model, torch.device("cpu"))
+    else:
+        with warnings.catch_warnings(action="error"): move_model(model, torch.device("cpu"))
+    monkeypatch.undo()
+    with warnings.catch_warnings(action="error"): move_model(kind(), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("save_format", ["safetensors", "trainer"])

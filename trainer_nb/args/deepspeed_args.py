@@ -111,7 +111,7 @@ def check_deepspeed(args: TrainingArguments) -> None:
             " optimizer out of the configuration, and name it with optim=."
         )
     if importlib.util.find_spec("deepspeed") is None:
-        raise ImportError("deepspeed= needs the package deepspeed; pip install 'deepspeed>=0.18' installs it.")
+        raise ImportError("deepspeed= needs the package deepspeed; pip install 'deepspeed>=0.19.8' installs it.")
 
 # %% ../../nbs/02_args/04_deepspeed_args.ipynb #32b662d6
 def require_gradients(

@@ -24,11 +24,12 @@ from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_typ
 import torch
 
 # %% auto #0
-__all__ = ['suggest_names', 'missing_attribute_error', 'one_edit', 'is_misspelling', 'code_objects', 'of_package', 'user_code',
-           'used_names', 'uses_name', 'assigns_name', 'misspelt_error', 'check_attribute', 'join_names', 'short_repr',
-           'call_error', 'check_types_of_call', 'checked', 'checked_class', 'InvalidOperation', 'RemotePart', 'warn',
-           'Interrupted', 'Paused', 'install_excepthook', 'release_traceback_memory', 'release_last_traceback',
-           'release_traceback_after_cell', 'is_out_of_memory', 'free_after_failure']
+__all__ = ['LOST_DEVICE', 'suggest_names', 'missing_attribute_error', 'one_edit', 'is_misspelling', 'code_objects', 'of_package',
+           'user_code', 'used_names', 'uses_name', 'assigns_name', 'misspelt_error', 'check_attribute', 'join_names',
+           'short_repr', 'call_error', 'check_types_of_call', 'checked', 'checked_class', 'InvalidOperation',
+           'RemotePart', 'is_device_lost', 'note_lost_device', 'warn', 'Interrupted', 'Paused', 'install_excepthook',
+           'release_traceback_memory', 'release_last_traceback', 'release_traceback_after_cell', 'is_out_of_memory',
+           'free_after_failure']
 
 # %% ../../nbs/01_core/00_errors.ipynb #f515edba
 def suggest_names(
@@ -341,6 +342,29 @@ class InvalidOperation(RuntimeError):
 
 class RemotePart(InvalidOperation, AttributeError):
     "Raised for a part of the run that other processes have. hasattr() and inspect.getmembers() pass over it."
+
+# %% ../../nbs/01_core/00_errors.ipynb #5a1c0e03
+LOST_DEVICE = (
+    "After this error the GPU refuses all further work of this process, until the kernel is restarted."
+    " learn.save_checkpoint() still writes the newest snapshot in memory to disk. The usual cause is a label or an index"
+    " out of range: the same step with Learner(..., use_cpu=True) raises an error that names it, and with"
+    " CUDA_LAUNCH_BLOCKING=1 in the environment the error comes from the line that failed."
+)
+
+def is_device_lost() -> bool:
+    "Return whether a GPU refuses all further work of this process; wait for the GPU."
+    if not torch.cuda.is_initialized(): return False
+    try:
+        torch.cuda.synchronize()
+    except torch.AcceleratorError:
+        return True
+    return False
+
+def note_lost_device(error: BaseException):
+    "Add `LOST_DEVICE` to an error, once, if the GPU is lost."
+    if LOST_DEVICE not in getattr(error, "__notes__", ()) and is_device_lost():
+        error.add_note(LOST_DEVICE)
+
 
 # %% ../../nbs/01_core/00_errors.ipynb #89bcf2a1
 # packages whose frames are skipped

@@ -21,7 +21,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import torch
 
-from .errors import Interrupted, call_error, release_last_traceback
+from .errors import Interrupted, call_error, note_lost_device, release_last_traceback
 
 # %% auto #0
 __all__ = ['Handler', 'BATCH_WAIT', 'RUN_LOCK', 'L', 'P', 'R', 'classify_frame', 'Reminder', 'BatchWait', 'InterruptGuard',
@@ -452,6 +452,9 @@ def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L,
                 if error.__traceback__ is None or error.__traceback__.tb_next is not None: raise
                 hints = getattr(self, "argument_hints", {}).get(method.__name__, {})
                 raise call_error(method, args, kwargs, hints) or error from None
+            except torch.AcceleratorError as error:
+                note_lost_device(error)
+                raise
     return locked
 
 def show_pending_messages(

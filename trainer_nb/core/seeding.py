@@ -5,20 +5,27 @@
 # %% ../../nbs/01_core/01_seeding.ipynb #d0ae761d
 from __future__ import annotations
 
+import copy
+import functools
 import operator
 import os
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
 
 # %% auto #0
 __all__ = ['SEED_FORWARD', 'SEED_FETCH', 'SEED_ORDER', 'SEED_EVALUATE', 'SEED_CALLBACK', 'SEED_PREPARE', 'SEED_UPDATE',
-           'mix_seed', 'seed_all', 'generator_states', 'set_generator_states', 'preserve_generators',
-           'seeded_generators', 'making_batch', 'make_batches_only', 'is_making_batch', 'set_seed',
+           'GENERATOR_TYPES', 'mix_seed', 'seed_all', 'generator_states', 'set_generator_states', 'preserve_generators',
+           'seeded_generators', 'making_batch', 'make_batches_only', 'is_making_batch', 'own_state', 'set_own_state',
+           'own_seed', 'set_own_seed', 'find_generators', 'GeneratorSeeds', 'OwnGenerators', 'set_seed',
            'enable_determinism']
 
 # %% ../../nbs/01_core/01_seeding.ipynb #47468ef2
@@ -115,6 +122,230 @@ def is_making_batch() -> bool:
     "Return whether a run makes a batch, with generators that are seeded for the batch's position."
     return _MAKING_BATCH.get()
 
+
+# %% ../../nbs/01_core/01_seeding.ipynb #6f3c1a03
+GENERATOR_TYPES = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
+
+def own_state(generator: Any) -> Any:
+    "Return the state of a generator."
+    if isinstance(generator, torch.Generator): return generator.get_state()
+    if isinstance(generator, random.Random): return generator.getstate()
+    if isinstance(generator, np.random.RandomState): return generator.get_state(legacy=False)
+    return getattr(generator, "bit_generator", generator).state
+
+def set_own_state(
+    generator: Any,
+    state: Any,  # as returned by own_state()
+):
+    "Restore the state of a generator."
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif isinstance(generator, (torch.Generator, np.random.RandomState)):
+        generator.set_state(state)
+    else:
+        getattr(generator, "bit_generator", generator).state = state
+
+def own_seed(generator: Any) -> int:
+    "Return an integer that another seed of a generator would change."
+    if isinstance(generator, torch.Generator): return generator.initial_seed()
+    generator = copy.deepcopy(generator)
+    if isinstance(generator, random.Random): return generator.getrandbits(62)
+    if isinstance(generator, np.random.BitGenerator):
+        generator = np.random.Generator(generator)
+    draw = generator.randint if isinstance(generator, np.random.RandomState) else generator.integers
+    return int(draw(1 << 62, dtype=np.int64))
+
+def set_own_seed(
+    generator: Any,
+    seed: int,  # 64-bit integer
+):
+    "Seed a generator."
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+    elif isinstance(generator, random.Random):
+        generator.seed(seed)
+    elif isinstance(generator, np.random.RandomState):
+        generator.seed(seed & 0xFFFFFFFF)
+    else:
+        bits = getattr(generator, "bit_generator", generator)
+        bits.state = type(bits)(seed).state
+
+# %% ../../nbs/01_core/01_seeding.ipynb #6f3c1a06
+_MOST_OBJECTS = 100   # whose attributes are searched
+_MOST_ITEMS = 20      # of a list or a dictionary
+# values that hold no generator
+_PLAIN_TYPES = frozenset((bool, int, float, complex, str, bytes, type(None), torch.Tensor, np.ndarray, torch.dtype, torch.device))
+
+def _is_own_generator(value: object) -> bool:
+    "Return whether a value is a generator with a seed, and not one of the global ones."
+    is_global = value is torch.default_generator or value is _PYTHON_RANDOM or value is np.random.mtrand._rand
+    return isinstance(value, GENERATOR_TYPES) and not is_global and not isinstance(value, random.SystemRandom)
+
+def _attributes(value: object) -> dict[str, Any]:
+    "Return the attributes of an object that may hold generators; none of a class, a Python module or a learner."
+    found = {} if isinstance(value, (type, types.ModuleType)) else getattr(value, "__dict__", None)
+    return found if isinstance(found, dict) and "run_state" not in found else {}
+
+def _closure_values(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:
+            # the variable is assigned later
+            pass
+
+def _parts(value: object) -> dict[str, Any]:
+    "Return the values in which the search for generators continues, by name."
+    if isinstance(value, (list, tuple)): return {str(i): v for i, v in enumerate(value[:_MOST_ITEMS])}
+    if isinstance(value, Mapping) and type(value).__module__ in ("builtins", "collections"):
+        return {str(k): v for k, v in islice(value.items(), _MOST_ITEMS)}
+    if isinstance(value, types.MethodType): return {"self": value.__self__}
+    if isinstance(value, functools.partial): return {"func": value.func, "args": value.args, "keywords": value.keywords}
+    if isinstance(value, types.FunctionType):
+        return dict(_closure_values(value))
+    left_out = getattr(value, "not_state", ())
+    return {k: v for k, v in _attributes(value).items() if k not in left_out}
+
+def find_generators(
+    root: object,
+    name: str = "",  # of the root
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    "Return the generators that an object holds, by name, and the attributes of the objects that were searched, outermost first."
+    found: dict[str, Any] = {}
+    searched: list[dict[str, Any]] = []
+    waiting: deque[tuple[str, Any]] = deque([(name, root)])
+    known = {id(root)}
+    while waiting and len(searched) < _MOST_OBJECTS:
+        path, value = waiting.popleft()
+        if isinstance(value, GENERATOR_TYPES):
+            if _is_own_generator(value):
+                found[path] = value
+            continue
+        if attributes := _attributes(value):
+            searched.append(attributes)
+        for key, part in _parts(value).items():
+            if type(part) not in _PLAIN_TYPES and id(part) not in known:
+                known.add(id(part))
+                waiting.append((f"{path}.{key}" if path else key, part))
+    return found, searched
+
+# %% ../../nbs/01_core/01_seeding.ipynb #6f3c1a09
+class GeneratorSeeds:
+    "Keep the seeds of the user's generators, by name."
+    def __init__(
+        self,
+        recorded: dict[str, int] | None = None,
+        # the generators that have given the seeds in this process, with the initial seed of one of torch
+        givers: dict[str, tuple[object, int | None]] | None = None,
+    ):
+        self.recorded: dict[str, int] = {} if recorded is None else recorded
+        self.givers: dict[str, tuple[object, int | None]] = {} if givers is None else givers
+
+    def __reduce__(self): return type(self), (self.recorded,)
+
+    def seed_of(self, name: str, generator: Any) -> int:
+        "Return the seed that a generator began with."
+        initial = generator.initial_seed() if isinstance(generator, torch.Generator) else None
+        giver = self.givers.get(name)
+        is_other = giver is not None and (giver[0] is not generator or giver[1] != initial)
+        if is_other or name not in self.recorded:
+            self.recorded[name] = own_seed(generator)
+        self.givers[name] = generator, initial
+        return self.recorded[name]
+
+    def differing(self) -> list[str]:
+        "Return the names of generators of torch that have another seed now than the recorded one, with both."
+        return [
+            f"{name} ({self.recorded[name]}, not {initial})" for name, (_, initial) in self.givers.items()
+            if initial is not None and initial != self.recorded.get(name, initial)
+        ]
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+class OwnGenerators:
+    "Find the generators that an object holds, and seed them for a block."
+    def __init__(
+        self,
+        root: object,
+        name: str,  # of the root, for the record of the seeds
+        seeds: GeneratorSeeds,
+    ):
+        self.root = root
+        self.name = name
+        self.seeds = seeds
+        self.found: dict[str, Any] = {}
+        self.is_used = False   # call() was called in this process
+        # attributes of the objects that were searched, now and then
+        self._searched: list[tuple[dict[str, Any], dict[str, Any]]] | None = None
+
+    def __reduce__(self): return type(self), (self.root, self.name, self.seeds)
+
+    def find(self) -> dict[str, Any]:
+        "Return the generators by name; search again if an object was assigned to an attribute since."
+        # called for each batch, so the frequent case comes first
+        for now, then in self._searched or ():
+            if not (len(now) == len(then) and all(map(operator.is_, now.values(), then.values()))): break
+        else:
+            if self._searched is not None: return self.found
+        if self._searched is None or self._has_changed():
+            self.found, searched = find_generators(self.root, self.name)
+            # a transform is assigned to an outer object
+            self._searched = [(now, dict(now)) for now in searched[:8]]
+            for name, generator in self.found.items():
+                self.seeds.seed_of(name, generator)
+        return self.found
+
+    def _has_changed(self) -> bool:
+        # a counter that is another number does not count
+        return any(
+            type(v) not in _PLAIN_TYPES and then.get(k) is not v
+            for now, then in self._searched or () for k, v in now.items()
+        )
+
+    def call(
+        self,
+        place: int | None,  # as of seeded()
+        function: Callable[[Any], Any],
+        argument: Any,
+    ) -> Any:
+        "Call a function with the generators seeded."
+        if not self.is_used: return self._first_call(place, function, argument)
+        if not self.find(): return function(argument)
+        with self.seeded(place): return function(argument)
+
+    def _first_call(self, place: int | None, function: Callable[[Any], Any], argument: Any) -> Any:
+        "Call a function; call it again if it has created a generator, which was not seeded."
+        self.is_used = True
+        before = generator_states()
+        found, recorded = set(self.find()), dict(self.seeds.recorded)
+        result = self.call(place, function, argument)
+        created = self.find().keys() - found
+        if not created: return result
+        # the seed may be that of the data worker, so it does not count
+        self.seeds.recorded.update({name: recorded.get(name, 0) for name in created})
+        set_generator_states(before)
+        return self.call(place, function, argument)
+
+    def seeded(
+        self,
+        place: int | None,  # seed of the position in the run; None: the global generators are seeded for it
+    ) -> AbstractContextManager[None]:
+        "Seed the generators inside the block; restore their states when it ends."
+        return self._seeded(place) if self.find() else _NOTHING
+
+    @contextmanager
+    def _seeded(self, place: int | None) -> Iterator[None]:
+        if place is None:
+            place = int(torch.randint(1 << 62, ()))
+        found = list(self.found.items())
+        before = [own_state(generator) for _, generator in found]
+        for name, generator in found:
+            set_own_seed(generator, mix_seed(self.seeds.seed_of(name, generator), place))
+        try:
+            yield
+        finally:
+            for (_, generator), state in zip(found, before):
+                set_own_state(generator, state)
 
 # %% ../../nbs/01_core/01_seeding.ipynb #899344a1
 def set_seed(

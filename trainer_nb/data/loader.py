@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..core.seeding import SEED_FETCH, SEED_ORDER, making_batch, mix_seed, seed_all
+from ..core.seeding import SEED_FETCH, SEED_ORDER, GeneratorSeeds, making_batch, mix_seed, seed_all
 from .collate import infer_batch_size
 from .sampling import UNSHARDED, Cursor, RankShard
 from .sources import WORKER_WATCH, BatchSource, MapSource, raise_worker_deaths, set_epoch, shut_down
@@ -100,17 +100,18 @@ def make_source(
     seed: int,
     share: RankShard = UNSHARDED,
     all_ranks: bool = False,  # a source that is not map-style yields lists of the batches of all processes
+    run_seeds: GeneratorSeeds | None = None,  # as of MapSource
 ):
     "Return the source for a loader."
     if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
         return OpaqueSource(loader, seed, share, all_ranks)
-    if isinstance(loader.dataset, IterableDataset): return StreamSource(loader, seed, share, all_ranks)
+    if isinstance(loader.dataset, IterableDataset): return StreamSource(loader, seed, share, all_ranks, run_seeds)
     try:
         len(loader)
     except TypeError:
         return OpaqueSource(loader, seed, share, all_ranks)
     if loader.batch_sampler is None: return OpaqueSource(loader, seed, share, all_ranks)
-    return MapSource(loader, seed, share)
+    return MapSource(loader, seed, share, run_seeds)
 
 # %% ../../nbs/03_data/04_loader.ipynb #4325a5aa
 class ReadingFailed(RuntimeError):
@@ -125,13 +126,14 @@ class Dispatcher:
         seed: int,
         share: RankShard,
         scatter: Callable[[list | None], Any],
+        run_seeds: GeneratorSeeds | None = None,  # as of MapSource
     ):
         self.source = source
         self.share = share
         self.scatter = scatter
         # a map-style source for each process; another source yields the batches of all
         self.others = [
-            MapSource(loader, seed, share._replace(rank=rank)) for rank in range(1, share.of)
+            MapSource(loader, seed, share._replace(rank=rank), run_seeds) for rank in range(1, share.of)
         ] if isinstance(source, MapSource) and share.rank == 0 else []
 
     def open(self, cursor: Cursor, bookmark: dict | None = None):
@@ -180,10 +182,13 @@ class ResumableLoader:
         share: RankShard = UNSHARDED,
         # sends each process its entry of rank 0's list; None: each process reads its own batches
         scatter: Callable[[list | None], Any] | None = None,
+        # of the run that trains on these data; None: of other data, such as an evaluation's
+        run_seeds: GeneratorSeeds | None = None,
     ):
         self.loader = loader
-        self.source = make_source(loader, seed, share, scatter is not None)
-        self._dispatcher = None if scatter is None else Dispatcher(self.source, loader, seed, share, scatter)
+        self.seeds = run_seeds
+        self.source = make_source(loader, seed, share, scatter is not None, run_seeds)
+        self._dispatcher = None if scatter is None else Dispatcher(self.source, loader, seed, share, scatter, run_seeds)
         self._iterator = None
         self._place = None
         self._peeked = []

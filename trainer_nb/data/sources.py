@@ -5,9 +5,9 @@
 # %% ../../nbs/03_data/02_sources.ipynb #e694ad9a
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
-import random
 import signal
 import sys
 import threading
@@ -23,29 +23,73 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, Subset, TensorDataset, default_collate
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, SequentialSampler, Subset, TensorDataset
+from torch.utils.data import Sampler, default_collate
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ..core.errors import short_repr
 from ..core.interrupts import BATCH_WAIT, InterruptGuard
-from ..core.seeding import SEED_FETCH, SEED_ORDER, make_batches_only, making_batch, mix_seed
-from ..core.seeding import preserve_generators, seed_all
-from .collate import RemoveColumns, default_data_collator
+from ..core.seeding import SEED_FETCH, SEED_ORDER, GeneratorSeeds, OwnGenerators, make_batches_only
+from ..core.seeding import making_batch, mix_seed, preserve_generators, seed_all
+from .collate import RemoveColumns, default_data_collator, is_identical
 from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, split_evenly, take_own_batch
 
 # %% auto #0
-__all__ = ['WORKER_WATCH', 'RequestedBatch', 'BatchRequest', 'ended_early', 'batch_of', 'missing_sample', 'SeededDataset',
-           'is_default_collator', 'stack_rows', 'block_sigint', 'exit_with_parent', 'WorkerInit', 'check_importable',
-           'WorkerDeathWatch', 'check_complete', 'out_of_fetch', 'raise_worker_deaths', 'shut_down', 'DataWorkers',
-           'BatchSource', 'BatchPlan', 'own_values', 'set_epoch', 'with_seeded_generators', 'SeededCollate',
+__all__ = ['WORKER_WATCH', 'RequestedBatch', 'last_epoch', 'set_epoch', 'seeded_for_epoch', 'epoch_parts', 'BatchRequest',
+           'ended_early', 'batch_of', 'missing_sample', 'SeededDataset', 'is_default_collator', 'stack_rows',
+           'block_sigint', 'exit_with_parent', 'WorkerInit', 'check_importable', 'WorkerDeathWatch', 'check_complete',
+           'out_of_fetch', 'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource', 'BatchPlan',
+           'sampler_parts', 'is_sampler_state', 'SamplerState', 'with_seeded_generators', 'SeededCollate',
            'batch_requests', 'MapSource']
+
+# %% ../../nbs/03_data/02_sources.ipynb #bda15f24
+# by the id of an object: a reference to it, and the epoch that was set last in this process
+_EPOCHS: dict[int, tuple[weakref.ref, int]] = {}
+
+def last_epoch(part: object) -> int | None:
+    "Return the epoch that set_epoch() has set last on an object; None if it is unknown."
+    reference, epoch = _EPOCHS.get(id(part), (None, None))
+    return epoch if reference is not None and reference() is part else None
+
+def set_epoch(epoch: int, *parts: object):
+    "Call `set_epoch` on all objects that define it."
+    for part in parts:
+        if not hasattr(part, "set_epoch"): continue
+        part.set_epoch(epoch)
+        try:
+            _EPOCHS[id(part)] = weakref.ref(part, lambda _, key=id(part): _EPOCHS.pop(key, None)), epoch
+        except TypeError:
+            # it cannot be referenced, so its epoch is set for each batch
+            pass
+
+@contextmanager
+def seeded_for_epoch(
+    own: OwnGenerators,
+    seed: int,  # of the run
+    epoch: int,
+) -> Iterator[None]:
+    "Seed the global generators and those of an object for an epoch inside the block; restore their states when it ends."
+    place = mix_seed(seed, SEED_ORDER, epoch)
+    # an epoch is also prepared outside of steps
+    with preserve_generators(), own.seeded(place):
+        seed_all(place)
+        yield
+
+def epoch_parts(part: object, depth: int = 0) -> list[Any]:
+    "Return the objects to call `set_epoch` on: a data set, sampler or collator, or those within it."
+    if hasattr(part, "set_epoch"): return [part]
+    if depth > 5: return []
+    inner = [getattr(part, name, None) for name in ("dataset", "collate")]
+    within = [*(getattr(part, "datasets", None) or ())] if isinstance(part, ConcatDataset) else []
+    return [p for one in (*inner, *within) if one is not None for p in epoch_parts(one, depth + 1)]
 
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f25
 class BatchRequest(NamedTuple):
     "Hold the seed and the indices of a batch to fetch."
     seed: int
     indices: list
+    epoch: int | None = None   # for set_epoch() of the data; None: it is not called
 
 def ended_early(
     where: str,  # description of the code that raised it
@@ -80,10 +124,36 @@ def missing_sample(
     )
 
 class SeededDataset(torch.utils.data.Dataset):
-    "Wrap a map-style data set and seed the generators before each batch."
-    def __init__(self, dataset: Any): self.dataset = dataset
+    "Wrap a map-style data set; seed the generators, also its own, before each batch, and set its epoch."
+    def __init__(
+        self,
+        dataset: Any,
+        seed: int = 0,                                  # of the epochs' numbers
+        collate: Callable[[list], Any] | None = None,   # whose epoch is set too
+        seeds: GeneratorSeeds | None = None,            # of the data set's own generators
+    ):
+        self.dataset = dataset
+        self.seed = seed
+        self.by_epoch = [*epoch_parts(dataset), *epoch_parts(collate)]
+        self.own = OwnGenerators(dataset, "dataset", GeneratorSeeds() if seeds is None else seeds)
+
     def __getitems__(self, request: BatchRequest):
+        if self.by_epoch and request.epoch is not None:
+            self.set_epoch(request.epoch)
         seed_all(request.seed)
+        return self.own.call(request.seed, self._fetch, request)
+
+    def set_epoch(
+        self,
+        epoch: int,
+        again: bool = False,  # also on an object whose epoch this is already
+    ):
+        "Set the epoch of the data set and the collator, which may draw an order for it."
+        parts = [p for p in self.by_epoch if again or last_epoch(p) != epoch]
+        if not parts: return
+        with seeded_for_epoch(self.own, self.seed, epoch): set_epoch(epoch, *parts)
+
+    def _fetch(self, request: BatchRequest):
         dataset = self.dataset
         many = getattr(dataset, "__getitems__", None)
         indices = iter(request.indices)
@@ -415,30 +485,6 @@ class _ListedPlan:
     def left(self, position: int): return sum(1 for _ in self.iterate_from(position))
 
 # %% ../../nbs/03_data/02_sources.ipynb #c341ecf1
-def own_values(part: object) -> list[Any]:
-    "Return the attributes of a sampler or collator, without those that it declares not to be state of a run."
-    left_out = getattr(part, "not_state", ())
-    return [value for name, value in getattr(part, "__dict__", {}).items() if name not in left_out]
-
-def _reseed(sampler: object, seed: int):
-    "Seed the generators held by a sampler or collator and by samplers within it."
-    for part in (sampler, getattr(sampler, "sampler", None), getattr(sampler, "batch_sampler", None)):
-        for own in own_values(part):
-            if isinstance(own, torch.Generator):
-                own.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
-            elif isinstance(own, random.Random):
-                own.seed(seed)
-            elif isinstance(own, np.random.RandomState):
-                own.seed(seed & 0xFFFFFFFF)
-            elif isinstance(own, np.random.Generator):
-                own.bit_generator.state = type(own.bit_generator)(seed).state
-
-def set_epoch(epoch: int, *parts: object):
-    "Call `set_epoch` on all objects that define it."
-    for part in parts:
-        if hasattr(part, "set_epoch"):
-            part.set_epoch(epoch)
-
 def _epoch_order(sampler: SequentialSampler | EpochSampler, epoch: int):
     "Return the order of an epoch: a range for sequential data; a list if it is short, since lists are sliced faster."
     if type(sampler) is SequentialSampler:
@@ -447,18 +493,89 @@ def _epoch_order(sampler: SequentialSampler | EpochSampler, epoch: int):
     order = sampler.order(epoch)
     return order.tolist() if len(order) <= 1 << 20 else order
 
-# %% ../../nbs/03_data/02_sources.ipynb #a6cd28ec
-_GENERATOR_TYPES = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
+# %% ../../nbs/03_data/02_sources.ipynb #c341ecf4
+_MOST_VALUES = 100_000   # of an attribute that is copied
 
-def with_seeded_generators(collate: Callable[[list], Any]):
+def _count_values(value: object, most: int = _MOST_VALUES) -> int:
+    "Return the number of values in an attribute; more than `most` for one that is too large, or no plain value."
+    if type(value) in (bool, int, float, str, bytes, type(None)): return 1
+    if type(value) is torch.Tensor: return value.numel()
+    if type(value) is np.ndarray: return value.size if value.dtype.kind in "biufc" else most + 1
+    if type(value) not in (list, tuple, set, dict): return most + 1
+    items: Any = chain(value.keys(), value.values()) if isinstance(value, dict) else value
+    count = 1
+    for item in items:
+        count += _count_values(item, most - count)
+        if count > most: break
+    return count
+
+def sampler_parts(
+    batches: object,  # a batch sampler
+) -> dict[str, Any]:
+    "Return the samplers of the user and of torch within a batch sampler, by name."
+    found: dict[str, Any] = {}
+    waiting = [("batch_sampler", batches)]
+    while waiting:
+        name, part = waiting.pop(0)
+        if any(part is known for known in found.values()) or not hasattr(part, "__dict__"): continue
+        if not type(part).__module__.startswith("trainer_nb."):
+            found[name] = part
+        waiting += [(f"{name}.{k}", v) for k, v in vars(part).items() if isinstance(v, Sampler) or k in ("sampler", "batch_sampler")]
+    return found
+
+def is_sampler_state(sampler: object, value: object) -> bool:
+    "Return whether the value of an attribute is state of the sampler."
+    if type(sampler).__module__.startswith("torch.utils.data") and not isinstance(value, torch.Tensor): return False
+    return _count_values(value) <= _MOST_VALUES
+
+class SamplerState:
+    "Copy and restore the attributes of samplers that are state."
+    def __init__(self, batches: object): self.batches = batches
+
+    def take(self) -> dict[str, dict[str, Any]]:
+        "Return copies of the attributes of each sampler that has any."
+        found = {}
+        for name, part in sampler_parts(self.batches).items():
+            left_out = getattr(part, "not_state", ())
+            own = {k: v for k, v in vars(part).items() if k not in left_out and is_sampler_state(part, v)}
+            if own: found[name] = copy.deepcopy(own)
+        return found
+
+    def put(self, state: dict[str, dict[str, Any]]):
+        "Restore attributes, in place where that is possible, since other code may hold them."
+        for name, part in sampler_parts(self.batches).items():
+            for k, value in state.get(name, {}).items():
+                now = vars(part).get(k)
+                if not is_identical(now, value):
+                    vars(part)[k] = _written_into(now, copy.deepcopy(value))
+
+def _written_into(now: Any, value: Any) -> Any:
+    "Return a value; where possible, write it into the present object and return that."
+    if type(now) is not type(value): return value
+    if isinstance(now, list):
+        now[:] = value
+    elif isinstance(now, (set, dict)):
+        now.clear()
+        now.update(value)
+    elif isinstance(now, (torch.Tensor, np.ndarray)) and now.shape == value.shape and now.dtype == value.dtype:
+        now[...] = value
+    else:
+        return value
+    return now
+
+# %% ../../nbs/03_data/02_sources.ipynb #a6cd28ec
+def with_seeded_generators(
+    collate: Callable[[list], Any],
+    seeds: GeneratorSeeds | None = None,  # of the run; None: those that the generators have now
+):
     "Return a collator whose own generators are seeded for each batch."
     inner = collate
     while isinstance(inner, RemoveColumns):
         inner = inner.collate
-    is_function = isinstance(inner, (types.FunctionType, types.BuiltinFunctionType))
-    if is_function: return collate
+    # a function holds generators in its closure only
+    is_plain = isinstance(inner, (types.FunctionType, types.BuiltinFunctionType)) and not getattr(inner, "__closure__", None)
     own = type(inner).__module__.startswith("trainer_nb.")
-    return collate if own else SeededCollate(collate, inner)
+    return collate if is_plain or own else SeededCollate(collate, inner, GeneratorSeeds() if seeds is None else seeds)
 
 class SeededCollate:
     "Wrap a collator of another library or the user, and seed its generators for each batch."
@@ -466,24 +583,33 @@ class SeededCollate:
         self,
         collate: Callable[[list], Any],
         inner: object,  # may hold generators
+        seeds: GeneratorSeeds,
     ):
         self.collate = collate
         self.inner = inner
+        self.own = OwnGenerators(inner, "collate_fn", seeds)
+
     def __call__(self, features: list):
         inner = self.inner
-        seed = getattr(inner, "seed", None)
-        is_unseeded = seed is not None and getattr(inner, "generator", self) is None and hasattr(inner, "create_rng")
-        if is_unseeded and "generator" not in getattr(inner, "not_state", ()):
-            # transformers' collator, before its first batch
-            inner.create_rng()
-        if any(isinstance(v, _GENERATOR_TYPES) for v in own_values(inner)):
-            _reseed(inner, mix_seed(seed if isinstance(seed, int) else 0, int(torch.randint(1 << 62, ()))))
-        return self.collate(features)
+        if hasattr(inner, "create_rng") and "generator" not in getattr(inner, "not_state", ()):
+            # transformers' collator; in a data worker its generator begins with another seed
+            seed = getattr(inner, "seed", None)
+            if seed is not None and getattr(inner, "generator", self) is None:
+                inner.create_rng()
+            if isinstance(seed, int):
+                self.own.seeds.recorded["collate_fn.generator"] = seed
+        return self.own.call(None, self.collate, features)
 
 # %% ../../nbs/03_data/02_sources.ipynb #195abad8
 RequestedBatch = tuple[BatchRequest | None, int, float]   # request, samples of all processes, weight
 
-def batch_requests(plan: BatchPlan, cursor: Cursor, seed: int, share: RankShard) -> Iterator[RequestedBatch]:
+def batch_requests(
+    plan: BatchPlan,
+    cursor: Cursor,
+    seed: int,
+    share: RankShard,
+    epoch: int | None = None,  # of BatchRequest
+) -> Iterator[RequestedBatch]:
     """Yield (request, samples, weight) from a cursor on; the request is None
     if the batch belongs to another process.
     Not a method of the source, to avoid a reference cycle through the workers."""
@@ -492,50 +618,105 @@ def batch_requests(plan: BatchPlan, cursor: Cursor, seed: int, share: RankShard)
     rank = 0 if share.turns else share.rank
     for k, part in enumerate(plan.iterate_from(position)):
         place = mix_seed(position, rank, start=start)
-        yield BatchRequest(place, part.mine) if share.owns_batch(k) else None, part.samples, part.weight
+        yield BatchRequest(place, part.mine, epoch) if share.owns_batch(k) else None, part.samples, part.weight
         position += part.samples
 
 # %% ../../nbs/03_data/02_sources.ipynb #eb3ad7ad
 class MapSource(BatchSource):
     "Read a map-style data set from any position on, without reading the data before it."
-    def __init__(self, loader: DataLoader, seed: int, share: RankShard = UNSHARDED):
+    def __init__(
+        self,
+        loader: DataLoader,
+        seed: int,
+        share: RankShard = UNSHARDED,
+        # of the run that trains on these data; None: other data, whose epoch is not set
+        run_seeds: GeneratorSeeds | None = None,
+    ):
         self.loader = loader
         self.seed = seed
         self.share = share
-        self.dataset = SeededDataset(loader.dataset)
+        self.sets_epoch = run_seeds is not None
+        seeds = GeneratorSeeds() if run_seeds is None else run_seeds
+        self.dataset = SeededDataset(loader.dataset, seed, loader.collate_fn, seeds)
+        self.own = OwnGenerators(loader.batch_sampler, "batch_sampler", seeds)
         self._epoch: int | None = None   # of the last plan
+        self._samplers = SamplerState(loader.batch_sampler)
+        # of the samplers, before and after they were read for the last plan
+        self._before: dict[str, dict[str, Any]] = {}
+        self._after: dict[str, dict[str, Any]] = {}
+        self._begun = False   # whether the run has begun the epoch, and the samplers were left as they were after it
         self.drop_last = getattr(loader.batch_sampler, "drop_last", False)
         n = self.plan(0).left(0) * share.together if hasattr(loader.batch_sampler, "plan") else len(loader)
         self.batches = n // share.together if self.drop_last else -(-n // share.together)
-        self.collate = with_seeded_generators(loader.collate_fn)
+        self.collate = with_seeded_generators(loader.collate_fn, seeds)
         self._stacks = is_default_collator(loader.collate_fn)
+        # the seeds are those from before the first batch
+        for own in (self.own, self.dataset.own, getattr(self.collate, "own", None)):
+            if own is not None and self.sets_epoch:
+                own.find()
 
     def plan(self, epoch: int):
-        "Return the plan of the batches of an epoch."
+        "Return the plan of the batches of an epoch, without a change of the samplers."
         if epoch != self._epoch:
+            self._read_samplers(epoch, self._samplers.take())
+        return self._plan
+
+    def _read_samplers(
+        self,
+        epoch: int,
+        state: dict[str, dict[str, Any]],  # of the samplers when they are read
+    ):
+        present = self._samplers.take()
+        self._samplers.put(state)
+        try:
             self._plan = self._make_plan(epoch)
-            self._epoch = epoch
+            self._after = self._samplers.take()
+        finally:
+            self._samplers.put(present)
+        self._before = state
+        self._epoch = epoch
+        self._begun = False
+
+    def _plan_at(self, cursor: Cursor, bookmark: dict | None):
+        "Return the plan for a position. At the beginning of an epoch, the samplers keep the changes that reading them makes."
+        begins = not cursor.position
+        present = self._samplers.take()
+        wanted = present if begins or cursor.epoch != self._epoch else self._before
+        if not begins and bookmark and bookmark.get("epoch") == cursor.epoch:
+            wanted = bookmark["samplers"]
+        # the first step of an epoch may be repeated
+        repeats = begins and self._begun and is_identical(present, self._after)
+        if cursor.epoch != self._epoch or not (repeats or is_identical(wanted, self._before)):
+            self._read_samplers(cursor.epoch, wanted)
+        if begins and self.sets_epoch:
+            self._samplers.put(self._after)
+            self._begun = True
+        self.bookmark = {"epoch": cursor.epoch, "samplers": self._before} if self._before else None
         return self._plan
 
     def _make_plan(self, epoch: int):
         batches = self.loader.batch_sampler
         sampler = self.loader.sampler
-        set_epoch(epoch, sampler, batches)
+        with seeded_for_epoch(self.own, self.seed, epoch): set_epoch(epoch, sampler, batches)
         if hasattr(batches, "plan"): return batches.plan(epoch, self.share)
         in_order = type(sampler) is SequentialSampler
         by_epoch = getattr(type(sampler), "__iter__", None) is EpochSampler.__iter__
         if type(batches) is BatchSampler and (in_order or by_epoch):
             return _SlicedPlan(_epoch_order(sampler, epoch), batches.batch_size, self.drop_last, self.share)
-        # a plan is also computed outside of steps
-        with preserve_generators():
-            seed_all(mix_seed(self.seed, SEED_ORDER, epoch))
-            _reseed(batches, mix_seed(self.seed, SEED_ORDER, epoch))
+        if self.sets_epoch:
+            # the sampler may ask the data set
+            self.dataset.set_epoch(epoch)
+        with seeded_for_epoch(self.own, self.seed, epoch):
             return _ListedPlan([list(b) for b in batches], self.share, self.drop_last)
 
     def open(self, cursor: Cursor, bookmark: dict | None = None):
         """Return an iterator of (batch, samples) from a cursor on; after each, `weight` is that of the batch.
         A batch of another process is None."""
-        asked = batch_requests(self.plan(cursor.epoch), cursor, self.seed, self.share)
+        if self.sets_epoch:
+            # the run may have restored attributes to those of another epoch
+            self.dataset.set_epoch(cursor.epoch, again=True)
+        epoch = cursor.epoch if self.sets_epoch else None
+        asked = batch_requests(self._plan_at(cursor, bookmark), cursor, self.seed, self.share, epoch)
         return self._load_with_workers(asked) if self.loader.num_workers else self._load_in_process(asked)
 
     def _load_in_process(self, asked: Iterable[RequestedBatch]):

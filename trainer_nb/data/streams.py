@@ -17,11 +17,11 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from ..core.seeding import SEED_FETCH, generator_states, making_batch, mix_seed, seed_all
-from ..core.seeding import set_generator_states
+from ..core.seeding import SEED_FETCH, GeneratorSeeds, generator_states, making_batch, mix_seed
+from ..core.seeding import seed_all, set_generator_states
 from .collate import infer_batch_size, is_identical
 from .sampling import UNSHARDED, Cursor, RankShard, split_evenly
-from .sources import BatchSource, DataWorkers, ended_early, set_epoch, with_seeded_generators
+from .sources import BatchSource, DataWorkers, ended_early, epoch_parts, set_epoch, with_seeded_generators
 
 # %% auto #0
 __all__ = ['MIN_DATASETS_VERSION', 'is_stateful', 'copy_state', 'DatasetStates', 'StartStates', 'start_states', 'restart_stream',
@@ -503,8 +503,10 @@ class StreamSource(BatchSource):
         seed: int,
         share: RankShard = UNSHARDED,
         all_ranks: bool = False,  # yield lists of the batches and weights of all processes
+        run_seeds: GeneratorSeeds | None = None,  # as of MapSource
     ):
         self.loader = loader
+        self.collate = with_seeded_generators(loader.collate_fn, run_seeds)
         self.share = share
         self.all_ranks = all_ranks
         try:
@@ -528,6 +530,7 @@ class StreamSource(BatchSource):
         self.dataset.epoch = cursor.epoch
         for dataset in {id(d): d for d in (self.loader.dataset, self.dataset.dataset)}.values():
             set_epoch(cursor.epoch, dataset)
+        set_epoch(cursor.epoch, *epoch_parts(self.loader.collate_fn))
         if self.states and bookmark and "marks" in bookmark: return self._from_marks(cursor, bookmark)
         return self._from_beginning(cursor)
 
@@ -556,7 +559,7 @@ class StreamSource(BatchSource):
         stream.then = bookmark["batch_size"] if bookmark else size
         stream.marks = marks
         stream.last = last if workers else -1
-        counted = CountingCollate(with_seeded_generators(self.loader.collate_fn), size, self.share, self.all_ranks)
+        counted = CountingCollate(self.collate, size, self.share, self.all_ranks)
         readers = {"num_workers": workers, "batch_size": size}
         self.bookmark = readers
         if workers and self._workers is None:

@@ -8,19 +8,20 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils.weak import WeakIdRef
 
-from ..core.errors import InvalidOperation
+from ..core.errors import InvalidOperation, warn
 from .sharding import is_dtensor
 
 # %% auto #0
 __all__ = ['ReadOnlyWeight', 'is_packed', 'is_read_only', 'read_only_weights', 'has_packed_weights', 'weight_shape',
            'offload_map', 'weight_parts', 'weight_digest', 'stored_value', 'WeightDigests', 'has_adapters',
            'check_quantized', 'keep_training_layout', 'packed_objects', 'devices_of', 'is_model_parallel', 'is_spread',
-           'stays_in_place', 'is_of_bitsandbytes', 'move_model', 'check_placement']
+           'stays_in_place', 'is_of_bitsandbytes', 'overlapping_tensors', 'move_model', 'check_placement']
 
 # %% ../../nbs/04_device/05_weight_storage.ipynb #9a3c0005
 # types of parameters whose values are in their own memory
@@ -235,13 +236,37 @@ def is_of_bitsandbytes(model: torch.nn.Module) -> bool:
     "Return whether a model was quantized with bitsandbytes when it was loaded."
     return getattr(getattr(model, "quantization_method", None), "value", None) == "bitsandbytes"
 
+def overlapping_tensors(model: torch.nn.Module) -> list[tuple[str, str]]:
+    """Return the names of different parameters and buffers that use the same memory, as views of each other do, in
+    pairs. Slices of one storage that do not overlap, as in a flattened LSTM, are no such pair."""
+    spans = []
+    for name, t in chain(model.named_parameters(), model.named_buffers()):
+        if t.layout is not torch.strided or not t.numel() or not t.data_ptr(): continue
+        last = sum((n - 1) * abs(step) for n, step in zip(t.shape, t.stride(), strict=True))
+        spans.append((t.device.type, t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size(), name))
+    # at equal starts the longest first: it overlaps with all others there
+    spans.sort(key=lambda span: (*span[:2], -span[2]))
+    pairs, widest = [], None
+    for span in spans:
+        if widest is not None and widest[0] == span[0] and span[1] < widest[2]: pairs.append((widest[3], span[3]))
+        if widest is None or widest[0] != span[0] or span[2] > widest[2]: widest = span
+    return sorted(pairs)
+
 def move_model(
     model: torch.nn.Module,
     device: torch.device,
 ):
-    "Move a model, with the scales of quantized layers, unless it has to stay where it is."
+    """Move a model, with the scales of quantized layers, unless it has to stay where it is. Warn if weights that were
+    views of each other are not any more: torch's `Module.to` copies each for itself."""
     if stays_in_place(model): return
+    shared = overlapping_tensors(model)
     model.to(device)
+    if shared and (separate := [pair for pair in shared if pair not in overlapping_tensors(model)]):
+        first, second = separate[0]
+        warn(
+            f"{first} and {second} shared their memory, and on {device} each has its own: from here on, training changes"
+            " them independently. To keep them equal, use one nn.Parameter in both places, or compute the view in forward()."
+        )
     if not is_of_bitsandbytes(model): return
     for m in model.modules():
         state = getattr(m, "state", None)

@@ -21,7 +21,7 @@ from ..device.weight_storage import is_read_only, weight_shape
 from ..display.tables import Table
 from ..engine.loop import reach_next_step, handle_end_of_data, run_all_pending
 from ..engine.overrides import TrainerBase
-from ..engine.prepare import prepare
+from ..engine.prepare import prepare_training
 from ..engine.run_state import RunState
 from ..engine.session import capture_editable_state, check_can_train, enter_training, guarded, raise_failure
 from ..engine.session import record_manual_changes, start_running
@@ -91,7 +91,7 @@ class DebugStep:
         with guarded(learner, "debug_step()", check_can_debug):
             record_manual_changes(run)
             try:
-                prepare(learner)
+                prepare_training(learner)
                 require_several_processes(run.args, run.device.world.size, "debug_step()")
             except BaseException as error:
                 raise_failure(learner, error)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..core.callbacks import fire_event
-from ..core.seeding import preserve_generators
+from ..core.seeding import GeneratorSeeds, preserve_generators
 from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
 from ..data.loader import ResumableLoader
 from ..data.sampling import Cursor
@@ -143,7 +143,11 @@ def _get_first_batch(learner: TrainerBase, dataset: DatasetOrName | None) -> Any
     if dataset is not None:
         loader, _ = get_eval_loader(learner, dataset, "show_batch()")
         return next(eval_batches(learner, _without_workers(loader)), (None, 0))[0]
-    resumable = ResumableLoader(_without_workers(learner.get_train_dataloader()), learner.args.order_seed)
+    run = learner.run_state
+    # the seeds of the run's own generators, for the same random numbers
+    seeds = GeneratorSeeds(dict(run.generator_seeds or {}), dict(run.seed_givers))
+    loader = _without_workers(learner.get_train_dataloader())
+    resumable = ResumableLoader(loader, learner.args.order_seed, run_seeds=seeds)
     try:
         window = resumable.take(Cursor(), 1)
         return window[0].batch if window else None

@@ -181,10 +181,9 @@ class NoiseScale(NamedTuple):
                 else "the batch is of about that size"
             )
         )
-        return (
-            f"The gradient noise scale is about {float(f'{self.scale:.2g}'):g} samples (a rough estimate, from one step of"
-            f" {self.batch}): {advice}."
-        )
+        rounded = float(f"{self.scale:.2g}")
+        scale = f"about {rounded:g} samples" if rounded > 1 else "at most 1 sample"
+        return f"The gradient noise scale is {scale} (a rough estimate, from one step of {self.batch}): {advice}."
 
 # squared norms of gradients; part: number of samples in a part
 def estimate_noise_scale(of_parts: list, of_whole: float, part: int) -> NoiseScale:

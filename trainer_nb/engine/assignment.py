@@ -176,7 +176,9 @@ def record_attribute(
     """Record another value of an attribute that code of the user's class reads, in a run that has begun and between two
     verbs: a replay of the steps would not repeat the assignment."""
     run = vars(learner).get("run_state")
-    if run is None or not run.has_begun or run.owner is not None or run.is_copy or run.remote_run is not None: return
+    if run is None or not run.has_begun or run.owner is not None or run.remote_run is not None: return
+    # the journal of several processes has to be alike; run_on_all() compares it
+    if run.device is not None and not run.device.world.is_single_process: return
     # an override of a verb may count its calls
     if not is_read_by_user(learner, name, vars(learner)) or assigns_name(learner, name): return
     present = getattr(learner, name, None)

@@ -32,17 +32,19 @@ from .loss import split_labels
 from .overrides import TrainerBase, check_batch_eval_metrics
 from .prepare import check_equal_lengths, prepare, prepare_model
 from .rollback import BufferBackup
-from .run_state import preserve_training_modes, run_modules
+from .run_state import RunState, preserve_training_modes, run_modules
 from .signatures import accepted_kwargs, positional_args
+from .state_holders import evaluation_holders
 from .streaming_metrics import OrderedBatches, StreamingMetrics, annotate_errors, check_metrics
+from .user_state import UserState, capture_user_state, restore_user_state
 
 # %% auto #0
 __all__ = ['full_eval_dtype', 'cast_modules', 'cast_inputs', 'OptimizerWithModes', 'is_in_train_mode', 'averaged_weights',
-           'prepare_for_evaluation', 'evaluation_mode', 'EvalBatches', 'eval_batches', 'warn_missing_labels',
-           'reduce_logits', 'EvalAccumulator', 'main_input', 'tensor_bytes', 'warn_large_predictions',
-           'free_gpu_memory', 'evaluation_loop', 'merge_processes', 'finish_evaluation', 'speed_metrics',
-           'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'is_picture', 'check_is_dataset',
-           'predict_dataset', 'evaluate_datasets', 'find_dataset_name']
+           'prepare_for_evaluation', 'AttributeBackup', 'evaluation_mode', 'EvalBatches', 'eval_batches',
+           'warn_missing_labels', 'reduce_logits', 'EvalAccumulator', 'main_input', 'tensor_bytes',
+           'warn_large_predictions', 'free_gpu_memory', 'evaluation_loop', 'merge_processes', 'finish_evaluation',
+           'speed_metrics', 'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'is_picture',
+           'check_is_dataset', 'predict_dataset', 'evaluate_datasets', 'find_dataset_name']
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #81890226
 def full_eval_dtype(args: TrainingArguments):
@@ -125,10 +127,29 @@ def prepare_for_evaluation(learner: TrainerBase):
         run.device.build_inference_engine()
         run.wrapped_model = strategy.inference_model
 
+class AttributeBackup:
+    "Back up the attributes of modules, loss functions, hooks and collators during an evaluation."
+    def __init__(self, run: RunState):
+        self.run = run
+        self.state: UserState | None = None
+
+    def keep(self):
+        "Copy the attributes; parameters, which an evaluation does not change, are not copied."
+        self.state = capture_user_state(self.run, find=evaluation_holders, trains=False)
+
+    def put_back(self):
+        "Restore the attributes, once."
+        state = self.state
+        self.state = None
+        if state is None or not state.holders: return
+        with self.run.interrupts:
+            restore_user_state(self.run, state, find=evaluation_holders)
+
 @contextmanager
 def evaluation_mode(
     learner: TrainerBase,
     dtype=None,  # of the weights inside the block, None: unchanged
+    attributes: AttributeBackup | None = None,  # that the caller restores; None: restored at the end of the block
 ):
     "Put the model into evaluation mode inside the block; restore the run's state at the end."
     run = learner.run_state
@@ -143,6 +164,8 @@ def evaluation_mode(
         generators = generator_states()
         weights: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
         backup.keep()
+        kept_attributes = attributes or AttributeBackup(run)
+        kept_attributes.keep()
         with preserve_training_modes(run_modules(run)):
             try:
                 if before == "idle":
@@ -168,6 +191,7 @@ def evaluation_mode(
                 interrupts.abortable = False
                 try:
                     backup.put_back()
+                    if attributes is None: kept_attributes.put_back()
                 finally:
                     run.device.reshard()
                     set_generator_states(generators)
@@ -375,8 +399,9 @@ def evaluation_loop(
     found = None
     dtype = full_eval_dtype(args)
     run.eval_dataloader = dataloader
+    attributes = AttributeBackup(run)
     try:
-        with evaluation_mode(learner, dtype):
+        with evaluation_mode(learner, dtype, attributes):
             model = unwrap(run.wrapped_model)
             found = EvalAccumulator(learner, dataloader, description)
             if not run.device.world.is_single_process:
@@ -404,8 +429,11 @@ def evaluation_loop(
             found.streams.turn(k, last=True)
         return merge_processes(found, metric_key_prefix)
     finally:
-        if found is not None:
-            found.streams.reset()
+        try:
+            attributes.put_back()
+        finally:
+            if found is not None:
+                found.streams.reset()
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #6a3ea3d9
 def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:

@@ -19,7 +19,7 @@ import torch
 from ..args.parallel import dispatches_batches
 from ..core.errors import InvalidOperation, warn
 from ..core.memory import peak_memory
-from ..core.seeding import SEED_PREPARE, enable_determinism, seeded_generators
+from ..core.seeding import SEED_PREPARE, GeneratorSeeds, enable_determinism, seeded_generators
 from ..data.collate import is_identical
 from ..data.loader import ResumableLoader
 from ..device.accelerator import Device, device_settings
@@ -38,7 +38,8 @@ from .run_state import RunState, Task, record_act, run_modules, schedule_args, s
 from .snapshot import capture_snapshot, environment_info, num_train_samples
 from .restore_forms import has_own_memory
 from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space
-from .snapshot_tensors import Snapshot
+from .snapshot_fields import ModuleWalk
+from .snapshot_tensors import FrozenWeightCache, Snapshot, has_same_bytes, list_merged_adapters
 from .user_state import record_new_owners
 from ..optim.parameters import ParameterChanges, convert_state, describe_unheld, held_parameters, renew_state
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
@@ -46,14 +47,15 @@ from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts
 # %% auto #0
 __all__ = ['AUTO_BATCH_SIZE_ERROR', 'OPTIMIZER_MAKERS', 'find_loss_module', 'prepare_model', 'has_own_backward', 'sends_loss',
            'check_engine_loss', 'existing_optimizers', 'run_parameters', 'join_process_group', 'sync_weights',
-           'check_equal_lengths', 'recount_samples', 'prepare_data', 'check_optimizer', 'group_settings',
-           'restore_group_settings', 'check_deepspeed_parts', 'create_engine_optimizer', 'check_engine_optimizer',
-           'drop_empty_groups', 'prepare_engine', 'prepare_optimizer', 'create_optimizer_and_schedule',
-           'compares_parameters', 'discard_outdated_parts', 'discard_outdated_wrapper', 'discard_incomplete_optimizer',
-           'discard_former_parts', 'makes_schedule', 'have_edited_groups', 'discard_made_optimizer', 'changed_names',
-           'check_parameters', 'report_parameter_changes', 'may_have_other_parameters', 'warn_untrained_loss',
-           'suggest_idle_gpus', 'first_of', 'store_special_tokens', 'prepare', 'redistribute_data',
-           'compute_run_length', 'recompute_run_length']
+           'check_equal_lengths', 'recount_samples', 'share_generator_seeds', 'report_other_seeds', 'prepare_data',
+           'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts',
+           'create_engine_optimizer', 'check_engine_optimizer', 'drop_empty_groups', 'prepare_engine',
+           'prepare_optimizer', 'create_optimizer_and_schedule', 'compares_parameters', 'discard_outdated_parts',
+           'discard_outdated_wrapper', 'discard_incomplete_optimizer', 'discard_former_parts', 'makes_schedule',
+           'have_edited_groups', 'discard_made_optimizer', 'changed_names', 'check_parameters',
+           'report_parameter_changes', 'may_have_other_parameters', 'warn_untrained_loss', 'suggest_idle_gpus',
+           'first_of', 'renew_initial_snapshot', 'store_special_tokens', 'prepare', 'prepare_training',
+           'redistribute_data', 'compute_run_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
@@ -223,6 +225,26 @@ def recount_samples(run: RunState):
     run.bookmark = None
     record_act(run, "train_dataset")
 
+def share_generator_seeds(run: RunState):
+    "Let the loader and the run have one record of the generators' seeds; discard a loader that has used others."
+    used = run.loader.seeds.recorded
+    if run.generator_seeds is used or not (used or run.generator_seeds): return
+    recorded = run.generator_seeds or {}
+    if any(used.get(name, seed) != seed for name, seed in recorded.items()):
+        # another run was restored, whose generators have begun with other seeds
+        drop_loader(run)
+    else:
+        used.update(recorded)
+        run.generator_seeds = used
+
+def report_other_seeds(run: RunState):
+    "Warn, once for each, about generators that were given another seed than the one that the run continues with."
+    names = [text for text in run.loader.seeds.differing() if text not in run.reported]
+    run.reported |= {*names}
+    if names:
+        warn(f"The run continues with the seeds that its generators began with: {', '.join(names)}. Give the data"
+             " another generator after resuming if the other seed is meant.")
+
 def prepare_data(learner: TrainerBase):
     "Create the data loader and measure the length of the run."
     run = learner.run_state
@@ -236,6 +258,8 @@ def prepare_data(learner: TrainerBase):
         # a transform was set, for example: it applies to the batches that follow
         drop_loader(run)
         run.history.note("by hand", run.state.global_step, changed=["train_dataset"])
+    if run.loader is not None:
+        share_generator_seeds(run)
     if run.loader is not None: return
     # a method of the user may draw numbers, to split the data for example
     with seeded_generators(run.args.seed, SEED_PREPARE):
@@ -246,9 +270,14 @@ def prepare_data(learner: TrainerBase):
     check_eval_data(learner)
     world = run.device.world
     dispatches = dispatches_batches(run.args) and not world.is_single_process
+    seeds = GeneratorSeeds(dict(run.generator_seeds or {}), run.seed_givers)
     run.loader = ResumableLoader(
-        loader, run.args.order_seed, world.rank_shard, world.scatter_object if dispatches else None
+        loader, run.args.order_seed, world.rank_shard, world.scatter_object if dispatches else None, seeds
     )
+    # a generator without a seed has another one in each process, and all need the same order
+    seeds.recorded.update(world.broadcast_object(seeds.recorded))
+    run.generator_seeds = seeds.recorded or None
+    report_other_seeds(run)
     run.collator = vars(learner).get("data_collator")
     run.data_attributes = copied_attributes(learner)
     if type(learner).set_initial_training_values is not TrainerBase.set_initial_training_values:
@@ -606,6 +635,32 @@ def first_of(run: RunState):
         # not enough space after all
         return capture_snapshot(run)
 
+def _are_weights_changed_by_hand(run: RunState, since: Snapshot) -> bool:
+    "Return whether the journal has a change of weights by hand since a snapshot."
+    # the journal begins anew with a reset
+    known = since.values["place"].events if since.values["run"] == run.history.run_id else 0
+    events = run.history.events[known:]
+    return any(e["kind"] == "by hand" and "weights" in e["data"]["changed"] for e in events if not e["abandoned"])
+
+def renew_initial_snapshot(run: RunState):
+    """Take the initial snapshot again if weights or buffers were changed since it was taken, before the first step:
+    reset() goes back to the weights with which training begins."""
+    initial = run.initial_snapshot
+    if initial is None or not run.begins_with_first or run.state.global_step or run.device.divides_state: return
+    # callbacks may have changed weights when training began, and will do so again after a reset
+    if run.begun and not _are_weights_changed_by_hand(run, initial): return
+    walk = ModuleWalk(run)
+    now = dict(walk.named())
+    then = {n: t for n, t in initial.tensors.items() if n.startswith(("weights/", "buffers/"))}
+    frozen = run.frozen_weights or FrozenWeightCache()
+    added = list_merged_adapters(walk.each)
+    def is_same(n: str, t: torch.Tensor) -> bool:
+        return frozen.is_current(n, t, then[n], added) or has_same_bytes(t.detach().cpu(), then[n])
+    if now.keys() == then.keys() and all(is_same(n, t) for n, t in now.items()): return
+    run.initial_snapshot = first_of(run)
+    run.initial_weight_versions = weight_versions(run)
+    run.discard("first_buffers")
+
 def store_special_tokens(learner: TrainerBase):
     "Store the tokenizer's special tokens in the model's configurations; report and record a change."
     run = learner.run_state
@@ -640,6 +695,12 @@ def prepare(learner: TrainerBase):
                 False,
                 weight_versions(run),
             )
+
+def prepare_training(learner: TrainerBase):
+    "Create missing parts before a step; keep the weights with which training begins."
+    known = learner.run_state.initial_snapshot
+    prepare(learner)
+    if known is not None and known is learner.run_state.initial_snapshot: renew_initial_snapshot(learner.run_state)
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #0187469b
 def redistribute_data(

@@ -15,7 +15,7 @@ import torch
 
 from ..device.sharding import copy_into, is_dtensor, module_class
 from .run_state import RunState
-from .state_forms import FACTORY_TYPES, MAPPING_TYPES, copy_plain, run_tensors
+from .state_forms import FACTORY_TYPES, MAPPING_TYPES, copy_plain, identity_of, run_tensors
 from .state_holders import PLAIN, CannotCapture, has_state_dict
 
 # %% auto #0
@@ -107,7 +107,10 @@ def put_tensor(
 ):
     "Write a value into an existing tensor; replace a tensor that has a graph. Return the tensor."
     with torch.no_grad():
-        if now.is_leaf:
+        if now is value or identity_of(now) is not None and identity_of(now) == identity_of(value):
+            # the same memory: a copy would count as a change of a weight
+            pass
+        elif now.is_leaf:
             copy_into(now, value)
         else:
             now = value.to(now.device, copy=True)

@@ -354,29 +354,10 @@ class UserBackup:
             put(copy.deepcopy(state))
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #c4d1a002
-def _state_of(v):
-    "Return the state of a generator; return any other value itself."
-    if isinstance(v, torch.Generator): return v.get_state()
-    if isinstance(v, random.Random): return v.getstate()
-    if isinstance(v, np.random.RandomState): return v.get_state(legacy=False)
-    if isinstance(v, np.random.Generator): return v.bit_generator.state
-    return v.state if isinstance(v, np.random.BitGenerator) else v
-
-def _set_state(g, state):
-    "Set the state of a generator."
-    if isinstance(g, random.Random):
-        g.setstate(state)
-    elif isinstance(g, np.random.Generator):
-        g.bit_generator.state = state
-    elif isinstance(g, np.random.BitGenerator):
-        g.state = state
-    else:
-        g.set_state(state)
-
 _DATA = frozenset({torch.Tensor, np.ndarray, list, tuple, dict})
 
 class FetchBackup:
-    "Back up the generators and numbers of the training data before each fetch."
+    "Back up the numbers of the training data before each fetch."
     def __init__(self): self.of, self.holders = None, []
 
     def keep(self, run: RunState) -> list:
@@ -386,7 +367,7 @@ class FetchBackup:
         if self.of is None or not all(map(operator.is_, of, self.of)):
             self.holders = fetch_holders(run)
             self.of = of
-        return [(h, {k: (v, _state_of(v)) for k, v in self._values(h).items()}) for h in self.holders]
+        return [(h, self._values(h)) for h in self.holders]
 
     def _values(self, holder) -> dict:
         attributes = vars(holder.owner)
@@ -409,10 +390,8 @@ class FetchBackup:
             attributes = vars(holder.owner)
             for k in now.keys() - then.keys():
                 del attributes[k]
-            for k, (v, state) in then.items():
-                if k in now and now[k] is v and is_identical(_state_of(v), state): continue
-                if state is not v:
-                    _set_state(v, state)
+            for k, v in then.items():
+                if k in now and now[k] is v: continue
                 attributes[k] = v
                 changed = True
             changed = changed or len(now) > len(then)

@@ -221,6 +221,7 @@ class RunState(TransientState):
     due: deque[Task] = kept_field(deque)                           # pending tasks, the next one first
     cursor: Cursor = value_field(Cursor())                         # position of the next micro-batch
     bookmark: dict | None = value_field(None)                      # state of a stream at the cursor; None: found by reading
+    generator_seeds: dict[str, int] | None = value_field(None)     # of the generators of the data, by name; None: there are none
     begun: bool = value_field(False)                               # on_train_begin has been dispatched
     epoch_open: bool = value_field(False)                          # on_epoch_begin has been dispatched
     finished: bool = value_field(False)                            # on_train_end has been dispatched
@@ -257,6 +258,8 @@ class RunState(TransientState):
     own_scheduler: bool = rebuilt_field(False)                     # create_scheduler() made it, so it can be stretched
     parameter_watch: ParameterWatch = rebuilt_field(ParameterWatch)   # notices that user code has changed the parameters
     loader: ResumableLoader = rebuilt_field()
+    # the generators that have given generator_seeds, as seeding.GeneratorSeeds keeps them
+    seed_givers: dict[str, tuple[object, int | None]] = rebuilt_field(dict)
     collator: Callable[[list], Any] | None = rebuilt_field()       # the learner's data_collator when the loader was made
     # of the training data, as the last verb has left them, where the loader reads copies of it
     data_attributes: list[tuple[object, dict[str, object]]] = rebuilt_field(list)
@@ -272,6 +275,7 @@ class RunState(TransientState):
     initial_snapshot: Snapshot | None = rebuilt_field()            # before the first step, for reset()
     first_buffers: dict[str, str] | None = rebuilt_field()         # digests of the buffers in it that are not persistent
     initial_snapshot_freed: bool = rebuilt_field(False)            # free() has released it
+    begins_with_first: bool = rebuilt_field(True)                  # the run, at step 0, begins with the weights that reset() restores
     initial_weight_versions: list[int] = rebuilt_field(list)       # rollback.weight_versions() when it was taken
     frozen_weights: FrozenWeightCache | None = rebuilt_field()     # copies that snapshots share
     earlier_copies: EarlierCopies | None = rebuilt_field()         # copies in snapshots, to share unchanged ones

@@ -25,7 +25,7 @@ from ..device.sharding import require_several_processes, to_local
 from ..device.weight_storage import is_read_only
 from .dataloaders import copied_attributes
 from .overrides import TrainerBase
-from .prepare import prepare
+from .prepare import prepare_training
 from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
 from .run_state import record_act
 from .tasks import preserve_control_flags, run_deferred_changes
@@ -150,7 +150,7 @@ def training_session(
         try:
             raise_save_error(run)
             record_manual_changes(run)
-            prepare(learner)
+            prepare_training(learner)
             if run.args.push_to_hub and run.uploader is not None:
                 run.uploader.open(learner)
             require_several_processes(run.args, run.device.world.size, verb)

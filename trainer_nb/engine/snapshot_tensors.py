@@ -158,6 +158,11 @@ class Snapshot:
         return self._pending_copies is None or self._pending_copies.is_done()
 
     @property
+    def is_copying(self) -> bool:
+        "Return whether tensors may still be copied; the GPU is not asked."
+        return self._pending_copies is not None
+
+    @property
     def shapes(self) -> dict:
         "Return the full shapes of the tensors that are shards, by name."
         return self.values.get("shapes") or {}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import hashlib
 import pathlib
 import random
@@ -18,11 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..device.sharding import fsdp_attributes, is_dtensor, local_nbytes, module_class, to_local
+from ..device.sharding import is_dtensor, local_nbytes, module_class, to_local
 from .run_state import RunState, run_modules
-from .state_holders import LEARNER, MODULE, NUMBER_KINDS, OPTIMIZER, PLAIN, CannotCapture, Holder
+from .state_holders import LEARNER, NUMBER_KINDS, OPTIMIZER, PLAIN, CannotCapture, Holder
 from .state_holders import NotState, has_state_dict, is_copied_kind, is_generator, is_resource
-from .state_holders import not_state, of_library
+from .state_holders import module_holder, not_state
 from ..optim.optimizers import PLAIN_TENSORS
 
 # %% auto #0
@@ -90,13 +91,18 @@ class Capture:
     "Capture the attributes of holders in one pass; copy each object once, however many attributes refer to it."
     def __init__(self, run: RunState):
         self.run = run
-        self.own = run_objects(run)
         self.optimizer = run.optimizer
         self.tensors: dict[str, torch.Tensor] = {}   # to be copied, by name
+        self.parameters: set[str] = set()            # the names of parameters among them
         # of tensors that are copied already or belong to the run, by identity
         self.names: dict[Any, str] | None = None
         # Temporary tensors stay alive until the end: reused memory would look like an alias.
         self.alive: list[torch.Tensor] = []
+
+    @functools.cached_property
+    def own(self) -> set[int]:
+        "Return the ids of the objects that are parts of the run."
+        return run_objects(self.run)
 
     def form(self, value, path: str) -> dict:
         """Return the form of a value; add its tensors to `self.tensors`.
@@ -121,6 +127,7 @@ class Capture:
         while name in self.tensors:
             name += "'"
         self.tensors[name] = t.detach()
+        if isinstance(t, torch.nn.Parameter): self.parameters.add(name)
         if where is not None:
             self.names[where] = name
         leaf = t.requires_grad and t.is_leaf
@@ -240,9 +247,8 @@ def describe_module(capture, module: torch.nn.Module, path: str) -> dict:
         where = f"{path}.{name}" if name else path
         held = (*m._parameters.items(), *m._buffers.items())
         tensors = {k: None if t is None else capture._tensor(t, f"{where}.{k}") for k, t in held}
-        cls = module_class(m)
-        holder = Holder(where, m, "library" if of_library(cls) else "all", MODULE | not_state(m) | fsdp_attributes(m))
-        attributes = {} if cls.__module__.startswith("torch.nn.") else capture_attributes(capture, holder)[0]
+        holder = module_holder(where, m)
+        attributes = {} if holder is None else capture_attributes(capture, holder)[0]
         adds = type(m).get_extra_state is not torch.nn.Module.get_extra_state
         extra = capture.form(m.get_extra_state(), f"{where}.extra") if adds else None
         parts[name] = {"tensors": tensors, "attributes": attributes, "extra": extra, "training": m.training}

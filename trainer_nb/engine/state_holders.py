@@ -16,24 +16,26 @@ import sysconfig
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 
 from ..core.callbacks import exported_state
-from ..data.sources import MapSource
-from ..device.sharding import fsdp_attributes, module_class
+from ..core.seeding import GENERATOR_TYPES
+from ..data.sources import MapSource, is_sampler_state, sampler_parts
+from ..device.sharding import FSDP_ATTRIBUTES, fsdp_attributes, module_class
 from .overrides import TrainerBase
 from .run_state import RunState
 
 # %% auto #0
-__all__ = ['PLAIN', 'NUMBER_KINDS', 'FUNCTION_TYPES', 'GENERATOR_TYPES', 'SCALAR_TYPES', 'LEARNER', 'ENGINE', 'MODULE',
-           'OPTIMIZER', 'NotState', 'CannotCapture', 'is_resource', 'of_library', 'Holder', 'is_generator',
-           'is_copied_kind', 'is_fetch_state', 'not_state', 'has_state_dict', 'optimizer_holders', 'fetch_holders',
-           'code_holders', 'replaceable_holders', 'user_state_holders']
+__all__ = ['PLAIN', 'NUMBER_KINDS', 'FUNCTION_TYPES', 'SCALAR_TYPES', 'COPIED_KINDS', 'LIBRARY_KINDS', 'LEARNER', 'ENGINE',
+           'MODULE', 'LIBRARY_MODULE', 'OPTIMIZER', 'NotState', 'CannotCapture', 'is_resource', 'of_library', 'Holder',
+           'is_generator', 'is_plain_data', 'is_copied_kind', 'is_fetch_state', 'not_state', 'has_state_dict',
+           'kinds_of_module', 'module_holder', 'is_part', 'optimizer_holders', 'fetch_holders', 'code_holders',
+           'evaluation_holders', 'replaceable_holders', 'user_state_holders']
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #59eba457
 # immutable values
@@ -88,7 +90,7 @@ class Holder:
     "Hold an object whose attributes may be state of the run."
     name: str                        # the first part of the attributes' names
     owner: Any
-    kinds: str = "all"               # which values are copied, as `is_copied_kind` decides
+    kinds: str = "all"               # which values are copied, a key of `COPIED_KINDS`
     skip: frozenset = frozenset()    # names of attributes that are no state
     for_now: frozenset = frozenset() # those among them that may be state at another time
     reports: bool = False            # whether attributes that cannot be captured are reported
@@ -98,17 +100,34 @@ class Holder:
         return {k: v for k, v in vars(self.owner).items() if k not in self.skip}
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #d78d1346
-GENERATOR_TYPES = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
-
 def is_generator(v) -> bool: return isinstance(v, GENERATOR_TYPES)
 
 SCALAR_TYPES = (bool, int, float, str, type(None))
 
+def is_plain_data(value: object) -> bool:
+    "Return whether a value is a number, a string or None, or a list, tuple, dictionary or set of plain data."
+    kind = type(value)
+    if kind in SCALAR_TYPES: return True
+    if isinstance(value, dict): return kind is dict and all(map(is_plain_data, (*value, *value.values())))
+    return kind in (list, tuple, set, frozenset) and all(map(is_plain_data, cast(Iterable, value)))
+
+def _is_tensor(v: object) -> bool: return isinstance(v, torch.Tensor)
+
+COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
+    "all": lambda v: True,                                          # of objects of user code
+    "values": lambda v: is_plain_data(v) or _is_tensor(v) or is_generator(v),      # of loss functions
+    "library": lambda v: is_plain_data(v) or _is_tensor(v) or is_generator(v),     # of modules of installed packages
+    "settings": is_plain_data,                                      # of torch's own modules
+    "numbers": lambda v: type(v) in (int, float) or _is_tensor(v) or is_generator(v),   # of optimizers of installed packages
+    "scalars": lambda v: type(v) in SCALAR_TYPES or is_generator(v),               # of data, collators and hooks
+    "generators": is_generator,
+}
+# kinds of objects of libraries, which may add attributes that are not state
+LIBRARY_KINDS = ("library", "settings", "numbers")
+
 def is_copied_kind(kinds: str, value) -> bool:
     "Return whether this value is copied for a holder of this kind."
-    if kinds == "all" or is_generator(value): return True
-    if kinds == "scalars": return type(value) in SCALAR_TYPES
-    return kinds == "library" and (type(value) in (int, float) or isinstance(value, torch.Tensor))
+    return COPIED_KINDS[kinds](value)
 
 def is_fetch_state(kinds: str, value) -> bool:
     """Return whether a value of a data set or a collator may change in a
@@ -130,6 +149,8 @@ ENGINE = frozenset("""_external_params _original_parameters all_parameters appli
     ds_grads_remaining ds_id ds_inflight_param_registry ds_model_granularity ds_recompute_parameters pre_bwd_fn post_bwd_fn
     wall_clock_breakdown _z3_leaf""".split())
 MODULE = frozenset(vars(torch.nn.Module())) | ENGINE | {"_is_full_backward_hook", "_version", "forward"}
+# further attributes of modules of libraries: where a model was loaded from, and which warnings it has given
+LIBRARY_MODULE = MODULE | FSDP_ATTRIBUTES | {"name_or_path", "warnings_issued", "model_tags", "_is_hf_initialized"}
 # a schedule of torch's replaces `step` to note in `_opt_called` that it was called
 OPTIMIZER = frozenset("""defaults state param_groups step _warned_capturable_if_run_uncaptured _zero_grad_profile_name
     _opt_called""".split())
@@ -169,17 +190,62 @@ def _fitted(run: RunState) -> dict:
             found[id(module)].update(new)
     return found
 
-def _of_modules(run: RunState) -> Iterator[Holder]:
+@_cached
+def kinds_of_module(cls: type) -> str:
+    "Return which attributes of modules of a class are copied, as in Holder; an empty string for a wrapper of torch."
+    if issubclass(cls, torch.jit.ScriptModule): return ""
+    if cls.__module__.partition(".")[0] == "torch":
+        return "settings" if cls.__module__.startswith("torch.nn.modules.") else ""
+    return "library" if of_library(cls) else "all"
+
+def module_holder(
+    name: str, module: torch.nn.Module,
+    put_there: frozenset = frozenset(),  # attributes that settings have added to it
+) -> Holder | None:
+    "Return a module as a holder; None for a module without attributes that are state."
+    kinds = kinds_of_module(type(module)) or kinds_of_module(module_class(module))
+    if not kinds: return None
+    if kinds in LIBRARY_KINDS:
+        return Holder(name, module, kinds, LIBRARY_MODULE | put_there if put_there else LIBRARY_MODULE, put_there)
+    return Holder(name, module, kinds, MODULE | not_state(module) | put_there | fsdp_attributes(module), put_there)
+
+def _named_modules(run: RunState) -> list[tuple[str, torch.nn.Module]]:
+    "Return the modules of a run, with the names of their holders."
+    roots = [(part, root) for part, root in (("model", run.model), ("loss", run.loss_module)) if root is not None]
+    return [(f"{part}.{path}" if path else part, m) for part, root in roots for path, m in root.named_modules()]
+
+def _of_modules(run: RunState, modules: list[tuple[str, torch.nn.Module]]) -> Iterator[Holder]:
     fitted = _fitted(run)
-    for part, root in (("model", run.model), ("loss", run.loss_module)):
-        for path, m in root.named_modules() if root is not None else ():
-            cls = module_class(m)
-            if cls.__module__.partition(".")[0] == "torch" or isinstance(m, torch.jit.ScriptModule):
-                continue
-            put_there = frozenset(fitted.get(id(m), ()))
-            kinds = "library" if of_library(cls) else "all"
-            skip = MODULE | not_state(m) | put_there | fsdp_attributes(m)
-            yield Holder(f"{part}.{path}" if path else part, m, kinds, skip, put_there)
+    for name, m in modules:
+        holder = module_holder(name, m, frozenset(fitted[id(m)]) if id(m) in fitted else frozenset())
+        if holder is not None: yield holder
+
+# %% ../../nbs/06_engine/10_state_holders.ipynb #5d0f3a62
+def _owner_of(function: object) -> object:
+    "Return the object of a bound method or of a partial function; any other function itself."
+    while isinstance(function, (functools.partial, types.MethodType)):
+        function = function.func if isinstance(function, functools.partial) else function.__self__
+    return function
+
+_HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+def is_part(owner: object, learner: TrainerBase | None) -> bool:
+    "Return whether an object is a learner or one of its callbacks, whose attributes are searched anyway."
+    return learner is not None and (owner is learner or any(owner is c for c in learner.run_state.callbacks.callbacks))
+
+def _of_hooks(learner: TrainerBase | None, modules: list[tuple[str, torch.nn.Module]]) -> Iterator[Holder]:
+    "Yield holders for the objects of user code whose methods are hooks of the modules, each once."
+    held: set[int] = set()
+    for name, m in modules:
+        attributes = vars(m)
+        for table in _HOOK_TABLES:
+            if not attributes.get(table): continue
+            for i, hook in enumerate(attributes[table].values()):
+                owner = _owner_of(hook)
+                is_known = id(owner) in held or is_part(owner, learner) or isinstance(owner, torch.nn.Module)
+                if is_known or not hasattr(owner, "__dict__") or of_library(type(owner)): continue
+                held.add(id(owner))
+                yield Holder(f"{name}.{table}.{i}", owner, "scalars", not_state(owner))
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #94595e41
 def _of_optimizer(optimizer: torch.optim.Optimizer | None) -> Iterator[Holder]:
@@ -187,7 +253,7 @@ def _of_optimizer(optimizer: torch.optim.Optimizer | None) -> Iterator[Holder]:
     hooks = {k for k in vars(optimizer) if k.startswith("_optimizer_")}
     skip = OPTIMIZER | hooks | not_state(optimizer)
     library = of_library(type(optimizer))
-    yield Holder("optimizer", optimizer, "library" if library else "all", skip, reports=not library)
+    yield Holder("optimizer", optimizer, "numbers" if library else "all", skip, reports=not library)
 
 def _of_data(name: str, data: object, depth: int = 0) -> Iterator[Holder]:
     "Yield holders for a data set and the data sets in it, or for a collator or a loss function."
@@ -206,7 +272,20 @@ def _of_data(name: str, data: object, depth: int = 0) -> Iterator[Holder]:
 def _of_functions(learner: TrainerBase | None) -> Iterator[Holder]:
     "Yield holders for the data and the functions that a learner was given."
     for name in ("train_dataset", "data_collator", "loss_func", "compute_loss_func") if learner is not None else ():
-        yield from _of_data(name, getattr(learner, name))
+        owner = _owner_of(getattr(learner, name))
+        if is_part(owner, learner): continue
+        for holder in _of_data(name, owner):
+            is_loss = holder.kinds == "scalars" and name.endswith("loss_func")
+            yield replace(holder, kinds="values") if is_loss else holder
+
+def _of_samplers(run: RunState) -> Iterator[Holder]:
+    if not isinstance(getattr(run.loader, "source", None), MapSource): return
+    for name, sampler in sampler_parts(run.loader.loader.batch_sampler).items():
+        values = vars(sampler).items()
+        # data and large lists
+        other = frozenset(k for k, v in values if not (is_generator(v) or is_sampler_state(sampler, v)))
+        skip = other | not_state(sampler)
+        if not vars(sampler).keys() <= skip: yield Holder(name, sampler, "all", skip, other)
 
 def optimizer_holders(run: RunState) -> list[Holder]:
     "Return the run's optimizer as a holder, unless its class is one of torch's."
@@ -227,12 +306,36 @@ def code_holders(run: RunState) -> list[Holder]:
     """Return the learner, its callbacks, the modules and the data as holders,
     where their classes may keep state in attributes."""
     learner = run.learner() if run.learner is not None else None
-    return [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_modules(run), *_of_functions(learner)]
+    modules = _named_modules(run)
+    return [
+        *_of_learner(learner),
+        *_of_callbacks(run.callbacks.callbacks),
+        *_of_modules(run, modules),
+        *_of_hooks(learner, modules),
+        *_of_functions(learner),
+        *_of_samplers(run),
+    ]
+
+def evaluation_holders(run: RunState) -> list[Holder]:
+    """Return the holders whose state an evaluation restores. The callbacks and the learner keep what they store in an
+    evaluation, except that the learner's generators are restored."""
+    learner = run.learner() if run.learner is not None else None
+    metrics = {id(metric) for metric in (getattr(learner, "metrics", None) or {}).values()}
+    modules = _named_modules(run)
+    # a forward pass does not change the settings of torch's modules
+    own = [(name, m) for name, m in modules if kinds_of_module(type(m)) != "settings"]
+    found = (
+        *(replace(holder, kinds="generators") for holder in _of_learner(learner)),
+        *_of_modules(run, own),
+        *_of_hooks(learner, modules),
+        *_of_functions(learner),
+    )
+    return [holder for holder in found if id(holder.owner) not in metrics]
 
 def replaceable_holders(run: RunState) -> list[Holder]:
     "Return the holders besides the modules of the model: their objects are often replaced during a run."
     learner = run.learner() if run.learner is not None else None
-    return [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_functions(learner)]
+    return [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_functions(learner), *_of_samplers(run)]
 
 def user_state_holders(run: RunState) -> list[Holder]:
     "Return all holders of a run; search again at each call, since an attribute may be added at any time."

@@ -17,23 +17,25 @@ import torch
 from ..core.errors import short_repr, warn
 from ..data.collate import is_identical
 from ..data.loader import OpaqueSource
+from ..data.sources import MapSource
 from ..device.sharding import local_nbytes
 from .overrides import TrainerBase
 from .restore_forms import Restore, put_plain
 from .run_state import RunState, run_modules
-from .state_forms import Capture, capture_attributes, describe_container, form_digest, tensors_in
-from .state_holders import MODULE, SCALAR_TYPES, Holder, CannotCapture, NotState, has_state_dict
-from .state_holders import of_library
-from .state_holders import code_holders, optimizer_holders, replaceable_holders, user_state_holders
+from .state_forms import Capture, capture_attributes, copy_plain, describe_container, form_digest
+from .state_forms import tensors_in
+from .state_holders import LIBRARY_KINDS, MODULE, Holder, CannotCapture, NotState, has_state_dict
+from .state_holders import SCALAR_TYPES, code_holders, is_copied_kind, is_plain_data, of_library
+from .state_holders import optimizer_holders, replaceable_holders, user_state_holders
 
 # %% auto #0
 __all__ = ['STATEFUL_KINDS', 'LEAST_LIMIT', 'MOST_NAMES', 'owner_identity', 'FirstAttributes', 'has_begun', 'describe_owner',
            'record_first', 'record_owners', 'record_new_owners', 'is_other_owner', 'first_digests', 'merge_attributes',
-           'small_digests', 'local_edits', 'describe_edit', 'put_back_edit', 'limit_of', 'UserState',
-           'capture_user_state', 'user_state_bytes', 'inexact_generators', 'restore_user_state', 'drop_new',
-           'changed_user_state', 'module_settings', 'user_attributes', 'call_with_learner', 'call_and_compare',
-           'additional_entries', 'capture_optimizer', 'restore_optimizer', 'load_additional_entries', 'report_edits',
-           'report_lost']
+           'small_digests', 'local_edits', 'describe_edit', 'put_back_edit', 'KnownSettings', 'known_settings',
+           'is_unchanged', 'limit_of', 'UserState', 'capture_user_state', 'user_state_bytes', 'inexact_generators',
+           'restore_user_state', 'drop_new', 'changed_user_state', 'module_settings', 'user_attributes',
+           'call_with_learner', 'call_and_compare', 'additional_entries', 'capture_optimizer', 'restore_optimizer',
+           'load_additional_entries', 'report_edits', 'report_lost']
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #86cc40e1
 _PROCESS_TOKEN = os.urandom(8).hex()
@@ -214,6 +216,75 @@ def put_back_edit(
     if key in plain:
         vars(holder.owner)[key] = put_plain(plain[key], vars(holder.owner).get(key))
 
+# %% ../../nbs/06_engine/13_user_state.ipynb #7c1e40b2
+_Attributes = tuple[tuple[str, ...], list[int], list[type]]   # the names, ids and types of an object's attributes
+
+def _attributes_of(owner: object) -> _Attributes:
+    values = [*vars(owner).values()]
+    return tuple(vars(owner)), list(map(id, values)), list(map(type, values))
+
+class KnownSettings(NamedTuple):
+    "Hold the attributes of a module of a library as they were when they were last described; all are plain data."
+    reference: weakref.ref
+    # ids of freed objects may be used again, but not those of plain data, which the forms keep
+    attributes: _Attributes
+    containers: list[tuple[object, object]]   # lists and other containers, with copies
+    skip: frozenset
+    identity: str
+    saved: dict[str, Any]                     # the holder's entry in UserState.holders, if the run began with these values
+    first: FirstAttributes
+
+    def are_current(self, holder: Holder) -> bool:
+        "Return whether the attributes of a holder are still the same."
+        return (
+            self.reference() is holder.owner
+            and self.attributes == _attributes_of(holder.owner)
+            and self.skip == holder.skip
+            and all(now == then for now, then in self.containers)
+        )
+
+    def entry(self, run: RunState) -> dict[str, Any]:
+        "Return the holder's entry in UserState.holders, as `describe_owner` completes it."
+        if not has_begun(run):
+            run.first_attributes[self.identity] = self.first
+        first = run.first_attributes.get(self.identity)
+        if first is self.first: return self.saved
+        return self.saved | {"first": {} if first is None else first.digests}
+
+# by the id of the module
+_SETTINGS: dict[int, KnownSettings] = {}
+
+def known_settings(holder: Holder) -> KnownSettings | None:
+    "Return the attributes of a module of a library; None if some are tensors or generators, which are copied each time."
+    key = id(holder.owner)
+    known = _SETTINGS.get(key)
+    if known is not None and known.are_current(holder): return known
+    items = {k: v for k, v in holder.items().items() if is_copied_kind(holder.kinds, v)}
+    identity = owner_identity(holder.owner)
+    if identity is None or not all(map(is_plain_data, items.values())):
+        _SETTINGS.pop(key, None)
+        return None
+    forms = {k: {"kind": "plain", "value": copy_plain(v)} for k, v in items.items()}
+    first = FirstAttributes({k: form_digest(form, {}) for k, form in forms.items()}, {k: f["value"] for k, f in forms.items()})
+    saved = {"names": _names_of(holder), "items": forms, "owner": identity, "first": first.digests}
+    containers = [(v, forms[k]["value"]) for k, v in items.items() if type(v) not in SCALAR_TYPES]
+    reference = weakref.ref(holder.owner, lambda _: _SETTINGS.pop(key, None))
+    attributes = _attributes_of(holder.owner)
+    known = _SETTINGS[key] = KnownSettings(reference, attributes, containers, holder.skip, identity, saved, first)
+    return known
+
+def is_unchanged(
+    holder: Holder,
+    saved: dict,  # as in is_other_owner
+) -> bool:
+    "Return whether an object is known to have the same attributes as in a copy."
+    known = _SETTINGS.get(id(holder.owner))
+    return known is not None and known.saved["items"] is saved["items"] and known.are_current(holder)
+
+def _names_of(holder: Holder) -> list[str]:
+    "Return the names of all attributes, also of resources: one that was there is not deleted as a new one."
+    return sorted(vars(holder.owner).keys() - (holder.skip - holder.for_now))
+
 # %% ../../nbs/06_engine/13_user_state.ipynb #0f249989
 LEAST_LIMIT = 256 << 20   # bytes
 
@@ -240,23 +311,27 @@ def _clone(name: str, t): return t.detach().clone()
 def capture_user_state(run: RunState,
                        put=_clone,               # a function of name and tensor that returns the copy
                        only=None,                # names of the attributes to copy; None: all
-                       find=user_state_holders   # a function of the run that returns the holders to search
+                       find=user_state_holders,  # a function of the run that returns the holders to search
+                       trains: bool = True       # False: for an evaluation in this process, which changes no parameters
                       ) -> UserState:
     "Copy the state that user code keeps. The tensors are those that `put` returns."
     capture = Capture(run)
     state = UserState()
     for holder in find(run):
+        known = known_settings(holder) if only is None and holder.kinds in LIBRARY_KINDS else None
+        if known is not None:
+            state.holders[holder.name] = known.entry(run)
+            continue
         limit = limit_of(run, holder.owner) if holder.kinds == "all" else None
         forms, problems = capture_attributes(capture, holder, limit, only)
-        # Names of resources are kept as well: an attribute that was there is not deleted as a new one.
-        names = sorted(vars(holder.owner).keys() - (holder.skip - holder.for_now))
-        owner = describe_owner(run, holder, forms, capture.tensors) if only is None else {}
-        state.holders[holder.name] = {"names": names, "items": forms} | owner
+        owner = describe_owner(run, holder, forms, capture.tensors) if only is None and trains else {}
+        state.holders[holder.name] = {"names": _names_of(holder), "items": forms} | owner
         if holder.reports:
             state.left_out |= problems
             state.holders[holder.name]["reported"] = True
         state.left_out |= inexact_generators(run, holder, forms)
-    state.tensors = {name: put(name, t) for name, t in capture.tensors.items()}
+    unchanged = capture.parameters if not trains else ()
+    state.tensors = {name: t if name in unchanged else put(name, t) for name, t in capture.tensors.items()}
     return state
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #1312f794
@@ -273,12 +348,13 @@ def user_state_bytes(run: RunState) -> int:
 def _reads_elsewhere(run: RunState) -> str:
     "Return the reason why a generator of the data is not exact in a snapshot; an empty string if it is."
     loader = getattr(run.loader, "loader", None)
-    workers = run.args.dataloader_num_workers if loader is None else getattr(loader, "num_workers", 0)
-    if workers:
+    # a map-style data set's own generators are seeded for each batch
+    if loader is None or isinstance(run.loader.source, MapSource): return ""
+    if getattr(loader, "num_workers", 0):
         return ("is advanced in the copies that the data workers have, which a snapshot does not reach "
                             "(dataloader_num_workers=0 loads in this process)")
     data = getattr(loader, "dataset", None)
-    if isinstance(getattr(run.loader, "source", None), OpaqueSource):
+    if isinstance(run.loader.source, OpaqueSource):
         return "is advanced as the loader is read, and going back reads it again from the start of the epoch"
     if not isinstance(data, torch.utils.data.IterableDataset) or has_state_dict(data): return ""
     return ("is advanced as the stream is read, and going back reads the stream again from the start of the epoch "
@@ -303,6 +379,7 @@ def restore_user_state(run: RunState,
     problems: dict[str, str] = {}
     for holder in find(run):
         saved = state.holders.get(holder.name, {"names": None, "items": {}})
+        if only is None and same_learner and is_unchanged(holder, saved): continue
         other = only is None and is_other_owner(holder, saved, same_learner)
         kept = merge_attributes(run, holder, saved, state.tensors) if other else set()
         # attributes that were added after the copy
@@ -332,7 +409,7 @@ def drop_new(
     forms, lost = capture_attributes(Capture(run), holder, None, rest)
     if saved["names"] is None:
         lost |= dict.fromkeys((f"{holder.name}.{k}" for k in forms), "is not in the snapshot")
-    elif delete and holder.kinds != "library":
+    elif delete and holder.kinds not in LIBRARY_KINDS:
         for key in forms.keys() - set(saved["names"]):
             del vars(holder.owner)[key]
     return lost if holder.reports else {}

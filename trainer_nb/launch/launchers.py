@@ -57,6 +57,8 @@ def fork_is_safe(
         return False, "the drivers of these GPUs do not survive a fork"
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return False, "this process is in a process group of torch.distributed, and a fork of it would be, too"
+    if cpu and torch.backends.cuda.is_built() and torch.cuda.device_count():
+        return False, "PyTorch's threads for the GPU of this machine do not survive a fork: a backward pass in it would fail"
     if "bitsandbytes" in sys.modules and not cpu:
         return False, "bitsandbytes is imported here, and may have used the GPU"
     if not cpu and torch.backends.cuda.is_built() and _is_cuda_bad_fork():

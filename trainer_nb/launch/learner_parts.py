@@ -125,6 +125,7 @@ def make_learner(
         saver=Saver(),
         uploader=Uploader.of(*parts["repository"]),
         callbacks_begun=parts["callbacks begun"],
+        begins_with_first=False,
         is_copy=True,
     )
     learner.run_state.modes.held = parts["modes"]

@@ -26,7 +26,7 @@ from ..diagnostics.watch import unwatch, watch
 from ..engine.dataloaders import attributes_of, have_changed, own_eval_sets
 from ..engine.loop import StepLimit, StopCondition
 from ..engine.overrides import TrainerBase
-from ..engine.prepare import find_loss_module
+from ..engine.prepare import find_loss_module, renew_initial_snapshot
 from ..engine.run_state import own_run_name, record_act
 from ..engine.session import apply_change, check_not_in_step, raise_if_interrupted, record_callback_changes
 from ..engine.snapshot_tensors import Snapshot
@@ -241,6 +241,7 @@ class RemoteRun:
         if unloaded is not None:
             transfer = RunTransfer(unloaded, whole_snapshot(run.initial_snapshot))
         elif run.wrapped_model is not None:
+            renew_initial_snapshot(run)
             # a corrupted one that a verb could not repair
             transfer = RunTransfer(
                 whole_snapshot(capture_snapshot(run)), whole_snapshot(run.initial_snapshot), run.corrupted

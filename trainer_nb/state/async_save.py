@@ -16,9 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import torch
+
 from ..args.args_files import JSON_FILE, args_to_json
 from ..args.training_args import TrainingArguments
-from ..core.errors import warn
+from ..core.errors import LOST_DEVICE, warn
 from ..core.history import History, copy_log
 from ..core.interrupts import InterruptGuard
 from ..core.log_file import to_plain_data
@@ -122,7 +124,8 @@ class Saver:
         except BaseException as error:
             self.failure = error
         finally:
-            self.spare = snapshot.tensors
+            # of copies that a GPU did not complete, nothing is reused
+            self.spare = () if self.failure is not None else snapshot.tensors
             self._finish()
 
     def wait(
@@ -445,6 +448,7 @@ def replace_existing(taken: Path, run_id) -> Path | None:
 def describe_save_failure(place, error: BaseException) -> str:
     "Return the cause of a failure, the newest complete checkpoint, and the remedy."
     whole = [f.path.name for f in list_checkpoints(place.parent) if not f.problem]
+    if isinstance(error, torch.AcceleratorError): return f"{place.name} could not be written: {error}. {LOST_DEVICE}"
     left = f"{whole[-1]} is the newest complete checkpoint" if whole else "no checkpoint is complete yet"
     full = (
         "learn.set(save_total_limit=2) keeps fewer of them, "

@@ -24,8 +24,8 @@ from ..engine.run_state import RunState
 from ..engine.snapshot_fields import ModuleWalk
 from .checkpoint_dirs import CorruptCheckpoint, read_manifest, verify_checkpoint, write_manifest
 from .encoding import decode_value, encode_value
-from .model_files import PretrainedModel, adapter_names, adapter_state_keys, frozen_base_names
-from .model_files import write_weights
+from .model_files import PretrainedModel, adapter_names, adapter_state_keys
+from .model_files import unchanged_base_names, write_weights
 
 # %% auto #0
 __all__ = ['SHARD_FOLDER', 'CHECKPOINT_SCHEMA', 'MAX_LOG_ROWS', 'state_dict_entries', 'saves_itself', 'save_live_model',
@@ -230,7 +230,7 @@ def collect_checkpoint(run: RunState, snapshot: Snapshot, processing_class=None,
     has_default = has_adapters(run.model) and "default" in adapter_names(run.model)
     adapted = adapter_state_keys(run.model, "default") if has_default else {}
     return CheckpointContents(snapshot, run.model, save_live_model(run.model), state_dict_entries(run),
-                              processing_class, manifest, about or {}, adapted, frozen_base_names(run))
+                              processing_class, manifest, about or {}, adapted, unchanged_base_names(run, snapshot))
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #deeebe68
 CHECKPOINT_SCHEMA = 1

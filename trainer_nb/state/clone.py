@@ -18,6 +18,7 @@ import torch
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import CallbackHandler
 from ..core.errors import InvalidOperation, warn
+from ..data.sources import SamplerState, sampler_parts
 from ..device.weight_storage import packed_objects
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
@@ -29,9 +30,10 @@ from .restore import Snapshots
 from .rewind_buffer import RewindBuffer
 
 # %% auto #0
-__all__ = ['MAX_ITEMS', 'enter_in_memo', 'copy_data_state', 'copy_attributes', 'clone_learner', 'copy_or_share', 'copied_whole',
-           'functions_in', 'of_accelerate', 'drop_library_wrappers', 'global_names', 'parts_in', 'uses_module',
-           'own_function', 'check_replaced_methods', 'detach_computed', 'share_memory', 'hang_hooks', 'take_over']
+__all__ = ['MAX_ITEMS', 'enter_in_memo', 'copy_loader', 'copy_data_state', 'copy_attributes', 'clone_learner', 'copy_or_share',
+           'copied_whole', 'functions_in', 'of_accelerate', 'drop_library_wrappers', 'global_names', 'parts_in',
+           'uses_module', 'own_function', 'check_replaced_methods', 'detach_computed', 'share_memory', 'hang_hooks',
+           'take_over']
 
 # %% ../../nbs/07_state/14_clone.ipynb #9f181ff1
 def enter_in_memo(
@@ -50,9 +52,24 @@ def enter_in_memo(
         for v in value.values() if isinstance(value, dict) else value:
             enter_in_memo(v, memo, depth + 1)
 
+def copy_loader(loader: torch.utils.data.DataLoader, memo: dict) -> torch.utils.data.DataLoader:
+    "Return a loader with copies of its samplers over the same data; the same loader if they hold no state."
+    if not SamplerState(loader.batch_sampler).take(): return loader
+    memo[id(loader.dataset)] = loader.dataset
+    for part in sampler_parts(loader.batch_sampler).values():
+        for value in vars(part).values():
+            enter_in_memo(value, memo)
+            if isinstance(value, torch.utils.data.Dataset):
+                memo[id(value)] = value
+    memo[id(loader)] = made = copy.copy(loader)
+    # a loader refuses to have its attributes assigned
+    vars(made).update(copy.deepcopy({k: vars(loader)[k] for k in ("sampler", "batch_sampler")}, memo))
+    return made
+
 def copy_data_state(data, memo: dict):
     "Return a copy of a data set or a collator with its own generators and numbers; the same object if it holds none."
-    apart = (torch.nn.Module, torch.utils.data.DataLoader, *FUNCTION_TYPES)
+    if isinstance(data, torch.utils.data.DataLoader): return copy_loader(data, memo)
+    apart = (torch.nn.Module, *FUNCTION_TYPES)
     if not hasattr(data, "__dict__") or isinstance(data, apart): return data
     counts = not of_library(type(data))  # type: ignore[arg-type]  # mypy does not accept a class as Hashable
     new = {}
@@ -139,6 +156,7 @@ def clone_learner(
         identity=run.identity,
         reported=set(run.reported),
         callbacks_begun=run.callbacks_begun,
+        begins_with_first=run.begins_with_first,
         is_copy=True,
     )
     new.snapshots, new._model_facts, new._loss_takes_items, new._signature_columns = Snapshots(), None, None, None

@@ -25,8 +25,8 @@ __all__ = ['ACT_CODE', 'ScriptMode', 'list_acts', 'literal_code', 'keyword_code'
            'typed_act_lines', 'manual_change_comment', 'is_default_part', 'is_replaced', 'part_code', 'settings_code',
            'format_call', 'initial_values', 'learner_lines', 'function_made_lines', 'eval_mode_lines', 'load_weights',
            'warn_of_differences', 'weights_digest', 'check_weights', 'script_docstring', 'module_level_with_stored',
-           'arrange_code', 'assemble_script', 'collect_weights', 'ExportedScript', 'files_folder', 'check_script_path',
-           'require_run_start', 'export_script', 'write_script']
+           'arrange_code', 'result_lines', 'assemble_script', 'collect_weights', 'ExportedScript', 'files_folder',
+           'check_script_path', 'require_run_start', 'export_script', 'write_script']
 
 # %% ../../nbs/07_state/19_export_script.ipynb #4dfe214f
 from ..args.fields import is_given
@@ -490,6 +490,15 @@ def arrange_code(draft: ScriptDraft) -> tuple[list[str], list[str]]:
     return blocks, main
 
 # %% ../../nbs/07_state/19_export_script.ipynb #5cea5968
+def result_lines(draft: ScriptDraft) -> list[str]:
+    "Return the lines that print how the run ended, in one of the processes of a launcher."
+    name = draft.construct.name
+    return [
+        f"if {name}.is_world_process_zero():",
+        f"    print({name}.history.evaluations()[-1:] or {name}.history[-1:])",
+        draft.rename('    print(f"The model is saved in {output_dir}.")'),
+    ]
+
 def assemble_script(
     draft: ScriptDraft,
     rest: Sequence[str],  # lines from the learner's call on
@@ -531,7 +540,7 @@ def assemble_script(
         head.append(rename(f'ENDS_IN = "{weights_digest(draft.exported.model)}"   # SHA-256 of the weights'))
         last.append(rename("check_weights({}, ENDS_IN)").format(f"{name}.model"))
         main.append(rename("    warn_of_differences(MADE_WITH)"))
-    steps = [f"    {line}" for text in [*rest, *last] for line in text.splitlines()]
+    steps = [f"    {line}" for text in [*rest, *last, *result_lines(draft)] for line in text.splitlines()]
     main = [rename("def main(output_dir):"), *main, *steps]
     sources = [rename(inspect.getsource(f).rstrip()) for f in functions]
     # the functions come first, since code at module level may load weights

@@ -18,7 +18,7 @@ from ..args.training_args import TrainingArguments
 from ..device.collectives import SINGLE_PROCESS, World
 from ..device.sharding import full_shape, gather_full, is_sharded, to_local
 from ..device.weight_storage import has_adapters, read_only_weights
-from ..engine.snapshot_tensors import Snapshot, list_merged_adapters, tensor_digest
+from ..engine.snapshot_tensors import Snapshot, has_same_bytes, list_merged_adapters, tensor_digest
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.snapshot_fields import ModuleWalk, frozen_base_weights
@@ -28,9 +28,9 @@ from .checkpoint_dirs import CorruptCheckpoint
 # %% auto #0
 __all__ = ['MAX_SHARD_SIZE', 'FSDP_WEIGHTS', 'FSDP_OPTIMIZER', 'PretrainedModel', 'with_own_memory', 'write_weights',
            'full_state_dict', 'get_processor', 'save_model', 'AdapterModel', 'adapter_names', 'adapter_state_keys',
-           'frozen_base_names', 'add_base_weights', 'adapter_folder', 'check_adapter', 'read_adapters',
-           'read_torch_file', 'check_unpickle', 'has_distributed_weights', 'read_distributed', 'read_weights',
-           'read_weights_for_model']
+           'frozen_base_names', 'unchanged_base_names', 'add_base_weights', 'adapter_folder', 'check_adapter',
+           'read_adapters', 'read_torch_file', 'check_unpickle', 'has_distributed_weights', 'read_distributed',
+           'read_weights', 'read_weights_for_model']
 
 # %% ../../nbs/07_state/02_model_files.ipynb #7fcaf96c
 # maximum size of one weights file
@@ -153,6 +153,20 @@ def frozen_base_names(run: RunState) -> frozenset:
         n for n, p in frozen_base_weights(run, ModuleWalk(run)).items() if id(p) in inside and id(p) not in adapted
     )
 
+def unchanged_base_names(
+    run: RunState,
+    snapshot: Snapshot,  # of the run
+) -> frozenset:
+    "Return the snapshot names of the base weights that a checkpoint need not hold: those with which the run began."
+    names = frozen_base_names(run)
+    first = run.initial_snapshot.tensors if run.initial_snapshot is not None else {}
+    # a quantized layer converts its bias in the first forward pass
+    known = [n for n in names - ModuleWalk(run).cast_names() if n in first and n in snapshot.tensors] if names else []
+    # where a merge and its reversal have changed a weight, the script that makes the base does not make it
+    return names - {
+        n for n in known if first[n] is not snapshot.tensors[n] and not has_same_bytes(first[n], snapshot.tensors[n])
+    }
+
 # %% ../../nbs/07_state/02_model_files.ipynb #f52d2acd
 def add_base_weights(run: RunState, snapshot: Snapshot) -> Snapshot:
     "Add the base weights of this model to a snapshot that was read; raise ValueError if the base differs."
@@ -180,7 +194,7 @@ def add_base_weights(run: RunState, snapshot: Snapshot) -> Snapshot:
             raise ValueError(
                 f"The adapters of this checkpoint were trained on another base model: {name.split('/', 1)[1]!r}"
                 " differs. Load the base of the checkpoint; one with random weights needs the same seed before it is"
-                " created."
+                " created." + (" Here, adapters are merged into it (merge_adapter())." if added else "")
             )
         found[name] = match
     return Snapshot(found | snapshot.tensors, snapshot.values)

@@ -157,6 +157,7 @@ def restart_finished_run(learner: TrainerBase) -> str:
     settings = group_settings(optimizer)
     schedule = None if run.own_scheduler or makes_schedule(learner) else run.lr_scheduler
     reset_run_state(run)
+    run.begins_with_first = False
     run.optimizer = optimizer
     restore_group_settings(optimizer, settings)
     if schedule is None:
@@ -195,6 +196,7 @@ def restart_from_first_weights(
     restore_fields(run, run.initial_snapshot, ["model", "modes", "callbacks", "learner", *user_given_parts(learner)])
     run.initial_snapshot.release()
     reset_run_state(run)
+    run.begins_with_first = True
     own = {k: v for k, v in hide_tokens(run.args.changed()).items() if k in TrainingArguments.__dataclass_fields__}
     record_act(run, "reset", settings=own)
     if prepares:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from pathlib import Path
 from typing import cast
 
-from ..core.errors import warn
+from ..core.errors import LOST_DEVICE, InvalidOperation, warn
 from ..core.history import History, is_ancestor
 from ..device.sharding import local_nbytes, to_local
 from ..device.weight_storage import has_adapters, is_read_only
@@ -23,10 +24,12 @@ from ..engine.snapshot_fields import named_weights
 from ..engine.snapshot_file import MEMORY_SHARE, disk_folder, disk_space
 from ..core.memory import peak_memory
 from ..engine.user_state import user_state_bytes
+from .async_save import check_folder_free, get_saver, make_checkpoint_writer
 
 # %% auto #0
 __all__ = ['LASTING_ACTS', 'ACTS', 'MAX_SNAPSHOTS', 'MOST_ON_DISK', 'stays_in_use', 'has_acts_after', 'snapshot_nbytes',
-           'Account', 'room_for_snapshots', 'RewindBuffer', 'get_rewind_buffer', 'stands_at_first']
+           'Account', 'room_for_snapshots', 'RewindBuffer', 'get_rewind_buffer', 'stands_at_first',
+           'save_newest_snapshot']
 
 # %% ../../nbs/07_state/12_rewind_buffer.ipynb #d4dab8bc
 # acts whose effects are in no snapshot
@@ -259,3 +262,29 @@ def stands_at_first(run: RunState) -> bool:
     return run.initial_snapshot.values["run"] == run.history.run_id and not has_acts_after(
         run.history, run.initial_snapshot, 0
     )
+
+# %% ../../nbs/07_state/12_rewind_buffer.ipynb #5a1c0e07
+def save_newest_snapshot(
+    learner: TrainerBase,
+    place: str | Path | None = None,  # a folder; None: checkpoint-<step> in output_dir
+) -> Path:
+    "Write the newest complete snapshot in memory as a checkpoint, and return its folder. Raise InvalidOperation if there is none."
+    run = learner.run_state
+    held = [
+        snapshot for snapshot in (run.initial_snapshot, *learner.snapshots.values(), *get_rewind_buffer(run).kept)
+        if snapshot is not None and not snapshot.is_copying and snapshot.values["run"] == run.history.run_id
+    ]
+    if not held: raise InvalidOperation(f"No snapshot of this run is in memory. {LOST_DEVICE}")
+    newest = max(held, key=lambda snapshot: snapshot.step)
+    folder = Path(run.args.save_dir, f"checkpoint-{newest.step}") if place is None else Path(place)
+    folder = folder.expanduser().absolute()
+    if place is not None:
+        check_folder_free(folder, run.history.run_id)
+    get_saver(run).wait(run.interrupts)
+    make_checkpoint_writer(learner, newest, folder, own=False)()
+    warn(
+        f"The GPU is lost, so {folder.name} is the run after step {newest.step}, its newest snapshot in memory. Restart"
+        f" the kernel and continue with learn.load_checkpoint({str(folder)!r})."
+    )
+    return folder
+

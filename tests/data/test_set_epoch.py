@@ -1,0 +1,170 @@
+"set_epoch() of map-style data sets, samplers and collators: wherever a batch is made, they have the epoch of the batch."
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler, Subset
+
+from trainer_nb import Learner
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:train_dataset is a DataLoader")]
+
+N = 16
+
+
+class Seen(nn.Module):
+    not_state = ("seen",)
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen = nn.Linear(1, 1), []
+    def forward(self, x, labels=None):
+        if self.training: self.seen.append(x.flatten().tolist())
+        return {"loss": self.layer(x).square().mean()}
+
+
+class Rows(Dataset):
+    "A sample is its index and 100 times the epoch."
+    def __init__(self): self.epoch, self.calls = -1, []
+    def __len__(self): return N
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+        self.calls.append(epoch)
+    def __getitem__(self, i): return {"x": torch.tensor([i + 100.0 * self.epoch]), "labels": 0}
+
+
+class Drawn(Rows):
+    "Draws an offset for each epoch, from its own generator and from the global one."
+    def __init__(self):
+        super().__init__()
+        self.rng, self.offset = torch.Generator().manual_seed(3), 0.0
+    def set_epoch(self, epoch):
+        super().set_epoch(epoch)
+        self.offset = torch.rand((), generator=self.rng).item() + torch.rand(()).item()
+    def __getitem__(self, i): return {"x": torch.tensor([self.offset]), "labels": 0}
+
+
+class Collate:
+    def __init__(self): self.epoch = -1
+    def set_epoch(self, epoch): self.epoch = epoch
+    def __call__(self, rows): return {"x": torch.stack([r["x"] for r in rows]) + 1000 * self.epoch, "labels": torch.zeros(len(rows))}
+
+
+class Rotated(Sampler):
+    "Asks the data set for the epoch."
+    def __init__(self, data): self.data = data
+    def __len__(self): return N
+    def __iter__(self): return iter([(i + self.data.epoch) % N for i in range(N)])
+
+
+DATA = {
+    "data set": lambda: {"train_dataset": Rows()},
+    "subset": lambda: {"train_dataset": Subset(Rows(), range(N))},
+    "several": lambda: {"train_dataset": ConcatDataset([Rows()])},
+    "collator": lambda: {"train_dataset": Rows(), "data_collator": Collate()},
+    "drawn": lambda: {"train_dataset": Drawn()},
+}
+
+
+def make(what, **more):
+    torch.manual_seed(0)
+    settings = dict(per_device_train_batch_size=4, per_device_eval_batch_size=4, num_train_epochs=3, learning_rate=1e-2, use_cpu=True, disable_tqdm=True,
+                    report_to="none", save_strategy="no")
+    return Learner(Seen(), **settings | DATA[what]() | more)
+
+def epochs(learn): return [{round(x // 100) % 10 for x in batch} for batch in learn.model.seen]
+
+def whole(what):
+    learn = make(what)
+    learn.train()
+    return learn.model.seen
+
+
+WORKERS = {"none": {}, "two": {"dataloader_num_workers": 2}, "persistent": {"dataloader_num_workers": 2, "dataloader_persistent_workers": True}}
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("what", DATA)
+def test_each_batch_has_its_epoch(what, workers):
+    learn = make(what, **WORKERS[workers])
+    learn.train()
+    assert learn.model.seen == whole(what)
+    if what != "drawn": assert epochs(learn) == [{k} for k in range(3) for _ in range(4)]
+    if what == "drawn": assert len({batch[0] for batch in learn.model.seen}) == 3
+
+
+def test_it_is_called_once_for_an_epoch():
+    learn = make("data set")
+    learn.train()
+    assert learn.train_dataset.calls == [0, 1, 2]
+
+
+@pytest.mark.parametrize("workers", ["none", "persistent"])
+@pytest.mark.parametrize("what", DATA)
+def test_after_other_code_has_read_the_data(what, workers):
+    learn = make(what, rewind_every=1, **WORKERS[workers])
+    learn.step(6)
+    learn.lr_find(num_steps=10), learn.inspect(), learn.show_batch(), learn.evaluate(learn.train_dataset)
+    learn.model.seen = learn.model.seen[:6]
+    for steps, back in ((3, 3), (1, 4)):
+        learn.step(steps)
+        learn.rewind(back)
+        del learn.model.seen[learn.state.global_step:]
+    learn.train()
+    assert learn.model.seen == whole(what)
+
+
+@pytest.mark.parametrize("workers", ["none", "two"])
+@pytest.mark.parametrize("step", [4, 6])
+@pytest.mark.parametrize("what", DATA)
+def test_after_a_resume(what, step, workers, tmp_path):
+    first = make(what, output_dir=str(tmp_path))
+    first.step(step)
+    first.save_checkpoint()
+    learn = make(what, output_dir=str(tmp_path), **WORKERS[workers])
+    learn.train(resume_from_checkpoint=True)
+    assert first.model.seen + learn.model.seen == whole(what)
+
+
+@pytest.mark.parametrize("what", DATA)
+def test_a_step_that_fails_at_the_beginning_of_an_epoch(what):
+    learn = make(what)
+    learn.step(4)
+    before = learn.snapshot()
+    for times in range(2):
+        failing = learn.model.register_forward_pre_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError): learn.step()
+        failing.remove()
+        learn.step(2)
+        if not times:
+            learn.restore(before)
+            del learn.model.seen[4:]
+    learn.train()
+    assert learn.model.seen == whole(what)
+
+
+def test_an_evaluation_sets_no_epoch():
+    "It reads the data as they are."
+    data = Rows()
+    learn = make("data set", eval_dataset=data)
+    learn.evaluate()
+    assert data.calls == []
+
+
+def test_a_sampler_that_asks_the_data_set():
+    data = Rows()
+    loader = DataLoader(data, batch_size=4, sampler=Rotated(data))
+    learn = make("data set", train_dataset=loader)
+    learn.train()
+    assert [batch[0] for batch in learn.model.seen[::4]] == [0, 101, 202] and epochs(learn) == [{k} for k in range(3) for _ in range(4)]
+
+
+def test_the_calls_are_those_of_the_trainer():
+    transformers = pytest.importorskip("transformers")
+    theirs, data = Rows(), Rows()
+    args = transformers.TrainingArguments(num_train_epochs=3, per_device_train_batch_size=4, use_cpu=True, report_to="none", save_strategy="no", disable_tqdm=True,
+                                          logging_strategy="no", output_dir="none")
+    model = Seen()
+    transformers.Trainer(model, args, train_dataset=theirs).train()
+    learn = make("data set", train_dataset=data)
+    learn.train()
+    assert sorted(set(theirs.calls)) == data.calls
+    assert [{round(x // 100) for x in batch} for batch in model.seen] == epochs(learn)

@@ -1,0 +1,158 @@
+"reset() goes back to the weights with which training began, also where a verb was called before they were loaded."
+import pytest
+import torch
+from torch import nn
+
+from trainer_nb import Learner
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def data(n=64):
+    x = torch.randn(n, 4, generator=torch.Generator().manual_seed(0))
+    return [(a, (a[0] > a[1]).long()) for a in x]
+
+
+def net(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
+
+
+def learner(folder=None, seed=0, **given):
+    return Learner(net(seed), train_dataset=data(), eval_dataset=data(16), loss_func=nn.functional.cross_entropy, **dict(
+        output_dir=str(folder) if folder else None, use_cpu=True, disable_tqdm=True, per_device_train_batch_size=8, max_steps=6,
+        learning_rate=0.05, report_to="none", save_strategy="no") | given)
+
+
+def weights(learn): return b"".join(t.detach().numpy().tobytes() for t in learn.model.state_dict().values())
+
+
+def changed_statistics():
+    other = net(5)
+    other(torch.randn(16, 4))
+    return other.state_dict()
+
+
+BEFORE = {"nothing": lambda learn: None, "lr_find": lambda learn: learn.lr_find(num_steps=10), "evaluate": lambda learn: learn.evaluate(),
+          "inspect": lambda learn: learn.inspect(), "snapshot": lambda learn: learn.snapshot(), "set": lambda learn: learn.set(learning_rate=0.05),
+          "optimizer": lambda learn: learn.optimizer, "reset": lambda learn: (learn.step(2), learn.reset()),
+          "debug": lambda learn: learn.debug_step().abort()}
+
+
+def by_data(learn):
+    for t, w in zip(learn.model.state_dict().values(), changed_statistics().values()): t.data.copy_(w)
+
+
+LOADS = {"load_state_dict": lambda learn: learn.model.load_state_dict(changed_statistics()), "data": by_data}
+
+
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("before", BEFORE)
+def test_weights_that_are_loaded_before_the_first_step_are_the_first_ones(before, load):
+    learn = learner()
+    BEFORE[before](learn)
+    LOADS[load](learn)
+    first = weights(learn)
+    learn.train()
+    end = weights(learn)
+    learn.reset()
+    assert weights(learn) == first
+    learn.train()
+    assert weights(learn) == end
+
+
+def test_a_debug_step_begins_as_well():
+    learn = learner()
+    learn.lr_find(num_steps=10)
+    LOADS["load_state_dict"](learn)
+    first = weights(learn)
+    step = learn.debug_step()
+    step.forward(), step.backward(), step.update()
+    learn.step(2)
+    learn.reset()
+    assert weights(learn) == first
+
+
+@pytest.mark.parametrize("change", ["statistics", "frozen"])
+def test_buffers_and_frozen_weights_count(change):
+    learn = learner()
+    if change == "frozen": learn.model[0].requires_grad_(False)
+    learn.lr_find(num_steps=10)
+    with torch.no_grad(): (learn.model[1].running_mean if change == "statistics" else learn.model[0].weight).fill_(0.5)
+    first = weights(learn)
+    learn.step(2)
+    learn.reset()
+    assert weights(learn) == first
+
+
+def test_a_new_run_with_the_present_weights_keeps_the_first_ones():
+    learn = learner()
+    first = weights(learn)
+    learn.train()
+    learn.train()
+    learn.reset()
+    assert weights(learn) == first
+    learn.train()
+    learn.train()
+    learn.reset()
+    assert weights(learn) == first
+
+
+def test_going_back_to_the_beginning_keeps_the_first_weights():
+    learn = learner(rewind_every=1)
+    learn.snapshot("a")
+    first = weights(learn)
+    taken = learn.run_state.initial_snapshot
+    for back in (lambda: learn.restore("a"), lambda: learn.rewind(2)):
+        learn.step(2)
+        back()
+        learn.step(1)
+        assert learn.run_state.initial_snapshot is taken
+        learn.restore("a")
+    learn.step(1)
+    learn.reset()
+    assert weights(learn) == first
+
+
+def test_a_replay_begins_with_them(tmp_path):
+    "Without a snapshot in the ring, a rewind trains again from the first step."
+    learn = learner(tmp_path, rewind_every=100)
+    learn.lr_find(num_steps=10)
+    LOADS["load_state_dict"](learn)
+    learn.step(2)
+    then = weights(learn)
+    learn.step(2)
+    learn.rewind(2)
+    assert weights(learn) == then
+
+
+def test_a_branch_has_its_own(tmp_path):
+    learn = learner(tmp_path)
+    learn.snapshot()
+    LOADS["load_state_dict"](learn)
+    first = weights(learn)
+    branch = learn.branch()
+    for one in (learn, branch):
+        one.step(2)
+        one.reset()
+        assert weights(one) == first
+
+
+class Failing(torch.optim.SGD):
+    "An optimizer that fails after it has changed weights."
+    def step(self, closure=None):
+        super().step()
+        raise ValueError("stop")
+
+
+def test_an_update_that_fails_goes_back_to_them():
+    model = net()
+    learn = Learner(model, train_dataset=data(), loss_func=nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True, max_steps=6,
+                    optimizers=(Failing(model.parameters(), lr=0.1), None), report_to="none")
+    learn.snapshot()
+    LOADS["load_state_dict"](learn)
+    first = weights(learn)
+    with pytest.raises(ValueError, match="stop"): learn.step(1)
+    assert weights(learn) == first and not learn.run_state.corrupted
+    learn.reset()
+    assert weights(learn) == first
