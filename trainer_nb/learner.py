@@ -18,7 +18,7 @@ from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
 from .engine.assignment import adopt_assignments, begin_run, check_assignment, check_deletion
-from .engine.assignment import check_elsewhere, forget_early_assignments, record_override
+from .engine.assignment import check_elsewhere, forget_early_assignments, record_attribute, record_override
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
 from .engine.loop import make_train_output, validate_step_count
@@ -1137,6 +1137,8 @@ class Learner(
         run = known.get("run_state")
         if run is not None and run.remote_run is not None:
             check_elsewhere(self, name, value)
+        elif run is not None and run.owner is None and not callable(value):
+            record_attribute(self, name, value)
         # super() would search all base classes, which takes longer than everything else here
         object.__setattr__(self, name, value)
 
@@ -1146,6 +1148,7 @@ class Learner(
         if name in self.__dict__:
             record_override(self, name, getattr(type(self), name, None))
             check_elsewhere(self, name)
+            record_attribute(self, name)
         object.__delattr__(self, name)
 
     def __repr__(self): return f"Learner({describe_run(self.run_state)})"

@@ -607,6 +607,35 @@ def test_an_assigned_method_is_the_reason():
     assert [(e["step"], e["what"]) for e in learn.history.journal() if e["act"] == "override"] == [(5, "compute_loss was assigned")]
 
 
+def test_an_attribute_that_an_override_reads_is_in_the_journal():
+    "A replay begins behind its assignment, and the value stays; one that is equal, or that no code reads, is no change."
+    class Scaled(Learner):
+        factor = 1.0
+        def __init__(self, *args, **settings):
+            super().__init__(*args, **settings)
+            self.count = 0
+        def compute_loss(self, *args, **kwargs):
+            self.count += 1
+            return self.factor * super().compute_loss(*args, **kwargs)
+    learn, like = (hard_learner(Scaled, num_train_epochs=4, rewind_every=50) for _ in range(2))
+    for one in (learn, like):
+        one.factor = 0.5
+        one.step(2)
+        one.factor, one.note = 0.5, "read by no code"
+        assert not one.journal
+        one.factor = 0.25
+        one.step(3)
+    assert [(e["step"], e["what"]) for e in learn.journal] == [(2, "changed: Scaled.factor")]
+    assert learn.rewind(2).different == [] and learn.factor == 0.25
+    assert [r.loss for r in learn.step(4)] == [r.loss for r in like.history[3:5]] + [r.loss for r in like.step(2)]
+    del learn.factor
+    assert learn.journal[-1]["what"] == "changed: Scaled.factor" and learn.factor == 1.0
+    for rec in learn.steps():
+        learn.factor = 0.5
+        break
+    assert learn.journal[-1]["step"] == 8 and learn.step(1) and learn.rewind(1).different == []
+
+
 def test_a_replay_that_differs_is_in_the_journal():
     factor = [1]
     class Scaled(Learner):

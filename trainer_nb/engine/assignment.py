@@ -28,9 +28,9 @@ from .state_holders import LEARNER, SCALAR_TYPES
 
 # %% auto #0
 __all__ = ['SETTINGS', 'READ_ONLY', 'NOT_ATTRIBUTES', 'FIXED_VALUES', 'OPTIMIZER_SETTINGS', 'check_fixed_value', 'is_same',
-           'find_attribute', 'public_methods', 'setting_hint', 'record_override', 'check_deletion', 'check_elsewhere',
-           'check_assignment', 'forget_early_assignments', 'begin_run', 'held_settings', 'applied_settings',
-           'adopt_assignments', 'apply_assignments', 'adopt_changes']
+           'find_attribute', 'public_methods', 'setting_hint', 'record_override', 'check_deletion', 'is_read_by_user',
+           'record_attribute', 'check_elsewhere', 'check_assignment', 'forget_early_assignments', 'begin_run',
+           'held_settings', 'applied_settings', 'adopt_assignments', 'apply_assignments', 'adopt_changes']
 
 # %% ../../nbs/06_engine/25_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
@@ -156,6 +156,35 @@ def check_deletion(learner: TrainerBase, name: str) -> None:
     can_be_deleted = there.fdel is not None if isinstance(there, property) else hasattr(there, "__delete__")
     if not can_be_deleted: raise AttributeError(f"learn.{name} cannot be deleted; assign another value.")
 
+def is_read_by_user(
+    learner: TrainerBase,
+    name: str,  # of an attribute
+    known: Collection[str],  # attributes whose names may be computed
+) -> bool:
+    "Return whether code of the user's class may read an attribute."
+    if name in LEARNER: return False
+    owner, _ = find_attribute(type(learner), name)
+    if of_package(owner): return False
+    names = used_names(learner, constructors=False)
+    return owner is not None or name in names or ("getattr" in names and name in known)
+
+def record_attribute(
+    learner: TrainerBase,
+    name: str,  # of an attribute that is assigned, or deleted
+    *value: Any,  # the new value; none: it is deleted
+) -> None:
+    """Record another value of an attribute that code of the user's class reads, in a run that has begun and between two
+    verbs: a replay of the steps would not repeat the assignment."""
+    run = vars(learner).get("run_state")
+    if run is None or not run.has_begun or run.owner is not None or run.remote_run is not None: return
+    # the journal of several processes has to be alike; run_on_all() compares it
+    if run.device is not None and not run.device.world.is_single_process: return
+    # an override of a verb may count its calls
+    if not is_read_by_user(learner, name, vars(learner)) or assigns_name(learner, name): return
+    present = getattr(learner, name, None)
+    if value and (value[0] is present or is_identical(value[0], present)): return
+    record_act(run, "by hand", changed=[f"{type(learner).__name__}.{name}"])
+
 def check_elsewhere(
     learner: TrainerBase,
     name: str,  # of an attribute that is assigned, or deleted
@@ -164,13 +193,9 @@ def check_elsewhere(
     """Raise InvalidOperation for an attribute that code of the user's class reads while other processes have the run, which
     would go on with their own; warn if this code assigns it as well, since an override may do so in each process."""
     run = vars(learner).get("run_state")
-    if run is None or run.remote_run is None or name in LEARNER: return
-    owner, _ = find_attribute(type(learner), name)
-    if of_package(owner): return
-    names = used_names(learner, constructors=False)
+    if run is None or run.remote_run is None: return
     # user code may compute the name of an attribute that was there at the launch
-    is_computed = "getattr" in names and name in run.remote_run.sent_names
-    if owner is None and name not in names and not is_computed: return
+    if not is_read_by_user(learner, name, run.remote_run.sent_names): return
     shown = [short_repr(v) if isinstance(v, SCALAR_TYPES) else "..." for v in value]
     call = f"{'setattr' if value else 'delattr'}({', '.join(('learn', repr(name), *shown))})"
     run.remote_run.report_assignment(name, call, assigns_name(learner, name))

@@ -480,7 +480,10 @@ def call_and_compare(learner: TrainerBase, function: Callable[[TrainerBase], Any
         # of a callback that was added, there is nothing to compare
         _, then = before.get(owner, (name, now))
         changed += [f"{name}.{key}" for key in {**then, **now} if then.get(key) != now.get(key)]
-    return value, changed
+    # an assignment to an attribute of the learner is recorded when it is made
+    events = history.events[num_events:]
+    recorded = {name for event in events if event["kind"] == "by hand" for name in event["data"]["changed"]}
+    return value, [name for name in changed if name not in recorded]
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #5ae68bed
 def additional_entries(optimizer: torch.optim.Optimizer) -> dict:
