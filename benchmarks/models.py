@@ -275,7 +275,7 @@ def readme_table(found: dict) -> str:
         share = "1" if name == "hand" else f"{min(ratios):.2f} to {max(ratios):.2f}"
         if name == "trainer_nb": share = f"**{share}**"
         rows.append(["plain PyTorch loop" if name == "hand" else LABELS[name], *rates, share])
-    about = "Medians; the last column also counts the workloads with data workers."
+    about = "Medians" + "; the last column also counts the workloads with data workers" * (len(shown) < len(figures)) + "."
     return f"{harness.table(head, rows)}\n\n{about} {harness.describe(found)}"
 
 
