@@ -409,3 +409,19 @@ def test_streams_work_with_collators_and_counts(tmp_path):
         assert set(differences(whole.snapshot(), later.snapshot())) <= {"args", "bookmark"} and tokens(whole) == tokens(later)
         assert whole.state.epoch > 1 and tokens(whole)[4][1] == sum(LENGTHS)   # five steps are an epoch
     with pytest.raises(ValueError, match="pass max_steps="): make(data=Stream()).step()
+
+
+# --- data on a GPU ------------------------------------------------------------------------------------------------------
+
+class OnGpu:
+    "Raises in a data worker what torch raises there for a tensor on a GPU."
+    def __len__(self): return 8
+    def __getitem__(self, i):
+        if torch.utils.data.get_worker_info() is None: return ROWS[i]
+        raise RuntimeError("Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method")
+
+
+def test_data_on_a_gpu_are_not_for_forked_workers():
+    learn = make(data=OnGpu(), dataloader_num_workers=1)
+    with pytest.raises(ValueError, match="uses a GPU, which a forked data worker cannot; keep the data on the host.*dataloader_num_workers=0"): learn.step()
+    make(data=OnGpu()).step()

@@ -328,8 +328,8 @@ def raise_worker_deaths(
     batches: Iterator[Any],  # an iterator of a DataLoader
     indexed: bool = False,  # over a map-style data set, whose end is known
 ):
-    """Yield the batches; raise the death of a worker, and RuntimeError for a
-    StopIteration that is not the end of the data."""
+    """Yield the batches; raise the death of a worker, RuntimeError for a StopIteration that is not the end of the data,
+    and ValueError for data on a GPU in a forked worker."""
     while True:
         try:
             with WORKER_WATCH.raising_deaths():
@@ -341,6 +341,12 @@ def raise_worker_deaths(
             if indexed and out_of_fetch(end):
                 raise ended_early("the data set or the data_collator of the DataLoader raised it") from end
             return
+        except RuntimeError as error:
+            if "re-initialize CUDA in forked" not in str(error): raise
+            raise ValueError(
+                "The data set or the collator uses a GPU, which a forked data worker cannot; keep the data on the host"
+                " (batches are moved to the GPU in the main process), or set dataloader_num_workers=0."
+            ) from error
         yield batch
 
 # %% ../../nbs/03_data/02_sources.ipynb #5d0c1b02
