@@ -109,3 +109,30 @@ def test_one_cycle():
     learn, want = hard_learner(**given), hard_learner(**given | dict(learning_rate=0.03))
     learn.set(lr=0.03)
     assert learn.step(5).learning_rate == pytest.approx(want.step(5).learning_rate, rel=1e-9)
+
+
+def test_a_rate_that_scales_a_schedule_in_mid_run_is_named_where_it_begins_again(capfd):
+    "The planned epochs, or the new run, begin at the base to which the rate of one step belongs, and not at that rate."
+    def made(**more): return hard_learner(lr_scheduler_type="linear", warmup_steps=0, **more)
+    learn = made()
+    learn.step(3)
+    learn.set(lr=1e-3)   # half of the way down
+    learn.train()
+    capfd.readouterr()
+    learn.fit(1)
+    assert "base rate 0.002 that set(lr=...) has left; fit(1, lr) takes another" in capfd.readouterr().out and learn.history[-1].learning_rate == pytest.approx(0.002)
+    learn = made()
+    learn.step(3)
+    learn.set(lr=1e-3)
+    learn.train()
+    capfd.readouterr()
+    learn.train()
+    assert "a new schedule with the base rate 0.002 that set(lr=...) has left, and an empty history" in capfd.readouterr().out
+    for act in (lambda learn: learn.set(learning_rate=1e-3), lambda learn: learn.fit(1, 1e-3), lambda learn: None):
+        learn = made()
+        learn.step(3)
+        act(learn)
+        learn.train() if not learn.run_state.finished else None
+        capfd.readouterr()
+        learn.fit(1)
+        assert "has left" not in capfd.readouterr().out

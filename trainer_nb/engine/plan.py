@@ -14,7 +14,7 @@ from ..core.errors import InvalidOperation, short_repr, warn
 from .overrides import TrainerBase
 from .prepare import prepare
 from .run_state import RunState, record_act, schedule_args
-from .settings import describe_rate, extend_run, make_undo, prolong
+from .settings import describe_rate, extend_run, make_undo, prolong, scaled_base
 from ..optim.schedules import RatesAhead, look_ahead, replace_schedule, set_base_lr
 
 
@@ -95,6 +95,8 @@ def plan_epochs(
         put_back()
         raise
     announce_schedule(run, name)
+    if base is None and (scaled := scaled_base(learner)) and run.state.is_world_process_zero:
+        print(f"The planned epochs have the base rate {scaled} that set(lr=...) has left; fit({epochs}, lr) takes another.", flush=True)
     given = {} if base is None else {"lr": base}
     under_way: dict[str, Any] = {"mid_epoch": True} if run.cursor.position else {}
     record_act(run, "schedule", epochs=epochs, **under_way, schedule=name, **given, **(chosen or {}))

@@ -37,9 +37,9 @@ from ..optim.schedules import look_ahead, num_scheduled_groups, scheduler_state,
 # %% auto #0
 __all__ = ['SETTABLE', 'MEMORY_HINT', 'discard_overridden_parts', 'warn_fixed_schedule', 'prolong', 'end_here', 'extend_run',
            'ChangesTable', 'SettableTable', 'current_value', 'next_rates', 'describe_course', 'describe_rate',
-           'effect_of', 'list_settable', 'check_stream_change', 'check_length_order_change', 'check_metric_change',
-           'best_metric_args', 'clear_best', 'check_settable', 'make_undo', 'check_own_loader', 'divide_changes',
-           'has_unscheduled_groups', 'change_settings', 'next_smaller_batch', 'OomRecovery']
+           'scaled_base', 'effect_of', 'list_settable', 'check_stream_change', 'check_length_order_change',
+           'check_metric_change', 'best_metric_args', 'clear_best', 'check_settable', 'make_undo', 'check_own_loader',
+           'divide_changes', 'has_unscheduled_groups', 'change_settings', 'next_smaller_batch', 'OomRecovery']
 
 # %% ../../nbs/06_engine/24_settings.ipynb #bac457c9
 def _set_weight_decay(learner: TrainerBase, value):
@@ -309,6 +309,19 @@ def describe_rate(
     was = f" (was {_format_rates(before)})" if before and before != now else ""
     if learner.run_state.finished: return f"learning rate: {_format_rates(now)}{was}; the run is finished."
     return f"learning rate: {_format_rates(now)} at the next step{was}; {describe_course(learner)}."
+
+def scaled_base(learner: TrainerBase) -> str:
+    """Return the base rate of the schedule as text, if `set(lr=)` in the middle of a run has left another one than
+    learning_rate; '' otherwise."""
+    run = learner.run_state
+    given = learner.optimizers[0] is not None or learner.optimizer_cls_and_kwargs is not None
+    if given or run.optimizer is None or run.made_groups is None: return ""
+    bases = {float(rate) for rate in base_lrs(run.optimizer)}
+    made = {float(group["initial_lr" if "initial_lr" in group else "lr"]) for group in run.made_groups}
+    known = {*made, learner.args.learning_rate} if isinstance(learner.args.learning_rate, float) else made
+    # rates of several groups are the user's own
+    if len(bases) > 1 or any(math.isclose(base, rate, rel_tol=1e-6) for base in bases for rate in known): return ""
+    return f"{bases.pop():.4g}"
 
 def effect_of(learner: TrainerBase, name: str) -> str:
     "Return the description of when a setting takes effect at this point of the run."

@@ -23,6 +23,7 @@ from ..engine.overrides import TrainerBase, renew_model
 from ..engine.prepare import group_settings, makes_schedule, prepare, redistribute_data
 from ..engine.prepare import restore_group_settings
 from ..engine.run_state import RunState, record_act
+from ..engine.settings import scaled_base
 from ..engine.snapshot import check_data_length, check_snapshot, restore_fields
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_all
@@ -168,7 +169,8 @@ def restart_finished_run(learner: TrainerBase) -> str:
         warn_ended_schedule(run)
     makers = [name for name in ("create_optimizer", "create_optimizer_and_scheduler") if is_overridden(learner, name)]
     kept = f"the optimizer of {makers[-1]}()" if makers and schedule is None else "the same optimizer"
-    return f"the same weights, {kept}, {'a new' if schedule is None else 'the same'} schedule"
+    base = f" with the base rate {scaled} that set(lr=...) has left" if schedule is None and (scaled := scaled_base(learner)) else ""
+    return f"the same weights, {kept}, {'a new' if schedule is None else 'the same'} schedule{base}"
 
 def warn_ended_schedule(run: RunState):
     "Warn about a schedule of the user's that gives no further learning rate."
