@@ -51,6 +51,7 @@ class GAN(Learner):
         self.critic.requires_grad_(False)
         loss = nn.functional.softplus(-self.critic(fake)).mean()
         self.critic.requires_grad_(True)
+        loss = loss / self.current_gradient_accumulation_steps
         self.accelerator.backward(loss)
         return loss.detach()
 
