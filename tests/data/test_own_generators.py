@@ -286,3 +286,59 @@ def test_the_transform_of_a_table():
         learn.train()
         return weights(learn)
     assert equal(ended(3), ended(3, look=True)) and not equal(ended(3), ended(4))
+
+
+# --- generators that are created later, again ---------------------------------------------------------------------------
+
+class Lazy(Dataset):
+    "Creates its generator with the first sample."
+    def __init__(self): self.rng = None
+    def __len__(self): return N
+    def __getitem__(self, i):
+        if self.rng is None: self.rng = np.random.default_rng(0)
+        return X[i] + self.rng.random(), i % 2
+
+
+class LazyOfClass(Lazy):
+    "The same; at first, it has no attributes."
+    rng = None
+    def __init__(self): pass
+
+
+class Renewed(Lazy):
+    "Creates another one in each epoch."
+    def set_epoch(self, epoch): self.rng = None
+
+
+@pytest.mark.parametrize("kind", [Lazy, LazyOfClass, Renewed])
+def test_a_generator_that_is_created_again_depends_on_the_position_alone(kind):
+    "After tools and a return, which put back that there was none, and in data workers."
+    def run(act=None, **settings):
+        torch.manual_seed(0)
+        learn = Learner(nn.Linear(4, 2), train_dataset=kind(), loss_func=nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True,
+                        per_device_train_batch_size=4, num_train_epochs=2, rewind_every=2, **settings)
+        if act is not None: act(learn)
+        learn.train()
+        return [p.tolist() for p in learn.model.parameters()]
+    def back(learn): learn.step(3); learn.rewind(to=0)
+    def middle(learn): learn.step(13); learn.rewind(3)
+    expected = run()
+    for act in (lambda learn: learn.inspect(), lambda learn: learn.lr_find(num_steps=10), lambda learn: learn.show_batch(), back, middle):
+        assert run(act) == expected
+    assert run(dataloader_num_workers=2) == expected
+
+
+def default(rng):
+    def collate(rows, rng=rng): return Collate(rng)(rows)
+    return collate
+
+
+def test_a_generator_in_a_default_argument_is_found():
+    def run(seed, act=None):
+        torch.manual_seed(0)
+        learn = Learner(nn.Linear(4, 2), train_dataset=Rows(), data_collator=default(np.random.default_rng(seed)), loss_func=nn.functional.cross_entropy,
+                        use_cpu=True, disable_tqdm=True, per_device_train_batch_size=4, rewind_every=2)
+        if act is not None: act(learn)
+        learn.step(6)
+        return [p.tolist() for p in learn.model.parameters()]
+    assert run(3) == run(3, lambda learn: learn.inspect()) != run(4)

@@ -298,8 +298,8 @@ class Recording(nn.Module):
         return self.last
 
 
-def test_metrics_see_what_the_model_has_recorded():
-    "It goes back afterwards, except the attributes that the class declares as no state."
+def test_what_the_model_has_recorded_can_be_read():
+    "By metrics and afterwards; it goes back when the run goes on, except the attributes that the class declares as no state."
     seen = []
     model = Recording()
     def compute(found):
@@ -308,7 +308,11 @@ def test_metrics_see_what_the_model_has_recorded():
     learn = Learner(model, train_dataset=data(), eval_dataset=data(16), loss_func=nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True,
                     per_device_eval_batch_size=8, compute_metrics=compute)
     assert learn.evaluate()["eval_n"] == 16
-    assert seen == [[8, 8]] and model.sizes == [] and model.last.shape == (8, 2)
+    assert seen == [[8, 8]] and model.sizes == [8, 8] and model.last.shape == (8, 2)
+    learn.predict(data(3))
+    assert model.sizes == [8, 8, 3]
+    learn.snapshot()
+    assert model.sizes == [] and model.last.shape == (3, 2)
 
 
 def test_a_hook_keeps_the_values_that_it_has_collected():
@@ -316,4 +320,87 @@ def test_a_hook_keeps_the_values_that_it_has_collected():
     model.register_forward_hook(hook)
     learn = Learner(model, train_dataset=data(), loss_func=nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True, per_device_eval_batch_size=8)
     learn.predict(data(16))
-    assert hook.seen == [8, 8] and hook.calls == 0
+    assert hook.seen == [8, 8] and hook.calls == 2
+    learn.step()
+    assert hook.seen == [8, 8, 8] and hook.calls == 1
+
+
+# --- between an evaluation and the next step ---------------------------------------------------------------------------
+
+def test_an_attribute_that_is_assigned_after_an_evaluation_stays():
+    learn = learner("counter")
+    learn.step(2)
+    learn.evaluate()
+    learn.model.calls, means = 100, learn.model.means[:2]
+    learn.evaluate()
+    assert learn.model.calls == 102
+    learn.step()
+    assert learn.model.calls == 101 and learn.model.means[:2] == means and len(learn.model.means) == 3
+
+
+class Counts(Learner):
+    "Counts in the model, and reads the counts after the evaluation."
+    def prediction_step(self, model, inputs, prediction_loss_only, **kwargs):
+        loss, logits, labels = super().prediction_step(model, inputs, False, **kwargs)
+        model.right += int((logits.argmax(-1) == labels).sum())
+        return loss, logits, labels
+    def evaluate(self, *args, **kwargs):
+        self.model.right = 0
+        return super().evaluate(*args, **kwargs) | {"eval_right": self.model.right}
+
+
+class Reads(TrainerCallback):
+    def __init__(self): self.read = []
+    def on_evaluate(self, args, state, control, model, **kwargs): self.read.append(model.right)
+
+
+def test_an_override_and_a_callback_read_what_an_evaluation_has_counted():
+    for settings in ({}, dict(eval_strategy="steps", eval_steps=3)):
+        model, reads = plain(), Reads()
+        model.right = 0
+        learn = Counts(model, train_dataset=data(), eval_dataset=data(16), loss_func=nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True,
+                       per_device_eval_batch_size=8, callbacks=[reads], **settings)
+        if settings: learn.step(6)
+        else: assert learn.evaluate()["eval_right"] == model.right > 0
+        assert len(reads.read) == (2 if settings else 1) and all(reads.read)
+
+
+class Opened(nn.Module):
+    "Opens a file at the first forward pass."
+    def __init__(self):
+        super().__init__()
+        self.out, self.file = nn.Linear(4, 2), None
+    def forward(self, x):
+        if self.file is None: self.file = open(__file__)
+        return self.out(x)
+
+
+def test_what_an_evaluation_opens_stays_open():
+    model = Opened()
+    learn = Learner(model, train_dataset=data(), eval_dataset=data(16), loss_func=nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True)
+    learn.evaluate()
+    file = model.file
+    learn.step(2)
+    assert model.file is file and not file.closed
+    file.close()
+
+
+@pytest.mark.parametrize("goes_on", ["branch", "restore", "rewind", "reset", "load_checkpoint", "train"])
+def test_each_way_to_go_on_restores_first(goes_on, tmp_path):
+    def made(): return learner("carried", output_dir=str(tmp_path), save_strategy="no")
+    def run(evaluates):
+        learn = made()
+        learn.step(3)
+        learn.snapshot("a")
+        folder = learn.save_checkpoint(tmp_path/f"{evaluates}")
+        learn.step(2)
+        if goes_on == "train": learn.train()
+        if evaluates: learn.evaluate()
+        if goes_on == "branch": learn = learn.branch()
+        if goes_on == "restore": learn.restore("a")
+        if goes_on == "rewind": learn.rewind(1)
+        if goes_on == "reset": learn.reset()
+        if goes_on == "load_checkpoint": learn.load_checkpoint(folder)
+        learn.train()
+        return weights(learn)
+    assert run(True) == run(False)

@@ -202,7 +202,8 @@ def _parts(value: object) -> dict[str, Any]:
     if isinstance(value, types.MethodType): return {"self": value.__self__}
     if isinstance(value, functools.partial): return {"func": value.func, "args": value.args, "keywords": value.keywords}
     if isinstance(value, types.FunctionType):
-        return dict(_closure_values(value))
+        defaults = {f"default {i}": v for i, v in enumerate(value.__defaults__ or ())}
+        return dict(_closure_values(value)) | defaults | (value.__kwdefaults__ or {})
     left_out = getattr(value, "not_state", ())
     return {k: v for k, v in _attributes(value).items() if k not in left_out}
 
@@ -221,7 +222,9 @@ def find_generators(
             if _is_own_generator(value):
                 found[path] = value
             continue
-        if attributes := _attributes(value):
+        attributes = _attributes(value)
+        if attributes or hasattr(value, "__dict__") and attributes is getattr(value, "__dict__"):
+            # also of an object that has none yet
             searched.append(attributes)
         for key, part in _parts(value).items():
             if type(part) not in _PLAIN_TYPES and id(part) not in known:
@@ -296,11 +299,14 @@ class OwnGenerators:
         return self.found
 
     def _has_changed(self) -> bool:
-        # a counter that is another number does not count
-        return any(
-            type(v) not in _PLAIN_TYPES and then.get(k) is not v
-            for now, then in self._searched or () for k, v in now.items()
-        )
+        # a counter that is another number does not count; a generator that is gone does
+        for now, then in self._searched or ():
+            if any(type(v) not in _PLAIN_TYPES and then.get(k) is not v for k, v in now.items()): return True
+            if any(type(v) not in _PLAIN_TYPES and now.get(k) is not v for k, v in then.items()):
+                # the next one may be created by the next batch
+                self.is_used = False
+                return True
+        return False
 
     def call(
         self,
@@ -309,8 +315,9 @@ class OwnGenerators:
         argument: Any,
     ) -> Any:
         "Call a function with the generators seeded."
+        found = self.find()
         if not self.is_used: return self._first_call(place, function, argument)
-        if not self.find(): return function(argument)
+        if not found: return function(argument)
         with self.seeded(place): return function(argument)
 
     def _first_call(self, place: int | None, function: Callable[[Any], Any], argument: Any) -> Any:

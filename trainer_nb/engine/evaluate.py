@@ -32,19 +32,18 @@ from .loss import split_labels
 from .overrides import TrainerBase, check_batch_eval_metrics
 from .prepare import check_equal_lengths, prepare, prepare_model
 from .rollback import BufferBackup
-from .run_state import RunState, preserve_training_modes, run_modules
+from .run_state import preserve_training_modes, run_modules
 from .signatures import accepted_kwargs, positional_args
-from .state_holders import evaluation_holders
 from .streaming_metrics import OrderedBatches, StreamingMetrics, annotate_errors, check_metrics
-from .user_state import UserState, capture_user_state, restore_user_state
+from .user_state import AttributeBackup
 
 # %% auto #0
 __all__ = ['full_eval_dtype', 'cast_modules', 'cast_inputs', 'OptimizerWithModes', 'is_in_train_mode', 'averaged_weights',
-           'prepare_for_evaluation', 'AttributeBackup', 'evaluation_mode', 'EvalBatches', 'eval_batches',
-           'warn_missing_labels', 'reduce_logits', 'EvalAccumulator', 'main_input', 'tensor_bytes',
-           'warn_large_predictions', 'free_gpu_memory', 'evaluation_loop', 'merge_processes', 'finish_evaluation',
-           'speed_metrics', 'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'is_picture',
-           'check_is_dataset', 'predict_dataset', 'evaluate_datasets', 'find_dataset_name']
+           'prepare_for_evaluation', 'evaluation_mode', 'EvalBatches', 'eval_batches', 'warn_missing_labels',
+           'reduce_logits', 'EvalAccumulator', 'main_input', 'tensor_bytes', 'warn_large_predictions',
+           'free_gpu_memory', 'evaluation_loop', 'merge_processes', 'finish_evaluation', 'speed_metrics',
+           'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'is_picture', 'check_is_dataset',
+           'predict_dataset', 'evaluate_datasets', 'find_dataset_name']
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #81890226
 def full_eval_dtype(args: TrainingArguments):
@@ -127,24 +126,6 @@ def prepare_for_evaluation(learner: TrainerBase):
         run.device.build_inference_engine()
         run.wrapped_model = strategy.inference_model
 
-class AttributeBackup:
-    "Back up the attributes of modules, loss functions, hooks and collators during an evaluation."
-    def __init__(self, run: RunState):
-        self.run = run
-        self.state: UserState | None = None
-
-    def keep(self):
-        "Copy the attributes; parameters, which an evaluation does not change, are not copied."
-        self.state = capture_user_state(self.run, find=evaluation_holders, trains=False)
-
-    def put_back(self):
-        "Restore the attributes, once."
-        state = self.state
-        self.state = None
-        if state is None or not state.holders: return
-        with self.run.interrupts:
-            restore_user_state(self.run, state, find=evaluation_holders)
-
 @contextmanager
 def evaluation_mode(
     learner: TrainerBase,
@@ -191,12 +172,13 @@ def evaluation_mode(
                 interrupts.abortable = False
                 try:
                     backup.put_back()
-                    if attributes is None: kept_attributes.put_back()
+                    if attributes is None: kept_attributes.leave()
                 finally:
                     run.device.reshard()
                     set_generator_states(generators)
                     run.phase = before
         interrupts.abortable = within
+
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #00d83d36
 class EvalBatches:
@@ -430,7 +412,7 @@ def evaluation_loop(
         return merge_processes(found, metric_key_prefix)
     finally:
         try:
-            attributes.put_back()
+            attributes.leave()
         finally:
             if found is not None:
                 found.streams.reset()

@@ -283,6 +283,7 @@ class RunState(TransientState):
     backups: Backups = rebuilt_field()   # made by the first step
     fetch_backup: FetchBackup = rebuilt_field()                    # state of the data that a rollback restores
     editable_state: dict[str, Any] | None = rebuilt_field()        # what may be changed manually, as the last verb left it
+    evaluated: Any = rebuilt_field()                               # attributes that go back when the run goes on (user_state.EvaluatedState)
 
     # -- the record of the run
     history: History = rebuilt_field(History)                      # only grows; a snapshot contains its length

@@ -21,6 +21,7 @@ from ..device.collectives import World
 from ..device.deepspeed import to_parameter_states
 from ..device.sharding import concat_shards, gather_full_per_machine
 from .run_state import RunState
+from .user_state import restore_evaluated
 from .snapshot_fields import FIELD_KEEPERS, VALUE_FIELDS, ModuleWalk
 from .snapshot_tensors import EarlierCopies, HostCopies, Snapshot
 
@@ -67,6 +68,7 @@ def capture_snapshot(
     by_reference: bool = False,  # use large tensors on the host as they are: valid until the next step
 ) -> Snapshot:
     "Return the run as a value. Call it between two steps."
+    restore_evaluated(run)
     if run.earlier_copies is None:
         run.earlier_copies = EarlierCopies()
     tensors = HostCopies(spare, ModuleWalk(run), beside, folder, run.earlier_copies, by_reference)
@@ -153,6 +155,7 @@ def restore_fields(
 ):
     "Restore kept fields. Raise ValueError, without any change, if the snapshot does not fit the run."
     check_snapshot(run, snapshot, kept)
+    restore_evaluated(run)
     for copying in run.pending_copies:
         copying.wait_before_update()
     for name in kept:

@@ -34,7 +34,7 @@ from .rollback import weight_versions
 from .run_state import RunState, run_modules
 from .signatures import positional_args
 from .snapshot_fields import named_weights
-from .user_state import report_lost
+from .user_state import report_lost, restore_evaluated
 from ..optim.fused_update import update_weights
 from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import is_metric_driven
@@ -117,6 +117,8 @@ class Step:
     def begin(self) -> bool:
         "Fetch the micro-batches and back up the state that the step changes; return False at the end of the epoch."
         run = self.run
+        if run.evaluated is not None:
+            restore_evaluated(run)
         if run.pending_logs:
             run.pending_logs = []
         run.device.reshard()

@@ -24,7 +24,8 @@ from .restore_forms import Restore, put_plain
 from .run_state import RunState, run_modules
 from .state_forms import Capture, capture_attributes, copy_plain, describe_container, form_digest
 from .state_forms import tensors_in
-from .state_holders import LIBRARY_KINDS, MODULE, Holder, CannotCapture, NotState, has_state_dict
+from .state_holders import LIBRARY_KINDS, MODULE, Holder, CannotCapture, NotState, evaluation_holders
+from .state_holders import has_state_dict
 from .state_holders import SCALAR_TYPES, code_holders, is_copied_kind, is_plain_data, of_library
 from .state_holders import optimizer_holders, replaceable_holders, user_state_holders
 
@@ -32,10 +33,11 @@ from .state_holders import optimizer_holders, replaceable_holders, user_state_ho
 __all__ = ['STATEFUL_KINDS', 'LEAST_LIMIT', 'MOST_NAMES', 'owner_identity', 'FirstAttributes', 'has_begun', 'describe_owner',
            'record_first', 'record_owners', 'record_new_owners', 'is_other_owner', 'first_digests', 'merge_attributes',
            'small_digests', 'local_edits', 'describe_edit', 'put_back_edit', 'KnownSettings', 'known_settings',
-           'is_unchanged', 'limit_of', 'UserState', 'capture_user_state', 'user_state_bytes', 'inexact_generators',
-           'restore_user_state', 'drop_new', 'changed_user_state', 'module_settings', 'user_attributes',
-           'call_with_learner', 'call_and_compare', 'additional_entries', 'capture_optimizer', 'restore_optimizer',
-           'load_additional_entries', 'report_edits', 'report_lost']
+           'is_unchanged', 'SizeLimits', 'UserState', 'capture_user_state', 'user_state_bytes', 'inexact_generators',
+           'restore_user_state', 'drop_new', 'changed_user_state', 'EvaluatedState', 'AttributeBackup',
+           'restore_evaluated', 'module_settings', 'user_attributes', 'call_with_learner', 'call_and_compare',
+           'additional_entries', 'capture_optimizer', 'restore_optimizer', 'load_additional_entries', 'report_edits',
+           'report_lost']
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #86cc40e1
 _PROCESS_TOKEN = os.urandom(8).hex()
@@ -288,10 +290,20 @@ def _names_of(holder: Holder) -> list[str]:
 # %% ../../nbs/06_engine/13_user_state.ipynb #0f249989
 LEAST_LIMIT = 256 << 20   # bytes
 
-def limit_of(run: RunState, owner) -> int:
-    "Return the maximum size of one attribute's tensors in bytes."
-    own = getattr(owner, "state_limit", None)
-    return max(LEAST_LIMIT, 2 * sum(map(local_nbytes, run_modules(run).parameters()))) if own is None else own
+class SizeLimits:
+    "Determine the maximum size of one attribute's tensors for the holders of a run."
+    def __init__(self, run: RunState):
+        self.run = run
+        self.usual: int | None = None
+
+    def of(self, holder: Holder) -> int | None:
+        "Return the limit in bytes; None for a holder that has none."
+        if holder.kinds != "all": return None
+        own = getattr(holder.owner, "state_limit", None)
+        if own is not None: return own
+        if self.usual is None:
+            self.usual = max(LEAST_LIMIT, 2 * sum(map(local_nbytes, run_modules(self.run).parameters())))
+        return self.usual
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #fc486a29
 @dataclass
@@ -316,14 +328,14 @@ def capture_user_state(run: RunState,
                       ) -> UserState:
     "Copy the state that user code keeps. The tensors are those that `put` returns."
     capture = Capture(run)
+    limits = SizeLimits(run)
     state = UserState()
     for holder in find(run):
         known = known_settings(holder) if only is None and holder.kinds in LIBRARY_KINDS else None
         if known is not None:
             state.holders[holder.name] = known.entry(run)
             continue
-        limit = limit_of(run, holder.owner) if holder.kinds == "all" else None
-        forms, problems = capture_attributes(capture, holder, limit, only)
+        forms, problems = capture_attributes(capture, holder, limits.of(holder), only)
         owner = describe_owner(run, holder, forms, capture.tensors) if only is None and trains else {}
         state.holders[holder.name] = {"names": _names_of(holder), "items": forms} | owner
         if holder.reports:
@@ -338,8 +350,9 @@ def capture_user_state(run: RunState,
 def user_state_bytes(run: RunState) -> int:
     "Return the size in bytes of the tensors in a copy, without those that snapshots share."
     capture = Capture(run)
+    limits = SizeLimits(run)
     for holder in user_state_holders(run):
-        capture_attributes(capture, holder, limit_of(run, holder.owner) if holder.kinds == "all" else None)
+        capture_attributes(capture, holder, limits.of(holder))
     earlier = run.earlier_copies
     own = [t for n, t in capture.tensors.items() if earlier is None or not earlier.has_shared(n, t)]
     return sum(map(local_nbytes, own))
@@ -418,9 +431,8 @@ def drop_new(
 def _forms(state) -> dict:
     return {f"{h}.{k}": f for h, saved in state.holders.items() for k, f in saved["items"].items()}
 
-def changed_user_state(run: RunState, state: UserState) -> list[str]:
-    "Return the names of attributes that differ byte for byte from the copy, or were added or removed since."
-    now = capture_user_state(run, lambda name, t: t)   # no copies
+def _differing(state: UserState, now: UserState) -> list[str]:
+    "Return the names of attributes that differ byte for byte in two copies, or are in one of them only."
     then = _forms(state)
     here = _forms(now)
     def same_tensor(n):
@@ -428,6 +440,65 @@ def changed_user_state(run: RunState, state: UserState) -> list[str]:
     def same(n):
         return n in then and n in here and is_identical(then[n], here[n]) and all(map(same_tensor, tensors_in(then[n])))
     return [name for name in {**then, **here} if not same(name)]
+
+def changed_user_state(run: RunState, state: UserState) -> list[str]:
+    "Return the names of attributes that differ byte for byte from the copy, or were added or removed since."
+    return _differing(state, capture_user_state(run, lambda name, t: t))   # no copies
+
+# %% ../../nbs/06_engine/13_user_state.ipynb #5a1c0f03
+class EvaluatedState(NamedTuple):
+    "Hold copies of attributes before and after the evaluations since the last step."
+    before: UserState
+    after: UserState
+
+class AttributeBackup:
+    "Keep the attributes of modules, loss functions, hooks and collators as they were before an evaluation, until the run goes on."
+    def __init__(self, run: RunState):
+        self.run = run
+        self.before: UserState | None = None
+
+    def keep(self):
+        "Copy the attributes; parameters, which an evaluation does not change, are not copied."
+        run = self.run
+        # after an earlier evaluation, the copy from before that one stays
+        if run.evaluated is not None and _differing(run.evaluated.after, _attributes_now(run)):
+            restore_evaluated(run)
+        earlier = run.evaluated
+        self.before = earlier.before if earlier is not None else capture_user_state(run, find=evaluation_holders, trains=False)
+
+    def leave(self):
+        "Leave the attributes as the evaluation has left them; they go back when the run goes on."
+        before = self.before
+        self.before = None
+        if before is None or not before.holders: return
+        run = self.run
+        with run.interrupts:
+            is_changed = bool(_differing(before, _attributes_now(run)))
+            after = capture_user_state(run, find=evaluation_holders, trains=False) if is_changed else before
+            run.evaluated = EvaluatedState(before, after) if is_changed else None
+
+def _attributes_now(run: RunState) -> UserState:
+    return capture_user_state(run, lambda name, t: t, find=evaluation_holders, trains=False)
+
+def restore_evaluated(run: RunState):
+    "Restore the attributes that evaluations have changed, apart from those that were assigned since."
+    evaluated = run.evaluated
+    if evaluated is None: return
+    with run.interrupts:
+        run.evaluated = None
+        edited = {*_differing(evaluated.after, _attributes_now(run))}
+        then, here = _forms(evaluated.before), _forms(evaluated.after)
+        changed = {*_differing(evaluated.before, evaluated.after)} - edited
+        back = {name for name in changed if name in then}
+        for holder in evaluation_holders(run):
+            saved = evaluated.before.holders.get(holder.name)
+            for key in [*vars(holder.owner)] if saved is not None else ():
+                name = f"{holder.name}.{key}"
+                # an open file, for example, which is not copied, stays
+                if name in back and name not in here: back.discard(name)
+                if name in changed and name not in then and key not in saved["names"]: del vars(holder.owner)[key]
+        if back: restore_user_state(run, evaluated.before, back, evaluation_holders)
+
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #c4a11ed2
 _ATTRIBUTE_OWNERS = ("loss", "loss_func", "compute_loss_func")

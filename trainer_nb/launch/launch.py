@@ -23,6 +23,7 @@ from ..device.weight_storage import check_placement
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import AUTO_BATCH_SIZE_ERROR, check_eval_data, prepare
 from ..engine.settings import check_own_loader
+from ..engine.user_state import restore_evaluated
 from .launchers import choose_start_method
 from .process_group import LaunchPlan, ProcessDied
 from .ray_cluster import RayCluster
@@ -171,6 +172,7 @@ def _launch(
 ) -> RemoteRun:
     "Start processes on this machine, or on a cluster."
     run = learner.run_state
+    restore_evaluated(run)
     if cluster is None:
         cpu = run.args.use_cpu or not torch.cuda.is_available()
     else:

@@ -27,7 +27,7 @@ from ..engine.settings import scaled_base
 from ..engine.snapshot import check_data_length, check_snapshot, restore_fields
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_all
-from ..engine.user_state import report_lost
+from ..engine.user_state import report_lost, restore_evaluated
 from ..optim.schedules import return_to_base
 from .async_save import get_saver
 
@@ -150,6 +150,7 @@ def restart_finished_run(learner: TrainerBase) -> str:
     """Begin a new run: with model_init from a new model, otherwise from the present weights with the present
     optimizer and its state. Return a description."""
     run = learner.run_state
+    restore_evaluated(run)
     if learner.model_init is not None:
         renew_model(learner)
         reset_run_state(run)
@@ -186,6 +187,7 @@ def restart_from_first_weights(
 ):
     "Begin a new run from the first weights."
     run = learner.run_state
+    restore_evaluated(run)
     if run.initial_snapshot is None:
         if not run.initial_snapshot_freed: return   # the run has not begun
         raise InvalidOperation(
