@@ -65,7 +65,7 @@ def test_before_the_first_step_and_after_the_last(tmp_path):
     assert again.train(resume_from_checkpoint=True).global_step == 30 and len(again.history.frame()) == 30   # it is over: nothing is trained
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_resumed_again_and_again(tmp_path, workers):
     "A chain of learners, each stopped at a random step, each resumed from the newest checkpoint; by hand saved ones among them."
     given = EVALUATED | dict(dataloader_num_workers=workers, save_strategy="steps", save_steps=4, save_total_limit=3)
