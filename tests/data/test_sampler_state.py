@@ -1,24 +1,15 @@
 "Attributes of samplers that change in a run: by reading them, by a callback, by their user."
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler, WeightedRandomSampler
 
+from toys import Seen
 from trainer_nb import Learner, TrainerCallback
+from trainer_nb.data.sources import _copied
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:train_dataset is a DataLoader")]
 
 N = 16
-
-
-class Seen(nn.Module):
-    not_state = ("seen",)
-    def __init__(self):
-        super().__init__()
-        self.layer, self.seen = nn.Linear(1, 1), []
-    def forward(self, x, labels=None):
-        if self.training: self.seen.append(x.flatten().tolist())
-        return {"loss": self.layer(x).square().mean()}
 
 
 class Rows(Dataset):
@@ -185,3 +176,13 @@ def test_a_large_list_is_data():
     sampler.lengths = [1]
     learn.restore(before)
     assert sampler.lengths == [1]
+
+
+def test_a_copy_is_deep_and_keeps_what_is_shared():
+    "Also of lists of numbers, which are copied as such."
+    numbers = list(range(5))
+    value = {"one": numbers, "same": numbers, "buckets": [[1, 2], [3, 4]], "weights": torch.ones(2), "nested": {"a": [numbers]}}
+    copied = _copied(value)
+    assert copied["one"] is copied["same"] is copied["nested"]["a"][0] is not numbers
+    assert copied["one"] == numbers and copied["buckets"] == value["buckets"] and copied["buckets"][0] is not value["buckets"][0]
+    assert copied["weights"] is not value["weights"] and torch.equal(copied["weights"], value["weights"])

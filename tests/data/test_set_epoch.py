@@ -1,24 +1,14 @@
 "set_epoch() of map-style data sets, samplers and collators: wherever a batch is made, they have the epoch of the batch."
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler, Subset
 
+from toys import Seen
 from trainer_nb import Learner
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:train_dataset is a DataLoader")]
 
 N = 16
-
-
-class Seen(nn.Module):
-    not_state = ("seen",)
-    def __init__(self):
-        super().__init__()
-        self.layer, self.seen = nn.Linear(1, 1), []
-    def forward(self, x, labels=None):
-        if self.training: self.seen.append(x.flatten().tolist())
-        return {"loss": self.layer(x).square().mean()}
 
 
 class Rows(Dataset):

@@ -385,6 +385,15 @@ def test_what_an_evaluation_opens_stays_open():
     file.close()
 
 
+def test_free_restores_and_holds_no_copies():
+    learn = learner("counter")
+    learn.step(2)
+    learn.evaluate()
+    assert learn.run_state.evaluated is not None
+    learn.free()
+    assert learn.run_state.evaluated is None and learn.model.calls == 2
+
+
 @pytest.mark.parametrize("goes_on", ["branch", "restore", "rewind", "reset", "load_checkpoint", "train"])
 def test_each_way_to_go_on_restores_first(goes_on, tmp_path):
     def made(): return learner("carried", output_dir=str(tmp_path), save_strategy="no")

@@ -1,19 +1,13 @@
 "A training step that is overridden in the middle of a run on several processes: its losses are recorded."
-import json, os, subprocess, sys
-
 import pytest
 
-from conftest import ROOT
+from conftest import result_of_two_ranks
 
 pytestmark = [pytest.mark.timeout(200), pytest.mark.xdist_group("launch")]
 
 
 @pytest.fixture(scope="module")
-def found():
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", ROOT/"tests"/"programs"/"changed_step.py"],
-                          capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}, timeout=180)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT ")).removeprefix("RESULT "))
+def found(): return result_of_two_ranks("changed_step.py")
 
 
 @pytest.mark.parametrize("case", ["assigned", "defined", "removed", "in a callback"])

@@ -1,19 +1,13 @@
 "The generator of a sampler, and set_epoch of a data set, on several processes."
-import json, os, subprocess, sys
-
 import pytest
 
-from conftest import ROOT
+from conftest import result_of_two_ranks
 
 pytestmark = [pytest.mark.timeout(200), pytest.mark.xdist_group("launch")]
 
 
 @pytest.fixture(scope="module")
-def found():
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", ROOT/"tests"/"programs"/"own_generators.py"],
-                          capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}, timeout=180)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT ")).removeprefix("RESULT "))
+def found(): return result_of_two_ranks("own_generators.py")
 
 
 @pytest.mark.parametrize("case", ["unseeded", "dispatched", "3", "4"])

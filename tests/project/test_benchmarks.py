@@ -1,5 +1,5 @@
 "The benchmarks: their statistics, a tiny run of each script, and the tables that are made from stored results."
-import importlib, json, math, os, shutil, subprocess, sys
+import argparse, importlib, json, math, os, shutil, subprocess, sys
 
 import pytest
 
@@ -196,6 +196,16 @@ def test_imports_and_starts_with_byte_code_and_without(tmp_path):
 def test_a_slow_tiny_run_of(tmp_path, load, name, options):
     found, printed = measured(tmp_path, name, "--quick", *options)
     for text in load(name).tables(found).values(): assert text in printed
+
+
+def test_no_set_of_processes_begins_that_would_end_too_late(load):
+    "With --minutes; what is stored says how many there were."
+    harness = load("harness")
+    def sets(minutes):
+        opts = argparse.Namespace(fresh=4, rounds=1, blocks=1, steps=1, warmup=1, minutes=minutes)
+        harness.measure_by_turns("no script", [], [], opts, {})
+        return opts.fresh
+    assert [sets(None), sets(60), sets(1e-12)] == [4, 4, 1]
 
 
 # --- tables from stored results ----------------------------------------------------------------------------------------------

@@ -222,9 +222,8 @@ def find_generators(
             if _is_own_generator(value):
                 found[path] = value
             continue
-        attributes = _attributes(value)
-        if attributes or hasattr(value, "__dict__") and attributes is getattr(value, "__dict__"):
-            # also of an object that has none yet
+        # also those of an object that has none yet
+        if (attributes := _attributes(value)) is getattr(value, "__dict__", None):
             searched.append(attributes)
         for key, part in _parts(value).items():
             if type(part) not in _PLAIN_TYPES and id(part) not in known:

@@ -130,7 +130,7 @@ def prepare_for_evaluation(learner: TrainerBase):
 def evaluation_mode(
     learner: TrainerBase,
     dtype=None,  # of the weights inside the block, None: unchanged
-    attributes: AttributeBackup | None = None,  # that the caller restores; None: restored at the end of the block
+    attributes: AttributeBackup | None = None,  # whose `leave` the caller calls; None: it is called at the end of the block
 ):
     "Put the model into evaluation mode inside the block; restore the run's state at the end."
     run = learner.run_state

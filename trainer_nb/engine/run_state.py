@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trainer_nb.engine.rollback import Backups, FetchBackup
     from trainer_nb.engine.settings import OomRecovery
     from trainer_nb.engine.snapshot_tensors import EarlierCopies, FrozenWeightCache, Snapshot
-    from trainer_nb.engine.user_state import FirstAttributes
+    from trainer_nb.engine.user_state import EvaluatedState, FirstAttributes
 
 # %% auto #0
 __all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
@@ -283,7 +283,7 @@ class RunState(TransientState):
     backups: Backups = rebuilt_field()   # made by the first step
     fetch_backup: FetchBackup = rebuilt_field()                    # state of the data that a rollback restores
     editable_state: dict[str, Any] | None = rebuilt_field()        # what may be changed manually, as the last verb left it
-    evaluated: Any = rebuilt_field()                               # attributes that go back when the run goes on (user_state.EvaluatedState)
+    evaluated: EvaluatedState | None = rebuilt_field()             # attributes that go back when the run goes on
 
     # -- the record of the run
     history: History = rebuilt_field(History)                      # only grows; a snapshot contains its length

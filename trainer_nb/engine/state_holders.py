@@ -113,10 +113,12 @@ def is_plain_data(value: object) -> bool:
 
 def _is_tensor(v: object) -> bool: return isinstance(v, torch.Tensor)
 
+def _is_value(v: object) -> bool: return is_plain_data(v) or _is_tensor(v) or is_generator(v)
+
 COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
     "all": lambda v: True,                                          # of objects of user code
-    "values": lambda v: is_plain_data(v) or _is_tensor(v) or is_generator(v),      # of loss functions
-    "library": lambda v: is_plain_data(v) or _is_tensor(v) or is_generator(v),     # of modules of installed packages
+    "values": _is_value,                                            # of loss functions
+    "library": _is_value,                                           # of modules of installed packages
     "settings": is_plain_data,                                      # of torch's own modules
     "numbers": lambda v: type(v) in (int, float) or _is_tensor(v) or is_generator(v),   # of optimizers of installed packages
     "scalars": lambda v: type(v) in SCALAR_TYPES or is_generator(v),               # of data, collators and hooks

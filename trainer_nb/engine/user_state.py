@@ -473,11 +473,11 @@ class AttributeBackup:
         if before is None or not before.holders: return
         run = self.run
         with run.interrupts:
-            is_changed = bool(_differing(before, _attributes_now(run)))
-            after = capture_user_state(run, find=evaluation_holders, trains=False) if is_changed else before
-            run.evaluated = EvaluatedState(before, after) if is_changed else None
+            after = capture_user_state(run, find=evaluation_holders, trains=False)
+            run.evaluated = EvaluatedState(before, after) if _differing(before, after) else None
 
 def _attributes_now(run: RunState) -> UserState:
+    # nothing is copied
     return capture_user_state(run, lambda name, t: t, find=evaluation_holders, trains=False)
 
 def restore_evaluated(run: RunState):

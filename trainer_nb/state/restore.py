@@ -211,6 +211,7 @@ def restart_from_first_weights(
 def free_run(learner: TrainerBase):
     "Free all memory except the model's weights."
     run = learner.run_state
+    restore_evaluated(run)
     close_callbacks(run)
     for p in (run.model.parameters() if run.model is not None else ()):
         p.grad = None
