@@ -240,6 +240,7 @@ class Sleeps(Net):
 
 def test_the_button_ends_a_start_at_once():
     "Not when the processes are ready, which may take long; none is left, and the run is here."
+    gc.collect()   # a learner of an earlier test, paused, has data workers until it is collected
     learn = slow_to_start()
     threading.Timer(0.5, signal.raise_signal, (signal.SIGINT,)).start()
     with pytest.raises(KeyboardInterrupt): learn.launch(2, start="spawn")
