@@ -1,9 +1,9 @@
-"reset() goes back to the weights with which training began, also where a verb was called before they were loaded."
+"reset() goes back to the weights and attributes with which training began, also where a verb was called before they were loaded."
 import pytest
 import torch
 from torch import nn
 
-from trainer_nb import Learner
+from trainer_nb import Learner, TrainerCallback
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -19,7 +19,8 @@ def net(seed=0):
 
 
 def learner(folder=None, seed=0, **given):
-    return Learner(net(seed), train_dataset=data(), eval_dataset=data(16), loss_func=nn.functional.cross_entropy, **dict(
+    return Learner(train_dataset=data(), eval_dataset=data(16), **dict(
+        model=net(seed), loss_func=nn.functional.cross_entropy,
         output_dir=str(folder) if folder else None, use_cpu=True, disable_tqdm=True, per_device_train_batch_size=8, max_steps=6,
         learning_rate=0.05, report_to="none", save_strategy="no") | given)
 
@@ -156,3 +157,104 @@ def test_an_update_that_fails_goes_back_to_them():
     assert weights(learn) == first and not learn.run_state.corrupted
     learn.reset()
     assert weights(learn) == first
+
+
+class Scaled(nn.Module):
+    "A network with a dropout rate, and an attribute that its forward pass reads."
+    def __init__(self):
+        super().__init__()
+        self.inner, self.scale = net(), 1.0
+    def forward(self, x): return self.inner(x) * self.scale
+
+
+class Loss:
+    alpha = 1.0
+    def __call__(self, logits, labels): return self.alpha * nn.functional.cross_entropy(logits, labels)
+
+
+class Halves(TrainerCallback):
+    "Multiply the gradients by an attribute."
+    factor = 1.0
+    def on_pre_optimizer_step(self, args, state, control, model, **kwargs):
+        for p in model.parameters(): p.grad *= self.factor
+
+
+def with_attributes(**given):
+    return learner(callbacks=[Halves()], **dict(model=Scaled(), loss_func=Loss(), optim="sgd", max_grad_norm=0) | given)
+
+
+def halving(learn): return next(c for c in learn.callback_handler.callbacks if isinstance(c, Halves))
+
+
+ASSIGNED = {
+    "model.inner.3.p": lambda learn: setattr(learn.model.inner[3], "p", 0.6),
+    "model.scale": lambda learn: setattr(learn.model, "scale", 2.0),
+    "loss_func.alpha": lambda learn: setattr(learn.loss_func, "alpha", 0.5),
+    "Halves.factor": lambda learn: setattr(halving(learn), "factor", 0.5),
+}
+
+
+@pytest.mark.parametrize("name", ASSIGNED)
+@pytest.mark.parametrize("before", BEFORE)
+def test_attributes_that_are_assigned_before_the_first_step_are_the_first_ones(before, name):
+    learn = with_attributes()
+    BEFORE[before](learn)
+    ASSIGNED[name](learn)
+    learn.train()
+    end = weights(learn)
+    learn.reset()
+    learn.train()
+    assert weights(learn) == end
+    learn.rewind(to=0)
+    learn.train()
+    assert weights(learn) == end
+    plain = with_attributes()
+    plain.train()
+    assert weights(plain) != end
+
+
+@pytest.mark.parametrize("name", ASSIGNED)
+@pytest.mark.parametrize("between", [None, "evaluate", "predict", "save"])
+def test_attributes_that_are_assigned_between_two_steps_are_recorded(between, name, tmp_path):
+    "A replay begins after the assignment, and not with the value from before it."
+    learn = with_attributes(folder=tmp_path, rewind_every=100, max_steps=8)
+    learn.step(2)
+    if between == "evaluate": learn.evaluate()
+    if between == "predict": learn.predict(data(16))
+    if between == "save": learn.save_checkpoint(tmp_path / "here")
+    ASSIGNED[name](learn)
+    learn.step(4)
+    events = [e["data"]["changed"] for e in learn.history.events if e["kind"] == "by hand"]
+    assert events == [[name]]
+    before, losses = weights(learn), learn.history.column("loss")[-2:]
+    learn.rewind(2)
+    learn.step(2)
+    assert weights(learn) == before and (learn.history.column("loss")[-2:] == losses).all()
+
+
+class Counts(nn.Module):
+    "A module that counts its forward passes, and a callback that counts events: nobody assigns these by hand."
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head, self.seen, self.share = net(), nn.Linear(2, 2), 0, float("nan")
+    def forward(self, x):
+        self.seen += 1
+        return self.head(self.inner(x))
+
+
+class Listens(TrainerCallback):
+    heard = 0
+    def on_evaluate(self, *args, **kwargs): self.heard += 1
+    def on_save(self, *args, **kwargs): self.heard += 1
+    def on_step_end(self, *args, **kwargs): self.heard += 1
+
+
+def test_what_the_run_counts_is_no_assignment(tmp_path):
+    learn = learner(tmp_path, model=Counts(), callbacks=[Listens()], max_steps=20)
+    acts = [learn.evaluate, learn.step, lambda: learn.predict(data(8)), lambda: learn.set(lr=0.01), learn.snapshot, learn.step,
+            learn.inspect, lambda: learn.save_checkpoint(tmp_path / "a"), learn.evaluate, lambda: learn.set(lr=0.02), learn.snapshot,
+            learn.step, lambda: learn.lr_find(num_steps=10), learn.step, lambda: learn.rewind(1), learn.step,
+            lambda: learn.freeze("inner"), learn.step, learn.evaluate, lambda: learn.restore("before"), learn.step]
+    learn.snapshot("before")
+    for act in acts: act()
+    assert [e["data"] for e in learn.history.events if e["kind"] == "by hand"] == []

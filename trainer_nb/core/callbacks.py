@@ -373,6 +373,7 @@ class CallbackHandler(TrainerHandlerCompat):
         self._seeds: dict[int, int] = {}                         # parts of seeds, by id of the callback
         # acts of user code that are not in the journal: the name of the act, and the callback
         self._unrecorded: list[tuple[str, TrainerCallback]] = []
+        self.num_calls: dict[int, int] = {}                      # for events, by id of the callback
         for callback in callbacks:
             self._add(callback)
         self._unrecorded.clear()
@@ -504,11 +505,14 @@ class CallbackHandler(TrainerHandlerCompat):
             # an earlier callback may have removed it
             if not any(map(is_, self.callbacks, repeat(callback))): continue
             # a quick callback is one of this package that draws no numbers
-            if position is not None and not getattr(callback, "quick", False):
-                seed_all(mix_seed(*position, self._seed_of(callback)))
+            is_quick = getattr(callback, "quick", False)
+            if not is_quick:
+                self.num_calls[id(callback)] = self.num_calls.get(id(callback), 0) + 1
+                if position is not None:
+                    seed_all(mix_seed(*position, self._seed_of(callback)))
             before = interrupts is not None and interrupts.abortable
             if interrupts is not None:
-                interrupts.abortable = not getattr(callback, "quick", False)
+                interrupts.abortable = not is_quick
             try:
                 control = _returned_control(getattr(callback, event)(args, state, control, **kwargs), control)
             except BaseException as error:

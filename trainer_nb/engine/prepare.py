@@ -40,7 +40,8 @@ from .restore_forms import has_own_memory
 from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space
 from .snapshot_fields import ModuleWalk
 from .snapshot_tensors import FrozenWeightCache, Snapshot, has_same_bytes, list_merged_adapters
-from .user_state import record_new_owners
+from .state_holders import code_holders
+from .user_state import UserState, changed_user_state, record_new_owners, restore_evaluated
 from ..optim.parameters import ParameterChanges, convert_state, describe_unheld, held_parameters, renew_state
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
 
@@ -635,20 +636,28 @@ def first_of(run: RunState):
         # not enough space after all
         return capture_snapshot(run)
 
-def _are_weights_changed_by_hand(run: RunState, since: Snapshot) -> bool:
-    "Return whether the journal has a change of weights by hand since a snapshot."
+def _is_changed_by_hand(run: RunState, since: Snapshot) -> bool:
+    "Return whether the journal has a change of weights or attributes by hand since a snapshot."
     # the journal begins anew with a reset
     known = since.values["place"].events if since.values["run"] == run.history.run_id else 0
     events = run.history.events[known:]
-    return any(e["kind"] == "by hand" and "weights" in e["data"]["changed"] for e in events if not e["abandoned"])
+    def counts(name: str) -> bool: return name == "weights" or "." in name and not name.startswith("args.")
+    return any(e["kind"] == "by hand" and any(map(counts, e["data"]["changed"])) for e in events if not e["abandoned"])
+
+def _are_attributes_changed(run: RunState, since: Snapshot) -> bool:
+    "Return whether attributes of modules, callbacks, loss functions or data differ from a snapshot."
+    user = since.values["user"]
+    return bool(changed_user_state(run, UserState(user["holders"], {}, since.tensors), code_holders))
 
 def renew_initial_snapshot(run: RunState):
-    """Take the initial snapshot again if weights or buffers were changed since it was taken, before the first step:
-    reset() goes back to the weights with which training begins."""
+    """Take the initial snapshot again if weights, buffers or attributes of user code were changed since it was taken, before
+    the first step: reset() goes back to the state with which training begins."""
     initial = run.initial_snapshot
     if initial is None or not run.begins_with_first or run.state.global_step or run.device.divides_state: return
-    # callbacks may have changed weights when training began, and will do so again after a reset
-    if run.begun and not _are_weights_changed_by_hand(run, initial): return
+    # callbacks may have changed weights or attributes when training began, and will do so again after a reset
+    is_changed = _is_changed_by_hand(run, initial)
+    if run.begun and not is_changed: return
+    restore_evaluated(run)
     walk = ModuleWalk(run)
     now = dict(walk.named())
     then = {n: t for n, t in initial.tensors.items() if n.startswith(("weights/", "buffers/"))}
@@ -656,7 +665,8 @@ def renew_initial_snapshot(run: RunState):
     added = list_merged_adapters(walk.each)
     def is_same(n: str, t: torch.Tensor) -> bool:
         return frozen.is_current(n, t, then[n], added) or has_same_bytes(t.detach().cpu(), then[n])
-    if now.keys() == then.keys() and all(is_same(n, t) for n, t in now.items()): return
+    are_same_weights = now.keys() == then.keys() and all(is_same(n, t) for n, t in now.items())
+    if are_same_weights and not is_changed and not _are_attributes_changed(run, initial): return
     run.initial_snapshot = first_of(run)
     run.initial_weight_versions = weight_versions(run)
     run.discard("first_buffers")

@@ -29,6 +29,7 @@ from .prepare import prepare_training
 from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
 from .run_state import record_act
 from .tasks import preserve_control_flags, run_deferred_changes
+from .user_state import assigned_attributes, plain_attributes
 
 # %% auto #0
 __all__ = ['MAX_TRACEBACK_LINES', 'MAX_TRACEBACK_WIDTH', 'yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_step',
@@ -241,6 +242,7 @@ def capture_editable_state(run: RunState) -> dict[str, Any]:
         "norms": param_norms([p for p in run.params if not is_read_only(p)]),
         "requires_grad": [p.requires_grad for p in run.params],
         "param_groups": groups,
+        "attributes": plain_attributes(run),
         # the access token is kept nowhere, and may move from the arguments to the uploader
         "settings": {**vars(run.args), "hub_token": None},
     }
@@ -289,8 +291,9 @@ def find_manual_changes(run: RunState) -> list[str]:
         name
         for name, value in before.items()
         # None: unknown, because the run itself has changed it
-        if name not in ("norms", "settings") and value is not None and now[name] != value
+        if name not in ("norms", "attributes", "settings") and value is not None and now[name] != value
     ]
+    changed += assigned_attributes(run, before["attributes"], now["attributes"])
     settings = before["settings"]
     changed += [f"args.{k}" for k, v in now["settings"].items() if k[0] != "_" and settings.get(k) != v]
     if "weights" not in changed and have_norms_changed(before["norms"], now["norms"]):

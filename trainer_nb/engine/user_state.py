@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,7 +26,8 @@ from .state_forms import Capture, capture_attributes, copy_plain, describe_conta
 from .state_forms import tensors_in
 from .state_holders import LIBRARY_KINDS, MODULE, Holder, CannotCapture, NotState, evaluation_holders
 from .state_holders import has_state_dict
-from .state_holders import SCALAR_TYPES, code_holders, is_copied_kind, is_plain_data, of_library
+from .state_holders import SCALAR_TYPES, callback_holders, code_holders, holders_of_attributes
+from .state_holders import is_copied_kind, is_plain_data, of_library
 from .state_holders import optimizer_holders, replaceable_holders, user_state_holders
 
 # %% auto #0
@@ -35,9 +36,9 @@ __all__ = ['STATEFUL_KINDS', 'LEAST_LIMIT', 'MOST_NAMES', 'owner_identity', 'Fir
            'small_digests', 'local_edits', 'describe_edit', 'put_back_edit', 'KnownSettings', 'known_settings',
            'is_unchanged', 'SizeLimits', 'UserState', 'capture_user_state', 'user_state_bytes', 'inexact_generators',
            'restore_user_state', 'drop_new', 'changed_user_state', 'EvaluatedState', 'AttributeBackup',
-           'restore_evaluated', 'module_settings', 'user_attributes', 'call_with_learner', 'call_and_compare',
-           'additional_entries', 'capture_optimizer', 'restore_optimizer', 'load_additional_entries', 'report_edits',
-           'report_lost']
+           'restore_evaluated', 'PlainAttributes', 'plain_attributes', 'assigned_attributes', 'module_settings',
+           'user_attributes', 'call_with_learner', 'call_and_compare', 'additional_entries', 'capture_optimizer',
+           'restore_optimizer', 'load_additional_entries', 'report_edits', 'report_lost']
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #86cc40e1
 _PROCESS_TOKEN = os.urandom(8).hex()
@@ -441,9 +442,12 @@ def _differing(state: UserState, now: UserState) -> list[str]:
         return n in then and n in here and is_identical(then[n], here[n]) and all(map(same_tensor, tensors_in(then[n])))
     return [name for name in {**then, **here} if not same(name)]
 
-def changed_user_state(run: RunState, state: UserState) -> list[str]:
+def changed_user_state(
+    run: RunState, state: UserState,
+    find: Callable[[RunState], list[Holder]] = user_state_holders,  # as in capture_user_state
+) -> list[str]:
     "Return the names of attributes that differ byte for byte from the copy, or were added or removed since."
-    return _differing(state, capture_user_state(run, lambda name, t: t))   # no copies
+    return _differing(state, capture_user_state(run, lambda name, t: t, find=find))   # no copies
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #5a1c0f03
 class EvaluatedState(NamedTuple):
@@ -498,6 +502,54 @@ def restore_evaluated(run: RunState):
                 if name in back and name not in here: back.discard(name)
                 if name in changed and name not in then and key not in saved["names"]: del vars(holder.owner)[key]
         if back: restore_user_state(run, evaluated.before, back, evaluation_holders)
+        if run.editable_state:
+            # the user has not changed these
+            _update_plain_attributes(run, changed)
+
+
+# %% ../../nbs/06_engine/13_user_state.ipynb #5a1c0f22
+class PlainAttributes(NamedTuple):
+    "Hold the numbers, strings and flags that modules, loss functions, hooks and callbacks have as attributes between two verbs."
+    values: dict[str, dict[str, Any]]   # by the name of the holder and that of the attribute
+    num_calls: dict[int, int]           # of callbacks, by id: an evaluation, for example, calls them after the verb
+
+def plain_attributes(run: RunState) -> PlainAttributes:
+    "Return the attributes in which assignments of the user are found; none of several processes, whose journals have to be alike."
+    is_alone = run.device is None or run.device.world.is_single_process
+    values = {
+        holder.name: {key: v for key, v in holder.items().items() if type(v) in SCALAR_TYPES}
+        for holder in (holders_of_attributes(run) if is_alone else ())
+    }
+    return PlainAttributes(values, dict(run.callbacks.num_calls))
+
+def assigned_attributes(
+    run: RunState,
+    before: PlainAttributes,
+    now: PlainAttributes,
+) -> list[str]:
+    "Return the names of attributes that the user has assigned in between; not those that an evaluation has changed."
+    names = []
+    def was_called(key: int) -> bool: return before.num_calls.get(key) != now.num_calls.get(key)
+    called = {holder.name for holder in callback_holders(run) if was_called(id(holder.owner))}
+    for name, here in now.values.items():
+        # of a part that was added or replaced since, that is recorded
+        there = before.values.get(name, here)
+        if there == here or name in called: continue
+        names += [f"{name}.{key}" for key in {**there, **here} if not is_identical(there.get(key), here.get(key))]
+    evaluated = run.evaluated
+    changed = _differing(evaluated.before, evaluated.after) if names and evaluated is not None else ()
+    return [name for name in names if name not in changed]
+
+def _update_plain_attributes(run: RunState, names: Collection[str]) -> None:
+    "Take the present values of these attributes for those that the last verb has left."
+    there = run.editable_state["attributes"].values
+    for holder, here in plain_attributes(run).values.items():
+        for key in {**here, **there.get(holder, {})}:
+            if f"{holder}.{key}" not in names or holder not in there: continue
+            if key in here:
+                there[holder][key] = here[key]
+            else:
+                del there[holder][key]
 
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #c4a11ed2

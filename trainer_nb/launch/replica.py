@@ -438,7 +438,7 @@ def call_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> F
             f" ({join_names(replaced)}), which the notebook does not have, so they are as before. Call learn.close(),"
             " replace them there, and launch again."
         )
-    changed = find_manual_changes(run) + changed
+    changed = [*dict.fromkeys(find_manual_changes(run) + changed)]
     assigned = {names: v for names, v in module_settings(run.model).items() if names in settings and settings[names] != v}
     return FunctionResult(value, changed, shared_facts(replica), assigned, (checksums, weight_checksums(run)))
 
