@@ -85,7 +85,8 @@ def test_stages_train_as_ddp(like, stage, tmp_path):
     assert torch.equal(saved["inward.weight"], other.model.inward.weight)
 
 
-@pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [2, 3])
 def test_evaluation_in_half_precision(like, stage):
     "The weights are gathered in that precision: the numbers of DDP, and training goes on as if nothing had been evaluated."
     ddp, divided = (make(which, bf16_full_eval=True, eval_strategy="no") for which in (None, stage))
@@ -116,10 +117,9 @@ DIFFERENT = {
 
 
 # half a minute each
-QUICK = {(2, "no layer of its own")}
-
-
-@pytest.mark.parametrize("stage, case", [pytest.param(stage, case, marks=() if (stage, case) in QUICK else pytest.mark.slow) for stage in (1, 2, 3) for case in DIFFERENT])
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("case", DIFFERENT)
 def test_ranks_with_different_parameters_are_an_error(stage, case):
     "Before the engine mixes up gradients or weights; it names the parameter, or the layer, and what to type."
     learn = make(stage, net=routed(DIFFERENT[case]), eval_strategy="no")

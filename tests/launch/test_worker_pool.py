@@ -419,6 +419,7 @@ def test_what_is_asked_for_wrongly():
     for words, kwargs in {"whole number from 1 on": dict(num_workers=0), "give 'fork', 'spawn'": dict(start="forkserver")}.items():
         with pytest.raises(ValueError, match=words): make(**kwargs)
 
+@pytest.mark.slow
 def test_twenty_launches_leave_nothing():
     "Each test looks for what is left; here also at memory."
     def resident(): return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -419,7 +419,7 @@ class Clock:
     def time(self): return self.now
 
 
-@pytest.mark.parametrize("step, copy", [(1.0, 0.5), (1.0, 4.0), (0.01, 0.02)])
+@pytest.mark.parametrize("step, copy", [(1.0, 0.5), *(pytest.param(*times, marks=pytest.mark.slow) for times in ((1.0, 4.0), (0.01, 0.02)))])
 def test_the_ring_takes_half_a_percent_of_the_time(monkeypatch, step, copy):
     "At every moment, whatever a step and a snapshot take; evaluations and acts of callbacks do not change it."
     clock, spent = Clock(), [0.0]

@@ -33,9 +33,9 @@ from .run_state import RunState
 # %% auto #0
 __all__ = ['PLAIN', 'NUMBER_KINDS', 'FUNCTION_TYPES', 'SCALAR_TYPES', 'COPIED_KINDS', 'LIBRARY_KINDS', 'LEARNER', 'ENGINE',
            'MODULE', 'LIBRARY_MODULE', 'OPTIMIZER', 'NotState', 'CannotCapture', 'is_resource', 'of_library', 'Holder',
-           'is_generator', 'is_plain_data', 'is_copied_kind', 'is_fetch_state', 'not_state', 'has_state_dict',
-           'kinds_of_module', 'module_holder', 'is_part', 'optimizer_holders', 'fetch_holders', 'code_holders',
-           'evaluation_holders', 'callback_holders', 'holders_of_attributes', 'replaceable_holders',
+           'is_generator', 'is_plain_data', 'is_copied_kind', 'is_fetch_state', 'declared', 'not_state',
+           'has_state_dict', 'kinds_of_module', 'module_holder', 'is_part', 'optimizer_holders', 'fetch_holders',
+           'code_holders', 'evaluation_holders', 'callback_holders', 'holders_of_attributes', 'replaceable_holders',
            'user_state_holders']
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #59eba457
@@ -158,9 +158,14 @@ LIBRARY_MODULE = MODULE | FSDP_ATTRIBUTES | {"name_or_path", "warnings_issued", 
 OPTIMIZER = frozenset("""defaults state param_groups step _warned_capturable_if_run_uncaptured _zero_grad_profile_name
     _opt_called""".split())
 
+def declared(owner: object, name: str, default: Any) -> Any:
+    "Return an attribute that an object or its class may define, without a call of `__getattr__`, which a learner has for hints."
+    value = getattr(owner, "__dict__", {}).get(name, getattr(type(owner), name, default))
+    return getattr(owner, name) if hasattr(value, "__get__") else value
+
 def not_state(owner: object) -> frozenset[str]:
     "Return the names of attributes that an object or its class declares as not state."
-    names = getattr(owner, "not_state", ())
+    names = declared(owner, "not_state", ())
     return frozenset([names] if isinstance(names, str) else names) | {"not_state", "state_limit"}
 
 def has_state_dict(owner: object) -> bool:

@@ -26,7 +26,7 @@ from .state_forms import Capture, capture_attributes, copy_plain, describe_conta
 from .state_forms import tensors_in
 from .state_holders import LIBRARY_KINDS, MODULE, Holder, CannotCapture, NotState, evaluation_holders
 from .state_holders import has_state_dict
-from .state_holders import SCALAR_TYPES, callback_holders, code_holders, holders_of_attributes
+from .state_holders import SCALAR_TYPES, callback_holders, code_holders, declared, holders_of_attributes
 from .state_holders import is_copied_kind, is_plain_data, of_library
 from .state_holders import optimizer_holders, replaceable_holders, user_state_holders
 
@@ -300,7 +300,7 @@ class SizeLimits:
     def of(self, holder: Holder) -> int | None:
         "Return the limit in bytes; None for a holder that has none."
         if holder.kinds != "all": return None
-        own = getattr(holder.owner, "state_limit", None)
+        own = declared(holder.owner, "state_limit", None)
         if own is not None: return own
         if self.usual is None:
             self.usual = max(LEAST_LIMIT, 2 * sum(map(local_nbytes, run_modules(self.run).parameters())))
