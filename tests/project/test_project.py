@@ -397,7 +397,7 @@ RELIED_ON = {
     "clusters": {"c1a5000c": r"checkpoint-100.*checkpoint-\d+", "c1a50011": "^True$"},
     "from_fastai": {"00524648": r"3 candidates trained for 33 steps.*Suggestion: 0\.[01]", "9a1e0011": r"0\.[78]\d+ +3\.00", "9a1e001a": r"\[0\.0[3-7]\d*, 0\.(0[89]|1)", "9a1e0003": "Back at step 44", "9a1e0005": "^True$", "596d96d2": "at step 132, the last",
                     "f4cf7249": r"no +body +—.*yes +head +0\.0100", "9a1e000a": "no mean over samples"},
-    "from_lightning": {"c1be5541": r"\n +20 +1\.00 .*3\.87e-3", "a10e0003": "Back at step 15.*every loss was the same", "70ce0c76": "^40$"},
+    "from_lightning": {"c1be5541": r"\n +20 +1\.00 .*3\.87e-3", "a10e0003": "Back at step 15.*every loss was the same", "70ce0c76": "^40$", "a10e0017": r"'average': 0\.0[5-9]\d*, 'last weights': 0\.1"},
     "own_loop": {"b3282d71": "^True$", "aaa5b33f": "^False$", "782d69b2": r"'0\.weight': True, '0\.bias': False, '2\.weight': True, '2\.bias': False",
                  "14b75607": "^True$", "d0e10003": "Back at step 20", "242fed77": "^True$"},
     "large_models": {"212bf178": r"68837 .*68837 .*137674 ", "80ef3879": r"\n +20 ", "efdd906a": r"after step 15;.*after step 10 \(5 steps are lost\)"},
