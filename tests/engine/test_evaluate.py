@@ -340,6 +340,7 @@ def test_several_sets_are_shown_side_by_side():
     assert len(learn.history.evaluations()) == 8 and len(learn.history.evaluations().together()) == 4
     lines = repr(learn.history.evaluations()).splitlines()
     assert len(lines) == 5 and {"eval_near_right", "eval_far_right", "eval_near_loss", "eval_far_loss"} <= set(lines[0].split()) and "—" not in "".join(lines)
+    assert lines[0].split()[0] == "step" and lines[0].split()[-1] == "epoch"
     table = evaluation_table(learn.history)
     assert len(table["rows"]) == 4 and all("—" not in row for row in table["rows"])
     assert {"eval_near_loss", "eval_far_loss", "eval_near_right"} <= set(of_metrics(learn.history)) and "eval_far_right" in repr(learn.plot())

@@ -218,7 +218,8 @@ class Evaluations(Table):
         for row in self:
             last = merged[-1] if merged else None
             if last is not None and last["step"] == row["step"] and set(last) & set(row) <= {"step", "epoch"}:
-                merged[-1] = last | row
+                # the set's metrics behind those of the sets before it, and the epoch last
+                merged[-1] = {"step": row["step"]} | {k: v for k, v in last.items() if k not in row} | row
             else:
                 merged.append(row)
         return merged
