@@ -389,7 +389,7 @@ RELIED_ON = {
              "b7d20a52": r"failed after step 1050.*Failed: the file cannot be read\s+0$", "b7d20a54": "^10$", "aa805ac9": "finished"},
     "time_travel": {"4482ad13": r"0\.[12]\d*$", "84da767e": "Back at step 149: 24 steps replayed.*every loss was the same", "7ea5e002": r"\n +149 ", "37bcb36d": r"19[12]\.",
                     "37bcb36e": r"\[535\]", "7e19c4a2": r"clipped +1\.3\d+ +26\.\d+ +1\.\d+ +1\.\d+ +0\.8.*repaired +1\.3\d+ +1\.\d+ +1\.\d+ +1\.\d+ +0\.8", "5d3c19e1": "True",
-                    "fbff811d": "diverge at step 151", "e05da86f": "equal at all common steps; the same settings", "c38335f9": "True", "b4456c3f": r"step\(149\).*max_grad_norm=1\.0",
+                    "fbff811d": "diverge at step 151", "e05da86f": "equal at all common steps; the same settings", "b4456c3f": r"step\(149\).*max_grad_norm=1\.0",
                     "0cca504e": "retired-checkpoint-150", "a28717c1": r"0\.8", "ba4bdee2": "True"},
     "looking_inside": {"c7c84777": r"0\.[12]", "4374549d": r"activation_fn: [4-7]\d%", "88e33e68": r"444 steps in all.*Suggestion: 0\.00316", "d3f0ec90": r"0\.[89]",
                        "fb7be299": r"\[\].*0\.9", "c0de0b05": r"\(17,.*layers\.1\.mlp\.fc1: its gradient"},
