@@ -77,7 +77,7 @@ def story(browser):
         assert reader.page.ask("(learn.state.global_step, run.training)") == (STEP, True)
         reader.picture("training")
         reader.page.ask("released.set()")
-        reader.run("run.wait()", "run.stop()")
+        reader.run("metrics = learn.evaluate()", "run.stop()")
         assert reader.page.errors == [], reader.page.errors
     finally: lab.close()
 

@@ -63,13 +63,20 @@ def page_lines(text):
     return [*columns, *lines(html.unescape(re.sub(r"\s*<[^>]+>\s*", "\n", re.sub(r"(?s)<th\b.*?</th>", "", text))))]
 
 
-def described(outputs, stderr=False):
-    "Return the outputs of a cell as lines that can be compared; what was printed comes first, as nbdev gives it. stderr: compare it, too."
+def without_places(text, source):
+    "Return warnings without their places in files and the lines of the cell's code there, which follow messages of one line or more."
+    code = {f"  {line.strip()}" for line in source.splitlines()}
+    return "".join(o for o in PLACE.sub(r"\1", text).splitlines(keepends=True) if o.rstrip() not in code)
+
+
+def described(outputs, stderr=False, source=""):
+    """Return the outputs of a cell as lines that can be compared; what was printed comes first, as nbdev gives it. stderr: compare it, too;
+    source: of the cell."""
     printed, errors, shown = [], [], []
     for out in outputs:
         if out["output_type"] == "stream":
             if out["name"] == "stdout": printed.append(REPLAYED.sub("", LOGGED.sub("", joined(out["text"]))))
-            elif stderr: errors.append(PLACE.sub(r"\1", joined(out["text"])))
+            elif stderr: errors.append(without_places(joined(out["text"]), source))
         elif out["output_type"] == "error": shown += ["error:", *lines(f"{out['ename']}: {out['evalue']}")]
         else:
             data = {kind: joined(value) for kind, value in out["data"].items() if kind not in (LIVE, PLOTLY)}
@@ -95,7 +102,7 @@ def differences(notebook, now, missing=True):
     for number, cell in enumerate(code, 1):
         if cell["id"] not in now or not (missing or cell["outputs"]): continue
         is_kept = "keep-stderr" in cell.get("metadata", {}).get("tags", ())
-        stored, here = described(cell["outputs"], is_kept), described(now[cell["id"]], is_kept)
+        stored, here = (described(o, is_kept, joined(cell["source"])) for o in (cell["outputs"], now[cell["id"]]))
         # IPython breaks the lines of a value where they become too long, which depends on its numbers
         if " ".join(stored) == " ".join(here): continue
         first = next((o for o in joined(cell["source"]).splitlines() if o.strip() and not o.startswith("#")), "")

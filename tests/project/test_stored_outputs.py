@@ -56,6 +56,14 @@ def test_stderr_counts_where_it_is_kept():
     assert not report([], stderr("another"), [])
 
 
+def test_the_line_of_code_below_a_warning_of_several_lines_does_not_count():
+    def stderr(text): return [{"output_type": "stream", "name": "stderr", "text": text}]
+    cell = {"cell_type": "code", "id": "a1", "source": "x = 1\nlearn.load(folder)", "metadata": {"tags": ["keep-stderr"]},
+            "outputs": stderr("UserWarning: a setting differs:\nname  now\n")}
+    assert not differences({"cells": [cell]}, {"a1": stderr("/tmp/ipykernel_1/2.py:2: UserWarning: a setting differs:\nname  now\n  learn.load(folder)\n")})
+    assert differences({"cells": [cell]}, {"a1": stderr("/tmp/ipykernel_1/2.py:2: UserWarning: a setting differs:\nname  then\n  learn.load(folder)\n")})
+
+
 PAGE = {"a warning": ("import warnings; warnings.warn('an old name')", (), 1), "a kept one": ("import warnings; warnings.warn('an old name')", ("keep-stderr",), 0),
         "a kept one of two lines": ("import warnings\nwarnings.warn('an old name\\nof a setting')", ("keep-stderr",), 0),
         "a shown error": ("raise ValueError('as shown')", ("raises-exception",), 0), "no warning": ("import sys; print('just a line', file=sys.stderr)", (), 0)}
