@@ -28,7 +28,7 @@ from .engine.run_state import RunState, Task, announce_save_dir, record_act
 from .engine.session import apply_change, check_between_steps, check_can_train
 from .engine.session import check_can_train_or_corrupted
 from .engine.session import check_can_use_weights, check_not_in_step, check_run_weights, guarded
-from .engine.session import raise_if_interrupted, record_callback_changes
+from .engine.session import manual_changes_recorded, raise_if_interrupted, record_callback_changes
 from .engine.signatures import check_callable
 from .engine.snapshot import capture_snapshot
 from .engine.snapshot_tensors import Snapshot
@@ -350,7 +350,7 @@ class ChangeMixin(TrainerBase):
     ) -> Snapshot:
         """Copy the run's state to the host and return it.
         Raise `InvalidOperation` in the middle of a step and in callbacks."""
-        with guarded(self, "snapshot()") as run:
+        with guarded(self, "snapshot()") as run, manual_changes_recorded(run):
             begin_run(self)
             prepare(self)
             taken = capture_snapshot(run)

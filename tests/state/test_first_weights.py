@@ -213,48 +213,20 @@ def test_attributes_that_are_assigned_before_the_first_step_are_the_first_ones(b
     assert weights(plain) != end
 
 
-@pytest.mark.parametrize("name", ASSIGNED)
-@pytest.mark.parametrize("between", [None, "evaluate", "predict", "save"])
-def test_attributes_that_are_assigned_between_two_steps_are_recorded(between, name, tmp_path):
-    "A replay begins after the assignment, and not with the value from before it."
-    learn = with_attributes(folder=tmp_path, rewind_every=100, max_steps=8)
-    learn.step(2)
-    if between == "evaluate": learn.evaluate()
-    if between == "predict": learn.predict(data(16))
-    if between == "save": learn.save_checkpoint(tmp_path / "here")
-    ASSIGNED[name](learn)
+@pytest.mark.parametrize("change", [lambda learn: setattr(learn.model, "scale", 3.0), lambda learn: learn.model.inner.load_state_dict(changed_statistics())],
+                         ids=["attribute", "weights"])
+def test_a_rewind_begins_behind_a_change_and_not_at_a_snapshot_before_it(change):
+    learn = with_attributes()
+    learn.snapshot("s")
+    change(learn)
     learn.step(4)
-    events = [e["data"]["changed"] for e in learn.history.events if e["kind"] == "by hand"]
-    assert events == [[name]]
-    before, losses = weights(learn), learn.history.column("loss")[-2:]
+    end, losses = weights(learn), [r.loss for r in learn.history.current]
     learn.rewind(2)
     learn.step(2)
-    assert weights(learn) == before and (learn.history.column("loss")[-2:] == losses).all()
-
-
-class Counts(nn.Module):
-    "A module that counts its forward passes, and a callback that counts events: nobody assigns these by hand."
-    def __init__(self):
-        super().__init__()
-        self.inner, self.head, self.seen, self.share = net(), nn.Linear(2, 2), 0, float("nan")
-    def forward(self, x):
-        self.seen += 1
-        return self.head(self.inner(x))
-
-
-class Listens(TrainerCallback):
-    heard = 0
-    def on_evaluate(self, *args, **kwargs): self.heard += 1
-    def on_save(self, *args, **kwargs): self.heard += 1
-    def on_step_end(self, *args, **kwargs): self.heard += 1
-
-
-def test_what_the_run_counts_is_no_assignment(tmp_path):
-    learn = learner(tmp_path, model=Counts(), callbacks=[Listens()], max_steps=20)
-    acts = [learn.evaluate, learn.step, lambda: learn.predict(data(8)), lambda: learn.set(lr=0.01), learn.snapshot, learn.step,
-            learn.inspect, lambda: learn.save_checkpoint(tmp_path / "a"), learn.evaluate, lambda: learn.set(lr=0.02), learn.snapshot,
-            learn.step, lambda: learn.lr_find(num_steps=10), learn.step, lambda: learn.rewind(1), learn.step,
-            lambda: learn.freeze("inner"), learn.step, learn.evaluate, lambda: learn.restore("before"), learn.step]
-    learn.snapshot("before")
-    for act in acts: act()
-    assert [e["data"] for e in learn.history.events if e["kind"] == "by hand"] == []
+    assert weights(learn) == end
+    learn.rewind(to=0)
+    learn.step(4)
+    assert weights(learn) == end and [r.loss for r in learn.history.current] == losses
+    learn.restore("s")
+    learn.step(4)
+    assert weights(learn) != end

@@ -28,6 +28,7 @@ from ..engine.evaluate import eval_batches, eval_dataloader, evaluation_mode
 from ..engine.generate import NO_GENERATION, left_there
 from ..engine.loss import split_labels
 from ..engine.overrides import TrainerBase
+from ..engine.session import manual_changes_recorded
 from ..engine.state_holders import code_holders
 from ..engine.user_state import capture_user_state, restore_user_state
 
@@ -131,7 +132,7 @@ def get_first_batch(
     dataset: DatasetOrName | None = None,  # an evaluation set; None: the training data
 ) -> Any:
     "Return the first training batch, or the first evaluation batch of another set; None without data."
-    with preserve_generators():
+    with preserve_generators(), manual_changes_recorded(learner.run_state):
         # a data set may count, or draw from its own generator
         before = capture_user_state(learner.run_state, find=code_holders)
         try:

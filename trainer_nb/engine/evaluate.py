@@ -33,6 +33,7 @@ from .overrides import TrainerBase, check_batch_eval_metrics
 from .prepare import check_equal_lengths, prepare, prepare_model
 from .rollback import BufferBackup
 from .run_state import preserve_training_modes, run_modules
+from .session import manual_changes_recorded
 from .signatures import accepted_kwargs, positional_args
 from .streaming_metrics import OrderedBatches, StreamingMetrics, annotate_errors, check_metrics
 from .user_state import AttributeBackup
@@ -134,7 +135,7 @@ def evaluation_mode(
 ):
     "Put the model into evaluation mode inside the block; restore the run's state at the end."
     run = learner.run_state
-    with run.interrupts as interrupts:
+    with run.interrupts as interrupts, manual_changes_recorded(run):
         within = interrupts.abortable
         interrupts.abortable = False
         if run.owner is None:

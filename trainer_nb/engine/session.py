@@ -34,12 +34,12 @@ from .user_state import assigned_attributes, plain_attributes
 # %% auto #0
 __all__ = ['MAX_TRACEBACK_LINES', 'MAX_TRACEBACK_WIDTH', 'yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_step',
            'check_can_train', 'check_can_train_or_corrupted', 'guarded', 'raise_save_error', 'training_session',
-           'claim_run', 'start_running', 'record_plan', 'fetch_rows', 'capture_editable_state', 'enter_training',
-           'param_norms', 'have_norms_changed', 'record_callback_changes', 'record_manual_changes',
-           'find_manual_changes', 'fire_event_between_steps', 'outside_package', 'traceback_text', 'raise_failure',
-           'describe_interrupted_callback', 'describe_interruption', 'describe_position', 'mark_paused', 'raise_paused',
-           'raise_if_interrupted', 'should_pause', 'apply_change', 'check_can_change', 'check_between_steps',
-           'check_run_weights', 'check_can_use_weights']
+           'claim_run', 'start_running', 'record_plan', 'fetch_rows', 'capture_editable_state',
+           'manual_changes_recorded', 'enter_training', 'param_norms', 'have_norms_changed', 'record_callback_changes',
+           'record_manual_changes', 'find_manual_changes', 'fire_event_between_steps', 'outside_package',
+           'traceback_text', 'raise_failure', 'describe_interrupted_callback', 'describe_interruption',
+           'describe_position', 'mark_paused', 'raise_paused', 'raise_if_interrupted', 'should_pause', 'apply_change',
+           'check_can_change', 'check_between_steps', 'check_run_weights', 'check_can_use_weights']
 
 # %% ../../nbs/06_engine/22_session.ipynb #439f6e9f
 def yield_run_lock(run: RunState) -> None:
@@ -247,6 +247,18 @@ def capture_editable_state(run: RunState) -> dict[str, Any]:
         "settings": {**vars(run.args), "hub_token": None},
     }
 
+@contextmanager
+def manual_changes_recorded(run: RunState) -> Iterator[None]:
+    "Record manual changes before the block; what differs at its end is not one. Within a verb that trains, do nothing."
+    if run.owner is not None or run.phase != "idle":
+        yield
+        return
+    record_manual_changes(run)
+    try:
+        yield
+    finally:
+        run.editable_state = capture_editable_state(run)
+
 def enter_training(run: RunState) -> None:
     "Put the model into training mode when a verb begins; record a mode that steps do not restore as a manual change."
     if run.modes.begin(run.wrapped_model, run.model, run.loss_module):
@@ -435,12 +447,8 @@ def apply_change(learner: TrainerBase, verb: str, change: Callable[[], Any]) -> 
     if run.phase in ("tasks", "evaluate"):
         run.deferred_changes.append(as_callback(run, change))
         return None
-    with guarded(learner, verb, check_can_change):
-        record_manual_changes(run)
-        try:
-            return change()
-        finally:
-            run.editable_state = capture_editable_state(run)
+    with guarded(learner, verb, check_can_change), manual_changes_recorded(run):
+        return change()
 
 def check_can_change(learner: TrainerBase, verb: str) -> None:
     """Raise InvalidOperation as check_not_in_step does, unless the verb replaces a corrupted state; raise SaveFailed

@@ -26,6 +26,7 @@ from .signatures import positional_args
 from .snapshot_tensors import Snapshot
 from .snapshot import capture_snapshot, restore_snapshot, undo_restore
 from .step import StepResult
+from .user_state import accept_calls
 from ..optim.schedules import is_metric_driven
 
 # %% auto #0
@@ -407,6 +408,7 @@ def run_tasks_now(learner: TrainerBase, *tasks: Task) -> None:
         run.is_manual = False
         run.due = pending
     if run.phase == "idle":
+        accept_calls(run)
         run_deferred_changes(run)
 
 def run_despite_errors(learner: TrainerBase) -> None:
@@ -442,8 +444,7 @@ def preserve_control_flags(run: RunState) -> Iterator[None]:
             setattr(run.control, name, value)
 
 def run_deferred_changes(run: RunState) -> None:
-    """Apply the changes that callbacks have postponed, now that the user owns the run; keep one that is interrupted for
-    the next time."""
+    "Apply the changes that callbacks have postponed, now that the user owns the run; keep one that is interrupted."
     while run.deferred_changes:
         change = run.deferred_changes.pop(0)
         try:
@@ -457,8 +458,7 @@ def run_deferred_changes(run: RunState) -> None:
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #a2d10003
 def restore_here(learner: TrainerBase, snapshot: Snapshot) -> None:
-    """Restore a snapshot; where the callbacks of this process have not begun, call
-    what begins a run and an epoch on them first."""
+    "Restore a snapshot; call what begins a run and an epoch on the callbacks of this process that have not begun."
     run = learner.run_state
     restore_snapshot(run, snapshot)
     if run.begun and not run.callbacks_begun and begin_callbacks(learner):

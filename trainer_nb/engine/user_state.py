@@ -10,8 +10,10 @@ import os
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from ..core.errors import short_repr, warn
@@ -36,9 +38,10 @@ __all__ = ['STATEFUL_KINDS', 'LEAST_LIMIT', 'MOST_NAMES', 'owner_identity', 'Fir
            'small_digests', 'local_edits', 'describe_edit', 'put_back_edit', 'KnownSettings', 'known_settings',
            'is_unchanged', 'SizeLimits', 'UserState', 'capture_user_state', 'user_state_bytes', 'inexact_generators',
            'restore_user_state', 'drop_new', 'changed_user_state', 'EvaluatedState', 'AttributeBackup',
-           'restore_evaluated', 'PlainAttributes', 'plain_attributes', 'assigned_attributes', 'module_settings',
-           'user_attributes', 'call_with_learner', 'call_and_compare', 'additional_entries', 'capture_optimizer',
-           'restore_optimizer', 'load_additional_entries', 'report_edits', 'report_lost']
+           'restore_evaluated', 'PlainAttributes', 'plain_attributes', 'assigned_attributes', 'accept_calls',
+           'accept_attributes', 'module_settings', 'user_attributes', 'call_with_learner', 'call_and_compare',
+           'additional_entries', 'capture_optimizer', 'restore_optimizer', 'load_additional_entries', 'report_edits',
+           'report_lost']
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #86cc40e1
 _PROCESS_TOKEN = os.urandom(8).hex()
@@ -502,24 +505,40 @@ def restore_evaluated(run: RunState):
                 if name in back and name not in here: back.discard(name)
                 if name in changed and name not in then and key not in saved["names"]: del vars(holder.owner)[key]
         if back: restore_user_state(run, evaluated.before, back, evaluation_holders)
-        if run.editable_state:
-            # the user has not changed these
-            _update_plain_attributes(run, changed)
+        accept_attributes(run, changed)
 
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #5a1c0f22
+_SCALARS = frozenset(SCALAR_TYPES)
+# items of a list or dictionary that is compared
+_MOST_COMPARED = 100
+
+def _comparable(value: Any) -> Any:
+    "Return what is compared of a value that is no scalar; None if it is not compared."
+    kind = type(value)
+    if isinstance(value, torch.Tensor): return (kind, id(value)) if value.is_inference() else (kind, id(value), value._version)
+    if isinstance(value, (np.generic, Enum)): return kind, value
+    if kind not in (list, tuple, set, frozenset, dict) or len(value) > _MOST_COMPARED: return None
+    items = tuple(value.items()) if kind is dict else tuple(value)
+    plain = [v for pair in items for v in pair] if kind is dict else items
+    return (kind, items) if all(type(v) in SCALAR_TYPES for v in plain) else None
+
 class PlainAttributes(NamedTuple):
-    "Hold the numbers, strings and flags that modules, loss functions, hooks and callbacks have as attributes between two verbs."
-    values: dict[str, dict[str, Any]]   # by the name of the holder and that of the attribute
-    num_calls: dict[int, int]           # of callbacks, by id: an evaluation, for example, calls them after the verb
+    "Hold the plain values, tensors and buffers that modules, loss functions, hooks and callbacks have between two verbs."
+    values: dict[str, dict[str, Any]]   # what is compared, by the name of the holder and that of the attribute
+    num_calls: dict[int, int]           # of callbacks, by id: a checkpoint, for example, calls them after the verb
 
 def plain_attributes(run: RunState) -> PlainAttributes:
     "Return the attributes in which assignments of the user are found; none of several processes, whose journals have to be alike."
     is_alone = run.device is None or run.device.world.is_single_process
-    values = {
-        holder.name: {key: v for key, v in holder.items().items() if type(v) in SCALAR_TYPES}
-        for holder in (holders_of_attributes(run) if is_alone else ())
-    }
+    values = {}
+    for holder in holders_of_attributes(run) if is_alone else ():
+        attributes = vars(holder.owner)
+        skip = holder.skip
+        found = {k: v if type(v) in _SCALARS else _comparable(v) for k, v in attributes.items() if k not in skip}
+        if buffers := attributes.get("_buffers"):
+            found |= {k: _comparable(t) for k, t in buffers.items() if t is not None}
+        values[holder.name] = found
     return PlainAttributes(values, dict(run.callbacks.num_calls))
 
 def assigned_attributes(
@@ -540,8 +559,17 @@ def assigned_attributes(
     changed = _differing(evaluated.before, evaluated.after) if names and evaluated is not None else ()
     return [name for name in names if name not in changed]
 
-def _update_plain_attributes(run: RunState, names: Collection[str]) -> None:
-    "Take the present values of these attributes for those that the last verb has left."
+def accept_calls(run: RunState) -> None:
+    "Take the present attributes of callbacks that an event has called, outside of a verb that trains, for those that the last verb has left."
+    if not run.editable_state or run.owner is not None: return
+    before, now = run.editable_state["attributes"], plain_attributes(run)
+    called = [h.name for h in callback_holders(run) if before.num_calls.get(id(h.owner)) != now.num_calls.get(id(h.owner))]
+    before.values.update({name: now.values[name] for name in called if name in now.values})
+    before.num_calls.update(now.num_calls)
+
+def accept_attributes(run: RunState, names: Collection[str]) -> None:
+    "Take the present values of these attributes for those that the last verb has left: they are recorded, or no assignments."
+    if not run.editable_state: return
     there = run.editable_state["attributes"].values
     for holder, here in plain_attributes(run).values.items():
         for key in {**here, **there.get(holder, {})}:
@@ -586,6 +614,7 @@ def call_with_learner(learner: TrainerBase, function: Callable[[TrainerBase], An
     value, changed = call_and_compare(learner, function)
     if changed:
         run.history.note("by hand", run.state.global_step, changed=changed)
+        accept_attributes(run, changed)
     return value
 
 def call_and_compare(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> tuple[Any, list[str]]:

@@ -29,8 +29,8 @@ from .rewind_buffer import snapshot_nbytes
 
 # %% auto #0
 __all__ = ['find_base_snapshot', 'RewindReport', 'changes_at', 'steps_back', 'rewind', 'require_base_snapshot', 'describe_move',
-           'describe_first_kept', 'values_by_step', 'losses_by_step', 'differing_steps', 'too_large', 'first_step',
-           'restore_after', 'since_first', 'announce_replay', 'restore_own_past']
+           'describe_first_kept', 'values_by_step', 'values_of_steps', 'losses_by_step', 'differing_steps', 'too_large',
+           'first_step', 'restore_after', 'since_first', 'announce_replay', 'restore_own_past']
 
 # %% ../../nbs/07_state/13_rewind.ipynb #5d63de90
 def find_base_snapshot(learner: TrainerBase, step: int) -> Snapshot | None:
@@ -54,8 +54,9 @@ class RewindReport(NamedTuple):
     step: int           # the present step of the run
     replayed: int       # number of steps that were replayed
     seconds: float      # duration
-    different: list     # steps whose loss differs in any bit
+    different: list     # steps whose loss, gradient norm or learning rate differs in any bit
     changes: tuple = ()   # descriptions of changes that were made at that step, and stay in force
+    differing: str = ""   # which value of the first of these steps differs
 
     def __repr__(self):
         again = (
@@ -69,7 +70,7 @@ class RewindReport(NamedTuple):
             else (
                 "; every loss was the same"
                 if not self.different
-                else f"; the loss of step {self.different[0]} was not the same"
+                else f"; the {self.differing} of step {self.different[0]} was not the same"
             )
         )
         stay = f" Changes made at this step stay: {', '.join(self.changes)}" if self.changes else ""
@@ -117,7 +118,7 @@ def rewind(
     start = time.perf_counter()
     prepare(learner)
     base = require_base_snapshot(learner, n, target)
-    before = losses_by_step(run.history, base.step, target)
+    before = values_of_steps(run.history, base.step, target)
     best = run.state.best_model_checkpoint
     announce_replay(run, base.step, target)
     restore_own_past(run, base)
@@ -137,11 +138,13 @@ def rewind(
             raise Paused(
                 f"{error} rewind({n}) was on its way to step {target}: learn.step({left}) goes there."
             ) from None
-    after = losses_by_step(run.history, base.step, target)
-    different = differing_steps(before, after)
+    after = values_of_steps(run.history, base.step, target)
+    found = {name: differing_steps(values, after[name]) for name, values in before.items()}
+    different = sorted({step for steps in found.values() for step in steps})
+    differing = next((name for name, steps in found.items() if different and different[0] in steps), "")
     if different:
         warn(
-            f"The loss of step {different[0]} is not what it was the first time, so it depends on something outside the"
+            f"The {differing} of step {different[0]} is not what it was the first time, so it depends on something outside the"
             " run: a data set with random numbers of its own, perhaps, or an operation that is not deterministic"
             " (full_determinism=True)."
         )
@@ -151,7 +154,8 @@ def rewind(
     run.history.note("rewind", run.state.global_step, steps=n, **({"different": different} if different else {}))
     report_lost(run, "rewind()")
     changes = changes_at(run.history, target)
-    return RewindReport(run.state.global_step, target - base.step, time.perf_counter() - start, different, changes)
+    seconds = time.perf_counter() - start
+    return RewindReport(run.state.global_step, target - base.step, seconds, different, changes, differing)
 
 # %% ../../nbs/07_state/13_rewind.ipynb #f68c3bd8
 def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
@@ -236,6 +240,13 @@ def values_by_step(history: History, column: str, after: int = 0, until: float =
     "Return the values of a column for the steps in (after, until], by step, without abandoned rows."
     step, values, gone = (history.column(name) for name in ("step", column, "abandoned"))
     return {int(step[i]): values[i] for i in np.flatnonzero((step > after) & (step <= until) & (gone == 0))}
+
+# columns of the history that a replay has to repeat, by what they are called in a message
+_REPEATED = {"loss": "loss", "gradient norm": "grad_norm", "learning rate": "learning_rate"}
+
+def values_of_steps(history: History, after: int, until: int) -> dict[str, dict]:
+    "Return the values that a replay of the steps in (after, until] has to repeat, by name and step."
+    return {name: values_by_step(history, column, after, until) for name, column in _REPEATED.items()}
 
 def losses_by_step(history: History, after: int = 0, until: float = math.inf) -> dict:
     "Return the losses of the steps in (after, until], by step, without abandoned rows."
