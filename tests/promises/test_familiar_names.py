@@ -182,6 +182,16 @@ def test_the_plot_shows_what_the_steps_use(name):
     assert "finished" in repr(learn.plot_schedule())
 
 
+@pytest.mark.parametrize("done", [0, 7])
+def test_the_panels_of_the_schedule_have_the_same_steps(done):
+    "The present step is within the axis of each, and that of the momentum says why it has no past."
+    learn = make(train_dataset=samples(40), lr_scheduler_type="one_cycle")
+    if done: learn.step(done)
+    rates, momentum = learn.plot_schedule().panels()
+    assert rates.x_span == momentum.x_span == (min(done, 1), 20)
+    assert momentum.note == ("past values are not recorded" if done else "")
+
+
 def test_the_plot_with_groups_and_with_schedules_of_the_user():
     learn = make()
     learn.fit(1, 0.1)

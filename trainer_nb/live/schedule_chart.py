@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.history import History
 from ..display.charts import Chart
-from ..display.panels import LineSeries, Marker, Panel
+from ..display.panels import LineSeries, Marker, Panel, axis_range
 from ..optim.schedules import RatesAhead
 
 
@@ -39,9 +39,13 @@ def schedule_chart(
             name = "planned" if len(different) == 1 else f"planned, group {ahead.rates.index(list(line)) + 1}"
             panels[0].things.append(LineSeries(x, list(line), name, i + 1))
         if ahead.momentum is not None:
-            panels.append(Panel("Momentum", [LineSeries(x, ahead.momentum, "planned", 1)]))
+            note = "past values are not recorded" if len(steps) else ""
+            panels.append(Panel("Momentum", [LineSeries(x, ahead.momentum, "planned", 1)], note=note))
     if not any(panel.things for panel in panels): return Chart([], [sentence or "There is no schedule to draw."])
+    # one range of steps for all panels, with the present step
+    span = axis_range([[step], *(line.x for line in panels[0].of(LineSeries))])
     for panel in panels:
+        panel.x_span = span
         panel.things.append(Marker(step, "start" if step == 0 else f"step {step}"))
     return Chart(panels, [sentence] if sentence else [])
 
