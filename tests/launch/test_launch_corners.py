@@ -175,6 +175,21 @@ def test_a_process_is_killed_in_a_long_evaluation():
         assert learn.step(1)[0].step == 4
 
 
+class KilledAfterStep5(TrainerCallback):
+    def on_step_begin(self, args, state, control, **kwargs):
+        if args.process_index == 0 and state.global_step == 5: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_is_killed_before_its_rows_have_arrived():
+    "The error has the step of the state that was found, though the last rows of the process were lost with it, as with a node of a cluster."
+    learn = make(callbacks=[KilledAfterStep5()])
+    with learn.launch(2):
+        learn.step(2)
+        learn.run_state.remote_run.mirror.stop()
+        with pytest.raises(RuntimeError, match="rank 0 was killed by SIGKILL.* after step 5. The run is as it was before the step"): learn.train()
+        assert learn.state.global_step == learn.history[-1].step == 5
+
+
 def test_all_are_killed_before_anything_was_kept():
     "The run begins anew, and says so."
     learn = make()

@@ -70,12 +70,15 @@ def recover_run(
         except Exception as error:
             if isinstance(cause, Died) and learner.run_state.remote_run is None:
                 step = learner.state.global_step
+                reached = max(reached, step)
                 error.add_note(
                     f"The process of rank {cause.rank} {cause.how} after step {reached}, and no new processes could be"
                     f" started. The run is back in this process, after step {step}{describe_lost(reached - step)}."
                 )
             raise
     step = learner.state.global_step
+    # the rows of the last steps may have been lost with a process, and come from another one
+    reached = max(reached, step)
     if isinstance(cause, Died):
         is_before = bool(alive) and is_current
         known = f"; {LAST_KNOWN_MESSAGE}, after step {step}{describe_lost(reached - step)}"
