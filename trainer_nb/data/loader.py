@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..core.seeding import SEED_FETCH, SEED_ORDER, GeneratorSeeds, making_batch, mix_seed, seed_all
 from .collate import infer_batch_size
 from .sampling import UNSHARDED, Cursor, RankShard
-from .sources import WORKER_WATCH, BatchSource, MapSource, raise_worker_deaths, set_epoch, shut_down
+from .sources import WORKER_WATCH, BatchSource, MapSource, raise_worker_deaths, sampler_parts, set_epoch, shut_down
 from .streams import StreamSource, skip_samples
 
 # %% auto #0
@@ -193,6 +193,10 @@ class ResumableLoader:
         self._place = None
         self._peeked = []
         self.samples = self.count_samples()
+
+    def samplers(self) -> dict[str, Any]:
+        "Return the samplers of map-style data, by name."
+        return sampler_parts(self.loader.batch_sampler) if isinstance(self.source, MapSource) else {}
 
     def count_samples(self) -> int | None:
         "Return the present number of samples of the data set; None if unknown."

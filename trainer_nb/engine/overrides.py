@@ -66,9 +66,9 @@ __all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'OPTIMIZER_ARGS', 'SCHEDULE_ARGS', '
            'check_not_elsewhere', 'UserPart', 'is_same_source', 'discard_made_parts', 'check_part',
            'resolve_processing_class', 'check_processing_class', 'check_run_not_begun', 'check_replaceable',
            'replace_part', 'replace_train_dataset', 'optimizer_settings', 'keep_given_parts', 'replace_optimizer',
-           'replace_scheduler', 'replace_model', 'renew_model', 'discard_model_parts', 'drop_loader', 'forget_columns',
-           'own_forward', 'renew_facts', 'ModelFact', 'replace_args', 'replace_state', 'replace_callbacks',
-           'trial_parameter', 'build_model', 'local_model', 'TrainerBase']
+           'replace_scheduler', 'replace_model', 'renew_model', 'discard_model_parts', 'drop_loader', 'forget_samplers',
+           'forget_columns', 'own_forward', 'renew_facts', 'ModelFact', 'replace_args', 'replace_state',
+           'replace_callbacks', 'trial_parameter', 'build_model', 'local_model', 'TrainerBase']
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -526,6 +526,7 @@ def replace_train_dataset(learner: TrainerBase, dataset: Any) -> None:
     run.bookmark = None
     if run.loader is not None:
         drop_loader(run)
+    forget_samplers(run)
     record_act(run, "train_dataset")
 
 # settings from which the optimizer is made, and the schedule
@@ -607,9 +608,16 @@ def discard_model_parts(learner: TrainerBase) -> None:
         drop_loader(run)
 
 def drop_loader(run: RunState) -> None:
-    "Discard the loader; it is prepared again when needed."
+    "Discard the loader; it is prepared again when needed, and its samplers continue where these are."
     run.loader.close()
+    run.former_samplers = run.loader.samplers()
+    run.restored_samplers = None
     run.discard("loader", "window")
+
+def forget_samplers(run: RunState) -> None:
+    "Let the samplers of the next loader begin anew: they are those of other data, or of a new run."
+    run.former_samplers = {}
+    run.restored_samplers = None
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #83646f26
 def forget_columns(learner: TrainerBase) -> None:

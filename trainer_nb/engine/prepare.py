@@ -22,6 +22,7 @@ from ..core.memory import peak_memory
 from ..core.seeding import SEED_PREPARE, GeneratorSeeds, enable_determinism, seeded_generators
 from ..data.collate import is_identical
 from ..data.loader import ResumableLoader
+from ..data.sources import sampler_parts
 from ..device.accelerator import Device, device_settings
 from ..device.deepspeed import DeepSpeedModel
 from ..device.model_patches import apply_patches
@@ -32,7 +33,7 @@ from ..device.weight_storage import weight_digest
 from .dataloaders import check_eval_data, copied_attributes, have_changed, is_overridden
 from .generate import align_special_tokens
 from .overrides import OPTIMIZER_ARGS, SCHEDULE_ARGS, TrainerBase, call_create_optimizer
-from .overrides import drop_loader, keep_given_parts, optimizer_settings, renew_facts
+from .overrides import drop_loader, forget_samplers, keep_given_parts, optimizer_settings, renew_facts
 from .rollback import weight_versions
 from .run_state import RunState, Task, record_act, run_modules, schedule_args, schedule_start
 from .snapshot import capture_snapshot, environment_info, num_train_samples
@@ -41,15 +42,16 @@ from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space
 from .snapshot_fields import ModuleWalk
 from .snapshot_tensors import FrozenWeightCache, Snapshot, has_same_bytes, list_merged_adapters
 from .state_holders import code_holders
-from .user_state import UserState, changed_user_state, record_new_owners, restore_evaluated
+from .user_state import UserState, changed_user_state, continue_samplers, has_begun, record_new_owners
+from .user_state import restore_evaluated
 from ..optim.parameters import ParameterChanges, convert_state, describe_unheld, held_parameters, renew_state
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
 
 # %% auto #0
 __all__ = ['AUTO_BATCH_SIZE_ERROR', 'OPTIMIZER_MAKERS', 'find_loss_module', 'prepare_model', 'has_own_backward', 'sends_loss',
            'check_engine_loss', 'existing_optimizers', 'run_parameters', 'join_process_group', 'sync_weights',
-           'check_equal_lengths', 'recount_samples', 'share_generator_seeds', 'report_other_seeds', 'prepare_data',
-           'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts',
+           'check_equal_lengths', 'recount_samples', 'share_generator_seeds', 'keep_given_seeds', 'report_other_seeds',
+           'prepare_data', 'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts',
            'create_engine_optimizer', 'check_engine_optimizer', 'drop_empty_groups', 'prepare_engine',
            'prepare_optimizer', 'create_optimizer_and_schedule', 'compares_parameters', 'discard_outdated_parts',
            'discard_outdated_wrapper', 'discard_incomplete_optimizer', 'discard_former_parts', 'makes_schedule',
@@ -238,6 +240,16 @@ def share_generator_seeds(run: RunState):
         used.update(recorded)
         run.generator_seeds = used
 
+def keep_given_seeds(
+    run: RunState,
+    loader: Any,  # a new one
+):
+    "Let the generators of samplers that were made anew have the seeds with which those before them began."
+    for name, sampler in sampler_parts(getattr(loader, "batch_sampler", None)).items() if has_begun(run) else ():
+        if run.former_samplers.get(name, sampler) is sampler: continue
+        for given in [n for n in run.seed_givers if n.startswith(f"{name}.")]:
+            del run.seed_givers[given]
+
 def report_other_seeds(run: RunState):
     "Warn, once for each, about generators that were given another seed than the one that the run continues with."
     names = [text for text in run.loader.seeds.differing() if text not in run.reported]
@@ -269,6 +281,7 @@ def prepare_data(learner: TrainerBase):
         raise TypeError(f"get_train_dataloader returned {type(loader).__name__}; it has to return a DataLoader, "
                         "or something else that gives batches when it is iterated.")
     check_eval_data(learner)
+    keep_given_seeds(run, loader)
     world = run.device.world
     dispatches = dispatches_batches(run.args) and not world.is_single_process
     seeds = GeneratorSeeds(dict(run.generator_seeds or {}), run.seed_givers)
@@ -284,12 +297,15 @@ def prepare_data(learner: TrainerBase):
     if type(learner).set_initial_training_values is not TrainerBase.set_initial_training_values:
         run.length_override = learner.set_initial_training_values
     try:
+        continue_samplers(run)
         if not run.device.world.is_single_process:
             check_equal_lengths(run, num_train_samples(run))
         recompute_run_length(run)
     except BaseException:
         run.loader = None
         raise
+    forget_samplers(run)
+    record_new_owners(run)
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #45974828
 def check_optimizer(
@@ -719,11 +735,10 @@ def redistribute_data(
 ):
     "Divide and count the remaining data again if the snapshot comes from another number of processes, or from other data."
     run = learner.run_state
-    is_same_data = run.loader is None or snapshot.values.get("batches") in (None, run.loader.batches)
-    if is_same_data and snapshot.values["made_with"].get("processes", 1) == environment_info(run)["processes"]: return
     if run.loader is not None:
-        run.loader.close()
-    run.discard("loader")
+        is_same_data = snapshot.values.get("batches") in (None, run.loader.batches)
+        if is_same_data and snapshot.values["made_with"].get("processes", 1) == environment_info(run)["processes"]: return
+        drop_loader(run)
     run.window = None
     prepare(learner)
 

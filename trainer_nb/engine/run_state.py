@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trainer_nb.engine.rollback import Backups, FetchBackup
     from trainer_nb.engine.settings import OomRecovery
     from trainer_nb.engine.snapshot_tensors import EarlierCopies, FrozenWeightCache, Snapshot
-    from trainer_nb.engine.user_state import EvaluatedState, FirstAttributes
+    from trainer_nb.engine.user_state import EvaluatedState, FirstAttributes, RestoredSamplers
 
 # %% auto #0
 __all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
@@ -258,6 +258,9 @@ class RunState(TransientState):
     own_scheduler: bool = rebuilt_field(False)                     # create_scheduler() made it, so it can be stretched
     parameter_watch: ParameterWatch = rebuilt_field(ParameterWatch)   # notices that user code has changed the parameters
     loader: ResumableLoader = rebuilt_field()
+    # of the loader that was discarded, until the next one is made: its samplers, and the state that was restored since
+    former_samplers: dict[str, Any] = rebuilt_field(dict)
+    restored_samplers: RestoredSamplers | None = rebuilt_field()
     # the generators that have given generator_seeds, as seeding.GeneratorSeeds keeps them
     seed_givers: dict[str, tuple[object, int | None]] = rebuilt_field(dict)
     collator: Callable[[list], Any] | None = rebuilt_field()       # the learner's data_collator when the loader was made

@@ -21,11 +21,12 @@ from ..device.weight_storage import ReadOnlyWeight, has_adapters, is_packed, is_
 from .snapshot_tensors import FrozenWeightCache, Snapshot, is_shared, list_merged_adapters
 from .snapshot_tensors import tensor_digest
 from .loss import describe_output
+from .overrides import drop_loader
 from .restore_forms import has_own_memory
 from .run_state import RunState, Task, schedule_args
 from .state_holders import code_holders
 from .training_modes import restore_modes
-from .user_state import UserState, capture_optimizer, capture_user_state, restore_optimizer
+from .user_state import UserState, capture_optimizer, capture_user_state, keep_restored_samplers, restore_optimizer
 from .user_state import restore_user_state
 from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flattening, unflatten_state_value
 from ..optim.schedules import load_scheduler_state, replace_schedule, scheduler_state, select_groups
@@ -86,8 +87,7 @@ def _restore_args(run: RunState, snapshot: Snapshot):
     if run.loader is not None and any(
         k.startswith(_DATA_ARG_PREFIXES) and v != before.get(k) for k, v in vars(run.args).items()
     ):
-        run.loader.close()
-        run.discard("loader")
+        drop_loader(run)
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #874ff43c
 def _named_parts(run: RunState):
@@ -693,13 +693,11 @@ def _capture_user_state(run: RunState, tensors, values):
 def _restore_user_state(run: RunState, snapshot: Snapshot):
     # older checkpoints have none
     saved = snapshot.values.get("user") or {"holders": {}, "left_out": {}}
-    problems = restore_user_state(
-        run,
-        UserState(saved["holders"], {}, snapshot.tensors),
-        find=code_holders,
-        same_learner=saved.get("of") == run.identity,
-    )
-    if saved.get("of") != run.identity and not run.is_copy:
+    state = UserState(saved["holders"], {}, snapshot.tensors)
+    same_learner = saved.get("of") == run.identity
+    problems = restore_user_state(run, state, find=code_holders, same_learner=same_learner)
+    keep_restored_samplers(run, state, same_learner)
+    if not same_learner and not run.is_copy:
         _keep_edited_buffers(run, snapshot, saved.get("buffers") or {})
     run.is_copy = False
     run.lost = run.lost | saved["left_out"] | problems

@@ -25,7 +25,7 @@ import torch
 
 from ..core.callbacks import exported_state
 from ..core.seeding import GENERATOR_TYPES
-from ..data.sources import MapSource, is_sampler_state, sampler_parts
+from ..data.sources import MapSource, is_sampler_state
 from ..device.sharding import FSDP_ATTRIBUTES, fsdp_attributes, module_class
 from .overrides import TrainerBase
 from .run_state import RunState
@@ -34,9 +34,9 @@ from .run_state import RunState
 __all__ = ['PLAIN', 'NUMBER_KINDS', 'FUNCTION_TYPES', 'SCALAR_TYPES', 'COPIED_KINDS', 'LIBRARY_KINDS', 'LEARNER', 'ENGINE',
            'MODULE', 'LIBRARY_MODULE', 'OPTIMIZER', 'NotState', 'CannotCapture', 'is_resource', 'of_library', 'Holder',
            'is_generator', 'is_plain_data', 'is_copied_kind', 'is_fetch_state', 'declared', 'not_state',
-           'has_state_dict', 'kinds_of_module', 'module_holder', 'is_part', 'optimizer_holders', 'fetch_holders',
-           'code_holders', 'evaluation_holders', 'callback_holders', 'holders_of_attributes', 'replaceable_holders',
-           'user_state_holders']
+           'has_state_dict', 'kinds_of_module', 'module_holder', 'is_part', 'sampler_holders', 'optimizer_holders',
+           'fetch_holders', 'code_holders', 'evaluation_holders', 'callback_holders', 'holders_of_attributes',
+           'replaceable_holders', 'user_state_holders']
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #59eba457
 # immutable values
@@ -286,14 +286,21 @@ def _of_functions(learner: TrainerBase | None) -> Iterator[Holder]:
             is_loss = holder.kinds == "scalars" and name.endswith("loss_func")
             yield replace(holder, kinds="values") if is_loss else holder
 
-def _of_samplers(run: RunState) -> Iterator[Holder]:
-    if not isinstance(getattr(run.loader, "source", None), MapSource): return
-    for name, sampler in sampler_parts(run.loader.loader.batch_sampler).items():
+def sampler_holders(samplers: dict[str, Any]) -> list[Holder]:
+    "Return the samplers that have state as holders."
+    found = []
+    for name, sampler in samplers.items():
         values = vars(sampler).items()
         # data and large lists
         other = frozenset(k for k, v in values if not (is_generator(v) or is_sampler_state(sampler, v)))
         skip = other | not_state(sampler)
-        if not vars(sampler).keys() <= skip: yield Holder(name, sampler, "all", skip, other)
+        if not vars(sampler).keys() <= skip:
+            found.append(Holder(name, sampler, "all", skip, other))
+    return found
+
+def _of_samplers(run: RunState) -> list[Holder]:
+    # a loader is discarded when its settings change; samplers that the user has given stay
+    return sampler_holders(run.former_samplers if run.loader is None else run.loader.samplers())
 
 def optimizer_holders(run: RunState) -> list[Holder]:
     "Return the run's optimizer as a holder, unless its class is one of torch's."

@@ -30,18 +30,18 @@ from .state_holders import LIBRARY_KINDS, MODULE, Holder, CannotCapture, NotStat
 from .state_holders import has_state_dict
 from .state_holders import SCALAR_TYPES, callback_holders, code_holders, declared, holders_of_attributes
 from .state_holders import is_copied_kind, is_plain_data, of_library
-from .state_holders import optimizer_holders, replaceable_holders, user_state_holders
+from .state_holders import optimizer_holders, replaceable_holders, sampler_holders, user_state_holders
 
 # %% auto #0
 __all__ = ['STATEFUL_KINDS', 'LEAST_LIMIT', 'MOST_NAMES', 'owner_identity', 'FirstAttributes', 'has_begun', 'describe_owner',
            'record_first', 'record_owners', 'record_new_owners', 'is_other_owner', 'first_digests', 'merge_attributes',
            'small_digests', 'local_edits', 'describe_edit', 'put_back_edit', 'KnownSettings', 'known_settings',
            'is_unchanged', 'SizeLimits', 'UserState', 'capture_user_state', 'user_state_bytes', 'inexact_generators',
-           'restore_user_state', 'drop_new', 'changed_user_state', 'EvaluatedState', 'AttributeBackup',
-           'restore_evaluated', 'PlainAttributes', 'plain_attributes', 'assigned_attributes', 'accept_calls',
-           'accept_attributes', 'module_settings', 'user_attributes', 'call_with_learner', 'call_and_compare',
-           'additional_entries', 'capture_optimizer', 'restore_optimizer', 'load_additional_entries', 'report_edits',
-           'report_lost']
+           'restore_user_state', 'drop_new', 'RestoredSamplers', 'keep_restored_samplers', 'continue_samplers',
+           'changed_user_state', 'EvaluatedState', 'AttributeBackup', 'restore_evaluated', 'PlainAttributes',
+           'plain_attributes', 'assigned_attributes', 'accept_calls', 'accept_attributes', 'module_settings',
+           'user_attributes', 'call_with_learner', 'call_and_compare', 'additional_entries', 'capture_optimizer',
+           'restore_optimizer', 'load_additional_entries', 'report_edits', 'report_lost']
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #86cc40e1
 _PROCESS_TOKEN = os.urandom(8).hex()
@@ -430,6 +430,64 @@ def drop_new(
         for key in forms.keys() - set(saved["names"]):
             del vars(holder.owner)[key]
     return lost if holder.reports else {}
+
+# %% ../../nbs/06_engine/13_user_state.ipynb #5a1c0f42
+class RestoredSamplers(NamedTuple):
+    "Hold the state that a snapshot has restored while there was no loader, for the samplers of the next one."
+    state: UserState
+    same_learner: bool   # as in restore_user_state
+    is_copy: bool        # the field of the run when it was restored
+
+def keep_restored_samplers(
+    run: RunState,
+    state: UserState,  # that was restored
+    same_learner: bool,  # as in restore_user_state
+) -> None:
+    "Keep the state of samplers that a snapshot has restored, if the loader was discarded and the next one may have others."
+    if run.loader is not None or not run.former_samplers: return
+    holders = {name: saved for name, saved in state.holders.items() if name.partition(".")[0] == "batch_sampler"}
+    names = {n for saved in holders.values() for form in saved["items"].values() for n in tensors_in(form)}
+    # the snapshot may be released
+    tensors = {n: _clone(n, state.tensors[n]) for n in names}
+    run.restored_samplers = RestoredSamplers(UserState(holders, {}, tensors), same_learner, run.is_copy)
+
+def _carried_state(run: RunState, holders: list[Holder]) -> UserState:
+    "Return the state of the former samplers in whose place these are, as far as it goes over to them."
+    record_owners(run, holders)
+    capture = Capture(run)
+    state = UserState({}, {}, capture.tensors)
+    former = {h.name: h for h in sampler_holders(run.former_samplers)}
+    for holder in holders:
+        before = former.get(holder.name)
+        began = None if before is None else run.first_attributes.get(owner_identity(before.owner))
+        first = run.first_attributes.get(owner_identity(holder.owner))
+        if before is None or began is None or first is None or type(before.owner) is not type(holder.owner): continue
+        forms, _ = capture_attributes(capture, before)
+        changed = {key for key, form in forms.items() if form_digest(form, capture.tensors) != began.digests.get(key)}
+        items = {key: forms[key] for key in changed if began.digests.get(key) == first.digests.get(key)}
+        state.holders[holder.name] = {"names": None, "items": items}
+    return state
+
+def continue_samplers(run: RunState) -> None:
+    "Give the samplers that were made for a new loader the state of those of the loader before it."
+    new = [h for h in sampler_holders(run.loader.samplers()) if run.former_samplers.get(h.name) is not h.owner]
+    if not new or not run.former_samplers: return
+    def find(run: RunState) -> list[Holder]: return new
+    restored = run.restored_samplers
+    if restored is None:
+        state = _carried_state(run, new)
+        restore_user_state(run, state, {*_forms(state)}, find)
+        return
+    # what was noted of the former samplers
+    edited = {k: v for k, v in run.edited.items() if not any(k.startswith(f"{h.name}.") for h in new)}
+    is_copy = run.is_copy
+    run.is_copy = restored.is_copy
+    run.edited = dict(edited)
+    run.lost = run.lost | restore_user_state(run, restored.state, find=find, same_learner=restored.same_learner)
+    run.is_copy = is_copy
+    if restored.same_learner:
+        # the user has edited none of them: this learner has just made them
+        run.edited = edited
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #cecb8950
 def _forms(state) -> dict:

@@ -19,7 +19,7 @@ from ..core.history import History
 from ..device.weight_storage import move_model
 from ..display.tables import html_table, text_table
 from ..engine.dataloaders import is_overridden
-from ..engine.overrides import TrainerBase, renew_model
+from ..engine.overrides import TrainerBase, forget_samplers, renew_model
 from ..engine.prepare import group_settings, makes_schedule, prepare, redistribute_data
 from ..engine.prepare import restore_group_settings
 from ..engine.run_state import RunState, record_act
@@ -139,6 +139,7 @@ def reset_run_state(run: RunState):
     if run.optimizer is not None and groups is not None and len(groups) == len(run.optimizer.param_groups):
         restore_group_settings(run.optimizer, groups)
     run.discard("optimizer", "lr_scheduler", "loader", "backups", "editable_state")
+    forget_samplers(run)
     if run.rewind_buffer is not None:
         run.rewind_buffer.clear()
 
