@@ -31,6 +31,11 @@ class Counting(Sampler):
         self.epoch += 1
         return iter(torch.randperm(N, generator=torch.Generator().manual_seed(self.epoch)).tolist())
 
+class CountsInClass(Counting):
+    "Makes the attribute when it is read for the first time."
+    epoch = 0
+    def __init__(self): pass
+
 class Buckets(Sampler):
     "A batch sampler that shuffles its batches in place."
     def __init__(self, size):
@@ -76,6 +81,7 @@ def weighted():
 
 GIVEN = {
     "sampler": lambda: {"train_dataset": DataLoader(Rows(), batch_size=4, sampler=Counting())},
+    "class attribute": lambda: {"train_dataset": DataLoader(Rows(), batch_size=4, sampler=CountsInClass())},
     "batch sampler": lambda: {"train_dataset": DataLoader(Rows(), batch_sampler=Buckets(4))},
     "weights": weighted,
     "generator of a sampler": lambda: {"train_dataset": DataLoader(Rows(), batch_size=4, sampler=RandomSampler(range(N), generator=torch.Generator().manual_seed(5)))},
@@ -280,6 +286,19 @@ def test_other_processes_have_the_run_for_a_while(kind):
             learn.step(5)
         learn.step(8)
     assert equal(whole, parts)
+
+
+@pytest.mark.parametrize("kind", [Counting, CountsInClass])
+def test_the_orders_are_those_of_a_loop_by_hand(kind):
+    sampler, seen = kind(), []
+    def collate(rows):
+        seen.extend(rows)
+        return X[rows], torch.zeros(len(rows), dtype=torch.long)
+    learn = Learner(torch.nn.Linear(4, 2), train_dataset=DataLoader(range(N), batch_size=4, sampler=sampler, collate_fn=collate),
+                    loss_func=torch.nn.functional.cross_entropy, num_train_epochs=2, use_cpu=True, disable_tqdm=True)
+    learn.train()
+    by_hand = kind()
+    assert seen == [*by_hand, *by_hand] and sampler.epoch == by_hand.epoch
 
 
 def test_other_data_have_samplers_of_their_own():

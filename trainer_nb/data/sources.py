@@ -551,6 +551,11 @@ def is_sampler_state(sampler: object, value: object) -> bool:
     if type(sampler).__module__.startswith("torch.utils.data") and not isinstance(value, torch.Tensor): return False
     return _count_values(value) <= _MOST_VALUES
 
+def _class_values(sampler: object) -> dict[str, Any]:
+    "Return the numbers and strings that a user's class defines, such as `epoch = 0`: an assignment makes an attribute of the sampler."
+    own = [c for c in reversed(type(sampler).__mro__) if c.__module__.partition(".")[0] not in ("torch", "typing", "builtins")]
+    return {k: v for c in own for k, v in vars(c).items() if k[:2] != "__" and type(v) in _ATOMS}
+
 class SamplerState:
     "Copy and restore the attributes of samplers that are state."
     def __init__(self, batches: object): self.batches = batches
@@ -560,7 +565,8 @@ class SamplerState:
         found = {}
         for name, part in sampler_parts(self.batches).items():
             left_out = getattr(part, "not_state", ())
-            own = {k: v for k, v in vars(part).items() if k not in left_out and is_sampler_state(part, v)}
+            attributes = {**_class_values(part), **vars(part)}
+            own = {k: v for k, v in attributes.items() if k not in left_out and is_sampler_state(part, v)}
             if own: found[name] = _copied(own)
         return found
 
