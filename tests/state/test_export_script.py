@@ -549,7 +549,7 @@ DOUBTFUL = {   # cells, and the words for it
     "data in place": ([SMALL + "\ndata = Rows(x)", "net = Net()", learner("net, train_dataset=data, loss_func=nn.functional.mse_loss"), "learn.step(2)", "x.mul_(2)", "learn.step(2)"], r"`x` was changed \(cell"),
     "a plain attribute": (["class F(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.B = torch.randn(4, 4)\n        self.out = nn.Linear(4, 1)\n    def forward(self, x): return self.out(torch.sin(x @ self.B))",
                            "net = F()", learner(), "learn.step(2)"], "draws `self.B` at random"),
-    "a module's setting": (["net = Net()", learner(), "learn.step(2)", "net.body[3].p = 0.9", "learn.step(2)"], r"`net` was changed \(cell .* use learn.set"),
+    "a module's setting": (["net = Net()", learner(), "learn.step(2)", "net.body[3].p = 0.9", "learn.step(2)"], r"After step 2 model.body.3.p was changed manually.* use learn.set"),
     "a move patched on": (["net = Net()", learner(), "learn.step(2)", "from types import MethodType\nlearn.compute_loss_context_manager = MethodType(lambda self: torch.autocast('cpu', torch.bfloat16), learn)", "learn.step(2)"], "changes the learner directly"),
     "a callback that counts": (["class Counts(TrainerCallback):\n    n, not_state = 0, ('n',)\n    def on_step_end(self, args, state, control, learner, **kwargs):\n        self.n += 1\n        learner.set(lr=0.01 / self.n)",
                                "net = Net()", learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Counts()], rewind_every=1"), "learn.step(6); learn.rewind(3); learn.step(2)"], "`Counts` keeps something of its own"),

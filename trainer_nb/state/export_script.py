@@ -326,6 +326,8 @@ def learner_lines(draft: ScriptDraft, start: RunStart) -> list[str]:
         # the part may have been replaced or removed since
         replaceable = part in given and (part in ("eval_dataset", "callbacks") or is_replaced(draft, part))
         if not replaceable and is_default_part(draft, part): continue
+        # these were assigned, and lines of their own do that
+        if part == "optimizers" and part not in given and optimizer: continue
         # the learner began with the default
         if part not in given and part != "train_dataset" and is_replaced(draft, part): continue
         code = part_code(draft, part, given.get(part))
