@@ -36,10 +36,10 @@ from .rewind_buffer import RewindBuffer
 # %% auto #0
 __all__ = ['MAX_ITEMS', 'held_objects', 'walk', 'is_shared_resource', 'enter_in_memo', 'copy_with_memo', 'copy_attributes',
            'is_small', 'copy_small', 'copy_loader', 'copy_data_state', 'copy_collator', 'clone_learner',
-           'copy_or_share', 'copy_functions', 'copied_whole', 'functions_in', 'of_accelerate', 'drop_library_wrappers',
-           'global_names', 'class_functions', 'parts_in', 'used_part', 'own_function', 'check_replaced_methods',
-           'model_parts', 'run_parts', 'training_code', 'other_code', 'functions_below', 'uses_of', 'check_functions',
-           'check_common_data', 'share_memory', 'hang_hooks', 'take_over']
+           'copy_or_share', 'copy_functions', 'copied_whole', 'share_memory', 'hang_hooks', 'functions_in',
+           'of_accelerate', 'drop_library_wrappers', 'global_names', 'class_functions', 'parts_in', 'used_part',
+           'own_function', 'check_replaced_methods', 'model_parts', 'run_parts', 'training_code', 'other_code',
+           'functions_below', 'uses_of', 'check_functions', 'check_common_data', 'take_over']
 
 # %% ../../nbs/07_state/14_clone.ipynb #9f181ff1
 # items of a container that are examined; a larger one is data
@@ -341,6 +341,33 @@ def copied_whole(
         hang_hooks(t, memo[id(t)], memo)
     return new
 
+# %% ../../nbs/07_state/14_clone.ipynb #4afbb7cc
+def share_memory(tensors, memo):
+    "Make copies share memory where the originals do, as flat weights of recurrent layers."
+    groups = {}
+    for t in tensors:
+        if type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided and t.numel():
+            groups.setdefault(t.untyped_storage().data_ptr(), []).append(t)
+    for found in groups.values():
+        if len(found) == 1 or not any(isinstance(t, torch.nn.Parameter) for t in found): continue
+        storage = found[0].untyped_storage().clone()
+        for t in found:
+            view = torch.empty(0, dtype=t.dtype, device=t.device)
+            memo[id(t)].data = view.set_(storage, t.storage_offset(), t.size(), t.stride())
+
+# torch's attribute names for the hooks of tensors
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+def hang_hooks(tensor, new, memo):
+    "Copy the hooks and attributes of `tensor` to `new`."
+    for name in _HOOKS:
+        hooks = getattr(tensor, name, None)
+        if hooks and not getattr(new, name, None):
+            setattr(new, name, copy.deepcopy(hooks, memo))
+    for name, value in vars(tensor).items():
+        if name not in vars(new):
+            setattr(new, name, copy.deepcopy(value, memo))
+
 # %% ../../nbs/07_state/14_clone.ipynb #a3f46da3
 def functions_in(module: torch.nn.Module) -> list[tuple[str, types.FunctionType]]:
     "Return the functions among a module's attributes, which are the same in a copy, by name."
@@ -500,33 +527,6 @@ def check_common_data(
             f"{use} by its closure, a default value or a global, and another part of the learner holds it, which is copied;"
             " the function reads the original in the copy as well. Write it as a class with __call__ that holds the object."
         )
-
-# %% ../../nbs/07_state/14_clone.ipynb #4afbb7cc
-def share_memory(tensors, memo):
-    "Make copies share memory where the originals do, as flat weights of recurrent layers."
-    groups = {}
-    for t in tensors:
-        if type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided and t.numel():
-            groups.setdefault(t.untyped_storage().data_ptr(), []).append(t)
-    for found in groups.values():
-        if len(found) == 1 or not any(isinstance(t, torch.nn.Parameter) for t in found): continue
-        storage = found[0].untyped_storage().clone()
-        for t in found:
-            view = torch.empty(0, dtype=t.dtype, device=t.device)
-            memo[id(t)].data = view.set_(storage, t.storage_offset(), t.size(), t.stride())
-
-# torch's attribute names for the hooks of tensors
-_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-
-def hang_hooks(tensor, new, memo):
-    "Copy the hooks and attributes of `tensor` to `new`."
-    for name in _HOOKS:
-        hooks = getattr(tensor, name, None)
-        if hooks and not getattr(new, name, None):
-            setattr(new, name, copy.deepcopy(hooks, memo))
-    for name, value in vars(tensor).items():
-        if name not in vars(new):
-            setattr(new, name, copy.deepcopy(value, memo))
 
 # %% ../../nbs/07_state/14_clone.ipynb #6372d09f
 _OF_OPTIMIZER = (
