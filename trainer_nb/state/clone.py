@@ -168,7 +168,7 @@ def copy_loader(loader: torch.utils.data.DataLoader, memo: dict) -> torch.utils.
     vars(made).update(new)
     return made
 
-def _copy_owner(owner, memo: dict, copied: Callable[[str, Any], Any], is_state: Callable[[Any], bool]):
+def _copy_owner(owner, memo: dict, copied: Callable[[str, Any], Any], has_state: bool):
     "Return a shallow copy with copies of some attributes; the same object if it has no state or cannot be copied."
     # `__del__` of a copy may close a file of both
     if not hasattr(owner, "__dict__") or isinstance(owner, FUNCTION_TYPES) or hasattr(type(owner), "__del__"): return owner
@@ -178,12 +178,10 @@ def _copy_owner(owner, memo: dict, copied: Callable[[str, Any], Any], is_state: 
         return owner
     # before the attributes, which may refer to it
     memo[id(owner)] = made
-    changed = False
     for name, value in vars(owner).items():
-        inner = copied(name, value)
-        changed = changed or inner is not value or is_state(value)
-        vars(made)[name] = inner
-    if not changed:
+        vars(made)[name] = inner = copied(name, value)
+        has_state = has_state or inner is not value
+    if not has_state:
         memo[id(owner)] = owner
     return memo[id(owner)]
 
@@ -196,7 +194,6 @@ def copy_data_state(data, memo: dict):
     if type(data) is dict:
         new = {name: copy_data_state(one, memo) for name, one in data.items()}
         return data if all(new[name] is one for name, one in data.items()) else new
-    counts = not of_library(type(data))  # type: ignore[arg-type]  # mypy does not accept a class as Hashable
 
     def copied(name, value):
         # of a ConcatDataset
@@ -206,7 +203,8 @@ def copy_data_state(data, memo: dict):
         is_data = isinstance(value, _DATA) and id(value) not in memo
         return value if is_data else _copy_part(value, memo, arrays=False)
 
-    return _copy_owner(data, memo, copied, lambda value: counts and type(value) in SCALAR_TYPES)
+    has_state = not of_library(type(data)) and any(type(v) in SCALAR_TYPES for v in getattr(data, "__dict__", {}).values())
+    return _copy_owner(data, memo, copied, has_state)
 
 def _copy_part(value, memo: dict, arrays: bool):
     # what has been copied already, as the model; None stands for a model that is made anew
@@ -219,7 +217,7 @@ def copy_collator(collator, memo: dict):
     known = memo.get(id(collator), collator)
     if known is not collator: return known
     if isinstance(collator, (torch.nn.Module, types.MethodType, functools.partial)): return copy_small(collator, memo)
-    return _copy_owner(collator, memo, lambda name, value: _copy_part(value, memo, arrays=True), lambda value: True)
+    return _copy_owner(collator, memo, lambda name, value: _copy_part(value, memo, arrays=True), has_state=True)
 
 
 # %% ../../nbs/07_state/14_clone.ipynb #4681b985
