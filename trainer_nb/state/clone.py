@@ -9,10 +9,15 @@ import copy
 import dis
 import functools
 import itertools
+import pathlib
 import types
 import weakref
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Container, Iterator, Mapping
+from enum import Enum
+from typing import Any
 
+import numpy as np
 import torch
 
 from ..args.training_args import TrainingArguments
@@ -22,87 +27,204 @@ from ..data.sources import SamplerState, sampler_parts
 from ..device.weight_storage import packed_objects
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
-from ..engine.state_forms import STATE_KINDS
-from ..engine.state_holders import FUNCTION_TYPES, LEARNER, is_generator, is_resource, not_state
-from ..engine.state_holders import of_library, user_state_holders
+from ..engine.state_holders import FUNCTION_TYPES, LEARNER, PLAIN, SCALAR_TYPES, is_generator, is_resource
+from ..engine.state_holders import not_state, of_library
 from ..optim.schedules import schedule_parts
 from .restore import Snapshots
 from .rewind_buffer import RewindBuffer
 
 # %% auto #0
-__all__ = ['MAX_ITEMS', 'enter_in_memo', 'copy_loader', 'copy_data_state', 'copy_attributes', 'clone_learner', 'copy_or_share',
-           'copied_whole', 'functions_in', 'of_accelerate', 'drop_library_wrappers', 'global_names', 'parts_in',
-           'uses_module', 'own_function', 'check_replaced_methods', 'detach_computed', 'share_memory', 'hang_hooks',
-           'take_over']
+__all__ = ['MAX_ITEMS', 'held_objects', 'walk', 'is_shared_resource', 'enter_in_memo', 'copy_with_memo', 'copy_attributes',
+           'is_small', 'copy_small', 'copy_loader', 'copy_data_state', 'copy_collator', 'clone_learner',
+           'copy_or_share', 'copy_functions', 'copied_whole', 'share_memory', 'hang_hooks', 'functions_in',
+           'of_accelerate', 'drop_library_wrappers', 'global_names', 'class_functions', 'parts_in', 'used_part',
+           'own_function', 'check_replaced_methods', 'model_parts', 'run_parts', 'training_code', 'other_code',
+           'functions_below', 'uses_of', 'check_functions', 'check_common_data', 'take_over']
 
 # %% ../../nbs/07_state/14_clone.ipynb #9f181ff1
+# items of a container that are examined; a larger one is data
+MAX_ITEMS = 1000
+
+def held_objects(
+    value: object,
+    limit: int | None = None,  # of the items of each container
+) -> list[object]:
+    "Return the objects that a deep copy of a value copies, too; none for a function, a data set or another resource."
+    if isinstance(value, types.MethodType): return [value.__self__, value.__func__]
+    if isinstance(value, functools.partial): return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, dict): return [*itertools.islice(value.values(), limit)]
+    if isinstance(value, (list, tuple, set, frozenset, deque)): return [*itertools.islice(value, limit)]
+    if isinstance(value, torch.nn.Module): return [*vars(value).values()]
+    return [*vars(value).values()] if hasattr(value, "__dict__") and not is_resource(value) else []
+
+def walk(
+    root: object,
+    stop: Container[int] = (),  # ids of objects that are yielded without the objects in them
+    parts: Callable[[Any], list[object]] = held_objects,
+) -> Iterator[object]:
+    "Yield an object and those that it refers to, each once, without plain values."
+    seen: set[int] = set()
+    waiting = [root]
+    while waiting:
+        value = waiting.pop()
+        if type(value) in PLAIN or id(value) in seen: continue
+        seen.add(id(value))
+        yield value
+        if id(value) not in stop: waiting += parts(value)
+
+def is_shared_resource(value: object) -> bool:
+    "Return whether copies of user code share an object: a data set, a tokenizer, an open file, a lock, a tracker."
+    apart = (*FUNCTION_TYPES, torch.nn.Module, torch.Tensor)
+    return is_resource(value) and not isinstance(value, apart) and not type(value).__module__.startswith("trainer_nb.")
+
 def enter_in_memo(
     value,
     memo: dict,  # of copy.deepcopy
-    depth: int = 0,
+    shares: bool = False,  # resources are shared
 ):
-    "Enter copies of objects that deepcopy does not support, in a value or in its containers."
-    if id(value) in memo: return
-    if isinstance(value, torch.Generator):
-        memo[id(value)] = torch.Generator(value.device)
-        memo[id(value)].set_state(value.get_state())
-    elif isinstance(value, torch.Tensor) and not value.is_leaf:
-        memo[id(value)] = value.detach().clone()
-    elif STATE_KINDS["container"](value) and depth < 20:
-        for v in value.values() if isinstance(value, dict) else value:
-            enter_in_memo(v, memo, depth + 1)
+    "Enter copies of the objects in a value that deepcopy does not support, and the resources that stay the same."
+    for part in walk(value, memo):
+        if id(part) in memo: continue
+        if isinstance(part, torch.Generator):
+            memo[id(part)] = torch.Generator(part.device)
+            memo[id(part)].set_state(part.get_state())
+        elif isinstance(part, torch.Tensor) and not part.is_leaf:
+            memo[id(part)] = part.detach().clone()
+        elif shares and is_shared_resource(part):
+            memo[id(part)] = part
 
-def copy_loader(loader: torch.utils.data.DataLoader, memo: dict) -> torch.utils.data.DataLoader:
-    "Return a loader with copies of its samplers over the same data; the same loader if they hold no state."
-    if not SamplerState(loader.batch_sampler).take(): return loader
-    memo[id(loader.dataset)] = loader.dataset
-    for part in sampler_parts(loader.batch_sampler).values():
-        for value in vars(part).values():
-            enter_in_memo(value, memo)
-            if isinstance(value, torch.utils.data.Dataset):
-                memo[id(value)] = value
-    memo[id(loader)] = made = copy.copy(loader)
-    # a loader refuses to have its attributes assigned
-    vars(made).update(copy.deepcopy({k: vars(loader)[k] for k in ("sampler", "batch_sampler")}, memo))
-    return made
-
-def copy_data_state(data, memo: dict):
-    "Return a copy of a data set or a collator with its own generators and numbers; the same object if it holds none."
-    if isinstance(data, torch.utils.data.DataLoader): return copy_loader(data, memo)
-    apart = (torch.nn.Module, *FUNCTION_TYPES)
-    if not hasattr(data, "__dict__") or isinstance(data, apart): return data
-    counts = not of_library(type(data))  # type: ignore[arg-type]  # mypy does not accept a class as Hashable
-    new = {}
-    for k, v in vars(data).items():
-        if is_generator(v):
-            enter_in_memo(v, memo)
-            new[k] = copy.deepcopy(v, memo)
-        elif counts and type(v) in (int, float):
-            new[k] = v
-        elif isinstance(v, torch.utils.data.Dataset) and (inner := copy_data_state(v, memo)) is not v:
-            new[k] = inner
-        elif k == "datasets" and isinstance(v, list):   # of a ConcatDataset
-            inner = [copy_data_state(d, memo) for d in v]
-            if any(a is not b for a, b in zip(inner, v)):
-                new[k] = inner
-    if not new: return data
-    memo[id(data)] = made = copy.copy(data)
-    vars(made).update(new)
-    return made
+def copy_with_memo(
+    value,
+    memo: dict,  # of copy.deepcopy
+    make: Callable[[Any, dict], Any] = copy.deepcopy,
+):
+    "Return a deep copy; if an error is raised, leave no unfinished copies of its parts in the memo."
+    known = len(memo)
+    try:
+        return make(value, memo)
+    except Exception:
+        for key in [*itertools.islice(memo, known, None)]:
+            del memo[key]
+        raise
 
 def copy_attributes(learner: TrainerBase, new, memo: dict) -> list[str]:
     "Give a learner copies of the attributes that a subclass has added; return the names that cannot be copied."
     shared = []
     for name in [k for k in vars(learner) if k not in LEARNER | not_state(learner)]:
         value = vars(learner)[name]
-        if is_resource(value): continue
+        is_function = isinstance(value, (types.MethodType, functools.partial))
+        if is_resource(value) and not is_function: continue
+        enter_in_memo(value, memo, shares=is_function)
         try:
-            vars(new)[name] = copy.deepcopy(value, memo)
+            vars(new)[name] = copy_with_memo(value, memo)
         except Exception:
             shared.append(name)
     return shared
 
+# %% ../../nbs/07_state/14_clone.ipynb #9f181ff4
+# attributes of a data set that stay the same
+_DATA = (torch.Tensor, np.ndarray, list, tuple, set, frozenset)
+# types without a __dict__ whose objects are copied
+_VALUES = (dict, list, tuple, set, frozenset, deque, Enum, np.generic, complex, range, pathlib.PurePath)
+
+def is_small(
+    value: object,
+    memo: dict,  # objects with an entry are not copied here
+    arrays: bool,  # whether small tensors and arrays are no data
+) -> bool:
+    "Return whether a value is small and can be copied; resources in it are shared."
+    for count, part in enumerate(walk(value, memo, lambda part: held_objects(part, MAX_ITEMS + 1))):
+        if count > MAX_ITEMS: return False
+        if id(part) in memo or is_generator(part) or is_resource(part) and not isinstance(part, torch.nn.Module): continue
+        if isinstance(part, (torch.Tensor, np.ndarray)):
+            if not arrays or part.nbytes > 8 * MAX_ITEMS: return False
+        elif not hasattr(part, "__dict__") and not isinstance(part, _VALUES): return False
+    return True
+
+def copy_small(value, memo: dict, arrays: bool = True):
+    "Return a deep copy of a small value; the same object if it is large or cannot be copied."
+    if not is_small(value, memo, arrays): return value
+    enter_in_memo(value, memo, shares=True)
+    try:
+        return copy_with_memo(value, memo)
+    except Exception:
+        return value
+
+def copy_loader(loader: torch.utils.data.DataLoader, memo: dict) -> torch.utils.data.DataLoader:
+    """Return a loader with copies of its samplers and its collator over a copy of the data set, each as far as it holds
+    state; the same loader if none does."""
+    new = {"dataset": copy_data_state(loader.dataset, memo), "collate_fn": copy_collator(loader.collate_fn, memo)}
+    memo[id(loader.dataset)] = new["dataset"]
+    if SamplerState(loader.batch_sampler).take() or new["dataset"] is not loader.dataset:
+        for part in sampler_parts(loader.batch_sampler).values():
+            for value in vars(part).values():
+                enter_in_memo(value, memo)
+                if isinstance(value, torch.utils.data.Dataset):
+                    memo.setdefault(id(value), value)
+        new |= copy.deepcopy({k: vars(loader)[k] for k in ("sampler", "batch_sampler")}, memo)
+    if all(value is vars(loader)[k] for k, value in new.items()): return loader
+    memo[id(loader)] = made = copy.copy(loader)
+    # a loader refuses to have its attributes assigned
+    vars(made).update(new)
+    return made
+
+def _copy_owner(owner, memo: dict, copied: Callable[[str, Any], Any], has_state: bool):
+    "Return a shallow copy with copies of some attributes; the same object if it has no state or cannot be copied."
+    # `__del__` of a copy may close a file of both
+    if not hasattr(owner, "__dict__") or isinstance(owner, FUNCTION_TYPES) or hasattr(type(owner), "__del__"): return owner
+    try:
+        made = copy.copy(owner)
+    except Exception:
+        return owner
+    # before the attributes, which may refer to it
+    memo[id(owner)] = made
+    for name, value in vars(owner).items():
+        vars(made)[name] = inner = copied(name, value)
+        has_state = has_state or inner is not value
+    if not has_state:
+        memo[id(owner)] = owner
+    return memo[id(owner)]
+
+def copy_data_state(data, memo: dict):
+    "Return a copy of a data set with its own state and the same data; the same object if it has no state."
+    known = memo.get(id(data), data)
+    if known is not data: return known
+    if isinstance(data, torch.utils.data.DataLoader): return copy_loader(data, memo)
+    if isinstance(data, torch.nn.Module): return data
+    if type(data) is dict:
+        new = {name: copy_data_state(one, memo) for name, one in data.items()}
+        return data if all(new[name] is one for name, one in data.items()) else new
+
+    def copied(name, value):
+        # of a ConcatDataset
+        if name == "datasets" and isinstance(value, list):
+            inner = [copy_data_state(d, memo) for d in value]
+            return value if all(a is b for a, b in zip(inner, value)) else inner
+        is_data = isinstance(value, _DATA) and id(value) not in memo
+        return value if is_data else _copy_part(value, memo, arrays=False)
+
+    has_state = not of_library(type(data)) and any(type(v) in SCALAR_TYPES for v in getattr(data, "__dict__", {}).values())
+    return _copy_owner(data, memo, copied, has_state)
+
+def _copy_part(value, memo: dict, arrays: bool):
+    # what has been copied already, as the model; None stands for a model that is made anew
+    known = memo.get(id(value))
+    if known is not None: return known
+    return copy_data_state(value, memo) if isinstance(value, torch.utils.data.Dataset) else copy_small(value, memo, arrays)
+
+def copy_collator(collator, memo: dict):
+    "Return a copy of a collator with its own state, and the same tokenizers, data sets and large objects."
+    known = memo.get(id(collator), collator)
+    if known is not collator: return known
+    if isinstance(collator, (torch.nn.Module, types.MethodType, functools.partial)): return copy_small(collator, memo)
+    return _copy_owner(collator, memo, lambda name, value: _copy_part(value, memo, arrays=True), has_state=True)
+
+
 # %% ../../nbs/07_state/14_clone.ipynb #4681b985
+_LOSSES = ("loss_func", "compute_loss_func")
+_OPTIONS = "optimizer_cls_and_kwargs"
+_METRICS = ("compute_metrics", "preprocess_logits_for_metrics")
+
 def clone_learner(
     learner: TrainerBase,
     args: TrainingArguments,  # initial settings of the new learner
@@ -122,7 +244,6 @@ def clone_learner(
         learner.train_dataset,
         learner.eval_dataset,
         learner.processing_class,
-        learner.data_collator,
         run.loader,
         run.history,
     )
@@ -131,19 +252,20 @@ def clone_learner(
     if anew and run.model is not None:
         # a model that is made anew is not copied
         memo[id(run.model)] = None
-    for holder in user_state_holders(run):
-        for value in holder.items().values():
-            enter_in_memo(value, memo)
-    new._train_dataset, new.data_collator = (
-        copy_data_state(data, memo) for data in (learner.train_dataset, learner.data_collator)
-    )
-    model, new.loss_func, new.compute_loss_func = (
-        copy_or_share(o, memo) for o in (None if anew else run.model, learner.loss_func, learner.compute_loss_func)
+    check_functions(learner, anew)
+    model = None if anew else copied_whole(run.model, memo)
+    # not by assignment, which is recorded as an act of the user
+    vars(new).update(
+        _train_dataset=copy_data_state(learner.train_dataset, memo),
+        eval_dataset=copy_data_state(learner.eval_dataset, memo),
+        data_collator=copy_collator(learner.data_collator, memo),
     )
     callbacks = [copy_or_share(c, memo) for c in run.callbacks.callbacks]
+    vars(new).update(copy_functions(learner, memo))
     shared = copy_attributes(learner, new, memo)
     if shared:
         warn(f"{type(learner).__name__}.{shared[0]} cannot be copied, so the branch shares it.")
+    check_common_data(learner, memo)
     new.run_state = RunState(
         args=args,
         model=model,
@@ -164,122 +286,58 @@ def clone_learner(
 
 def copy_or_share(
     thing,
-    memo,  # as of copy.deepcopy
+    memo: dict,  # as of copy.deepcopy
+    name: str = "",  # of a function, in which resources are shared; empty for a callback
+    parts: Mapping[int, str] = types.MappingProxyType({}),  # that a shared one must not hold, by id
 ):
-    "Return a deep copy of a module or callback; share a callback that cannot be copied."
-    if thing is None or not (isinstance(thing, torch.nn.Module) or hasattr(thing, "on_step_end")):
-        return thing
+    "Return a deep copy of a module, a callback or a function; share it with a warning if it cannot be copied."
+    if isinstance(thing, torch.nn.Module): return copied_whole(thing, memo)
+    enter_in_memo(thing, memo, shares=bool(name))
     try:
-        return copied_whole(thing, memo)
+        return copy_with_memo(thing, memo)
     except Exception as error:
-        if isinstance(thing, torch.nn.Module): raise
-        warn(f"{type(thing).__name__} cannot be copied ({type(error).__name__}: {error}), so the branch shares it.")
+        used = used_part(thing, parts)
+        if used is not None:
+            raise InvalidOperation(
+                f"{name} holds {used}, and cannot be copied ({type(error).__name__}: {error}), so a copy of the learner would"
+                " compute with the original."
+            ) from error
+        # also for others that refer to it
+        memo[id(thing)] = thing
+        # a function of a library, as of torch.jit, has no state
+        if not name or not of_library(type(thing)):
+            warn(f"{type(thing).__name__} cannot be copied ({type(error).__name__}: {error}), so the branch shares it.")
         return thing
+
+def copy_functions(learner: TrainerBase, memo: dict) -> dict[str, Any]:
+    "Return copies of the functions and objects that a learner was given, by the names of its attributes."
+    parts = model_parts(learner.run_state.model)
+    new = {name: copy_or_share(vars(learner)[name], memo, name, parts) for name in (*_LOSSES, _OPTIONS)}
+    new |= {name: copy_or_share(vars(learner)[name], memo, name) for name in _METRICS}
+    if learner.metrics is not None:
+        new["metrics"] = {key: copy_or_share(metric, memo, "metrics") for key, metric in learner.metrics.items()}
+    return new
+
 
 # %% ../../nbs/07_state/14_clone.ipynb #a3f46dad
 def copied_whole(
-    thing,  # a module or a callback
+    thing: torch.nn.Module,
     memo,  # as of copy.deepcopy
 ):
     "Return a deep copy with the hooks, attributes and shared memory of parameters."
-    is_module = isinstance(thing, torch.nn.Module)
-    if is_module:
-        check_replaced_methods(thing)
-    for part in thing.modules() if is_module else [thing]:
-        detach_computed(getattr(part, "__dict__", {}), memo)
+    check_replaced_methods(thing)
+    enter_in_memo(thing, memo)
     # quantized weights are only read: both models have the same ones
-    shared = packed_objects(thing) if is_module else []
+    shared = packed_objects(thing)
     memo.update({id(o): o for o in shared})
     new = copy.deepcopy(thing, memo)
-    if is_module:
-        drop_library_wrappers(new)
-        apart = set(map(id, shared))
-        tensors = [t for t in (*thing.parameters(), *thing.buffers()) if id(t) in memo and id(t) not in apart]
-        share_memory(tensors, memo)
-        for t in tensors:
-            hang_hooks(t, memo[id(t)], memo)
+    drop_library_wrappers(new)
+    apart = set(map(id, shared))
+    tensors = [t for t in (*thing.parameters(), *thing.buffers()) if id(t) in memo and id(t) not in apart]
+    share_memory(tensors, memo)
+    for t in tensors:
+        hang_hooks(t, memo[id(t)], memo)
     return new
-
-# items of a container that are examined; a larger one is data
-MAX_ITEMS = 1000
-
-def functions_in(module: torch.nn.Module) -> list[tuple[str, types.FunctionType]]:
-    "Return the functions among a module's attributes, which are the same in a copy, by name."
-    return [(name, value) for name, value in vars(module).items() if isinstance(value, types.FunctionType)]
-
-def of_accelerate(function: types.FunctionType) -> bool:
-    "Return whether Accelerate has made a function, such as the one that warns where a model is moved."
-    return str(function.__globals__.get("__name__")).partition(".")[0] == "accelerate"
-
-def drop_library_wrappers(module: torch.nn.Module):
-    "Remove Accelerate's functions that wrap a method of the original from a copied module."
-    for m in module.modules():
-        for name, value in functions_in(m):
-            if of_accelerate(value) and getattr(getattr(value, "__wrapped__", None), "__self__", m) is not m:
-                del vars(m)[name]
-
-def global_names(code: types.CodeType) -> set[str]:
-    "Return the global names that a function reads, also in functions that it defines."
-    # not co_names, which has the names of attributes as well
-    names = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return names.union(*(global_names(part) for part in code.co_consts if isinstance(part, types.CodeType)))
-
-def parts_in(value: object) -> list[object]:
-    "Return the objects that a function, a method or a container refers to."
-    if isinstance(value, types.MethodType): return [value.__self__, value.__func__]
-    if isinstance(value, functools.partial): return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, dict): return [*itertools.islice(value.values(), MAX_ITEMS)]
-    if isinstance(value, (list, tuple, set, frozenset)): return [*itertools.islice(value, MAX_ITEMS)]
-    if not isinstance(value, types.FunctionType): return []
-    parts = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
-    parts += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), getattr(value, "__wrapped__", None)]
-    # the globals of a library hold no model of the user
-    if of_library(value): return parts  # type: ignore[arg-type]  # it reads only __module__
-    return parts + [value.__globals__[name] for name in global_names(value.__code__) if name in value.__globals__]
-
-def uses_module(
-    value: object,
-    modules: Mapping[int, str],  # by id
-    seen: set[int] | None = None,  # ids of the objects that were examined
-    depth: int = 0,
-) -> bool:
-    """Return whether a function uses one of these modules: as the owner of a method, in its closure, as a default or as a
-    global, also inside containers and other functions."""
-    seen = set() if seen is None else seen
-    if id(value) in modules: return True
-    if id(value) in seen or depth > 20: return False
-    seen.add(id(value))
-    return any(uses_module(part, modules, seen, depth + 1) for part in parts_in(value))
-
-def own_function(value: object) -> types.FunctionType | None:
-    "Return the function of an attribute that is the same in a copy, also that of a method or a partial; None for others."
-    if isinstance(value, functools.partial): return own_function(value.func)
-    if isinstance(value, types.MethodType): return own_function(value.__func__)
-    return value if isinstance(value, types.FunctionType) else None
-
-def check_replaced_methods(module: torch.nn.Module):
-    "Raise InvalidOperation for a function in place of a method that would compute with the original in a copy as well."
-    names = {id(m): name for name, m in module.named_modules()}
-    for prefix, m in module.named_modules():
-        for name, value in vars(m).items():
-            function = own_function(value)
-            if function is None or of_accelerate(function) or not uses_module(function, names): continue
-            raise InvalidOperation(
-                f"{prefix}{'.' if prefix else ''}{name} is a function that wraps a method of this model, and a copy of the"
-                " model would still call it on the original; write it as a method of a subclass."
-            )
-
-def detach_computed(value, memo):
-    "Register detached copies of tensors with a history, also inside lists and dicts."
-    if isinstance(value, torch.Tensor):
-        if not value.is_leaf:
-            memo[id(value)] = value.detach().clone()
-    elif isinstance(value, dict):
-        for v in value.values():
-            detach_computed(v, memo)
-    elif isinstance(value, (list, tuple)):
-        for v in value:
-            detach_computed(v, memo)
 
 # %% ../../nbs/07_state/14_clone.ipynb #4afbb7cc
 def share_memory(tensors, memo):
@@ -308,6 +366,166 @@ def hang_hooks(tensor, new, memo):
         if name not in vars(new):
             setattr(new, name, copy.deepcopy(value, memo))
 
+# %% ../../nbs/07_state/14_clone.ipynb #a3f46da3
+def functions_in(module: torch.nn.Module) -> list[tuple[str, types.FunctionType]]:
+    "Return the functions among a module's attributes, which are the same in a copy, by name."
+    return [(name, value) for name, value in vars(module).items() if isinstance(value, types.FunctionType)]
+
+def of_accelerate(function: types.FunctionType) -> bool:
+    "Return whether Accelerate has made a function, such as the one that warns where a model is moved."
+    return str(function.__globals__.get("__name__")).partition(".")[0] == "accelerate"
+
+def drop_library_wrappers(module: torch.nn.Module):
+    "Remove Accelerate's functions that wrap a method of the original from a copied module."
+    for m in module.modules():
+        for name, value in functions_in(m):
+            if of_accelerate(value) and getattr(getattr(value, "__wrapped__", None), "__self__", m) is not m:
+                del vars(m)[name]
+
+def global_names(code: types.CodeType) -> set[str]:
+    "Return the global names that a function reads, also in functions that it defines."
+    # not co_names, which has the names of attributes as well
+    names = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return names.union(*(global_names(part) for part in code.co_consts if isinstance(part, types.CodeType)))
+
+def class_functions(cls: type) -> list[types.FunctionType]:
+    "Return the methods that user code has defined for a class and its bases."
+    own = [] if of_library(cls) else [c for c in cls.__mro__ if not of_library(c)]  # type: ignore[arg-type]
+    return [value for c in own for value in vars(c).values() if isinstance(value, types.FunctionType)]
+
+def parts_in(value: object) -> list[object]:
+    "Return the objects that a function reads from its closure, its defaults and its globals, or that another object holds."
+    if not isinstance(value, types.FunctionType): return [*held_objects(value, MAX_ITEMS), *class_functions(type(value))]
+    parts = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
+    parts += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), getattr(value, "__wrapped__", None)]
+    # the globals of a library hold no model of the user
+    if of_library(value): return parts  # type: ignore[arg-type]  # it reads only __module__
+    return parts + [value.__globals__[name] for name in global_names(value.__code__) if name in value.__globals__]
+
+def used_part(
+    value: object,
+    parts: Mapping[int, str],  # names of objects, by id
+    stop: Container[int] = (),  # ids of objects that are not searched
+) -> str | None:
+    "Return the name of the first of some objects that a function or an object refers to; None if it refers to none."
+    for part in itertools.islice(walk(value, stop, parts_in), 100 * MAX_ITEMS):
+        if id(part) in parts: return parts[id(part)]
+    return None
+
+def own_function(value: object) -> types.FunctionType | None:
+    "Return the function of an attribute that is the same in a copy, also that of a method or a partial; None for others."
+    if isinstance(value, functools.partial): return own_function(value.func)
+    if isinstance(value, types.MethodType): return own_function(value.__func__)
+    return value if isinstance(value, types.FunctionType) else None
+
+def check_replaced_methods(module: torch.nn.Module):
+    "Raise InvalidOperation for a function in place of a method that would compute with the original in a copy as well."
+    names = {id(m): name for name, m in module.named_modules()}
+    for prefix, m in module.named_modules():
+        for name, value in vars(m).items():
+            function = own_function(value)
+            if function is None or of_accelerate(function) or used_part(function, names) is None: continue
+            raise InvalidOperation(
+                f"{prefix}{'.' if prefix else ''}{name} is a function that wraps a method of this model, and a copy of the"
+                " model would still call it on the original; write it as a method of a subclass."
+            )
+
+# %% ../../nbs/07_state/14_clone.ipynb #a3f46da5
+def model_parts(model: torch.nn.Module | None) -> dict[int, str]:
+    "Return names for the modules, parameters and buffers of a model, by id."
+    if model is None: return {}
+    named = (*model.named_parameters(), *model.named_buffers(), *model.named_modules())
+    return {id(part): f"the model's {name}" if name else "the model" for name, part in named}
+
+def run_parts(learner: TrainerBase) -> dict[int, str]:
+    "Return names for the objects of a learner of which a copy has its own, by id."
+    run = learner.run_state
+    callbacks = [c for c in run.callbacks.callbacks if not of_library(type(c))]
+    losses = {name: vars(learner)[name] for name in _LOSSES if not of_library(type(vars(learner)[name]))}
+    return {
+        **model_parts(run.model),
+        **{id(c): f"the callback {type(c).__name__}" for c in callbacks},
+        **{id(loss): name for name, loss in losses.items()},
+        id(learner): "the learner",
+    }
+
+def _hooks(run: RunState) -> Iterator[tuple[str, object]]:
+    "Yield the hooks of user code, which a step calls."
+    for name, m in run.model.named_modules() if run.model is not None else ():
+        tables = [table for key, table in vars(m).items() if "_hooks" in key and isinstance(table, dict)]
+        tables += [getattr(t, key, None) or {} for t in m._parameters.values() if t is not None for key in _HOOKS]
+        yield f"a hook of model{'.' if name else ''}{name}", [*itertools.chain(*(table.values() for table in tables))]
+    yield "a hook of the optimizer", [[*(getattr(run.optimizer, name, None) or {}).values()] for name in _OF_OPTIMIZER]
+    yield "a function of the schedule", [getattr(part, "lr_lambdas", None) for part in schedule_parts(run.lr_scheduler)]
+
+def training_code(learner: TrainerBase) -> Iterator[tuple[str, object]]:
+    "Yield the functions and objects that compute a step, with names."
+    yield from ((name, vars(learner)[name]) for name in _LOSSES)
+    for function in class_functions(type(learner)):
+        if function.__name__ in ("compute_loss", "training_step"): yield type(learner).__name__, function
+    yield from _hooks(learner.run_state)
+
+def other_code(learner: TrainerBase) -> Iterator[tuple[str, object]]:
+    "Yield the other functions and objects of user code, with names."
+    yield from ((name, vars(learner)[name]) for name in (*_METRICS, "metrics", "data_collator"))
+    yield from ((type(c).__name__, c) for c in learner.run_state.callbacks.callbacks if not of_library(type(c)))
+    yield from ((f"{type(learner).__name__}.{k}", v) for k, v in vars(learner).items() if k not in LEARNER)
+    data = learner.train_dataset
+    yield "train_dataset", [data, *(v for v in getattr(data, "__dict__", {}).values() if not isinstance(v, _DATA))]
+
+def functions_below(root: object, stop: Mapping[int, str]) -> Iterator[types.FunctionType]:
+    "Yield the functions in an object, also those that are its methods, which a copy of it has, too."
+    def parts(value): return [] if isinstance(value, types.FunctionType) else parts_in(value)
+    for value in walk(root, stop.keys() - {id(root)}, parts):
+        if isinstance(value, types.FunctionType): yield value
+
+def uses_of(code: Iterator[tuple[str, object]], parts: Mapping[int, str], stop: Mapping[int, str]) -> Iterator[str]:
+    "Yield a phrase for each function that refers to one of some objects."
+    for name, root in code:
+        for function in functions_below(root, stop):
+            used = used_part(function, parts, stop)
+            if used is not None: yield f"{name}: the function {function.__qualname__} reads {used}"
+
+_INSTEAD = "a method of the model, functools.partial(function, model), or an object of a class with __call__ that holds the model"
+
+def check_functions(
+    learner: TrainerBase,
+    anew: bool = False,  # model_init makes the model of the copy
+):
+    "Raise InvalidOperation for a function that would compute with the original's model, as part of a step; warn of others."
+    parts = run_parts(learner)
+    for name in (*_LOSSES, _OPTIONS) if anew else ():
+        used = used_part(vars(learner)[name], model_parts(learner.run_state.model))
+        if used is None: continue
+        raise InvalidOperation(
+            f"{name} refers to {used}, and model_init makes another model for each trial; override compute_loss(model, inputs)"
+            " or create_optimizer() in a subclass, which find the trial's model."
+        )
+    for use in uses_of(training_code(learner), parts, parts):
+        raise InvalidOperation(
+            f"{use}, by its closure, a default value or a global, and would compute with the same one in a copy of the"
+            f" learner. What is copied with the model is {_INSTEAD}."
+        )
+    for use in uses_of(other_code(learner), parts, parts):
+        warn(f"{use}, also in the copy of the learner: it finds it in its closure, a default value or a global.")
+
+def check_common_data(
+    learner: TrainerBase,
+    memo: dict,  # of the copies
+):
+    "Warn of functions that refer to objects of which the copy of a learner has its own."
+    own = run_parts(learner)
+    parts = {
+        key: f"a {type(new).__name__}"
+        for key, new in memo.items()
+        if key not in own and key not in (id(new), id(memo)) and new is not None and not is_resource(new)
+    }
+    for use in uses_of(itertools.chain(training_code(learner), other_code(learner)), parts, own):
+        warn(
+            f"{use} by its closure, a default value or a global, and another part of the learner holds it, which is copied;"
+            " the function reads the original in the copy as well. Write it as a class with __call__ that holds the object."
+        )
+
 # %% ../../nbs/07_state/14_clone.ipynb #6372d09f
 _OF_OPTIMIZER = (
     "_optimizer_step_pre_hooks",
@@ -324,6 +542,7 @@ def take_over(run: RunState, new, memo):
         hooks = getattr(run.optimizer, name, None)
         there = getattr(new.optimizer, name, None)
         if there is not None and hooks and not there:
+            enter_in_memo(hooks, memo)
             there.update(copy.deepcopy(hooks, memo))
     for part, of_new in zip(schedule_parts(run.lr_scheduler), schedule_parts(new.lr_scheduler)):
         if getattr(part, "lr_lambdas", None) and hasattr(of_new, "lr_lambdas"):
