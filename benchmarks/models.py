@@ -259,26 +259,6 @@ def summarize(found: dict) -> dict:
     return figures
 
 
-def readme_table(found: dict) -> str:
-    """Return the README's table: a row for each tool, with its rates without data workers, and how far its share of
-    the plain loop's rate varies over all works."""
-    figures = found["figures"]
-    shown = [work for work in figures if not WORKS[work].workers] or list(figures)
-    names = [n for n in CONTENDERS if any(n in rows for rows in figures.values())]
-    names.sort(key=lambda name: (name != "hand", name != "trainer_nb"))
-    head = ["", *(f"{MODELS[WORKS[work].model].label}, {WORKS[work].precision}" for work in shown),
-            f"all {len(figures)} workloads, plain PyTorch loop = 1"]
-    rows = []
-    for name in names:
-        rates = [f"{figures[work][name]['rate']['median']:.1f}" if name in figures[work] else "" for work in shown]
-        ratios = [measured[name]["ratio"]["median"] for measured in figures.values() if name in measured]
-        share = "1" if name == "hand" else f"{min(ratios):.2f} to {max(ratios):.2f}"
-        if name == "trainer_nb": share = f"**{share}**"
-        rows.append(["plain PyTorch loop" if name == "hand" else LABELS[name], *rates, share])
-    about = "Medians" + "; the last column also counts the workloads with data workers" * (len(shown) < len(figures)) + "."
-    return f"{harness.table(head, rows)}\n\n{about} {harness.describe(found)}"
-
-
 def tables(found: dict) -> dict:
     "Return the tables of a stored result by name."
     figures, made = found["figures"], {}
@@ -296,7 +276,7 @@ def tables(found: dict) -> dict:
         head = ["", "data workers", "precision", "samples per second", "of hand-written"]
         made[kind] = f"{title}\n\n{harness.table(head, rows)}"
     notes = "\n".join([f"{harness.INTERVALS} {harness.describe(found)}", *harness.missing_lines(found, LABELS)])
-    return made | {"readme": readme_table(found), "notes": notes}
+    return made | {"notes": notes}
 
 
 # --- the command line ----------------------------------------------------------------------------------------------------

@@ -265,18 +265,6 @@ def test_tables_are_inserted(load, repository):
     assert "| trainer_nb |" + " **1.50** |" * 3 in cell and "a processor, 2 cores" in cell
 
 
-def test_the_readme_has_the_rates_of_real_models_and_the_range_of_their_shares(load):
-    "The rates of the works without data workers; the smallest and the largest share of all works."
-    models, harness = load("models"), load("harness")
-    def rows(factor): return {"wall": [factor * 0.1] * 16, "loss": 1.0}
-    figures = models.summarize({work: {"hand": rows(1), "trainer_nb": rows(2 if models.WORKS[work].workers else 1)} for work in models.WORKS})
-    found = {"package_version": harness.package_version(), "date": "2026-01-02", "machine": {"processor": "a processor", "cores": 2, "threads": 1},
-             "versions": {"python": "3", "torch": "2"}, "figures": figures}
-    table = models.readme_table(found)
-    assert "| plain PyTorch loop | 160.0 | 160.0 | 80.0 | 80.0 | 1 |" in table and "| trainer_nb | 160.0 | 160.0 | 80.0 | 80.0 | **0.50 to 1.00** |" in table
-    assert "| BERT, fp32 | BERT, bf16 | GPT-2, fp32 | GPT-2, bf16 | all 8 workloads" in table and "a processor, 2 cores" in table
-
-
 @pytest.mark.parametrize("change, message", [({"package_version": "0.0.1"}, "measured with trainer_nb 0.0.1"), ({"quick": True}, "rough look"),
                                              ({"benchmark": "models"}, "result of models"), ({"machine": {"gpu": "a GPU"}}, "result of overhead_cuda"), ({"figures": {"steps": {}}}, "no table 'readme'")])
 def test_a_result_that_does_not_belong_here_is_refused(load, repository, change, message):

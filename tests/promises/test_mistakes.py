@@ -320,7 +320,7 @@ TRAINED = {
     "not flat": (lambda: plain(data=TensorDataset(X.reshape(20, 2, 2), Y)), ValueError, r"put nn.Flatten\(\) before it"),
     "inner features": (lambda: plain(nn.Sequential(nn.Linear(4, 8), nn.Linear(9, 3))), ValueError, r"the layer '1' \(Linear\).*make it nn.Linear\(8, 3\)"),
     "channels": (lambda: plain(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 3)), data=TensorDataset(torch.zeros(20, 1, 4, 4), Y)), ValueError, r"it takes \(samples, 3, size, size\); make it with 1 input"),
-    "one sample": (lambda: plain(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), per_device_train_batch_size=1), ValueError, "dataloader_drop_last=True"),
+    "one sample": (lambda: plain(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), per_device_train_batch_size=1), ValueError, "in a new Learner, dataloader_drop_last=True"),
     "single tensors": (lambda: plain(data=X), ValueError, r"gives single tensors.*TensorDataset\(X, Y\)"),
     "single tensors, a model with labels": (lambda: learner(data=X), ValueError, r"gives single tensors without labels.*TensorDataset\(X, Y\).*loss_func="),
     "labels in a column": (lambda: plain(data=TensorDataset(X, Y[:, None])), ValueError, r"shape \(8, 3\).*class numbers have the shape \(8,\): labels.squeeze\(-1\)"),

@@ -518,6 +518,23 @@ def test_edited_settings_are_one_warning(tmp_path, written):
     assert "A warning names what differs" in repr(report) and "0.005" not in repr(report)
 
 
+@pytest.mark.parametrize("how", ["given", "set"])
+@pytest.mark.parametrize("other", [{}, dict(per_device_train_batch_size=3)])
+def test_a_run_that_evaluates_goes_on_without_evaluation_data(tmp_path, how, other):
+    "It evaluates no more, and the table of differences says so."
+    given = dict(output_dir=str(tmp_path))
+    learn = hard_learner(**given, eval_dataset=Augmented(), eval_strategy="epoch" if how == "given" else "no")
+    learn.set(eval_strategy="epoch")
+    learn.step(4)
+    folder = learn.save_checkpoint()
+    learn.free()
+    alone = hard_learner(**given | other)
+    with pytest.warns(UserWarning, match=r"eval_strategy +'epoch' +'no'"): report = alone.load_checkpoint(folder)
+    assert "eval_strategy is 'no' from here on, and was 'epoch' at the checkpoint" in report.said
+    alone.train()
+    assert not any("eval_loss" in line for line in alone.state.log_history if line["step"] > 4)
+
+
 def test_the_former_value_is_that_of_the_checkpoint(tmp_path):
     "learn.set() has changed it since the run began; a Learner that is given the present value changes nothing."
     learn = quiet_learner(tmp_path, learning_rate=5e-5)

@@ -165,3 +165,27 @@ def test_a_resumed_run(tmp_path, at):
     other = make(Rows(64), output_dir=str(tmp_path), per_device_train_batch_size=8, gradient_accumulation_steps=2)
     other.load_checkpoint(path)
     check(other, at, 4, {3: 4, 8: 0}[at])
+
+
+@pytest.mark.parametrize("size", [4, 8])
+def test_a_resumed_run_that_would_be_over_names_the_fewest_epochs(tmp_path, size):
+    "Also with other batches, of which an epoch has another number."
+    learn = make(output_dir=str(tmp_path))
+    learn.step(12)
+    path = learn.save_checkpoint()
+    def resume(epochs): make(output_dir=str(tmp_path), per_device_train_batch_size=size, num_train_epochs=epochs).load_checkpoint(path)
+    with pytest.raises(ValueError, match="num_train_epochs=1, and the run has done 12 steps; give num_train_epochs=2 or more"): resume(1)
+    with pytest.raises(ValueError, match="num_train_epochs=1, .* give num_train_epochs=2 or more"): learn.set(num_train_epochs=1)
+    learn.free()
+    resume(2)
+
+
+def test_a_method_of_the_user_that_gives_too_few_steps():
+    class Own(Learner):
+        def set_initial_training_values(self, args, dataloader):
+            *rest, steps = super().set_initial_training_values(args, dataloader)
+            return *rest, 5 if args.per_device_train_batch_size == 8 else steps
+    learn = Own(Net(), train_dataset=Rows(), per_device_train_batch_size=4, use_cpu=True, disable_tqdm=True)
+    learn.step(12)
+    with pytest.raises(ValueError, match="give 5 steps, and the run has done 12 steps; give max_steps=12 or more"):
+        learn.set(per_device_train_batch_size=8)

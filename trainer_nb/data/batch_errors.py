@@ -122,8 +122,9 @@ def shape_error(error: BaseException, call: FailingLayer, batch: Any) -> ValueEr
                               " data.")
     if isinstance(layer, nn.modules.batchnorm._BatchNorm) and "more than 1 value per channel" in str(error):
         return ValueError(
-            f"{problem}, and in training it needs more than one value per channel; dataloader_drop_last=True leaves out"
-            " a last batch of one sample, and a larger per_device_train_batch_size avoids others."
+            f"{problem}, and in training it needs more than one value per channel; in a new Learner,"
+            " dataloader_drop_last=True leaves out a last batch of one sample, and a larger per_device_train_batch_size"
+            " avoids others."
         )
     if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and isinstance(error, IndexError) and given.numel():
         low = int(given.min())

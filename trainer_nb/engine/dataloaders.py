@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['LOADER_ARGS', 'is_iterable_only', 'IterableWrapper', 'to_iterable_dataset', 'is_columns', 'check_dataset',
-           'is_overridden', 'check_train_dataset', 'check_given_data', 'check_eval_data', 'warn_ignored_loader_args',
-           'signature_columns', 'drop_unused_columns', 'column_dropping_collator', 'make_train_sampler',
-           'per_process_batch_size', 'check_sampling_strategy', 'make_train_loader', 'find_eval_dataset',
-           'make_test_loader', 'attributes_of', 'have_changed', 'copied_attributes', 'KeptLoader', 'own_eval_sets',
-           'make_eval_loader', 'count_samples', 'total_train_batch_size', 'initial_training_values']
+           'is_overridden', 'check_train_dataset', 'check_given_data', 'can_evaluate', 'check_eval_data',
+           'warn_ignored_loader_args', 'signature_columns', 'drop_unused_columns', 'column_dropping_collator',
+           'make_train_sampler', 'per_process_batch_size', 'check_sampling_strategy', 'make_train_loader',
+           'find_eval_dataset', 'make_test_loader', 'attributes_of', 'have_changed', 'copied_attributes', 'KeptLoader',
+           'own_eval_sets', 'make_eval_loader', 'count_samples', 'total_train_batch_size', 'initial_training_values']
 
 # %% ../../nbs/06_engine/08_dataloaders.ipynb #40e62b11
 def is_iterable_only(dataset: Any) -> bool:
@@ -155,6 +155,10 @@ def check_given_data(learner: TrainerBase) -> None:
         if one is not None and not isinstance(one, DataLoader):
             check_dataset(one, "eval_dataset")
 
+def can_evaluate(learner: TrainerBase) -> bool:
+    "Return whether the learner has evaluation data, or a method of the user that provides them."
+    return learner.eval_dataset is not None or is_overridden(learner, "get_eval_dataloader", "evaluate")
+
 def check_eval_data(
     learner: TrainerBase,
     args: TrainingArguments | None = None,  # None: the learner's
@@ -162,11 +166,12 @@ def check_eval_data(
     "Raise ValueError if the settings request evaluations but there is no evaluation data."
     args = learner.args if args is None else args
     wanted = args.eval_strategy != "no" or args.eval_on_start
-    if not wanted or learner.eval_dataset is not None: return
-    if is_overridden(learner, "get_eval_dataloader", "evaluate"): return
+    if not wanted or can_evaluate(learner): return
+    setting = "eval_on_start=True" if args.eval_on_start else f"eval_strategy={str(args.eval_strategy)!r}"
+    remedy = "leave it out" if args.eval_on_start else "set eval_strategy='no'"
     raise ValueError(
-        "The settings ask for evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=, "
-        "or leave eval_strategy at 'no'."
+        f"{setting} asks for evaluations, but there is nothing to evaluate on; give the Learner an eval_dataset=, or "
+        f"{remedy}."
     )
 
 # settings that a DataLoader has fixed

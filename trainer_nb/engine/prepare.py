@@ -58,7 +58,7 @@ __all__ = ['AUTO_BATCH_SIZE_ERROR', 'OPTIMIZER_MAKERS', 'find_loss_module', 'pre
            'have_edited_groups', 'discard_made_optimizer', 'changed_names', 'check_parameters',
            'report_parameter_changes', 'may_have_other_parameters', 'warn_untrained_loss', 'suggest_idle_gpus',
            'first_of', 'renew_initial_snapshot', 'store_special_tokens', 'prepare', 'prepare_training',
-           'redistribute_data', 'compute_run_length', 'recompute_run_length']
+           'redistribute_data', 'compute_run_length', 'describe_short_length', 'recompute_run_length']
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
@@ -783,16 +783,25 @@ def compute_run_length(run: RunState):
     state.compute_steps(args, state.max_steps)
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #2da3e7bc
+def describe_short_length(run: RunState) -> str:
+    "Return a sentence about a length that the run has exceeded, and the smallest that it can have."
+    args = run.args
+    state = run.state
+    done = f"the run has done {state.global_step} steps"
+    if run.length_override is not None or args.max_steps > 0:
+        return f"The settings give {state.max_steps} steps, and {done}; give max_steps={state.global_step} or more"
+    per_epoch = math.ceil(run.loader.batches / args.gradient_accumulation_steps)
+    # as many as are missing at the new number of steps per epoch
+    epochs = math.ceil(args.num_train_epochs + (state.global_step - state.max_steps) / per_epoch)
+    return f"The settings have num_train_epochs={args.num_train_epochs:g}, and {done}; give num_train_epochs={epochs} or more"
+
 def recompute_run_length(run: RunState):
     "Measure a run that may have begun and stretch its schedule. Raise ValueError if it would already have ended."
     state = run.state
     before = run.state.max_steps
     compute_run_length(run)
     if state.max_steps < state.global_step:
-        raise ValueError(
-            f"The run would be over after {state.max_steps} steps, but it has done {state.global_step}."
-            " Give a larger max_steps or num_train_epochs; learn.rewind(n) goes back."
-        )
+        raise ValueError(f"{describe_short_length(run)}; learn.rewind(n) goes back.")
     if state.max_steps == state.global_step and not run.finished and not run.due:
         run.due.append(Task("end_epoch" if run.epoch_open else "finish"))
     if run.own_scheduler and run.lr_scheduler is not None and state.max_steps != before:

@@ -20,6 +20,7 @@ from ..data.sampling import Cursor
 from ..device.collectives import MainProcessFailed
 from ..device.sharding import broadcast_tensors, copy_into, dtypes_and_shapes
 from ..display.tables import text_table
+from ..engine.dataloaders import can_evaluate
 from ..engine.loss import unwrap_model
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare, prepare_model, redistribute_data, sync_weights
@@ -45,11 +46,11 @@ from .model_files import add_base_weights, read_weights_for_model
 # %% auto #0
 __all__ = ['describe_unusable_checkpoints', 'resolve_checkpoint', 'is_model_folder', 'weights_alone_message', 'is_checkpoint',
            'no_checkpoint_message', 'edited_settings', 'check_edits', 'describe_edits', 'settings_of',
-           'effective_settings', 'checkpoint_info', 'fit_train_data', 'describe_environment_change', 'load_history',
-           'read_log_history', 'ResumeReport', 'continue_stopped_run', 'load_checkpoint', 'trainable_names',
-           'describe_frozen', 'restart_epoch_data', 'read_snapshot', 'relocate_best', 'check_run_not_open',
-           'restore_checkpoint', 'load_best_weights', 'load_best_on_main', 'load_best_everywhere', 'find_best_folder',
-           'best_fields', 'read_best_weights', 'assign_weights']
+           'effective_settings', 'settings_without_eval_data', 'checkpoint_info', 'fit_train_data',
+           'describe_environment_change', 'load_history', 'read_log_history', 'ResumeReport', 'continue_stopped_run',
+           'load_checkpoint', 'trainable_names', 'describe_frozen', 'restart_epoch_data', 'read_snapshot',
+           'relocate_best', 'check_run_not_open', 'restore_checkpoint', 'load_best_weights', 'load_best_on_main',
+           'load_best_everywhere', 'find_best_folder', 'best_fields', 'read_best_weights', 'assign_weights']
 
 # %% ../../nbs/07_state/10_resume.ipynb #59e5811a
 def describe_unusable_checkpoints(shelf) -> str:
@@ -177,6 +178,11 @@ def effective_settings(snapshot: Snapshot, now: dict) -> dict:
     then = snapshot.values["args"]
     return then | {k: v for k, v in now.items() if k in PROCESS_FIELDS or k not in then}
 
+def settings_without_eval_data(learner: TrainerBase, snapshot: Snapshot) -> dict:
+    "Return the settings that differ from a checkpoint's because this learner has no data for its evaluations."
+    if can_evaluate(learner) or snapshot.values["args"].get("eval_strategy", "no") == "no": return {}
+    return {"eval_strategy": learner.args.eval_strategy}
+
 # %% ../../nbs/07_state/10_resume.ipynb #edb36a76
 def checkpoint_info(snapshot: Snapshot) -> dict:
     "Return the values in a checkpoint besides the run."
@@ -297,7 +303,10 @@ def load_checkpoint(
     edits = edited_settings(then, run.given_settings)
     # learn.set() may have changed them since the run began
     before = then | settings_of(run, snapshot)
-    snapshot.values["args"] = effective_settings(snapshot, vars(run.args))
+    lacking = settings_without_eval_data(learner, snapshot)
+    edits |= {name: str(value) for name, value in lacking.items()}
+    # before the data are prepared, which checks that there are evaluation data
+    snapshot.values["args"] = effective_settings(snapshot, vars(run.args)) | lacking
     try:
         check_edits(edits, then)
         anew = restart_epoch_data(run, snapshot)
