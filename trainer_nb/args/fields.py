@@ -433,7 +433,7 @@ class CheckpointingArgs:
         DefaultText("steps"), "when to write a checkpoint: 'no', 'steps', 'epoch', 'best'"
     )
     save_steps: float = arg_field(500, "steps between two checkpoints; below 1 a ratio of all steps")
-    save_total_limit: int | None = arg_field(None, "number of checkpoints to keep, besides the best one; None: all")
+    save_total_limit: int | None = arg_field(None, "number of checkpoints to keep, the newest ones and the best one; None: all")
     save_only_model: bool = arg_field(False, "write the weights only; such a checkpoint cannot be resumed")
     save_format: str = arg_field(
         "safetensors", "'safetensors': our own files; 'trainer': files that transformers' Trainer resumes from too"
