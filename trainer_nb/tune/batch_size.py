@@ -215,6 +215,7 @@ class LearnerPayload:
 class NullLoader:
     "Stand in for a loader where micro-batches are given directly."
     batches = loader = None
+    def samplers(self) -> dict[str, Any]: return {}
 
 def receive_learner(file: IO[bytes]) -> tuple[TrainerBase, dict[str, Any]]:
     "Return a learner that was sent, and its parts."
