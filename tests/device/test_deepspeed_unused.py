@@ -46,7 +46,7 @@ def by_ddp(tmp_path_factory):
 
 # in one micro-batch, in every other step; in two, in the first one of each step; in three, in the outer ones or in the middle one
 SLOW = pytest.mark.slow
-CASES = [(2, True, 3), (3, True, 3),
+CASES = [(3, True, 3), pytest.param(2, True, 3, marks=SLOW),
          *(pytest.param(stage, offload, number, marks=SLOW) for stage, offload, number in
            [(1, True, 1), (1, True, 2), (1, True, 3), (2, False, 2), (2, True, 1), (2, True, 2), (3, False, 1), (3, False, 2),
             (3, True, 1), (3, True, 2)])]

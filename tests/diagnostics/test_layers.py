@@ -74,7 +74,11 @@ def test_the_axis_of_dead_units_ends_at_all_of_them():
     assert ">density<" in render_svg([panels["outputs, how they are spread"]])
 
 
-@pytest.mark.parametrize("given", RUNS.values(), ids=RUNS)
+# several seconds with data workers
+SLOW_WORKERS = [pytest.param(given, id=name, marks=pytest.mark.slow if name == "workers" else ()) for name, given in RUNS.items()]
+
+
+@pytest.mark.parametrize("given", SLOW_WORKERS)
 def test_no_trace(given):
     "At the beginning, in the middle of an epoch, at its end and after the end of the run."
     settings = LONG | given
@@ -245,7 +249,7 @@ def test_noise():
 
 # --- watching -----------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("given", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize("given", SLOW_WORKERS)
 def test_watching_changes_nothing(given):
     settings = LONG | given
     want, learn = finish(hard_learner(**settings)), hard_learner(**settings)
