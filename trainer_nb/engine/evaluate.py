@@ -180,7 +180,6 @@ def evaluation_mode(
                     run.phase = before
         interrupts.abortable = within
 
-
 # %% ../../nbs/06_engine/27_evaluate.ipynb #00d83d36
 class EvalBatches:
     """Iterate over an evaluation's batches with their sizes, with generators seeded

@@ -35,7 +35,7 @@ __all__ = ['PLAIN', 'NUMBER_KINDS', 'FUNCTION_TYPES', 'SCALAR_TYPES', 'COPIED_KI
            'MODULE', 'LIBRARY_MODULE', 'OPTIMIZER', 'NotState', 'CannotCapture', 'is_resource', 'of_library', 'Holder',
            'is_generator', 'is_plain_data', 'is_copied_kind', 'is_fetch_state', 'declared', 'not_state',
            'has_state_dict', 'kinds_of_module', 'module_holder', 'is_part', 'sampler_holders', 'optimizer_holders',
-           'fetch_holders', 'code_holders', 'evaluation_holders', 'callback_holders', 'holders_of_attributes',
+           'fetch_holders', 'code_holders', 'evaluation_holders', 'callback_holders', 'editable_holders',
            'replaceable_holders', 'user_state_holders']
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #59eba457
@@ -351,7 +351,7 @@ def callback_holders(run: RunState) -> list[Holder]:
     "Return the callbacks of user code as holders."
     return [*_of_callbacks(run.callbacks.callbacks)]
 
-def holders_of_attributes(run: RunState) -> list[Holder]:
+def editable_holders(run: RunState) -> list[Holder]:
     """Return the holders whose attributes are compared between two verbs: callbacks, modules, loss functions and hooks.
     Assignments to the learner are recorded when they are made."""
     learner = run.learner() if run.learner is not None else None

@@ -26,7 +26,7 @@ from .signatures import positional_args
 from .snapshot_tensors import Snapshot
 from .snapshot import capture_snapshot, restore_snapshot, undo_restore
 from .step import StepResult
-from .user_state import accept_calls
+from .user_state import accept_called_callbacks
 from ..optim.schedules import is_metric_driven
 
 # %% auto #0
@@ -408,7 +408,7 @@ def run_tasks_now(learner: TrainerBase, *tasks: Task) -> None:
         run.is_manual = False
         run.due = pending
     if run.phase == "idle":
-        accept_calls(run)
+        accept_called_callbacks(run)
         run_deferred_changes(run)
 
 def run_despite_errors(learner: TrainerBase) -> None:

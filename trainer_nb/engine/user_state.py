@@ -28,7 +28,7 @@ from .state_forms import Capture, capture_attributes, copy_plain, describe_conta
 from .state_forms import tensors_in
 from .state_holders import LIBRARY_KINDS, MODULE, Holder, CannotCapture, NotState, evaluation_holders
 from .state_holders import has_state_dict
-from .state_holders import SCALAR_TYPES, callback_holders, code_holders, declared, holders_of_attributes
+from .state_holders import SCALAR_TYPES, callback_holders, code_holders, declared, editable_holders
 from .state_holders import is_copied_kind, is_plain_data, of_library
 from .state_holders import optimizer_holders, replaceable_holders, sampler_holders, user_state_holders
 
@@ -39,7 +39,7 @@ __all__ = ['STATEFUL_KINDS', 'LEAST_LIMIT', 'MOST_NAMES', 'owner_identity', 'Fir
            'is_unchanged', 'SizeLimits', 'UserState', 'capture_user_state', 'user_state_bytes', 'inexact_generators',
            'restore_user_state', 'drop_new', 'RestoredSamplers', 'keep_restored_samplers', 'continue_samplers',
            'changed_user_state', 'EvaluatedState', 'AttributeBackup', 'restore_evaluated', 'PlainAttributes',
-           'plain_attributes', 'assigned_attributes', 'accept_calls', 'accept_attributes', 'module_settings',
+           'plain_attributes', 'assigned_attributes', 'accept_called_callbacks', 'accept_attributes', 'module_settings',
            'user_attributes', 'call_with_learner', 'call_and_compare', 'additional_entries', 'capture_optimizer',
            'restore_optimizer', 'load_additional_entries', 'report_edits', 'report_lost']
 
@@ -565,7 +565,6 @@ def restore_evaluated(run: RunState):
         if back: restore_user_state(run, evaluated.before, back, evaluation_holders)
         accept_attributes(run, changed)
 
-
 # %% ../../nbs/06_engine/13_user_state.ipynb #5a1c0f22
 _SCALARS = frozenset(SCALAR_TYPES)
 # items of a list or dictionary that is compared
@@ -586,18 +585,24 @@ class PlainAttributes(NamedTuple):
     values: dict[str, dict[str, Any]]   # what is compared, by the name of the holder and that of the attribute
     num_calls: dict[int, int]           # of callbacks, by id: a checkpoint, for example, calls them after the verb
 
+def _comparable_attributes(holder: Holder) -> dict[str, Any]:
+    attributes = vars(holder.owner)
+    skip = holder.skip
+    found = {k: v if type(v) in _SCALARS else _comparable(v) for k, v in attributes.items() if k not in skip}
+    if buffers := attributes.get("_buffers"):
+        found |= {k: _comparable(t) for k, t in buffers.items() if t is not None}
+    return found
+
 def plain_attributes(run: RunState) -> PlainAttributes:
     "Return the attributes in which assignments of the user are found; none of several processes, whose journals have to be alike."
     is_alone = run.device is None or run.device.world.is_single_process
-    values = {}
-    for holder in holders_of_attributes(run) if is_alone else ():
-        attributes = vars(holder.owner)
-        skip = holder.skip
-        found = {k: v if type(v) in _SCALARS else _comparable(v) for k, v in attributes.items() if k not in skip}
-        if buffers := attributes.get("_buffers"):
-            found |= {k: _comparable(t) for k, t in buffers.items() if t is not None}
-        values[holder.name] = found
+    values = {holder.name: _comparable_attributes(holder) for holder in (editable_holders(run) if is_alone else ())}
     return PlainAttributes(values, dict(run.callbacks.num_calls))
+
+def _called_since(run: RunState, before: PlainAttributes) -> list[Holder]:
+    "Return the callbacks that an event has called since."
+    counts = run.callbacks.num_calls
+    return [h for h in callback_holders(run) if before.num_calls.get(id(h.owner)) != counts.get(id(h.owner))]
 
 def assigned_attributes(
     run: RunState,
@@ -606,8 +611,7 @@ def assigned_attributes(
 ) -> list[str]:
     "Return the names of attributes that the user has assigned in between; not those that an evaluation has changed."
     names = []
-    def was_called(key: int) -> bool: return before.num_calls.get(key) != now.num_calls.get(key)
-    called = {holder.name for holder in callback_holders(run) if was_called(id(holder.owner))}
+    called = {holder.name for holder in _called_since(run, before)}
     for name, here in now.values.items():
         # of a part that was added or replaced since, that is recorded
         there = before.values.get(name, here)
@@ -617,13 +621,13 @@ def assigned_attributes(
     changed = _differing(evaluated.before, evaluated.after) if names and evaluated is not None else ()
     return [name for name in names if name not in changed]
 
-def accept_calls(run: RunState) -> None:
-    "Take the present attributes of callbacks that an event has called, outside of a verb that trains, for those that the last verb has left."
+def accept_called_callbacks(run: RunState) -> None:
+    "Take the present attributes of callbacks that an event has called for those that the last verb has left."
+    # a verb that trains takes all attributes when it ends
     if not run.editable_state or run.owner is not None: return
-    before, now = run.editable_state["attributes"], plain_attributes(run)
-    called = [h.name for h in callback_holders(run) if before.num_calls.get(id(h.owner)) != now.num_calls.get(id(h.owner))]
-    before.values.update({name: now.values[name] for name in called if name in now.values})
-    before.num_calls.update(now.num_calls)
+    before = run.editable_state["attributes"]
+    before.values.update({h.name: _comparable_attributes(h) for h in _called_since(run, before) if h.name in before.values})
+    before.num_calls.update(run.callbacks.num_calls)
 
 def accept_attributes(run: RunState, names: Collection[str]) -> None:
     "Take the present values of these attributes for those that the last verb has left: they are recorded, or no assignments."
@@ -636,7 +640,6 @@ def accept_attributes(run: RunState, names: Collection[str]) -> None:
                 there[holder][key] = here[key]
             else:
                 del there[holder][key]
-
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #c4a11ed2
 _ATTRIBUTE_OWNERS = ("loss", "loss_func", "compute_loss_func")

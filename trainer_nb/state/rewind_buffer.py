@@ -268,7 +268,7 @@ def save_newest_snapshot(
     learner: TrainerBase,
     place: str | Path | None = None,  # a folder; None: checkpoint-<step> in output_dir
 ) -> Path:
-    "Write the newest complete snapshot in memory as a checkpoint, and return its folder. Raise InvalidOperation if there is none."
+    "Write the newest complete snapshot in memory as a checkpoint, and return its folder. Raise InvalidOperation without one."
     run = learner.run_state
     held = [
         snapshot for snapshot in (run.initial_snapshot, *learner.snapshots.values(), *get_rewind_buffer(run).kept)
