@@ -1,8 +1,9 @@
 "What only a CUDA device can show: run with `make test-gpu`."
-import gc, weakref
+import gc, os, subprocess, sys, weakref
 
 import pytest, torch
 
+from conftest import ROOT
 from trainer_nb import Learner
 from toys import Bomb, Boom, finish, hard_learner, outcome, unequal
 
@@ -266,3 +267,31 @@ def test_the_modes_of_a_model_in_shards(settings, tmp_path):
         split.train()
     with again.launch(2): again.load_checkpoint(tmp_path / "two"); again.train()
     assert unequal(outcome(one), outcome(split)) == [] and unequal(outcome(one), outcome(again)) == []
+
+
+FRESH = '''
+import torch
+from torch.utils.data import TensorDataset
+from trainer_nb import Learner
+from trainer_nb.launch import local_workers
+
+choose = local_workers.choose_start_method
+def shown(*args):
+    print("METHOD", method := choose(*args), flush=True)
+    return method
+local_workers.choose_start_method = shown
+data = TensorDataset(torch.randn(48, 4), torch.randint(2, (48,)))
+learn = Learner(torch.nn.Linear(4, 2), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, per_device_train_batch_size=4,
+                report_to="none", disable_tqdm=True, max_steps=6)
+print(learn.args.device)
+with learn.launch(torch.cuda.device_count()): learn.step(3)
+print("STEPS", len(learn.history))
+'''
+
+
+@pytest.mark.timeout(180)
+def test_a_fresh_kernel_forks_its_processes():
+    "Nothing before the launch initializes CUDA."
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FRESH], capture_output=True, text=True, timeout=170, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    assert "METHOD fork" in done.stdout and "STEPS 3" in done.stdout, done.stdout

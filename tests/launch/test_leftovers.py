@@ -9,6 +9,7 @@ import torch
 from conftest import ROOT
 from trainer_nb.device import collectives
 from trainer_nb.device.collectives import MASTER_VARIABLES, RANK_VARIABLES, check_rank_variables, remind_while_connecting
+from toys import hard_learner
 
 COMPLETE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29513"}
 
@@ -198,3 +199,18 @@ def test_no_folder_is_removed_where_files_cannot_be_locked(tmp_path, monkeypatch
     serialization._CLAIMS.pop(folder).drop()
     serialization.remove_dead_folders(str(tmp_path))
     assert os.path.isdir(folder)
+
+
+def test_nothing_initializes_cuda_before_processes_are_forked(monkeypatch):
+    "is_available() would: with a GPU, no launch could fork, not even in a fresh kernel. The driver's count does not."
+    from trainer_nb.launch import launchers, local_workers
+    asked, forks = [], []
+    def choose(*args):
+        forks.append((len(asked), method := launchers.choose_start_method(*args)))
+        return method
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: asked.append(1) or False)
+    monkeypatch.setattr(local_workers, "choose_start_method", choose)
+    learn = hard_learner(use_cpu=False)
+    str(learn.args.device)
+    with learn.launch(2): learn.step(2)
+    assert forks == [(0, "fork")]

@@ -61,8 +61,9 @@ def device_of(
     use_cpu: bool,  # ignore GPUs
 ) -> torch.device:
     "Return the device of a process."
-    if use_cpu or not torch.cuda.is_available(): return torch.device("cpu")
-    return torch.device("cuda", local_rank % torch.cuda.device_count())
+    # counted by the driver: is_available() initializes CUDA, which then works in no fork of this process
+    num_gpus = 0 if use_cpu else torch.cuda.device_count()
+    return torch.device("cuda", local_rank % num_gpus) if num_gpus else torch.device("cpu")
 
 def log_level(
     name: str,  # one of LOG_LEVELS

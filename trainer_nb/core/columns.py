@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, SupportsFloat, TypeVar
 import numpy as np
 import torch
 
-from .errors import short_repr, suggest_names
+from .errors import keep_until_exit, suggest_names
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 # %% auto #0
-__all__ = ['COLUMN_TYPES', 'COLUMN_NAMES', 'DEFERRED', 'T', 'PACK_SIZE', 'Scalar', 'StepRange', 'ALL_STEPS', 'MAX_READINGS',
-           'GrowableColumns', 'DeferredScalar', 'resolve_deferred', 'as_scalar', 'DeferredScalars', 'to_host',
-           'is_on_host', 'split_deferred', 'RowStore', 'fill_values', 'throughput', 'get_column', 'kept_losses',
-           'mean_loss', 'mean_or_nan', 'mark_abandoned', 'last_row_of_step', 'step_bounds', 'copy_rows',
-           'columns_to_lists', 'append_rows', 'Readings']
+__all__ = ['COLUMN_TYPES', 'COLUMN_NAMES', 'DEFERRED', 'T', 'PACK_SIZE', 'Scalar', 'MAX_READINGS', 'GrowableColumns',
+           'DeferredScalar', 'resolve_deferred', 'as_scalar', 'DeferredScalars', 'to_host', 'is_on_host',
+           'split_deferred', 'RowStore', 'fill_values', 'throughput', 'get_column', 'kept_losses', 'mean_loss',
+           'mean_or_nan', 'mark_abandoned', 'last_row_of_step', 'copy_rows', 'columns_to_lists', 'append_rows',
+           'Readings']
 
 # %% ../../nbs/01_core/04_columns.ipynb #8064edf7
 # type codes of `array`
@@ -148,6 +148,10 @@ class DeferredScalars:
     def add(self, position: int, value: torch.Tensor | DeferredScalar):
         "Add a value, without waiting for it."
         self.unpacked.append((position, value))
+
+    def positions(self) -> list[int]:
+        "Return the positions of all values."
+        return [at for at, _ in self.unpacked] + [int(at) for positions, _ in self.packed for at in positions]
 
     def wait(self):
         "Wait for all values that are being reduced."
@@ -294,6 +298,15 @@ class RowStore:
                 self.pending.drop(packed)
                 self.fetched = rows
 
+    def discard_deferred(self):
+        "Make the values that are still on a device unknown."
+        with self.fetching, self.lock:
+            for position in self.pending.positions():
+                self.columns.unknown[position // 3] |= 1 << position % 3
+            keep_until_exit(self.pending)
+            self.pending = DeferredScalars()
+            self.fetched = len(self)
+
     def whole(self) -> int:
         "Return the number of leading rows without pending values."
         return self.fetched if self.pending else len(self)
@@ -372,34 +385,6 @@ def last_row_of_step(rows: RowStore, step: int, among: int) -> int | None:
         if among and rows.columns.step[among - 1] == step: return among - 1
         indices = np.flatnonzero(rows.columns.view("step")[:among] == step)
     return int(indices[-1]) if len(indices) else None
-
-# %% ../../nbs/01_core/04_columns.ipynb #5te95003
-# the first and the last step, None for an open end; or a range
-StepRange = tuple[int | None, int | None] | list[int | None] | range
-# the first and the last step of a range without ends
-ALL_STEPS = (-math.inf, math.inf)
-
-def step_bounds(
-    steps: StepRange | None,  # as given by the user; None: all steps
-) -> tuple[float, float]:
-    "Return the first and the last step of a range. Raise TypeError or ValueError for anything else."
-    if steps is None: return ALL_STEPS
-    is_pair = isinstance(steps, (tuple, list)) and len(steps) == 2
-    if not (is_pair or isinstance(steps, range) and len(steps)):
-        raise TypeError(
-            f"steps={short_repr(steps)} is not a range of steps; give the first and the last one, such as steps=(140, 230),"
-            " with None for an open end."
-        )
-    first, last = steps[0], steps[-1]
-    for end in (first, last):
-        if isinstance(end, bool) or end is not None and not hasattr(end, "__index__"):
-            raise TypeError(f"steps={short_repr(steps)} has to hold whole numbers, or None for an open end.")
-        if end is not None and end < 0:
-            raise ValueError(f"steps={short_repr(steps)}: steps are counted from 1, not from the end.")
-    low = ALL_STEPS[0] if first is None else int(first)
-    high = ALL_STEPS[1] if last is None else int(last)
-    if low > high: raise ValueError(f"steps={short_repr(steps)}: the first step is above the last.")
-    return low, high
 
 # %% ../../nbs/01_core/04_columns.ipynb #4218ebed
 def copy_rows(rows: RowStore, start: int, stop: int) -> dict[str, array]:
@@ -482,6 +467,12 @@ class Readings:
                 entry[3] = part
         if len(self.kept) > MAX_READINGS:
             self.kept = self.kept[:MAX_READINGS // 2:2] + self.kept[MAX_READINGS // 2:]
+
+    def discard_deferred(self):
+        "Remove the values that are still on a device."
+        with self.lock:
+            keep_until_exit(self.kept)
+            self.kept = [entry for entry in self.kept if not isinstance(entry[3], torch.Tensor)]
 
     def of(self, table: int) -> tuple[list, np.ndarray]:
         "Return the rows that have values of a table, and the values with shape (rows, values)."

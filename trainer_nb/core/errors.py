@@ -27,9 +27,9 @@ import torch
 __all__ = ['LOST_DEVICE', 'suggest_names', 'missing_attribute_error', 'one_edit', 'is_misspelling', 'code_objects', 'of_package',
            'user_code', 'used_names', 'uses_name', 'assigns_name', 'misspelt_error', 'check_attribute', 'join_names',
            'short_repr', 'call_error', 'check_types_of_call', 'checked', 'checked_class', 'InvalidOperation',
-           'RemotePart', 'is_device_lost', 'note_lost_device', 'warn', 'Interrupted', 'Paused', 'install_excepthook',
-           'release_traceback_memory', 'release_last_traceback', 'release_traceback_after_cell', 'is_out_of_memory',
-           'free_after_failure']
+           'RemotePart', 'is_device_lost', 'keep_until_exit', 'note_lost_device', 'warn', 'Interrupted', 'Paused',
+           'install_excepthook', 'release_traceback_memory', 'release_last_traceback', 'release_traceback_after_cell',
+           'is_out_of_memory', 'free_after_failure']
 
 # %% ../../nbs/01_core/00_errors.ipynb #f515edba
 def suggest_names(
@@ -360,15 +360,18 @@ def is_device_lost() -> bool:
         return True
     return False
 
-# errors of a lost GPU, with the tensors in their frames
-_KEPT_ERRORS: list[BaseException] = []
+# errors of a lost GPU, with the tensors in their frames, and other tensors of it
+_KEPT: list[object] = []
+
+def keep_until_exit(garbage: object):
+    "Keep what holds tensors of a lost GPU: torch ends the process where it cannot free one that the GPU was about to use."
+    _KEPT.append(garbage)
 
 def note_lost_device(error: BaseException):
     "Add `LOST_DEVICE` to an error, once, if the GPU is lost; from then on, garbage is kept."
     if LOST_DEVICE in getattr(error, "__notes__", ()) or not is_device_lost(): return
     error.add_note(LOST_DEVICE)
-    # torch ends the process where it cannot free a tensor that the GPU was about to read or write
-    _KEPT_ERRORS.append(error)
+    keep_until_exit(error)
     gc.freeze()
 
 

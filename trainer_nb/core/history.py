@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 import numpy as np
+import torch
 
 from .columns import COLUMN_NAMES, PACK_SIZE, Readings, RowStore, Scalar, append_rows
 from .columns import columns_to_lists, copy_rows, get_column, last_row_of_step, mark_abandoned
 from .columns import mean_loss, throughput
-from .errors import checked, missing_attribute_error, short_repr, suggest_names, warn
+from .errors import checked, is_device_lost, missing_attribute_error, short_repr, suggest_names, warn
 from .log_file import LOG_WRITER, FileClaim, LogFile, decode_non_finite, dump_line, find_log
 from .log_file import log_path, prepare_log_file, read_log_lines, to_plain_data, validate_run_id
 from .records import RECORD_FIELDS, TIMING_SUFFIXES, Evaluations, Journal, Record, Records
@@ -130,9 +131,16 @@ class History:
             request_fetch(self, seconds)
 
     def fetch(self):
-        "Copy all values that are still on a device to the host, with one transfer per device."
-        self.rows.fetch()
-        self.readings.fetch()
+        """Copy all values that are still on a device to the host, with one transfer per device.
+        If the device is lost, raise AcceleratorError once; the values are unknown from then on."""
+        try:
+            self.rows.fetch()
+            self.readings.fetch()
+        except torch.AcceleratorError:
+            if is_device_lost():
+                self.rows.discard_deferred()
+                self.readings.discard_deferred()
+            raise
         send_to_log(self)
 
     def column(self, name: str) -> np.ndarray:

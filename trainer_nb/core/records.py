@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .columns import DEFERRED, GrowableColumns, RowStore, append_rows, columns_to_lists, copy_rows
 from .columns import throughput
-from .errors import missing_attribute_error
+from .errors import missing_attribute_error, short_repr
 from ..display.tables import Table, format_setting, head_and_tail, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # %% auto #0
-__all__ = ['RECORD_FIELDS', 'RECORD_HINTS', 'TIMING_SUFFIXES', 'ACT_FORMATTERS', 'RecordSource', 'row_value', 'StoredRows',
-           'Record', 'stored_record', 'qualify_metric_names', 'record_cells', 'Records', 'Evaluations', 'describe_act',
-           'Journal']
+__all__ = ['RECORD_FIELDS', 'RECORD_HINTS', 'TIMING_SUFFIXES', 'StepRange', 'ALL_STEPS', 'ACT_FORMATTERS', 'RecordSource',
+           'row_value', 'StoredRows', 'Record', 'stored_record', 'qualify_metric_names', 'record_cells', 'Records',
+           'step_bounds', 'Evaluations', 'describe_act', 'Journal']
 
 # %% ../../nbs/01_core/07_records.ipynb #f8893177
 class RecordSource(Protocol):
@@ -194,6 +194,34 @@ class Records(Table):
             row = record.as_dict()
             rows.append(row | qualify_metric_names(row.pop("metrics")))
         return to_frame(rows)
+
+# %% ../../nbs/01_core/07_records.ipynb #5te95003
+# the first and the last step, None for an open end; or a range
+StepRange = tuple[int | None, int | None] | list[int | None] | range
+# the first and the last step of a range without ends
+ALL_STEPS = (-math.inf, math.inf)
+
+def step_bounds(
+    steps: StepRange | None,  # as given by the user; None: all steps
+) -> tuple[float, float]:
+    "Return the first and the last step of a range. Raise TypeError or ValueError for anything else."
+    if steps is None: return ALL_STEPS
+    is_pair = isinstance(steps, (tuple, list)) and len(steps) == 2
+    if not (is_pair or isinstance(steps, range) and len(steps)):
+        raise TypeError(
+            f"steps={short_repr(steps)} is not a range of steps; give the first and the last one, such as steps=(140, 230),"
+            " with None for an open end."
+        )
+    first, last = steps[0], steps[-1]
+    for end in (first, last):
+        if isinstance(end, bool) or end is not None and not hasattr(end, "__index__"):
+            raise TypeError(f"steps={short_repr(steps)} has to hold whole numbers, or None for an open end.")
+        if end is not None and end < 0:
+            raise ValueError(f"steps={short_repr(steps)}: steps are counted from 1, not from the end.")
+    low = ALL_STEPS[0] if first is None else int(first)
+    high = ALL_STEPS[1] if last is None else int(last)
+    if low > high: raise ValueError(f"steps={short_repr(steps)}: the first step is above the last.")
+    return low, high
 
 # %% ../../nbs/01_core/07_records.ipynb #7a1c0008
 class Evaluations(Table):

@@ -174,7 +174,8 @@ def _launch(
     run = learner.run_state
     restore_evaluated(run)
     if cluster is None:
-        cpu = run.args.use_cpu or not torch.cuda.is_available()
+        # counted by the driver: is_available() initializes CUDA, and workers could no longer be forks of this process
+        cpu = run.args.use_cpu or torch.cuda.device_count() == 0
     else:
         check_launch_args(start, max_restarts, threads, output, True, cluster)
         cluster.connect()

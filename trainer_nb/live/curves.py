@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.columns import ALL_STEPS, RowStore, StepRange, step_bounds, throughput
+from ..core.columns import RowStore, throughput
 from ..core.errors import suggest_names
-from ..core.records import ACT_FORMATTERS, TIMING_SUFFIXES, describe_act
+from ..core.records import ACT_FORMATTERS, ALL_STEPS, TIMING_SUFFIXES, StepRange, describe_act, step_bounds
 from ..core.history import History, read_history
 from ..diagnostics.watch import WATCH_COLUMNS, WatchReport, heatmap_panel, watched_names
 from ..display.charts import Chart

@@ -14,7 +14,8 @@ import torch
 
 from ..args.training_args import TrainingArguments, hide_tokens, resolve_args
 from ..args.fields import to_builtin
-from ..core.columns import StepRange, append_rows, columns_to_lists, copy_rows, step_bounds
+from ..core.columns import append_rows, columns_to_lists, copy_rows
+from ..core.records import StepRange, step_bounds
 from ..core.errors import short_repr
 from ..core.history import History, store_event
 from ..device.sharding import require_unsharded

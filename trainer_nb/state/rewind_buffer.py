@@ -8,8 +8,11 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
+
+import torch
 
 from ..core.errors import LOST_DEVICE, InvalidOperation, warn
 from ..core.history import History, is_ancestor
@@ -281,10 +284,15 @@ def save_newest_snapshot(
     if place is not None:
         check_folder_free(folder, run.history.run_id)
     get_saver(run).wait(run.interrupts)
+    # raised once; losses that were still on the GPU are unknown from then on
+    with suppress(torch.AcceleratorError):
+        run.history.fetch()
     make_checkpoint_writer(learner, newest, folder, own=False)()
+    has_unknown = any(not run.history.rows.known("loss", row) for row in range(newest.values["place"].rows))
     warn(
-        f"The GPU is lost, so {folder.name} is the run after step {newest.step}, its newest snapshot in memory. Restart"
-        f" the kernel and continue with learn.load_checkpoint({str(folder)!r})."
+        f"The GPU is lost, so {folder.name} is the run after step {newest.step}, its newest snapshot in memory."
+        f"{' Losses that were still on the GPU are unknown.' if has_unknown else ''} Restart the kernel and continue with"
+        f" learn.load_checkpoint({str(folder)!r})."
     )
     return folder
 
