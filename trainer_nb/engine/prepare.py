@@ -12,7 +12,7 @@ import os
 import sys
 import weakref
 from collections.abc import Container
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -790,7 +790,8 @@ def describe_short_length(run: RunState) -> str:
     done = f"the run has done {state.global_step} steps"
     if run.length_override is not None or args.max_steps > 0:
         return f"The settings give {state.max_steps} steps, and {done}; give max_steps={state.global_step} or more"
-    per_epoch = math.ceil(run.loader.batches / args.gradient_accumulation_steps)
+    # a stream without a length has max_steps
+    per_epoch = math.ceil(cast(int, run.loader.batches) / args.gradient_accumulation_steps)
     # as many as are missing at the new number of steps per epoch
     epochs = math.ceil(args.num_train_epochs + (state.global_step - state.max_steps) / per_epoch)
     return f"The settings have num_train_epochs={args.num_train_epochs:g}, and {done}; give num_train_epochs={epochs} or more"

@@ -557,7 +557,8 @@ def restore_evaluated(run: RunState):
         back = {name for name in changed if name in then}
         for holder in evaluation_holders(run):
             saved = evaluated.before.holders.get(holder.name)
-            for key in [*vars(holder.owner)] if saved is not None else ():
+            if saved is None: continue
+            for key in [*vars(holder.owner)]:
                 name = f"{holder.name}.{key}"
                 # an open file, for example, which is not copied, stays
                 if name in back and name not in here: back.discard(name)
@@ -666,7 +667,9 @@ def user_attributes(learner: TrainerBase) -> dict[int, tuple[str, dict[str, str 
     digests = small_digests(run, holders)
     found = {id(h.owner): (h.name, digests[h.name]) for h in holders}
     if run.model is None: return found
-    plain = {".".join(filter(None, names)): repr(value) for names, value in module_settings(run.model).items()}
+    plain: dict[str, str | None] = {
+        ".".join(filter(None, names)): repr(value) for names, value in module_settings(run.model).items()
+    }
     return found | {id(run.model): ("model", plain)}
 
 def call_with_learner(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> Any:

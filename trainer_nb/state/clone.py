@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -253,7 +253,8 @@ def clone_learner(
         # a model that is made anew is not copied
         memo[id(run.model)] = None
     check_functions(learner, anew)
-    model = None if anew else copied_whole(run.model, memo)
+    # without a model until model_init has made one
+    model = cast(torch.nn.Module, None if anew else copied_whole(run.model, memo))
     # not by assignment, which is recorded as an act of the user
     vars(new).update(
         _train_dataset=copy_data_state(learner.train_dataset, memo),
