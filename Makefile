@@ -27,7 +27,7 @@ test: $(VENV)/.dev browser ## everything that must hold before a change goes in
 
 test-slow: export OMP_NUM_THREADS ?= 1
 test-slow: $(VENV)/.dev browser ## what `make test` leaves out: slow tests, and the slow cells of notebooks
-	@$(BIN)/nbdev_test --flags slow --n_workers 2 --do_print
+	@for o in $$(grep -rl --include='*.ipynb' '#| slow' nbs); do $(BIN)/nbdev_test --flags slow --path $$o --do_print || exit 1; done
 	@$(BIN)/python -m pytest -q -m slow $(TESTS) || [ $$? -eq 5 ] # 5: there are none
 
 test-gpu: $(VENV)/.dev ## the tests that need a CUDA device
