@@ -23,6 +23,7 @@ from ..core.interrupts import BATCH_WAIT, RUN_LOCK, InterruptGuard
 from ..core.seeding import preserve_generators
 from ..device.sharding import require_several_processes, to_local
 from ..device.weight_storage import is_read_only
+from ..optim.schedules import replaced_rates
 from .dataloaders import copied_attributes
 from .overrides import TrainerBase
 from .prepare import prepare_training
@@ -36,10 +37,11 @@ __all__ = ['MAX_TRACEBACK_LINES', 'MAX_TRACEBACK_WIDTH', 'yield_run_lock', 'wait
            'check_can_train', 'check_can_train_or_corrupted', 'guarded', 'raise_save_error', 'training_session',
            'claim_run', 'start_running', 'record_plan', 'fetch_rows', 'capture_editable_state',
            'manual_changes_recorded', 'enter_training', 'param_norms', 'have_norms_changed', 'record_callback_changes',
-           'record_manual_changes', 'find_manual_changes', 'fire_event_between_steps', 'outside_package',
-           'traceback_text', 'raise_failure', 'describe_interrupted_callback', 'describe_interruption',
-           'describe_position', 'mark_paused', 'raise_paused', 'raise_if_interrupted', 'should_pause', 'apply_change',
-           'check_can_change', 'check_between_steps', 'check_run_weights', 'check_can_use_weights']
+           'record_manual_changes', 'warn_replaced_rates', 'find_manual_changes', 'fire_event_between_steps',
+           'outside_package', 'traceback_text', 'raise_failure', 'describe_interrupted_callback',
+           'describe_interruption', 'describe_position', 'mark_paused', 'raise_paused', 'raise_if_interrupted',
+           'should_pause', 'apply_change', 'check_can_change', 'check_between_steps', 'check_run_weights',
+           'check_can_use_weights']
 
 # %% ../../nbs/06_engine/22_session.ipynb #439f6e9f
 def yield_run_lock(run: RunState) -> None:
@@ -292,6 +294,18 @@ def record_manual_changes(run: RunState) -> None:
     record_callback_changes(run)
     if changed := find_manual_changes(run):
         run.history.note("by hand", run.state.global_step, changed=changed)
+        if "param_groups" in changed:
+            warn_replaced_rates(run)
+
+def warn_replaced_rates(run: RunState) -> None:
+    "Warn, once, about a learning rate that was assigned in the optimizer, and that the schedule replaces after a step."
+    rates = replaced_rates(run.lr_scheduler, run.optimizer)
+    if not rates or "replaced rates" in run.reported: return
+    run.reported.add("replaced rates")
+    warn(
+        f"The learning rate {rates[0]:g}, assigned in optimizer.param_groups, holds for one step: the schedule sets the"
+        f" rates after each. learn.set(lr={rates[0]:g}) changes them from here on."
+    )
 
 def find_manual_changes(run: RunState) -> list[str]:
     "Return what was changed manually since the last call, or the last verb."

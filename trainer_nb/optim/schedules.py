@@ -14,7 +14,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import torch
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import CyclicLR, LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from ..args.fields import SCHEDULE_NAMES
 from ..args.training_args import TrainingArguments
@@ -26,7 +26,7 @@ from .greedy import GreedyLR
 __all__ = ['SCHEDULES', 'SCHEDULER_LR_ATTRS', 'PLAIN_TYPES', 'GROUP_LR_KEYS', 'MAX_SIMULATED_STEPS', 'linear', 'cosine',
            'constant', 'constant_with_warmup', 'polynomial', 'cosine_with_restarts', 'cosine_with_min_lr',
            'cosine_warmup_with_min_lr', 'inverse_sqrt', 'warmup_stable_decay', 'OneCycle', 'one_cycle', 'base_lrs',
-           'base_lr_key', 'check_schedule_numbers', 'MetricDrivenScheduler', 'is_metric_driven',
+           'base_lr_key', 'replaced_rates', 'check_schedule_numbers', 'MetricDrivenScheduler', 'is_metric_driven',
            'create_metric_scheduler', 'create_scheduler', 'is_builtin_schedule', 'group_lists', 'select_groups',
            'schedule_parts', 'scheduler_state', 'match_lr_type', 'load_scheduler_state', 'scale_schedule', 'set_lr',
            'set_base_lr', 'add_scheduled_group', 'num_scheduled_groups', 'schedule_added_groups', 'return_to_base',
@@ -219,6 +219,15 @@ def _lr_lambdas(args: TrainingArguments, n: int, rates: list) -> list:
         functions.append(partial(function, **{k: v for k, v in offered.items() if k in params}, **kwargs))
         check_schedule_numbers(functions[-1])
     return functions
+
+# %% ../../nbs/05_optim/03_schedules.ipynb #4e1c0a02
+_FROM_BASE = (LambdaLR, OneCycleLR, CyclicLR)
+
+def replaced_rates(scheduler: LRScheduler | None, optimizer: torch.optim.Optimizer) -> list[float]:
+    "Return the rates that were assigned to groups, and that the schedule replaces at its next step."
+    if not isinstance(scheduler, _FROM_BASE): return []
+    pairs = zip(optimizer.param_groups, scheduler.get_last_lr())
+    return [float(group["lr"]) for group, last in pairs if float(group["lr"]) != float(last)]
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #591221e3
 def check_schedule_numbers(
