@@ -37,11 +37,11 @@ __all__ = ['MAX_TRACEBACK_LINES', 'MAX_TRACEBACK_WIDTH', 'yield_run_lock', 'wait
            'check_can_train', 'check_can_train_or_corrupted', 'guarded', 'raise_save_error', 'training_session',
            'claim_run', 'start_running', 'record_plan', 'fetch_rows', 'capture_editable_state',
            'manual_changes_recorded', 'enter_training', 'param_norms', 'have_norms_changed', 'record_callback_changes',
-           'record_manual_changes', 'warn_replaced_rates', 'find_manual_changes', 'fire_event_between_steps',
-           'outside_package', 'traceback_text', 'raise_failure', 'describe_interrupted_callback',
-           'describe_interruption', 'describe_position', 'mark_paused', 'raise_paused', 'raise_if_interrupted',
-           'should_pause', 'apply_change', 'check_can_change', 'check_between_steps', 'check_run_weights',
-           'check_can_use_weights']
+           'record_manual_changes', 'note_manual_changes', 'warn_replaced_rates', 'find_manual_changes',
+           'fire_event_between_steps', 'outside_package', 'traceback_text', 'raise_failure',
+           'describe_interrupted_callback', 'describe_interruption', 'describe_position', 'mark_paused', 'raise_paused',
+           'raise_if_interrupted', 'should_pause', 'apply_change', 'check_can_change', 'check_between_steps',
+           'check_run_weights', 'check_can_use_weights']
 
 # %% ../../nbs/06_engine/22_session.ipynb #439f6e9f
 def yield_run_lock(run: RunState) -> None:
@@ -293,9 +293,16 @@ def record_manual_changes(run: RunState) -> None:
     "Record manual changes since the last verb in the history."
     record_callback_changes(run)
     if changed := find_manual_changes(run):
-        run.history.note("by hand", run.state.global_step, changed=changed)
-        if "param_groups" in changed:
-            warn_replaced_rates(run)
+        note_manual_changes(run, changed)
+
+def note_manual_changes(
+    run: RunState,
+    changed: list[str],  # as of find_manual_changes
+) -> None:
+    "Add manual changes to the history."
+    run.history.note("by hand", run.state.global_step, changed=changed)
+    if "param_groups" in changed:
+        warn_replaced_rates(run)
 
 def warn_replaced_rates(run: RunState) -> None:
     "Warn, once, about a learning rate that was assigned in the optimizer, and that the schedule replaces after a step."

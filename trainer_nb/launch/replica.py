@@ -29,7 +29,7 @@ from ..engine.loop import StepLimit, run_until
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState, record_act, run_modules
-from ..engine.session import capture_editable_state, find_manual_changes, mark_paused
+from ..engine.session import capture_editable_state, find_manual_changes, mark_paused, note_manual_changes
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.state_holders import SCALAR_TYPES
 from ..engine.snapshot import capture_snapshot, gather_snapshot
@@ -448,7 +448,7 @@ def record_changes(
 ) -> ReplicaResult:
     "Record a manual change, alike in all processes: after one, all of them take a snapshot for rewind together."
     run = replica.learner.run_state
-    run.history.note("by hand", run.state.global_step, changed=changed)
+    note_manual_changes(run, changed)
     return make_result(replica)
 
 def use_main_weights(replica: Replica) -> ReplicaResult:
