@@ -378,6 +378,8 @@ def test_what_of_ones_own():
 def test_refusals_of_watching():
     learn = hard_learner(**LONG)
     with pytest.raises(ValueError, match="There is no layer 'iner'.*inner"): learn.watch(layers="iner")
+    blocks = Learner(nn.Sequential(nn.Sequential(OrderedDict(mlp=nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))))))
+    with pytest.raises(ValueError, match="Did you mean .0.mlp. or "): blocks.watch(layers="0.mpl")
     with pytest.raises(ValueError, match="every must be a positive integer, got 0"): learn.watch(every=0)
     with pytest.raises(ValueError, match="'outputs' cannot be watched.*output"): learn.watch(what="outputs")
     with pytest.raises(KeyError, match="'dead' was not watched"): learn.watched.values("dead")

@@ -85,7 +85,9 @@ def select_layers(
     for name in layers:
         matches = {n for n in every if n == name or n.startswith(f"{name}.") or fnmatch.fnmatchcase(n, name)}
         if not matches:
-            raise ValueError(f"There is no layer {name!r}.{suggest_names(str(name), every)} learn.summary() lists them.")
+            # a block of layers is a valid name, too
+            hint = suggest_names(str(name), dict(model.named_modules()) | every)
+            raise ValueError(f"There is no layer {name!r}.{hint} learn.summary() lists them.")
         selected |= matches
     return {n: m for n, m in every.items() if n in selected}
 
