@@ -237,7 +237,8 @@ ATTRIBUTE_HINTS: dict[str, str] = {  # name elsewhere: what to type here
     # settings of Lightning's Trainer
     **_hints("accumulate_grad_batches", "it is learn.args.gradient_accumulation_steps"),
     **_hints("gradient_clip_val", "it is learn.args.max_grad_norm"),
-    **_hints("check_val_every_n_epoch val_check_interval", "learn.set(eval_strategy='steps', eval_steps=...) says when to evaluate"),
+    **_hints("check_val_every_n_epoch val_check_interval", "learn.set(eval_strategy='steps', eval_steps=...) says when to"
+             " evaluate; a fraction is one of the whole run, not of an epoch"),
     **_hints("log_every_n_steps", "it is learn.args.logging_steps"),
     **_hints("limit_train_batches overfit_batches fast_dev_run", "learn.step(3) takes a few steps, and learn.snapshot() with"
              " learn.restore() goes back"),

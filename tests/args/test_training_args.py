@@ -464,3 +464,14 @@ def test_the_flags_of_lightning_and_fastai_have_a_counterpart(name):
     outside = re.sub(r"(learn|torch|trainer_nb)\.[\w.]+\([^)]*\)|\{.*\}", "", said)
     assert set(re.findall(r"\b([a-z]\w+)=", outside)) <= constructor
     for verb in re.findall(r"learn\.(\w+)\(", said): assert callable(getattr(trainer_nb.Learner, verb))
+
+
+def test_a_fraction_of_eval_steps_is_one_of_the_whole_run():
+    "val_check_interval=0.25 of Lightning is a quarter of an epoch, and so the errors about it say what a fraction is here."
+    from toys import Augmented, hard_learner
+    learn = hard_learner(eval_dataset=Augmented(), max_steps=8, eval_strategy="steps", eval_steps=0.25)
+    learn.train()
+    assert [row["step"] for row in learn.history.evaluations()] == [2, 4, 6, 8]
+    with pytest.raises(TypeError, match="val_check_interval.*a fraction .*of the whole run, not of an epoch"): hard_learner(val_check_interval=0.25)
+    with pytest.raises(AttributeError, match="val_check_interval.*a fraction .*of the whole run, not of an epoch"): learn.val_check_interval
+    with pytest.raises(TypeError, match="check_val_every_n_epoch.*eval_strategy='epoch', or .*eval_steps=, n times the steps"): hard_learner(check_val_every_n_epoch=2)

@@ -108,7 +108,7 @@ def test_without_ray_and_without_a_cluster(nodes, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(nodes.ray, "is_initialized", lambda: False)
     began = time.monotonic()
-    with pytest.raises(ConnectionError, match="cannot be reached .*refused.*ray status"): make().launch(2, cluster=f"ray://127.0.0.1:{free_ports(1)[0]}")
+    with pytest.raises(ConnectionError, match="cannot be reached .*refused.*ray status.*RAY_AUTH_MODE and the token"): make().launch(2, cluster=f"ray://127.0.0.1:{free_ports(1)[0]}")
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_ports(1)[0]}")
     with pytest.raises(ConnectionError, match="cluster='ray': the cluster cannot be reached"): make().launch(2, cluster="ray")
     assert time.monotonic() - began < 5

@@ -84,8 +84,10 @@ _FOREIGN_NAMES = {
     "shuffle": "training data are shuffled, and train_sampling_strategy='sequential' leaves them in order",
     "strategy": "learn.launch(n) trains on n processes; fsdp=True and deepspeed= divide the model",
     "num_nodes": "start the script with torchrun on each machine, or call learn.launch(n, cluster='ray')",
-    "check_val_every_n_epoch": "give eval_strategy='epoch'",
-    "val_check_interval": "give eval_strategy='steps' and eval_steps=",
+    "check_val_every_n_epoch": "give eval_strategy='epoch', or for every n-th epoch eval_strategy='steps' and, as"
+                               " eval_steps=, n times the steps of an epoch",
+    "val_check_interval": "give eval_strategy='steps' and eval_steps=; a fraction is one of the whole run, not of an"
+                          " epoch",
     "num_sanity_val_steps": "eval_on_start=True evaluates before the first step",
     "enable_progress_bar": "disable_tqdm=True hides the progress",
     "enable_checkpointing": "save_strategy='no' writes no checkpoints",

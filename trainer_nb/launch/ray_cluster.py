@@ -140,8 +140,8 @@ class RayCluster:
         lines = str(error).strip().splitlines()
         return ConnectionError(
             f"cluster={self.address!r}: the cluster cannot be reached ({lines[0] if lines else type(error).__name__})."
-            " Check the address, and with `ray status` on its head node that it runs and has the same versions of Ray"
-            " and Python."
+            " Check the address, with `ray status` on its head node that it runs and has the same versions of Ray and"
+            " Python, and that RAY_AUTH_MODE and the token (~/.ray/auth_token) are the same here as there."
         )
 
     def num_gpus(self) -> int:
