@@ -186,7 +186,7 @@ class ResumableLoader:
         run_seeds: GeneratorSeeds | None = None,
     ):
         self.loader = loader
-        self.seeds = run_seeds = GeneratorSeeds() if run_seeds is None else run_seeds
+        self.seeds = GeneratorSeeds() if run_seeds is None else run_seeds
         self.source = make_source(loader, seed, share, scatter is not None, run_seeds)
         self._dispatcher = None if scatter is None else Dispatcher(self.source, loader, seed, share, scatter, run_seeds)
         self._iterator = None
