@@ -216,7 +216,9 @@ def test_from_every_step(kind):
         elif uses_states is False: assert read.all(), (k, past)
 
 
-@pytest.mark.parametrize("kind, workers", [("own", 2), ("sticky", 3), ("without states", 3), ("datasets", 3), ("interleaved", 2), ("concatenated", 2), ("draws", 2)])
+@pytest.mark.parametrize("kind, workers", [
+    ("own", 2), ("interleaved", 2), ("draws", 2),
+    *(pytest.param(*o, marks=pytest.mark.slow) for o in [("sticky", 3), ("without states", 3), ("datasets", 3), ("concatenated", 2)])])
 def test_from_every_step_with_workers(kind, workers):
     "So it does where workers read, which are ahead of the run; some have come to their end."
     make, uses_states = STREAMS[kind]

@@ -820,6 +820,7 @@ def test_the_script_of_a_launched_run(tmp_path, monkeypatch, keep, how):
     assert "byte for byte" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_script_of_a_run_that_was_launched_for_some_steps_goes_on_in_the_processes(tmp_path, monkeypatch):
     "With train=True the close at the end is left out; one before other steps is not."
     (tmp_path/"parts_going_on.py").write_text(PARTS)
@@ -931,7 +932,7 @@ def test_gpus_that_stand_by_are_told_of_once(monkeypatch, capsys):
     assert capsys.readouterr().out == "This machine has 4 GPUs, and one of them is used; learn.launch(num_processes=4) uses all.\n"
 # ---- settings of torch
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_settings_of_torch_are_those_of_the_notebook(start):
     "Fresh processes have torch's defaults, and would train with another precision than forks."
     def present(learn=None): return torch.get_default_dtype(), torch.get_float32_matmul_precision(), torch.get_deterministic_debug_mode(), getattr(torch, "backends").cudnn.benchmark   # not by name: cloudpickle would send the module

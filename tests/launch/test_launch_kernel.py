@@ -55,7 +55,7 @@ def nothing_is_left(kernel):
     assert all(map(is_gone, pids))
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_run_from_cells(kernel, start):
     "What is defined in cells goes along; rows are shown, prints come whole, and the run is the same run."
     shown = kernel.run(f"learn = make(); learn.launch(2, start={start!r})")

@@ -577,6 +577,7 @@ def script(tmp_path, code, *args, ok=True, **env):
     if ok: assert done.returncode == 0, done.stdout + done.stderr
     return done
 
+@pytest.mark.slow
 def test_after_work_with_many_threads(tmp_path):
     "A fork of a process whose main thread has a team of threads would hang in its first parallel operation; one made by a fresh thread does not."
     found = script(tmp_path, """

@@ -33,7 +33,7 @@ def check(case):
     if result.state == "failed": pytest.fail(described(case, result), pytrace=False)
 
 
-@pytest.mark.parametrize("first", [pytest.param(first, marks=pytest.mark.slow if first >= len(SEEDS) // 2 else ()) for first in SEEDS[::AT_ONCE]])
+@pytest.mark.parametrize("first", [pytest.param(first, marks=pytest.mark.slow if first >= len(SEEDS) // 3 else ()) for first in SEEDS[::AT_ONCE]])
 def test_seeds(first):
     "A disturbed run ends as the undisturbed one, byte for byte."
     for seed in range(first, first + AT_ONCE): check(case_of(seed))

@@ -120,7 +120,14 @@ OF_BOTH = [case for case in CASES if case.values[0] not in ("muon", "grokadamw")
            and not (case.values[0] in ("adamw_torch", "adafactor") and case.values[1])]
 
 
-@pytest.mark.parametrize("name, given", OF_BOTH)
+# of each kind of optimizer, one
+LIKE_OTHERS = ("paged_", "adamw_8bit", "rmsprop_bnb", "lion_8bit", "ademamix_8bit", "adamw_torch_8bit", "schedule_free_radam")
+
+
+def slow_like_others(case): return pytest.param(*case.values, id=case.id, marks=[*case.marks] + [pytest.mark.slow] * case.values[0].startswith(LIKE_OTHERS))
+
+
+@pytest.mark.parametrize("name, given", map(slow_like_others, OF_BOTH))
 def test_the_trainer_goes_on_from_here(name, given, tmp_path):
     "A checkpoint that is written here is resumed by the Trainer, which ends where it ends without stopping."
     learn = ours(name, given, output_dir=str(tmp_path/"a"), save_format="trainer")

@@ -119,7 +119,7 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("warmup", [0, 25, 0.15])
+@pytest.mark.parametrize("warmup", [0, pytest.param(25, marks=pytest.mark.slow), 0.15])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedule(both, name, warmup):
     settings = {"lr_scheduler_type": name, **SCHEDULES[name]}
@@ -159,20 +159,20 @@ ROUNDED = dict(optim="sgd", learning_rate=0.1)
 CLASSES = dict(data_collator=for_classes, per_device_train_batch_size=8)
 
 
-@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_bert(both, accumulate):
     both(bert(), sentences(106), max_steps=100, weight_decay=0.1, gradient_accumulation_steps=accumulate, **CLASSES)
 
 
-@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize("accumulate", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_label_smoothing(both, accumulate):
     both(bert(), sentences(106), max_steps=STEPS, label_smoothing_factor=0.2, gradient_accumulation_steps=accumulate,
          eval_dataset=sentences(19, seed=1), eval_strategy="steps", eval_steps=25, **ROUNDED, **CLASSES)
 
 
-@pytest.mark.parametrize("smooth", [0.0, 0.1])
-@pytest.mark.parametrize("accumulate", [1, 4])
-@pytest.mark.parametrize("model", [gpt2, llama])
+@pytest.mark.parametrize("model, accumulate, smooth", [
+    (gpt2, 1, 0.0), (llama, 4, 0.1),
+    *(pytest.param(*o, marks=pytest.mark.slow) for o in [(gpt2, 1, 0.1), (gpt2, 4, 0.0), (gpt2, 4, 0.1), (llama, 1, 0.0), (llama, 1, 0.1), (llama, 4, 0.0)])])
 def test_language_model(both, model, accumulate, smooth):
     """The number of items in the batch: each token of a step counts the same, whichever micro-batch it is in.
 
@@ -203,7 +203,7 @@ class Weighted:
         return (loss, outputs) if return_outputs else loss
 
 
-@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize("accumulate", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_compute_loss_overridden(make, accumulate):
     "A subclass written for the Trainer."
     given = PLAIN | SEEDED | dict(gradient_accumulation_steps=accumulate, eval_dataset=points(21, seed=1), eval_strategy="epoch")

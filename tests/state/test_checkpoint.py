@@ -33,7 +33,7 @@ def events(learn, kinds=("evaluate", "log", "set", "checkpoint")):
 
 # --- exact ------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("given", [{}, pytest.param(dict(rollback="full", optim="sgd", optim_args="momentum=0.9", lr_scheduler_type="one_cycle"), marks=pytest.mark.slow),
+@pytest.mark.parametrize("given", [pytest.param({}, marks=pytest.mark.slow), pytest.param(dict(rollback="full", optim="sgd", optim_args="momentum=0.9", lr_scheduler_type="one_cycle"), marks=pytest.mark.slow),
                                    pytest.param(dict(optim="adafactor", lr_scheduler_type="polynomial"), marks=pytest.mark.slow),
                                    pytest.param(dict(bf16=True, **EVALUATED), marks=pytest.mark.slow)])
 def test_every_split_of_a_run_in_two(tmp_path, given):

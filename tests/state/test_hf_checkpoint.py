@@ -80,8 +80,11 @@ SETTINGS = {
 }
 
 
+MARKED = [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("plain", "momentum", "polynomial"))) for name in SETTINGS]
+
+
 @pytest.mark.trainer
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", MARKED)
 def test_what_the_trainer_began_is_finished_here(tmp_path, name):
     "From each step of the Trainer's run, within an epoch, at its end, and after the last."
     given = SETTINGS[name]
@@ -98,7 +101,7 @@ TEXTS = {"gpt2": (gpt2, dict(data_collator=for_language)), "bert": (bert, dict(d
 OF_TEXT = dict(per_device_train_batch_size=4, gradient_accumulation_steps=3, num_train_epochs=2, weight_decay=0.1, save_strategy="steps")
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.slow), "bert"])
 def test_a_model_of_transformers_both_ways(tmp_path, name):
     "GPT-2 has tied weights, and only one of them is in the file."
     model, given = TEXTS[name][0](), TEXTS[name][1] | OF_TEXT
@@ -242,7 +245,7 @@ def test_callbacks_with_a_state_both_ways(tmp_path):
 # --- to the Trainer -----------------------------------------------------------------------------------------------------
 
 @pytest.mark.trainer
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", MARKED)
 def test_what_began_here_is_finished_by_the_trainer(tmp_path, name):
     given = SETTINGS[name]
     like = theirs(tmp_path / "like", net(), points(50), save_strategy="no", **given)
