@@ -358,7 +358,6 @@ def readme_table(found: dict) -> str:
     for name in names:
         ratios = [kind.get(name, {}).get("ratio") for kind in (steps, imports, first)]
         cells = [f"{ratio['median']:.2f}" if ratio else "" for ratio in ratios]
-        if name == "trainer_nb": cells = [f"**{cell}**" if cell else "" for cell in cells]
         if any(cells): rows.append([LABELS[name], *cells])
     head = ["", "tiny step", "import (torch alone = 1)", "start to first step"]
     return "\n\n".join(o for o in [about, harness.table(head, rows), f"Medians. {harness.describe(found)}"] if o)

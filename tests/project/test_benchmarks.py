@@ -262,7 +262,7 @@ def test_tables_are_inserted(load, repository):
     notebook = json.loads((root/"nbs"/"index.ipynb").read_text())
     cell = next("".join(o["source"]) for o in notebook["cells"] if "<!-- figures: overhead.readme -->" in "".join(o["source"]))
     assert "a plain PyTorch loop is 1. The plain loop took 200 µs a step, 2.00 s for `import torch` and 2.00 s from the start to the end" in cell
-    assert "| trainer_nb |" + " **1.50** |" * 3 in cell and "a processor, 2 cores" in cell
+    assert "| trainer_nb |" + " 1.50 |" * 3 in cell and "a processor, 2 cores" in cell
 
 
 @pytest.mark.parametrize("change, message", [({"package_version": "0.0.1"}, "measured with trainer_nb 0.0.1"), ({"quick": True}, "rough look"),
