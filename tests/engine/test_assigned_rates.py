@@ -107,3 +107,24 @@ def test_a_rate_assigned_in_the_processes_of_a_launch():
         assert learn.run_on_all(lambda learn: "replaced rates" in learn.run_state.reported) == [True, True]
         learn.step(2)
     assert rates(learn)[2] == 0.02 and rates(learn)[3] != 0.02
+
+
+@pytest.mark.parametrize("kind", ["linear", "constant", "cosine"])
+def test_set_after_an_assignment_has_the_effect_of_set_alone(kind):
+    "The schedule is scaled from its own rate, not from the assigned one, which would be a factor of 1."
+    learn, plain = hard_learner(lr_scheduler_type=kind), hard_learner(lr_scheduler_type=kind)
+    for one in (learn, plain): one.step(2)
+    assign(learn)
+    with pytest.warns(UserWarning, match="holds for one step"): learn.set(lr=0.02)
+    plain.set(lr=0.02)
+    for one in (learn, plain): one.train()
+    assert rates(learn) == rates(plain) and rates(learn)[2] == 0.02
+
+
+def test_one_number_is_not_named_where_one_group_of_several_was_changed():
+    learn = hard_learner()
+    opt = torch.optim.SGD([{"params": [p], "lr": 0.05} for p in learn.model.parameters()])
+    learn = hard_learner(model=learn.model, optimizers=(opt, None))
+    learn.step(2)
+    opt.param_groups[1]["lr"] = 0.02
+    with pytest.warns(UserWarning, match=r"learning rate 0\.02, .*learn\.set\(lr=\[\.\.\.\]\)"): learn.step()

@@ -295,11 +295,8 @@ def record_manual_changes(run: RunState) -> None:
     if changed := find_manual_changes(run):
         note_manual_changes(run, changed)
 
-def note_manual_changes(
-    run: RunState,
-    changed: list[str],  # as of find_manual_changes
-) -> None:
-    "Add manual changes to the history."
+def note_manual_changes(run: RunState, changed: list[str]) -> None:
+    "Add the changes that find_manual_changes has returned to the history."
     run.history.note("by hand", run.state.global_step, changed=changed)
     if "param_groups" in changed:
         warn_replaced_rates(run)
@@ -309,9 +306,11 @@ def warn_replaced_rates(run: RunState) -> None:
     rates = replaced_rates(run.lr_scheduler, run.optimizer)
     if not rates or "replaced rates" in run.reported: return
     run.reported.add("replaced rates")
+    # one number would change the other groups in proportion
+    number = f"{rates[0]:g}" if rates == rates[:1] * len(run.optimizer.param_groups) else "[...]"
     warn(
         f"The learning rate {rates[0]:g}, assigned in optimizer.param_groups, holds for one step: the schedule sets the"
-        f" rates after each. learn.set(lr={rates[0]:g}) changes them from here on."
+        f" rates after each. learn.set(lr={number}) changes them from here on."
     )
 
 def find_manual_changes(run: RunState) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..args.parallel import device_of
 from ..args.training_args import TrainingArguments
 from ..core.errors import InvalidOperation, suggest_names, warn
 from ..data.sampling import split_global_batch
@@ -174,8 +175,7 @@ def _launch(
     run = learner.run_state
     restore_evaluated(run)
     if cluster is None:
-        # counted by the driver: is_available() initializes CUDA, and workers could no longer be forks of this process
-        cpu = run.args.use_cpu or torch.cuda.device_count() == 0
+        cpu = device_of(0, run.args.use_cpu).type == "cpu"
     else:
         check_launch_args(start, max_restarts, threads, output, True, cluster)
         cluster.connect()

@@ -26,11 +26,12 @@ from .greedy import GreedyLR
 __all__ = ['SCHEDULES', 'SCHEDULER_LR_ATTRS', 'PLAIN_TYPES', 'GROUP_LR_KEYS', 'MAX_SIMULATED_STEPS', 'linear', 'cosine',
            'constant', 'constant_with_warmup', 'polynomial', 'cosine_with_restarts', 'cosine_with_min_lr',
            'cosine_warmup_with_min_lr', 'inverse_sqrt', 'warmup_stable_decay', 'OneCycle', 'one_cycle', 'base_lrs',
-           'base_lr_key', 'replaced_rates', 'check_schedule_numbers', 'MetricDrivenScheduler', 'is_metric_driven',
-           'create_metric_scheduler', 'create_scheduler', 'is_builtin_schedule', 'group_lists', 'select_groups',
-           'schedule_parts', 'scheduler_state', 'match_lr_type', 'load_scheduler_state', 'scale_schedule', 'set_lr',
-           'set_base_lr', 'add_scheduled_group', 'num_scheduled_groups', 'schedule_added_groups', 'return_to_base',
-           'replace_schedule', 'stretch_schedule', 'RatesAhead', 'look_ahead']
+           'base_lr_key', 'scheduled_rates', 'replaced_rates', 'check_schedule_numbers', 'MetricDrivenScheduler',
+           'is_metric_driven', 'create_metric_scheduler', 'create_scheduler', 'is_builtin_schedule', 'group_lists',
+           'select_groups', 'schedule_parts', 'scheduler_state', 'match_lr_type', 'load_scheduler_state',
+           'scale_schedule', 'set_lr', 'set_base_lr', 'add_scheduled_group', 'num_scheduled_groups',
+           'schedule_added_groups', 'return_to_base', 'replace_schedule', 'stretch_schedule', 'RatesAhead',
+           'look_ahead']
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #6013e947
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
@@ -223,11 +224,16 @@ def _lr_lambdas(args: TrainingArguments, n: int, rates: list) -> list:
 # %% ../../nbs/05_optim/03_schedules.ipynb #4e1c0a02
 _FROM_BASE = (LambdaLR, OneCycleLR, CyclicLR)
 
+def scheduled_rates(scheduler: LRScheduler | None, optimizer: torch.optim.Optimizer) -> list[float]:
+    "Return the rate of each group from which the schedule continues: its own, or that of the group."
+    groups = optimizer.param_groups
+    last = scheduler.get_last_lr() if isinstance(scheduler, _FROM_BASE) else ()
+    return [float(rate) for rate in (last if len(last) == len(groups) else (g["lr"] for g in groups))]
+
 def replaced_rates(scheduler: LRScheduler | None, optimizer: torch.optim.Optimizer) -> list[float]:
     "Return the rates that were assigned to groups, and that the schedule replaces at its next step."
-    if not isinstance(scheduler, _FROM_BASE): return []
-    pairs = zip(optimizer.param_groups, scheduler.get_last_lr())
-    return [float(group["lr"]) for group, last in pairs if float(group["lr"]) != float(last)]
+    pairs = zip(optimizer.param_groups, scheduled_rates(scheduler, optimizer))
+    return [float(group["lr"]) for group, rate in pairs if float(group["lr"]) != rate]
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #591221e3
 def check_schedule_numbers(
@@ -466,7 +472,7 @@ def set_lr(
 ):
     """Set the rate of the next step, and scale the rest of the schedule accordingly.
     Raise ValueError where the schedule is at 0."""
-    now = [float(g["lr"]) for g in optimizer.param_groups]
+    now = scheduled_rates(scheduler, optimizer)
     if not all(now):
         raise ValueError("The schedule's learning rate is 0 at this step (its end, or the beginning of a cycle), "
                          "and 0 cannot be scaled. Set its base with set(learning_rate=...).")
