@@ -14,6 +14,7 @@ def silent(name): "A hook that does nothing."
 
 class Hard(nn.Module):
     "BatchNorm, dropout, a momentum encoder, and buffers of every kind that a forward pass may change."
+    not_state = "hook"
     def __init__(self, hook=silent):
         super().__init__()
         self.inner, self.norm, self.drop, self.outer = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3)
@@ -73,6 +74,7 @@ class Seen(nn.Module):
 
 class Augmented(torch.utils.data.Dataset):
     "Examples with noise from each of the three generators."
+    not_state = "hook"
     def __init__(self, n=30, hook=silent):
         self.x, self.hook = torch.randn(n, 4, generator=torch.Generator().manual_seed(7)), hook
 

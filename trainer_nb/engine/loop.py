@@ -26,9 +26,9 @@ from .session import check_can_train, describe_position, fetch_rows, guarded, ma
 from .session import raise_save_error, should_pause, training_session, yield_run_lock
 from .signatures import check_callable
 from .step import take_step
-from .state_holders import user_state_holders
+
 from .tasks import epoch_end_tasks, record_step, run_deferred_changes, run_pending, train_metrics
-from .user_state import record_owners
+from .user_state import attribute_digests
 
 # %% auto #0
 __all__ = ['ensure_prepared', 'open_epoch', 'has_new_settings', 'run_all_pending', 'reach_next_step', 'train_one_step',
@@ -56,8 +56,7 @@ def open_epoch(learner: TrainerBase) -> None:
     run = learner.run_state
     if not run.begun:
         # the user may have edited them after the first snapshot
-        record_owners(run, user_state_holders(run))
-        run.is_copy = False
+        run.first_digests = attribute_digests(run)
         run.begun = True
         run.control.should_training_stop = False
         run.callbacks_begun = True

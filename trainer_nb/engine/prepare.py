@@ -37,13 +37,13 @@ from .overrides import drop_loader, forget_samplers, keep_given_parts, optimizer
 from .rollback import weight_versions
 from .run_state import RunState, Task, record_act, run_modules, schedule_args, schedule_start
 from .snapshot import capture_snapshot, environment_info, num_train_samples
-from .restore_forms import has_own_memory
+from ..core.nodes import has_own_memory
 from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space
 from .snapshot_fields import ModuleWalk
-from .snapshot_tensors import FrozenWeightCache, Snapshot, has_same_bytes, list_merged_adapters
+from ..core.content import has_same_bytes
+from .snapshot_tensors import FrozenWeightCache, Snapshot, list_merged_adapters
 from .state_holders import code_holders
-from .user_state import UserState, changed_user_state, continue_samplers, has_begun, record_new_owners
-from .user_state import restore_evaluated
+from .user_state import changed_user_state, continue_samplers, has_begun, restore_evaluated, unpack_state
 from ..optim.parameters import ParameterChanges, convert_state, describe_unheld, held_parameters, renew_state
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
 
@@ -305,7 +305,6 @@ def prepare_data(learner: TrainerBase):
         run.loader = None
         raise
     forget_samplers(run)
-    record_new_owners(run)
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #45974828
 def check_optimizer(
@@ -662,8 +661,7 @@ def _is_changed_by_hand(run: RunState, since: Snapshot) -> bool:
 
 def _are_attributes_changed(run: RunState, since: Snapshot) -> bool:
     "Return whether attributes of modules, callbacks, loss functions or data differ from a snapshot."
-    user = since.values["user"]
-    return bool(changed_user_state(run, UserState(user["holders"], {}, since.tensors), code_holders))
+    return bool(changed_user_state(run, unpack_state(since.values["user"], since.tensors), code_holders))
 
 def renew_initial_snapshot(run: RunState):
     """Take the initial snapshot again if weights, buffers or attributes of user code were changed since it was taken, before
@@ -685,7 +683,6 @@ def renew_initial_snapshot(run: RunState):
     if are_same_weights and not is_changed and not _are_attributes_changed(run, initial): return
     run.initial_snapshot = first_of(run)
     run.initial_weight_versions = weight_versions(run)
-    run.discard("first_buffers")
 
 def store_special_tokens(learner: TrainerBase):
     "Store the tokenizer's special tokens in the model's configurations; report and record a change."
@@ -703,7 +700,6 @@ def store_special_tokens(learner: TrainerBase):
 def prepare(learner: TrainerBase):
     "Create missing parts that a step needs; keep the initial weights."
     run = learner.run_state
-    record_new_owners(run)
     discard_former_parts(run)
     prepare_model(learner)
     store_special_tokens(learner)

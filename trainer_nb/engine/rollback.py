@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import copy
-import ctypes
 import operator
-import random
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -23,207 +21,20 @@ from ..data.collate import is_identical
 from ..device.collectives import World
 from ..device.sharding import is_dtensor, to_local
 from ..device.weight_storage import is_read_only
-from .restore_forms import Restore, has_own_memory
+from ..core.put import MISSING, Put
+from ..core.nodes import Tree, has_own_memory
 from .run_state import RunState, run_modules
-from .state_forms import Capture, tensors_in
-from .state_holders import PLAIN, CannotCapture, NotState, code_holders, fetch_holders, is_fetch_state
-from .user_state import UserState, capture_optimizer, capture_user_state, restore_optimizer, restore_user_state
+from .state_holders import code_holders, fetch_holders, is_fetch_state
+from .user_state import UserState, capture_optimizer, capture_user_state, changed_user_state, held_objects
+from .user_state import new_capture, restore_optimizer, restore_user_state
 from ..optim.optimizers import flatten_state_value
 from ..optim.schedules import schedule_parts
 
 # %% auto #0
-__all__ = ['SAMPLE_WIDTH', 'TABLE_ROWS', 'MAX_SAMPLED_WEIGHTS', 'OBSERVATION_SHARE', 'ALWAYS_OBSERVED_LOGS', 'CHECK_SHARE',
-           'SMALL_BYTES', 'FINGERPRINT_CHUNK', 'sample_places', 'WeightSample', 'content_of', 'changed_attributes',
+__all__ = ['OBSERVATION_SHARE', 'ALWAYS_OBSERVED_LOGS', 'CHECK_SHARE', 'SMALL_BYTES', 'FINGERPRINT_CHUNK', 'changed_attributes',
            'UserBackup', 'FetchBackup', 'BufferBackup', 'AdaptiveBackup', 'weight_versions', 'copy_param_groups',
            'restore_param_groups', 'copy_scheduler_state', 'restore_scheduler_state', 'copy_optimizer_attributes',
            'restore_optimizer_attributes', 'FullBackup', 'Backups']
-
-# %% ../../nbs/06_engine/18_rollback.ipynb #bd2e45c2
-SAMPLE_WIDTH = 16        # numbers at each position
-# number of rows from which a weight counts as an embedding, if the rows are short
-TABLE_ROWS = 1024
-# maximum number of positions on a GPU, where each takes a microsecond of host time
-MAX_SAMPLED_WEIGHTS = 128
-
-def sample_places(p: torch.Tensor) -> list[tuple[int, int]]:
-    "Return the positions to sample in a weight: the index of the first number of each, and how many numbers."
-    n = p.numel()
-    if not n: return []
-    if p.ndim != 2 or p.shape[0] < TABLE_ROWS or p.shape[0] < 8 * p.shape[1]:
-        return [(max(n // 2 - SAMPLE_WIDTH // 2, 0), min(SAMPLE_WIDTH, n))]
-    rows = p.shape[0]
-    row = n // p.shape[0]
-    spread = (rows * i // 53 for i in range(1, 53))
-    chosen = sorted({*range(4), *range(100, 104), *range(rows - 4, rows), *spread})
-    return [(r * row, min(SAMPLE_WIDTH, row)) for r in chosen]
-
-class _Moved(Exception):
-    "Signal that a weight's memory has moved."
-
-# %% ../../nbs/06_engine/18_rollback.ipynb #69282805
-_DATA_PTR = torch.Tensor.data_ptr
-_NBYTES = operator.attrgetter("nbytes")
-_RAW = operator.attrgetter("raw")
-
-class WeightSample:
-    "Sample a few numbers of each weight, to compare them after a failed step."
-    def __init__(self):
-        self._plan([])
-
-    def _plan(self, weights: list):
-        "Select the positions."
-        self.weights: list[torch.Tensor] = list(weights)
-        self.ids = list(map(id, weights))
-        # on the host: each weight with its index and its places as (offset, length) in bytes
-        self.host: list[tuple[torch.Tensor, int, list[tuple[int, int]]]] = []
-        # on other devices: (index of the weight, place), and copies of the numbers there
-        self.others: list[Any] = []
-        self.copies: list[torch.Tensor] = []
-        for i, p in enumerate(weights):
-            simple = (
-                p.device.type == "cpu"
-                and type(p) in (torch.Tensor, torch.nn.Parameter)
-                and p.layout is torch.strided
-                and p.is_contiguous()
-            )
-            if simple and p.data_ptr():
-                places = [(at * p.itemsize, n * p.itemsize) for at, n in sample_places(p)]
-                self.host.append((p, i, places))
-            elif p.layout is torch.strided and torch.ops.aten.is_non_overlapping_and_dense(to_local(p)):
-                self.others.append(i)
-        per_weight = max(MAX_SAMPLED_WEIGHTS // max(len(self.others), 1), 1)
-        step = max(len(self.others) // MAX_SAMPLED_WEIGHTS, 1)
-        self.others = [
-            (i, place) for i in self.others[::step] for place in sample_places(to_local(weights[i]))[:per_weight]
-        ]
-        # each step reads these with functions written in C
-        self._on_host = [p for p, _, _ in self.host]
-        self._starts = [p.data_ptr() for p in self._on_host]
-        self._sizes = [p.nbytes for p in self._on_host]
-        placed = [(start + at, n) for start, (_, _, places) in zip(self._starts, self.host) for at, n in places]
-        # their attribute `raw` is a copy of the bytes; they keep no memory alive
-        self._windows = [(ctypes.c_char * n).from_address(address) for address, n in placed]
-
-    def take(
-        self,
-        weights: list,  # the trainable ones
-    ):
-        "Store the current numbers of the weights."
-        if list(map(id, weights)) != self.ids:
-            self._plan(weights)
-        try:
-            self._take()
-        except (_Moved, RuntimeError):
-            # a weight's memory has moved or shrunk since the positions were selected
-            self._plan(weights)
-            self._take()
-
-    def _take(self):
-        # memory that lies elsewhere, or has another size, may have another layout as well
-        if list(map(_DATA_PTR, self._on_host)) != self._starts: raise _Moved
-        if list(map(_NBYTES, self._on_host)) != self._sizes: raise _Moved
-        self.bytes = list(map(_RAW, self._windows))
-        if self.others:
-            self._copy()
-
-    @torch.no_grad()
-    def _now(self) -> list[torch.Tensor]:
-        parts = [to_local(self.weights[i]).detach() for i, _ in self.others]
-        return [p.as_strided((n,), (1,), p.storage_offset() + at) for p, (_, (at, n)) in zip(parts, self.others)]
-
-    @torch.no_grad()
-    def _copy(self):
-        now = self._now()
-        fits = len(now) == len(self.copies) and all(
-            a.shape == b.shape and a.dtype == b.dtype and a.device == b.device for a, b in zip(now, self.copies)
-        )
-        if fits:
-            torch._foreach_copy_(self.copies, now)
-        else:
-            self.copies = [t.clone() for t in now]
-
-    def changed(self) -> list[int]:
-        """Return the indices of the weights that have changed; synchronizes.
-        A weight with another shape counts as changed."""
-        found = set()
-        taken = iter(self.bytes)
-        for (p, i, places), size in zip(self.host, self._sizes):
-            before = [next(taken) for _ in places]
-            if p.nbytes != size or not p.is_cpu:
-                found.add(i)
-            else:
-                now = p.detach().contiguous().reshape(-1).view(torch.uint8)
-                if any(bytes(now[at:at + n].tolist()) != old for (at, n), old in zip(places, before)):
-                    found.add(i)
-        try:
-            found.update(
-                i
-                for (i, _), a, b in zip(self.others, self._now(), self.copies)
-                if not torch.equal(a.view(torch.uint8), b.view(torch.uint8))
-            )
-        except RuntimeError:
-            # a failed device reports its own error
-            pass
-        return sorted(found)
-
-# %% ../../nbs/06_engine/18_rollback.ipynb #3e34c3d1
-_MISSING = object()
-
-def _flat(values) -> bool: return all(type(v) in PLAIN for v in values)
-
-def content_of(run: RunState, value, name: str) -> Callable[[], Any]:
-    """Copy the content of a value. Return a function that restores it and returns the value.
-    Raise CannotCapture or NotState as Capture does."""
-    if type(value) in PLAIN: return lambda: value
-    if (
-        isinstance(value, torch.Tensor)
-        and type(value) in (torch.Tensor, torch.nn.Parameter)
-        and value.layout is torch.strided
-    ):
-        then = value.detach().clone()
-        def put_tensor():
-            try:
-                value.detach().copy_(then)
-            except RuntimeError:
-                # its shape has changed, or it is expanded
-                return then.clone()
-            return value
-        return put_tensor
-    if type(value) is list and _flat(value):
-        items = value[:]
-        def put_list():
-            value[:] = items
-            return value
-        return put_list
-    if type(value) in (dict, set) and _flat(value.values() if type(value) is dict else value):
-        items = value.copy()
-        def put_items():
-            value.clear()
-            value.update(items)
-            return value
-        return put_items
-    if isinstance(value, torch.Generator):
-        state = value.get_state()
-        def put_state():
-            value.set_state(state)
-            return value
-        return put_state
-    if isinstance(value, np.random.Generator):
-        bits = value.bit_generator.state
-        def put_bits():
-            value.bit_generator.state = bits
-            return value
-        return put_bits
-    if isinstance(value, random.Random):
-        random_state = value.getstate()
-        def put_random():
-            value.setstate(random_state)
-            return value
-        return put_random
-    capture = Capture(run)
-    form = capture.form(value, name)
-    tensors = {n: t.detach().clone() for n, t in capture.tensors.items()}
-    return lambda: Restore(run, tensors).put(form, value)
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #6cdcf11e
 # fraction of the training time; number of logs after which the next step is observed regardless of the time
@@ -249,25 +60,13 @@ def _own_states(run: RunState) -> dict[str, tuple[_Getter, _Setter]]:
             found[name] = (lambda c=c: c.state()["attributes"]), vars(c).update
     return found
 
-def changed_attributes(
-    run: RunState,
-    before,  # a user_state.UserState
-) -> list[tuple[str, Any, str]]:
-    "Return the changed attributes: name, owner and key."
-    now = capture_user_state(run, lambda name, t: t, find=code_holders)
-    found = []
-    def same(then, here):
-        if then is None or here is None or not is_identical(then, here): return False
-        return all(
-            n in before.tensors and n in now.tensors and is_identical(now.tensors[n].cpu(), before.tensors[n].cpu())
-            for n in tensors_in(here)
-        )
-    for holder in code_holders(run):
-        then, here = (state.holders.get(holder.name, {"items": {}})["items"] for state in (before, now))
-        found += [
-            (f"{holder.name}.{k}", holder.owner, k) for k in {**then, **here} if not same(then.get(k), here.get(k))
-        ]
-    return found
+def changed_attributes(run: RunState, before: UserState) -> dict[str, tuple[object, str]]:
+    "Return the attributes that differ from a copy, by name: the owner and the key."
+    changed = {*changed_user_state(run, before, code_holders)}
+    keys = {holder.name: (holder.owner, {**vars(holder.owner), **before.holders[holder.name]["items"]}) for holder in code_holders(run) if holder.name in before.holders}
+    places = {f"{name}.{key}": (owner, key) for name, (owner, attributes) in keys.items() for key in attributes}
+    return {name: place for name, place in places.items() if name in changed}
+
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #89aaecb9
 class UserBackup:
@@ -285,8 +84,11 @@ class UserBackup:
         self.changing: dict[str, tuple[_Getter, _Setter]] = {}
         # all attributes, in an observed step
         self.state: UserState | None = None
-        # owner, key, and a function that returns the content; None: there was no such attribute
-        self.kept: list[tuple[object, str, Callable[[], Any] | None]] = []
+        # what the last observed step could not copy
+        self.left_out: dict[str, str] = {}
+        # owner, key and reference in the tree of the attributes that change; MISSING: there was no such attribute
+        self.kept: list[tuple[object, str, Any]] = []
+        self.tree = Tree()
         # by name: getter, setter, and a copy of the state
         self.own: dict[str, tuple[_Getter, _Setter, Any]] = {}
 
@@ -306,23 +108,23 @@ class UserBackup:
         if self.observing:
             start = time.perf_counter()
             self.state = capture_user_state(self.run, find=code_holders)
+            self.left_out = self.state.left_out
             self.own = {n: (get, put, copy.deepcopy(get())) for n, (get, put) in _own_states(self.run).items()}
             self.spent += time.perf_counter() - start
             return
+        capture = new_capture(self.run)
         for name, (owner, key) in self.slots.items():
-            value = vars(owner).get(key, _MISSING)
-            try:
-                self.kept.append((owner, key, None if value is _MISSING else content_of(self.run, value, name)))
-            except (CannotCapture, NotState):
-                # the attribute now holds an unsupported object; snapshots report it
-                pass
+            value = vars(owner).get(key, MISSING)
+            self.kept.append((owner, key, value if value is MISSING else capture.add(value, name)))
+        self.tree = capture.finish()
+        self.tree.tensors = {n: t.detach().clone() for n, t in self.tree.tensors.items()}
         self.own = {n: (get, put, copy.deepcopy(get())) for n, (get, put) in self.changing.items()}
 
     def before_update(self):
         "Compare the attributes in an observed step; add those that have started to change."
         if not self.observing or self.state is None: return
         start = time.perf_counter()
-        found = {name: (owner, key) for name, owner, key in changed_attributes(self.run, self.state)}
+        found = changed_attributes(self.run, self.state)
         own = {n: (get, put) for n, (get, put, then) in self.own.items() if not is_identical(then, get())}
         new = [n for n in (*found, *own) if n not in self.slots and n not in self.changing]
         if new and not self.first:
@@ -343,15 +145,20 @@ class UserBackup:
 
     def put_back(self):
         "Restore the attributes from the beginning of the step; delete attributes that the step has created."
+        run = self.run
+        run.lost = run.lost | self.left_out
         if self.state is not None:
-            restore_user_state(self.run, self.state, find=code_holders)
-        for owner, key, content in self.kept:
-            if content is None:
-                vars(owner).pop(key, None)
-            else:
-                vars(owner)[key] = content()
-        for _, put, state in self.own.values():
-            put(copy.deepcopy(state))
+            run.lost = run.lost | restore_user_state(run, self.state, find=code_holders)
+        if self.kept:
+            put = Put(self.tree, held_objects(run))
+            for owner, key, ref in self.kept:
+                if ref is MISSING:
+                    vars(owner).pop(key, None)
+                else:
+                    vars(owner)[key] = put.put(ref, vars(owner).get(key, MISSING))
+        for _, put_state, state in self.own.values():
+            put_state(copy.deepcopy(state))
+
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #c4d1a002
 _DATA = frozenset({torch.Tensor, np.ndarray, list, tuple, dict})
@@ -447,13 +254,13 @@ class BufferBackup:
     def __init__(self, model: torch.nn.Module):
         self.slots: list[_Slot] = _buffer_slots(model)
         self.copies: list[torch.Tensor] = []
-        self.kept: list[torch.Tensor | None] = []   # by slot
+        self.kept: list[Any] = []   # by slot; MISSING: there was none
 
     def keep(self):
         "Copy the tensors in all slots."
         if not (self.slots or self.kept): return
-        self.kept = [held.get(name) for held, name in self.slots]
-        now = [t for t in self.kept if t is not None]
+        self.kept = [held.get(name, MISSING) for held, name in self.slots]
+        now = [t for t in self.kept if isinstance(t, torch.Tensor)]
         if now and len(now) == len(self.copies) and all(map(_same_layout, now, self.copies)):
             with torch.no_grad():
                 torch._foreach_copy_(self.copies, now)
@@ -465,16 +272,25 @@ class BufferBackup:
     def put_back(self):
         "Restore the tensor of each slot and its values."
         for (held, name), tensor in zip(self.slots, self.kept):
-            held[name] = tensor
-        there = [(slot, t) for slot, t in zip(self.slots, self.kept) if t is not None]
+            if tensor is MISSING:
+                held.pop(name, None)
+            else:
+                held[name] = tensor
+        there = [(slot, t) for slot, t in zip(self.slots, self.kept) if isinstance(t, torch.Tensor)]
+        whole = []
         for ((held, name), t), then in zip(there, self.copies):
             if not has_own_memory(t):
                 # expanded tensors cannot be written in place
                 held[name] = then.to(t.device, copy=True)
-        whole = [(t, then) for (_, t), then in zip(there, self.copies) if has_own_memory(t)]
+            elif t.shape != then.shape or t.dtype != then.dtype:
+                # the step has resized it
+                t.data = then.to(t.device, copy=True)
+            else:
+                whole.append((t, then))
         with torch.no_grad():
             if whole:
                 torch._foreach_copy_(*map(list, zip(*whole)))
+
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #3c594cf9
 class AdaptiveBackup(BufferBackup):
@@ -492,8 +308,6 @@ class AdaptiveBackup(BufferBackup):
         self.slots += _frozen_slots(model)
         # slots of the buffers that change in any process
         self.common_buffers: list[_Slot] | None = None
-        # of the weights, which are not copied
-        self.weight_sample = WeightSample()
         # checks of unchanged slots: logs, and seconds
         self.logs = 0
         self.spent = 0.0
@@ -507,7 +321,11 @@ class AdaptiveBackup(BufferBackup):
             self.user_state.keep()
 
     def put_back(self):
-        "Restore the slots and the attributes of user code."
+        "Restore the slots and the attributes of user code; remove buffers that the first step has registered."
+        if not self.observed:
+            known = {_slot_key(slot) for slot in self.slots}
+            for held, name in _buffer_slots(self.model):
+                if (id(held), name) not in known: del held[name]
         super().put_back()
         if self.user_state is not None:
             self.user_state.put_back()
@@ -630,18 +448,16 @@ def restore_scheduler_state(
         vars(part).clear()
         vars(part).update(before)
 
-def copy_optimizer_attributes(run: RunState) -> tuple | None:
+def copy_optimizer_attributes(run: RunState) -> dict[str, Any] | None:
     "Copy the optimizer's attributes besides groups and state; return None for an optimizer of torch."
     if type(run.optimizer).__module__.startswith("torch.optim"): return None
-    tensors: dict[str, torch.Tensor] = {}
-    def put(name: str, t): return tensors.setdefault(name, t.detach().clone())
-    return capture_optimizer(run, put), tensors
+    return capture_optimizer(run)
 
 # from copy_optimizer_attributes
 def restore_optimizer_attributes(run: RunState, held):
     "Restore the optimizer's attributes; the caller has to restore its groups and its state afterwards."
     if held is not None:
-        run.lost = run.lost | restore_optimizer(run, *held)[0]
+        run.lost = run.lost | restore_optimizer(run, held)[0]
 
 def _plain_tensors(t) -> list:
     "Return the plain tensors of a tensor subclass that can be taken apart; else the tensor itself."

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trainer_nb.engine.rollback import Backups, FetchBackup
     from trainer_nb.engine.settings import OomRecovery
     from trainer_nb.engine.snapshot_tensors import EarlierCopies, FrozenWeightCache, Snapshot
-    from trainer_nb.engine.user_state import EvaluatedState, FirstAttributes, RestoredSamplers
+    from trainer_nb.engine.user_state import EvaluatedState, UserState
 
 # %% auto #0
 __all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
@@ -226,7 +226,7 @@ class RunState(TransientState):
     epoch_open: bool = value_field(False)                          # on_epoch_begin has been dispatched
     finished: bool = value_field(False)                            # on_train_end has been dispatched
     callbacks_begun: bool = rebuilt_field(False)                   # the callbacks of this process received on_train_begin
-    is_copy: bool = rebuilt_field(False)                           # of a run, whose snapshot will be restored first
+
 
     # -- counters
     batches_in_epoch: int = value_field(0)                         # micro-batches since the epoch began
@@ -260,7 +260,8 @@ class RunState(TransientState):
     loader: ResumableLoader = rebuilt_field()
     # of the loader that was discarded, until the next one is made: its samplers, and the state that was restored since
     former_samplers: dict[str, Any] = rebuilt_field(dict)
-    restored_samplers: RestoredSamplers | None = rebuilt_field()
+    restored_samplers: UserState | None = rebuilt_field()
+    first_samplers: UserState | None = rebuilt_field()             # the state with which the samplers were made
     # the generators that have given generator_seeds, as seeding.GeneratorSeeds keeps them
     seed_givers: dict[str, tuple[object, int | None]] = rebuilt_field(dict)
     collator: Callable[[list], Any] | None = rebuilt_field()       # the learner's data_collator when the loader was made
@@ -276,7 +277,7 @@ class RunState(TransientState):
 
     # -- what reset(), rollback and the search for manual changes need
     initial_snapshot: Snapshot | None = rebuilt_field()            # before the first step, for reset()
-    first_buffers: dict[str, str] | None = rebuilt_field()         # digests of the buffers in it that are not persistent
+
     initial_snapshot_freed: bool = rebuilt_field(False)            # free() has released it
     begins_with_first: bool = rebuilt_field(True)                  # the run, at step 0, begins with the weights that reset() restores
     initial_weight_versions: list[int] = rebuilt_field(list)       # rollback.weight_versions() when it was taken
@@ -294,13 +295,11 @@ class RunState(TransientState):
     memory_meter: MemoryMeter | None = rebuilt_field()             # memory use of the verbs, if requested
     identity: str = rebuilt_field(lambda: uuid.uuid4().hex)        # of the learner: its own snapshots contain all attributes
     lost: dict[str, str] = rebuilt_field(dict)                     # attributes that could not be restored, with the reason
-    # the attributes with which the run began, by the identities of their objects
-    first_attributes: dict[str | None, FirstAttributes] = rebuilt_field(dict)
-    # attributes that the user has edited since the snapshot that was restored: whether they were kept, and a text
-    edited: dict[str, tuple[bool, str]] = rebuilt_field(dict)
+    first_digests: dict[str, str | None] = rebuilt_field(dict)     # of the attributes with which the run began, by name
+    overwritten: dict[str, str] = rebuilt_field(dict)              # attributes of which a restore has replaced other first values
     reported: set[str] = rebuilt_field(set)                        # names that a warning has reported
-    # while the run comes back from other processes: digests of the attributes that were sent there, by holder and name
-    sent_attributes: dict[str, dict[str, str | None]] | None = rebuilt_field()
+    # while the run comes back from other processes: digests of the attributes that were sent there
+    sent_digests: dict[str, str | None] | None = rebuilt_field()
     pending_messages: list[Callable[[], object]] = rebuilt_field(list)   # called at the user's next verb, to show a message
 
     # -- parts from higher chapters, and the processes of the run

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from traceback import format_exception
 from types import TracebackType
@@ -21,8 +21,8 @@ from ..core.errors import InvalidOperation, Paused, free_after_failure, install_
 from ..core.errors import release_traceback_after_cell, warn
 from ..core.interrupts import BATCH_WAIT, RUN_LOCK, InterruptGuard
 from ..core.seeding import preserve_generators
-from ..device.sharding import require_several_processes, to_local
-from ..device.weight_storage import is_read_only
+from ..device.sharding import require_several_processes
+
 from ..optim.schedules import replaced_rates
 from .dataloaders import copied_attributes
 from .overrides import TrainerBase
@@ -30,18 +30,18 @@ from .prepare import prepare_training
 from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
 from .run_state import record_act
 from .tasks import preserve_control_flags, run_deferred_changes
-from .user_state import assigned_attributes, plain_attributes
+from .user_state import assigned_attributes, take_stamps
 
 # %% auto #0
 __all__ = ['MAX_TRACEBACK_LINES', 'MAX_TRACEBACK_WIDTH', 'yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_step',
            'check_can_train', 'check_can_train_or_corrupted', 'guarded', 'raise_save_error', 'training_session',
            'claim_run', 'start_running', 'record_plan', 'fetch_rows', 'capture_editable_state',
-           'manual_changes_recorded', 'enter_training', 'param_norms', 'have_norms_changed', 'record_callback_changes',
-           'record_manual_changes', 'note_manual_changes', 'warn_replaced_rates', 'find_manual_changes',
-           'fire_event_between_steps', 'outside_package', 'traceback_text', 'raise_failure',
-           'describe_interrupted_callback', 'describe_interruption', 'describe_position', 'mark_paused', 'raise_paused',
-           'raise_if_interrupted', 'should_pause', 'apply_change', 'check_can_change', 'check_between_steps',
-           'check_run_weights', 'check_can_use_weights']
+           'manual_changes_recorded', 'enter_training', 'record_callback_changes', 'record_manual_changes',
+           'note_manual_changes', 'warn_replaced_rates', 'find_manual_changes', 'fire_event_between_steps',
+           'outside_package', 'traceback_text', 'raise_failure', 'describe_interrupted_callback',
+           'describe_interruption', 'describe_position', 'mark_paused', 'raise_paused', 'raise_if_interrupted',
+           'should_pause', 'apply_change', 'check_can_change', 'check_between_steps', 'check_run_weights',
+           'check_can_use_weights']
 
 # %% ../../nbs/06_engine/22_session.ipynb #439f6e9f
 def yield_run_lock(run: RunState) -> None:
@@ -241,13 +241,15 @@ def capture_editable_state(run: RunState) -> dict[str, Any]:
     ]
     return {
         "weights": [p._version for p in run.params],
-        "norms": param_norms([p for p in run.params if not is_read_only(p)]),
+
+
         "requires_grad": [p.requires_grad for p in run.params],
         "param_groups": groups,
-        "attributes": plain_attributes(run),
+        "attributes": take_stamps(run),
         # the access token is kept nowhere, and may move from the arguments to the uploader
         "settings": {**vars(run.args), "hub_token": None},
     }
+
 
 @contextmanager
 def manual_changes_recorded(run: RunState) -> Iterator[None]:
@@ -266,23 +268,6 @@ def enter_training(run: RunState) -> None:
     if run.modes.begin(run.wrapped_model, run.model, run.loss_module):
         run.history.note("by hand", run.state.global_step, changed=["training modes"])
 
-def param_norms(params: Sequence[torch.Tensor]) -> tuple[int, list[bytes]] | None:
-    "Return the number of threads and the exact norms of the parameters; None on a GPU, where this would synchronize."
-    if not params: return None
-    for p in params:
-        if p.device.type != "cpu" or p.layout is not torch.strided or not p.is_floating_point(): return None
-    with torch.no_grad():
-        norms = torch._foreach_norm([to_local(p).detach() for p in params])
-        return torch.get_num_threads(), [norm.double().numpy().tobytes() for norm in norms]
-
-def have_norms_changed(
-    before: tuple[int, list[bytes]] | None,  # as returned by param_norms
-    now: tuple[int, list[bytes]] | None,  # as returned by param_norms
-) -> bool:
-    "Return whether the norms show that weights have changed."
-    if before is None or now is None: return False
-    # with another number of threads, sums are added in another order
-    return before[0] == now[0] and before[1] != now[1]
 
 def record_callback_changes(run: RunState) -> None:
     "Record callbacks that were added and removed in the handler itself, as code for the Trainer does."
@@ -323,13 +308,11 @@ def find_manual_changes(run: RunState) -> list[str]:
         name
         for name, value in before.items()
         # None: unknown, because the run itself has changed it
-        if name not in ("norms", "attributes", "settings") and value is not None and now[name] != value
+        if name not in ("attributes", "settings") and value is not None and now[name] != value
     ]
     changed += assigned_attributes(run, before["attributes"], now["attributes"])
     settings = before["settings"]
     changed += [f"args.{k}" for k, v in now["settings"].items() if k[0] != "_" and settings.get(k) != v]
-    if "weights" not in changed and have_norms_changed(before["norms"], now["norms"]):
-        changed.insert(0, "weights")
     return changed
 
 # %% ../../nbs/06_engine/22_session.ipynb #be668d21

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 
 from ..core.callbacks import PROCESS_STATE_FIELDS, TrainerControl, TrainerState
+from ..core.content import Content
 from ..data.collate import is_identical
 from ..data.sampling import Cursor
 from ..device.collectives import World
 from ..device.deepspeed import to_parameter_states
 from ..device.sharding import concat_shards, gather_full_per_machine
 from .run_state import RunState
-from .user_state import restore_evaluated
+from .user_state import restore_evaluated, unpack_state
 from .snapshot_fields import FIELD_KEEPERS, VALUE_FIELDS, ModuleWalk
 from .snapshot_tensors import EarlierCopies, HostCopies, Snapshot
 
@@ -229,22 +230,22 @@ def differences(a: Snapshot, b: Snapshot) -> list[str]:
         "seconds",
         "callbacks",
         "bookmark",
+        "user",
+        "of_optimizer",
     }
-    # attributes by value; an additional attribute, such as a schedule adds to its optimizer, is no difference
-    def items(saved): return {h: o["items"] for h, o in (saved or {"holders": {}})["holders"].items() if o["items"]}
-    def own(values):
-        return {
-            "user": items(values.get("user")),
-            "of_optimizer": (items(values.get("of_optimizer")), (values.get("of_optimizer") or {}).get("more")),
-        }
     def plain(values):
-        return (
-            {k: v for k, v in values.items() if k not in left_out}
-            | own(values)
-            | {"state": vars(values["state"]) | {"log_history": None}}
-        )
+        kept = {k: v for k, v in values.items() if k not in left_out}
+        return kept | {"state": vars(values["state"]) | {"log_history": None}}
     x = plain(a.values)
     y = plain(b.values)
-    return [n for n in {**a.tensors, **b.tensors} if not same(n)] + [
+    attributes = [_contents(snapshot) for snapshot in (a, b)]
+    # an additional attribute, such as a schedule adds to its optimizer, is no difference
+    differ = [n for n in attributes[0] if n in attributes[1] and attributes[0][n] != attributes[1][n]]
+    return [n for n in {**a.tensors, **b.tensors} if not n.startswith(("user/", "of_optimizer")) and not same(n)] + [
         k for k in {**x, **y} if not is_identical(x.get(k), y.get(k))
-    ]
+    ] + differ
+
+def _contents(snapshot: Snapshot) -> dict[str, Content]:
+    "Return the contents of all attributes in a snapshot, by name."
+    packed = [snapshot.values.get("user"), *(snapshot.values.get("of_optimizer") or {}).values()]
+    return {n: o for part in packed if part for n, o in unpack_state(part, snapshot.tensors).contents().items()}

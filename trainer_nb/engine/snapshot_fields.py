@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import fields
+from typing import Any
 
 import torch
 
@@ -18,23 +19,22 @@ from ..device.model_patches import PATCH_ARGS
 from ..device.deepspeed import MASTER, DeepSpeedModel, check_parameter_states, has_flat_state, shared_state, torch_scale
 from ..device.sharding import copy_into, full_shape, is_dtensor, is_sharded, replicate_like, shard_like
 from ..device.weight_storage import ReadOnlyWeight, has_adapters, is_packed, is_read_only, is_spread
-from .snapshot_tensors import FrozenWeightCache, Snapshot, is_shared, list_merged_adapters
-from .snapshot_tensors import tensor_digest
+from .snapshot_tensors import FrozenWeightCache, HostCopies, Snapshot, is_shared, list_merged_adapters
 from .loss import describe_output
 from .overrides import drop_loader
-from .restore_forms import has_own_memory
+from ..core.nodes import has_own_memory
 from .run_state import RunState, Task, schedule_args
 from .state_holders import code_holders
 from .training_modes import restore_modes
-from .user_state import UserState, capture_optimizer, capture_user_state, keep_restored_samplers, restore_optimizer
-from .user_state import restore_user_state
+from .user_state import capture_optimizer, capture_user_state, keep_restored_samplers, note_overwritten
+from .user_state import restore_optimizer, restore_user_state, unpack_state
 from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flattening, unflatten_state_value
 from ..optim.schedules import load_scheduler_state, replace_schedule, scheduler_state, select_groups
 from ..optim.schedules import stretch_schedule
 
 # %% auto #0
-__all__ = ['FIELD_KEEPERS', 'VALUE_FIELDS', 'FieldKeeper', 'ModuleWalk', 'named_weights', 'frozen_base_weights',
-           'read_only_digests', 'first_buffers']
+__all__ = ['FIELD_KEEPERS', 'VALUE_FIELDS', 'FieldKeeper', 'is_own', 'ModuleWalk', 'named_weights', 'frozen_base_weights',
+           'read_only_digests']
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #c73fb4ee
 class FieldKeeper:
@@ -88,6 +88,18 @@ def _restore_args(run: RunState, snapshot: Snapshot):
         k.startswith(_DATA_ARG_PREFIXES) and v != before.get(k) for k, v in vars(run.args).items()
     ):
         drop_loader(run)
+
+# %% ../../nbs/06_engine/16_snapshot_fields.ipynb #d1a20001
+def _into(tensors: HostCopies) -> Callable[[str, torch.Tensor], torch.Tensor]:
+    "Return a function that lets a snapshot copy a tensor of user code, which may change it at any time."
+    def put(name: str, t: torch.Tensor) -> torch.Tensor:
+        tensors.put(name, t, changes=True, shares=True)
+        return t
+    return put
+
+def is_own(run: RunState, snapshot: Snapshot) -> bool:
+    "Return whether a snapshot was taken of this learner, whose objects it refers to."
+    return (snapshot.values.get("user") or {}).get("of") == run.identity
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #874ff43c
 def _named_parts(run: RunState):
@@ -193,6 +205,7 @@ def _capture_model(run: RunState, tensors, values):
             frozen = isinstance(t, torch.nn.Parameter) and not t.requires_grad
             tensors.put(n, t, not t.requires_grad or id(t) in limited, shares=frozen)
     values["empty"] = _empty_buffers(walk.each)
+    values["passing"] = _passing_buffers(walk)
     values["trainable"] = [n for n, p in walk.weights if p.requires_grad]
     values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra_state_modules(walk.each).items()}
     if walk.read_only:
@@ -211,15 +224,45 @@ def _changes_precision(run: RunState, snapshot: Snapshot) -> bool:
     if _engine_of(run) is not None: return not has_flat_state(snapshot.tensors)
     return any(_master_name(n) in snapshot.tensors for n in snapshot.tensors if n.startswith("weights/"))
 
-def _restore_buffers(run: RunState, there, empty):
-    "Replace buffers that cannot take their former values in place."
+def _restore_buffers(run: RunState, snapshot: Snapshot, there: dict[str, torch.Tensor]) -> None:
+    """Replace buffers that cannot take their former values in place; register those that the run had, and remove those that
+    it has registered since."""
+    empty = snapshot.values["empty"]
+    modules = dict(ModuleWalk(run).each)
+    for n in {*there, *empty} - _buffer_slots(ModuleWalk(run).each).keys():
+        if n.startswith("buffers/"):
+            path, k = _module_of(n)
+            modules[path].register_buffer(k, None, persistent=n not in snapshot.values["passing"])
     device = run.device.device if run.device is not None else "cpu"
     spread = run.model is not None and is_spread(run.model)
     for n, (held, k) in _buffer_slots(ModuleWalk(run).each).items():
         if n in empty:
             held[k] = None
-        elif n in there and (held[k] is None or not _same_layout(held[k], there[n]) or not has_own_memory(held[k])):
+        elif n not in there:
+            del held[k]
+        elif held[k] is None or not _same_layout(held[k], there[n]) or not has_own_memory(held[k]):
             held[k] = there[n].to(held[k].device if spread and held[k] is not None else device, copy=True)
+
+def _module_of(name: str) -> tuple[str, str]:
+    "Return the path of the module, and the name there, of a buffer in a snapshot."
+    path, _, k = name.removeprefix("buffers/").rpartition(".")
+    return (f"{path}." if path == "(loss)" else path), k
+
+def _passing_buffers(walk: ModuleWalk) -> list[str]:
+    "Return the names in a snapshot of the buffers that are not persistent."
+    names = {id(m._buffers): m._non_persistent_buffers_set for _, m in walk.each}
+    return [n for n, (held, k) in _buffer_slots(walk.each).items() if k in names[id(held)]]
+
+def _strange_names(run: RunState, snapshot: Snapshot, walk: ModuleWalk) -> set[str]:
+    """Return the names of parameters and buffers that the model or the snapshot lacks. A forward pass may register buffers, and
+    code between two steps may remove them."""
+    here = {*dict(walk.named()), *_empty_buffers(walk.each)}
+    there = {*_model_tensors(snapshot), *snapshot.values["empty"]}
+    modules = dict(walk.each)
+    def is_strange(n: str) -> bool:
+        if n.startswith("weights/"): return True
+        return _module_of(n)[0] not in modules if n in there else not is_own(run, snapshot)
+    return {n for n in here ^ there if is_strange(n)}
 
 def _model_tensors(snapshot: Snapshot):
     return {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
@@ -253,7 +296,7 @@ def _check_model(run: RunState, snapshot: Snapshot):
             "The snapshot holds one process's part of a run in shards (fsdp); take one with learn.snapshot(), called"
             " in all processes."
         )
-    wrong = {*here, *_empty_buffers(walk.each)} ^ {*there, *snapshot.values["empty"]} or {
+    wrong = _strange_names(run, snapshot, walk) or {
         n for n in here if n[0] == "w" and full_shape(here[n]) != tuple(snapshot.shape_of(n))
     }
     if wrong:
@@ -287,7 +330,7 @@ def _restore_model(run: RunState, snapshot: Snapshot):
                 continue
             if n in here and (is_dtensor(here[n]) or is_sharded(here[n]) or _same_layout(here[n], t) and has_own_memory(here[n])):
                 copy_into(here[n], t)
-    _restore_buffers(run, there, snapshot.values["empty"])
+    _restore_buffers(run, snapshot, there)
     trainable = set(snapshot.values["trainable"])
     for n, p in named_weights(run):
         p.requires_grad_(n in trainable)
@@ -379,7 +422,8 @@ def _capture_optimizer(run: RunState, tensors, values):
         {k: copy.deepcopy(v) if k != "params" else [names[id(p)] for p in v] for k, v in g.items()}
         for g in run.optimizer.param_groups
     ]
-    values["of_optimizer"] = capture_optimizer(run, lambda name, t: tensors.put(name, t))
+    own = capture_optimizer(run, _into(tensors))
+    values["of_optimizer"] = {name: None if state is None else state.pack() for name, state in own.items()}
     values["optimizer"] = {
         "class": type(run.optimizer).__name__,
         "groups": groups,
@@ -483,8 +527,10 @@ def _restore_optimizer(run: RunState, snapshot: Snapshot):
     engine = _engine_of(run)
     if engine is not None: return _restore_engine(run, engine, snapshot, saved)
     _put_groups(run, snapshot, saved)
-    own = snapshot.values.get("of_optimizer")   # older checkpoints have none
-    problems, again = restore_optimizer(run, own, snapshot.tensors) if own is not None else ({}, False)
+    # the checkpoint of another library has none
+    packed = snapshot.values.get("of_optimizer") or {}
+    states = {name: None if state is None else unpack_state(state, snapshot.tensors) for name, state in packed.items()}
+    problems, again = restore_optimizer(run, states, is_own(run, snapshot)) if states else ({}, False)
     if again:
         # load_state_dict() has replaced them
         _put_groups(run, snapshot, saved)
@@ -518,7 +564,8 @@ def _restore_optimizer_state(
     saved,  # as written by _capture_optimizer
     params,  # by name
 ):
-    "Restore the state of an optimizer."
+    "Restore the state of an optimizer, in the tensors that other code may refer to."
+    before = {p: dict(entries) for p, entries in optimizer.state.items()}
     optimizer.state.clear()
     tensors = snapshot.tensors
     parts = {f"{name}.{part}" for name, recipe in saved["apart"].items() for part in recipe["names"]}
@@ -527,7 +574,11 @@ def _restore_optimizer_state(
         t = tensors[f"optimizer/{name}"]
         if is_dtensor(p) and t.ndim:
             return shard_like(p, t) if snapshot.shape_of(f"optimizer/{name}") == p.shape else replicate_like(p, t)
-        return t.to("cpu" if name in saved["on_cpu"] else p.device, copy=True)
+        device = torch.device("cpu") if name in saved["on_cpu"] else p.device
+        there = before.get(p, {}).get(name.rpartition("/")[2])
+        if type(there) is torch.Tensor and _same_layout(there, t) and there.device == device and has_own_memory(there):
+            with torch.no_grad(): return there.copy_(t)
+        return t.to(device, copy=True)
     for name in (n.removeprefix("optimizer/") for n in tensors if n.startswith("optimizer/")):
         owner, key = name.rsplit("/", 1)
         # the weights have been restored from it
@@ -658,49 +709,24 @@ def _restore_tasks(run: RunState, snapshot: Snapshot):
         run.due.append(Task(_RENAMED_TASKS.get(kind, kind), name, copy.deepcopy(data), callbacks))
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #a2c10002
-def _passing_buffers(run: RunState) -> dict[str, torch.Tensor]:
-    "Return the buffers that are not persistent, by their names in a snapshot."
-    slots = _buffer_slots(ModuleWalk(run).each)
-    names = {id(m._buffers): m._non_persistent_buffers_set for _, m in ModuleWalk(run).each}
-    return {n: held[k] for n, (held, k) in slots.items() if k in names[id(held)] and held[k] is not None}
+def _capture_user_state(run: RunState, tensors: HostCopies, values: dict[str, Any]) -> None:
+    packed = capture_user_state(run, _into(tensors), find=code_holders).pack()
+    values["user"] = packed | {"of": run.identity, "first": run.first_digests}
 
-def first_buffers(run: RunState) -> dict[str, str]:
-    "Return the digests of the buffers that are not persistent, as the run began, by their names in a snapshot."
-    if run.first_buffers is None and run.initial_snapshot is not None:
-        there = run.initial_snapshot.tensors
-        run.first_buffers = {n: tensor_digest(there[n]) for n in _passing_buffers(run) if n in there}
-    return run.first_buffers or {}
+def _restore_user_state(run: RunState, snapshot: Snapshot) -> None:
+    # the checkpoint of another library has none
+    packed = snapshot.values.get("user") or {}
+    if not packed: return
+    state = unpack_state(packed, snapshot.tensors)
+    own = is_own(run, snapshot)
+    if not own:
+        first = packed["first"] if run.sent_digests is None else run.sent_digests
+        note_overwritten(run, state, first)
+        run.first_digests = packed["first"]
+    problems = restore_user_state(run, state, find=code_holders, own=own)
+    keep_restored_samplers(run, state)
+    run.lost = run.lost | state.left_out | problems
 
-def _keep_edited_buffers(run: RunState, snapshot: Snapshot, began: dict[str, str]):
-    "Put back the buffers with which this run has begun where the run of a snapshot had not changed its own."
-    present = _passing_buffers(run)
-    # after free(), the buffers with which the run has begun are not known
-    if run.initial_snapshot is None: return
-    for n, here in first_buffers(run).items():
-        if n not in began or n not in present or began[n] == here or tensor_digest(snapshot.tensors[n]) != began[n]: continue
-        copy_into(present[n], run.initial_snapshot.tensors[n])
-        run.edited[n] = True, n.removeprefix("buffers/")
-
-def _capture_user_state(run: RunState, tensors, values):
-    def put(name: str, t):
-        # user code may change it at any time
-        tensors.put(name, t, changes=True, shares=True)
-        return t
-    state = capture_user_state(run, put, find=code_holders)
-    values["user"] = {"holders": state.holders, "left_out": state.left_out, "of": run.identity}
-    values["user"]["buffers"] = first_buffers(run)
-
-def _restore_user_state(run: RunState, snapshot: Snapshot):
-    # older checkpoints have none
-    saved = snapshot.values.get("user") or {"holders": {}, "left_out": {}}
-    state = UserState(saved["holders"], {}, snapshot.tensors)
-    same_learner = saved.get("of") == run.identity
-    problems = restore_user_state(run, state, find=code_holders, same_learner=same_learner)
-    keep_restored_samplers(run, state, same_learner)
-    if not same_learner and not run.is_copy:
-        _keep_edited_buffers(run, snapshot, saved.get("buffers") or {})
-    run.is_copy = False
-    run.lost = run.lost | saved["left_out"] | problems
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #b1c560b3
 FIELD_KEEPERS = {

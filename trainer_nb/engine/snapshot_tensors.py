@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..core.content import has_same_bytes
 from ..device.accelerator import AsyncHostCopy, copy_in_stream_order
 from ..device.sharding import full_shape, is_sharded, to_local
 from ..device.weight_storage import WeightDigests
@@ -20,8 +21,8 @@ from .snapshot_file import SMALLEST, SnapshotFile
 from ..optim.optimizers import PLAIN_TENSORS
 
 # %% auto #0
-__all__ = ['list_merged_adapters', 'is_shared', 'mark_shared', 'tensor_digest', 'has_same_bytes', 'FrozenWeightCache',
-           'EarlierCopies', 'Snapshot', 'allocate_host_copy', 'can_be_referred_to', 'HostCopies']
+__all__ = ['list_merged_adapters', 'is_shared', 'mark_shared', 'tensor_digest', 'FrozenWeightCache', 'EarlierCopies', 'Snapshot',
+           'allocate_host_copy', 'can_be_referred_to', 'HostCopies']
 
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #c0e2516f
 def list_merged_adapters(
@@ -52,15 +53,6 @@ def tensor_digest(t) -> str:
     return entry[1]
 
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #30cddb8c
-def has_same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
-    "Return whether two tensors have the same dtype, shape and bytes."
-    if a.dtype != b.dtype or a.shape != b.shape: return False
-    flat = [t.detach().resolve_conj().resolve_neg().reshape(-1).contiguous() for t in (a, b)]
-    # eight bytes at a time are several times as fast as single ones
-    aligned = all(t.nbytes % 8 == 0 and t.storage_offset() * t.itemsize % 8 == 0 for t in flat)
-    kind = torch.int64 if aligned else torch.uint8
-    return torch.equal(flat[0].view(kind), flat[1].view(kind))
-
 def _weight_stamp(p, added) -> tuple: return p.data_ptr(), p._version, p.device, added
 
 def _is_slow_to_compare(p) -> bool: return p.is_cuda

@@ -25,30 +25,25 @@ import torch
 
 from ..core.callbacks import exported_state
 from ..core.seeding import GENERATOR_TYPES
+from ..core.tree import OPTIMIZER
+from ..core.tree import has_state_dict
 from ..data.sources import MapSource, is_sampler_state
 from ..device.sharding import FSDP_ATTRIBUTES, fsdp_attributes, module_class
 from .overrides import TrainerBase
 from .run_state import RunState
 
 # %% auto #0
-__all__ = ['PLAIN', 'NUMBER_KINDS', 'FUNCTION_TYPES', 'SCALAR_TYPES', 'COPIED_KINDS', 'LIBRARY_KINDS', 'LEARNER', 'ENGINE',
-           'MODULE', 'LIBRARY_MODULE', 'OPTIMIZER', 'NotState', 'CannotCapture', 'is_resource', 'of_library', 'Holder',
-           'is_generator', 'is_plain_data', 'is_copied_kind', 'is_fetch_state', 'declared', 'not_state',
-           'has_state_dict', 'kinds_of_module', 'module_holder', 'is_part', 'sampler_holders', 'optimizer_holders',
-           'fetch_holders', 'code_holders', 'evaluation_holders', 'callback_holders', 'editable_holders',
-           'replaceable_holders', 'user_state_holders']
+__all__ = ['PLAIN', 'FEW_NODES', 'FUNCTION_TYPES', 'SCALAR_TYPES', 'COPIED_KINDS', 'LIBRARY_KINDS', 'LEARNER', 'ENGINE', 'MODULE',
+           'LIBRARY_MODULE', 'is_resource', 'of_library', 'Holder', 'is_generator', 'is_plain_data', 'is_copied_kind',
+           'is_fetch_state', 'declared', 'not_state', 'kinds_of_module', 'module_holder', 'is_part', 'sampler_holders',
+           'optimizer_holders', 'fetch_holders', 'code_holders', 'evaluation_holders', 'callback_holders',
+           'editable_holders', 'user_state_holders']
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #59eba457
 # immutable values
 PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
-# kinds of NumPy's types that torch has, too
-NUMBER_KINDS = "biufc"
-
-class NotState(Exception):
-    "Signal that the value holds no state of the run and is skipped."
-
-class CannotCapture(Exception):
-    "Signal that the value may hold state that cannot be copied; the message gives the reason."
+# nodes of an attribute of a data set or a collator, whose larger attributes are data
+FEW_NODES = 2000
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #f95dc197
 FUNCTION_TYPES = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial,
@@ -59,13 +54,15 @@ _RESOURCES = (*FUNCTION_TYPES, property, logging.Logger, logging.Handler, io.IOB
 # Packages whose objects are resources or settings.
 _PACKAGES = frozenset("""logging tempfile threading socket subprocess multiprocessing queue concurrent contextlib
     asyncio tqdm wandb mlflow tensorboard tensorboardX comet_ml neptune clearml swanlab trackio aim dvclive codecarbon
-    matplotlib plotly IPython ipywidgets anywidget rich accelerate transformers tokenizers peft datasets huggingface_hub PIL
+    matplotlib plotly IPython ipywidgets anywidget rich accelerate transformers tokenizers sentencepiece tiktoken spacy peft datasets huggingface_hub PIL
     trainer_nb optuna typing""".split())
 _NAMED = ("torch.utils.tensorboard", "torch.cuda", "torch.profiler", "torch.utils.hooks", "torch.distributed")
 
 def is_resource(value: object) -> bool:
     "Return whether a value is a function, a class, an open file, a logger, a tracker or a similar resource."
     module = type(value).__module__ or ""
+    # a model reads its configuration in each forward pass
+    if "configuration" in module and hasattr(value, "to_dict"): return False
     if isinstance(value, _RESOURCES) or module.partition(".")[0] in _PACKAGES or module.startswith(_NAMED):
         return True
     return hasattr(value, "run_state")   # a learner
@@ -114,15 +111,15 @@ def is_plain_data(value: object) -> bool:
 
 def _is_tensor(v: object) -> bool: return isinstance(v, torch.Tensor)
 
-def _is_value(v: object) -> bool: return is_plain_data(v) or _is_tensor(v) or is_generator(v)
+def _is_value(v: object) -> bool:
+    return is_plain_data(v) or _is_tensor(v) or is_generator(v) or hasattr(v, "__dict__") and not is_resource(v) and "configuration" in type(v).__module__
 
 COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
     "all": lambda v: True,                                          # of objects of user code
-    "values": _is_value,                                            # of loss functions
+    "data": lambda v: True,                                         # of data sets and collators, if they are small
     "library": _is_value,                                           # of modules of installed packages
     "settings": is_plain_data,                                      # of torch's own modules
     "numbers": lambda v: type(v) in (int, float) or _is_tensor(v) or is_generator(v),   # of optimizers of installed packages
-    "scalars": lambda v: type(v) in SCALAR_TYPES or is_generator(v),               # of data, collators and hooks
     "generators": is_generator,
 }
 # kinds of objects of libraries, which may add attributes that are not state
@@ -135,7 +132,7 @@ def is_copied_kind(kinds: str, value) -> bool:
 def is_fetch_state(kinds: str, value) -> bool:
     """Return whether a value of a data set or a collator may change in a
     fetch: a number, a string, or its own generator."""
-    if not is_copied_kind(kinds, value): return False
+    if not (type(value) in SCALAR_TYPES or is_generator(value)) or not is_copied_kind(kinds, value): return False
     shared = value is torch.default_generator or value is random._inst or value is np.random.mtrand._rand
     return not shared and not isinstance(value, random.SystemRandom)
 
@@ -154,9 +151,6 @@ ENGINE = frozenset("""_external_params _original_parameters all_parameters appli
 MODULE = frozenset(vars(torch.nn.Module())) | ENGINE | {"_is_full_backward_hook", "_version", "forward"}
 # further attributes of modules of libraries: where a model was loaded from, and which warnings it has given
 LIBRARY_MODULE = MODULE | FSDP_ATTRIBUTES | {"name_or_path", "warnings_issued", "model_tags", "_is_hf_initialized"}
-# a schedule of torch's replaces `step` to note in `_opt_called` that it was called
-OPTIMIZER = frozenset("""defaults state param_groups step _warned_capturable_if_run_uncaptured _zero_grad_profile_name
-    _opt_called""".split())
 
 def declared(owner: object, name: str, default: Any) -> Any:
     "Return an attribute that an object or its class may define, without a call of `__getattr__`, which a learner has for hints."
@@ -168,9 +162,6 @@ def not_state(owner: object) -> frozenset[str]:
     names = declared(owner, "not_state", ())
     return frozenset([names] if isinstance(names, str) else names) | {"not_state", "state_limit"}
 
-def has_state_dict(owner: object) -> bool:
-    "Return whether an object saves its state itself."
-    return callable(getattr(owner, "state_dict", None)) and callable(getattr(owner, "load_state_dict", None))
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #ad34e31a
 def _of_learner(learner: TrainerBase | None) -> Iterator[Holder]:
@@ -215,7 +206,8 @@ def module_holder(
     if not kinds: return None
     if kinds in LIBRARY_KINDS:
         return Holder(name, module, kinds, LIBRARY_MODULE | put_there if put_there else LIBRARY_MODULE, put_there)
-    return Holder(name, module, kinds, MODULE | not_state(module) | put_there | fsdp_attributes(module), put_there)
+    skip = MODULE | not_state(module) | put_there | fsdp_attributes(module)
+    return Holder(name, module, kinds, skip, put_there, reports=True)
 
 def _named_modules(run: RunState) -> list[tuple[str, torch.nn.Module]]:
     "Return the modules of a run, with the names of their holders."
@@ -253,7 +245,7 @@ def _of_hooks(learner: TrainerBase | None, modules: list[tuple[str, torch.nn.Mod
                 is_known = id(owner) in held or is_part(owner, learner) or isinstance(owner, torch.nn.Module)
                 if is_known or not hasattr(owner, "__dict__") or of_library(type(owner)): continue
                 held.add(id(owner))
-                yield Holder(f"{name}.{table}.{i}", owner, "scalars", not_state(owner))
+                yield Holder(f"{name}.{table}.{i}", owner, skip=not_state(owner), reports=True)
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #94595e41
 def _of_optimizer(optimizer: torch.optim.Optimizer | None) -> Iterator[Holder]:
@@ -269,7 +261,7 @@ def _of_data(name: str, data: object, depth: int = 0) -> Iterator[Holder]:
         return
     # A stream with state_dict() goes back by that, with the place in it.
     if not (has_state_dict(data) and isinstance(data, torch.utils.data.IterableDataset)):
-        yield Holder(name, data, "generators" if of_library(type(data)) else "scalars", not_state(data))
+        yield Holder(name, data, "generators" if of_library(type(data)) else "data", not_state(data))
     for key, v in vars(data).items():
         if isinstance(v, torch.utils.data.Dataset):
             yield from _of_data(f"{name}.{key}", v, depth + 1)
@@ -283,8 +275,8 @@ def _of_functions(learner: TrainerBase | None) -> Iterator[Holder]:
         owner = _owner_of(getattr(learner, name))
         if is_part(owner, learner): continue
         for holder in _of_data(name, owner):
-            is_loss = holder.kinds == "scalars" and name.endswith("loss_func")
-            yield replace(holder, kinds="values") if is_loss else holder
+            is_loss = holder.kinds == "data" and name.endswith("loss_func")
+            yield replace(holder, kinds="all", reports=True) if is_loss else holder
 
 def sampler_holders(samplers: dict[str, Any]) -> list[Holder]:
     "Return the samplers that have state as holders."
@@ -295,7 +287,7 @@ def sampler_holders(samplers: dict[str, Any]) -> list[Holder]:
         other = frozenset(k for k, v in values if not (is_generator(v) or is_sampler_state(sampler, v)))
         skip = other | not_state(sampler)
         if not vars(sampler).keys() <= skip:
-            found.append(Holder(name, sampler, "all", skip, other))
+            found.append(Holder(name, sampler, "all", skip, other, reports=True))
     return found
 
 def _of_samplers(run: RunState) -> list[Holder]:
@@ -352,21 +344,9 @@ def callback_holders(run: RunState) -> list[Holder]:
     return [*_of_callbacks(run.callbacks.callbacks)]
 
 def editable_holders(run: RunState) -> list[Holder]:
-    """Return the holders whose attributes are compared between two verbs: callbacks, modules, loss functions and hooks.
-    Assignments to the learner are recorded when they are made."""
-    learner = run.learner() if run.learner is not None else None
-    modules = _named_modules(run)
-    return [
-        *callback_holders(run),
-        *_of_modules(run, modules),
-        *_of_hooks(learner, modules),
-        *(holder for holder in _of_functions(learner) if holder.name.endswith("loss_func")),
-    ]
-
-def replaceable_holders(run: RunState) -> list[Holder]:
-    "Return the holders besides the modules of the model: their objects are often replaced during a run."
-    learner = run.learner() if run.learner is not None else None
-    return [*_of_learner(learner), *_of_callbacks(run.callbacks.callbacks), *_of_functions(learner), *_of_samplers(run)]
+    """Return the holders whose attributes are compared between two verbs. Assignments to the learner are recorded when
+    they are made."""
+    return [holder for holder in code_holders(run) if holder.owner is not (run.learner() if run.learner is not None else None)]
 
 def user_state_holders(run: RunState) -> list[Holder]:
     "Return all holders of a run; search again at each call, since an attribute may be added at any time."

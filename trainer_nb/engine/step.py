@@ -167,7 +167,7 @@ class Step:
         if run.backups.full is None:
             self.weights = list(filter(_REQUIRES_GRAD, run.params))
             self.weight_versions = list(map(_VERSION, self.weights))
-            run.backups.adaptive.weight_sample.take(self.weights)
+
         self.control_before = run.control, dict(vars(run.control))
 
     def more(self) -> bool:
@@ -631,14 +631,10 @@ def warn_weights_changed(step: Step) -> None:
     backup = step.run.backups.adaptive
     backed_up = {id(t) for t in backup.kept}
     counted = zip(step.weights, step.weight_versions)
-    with_new_version = [p for p, version in counted if p._version != version and id(p) not in backed_up]
-    sampled = [step.weights[i] for i in backup.weight_sample.changed()]
-    written = [p for p in sampled if id(p) not in backed_up]
-    if written:
-        # a replay does not repeat this change
-        step.run.history.note("by hand", step.run.state.global_step, changed=["weights"])
-    if not with_new_version and not written: return
-    changed = (written or with_new_version)[0]
+    changed = next((p for p, version in counted if p._version != version and id(p) not in backed_up), None)
+    if changed is None: return
+    # a replay does not repeat this change
+    step.run.history.note("by hand", step.run.state.global_step, changed=["weights"])
     name = next((repr(n) for n, p in step.run.model.named_parameters() if p is changed), "one that the optimizer holds")
     warn(
         f"The step failed after weights had been changed in it, {name} among them, before the update. Unless the code"
@@ -652,7 +648,7 @@ class FirstStepBackup(NamedTuple):
     groups: list[dict[str, Any]]                  # copies of the optimizer's options
     state: dict[torch.Tensor, dict[str, Any]]     # of the optimizer, without tensors
     schedule: list
-    attributes: tuple | None                      # as copy_optimizer_attributes returned them
+    attributes: dict[str, Any] | None             # as copy_optimizer_attributes returned them
 
 def back_up_before_first_step(run: RunState) -> FirstStepBackup | None:
     """Back up optimizer and schedule before the first update; None if the weights

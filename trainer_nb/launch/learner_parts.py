@@ -126,7 +126,7 @@ def make_learner(
         uploader=Uploader.of(*parts["repository"]),
         callbacks_begun=parts["callbacks begun"],
         begins_with_first=False,
-        is_copy=True,
+
     )
     learner.run_state.modes.held = parts["modes"]
     learner.run_state.learner = weakref.ref(learner)
@@ -296,7 +296,7 @@ def release_local_run(learner: TrainerBase):
 def restore_local_run(
     learner: TrainerBase,
     transfer: RunTransfer,
-    sent_attributes: dict[str, dict[str, str | None]],  # of `small_digests`, of the objects that the processes received
+    sent_digests: dict[str, str | None],  # of the attributes that the processes received
 ):
     "Restore the run in the kernel's learner; a no-op for a run that has not begun."
     snapshot = transfer.snapshot
@@ -317,12 +317,12 @@ def restore_local_run(
         finally:
             run.initial_snapshot = initial_snapshot
         values = snapshot.values | {"run": "", "args": dict(vars(run.args))}
-        run.sent_attributes = sent_attributes
+        run.sent_digests = sent_digests
         restore_here(learner, Snapshot(snapshot.tensors, values))
         drop_loader(run)
         prepare(learner)
     finally:
-        run.sent_attributes = None
+        run.sent_digests = None
         run.interrupts = interrupts
         run.corrupted = corrupted
     run.editable_state = capture_editable_state(run)

@@ -30,8 +30,8 @@ from ..engine.prepare import find_loss_module, renew_initial_snapshot
 from ..engine.run_state import own_run_name, record_act
 from ..engine.session import apply_change, check_not_in_step, raise_if_interrupted, record_callback_changes
 from ..engine.snapshot_tensors import Snapshot
-from ..engine.state_holders import code_holders
-from ..engine.user_state import small_digests
+
+from ..engine.user_state import attribute_digests
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from .learner_parts import AttributeWatch, RunTransfer, capture_id, has_open_launch, history_from_lines
 from .learner_parts import keep_unloaded, learner_parts, release_local_run, restore_local_run
@@ -195,7 +195,7 @@ class RemoteRun:
         # those of the processes
         self.callbacks: list[TrainerCallback] = []
         # of the user's objects, as the processes have received them
-        self.sent_attributes: dict[str, dict[str, str | None]] = {}
+        self.sent_digests: dict[str, str | None] = {}
         self.attributes = AttributeWatch()
         # of the learner's attributes
         self.sent_names: frozenset[str] = frozenset()
@@ -249,7 +249,7 @@ class RemoteRun:
         self.open_log(learner)
         # among the holders, also where the run was not prepared here
         run.loss_module = find_loss_module(learner)
-        self.sent_attributes = small_digests(run, code_holders(run))
+        self.sent_digests = attribute_digests(run)
         self.sent_names = frozenset(vars(learner))
         close_callbacks(run)
         release_local_run(learner)
@@ -657,7 +657,7 @@ class RemoteRun:
             run.corrupted = "the run is on its way to new processes"
             return
         try:
-            restore_local_run(learner, transfer, self.sent_attributes)
+            restore_local_run(learner, transfer, self.sent_digests)
         except BaseException as error:
             self.release()
             if transfer.snapshot is None: raise

@@ -276,11 +276,11 @@ def clone_learner(
         oom_recovery=run.oom_recovery,
         memory_meter=None if run.memory_meter is None else type(run.memory_meter)(),
         learner=weakref.ref(new),
-        identity=run.identity,
+
         reported=set(run.reported),
         callbacks_begun=run.callbacks_begun,
         begins_with_first=run.begins_with_first,
-        is_copy=True,
+
     )
     new.snapshots, new._model_facts, new._loss_takes_items, new._signature_columns = Snapshots(), None, None, None
     return new

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..args.fields import DefaultText
+from ..core import nodes
 from ..core.callbacks import TrainerControl, TrainerState
 from ..core.history import Place
 from ..data.sampling import Cursor
@@ -22,7 +23,7 @@ __all__ = ['TYPE_KEY', 'ENCODED_CLASSES', 'encode_value', 'decode_value']
 
 # %% ../../nbs/07_state/01_encoding.ipynb #48ef718a
 TYPE_KEY = "~"
-ENCODED_CLASSES = {c.__name__: c for c in (Cursor, Place, TrainerState, TrainerControl)}
+ENCODED_CLASSES = {c.__name__: c for c in (Cursor, Place, TrainerState, TrainerControl, *nodes.NODES)}
 
 def _tagged(kind: str, value): return {TYPE_KEY: kind, "value": value}
 
@@ -40,6 +41,9 @@ def encode_value(
     "Return a value in terms of JSON; raise TypeError for a type that would not come back."
     def inside(v, key): return encode_value(v, tensors, f"{where}[{key!r}]")
     if value is None or type(value) in (bool, int, str): return value
+    if type(value) is nodes.Ref: return _tagged("ref", int(value))
+    # the objects of this process are not those of another one
+    if type(value) is nodes.Live: return None
     if type(value) is DefaultText: return _tagged("default", str(value))
     if type(value) is float: return value if math.isfinite(value) else _tagged("float", str(value))
     if type(value) is list: return [inside(v, i) for i, v in enumerate(value)]
@@ -53,6 +57,9 @@ def encode_value(
     if isinstance(value, torch.Tensor): return _tagged("tensor", _store_tensor(value, tensors))
     if isinstance(value, (np.ndarray, np.generic)): return _encode_array(value, tensors, where)
     if type(value) is bytes: return _tagged("bytes", value.hex())
+    if type(value) is complex: return _tagged("complex", str(value))
+    if value is ...: return _tagged("ellipsis", None)
+    if type(value) is range: return _tagged("range", [value.start, value.stop, value.step])
     if type(value) in (torch.dtype, torch.device):
         return _tagged(type(value).__name__, str(value).removeprefix("torch."))
     if type(value) not in ENCODED_CLASSES.values(): raise _unsupported_type_error(value, where)
@@ -82,6 +89,10 @@ def _unsupported_type_error(value, where):
 # %% ../../nbs/07_state/01_encoding.ipynb #2aa5acbe
 _DECODERS: dict[str, Callable] = {
     "default": DefaultText,
+    "ref": nodes.Ref,
+    "complex": complex,
+    "ellipsis": lambda value: ...,
+    "range": lambda value: range(*value),
     "float": float,
     "tuple": tuple,
     "set": set,
