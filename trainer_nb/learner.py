@@ -36,7 +36,7 @@ from .engine.tasks import log, run_tasks_now
 from .engine.user_state import call_with_learner
 from .live.progress import ProgressCallback, make_progress, search_progress
 from .live.reporting import make_logging_callbacks
-from .trainer_compat import TrainerCompatMixin, check_overrides
+from .trainer_compat import TrainerCompatMixin, check_overrides, warn_uncalled
 
 # %% auto #0
 __all__ = ['TrainingMixin', 'check_train_args', 'check_not_finished', 'run_and_collect', 'run_to_end', 'run_with_progress',
@@ -1081,6 +1081,7 @@ class Learner(
         forget_early_assignments(self)
         from trainer_nb.engine.settings import OomRecovery
         check_overrides(type(self))
+        warn_uncalled(self)
         meter = make_memory_meter(args, settings)
         super().__init__(
             model,

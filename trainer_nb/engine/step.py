@@ -575,7 +575,7 @@ def complete_step(run: RunState) -> int:
     run.samples += samples
     state = run.state
     state.global_step += 1
-    batches = run.loader.batches or state.max_steps * run.args.gradient_accumulation_steps
+    batches = run.batches or state.max_steps * run.args.gradient_accumulation_steps
     state.epoch = last.after.epoch + run.batches_in_epoch / batches
     return samples
 
