@@ -66,7 +66,7 @@ def default_exp(path):
     return names[0] if names else None
 
 
-ROOF = ["aliases", "trainer_compat", "learner"]   # the modules above all chapters, in the order of their imports
+ROOF = ["trainer_compat", "learner"]   # the modules above all chapters, in the order of their imports
 
 
 def place(module):

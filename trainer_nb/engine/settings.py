@@ -14,7 +14,7 @@ import torch
 
 from ..args.training_args import TrainingArguments, resolve_args
 from ..args.fields import to_builtin
-from ..args.names import CALL_NAMES
+from ..args.names import settings_hints
 from ..core.callbacks import LoggerCallback, set_log_level
 from ..core.errors import is_out_of_memory, release_last_traceback, release_traceback_memory, suggest_names
 from ..core.errors import warn
@@ -410,8 +410,8 @@ def check_settable(learner: TrainerBase, changes):
                 f"{name} cannot be changed in a run that is under way; make a new Learner with it. learn.set() shows"
                 " what can."
             )
-        if CALL_NAMES.get(name) in SETTABLE:
-            raise TypeError(f"There is no setting {name!r}; it is called {CALL_NAMES[name]!r} here.")
+        meant = settings_hints().get(name)
+        if meant in SETTABLE: raise TypeError(f"There is no setting {name!r}; it is called {meant!r} here.")
         raise TypeError(f"There is no setting {name!r}.{suggest_names(name, SETTABLE)}")
     if (
         changes.get("auto_find_batch_size")
