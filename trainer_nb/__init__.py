@@ -1,5 +1,7 @@
 """Train PyTorch models from a notebook, one step at a time, and control the run while it trains."""
 
+from __future__ import annotations
+
 __version__ = "0.1.0"
 
 import gc

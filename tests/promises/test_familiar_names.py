@@ -65,7 +65,7 @@ HINTS = {**find_hints("attributes"), **{f"{call}({name})": hint for call, hints 
 
 
 KNOWN = {*TrainingArguments.__dataclass_fields__, "lr", "optimizers", "loss_func", "metrics", "eval_dataset", "train_dataset", "data_collator", "compute_metrics",
-         "resume_from_checkpoint", "dataset", "num_processes", "max_momentum", "base_momentum", "div_factor", "final_div_factor", "steps", "epochs", "to"}
+         "resume_from_checkpoint", "dataset", "num_processes", "max_momentum", "base_momentum", "div_factor", "final_div_factor", "steps", "epochs", "to", "cluster"}
 
 
 def missing_parts(learn, hint):

@@ -274,6 +274,8 @@ def _fits(value: Any, annotation: str) -> bool:
     def fits(kind: str, of: str) -> bool:
         if kind not in _KINDS: return True
         if not _KINDS[kind][0](value): return False
+        # a tensor or an array contains numbers
+        if of and hasattr(value, "dtype"): return of in ("int", "float")
         return not of or not isinstance(value, (list, tuple)) or all(_fits(item, of) for item in value)
     return any(fits(kind, of) for kind, of in _kinds(annotation))
 
