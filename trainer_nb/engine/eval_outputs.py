@@ -20,11 +20,6 @@ from ..core.errors import missing_attribute_error, warn
 from ..data.collate import map_tensors
 from ..device.collectives import World
 
-# %% auto #0
-__all__ = ['OUTPUT_HINTS', 'pad_to_largest', 'concat_outputs', 'OutputGatherer', 'LossGatherer', 'EvalPrediction',
-           'EvalLoopOutput', 'PredictionOutput', 'metrics_format', 'metrics_table', 'make_save_dir', 'write_json',
-           'save_metrics']
-
 # %% ../../nbs/06_engine/26_eval_outputs.ipynb #3f58d62d
 def pad_to_largest(
     tensors: list,  # with the same number of dimensions
