@@ -411,7 +411,7 @@ def test_what_is_not_the_same_as_at_the_trainer():
     learn.fails = False
     assert [row["step"] for row in learn.state.log_history if "mine" in row] == [1]
     learn.train()
-    assert learn.before == (False,) and any("eval_loss" in row for row in learn.state.log_history)
+    assert learn.before == (True,) and any("eval_loss" in row for row in learn.state.log_history)
     assert learn.model.training and len(learn.predict(points(9)).predictions) == 9
 
 

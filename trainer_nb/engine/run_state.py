@@ -197,6 +197,8 @@ class TransientState:
     deferred_changes: list[Callable[[], object]] = session_field(list)   # of callbacks, applied at the boundary
     is_manual: bool = session_field(False)                # events are caused by a call between two steps
     num_pushed_tasks: int = session_field(0)              # tasks that the current one has put at the head of the queue
+    # of the loop's evaluation: those that it has completed, and those of them that it has not returned again after an error
+    evaluations: tuple[list, list] | None = session_field(None)
     requested_by: str = session_field("")                 # "callback" while a change that a callback requested is applied
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #7666cd3e
