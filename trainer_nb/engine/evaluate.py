@@ -36,6 +36,7 @@ from .run_state import preserve_training_modes, run_modules
 from .session import manual_changes_recorded
 from .signatures import accepted_kwargs, positional_args
 from .streaming_metrics import OrderedBatches, StreamingMetrics, annotate_errors, check_metrics
+from .streaming_metrics import to_numbers
 from .user_state import AttributeBackup
 
 # %% auto #0
@@ -297,10 +298,10 @@ class EvalAccumulator:
             }
             self.rounds.add(k, map_tensors({"predictions": predicted, "label_ids": labels} | more, torch.Tensor.detach))
         if not self.keeps: return
-        self.predictions.add(k, predicted)
-        self.labels.add(k, labels)
+        self.predictions.add(k, predicted, n)
+        self.labels.add(k, labels, n)
         if "inputs" in wanted:
-            self.inputs.add(k, main_input(learner, batch))
+            self.inputs.add(k, main_input(learner, batch), n)
         if not self.estimated:
             warn_large_predictions(self, n)
         if self.args.eval_accumulation_steps and len(self.predictions.parts) % self.args.eval_accumulation_steps == 0:
@@ -456,7 +457,7 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
         )
     if both := sorted(set(metrics) & set(streamed)):
         raise ValueError(f"Both compute_metrics and metrics= give {both[0]!r}; give one of them another name.")
-    metrics = {str(k): _to_number(v) for k, v in {**metrics, **streamed}.items()}
+    metrics = {str(k): to_numbers(v) for k, v in {**metrics, **streamed}.items()}
     loss = found.losses.mean(found.args.logging_nan_inf_filter)
     if loss is not None:
         metrics[f"{prefix}_loss"] = loss
@@ -464,9 +465,6 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
     complete = {k: v for k, v in metrics.items() if k.startswith(f"{prefix}_")}
     metrics = complete | {f"{prefix}_{k}": v for k, v in metrics.items() if k not in complete}
     return EvalLoopOutput(predictions, labels, metrics, found.samples)
-
-def _to_number(v):
-    return v.item() if hasattr(v, "item") and getattr(v, "size", 1) in (1,) or isinstance(v, np.generic) else v
 
 def speed_metrics(prefix, seconds: float, samples, batches) -> dict:
     "Return the runtime in seconds, and samples and batches per second."

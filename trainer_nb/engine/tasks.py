@@ -26,6 +26,7 @@ from .signatures import positional_args
 from .snapshot_tensors import Snapshot
 from .snapshot import capture_snapshot, restore_snapshot, undo_restore
 from .step import StepResult
+from .streaming_metrics import to_numbers
 from .user_state import accept_called_callbacks
 from ..optim.schedules import is_metric_driven
 
@@ -187,7 +188,7 @@ def log(
     if run.phase == "step":
         run.pending_logs.append(logs)
         return
-    logs = {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in logs.items()}
+    logs = to_numbers(logs)
     logs |= {"epoch": run.state.epoch} | token_metrics(run)
     run.state.log_history.append({**logs, "step": run.state.global_step})
     run.history.note("log", run.state.global_step, **logs)
