@@ -20,12 +20,12 @@ from ..core.errors import missing_attribute_error, warn
 from ..core.log_file import to_plain_data
 from ..data.collate import map_tensors
 from ..device.collectives import World
-from .streaming_metrics import is_per_sample
+from .streaming_metrics import average_logs, is_per_sample
 
 # %% auto #0
-__all__ = ['OUTPUT_HINTS', 'pad_to_largest', 'to_arrays', 'concat_outputs', 'OutputGatherer', 'LossGatherer', 'EvalPrediction',
-           'EvalLoopOutput', 'PredictionOutput', 'metrics_format', 'metrics_table', 'make_save_dir', 'write_json',
-           'save_metrics']
+__all__ = ['OUTPUT_HINTS', 'pad_to_largest', 'to_arrays', 'concat_outputs', 'OutputGatherer', 'LogGatherer', 'LossGatherer',
+           'EvalPrediction', 'EvalLoopOutput', 'PredictionOutput', 'metrics_format', 'metrics_table', 'make_save_dir',
+           'write_json', 'save_metrics']
 
 # %% ../../nbs/06_engine/26_eval_outputs.ipynb #3f58d62d
 def pad_to_largest(
@@ -119,6 +119,12 @@ class OutputGatherer:
         return [concat_outputs([p], self.any_object, [n]) for p, n in zip(self.parts, self.samples)]
 
 # %% ../../nbs/06_engine/26_eval_outputs.ipynb #f0a8db21
+class LogGatherer(OutputGatherer):
+    "Collect the values that are logged in an evaluation."
+    def means(self) -> dict[str, Any]:
+        "Return the means over all samples by name, summed in the order of the data."
+        return average_logs((logs, n) for part, n in zip(self.parts, self.samples) for logs in part)
+
 class LossGatherer(OutputGatherer):
     "Collect the mean losses of batches, with the number of samples of each."
     dtype = torch.float32   # of the losses, as NumPy has it

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -18,8 +18,8 @@ from ..data.collate import map_tensors
 from ..device.collectives import World
 
 # %% auto #0
-__all__ = ['CHECKED_BATCHES', 'TOLERANCE', 'is_stateful_metric', 'check_metrics', 'BatchValue', 'to_numbers', 'is_batched',
-           'is_per_sample', 'is_scalar', 'MeanMetric', 'syncs_itself', 'OrderedBatches', 'describe_shape',
+__all__ = ['CHECKED_BATCHES', 'TOLERANCE', 'is_stateful_metric', 'check_metrics', 'BatchValue', 'to_numbers', 'average_logs',
+           'is_batched', 'is_per_sample', 'is_scalar', 'MeanMetric', 'syncs_itself', 'OrderedBatches', 'describe_shape',
            'annotate_errors', 'StreamingMetrics', 'flatten_metric']
 
 # %% ../../nbs/06_engine/05_streaming_metrics.ipynb #038c85a7
@@ -73,6 +73,23 @@ def to_numbers(value):
     if isinstance(value, (list, tuple)): return (list if isinstance(value, list) else tuple)(map(to_numbers, value))
     size = value.numel() if isinstance(value, torch.Tensor) else getattr(value, "size", 1)
     return value.item() if isinstance(value, np.generic) or hasattr(value, "item") and size == 1 else value
+
+def average_logs(
+    parts: Iterable[tuple[Mapping[str, Any], float]],  # values that were logged, and the weight of each dict of them
+) -> dict[str, Any]:
+    "Return the weighted mean of all numbers of a name; of other values, such as text, the last one."
+    found: dict[str, list] = {}
+    for logs, weight in parts:
+        for name, value in logs.items():
+            found.setdefault(name, []).append((to_numbers(value), weight))
+    def mean(pairs):
+        values = [v for v, _ in pairs]
+        total = sum(weight for _, weight in pairs)
+        if not total or not all(isinstance(v, (int, float)) for v in values): return values[-1]
+        # the mean of equal values may differ from them in its last digit
+        if len(values) == total and len(set(values)) == 1: return values[-1]
+        return sum(v * weight for v, weight in pairs) / total
+    return {name: mean(pairs) for name, pairs in found.items()}
 
 def is_batched(value, n: int) -> bool:
     "Return whether all tensors and arrays in a structure have one row for each of n samples, or are single numbers."

@@ -18,6 +18,7 @@ from ..core.callbacks import TrainerCallback, fire_event
 from ..core.errors import short_repr
 from ..core.memory import memory_metrics
 from ..core.seeding import preserve_generators
+from ..data.collate import map_tensors
 from ..data.sampling import Cursor
 from .counters import fetch_tokens, mean_loss_to_log, run_mean_loss, token_metrics, token_speed_metrics
 from .overrides import TrainerBase
@@ -26,7 +27,7 @@ from .signatures import positional_args
 from .snapshot_tensors import Snapshot
 from .snapshot import capture_snapshot, restore_snapshot, undo_restore
 from .step import StepResult
-from .streaming_metrics import to_numbers
+from .streaming_metrics import average_logs, to_numbers
 from .user_state import accept_called_callbacks
 from ..optim.schedules import is_metric_driven
 
@@ -45,8 +46,8 @@ def record_step(learner: TrainerBase, done: StepResult) -> None:
     run = learner.run_state
     position = run.state.global_step, run.state.epoch
     run.history.append(*position, done.learning_rate, done.samples, run.read_clock(), done.loss, done.grad_norm)
-    for logs in run.pending_logs:
-        run.due.append(Task("log_values", data={"logs": logs}))
+    if run.pending_logs:
+        run.due.append(Task("log_values", data={"parts": run.pending_logs}))
     run.due.append(Task("step_end"))
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #b935caa0
@@ -181,12 +182,18 @@ def log(
     learner: TrainerBase,
     logs: Mapping[str, Any],  # numbers, or tensors with one element, by name
 ) -> None:
-    "Log values at once; within a step, hold them back until it is committed."
+    """Log values at once; within a step, hold them back until it is committed, and within an evaluation, until its
+    metrics are logged."""
     run = learner.run_state
     given = logs
-    logs = {k: v.detach() if isinstance(v, torch.Tensor) else v for k, v in logs.items()}
+    # copies, which code that writes into them does not change; from a device they are fetched later
+    copied = map_tensors(dict(logs), lambda t: t.detach().clone())
+    logs = {k: v if isinstance(v, torch.Tensor) and not v.is_cpu else to_numbers(v) for k, v in copied.items()}
+    if run.eval_logs is not None:
+        run.eval_logs.append(logs)
+        return
     if run.phase == "step":
-        run.pending_logs.append(logs)
+        run.pending_logs.append((logs, learner.current_weight))
         return
     logs = to_numbers(logs)
     logs |= {"epoch": run.state.epoch} | token_metrics(run)
@@ -201,7 +208,7 @@ def log(
 def do_log_values(learner: TrainerBase, task: Task) -> None:
     "Log the values that were held back within the step."
     task.done = True
-    log(learner, task.data["logs"])
+    log(learner, average_logs(task.data["parts"]))
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #bc87c59b
 def do_add_events(learner: TrainerBase, task: Task) -> None:
