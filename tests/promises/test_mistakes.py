@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import trainer_nb
 from toys import hard_learner
 from trainer_nb import DataCollatorWithPadding, EarlyStoppingCallback, Learner, TrainerCallback, TrainingArguments, compare, set_seed
+from trainer_nb.core.errors import find_hints
 from trainer_nb.tune.lr_finder import LRFindResult
 
 
@@ -88,7 +89,7 @@ CALLS = {
     "rewind(steps)": (lambda learn: learn.rewind(steps=1), TypeError, "it is called 'n'"),
     "freeze(eval)": (lambda learn: learn.freeze(eval=True), TypeError, "Did you mean 'eval_mode'"),
     "evaluate(dataset)": (lambda learn: learn.evaluate(dataset=ROWS), TypeError, "it is called 'eval_dataset'"),
-    "evaluate(keys)": (lambda learn: learn.evaluate(ROWS, "logits"), TypeError, "ignore_keys='logits', of type str; it should be a list of text or None"),
+    "evaluate(keys)": (lambda learn: learn.evaluate(ROWS, "logits"), TypeError, "ignore_keys='logits', of type str; it should be a list or None"),
     "predict()": (lambda learn: learn.predict(), TypeError, "needs 'test_dataset'"),
     "predict(X, Y)": (lambda learn: learn.predict(X, Y), TypeError, "ignore_keys=tensor.*of type Tensor"),
     "lr_find(mode)": (lambda learn: learn.lr_find("linear"), TypeError, "start='linear', of type str; it should be a number. Did you mean mode='linear'"),
@@ -119,9 +120,9 @@ CALLS = {
     "compare(None)": (lambda learn: compare(None, learn), TypeError, r"not None"),
     "fit": (lambda learn: learn.fit("5"), TypeError, r"epochs='5', of type str; it should be a whole number"),
     "fit_one_cycle": (lambda learn: learn.fit_one_cycle(5, pct=0.1), TypeError, "'pct', which the schedule 'one_cycle' does not take"),
-    "fit_one_cycle(slice)": (lambda learn: learn.fit_one_cycle(1, slice(1e-3, 1e-2)), TypeError, r"as lr_max; give a list with one number.*\[1e-3, 1e-2\]"),
-    "fit_one_cycle(found)": (lambda learn: learn.fit_one_cycle(1, FOUND), TypeError, "type LRFindResult as lr_max; give its rate, lr_max=found.suggestion"),
-    "fit(rates)": (lambda learn: learn.fit(1, ["a"]), TypeError, "a number or a list of numbers or None"),
+    "fit_one_cycle(slice)": (lambda learn: learn.fit_one_cycle(1, slice(1e-3, 1e-2)), TypeError, "of type slice; it should be a number or a list"),
+    "fit_one_cycle(found)": (lambda learn: learn.fit_one_cycle(1, FOUND), TypeError, "of type LRFindResult; it should be a number"),
+    "fit(rates)": (lambda learn: learn.fit(1, ["a"]), TypeError, "a number or a list or None"),
     "fine_tune": (lambda learn: learn.fine_tune(5), AttributeError, r"learn.freeze\(\).*learn.unfreeze\(\)"),
     "test": (lambda learn: learn.test(), AttributeError, r"learn.evaluate\(dataset\)"),
     "get_preds": (lambda learn: learn.get_preds(), AttributeError, r"learn.predict\(dataset\)"),
@@ -144,13 +145,12 @@ def test_a_wrong_call(what):
 def test_every_hint_can_be_shown():
     "Each table has names that do not exist, and its sentences take the value that was given."
     learn = learner()
-    for verb, hints in Learner.argument_hints.items():
-        for name in hints:
-            if not name or name in inspect.signature(getattr(learn, verb)).parameters: continue
+    for verb in (name for name in dir(Learner) if name[0] != "_" and callable(getattr(Learner, name))):
+        for name in find_hints(f"{verb}()"):
+            if name == "()" or name in inspect.signature(getattr(learn, verb)).parameters: continue
             text = refused(lambda: getattr(learn, verb)(**{name: 5}), TypeError, re.escape(f"{verb}() has no argument {name!r}"))
             assert "{" not in text
-    from trainer_nb.trainer_compat import ATTRIBUTE_HINTS
-    for name in ATTRIBUTE_HINTS:
+    for name in find_hints("attributes"):
         assert not hasattr(learn, name), name
         assert "{" not in refused(lambda: getattr(learn, name), AttributeError, name)
 
@@ -777,7 +777,7 @@ def test_a_list_of_numbers_is_one_sample():
 
 
 def test_data_where_a_number_of_epochs_is_expected():
-    "A user of Keras or scikit-learn gives the data to fit()."
+    "A user of scikit-learn gives the data to fit()."
     learn, x, y = hard_learner(), torch.zeros(8, 4), torch.zeros(8)
     with pytest.raises(TypeError, match=r"fit\(\) was given 'epochs' twice: tensor.* by its position, and 2 by its name"): learn.fit(x, y, epochs=2)
     with pytest.raises(TypeError, match=r"epochs is a whole number, not tensor.*Learner\(model, train_dataset=...\)") as error: learn.fit(x, y)
