@@ -685,11 +685,6 @@ def close_callbacks(run: EventRun):
 class EarlyStoppingCallback(TrainerCallback, ExportableState):
     "Stop the run when the metric of the best model has not improved for a number of evaluations."
     _has_warned = False
-    argument_hints = {"__init__": {
-        "patience": "early_stopping_patience", "threshold": "early_stopping_threshold",
-        "min_delta": "early_stopping_threshold", "monitor": "give the Learner metric_for_best_model={0}.",
-        "mode": "give the Learner greater_is_better=True or False."
-    }}
 
     @checked
     def __init__(

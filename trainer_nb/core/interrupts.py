@@ -450,8 +450,7 @@ def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L,
             except TypeError as error:
                 # an error from inside the method has a longer traceback
                 if error.__traceback__ is None or error.__traceback__.tb_next is not None: raise
-                hints = getattr(self, "argument_hints", {}).get(method.__name__, {})
-                raise call_error(method, args, kwargs, hints) or error from None
+                raise call_error(method, args, kwargs) or error from None
             except torch.AcceleratorError as error:
                 note_lost_device(error)
                 raise

@@ -11,9 +11,8 @@ from functools import partial
 from types import MethodType
 from typing import Any
 
-from ..args.names import SUGGESTED_NAMES
 from ..args.training_args import TrainingArguments, resolve_args
-from ..core.errors import InvalidOperation, assigns_name, is_misspelling, misspelt_error, of_package, short_repr
+from ..core.errors import InvalidOperation, assigns_name, find_hints, is_misspelling, misspelt_error, of_package, short_repr
 from ..core.errors import used_names, uses_name, warn
 from ..data.collate import comparable_copy, is_identical
 from ..device.accelerator import check_fp16
@@ -233,7 +232,7 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
             f"{name} is a method of the learner, and learn.{name} = ... would replace it by {value!r}; call it:"
             f" learn.{name}(...)."
         )
-    meant = name if name in SETTINGS else SUGGESTED_NAMES.get(name)
+    meant = name if name in SETTINGS else find_hints("assigned").get(name)
     close = {known for known in (*SETTINGS, *public_methods(type(learner))) if is_misspelling(name, known)}
     if meant not in SETTINGS and not close: return False
     if uses_name(learner, name): return False

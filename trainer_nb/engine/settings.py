@@ -14,7 +14,7 @@ import torch
 
 from ..args.training_args import TrainingArguments, resolve_args
 from ..args.fields import to_builtin
-from ..args.names import CALL_NAMES
+from ..args.names import settings_hints
 from ..core.callbacks import LoggerCallback, set_log_level
 from ..core.errors import is_out_of_memory, release_last_traceback, release_traceback_memory, suggest_names
 from ..core.errors import warn
@@ -238,7 +238,8 @@ SETTABLE = {  # name: (description of its effect, function that applies it)
 
 # %% ../../nbs/06_engine/24_settings.ipynb #449ac0a6
 class ChangesTable(Table):
-    "Show changed settings: dicts with name, before, after, effect; for a learning rate, a sentence about it as `rate`."
+    """Show changed settings: dicts with name, before, after, effect; for a learning rate, a sentence about it as `rate`,
+    that of the next step as `next`, and the former base of the schedule as `base`."""
     def sentences(self) -> list[str]:
         "Return what the next step uses as its learning rate, and how the schedule goes on."
         return [c["rate"] for c in self if c.get("rate")]
@@ -410,8 +411,8 @@ def check_settable(learner: TrainerBase, changes):
                 f"{name} cannot be changed in a run that is under way; make a new Learner with it. learn.set() shows"
                 " what can."
             )
-        if CALL_NAMES.get(name) in SETTABLE:
-            raise TypeError(f"There is no setting {name!r}; it is called {CALL_NAMES[name]!r} here.")
+        meant = settings_hints().get(name)
+        if meant in SETTABLE: raise TypeError(f"There is no setting {name!r}; it is called {meant!r} here.")
         raise TypeError(f"There is no setting {name!r}.{suggest_names(name, SETTABLE)}")
     if (
         changes.get("auto_find_batch_size")
@@ -546,6 +547,7 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
         {"name": n, "before": current_value(learner, n), "after": None, "effect": effect_of(learner, n)} for n in given
     )
     rates = next_rates(learner)
+    bases = [] if learner.run_state.optimizer is None else base_lrs(learner.run_state.optimizer)
     put_back = make_undo(learner)
     metric = best_metric_args(learner.args)
     vars(learner.args).update(vars(new))
@@ -567,6 +569,7 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
         c["after"] = current_value(learner, c["name"])
         if c["name"] in ("lr", "learning_rate"):
             c["rate"] = describe_rate(learner, rates)
+            c |= {"next": (next_rates(learner) or [None])[0], "base": float(bases[0]) if bases else None}
     # as requested: a list of rates is more than its first value
     record_act(learner.run_state, "set", **given)
     return made

@@ -337,8 +337,7 @@ def create_optimizer(
     try:
         optimizer = cls(groups, **kwargs)
     except TypeError as error:
-        hints = {"learning_rate": "lr", "wd": "weight_decay", "epsilon": "eps"}
-        raise call_error(cls.__init__, (groups,), kwargs, hints) or error from None
+        raise call_error(cls.__init__, (groups,), kwargs, "optimizers") or error from None
     isolate_bnb_manager(optimizer, model)
     return optimizer
 
