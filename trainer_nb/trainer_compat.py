@@ -18,9 +18,6 @@ from .device.weight_storage import is_model_parallel
 from .live.model_card import dataset_name, describe_datasets, draft_model_card, is_foreign_card
 from .live.model_card import write_model_card
 
-# %% auto #0
-__all__ = ['FOREIGN_OVERRIDES', 'missing_attribute', 'TrainerCompatMixin', 'check_overrides', 'warn_uncalled']
-
 # %% ../nbs/trainer_compat.ipynb #a8e79f88
 _EVENT = "events are methods of a TrainerCallback, such as on_epoch_end; learn.add_callback(...) adds one"
 
@@ -225,6 +222,6 @@ def warn_uncalled(learner: Any) -> None:
         # short names are close to each other by chance
         meant = [k for k in known if len(k) > 6 and k.strip("_") != name.strip("_") and is_misspelling(name, k, 0.9)]
         if name in FOREIGN_OVERRIDES or name.startswith("on_"):
-            warn(f"{owner.__name__}.{name} is never called: {ATTRIBUTE_HINTS.get(name, _EVENT)}.")
+            warn(f"{owner.__name__}.{name} is never called: {find_hints('attributes').get(name, _EVENT)}.")
         elif meant:
             warn(f"{owner.__name__}.{name} is never called. Did you mean {' or '.join(sorted(meant))}?")

@@ -25,13 +25,6 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
     from plotly.graph_objs.layout import Template
 
-# %% auto #0
-__all__ = ['LINE_OPACITY', 'VIRIDIS_SCALE', 'RANGE_PADDING', 'FIGURE_PANEL_HEIGHT', 'COLUMN_GAP', 'WIDE_COLUMN_GAP', 'ROW_GAP',
-           'GRID_RGBA', 'TEMPLATE_NAME', 'TRACE_BUILDERS', 'PLOTLY_MIME', 'SVG_MIME', 'round_values', 'exact_x_values',
-           'line_trace', 'histogram_trace', 'heatmap_trace', 'axis_ends', 'padded_range', 'axes_layout',
-           'text_annotations', 'marker_line', 'marker_annotations', 'figure_template', 'subplot_grid', 'panel_grid',
-           'panel_traces', 'plotly_spec', 'plotly_figure', 'PanelDisplay', 'Chart']
-
 # %% ../../nbs/00_display/04_charts.ipynb #d2bbaae7
 def round_values(values: ArrayLike) -> list[float | None]:
     "Return floats rounded to five significant digits, and None for values that are not finite."
