@@ -34,6 +34,7 @@ from .rollback import weight_versions
 from .run_state import RunState, run_modules
 from .signatures import positional_args
 from .snapshot_fields import named_weights
+from .streaming_metrics import to_numbers
 from .user_state import report_lost, restore_evaluated
 from ..optim.fused_update import update_weights
 from ..optim.optimizers import check_optimizer_state
@@ -219,6 +220,7 @@ class Step:
             warn_without_gradients(self.run)
         # DeepSpeed's engine returns the norm after the update
         self.norm, self.loss = finalize_gradients(self.learner, self.loss)
+        gather_logs(self.learner)
 
 # %% ../../nbs/06_engine/20_step.ipynb #b403149b
 def check_step_loss(
@@ -391,6 +393,18 @@ def check_items_used(step: Step) -> None:
 
 
 # %% ../../nbs/06_engine/20_step.ipynb #27367bdd
+def gather_logs(learner: TrainerBase) -> None:
+    """Gather the values that the loss has logged in all processes, where methods of a subclass compute it.
+    Those that are logged elsewhere, such as in the model, remain those of each process."""
+    run = learner.run_state
+    world = run.device.world
+    if world.is_single_process or not is_overridden(learner, "training_step", "compute_loss"): return
+    # most steps may log nothing, and only some processes may log
+    own = torch.tensor(float(len(run.pending_logs)))
+    if not world.all_reduce_sum(own, world.cpu_group).item(): return
+    own_logs = [(to_numbers(logs), weight) for logs, weight in run.pending_logs]
+    run.pending_logs = [part for parts in world.all_gather_object(own_logs) for part in parts]
+
 def finalize_gradients(
     learner: TrainerBase,
     loss: Any,  # the mean of all processes; that of this process, if the model is sharded
