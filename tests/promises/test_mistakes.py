@@ -457,7 +457,7 @@ def test_callbacks():
 UNCALLED = {   # name of a method of a subclass: what the warning names
     "compute_losss": "compute_loss", "training_setp": "training_step", "get_train_data_loader": "get_train_dataloader", "create_optimiser": "create_optimizer",
     "prediction_steps": "prediction_step", "validation_step": "prediction_step", "configure_optimizers": "create_optimizer", "on_epoch_end": "TrainerCallback",
-    "train_step": "training_step", "val_dataloader": "get_eval_dataloader",
+    "val_dataloader": "get_eval_dataloader",
 }
 HELPERS = {   # methods of a subclass, without a warning
     "used by another": {"compute_losses": lambda self: 0, "compute_loss": lambda self, model, inputs, **kw: self.compute_losses()},
