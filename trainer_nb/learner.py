@@ -36,7 +36,7 @@ from .engine.tasks import known_evaluation, log, log_evaluation, run_tasks_now, 
 from .engine.user_state import call_with_learner
 from .live.progress import ProgressCallback, make_progress, search_progress
 from .live.reporting import make_logging_callbacks
-from .trainer_compat import TrainerCompatMixin, check_overrides
+from .trainer_compat import TrainerCompatMixin, check_overrides, warn_uncalled
 
 # %% ../nbs/learner.ipynb #f8dc33d2
 class TrainingMixin(TrainerBase):
@@ -1063,6 +1063,7 @@ class Learner(
         forget_early_assignments(self)
         from trainer_nb.engine.settings import OomRecovery
         check_overrides(type(self))
+        warn_uncalled(self)
         meter = make_memory_meter(args, settings)
         super().__init__(
             model,

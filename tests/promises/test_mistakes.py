@@ -2,6 +2,7 @@
 import functools
 import inspect
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -356,6 +357,28 @@ def test_explained_at_the_first_batch(what):
         assert learn.run_state.phase == "idle" and not learn.run_state.corrupted and learn.state.global_step == 0
 
 
+def failing(error):
+    def loss(output, labels): raise error
+    return loss
+
+
+OTHER_ERRORS = {   # of a loss, which are not about the shapes of output and labels
+    "a message": RuntimeError("the teacher does not answer"), "a device": RuntimeError("Expected all tensors to be on the same device, target is on cuda:0"),
+    "another tensor's size": RuntimeError("The size of tensor a (5) must match the size of tensor b (8) at non-singleton dimension 0"),
+    "arithmetic": ZeroDivisionError("division by zero"), "a key": KeyError("teacher"), "a check": AssertionError("temperature"),
+}
+
+
+@pytest.mark.parametrize("labels", ["a column", "none", "text"])
+@pytest.mark.parametrize("what", OTHER_ERRORS)
+def test_another_error_of_a_loss_stays_as_it_is(what, labels):
+    data = {"a column": TensorDataset(X, X[:, 0]), "none": [{"input": x} for x in X], "text": [(x, "cat") for x in X]}[labels]
+    learn = plain(nn.Linear(4, 1), data=data, loss_func=failing(OTHER_ERRORS[what]))
+    for verb in (learn.step, learn.inspect):
+        with pytest.raises(type(OTHER_ERRORS[what])) as raised: verb()
+        assert raised.value is OTHER_ERRORS[what]
+
+
 def test_explained_in_an_evaluation():
     for learn in (learner(eval_dataset=doubles()), learner(eval_dataset=[{"x": row["x"]} for row in doubles()])):
         refused(learn.evaluate, ValueError, "The column 'x' is float64")
@@ -429,6 +452,61 @@ def test_callbacks():
     refused(lambda: EarlyStoppingCallback(patience=3), TypeError, r"EarlyStoppingCallback\(\) has no argument 'patience'; it is called 'early_stopping_patience'")
     refused(lambda: EarlyStoppingCallback("3"), TypeError, "early_stopping_patience='3', of type str")
     assert EarlyStoppingCallback(3).early_stopping_patience == 3
+
+
+UNCALLED = {   # name of a method of a subclass: what the warning names
+    "compute_losss": "compute_loss", "training_setp": "training_step", "get_train_data_loader": "get_train_dataloader", "create_optimiser": "create_optimizer",
+    "prediction_steps": "prediction_step", "validation_step": "prediction_step", "configure_optimizers": "create_optimizer", "on_epoch_end": "TrainerCallback",
+    "val_dataloader": "get_eval_dataloader",
+}
+HELPERS = {   # methods of a subclass, without a warning
+    "used by another": {"compute_losses": lambda self: 0, "compute_loss": lambda self, model, inputs, **kw: self.compute_losses()},
+    "its own": {"teacher_loss": lambda self: 0, "_log": lambda self: 0, "logs": lambda self: 0, "save": lambda self: 0, "setup": lambda self: 0},
+    "a callback, too": {"on_step_end": lambda self, args, state, control, **kw: None, "__bases__": (Learner, TrainerCallback)},
+}
+
+
+@pytest.mark.parametrize("name", UNCALLED)
+def test_a_method_that_nothing_calls_is_named_once(name):
+    kind = type("Mine", (Learner,), {name: lambda self, *args: None})
+    with pytest.warns(UserWarning, match=rf"Mine.{name} is never called.*{UNCALLED[name]}"): plain(nn.Linear(4, 3), cls=kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain(nn.Linear(4, 3), cls=kind)
+
+
+@pytest.mark.parametrize("what", HELPERS)
+@pytest.mark.filterwarnings("error")
+def test_a_helper_of_a_subclass_is_not_named(what):
+    methods = dict(HELPERS[what])
+    plain(nn.Linear(4, 3), cls=type("Mine", methods.pop("__bases__", (Learner,)), methods))
+
+
+FIRST_LOSSES = {   # factor of the loss: a word of the warning; None: there is none
+    "nan": (float("nan"), "is nan"), "inf": (float("inf"), "is inf"), "1e7": (1e7, "standard deviation"), "1": (1.0, None), "0": (0.0, None), "1e3": (1e3, None),
+}
+
+
+@pytest.mark.parametrize("verb", ["step", "train", "rewound"])
+@pytest.mark.parametrize("which", FIRST_LOSSES)
+def test_a_first_loss_that_is_no_number_or_very_large_is_named_once(which, verb):
+    factor, word = FIRST_LOSSES[which]
+    learn = plain(nn.Linear(4, 3), loss_func=lambda output, labels: factor * F.cross_entropy(output, labels), num_train_epochs=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        learn.train() if verb == "train" else learn.step(2)
+        if verb == "rewound":
+            learn.reset()
+            learn.step()
+    named = [str(w.message) for w in caught if "first step" in str(w.message)]
+    assert len(named) == (word is not None) and all(word in text for text in named)
+
+
+def test_a_finished_run_counts_the_losses_that_no_log_has():
+    "The mean loss of a run is over the finite ones."
+    learn = plain(nn.Linear(4, 3), loss_func=lambda output, labels: F.cross_entropy(output, labels) * (1.0 if learn.state.global_step < 1 else float("nan")),
+                  num_train_epochs=1)
+    with pytest.warns(UserWarning, match="2 of the 3 losses"): learn.train()
 
 
 OTHERS = {

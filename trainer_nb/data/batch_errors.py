@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -245,7 +246,7 @@ def explain_forward_error(
     if isinstance(error, TypeError):
         return type_error(error, name, given) or call_mismatch(name, model.forward, given, sample(), has_loss_func)
     pair = failing_loss(error)
-    if pair is not None: return loss_error(*pair)
+    if pair is not None: return loss_error(error, *pair)
     call = failing_layer(error, model)
     if call is None: return None
     explained = dtype_error(error, call, given) or shape_error(error, call, given)
@@ -275,10 +276,24 @@ def label_remedy(output: torch.Tensor, labels: torch.Tensor) -> str | None:
         return f"give the model {labels.shape[-1]} outputs"
     return None
 
-def loss_error(output: torch.Tensor, labels: torch.Tensor) -> ValueError | None:
-    "Return an error about labels that do not fit an output; None if the reason is unknown."
+_SHAPE_WORDS = re.compile(r"\b(sizes?|shapes?|dimensions?|batch_size|target|d?types?|not implemented for)\b")
+
+def is_about_shapes(error: BaseException, output: torch.Tensor, labels: torch.Tensor) -> bool:
+    "Return whether the message of an error is about shapes or types, and names no size that neither tensor has."
+    text = str(error)
+    if not isinstance(error, (RuntimeError, ValueError, IndexError)) or "device" in text: return False
+    sizes = {*output.shape, *labels.shape, output.numel(), labels.numel()}
+    # small numbers are those of dimensions
+    known = all(int(n) < 4 or int(n) in sizes for n in re.findall(r"\b\d+\b", text))
+    return known and _SHAPE_WORDS.search(text) is not None
+
+def loss_error(
+    error: BaseException,  # raised by the loss
+    output: torch.Tensor, labels: torch.Tensor,
+) -> ValueError | None:
+    "Return an error about labels that do not fit an output; None if the error is about something else."
     remedy = label_remedy(output, labels)
-    if remedy is None: return None
+    if remedy is None or not is_about_shapes(error, output, labels): return None
     return ValueError(
         f"The output has the shape {tuple(output.shape)} ({dtype_name(output)}) and the labels {tuple(labels.shape)}"
         f" ({dtype_name(labels)}), which this loss cannot compare; {remedy}."
@@ -309,14 +324,15 @@ def explain_loss_error(
     "Return an error that names the cause in output or labels; None if it is not found."
     if is_out_of_memory(error): return None
     first = labels[0] if isinstance(labels, (tuple, list)) and labels else labels
-    if isinstance(first, str): return text_label_error(first)
-    if labels is None:
+    is_kind_error = isinstance(error, (TypeError, AttributeError, ValueError))
+    if isinstance(first, str) and is_kind_error: return text_label_error(first)
+    if labels is None and "NoneType" in str(error):
         text = text_label(sample())
         if text is not None: return text_label_error(text)
         columns = f": its columns are {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
         return ValueError(f"The batch has no labels for loss_func{columns}. Their column has to be called labels or"
                           " label, or be named by label_names=['...'].")
-    if output is None:
+    if output is None and is_kind_error:
         return TypeError("The model returned None; let its forward return its output.")
     if isinstance(output, torch.Tensor) and not isinstance(labels, torch.Tensor) and "must be Tensor" in str(error):
         return TypeError(f"The labels are a {type(labels).__name__}, and the loss takes a tensor; let the data set or the"
@@ -327,7 +343,7 @@ def explain_loss_error(
             " one, for example with loss_func=lambda output, labels: torch.nn.functional.cross_entropy(output[0],"
             " labels)."
         )
-    if isinstance(batch, torch.Tensor):
+    if isinstance(batch, torch.Tensor) and isinstance(output, torch.Tensor) and is_about_shapes(error, output, batch):
         return ValueError(
             "The data set gives single tensors, so each is its own label, and loss_func cannot compare them with an"
             f" output of the shape {tuple(getattr(output, 'shape', ()))}; give pairs of input and label:"
@@ -343,4 +359,4 @@ def explain_loss_error(
     if pair[0] is labels and pair[1] is output:
         return TypeError("loss_func is called with (output, labels), and this one takes them in the other order; give"
                          " loss_func=lambda output, labels: ....")
-    return loss_error(*pair)
+    return loss_error(error, *pair)

@@ -229,6 +229,7 @@ class RunState(TransientState):
 
     # -- counters
     batches_in_epoch: int = value_field(0)                         # micro-batches since the epoch began
+    batches: int | None = value_field(None)                        # micro-batches of the epoch; None: unknown
     samples: int = value_field(0)                                  # samples trained on
     seconds: float = value_field(0.0)                              # training time without pauses
     tokens: torch.Tensor | None = value_field(None)                # tokens counted on a device; all others are in the state

@@ -363,7 +363,8 @@ def watch_items(learner: TrainerBase, items: Any) -> Any:
     "Return the number of labels as one that records its use, if the loss is trusted to use it."
     is_trusted = learner.loss_is_scaled_for_ga is None and is_loss_scaled(learner, items)
     # a compiler would specialize on the subclass
-    if not is_trusted or type(items) is not torch.Tensor or should_compile(learner.args): return items
+    if not is_trusted or type(items) is not torch.Tensor: return items
+    if should_compile(learner.args, learner.run_state.model): return items
     return watched(items, ItemsUse())
 
 def check_items_used(step: Step) -> None:
@@ -580,7 +581,7 @@ def complete_step(run: RunState) -> int:
     run.samples += samples
     state = run.state
     state.global_step += 1
-    batches = run.loader.batches or state.max_steps * run.args.gradient_accumulation_steps
+    batches = run.batches or state.max_steps * run.args.gradient_accumulation_steps
     state.epoch = last.after.epoch + run.batches_in_epoch / batches
     return samples
 

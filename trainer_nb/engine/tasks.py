@@ -21,6 +21,7 @@ from ..core.seeding import preserve_generators
 from ..data.collate import map_tensors
 from ..data.sampling import Cursor
 from .counters import fetch_tokens, mean_loss_to_log, run_mean_loss, token_metrics, token_speed_metrics
+from .counters import warn_first_loss
 from .overrides import TrainerBase
 from .run_state import RunState, Task, announce_save_dir, preserve_training_modes, push_tasks
 from .signatures import positional_args
@@ -40,6 +41,8 @@ def record_step(learner: TrainerBase, done: StepResult) -> None:
     if run.pending_logs:
         run.due.append(Task("log_values", data={"parts": run.pending_logs}))
     run.due.append(Task("step_end"))
+    if run.state.global_step == 1:
+        warn_first_loss(run)
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #b935caa0
 @contextmanager
@@ -347,6 +350,10 @@ def do_finish(learner: TrainerBase, task: Task) -> None:
     run = learner.run_state
     run.finished = True
     run.begun = False
+    start = first_unlogged_row(run)
+    if start is not None:
+        # the mean of the run leaves out losses that are not finite: a warning counts those that no log has covered
+        mean_loss_to_log(run, start)
     run.logged = run.state.global_step
     run.loader.close()   # also ends its workers
     learner.store_flos()
