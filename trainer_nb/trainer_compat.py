@@ -199,12 +199,11 @@ def check_overrides(cls):
             raise TypeError(f"{owner.__name__}.{name} would have no effect: it {why}.")
 
 # %% ../nbs/trainer_compat.ipynb #c0ffee02
-# methods that the loops of Lightning, Keras and fastai call
+# methods that the loops of Lightning and fastai call
 FOREIGN_OVERRIDES = frozenset(
     "validation_step test_step predict_step configure_optimizers configure_callbacks configure_gradient_clipping"
     " optimizer_step optimizer_zero_grad lr_scheduler_step train_dataloader val_dataloader test_dataloader"
-    " predict_dataloader train_step make_train_function make_test_function make_predict_function"
-    " do_epoch one_epoch one_batch all_batches do_batch".split()
+    " predict_dataloader do_epoch one_epoch one_batch all_batches do_batch".split()
 )
 _CHECKED_CLASSES: weakref.WeakSet[type] = weakref.WeakSet()
 
@@ -216,12 +215,14 @@ def warn_uncalled(learner: Any) -> None:
     known = {name for c in cls.__mro__ if of_package(c) or c is object for name in vars(c)}
     parts = [(c, name, part) for c in cls.__mro__ if not of_package(c) for name, part in vars(c).items()]
     methods = [(c, name) for c, name, part in parts if isinstance(part, FunctionType) and name not in known]
-    used = used_names(learner) if methods else set()
+    if not methods: return
+    used = used_names(learner)
+    hints = find_hints("attributes")
     for owner, name in methods:
         if name in used: continue
         # short names are close to each other by chance
         meant = [k for k in known if len(k) > 6 and k.strip("_") != name.strip("_") and is_misspelling(name, k, 0.9)]
         if name in FOREIGN_OVERRIDES or name.startswith("on_"):
-            warn(f"{owner.__name__}.{name} is never called: {find_hints('attributes').get(name, _EVENT)}.")
+            warn(f"{owner.__name__}.{name} is never called: {hints.get(name, _EVENT)}.")
         elif meant:
             warn(f"{owner.__name__}.{name} is never called. Did you mean {' or '.join(sorted(meant))}?")

@@ -15,14 +15,11 @@ from going_back import AFTER, BEFORE, ITEMS, VERBS, Averages, Noisy, learner, lo
 HELPERS = Path(__file__).parents[1]
 
 
-class Helper:
-    "An object that may keep anything."
-    def __init__(self): self.n = 0
-
-
 class Helped(TrainerCallback):
-    def __init__(self): self.helper = Helper()
-    def on_step_end(self, args, state, control, **kwargs): self.helper.n += 1
+    "A callback with a generator function that was started: Python cannot copy it."
+    def __init__(self): self.helper = self.count()
+    def count(self): yield from range(1000)
+    def on_step_end(self, args, state, control, **kwargs): next(self.helper)
 
 
 def warned(function):
@@ -43,22 +40,11 @@ def test_each_verb_reports_by_name_once(verb, tmp_path):
         made.append(learner(callbacks=[Helped]))
         return made[-1]
     said = warned(lambda: verb(make(), make, tmp_path))
-    assert len(said) == 1 and "Helped.helper is an object of Helper" in said[0] and 'not_state = (\'helper\',)' in said[0]
+    assert len(said) == 1 and "Helped.helper is an object of generator" in said[0] and 'not_state = (\'helper\',)' in said[0]
     learn = made[-1]
     taken = learn.snapshot()
     learn.step(1)
     assert warned(lambda: learn.restore(taken)) == []   # each name once
-
-
-def test_a_branch_copies_what_a_snapshot_cannot():
-    "So it has nothing to report, and both have a helper of their own."
-    learn = learner(callbacks=[Helped])
-    learn.step(BEFORE)
-    made = []
-    said = warned(lambda: made.append(learn.branch()))
-    made[-1].step(AFTER)
-    ours, theirs = (next(c for c in o.callback_handler.callbacks if isinstance(c, Helped)).helper.n for o in (learn, made[-1]))
-    assert said == [] and (ours, theirs) == (BEFORE, BEFORE + AFTER)
 
 
 def test_names_that_a_class_declares_are_left_alone():
@@ -223,16 +209,6 @@ def test_generators_in_data_workers_need_no_report():
     learn.step(1)
     taken = learn.snapshot()
     assert warned(lambda: learn.restore(taken)) == []
-
-
-def test_a_checkpoint_without_this_state_is_read_and_reported(tmp_path):
-    "As an earlier version has written it."
-    learn = ITEMS["attributes_of_a_callback"]()
-    learn.step(BEFORE)
-    taken = capture_snapshot(learn.run_state)
-    for name in ("user", "of_optimizer"): taken.values.pop(name)
-    said = warned(lambda: learn.restore(taken))
-    assert len(said) == 1 and "Noisy.steps is not in the snapshot" in said[0]
 
 
 def test_framework_attributes_are_known():
@@ -405,15 +381,14 @@ def counting(tmp_path=None, **settings):
 
 
 def test_restore_leaves_the_settings_of_another_data_set():
-    "The counter goes back with the run; the length and the folder belong to the object, and each is reported once."
+    "The counter goes back with the run; the length and the folder belong to the object."
     learn = counting()
     learn.step(3); learn.snapshot("a"); learn.step(2)
     learn.train_dataset = other = Counted(32, "b")
     other.extra = 1
     said = warned(lambda: learn.restore("a"))
     assert (other.size, other.folder, other.reads, other.extra) == (32, "b", 24, 1)
-    assert len(said) == 1 and "train_dataset.size (32 here, 24 there)" in said[0] and "train_dataset.folder ('b' here, 'a' there)" in said[0] and "reads" not in said[0]
-    assert warned(lambda: learn.restore("a")) == []
+    assert said == []
     learn.step(4)   # the data of the new set, to its end
     assert learn.state.global_step == 7 and len(other) == 32
 
@@ -444,9 +419,8 @@ def test_a_checkpoint_leaves_the_settings_of_another_process_s_data_set(tmp_path
     again.free()
     moved = counting(tmp_path)
     moved.train_dataset = Counted(24, "b")
-    said = warned(lambda: moved.load_checkpoint(folder))
+    moved.load_checkpoint(folder)
     assert (moved.train_dataset.folder, moved.train_dataset.reads) == ("b", 24)
-    assert sum("train_dataset.folder ('b' here, 'a' there)" in o for o in said) == 1 and not any("train_dataset.size" in o for o in said)
 
 
 # --- the Trainer's files -------------------------------------------------------------------------------------------------

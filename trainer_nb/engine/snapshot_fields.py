@@ -32,10 +32,6 @@ from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flatten
 from ..optim.schedules import load_scheduler_state, replace_schedule, scheduler_state, select_groups
 from ..optim.schedules import stretch_schedule
 
-# %% auto #0
-__all__ = ['FIELD_KEEPERS', 'VALUE_FIELDS', 'FieldKeeper', 'is_own', 'ModuleWalk', 'named_weights', 'frozen_base_weights',
-           'read_only_digests']
-
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #c73fb4ee
 class FieldKeeper:
     "Hold the functions that capture, restore and check one field of a run."
@@ -711,7 +707,7 @@ def _restore_tasks(run: RunState, snapshot: Snapshot):
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #a2c10002
 def _capture_user_state(run: RunState, tensors: HostCopies, values: dict[str, Any]) -> None:
     packed = capture_user_state(run, _into(tensors), find=code_holders).pack()
-    values["user"] = packed | {"of": run.identity, "first": run.first_digests}
+    values["user"] = packed | {"of": run.identity}
 
 def _restore_user_state(run: RunState, snapshot: Snapshot) -> None:
     # the checkpoint of another library has none
@@ -720,9 +716,8 @@ def _restore_user_state(run: RunState, snapshot: Snapshot) -> None:
     state = unpack_state(packed, snapshot.tensors)
     own = is_own(run, snapshot)
     if not own:
-        first = packed["first"] if run.sent_digests is None else run.sent_digests
-        note_overwritten(run, state, first)
-        run.first_digests = packed["first"]
+        note_overwritten(run, state, state.first if run.sent_digests is None else run.sent_digests)
+        run.first_digests = dict(state.first)
     problems = restore_user_state(run, state, find=code_holders, own=own)
     keep_restored_samplers(run, state)
     run.lost = run.lost | state.left_out | problems

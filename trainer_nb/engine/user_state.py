@@ -5,15 +5,6 @@
 # %% ../../nbs/06_engine/13_user_state.ipynb #2e468a12
 from __future__ import annotations
 
-# %% auto #0
-__all__ = ['LEAST_LIMIT', 'DATA_LIMIT', 'MOST_NAMES', 'held_objects', 'new_capture', 'SizeLimits', 'UserState', 'unpack_state',
-           'capture_user_state', 'user_state_bytes', 'inexact_generators', 'has_begun', 'attribute_digests',
-           'restore_user_state', 'changed_user_state', 'differing', 'find_class', 'note_overwritten',
-           'keep_restored_samplers', 'continue_samplers', 'EvaluatedState', 'AttributeBackup', 'restore_evaluated',
-           'stamp', 'Stamps', 'take_stamps', 'assigned_attributes', 'accept_called_callbacks', 'accept_attributes',
-           'module_settings', 'call_with_learner', 'call_and_compare', 'additional_entries', 'load_additional_entries',
-           'capture_optimizer', 'restore_optimizer', 'report_overwritten', 'report_lost']
-
 # %% ../../nbs/06_engine/13_user_state.ipynb #6ca7a3e5
 import collections
 import sys
@@ -101,34 +92,41 @@ class SizeLimits:
 class UserState:
     "Hold a copy of the state that user code keeps."
     tree: Tree = field(default_factory=Tree)
-    # by name of a holder: "names" of all its attributes, and "items", the references to those in the tree
+    # by name of a holder: "names" of all its attributes; "items", the references to those in the tree; the id of the "owner"
     holders: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)   # name of an attribute: reason why it is not in the copy
+    first: Mapping[str, str | None] = field(default_factory=dict)   # digests of the attributes with which the run began
 
     @property
     def nbytes(self) -> int: return sum(map(local_nbytes, self.tree.tensors.values()))
     def __iter__(self) -> Iterator[str]: return (f"{h}.{k}" for h, saved in self.holders.items() for k in saved["items"])
     def __repr__(self) -> str: return f"UserState({', '.join(self) or 'empty'}; {self.nbytes / 1e6:.4g} MB)"
 
-    def contents(self) -> dict[str, Content]:
+    def contents(
+        self,
+        names: Collection[str] | None = None,  # of holders; None: all
+    ) -> dict[str, Content]:
         "Return the content of each attribute, for comparisons."
-        return {f"{h}.{k}": Content(self.tree, ref) for h, saved in self.holders.items() for k, ref in saved["items"].items()}
+        holders = {h: saved["items"] for h, saved in self.holders.items() if names is None or h in names}
+        return {f"{h}.{k}": Content(self.tree, ref) for h, items in holders.items() for k, ref in items.items()}
 
-    def digests(self) -> dict[str, str | None]:
+    def digests(self, names: Collection[str] | None = None) -> dict[str, str | None]:
         "Return the digest of each attribute by name; None for one with larger tensors, such as averaged weights."
-        found = self.contents()
+        found = self.contents(names)
         return {name: content.digest() if content.nbytes <= DATA_LIMIT else None for name, content in found.items()}
 
     def pack(self) -> dict[str, Any]:
         "Return the copy as a value of a snapshot, which has the tensors."
-        return {"nodes": self.tree.nodes, "live": self.tree.live, "holders": self.holders, "left_out": self.left_out}
+        parts = {name: getattr(self, name) for name in ("holders", "left_out", "first")}
+        return parts | {"nodes": self.tree.nodes, "live": self.tree.live}
 
 def unpack_state(
     packed: dict[str, Any],  # as returned by UserState.pack
     tensors: dict[str, torch.Tensor],  # of the snapshot
 ) -> UserState:
     "Return the copy that a snapshot holds."
-    return UserState(Tree(packed["nodes"], tensors, {}, packed["live"]), packed["holders"], packed["left_out"])
+    tree = Tree(packed["nodes"], tensors, {}, packed["live"])
+    return UserState(tree, packed["holders"], packed["left_out"], packed["first"])
 
 def _clone(name: str, t: torch.Tensor) -> torch.Tensor: return t.detach().clone()
 def _same(name: str, t: torch.Tensor) -> torch.Tensor: return t
@@ -144,14 +142,14 @@ def capture_user_state(
     "Copy the state that user code keeps."
     capture = new_capture(run, prefix)
     limits = SizeLimits(run)
-    state = UserState(capture.tree)
+    state = UserState(capture.tree, first=run.first_digests)
     for holder in find(run):
         items = {
             key: value if type(value) in ATOMS else _capture_attribute(capture, holder, key, value, limits, state.left_out)
             for key, value in holder.items().items()
             if is_copied_kind(holder.kinds, value) and (only is None or f"{holder.name}.{key}" in only)
         }
-        state.holders[holder.name] = {"names": [*vars(holder.owner)], "items": items}
+        state.holders[holder.name] = {"names": [*vars(holder.owner)], "items": items, "owner": id(holder.owner)}
         state.left_out |= inexact_generators(run, holder)
     tree = capture.finish()
     names = {holder.name for holder in find(run) if holder.reports}
@@ -228,6 +226,7 @@ def restore_user_state(
 ) -> dict[str, str]:
     "Restore attributes; return the reasons why some could not be restored, by name."
     problems: dict[str, str] = {}
+    put_names: set[str] = set()
     put = Put(state.tree, held_objects(run), find_class(run), copy_into, own)
     for holder in find(run):
         saved = state.holders.get(holder.name)
@@ -236,23 +235,31 @@ def restore_user_state(
                 problems |= {f"{holder.name}.{key}": "is not in the snapshot" for key in holder.items()}
             continue
         attributes = vars(holder.owner)
+        is_same = own and saved["owner"] == id(holder.owner)
+        settings = _unchanged(state, holder) if holder.kinds == "data" and not is_same else ()
         for key, ref in saved["items"].items():
             name = f"{holder.name}.{key}"
-            if key in holder.skip or only is not None and name not in only: continue
+            if key in holder.skip or name in settings or only is not None and name not in only: continue
+            put_names.add(name)
             try:
                 attributes[key] = put.put(ref, attributes.get(key, MISSING))
             except Unsupported as error:
                 problems[name] = str(error)
             except Exception as error:
                 problems[name] = f"could not be restored ({type(error).__name__}: {error})"
-        if only is None and own and holder.kinds not in LIBRARY_KINDS:
+        if only is None and is_same and holder.kinds not in LIBRARY_KINDS:
             for key in [k for k in holder.items() if k not in saved["names"]]:
                 del attributes[key]
-    return dict.fromkeys(_inexact(run, state, only, find), "could not be restored exactly") | problems
+    return dict.fromkeys(_inexact(run, state, put_names, find), "could not be restored exactly") | problems
 
-def _inexact(run: RunState, state: UserState, only: Collection[str] | None, find: Callable[[RunState], list[Holder]]) -> list[str]:
-    "Return the names of the attributes that differ from the copy after it was put back."
-    now = capture_user_state(run, _same, only, find).contents()
+def _unchanged(state: UserState, holder: Holder) -> set[str]:
+    "Return the names of the attributes of a holder that the run had not changed when it was copied."
+    digests = state.digests([holder.name])
+    return {name for name, digest in digests.items() if digest is not None and state.first.get(name) == digest}
+
+def _inexact(run: RunState, state: UserState, names: Collection[str], find: Callable[[RunState], list[Holder]]) -> list[str]:
+    "Return those of these attributes that differ from the copy after it was put back."
+    now = capture_user_state(run, _same, names, find).contents()
     return [
         name
         for name, content in state.contents().items()
@@ -294,7 +301,11 @@ def find_class(run: RunState) -> Callable[[str], Any]:
         return value if isinstance(value, type) and value.__module__ == module else None
     return find
 
-def note_overwritten(run: RunState, state: UserState, first: Mapping[str, str | None]) -> None:
+def note_overwritten(
+    run: RunState,
+    state: UserState,
+    first: Mapping[str, str | None],  # digests of the attributes with which the run of the copy began
+) -> None:
     "Note the attributes in which this learner began with other values than the run of a copy, which are overwritten."
     there = state.digests()
     here = attribute_digests(run)
