@@ -38,6 +38,11 @@ from .live.progress import ProgressCallback, make_progress, search_progress
 from .live.reporting import make_logging_callbacks
 from .trainer_compat import TrainerCompatMixin, check_overrides, warn_uncalled
 
+# %% auto #0
+__all__ = ['TrainingMixin', 'check_train_args', 'check_not_finished', 'run_and_collect', 'run_to_end', 'run_with_progress',
+           'LiveMixin', 'ChangeMixin', 'check_can_free', 'LaunchMixin', 'check_can_launch', 'EvaluationMixin',
+           'DiagnosticsMixin', 'TuningMixin', 'RecordingMixin', 'Learner']
+
 # %% ../nbs/learner.ipynb #f8dc33d2
 class TrainingMixin(TrainerBase):
     "Define the verbs that train."

@@ -131,7 +131,7 @@ def test_the_change_is_in_the_journal():
     learn.step(2)
     data.samples += rows(16, 24)
     with pytest.warns(UserWarning): learn.step()
-    assert [(e["step"], e["act"]) for e in learn.history.journal()] == [(2, "train_dataset")]
+    assert [(e["step"], e["act"]) for e in learn.history.journal()] == [(2, "by hand"), (2, "train_dataset")]
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -23,6 +23,11 @@ import torch
 
 from .errors import Interrupted, call_error, note_lost_device, release_last_traceback
 
+# %% auto #0
+__all__ = ['Handler', 'BATCH_WAIT', 'RUN_LOCK', 'L', 'P', 'R', 'classify_frame', 'Reminder', 'BatchWait', 'InterruptGuard',
+           'Button', 'RunLock', 'exclusive', 'show_pending_messages', 'no_preemption', 'low_priority', 'IgnoreBriefly',
+           'ignore_until_cell_ends']
+
 # %% ../../nbs/01_core/02_interrupts.ipynb #c51a8848
 def _in_main_thread() -> bool: return threading.current_thread() is threading.main_thread()
 

@@ -17,6 +17,9 @@ from .sampling import UNSHARDED, Cursor, RankShard
 from .sources import WORKER_WATCH, BatchSource, MapSource, raise_worker_deaths, sampler_parts, set_epoch, shut_down
 from .streams import StreamSource, skip_samples
 
+# %% auto #0
+__all__ = ['OpaqueSource', 'MicroBatch', 'make_source', 'ReadingFailed', 'Dispatcher', 'ResumableLoader']
+
 # %% ../../nbs/03_data/04_loader.ipynb #ed108232
 class OpaqueSource(BatchSource):
     "Read any iterable of batches."

@@ -32,6 +32,10 @@ from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flatten
 from ..optim.schedules import load_scheduler_state, replace_schedule, scheduler_state, select_groups
 from ..optim.schedules import stretch_schedule
 
+# %% auto #0
+__all__ = ['IN_BRANCH', 'FIELD_KEEPERS', 'VALUE_FIELDS', 'FieldKeeper', 'is_own', 'ModuleWalk', 'named_weights',
+           'frozen_base_weights', 'read_only_digests']
+
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #c73fb4ee
 class FieldKeeper:
     "Hold the functions that capture, restore and check one field of a run."
@@ -92,6 +96,9 @@ def _into(tensors: HostCopies) -> Callable[[str, torch.Tensor], torch.Tensor]:
         tensors.put(name, t, changes=True, shares=True)
         return t
     return put
+
+# stands for the learner of which a branch has copied the attributes
+IN_BRANCH = "branch"
 
 def is_own(run: RunState, snapshot: Snapshot) -> bool:
     "Return whether a snapshot was taken of this learner, whose objects it refers to."
@@ -718,7 +725,7 @@ def _restore_user_state(run: RunState, snapshot: Snapshot) -> None:
     if not own:
         note_overwritten(run, state, state.first if run.sent_digests is None else run.sent_digests)
         run.first_digests = dict(state.first)
-    problems = restore_user_state(run, state, find=code_holders, own=own)
+    problems = restore_user_state(run, state, find=code_holders, own=own, in_branch=packed["of"] == IN_BRANCH)
     keep_restored_samplers(run, state)
     run.lost = run.lost | state.left_out | problems
 

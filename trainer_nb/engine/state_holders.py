@@ -32,6 +32,13 @@ from ..device.sharding import FSDP_ATTRIBUTES, fsdp_attributes, module_class
 from .overrides import TrainerBase
 from .run_state import RunState
 
+# %% auto #0
+__all__ = ['PLAIN', 'FEW_NODES', 'FUNCTION_TYPES', 'SCALAR_TYPES', 'COPIED_KINDS', 'LIBRARY_KINDS', 'LEARNER', 'ENGINE', 'MODULE',
+           'LIBRARY_MODULE', 'is_resource', 'of_library', 'Holder', 'is_generator', 'is_plain_data', 'is_copied_kind',
+           'is_fetch_state', 'declared', 'not_state', 'kinds_of_module', 'module_holder', 'is_part', 'sampler_holders',
+           'optimizer_holders', 'fetch_holders', 'code_holders', 'evaluation_holders', 'callback_holders',
+           'editable_holders', 'user_state_holders']
+
 # %% ../../nbs/06_engine/10_state_holders.ipynb #59eba457
 # immutable values
 PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
@@ -113,6 +120,7 @@ COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
     "library": _is_value,                                           # of modules of installed packages
     "settings": is_plain_data,                                      # of torch's own modules
     "numbers": lambda v: type(v) in (int, float) or _is_tensor(v) or is_generator(v),   # of optimizers of installed packages
+    "scalars": lambda v: type(v) in SCALAR_TYPES or is_generator(v),
     "generators": is_generator,
 }
 # kinds of objects of libraries, which may add attributes that are not state
@@ -327,7 +335,8 @@ def evaluation_holders(run: RunState) -> list[Holder]:
     found = (
         *(replace(holder, kinds="generators") for holder in _of_learner(learner)),
         *_of_modules(run, own),
-        *_of_hooks(learner, modules),
+        # what a hook has collected is its result
+        *(replace(holder, kinds="scalars") for holder in _of_hooks(learner, modules)),
         *_of_functions(learner),
     )
     return [holder for holder in found if id(holder.owner) not in metrics]
@@ -339,7 +348,9 @@ def callback_holders(run: RunState) -> list[Holder]:
 def editable_holders(run: RunState) -> list[Holder]:
     """Return the holders whose attributes are compared between two verbs. Assignments to the learner are recorded when
     they are made."""
-    return [holder for holder in code_holders(run) if holder.owner is not (run.learner() if run.learner is not None else None)]
+    learner = run.learner() if run.learner is not None else None
+    # of the data sets of libraries, the loader notices changes
+    return [holder for holder in code_holders(run) if holder.owner is not learner and holder.kinds != "generators"]
 
 def user_state_holders(run: RunState) -> list[Holder]:
     "Return all holders of a run; search again at each call, since an attribute may be added at any time."

@@ -5,6 +5,15 @@
 # %% ../../nbs/06_engine/13_user_state.ipynb #2e468a12
 from __future__ import annotations
 
+# %% auto #0
+__all__ = ['LEAST_LIMIT', 'DATA_LIMIT', 'MOST_NAMES', 'held_objects', 'new_capture', 'SizeLimits', 'UserState', 'unpack_state',
+           'capture_user_state', 'user_state_bytes', 'inexact_generators', 'has_begun', 'attribute_digests',
+           'restore_user_state', 'changed_user_state', 'differing', 'find_class', 'note_overwritten',
+           'keep_restored_samplers', 'continue_samplers', 'EvaluatedState', 'AttributeBackup', 'restore_evaluated',
+           'stamp', 'Stamps', 'take_stamps', 'assigned_attributes', 'accept_called_callbacks', 'accept_attributes',
+           'module_settings', 'call_with_learner', 'call_and_compare', 'additional_entries', 'load_additional_entries',
+           'capture_optimizer', 'restore_optimizer', 'report_overwritten', 'report_lost']
+
 # %% ../../nbs/06_engine/13_user_state.ipynb #6ca7a3e5
 import collections
 import sys
@@ -223,10 +232,15 @@ def restore_user_state(
     only: Collection[str] | None = None,  # as in capture_user_state
     find: Callable[[RunState], list[Holder]] = user_state_holders,  # as in capture_user_state
     own: bool = True,  # whether the copy was made of this learner: its objects are filled
+    in_branch: bool = False,  # this learner is a branch of that one: what it has copied already stays as it is
 ) -> dict[str, str]:
     "Restore attributes; return the reasons why some could not be restored, by name."
     problems: dict[str, str] = {}
     put_names: set[str] = set()
+    equal: set[str] = set()
+    if in_branch:
+        here = capture_user_state(run, _same, find=find).contents()
+        equal = {name for name, content in state.contents().items() if content == here.get(name)}
     put = Put(state.tree, held_objects(run), find_class(run), copy_into, own)
     for holder in find(run):
         saved = state.holders.get(holder.name)
@@ -239,7 +253,7 @@ def restore_user_state(
         settings = _unchanged(state, holder) if holder.kinds == "data" and not is_same else ()
         for key, ref in saved["items"].items():
             name = f"{holder.name}.{key}"
-            if key in holder.skip or name in settings or only is not None and name not in only: continue
+            if key in holder.skip or name in settings or name in equal or only is not None and name not in only: continue
             put_names.add(name)
             try:
                 attributes[key] = put.put(ref, attributes.get(key, MISSING))
@@ -386,6 +400,8 @@ def restore_evaluated(run: RunState) -> None:
         run.evaluated = None
         before = evaluated.before
         changed = {*differing(before, evaluated.after)} - {*differing(evaluated.after, _evaluation_state(run, _same))}
+        # a file that was opened, for example, stays
+        changed -= {n for n, content in evaluated.after.contents().items() if content.words[:1] == [LeafNode.__name__]}
         for holder in evaluation_holders(run):
             saved = before.holders.get(holder.name)
             for key in [*vars(holder.owner)] if saved is not None else ():
@@ -415,6 +431,7 @@ def stamp(value: Any, level: int = 0) -> Any:
 class Stamps(NamedTuple):
     "Hold the stamps of the attributes that cells may assign between two verbs."
     values: dict[str, dict[str, Any]]   # by the name of the holder and that of the attribute
+    owners: dict[str, int]              # ids of the holders' objects, by the names of the holders
     num_calls: dict[int, int]           # of callbacks, by id: a checkpoint, for example, calls them after the verb
 
 def _stamps_of(holder: Holder) -> dict[str, Any]:
@@ -427,8 +444,9 @@ def _stamps_of(holder: Holder) -> dict[str, Any]:
 def take_stamps(run: RunState) -> Stamps:
     "Return the stamps of a run's attributes; none of several processes, whose journals have to be alike."
     is_alone = run.device is None or run.device.world.is_single_process
-    values = {holder.name: _stamps_of(holder) for holder in (editable_holders(run) if is_alone else ())}
-    return Stamps(values, dict(run.callbacks.num_calls))
+    holders = editable_holders(run) if is_alone else []
+    values = {holder.name: _stamps_of(holder) for holder in holders}
+    return Stamps(values, {holder.name: id(holder.owner) for holder in holders}, dict(run.callbacks.num_calls))
 
 def _called_since(run: RunState, before: Stamps) -> list[Holder]:
     "Return the callbacks that an event has called since."
@@ -441,7 +459,7 @@ def assigned_attributes(run: RunState, before: Stamps, now: Stamps) -> list[str]
     called = {holder.name for holder in _called_since(run, before)}
     for name, here in now.values.items():
         # of a part that was added or replaced since, that is recorded
-        there = before.values.get(name, here)
+        there = before.values[name] if before.owners.get(name) == now.owners[name] else here
         if there == here or name in called: continue
         names += [f"{name}.{key}" for key in {**there, **here} if not is_identical(there.get(key), here.get(key))]
     evaluated = run.evaluated

@@ -28,11 +28,16 @@ from ..engine.prepare import prepare
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, change_settings, current_value
 from ..engine.snapshot import capture_snapshot, restore_snapshot
+from ..engine.snapshot_fields import IN_BRANCH
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import report_lost
 from ..optim.schedules import base_lrs
 from .clone import clone_learner, take_over
 from .rewind import differing_steps, losses_by_step, values_by_step
+
+# %% auto #0
+__all__ = ['NOT_IN_BRANCH', 'copy_history', 'check_branch', 'update_adam_coefficients', 'branch', 'Comparison',
+           'differing_settings', 'compare']
 
 # %% ../../nbs/07_state/15_branch.ipynb #67004702
 def copy_history(
@@ -141,6 +146,7 @@ def branch(learner: TrainerBase, changes: dict):
                 "args": dict(vars(args)),
                 "run": new.run_state.history.run_id,
                 "place": new.run_state.history.place(),
+                "user": taken.values["user"] | {"of": IN_BRANCH},
             },
         ),
     )
