@@ -92,7 +92,7 @@ class Boom(Exception): "What a program throws into a run."
 
 SETTINGS = dict(per_device_train_batch_size=4, gradient_accumulation_steps=2, num_train_epochs=3, learning_rate=1e-2,
                 lr_scheduler_type="cosine", warmup_steps=2, weight_decay=0.01, logging_steps=2, max_grad_norm=0.5,
-                save_strategy="no", use_cpu=True, disable_tqdm=True, report_to="none", seed=5)
+                save_strategy="no", use_cpu=True, disable_tqdm=True, report_to="none", seed=5, rewind_every=3)
 
 
 def make(cls=Learner, model=Net, data=Rows, **given):
@@ -106,6 +106,9 @@ def plain_rows(n=30): return [{"x": a, "labels": int(a.sum() > 0)} for a in torc
 
 
 def accuracy(p): return {"accuracy": float((p.predictions.argmax(-1) == p.label_ids).mean())}
+
+
+def rows_of(learn): return [(r.step, r.loss, r.learning_rate) for r in learn.history if not r.abandoned]
 
 
 def state_of(callback): return {k: v for k, v in vars(callback).items() if isinstance(v, (int, float, list, torch.Tensor))}
@@ -619,10 +622,10 @@ def schedules_by_name(note):
         learn.step(3)
         folder = learn.save_checkpoint(f"{name}-6")
         learn.train()
-        note(name, [learn.history.column("learning_rate"), learn.history.column("loss"), dict(learn.model.state_dict())])
+        note(name, [rows_of(learn), dict(learn.model.state_dict())])
         again = make(lr_scheduler_type=name, lr_scheduler_kwargs=kwargs.get(name), eval_dataset=plain_rows(9), **given)
         again.load_checkpoint(folder), again.train()
-        note(f"{name} resumed", [again.history.column("learning_rate"), dict(again.model.state_dict())])
+        note(f"{name} resumed", [rows_of(again), dict(again.model.state_dict())])
 
 
 # --- evaluation, files ----------------------------------------------------------------------------------------------------
@@ -807,7 +810,7 @@ def in_the_background(note):
     handle.wait()
     learn.rewind(2)
     learn.start().wait()
-    note("losses", learn.history.column("loss")), note("weights", dict(learn.model.state_dict()))
+    note("losses", rows_of(learn)), note("weights", dict(learn.model.state_dict()))
 
 
 # --- models of libraries, precision ---------------------------------------------------------------------------------------
