@@ -32,11 +32,11 @@ from .engine.session import manual_changes_recorded, raise_if_interrupted, recor
 from .engine.signatures import check_callable
 from .engine.snapshot import capture_snapshot
 from .engine.snapshot_tensors import Snapshot
-from .engine.tasks import log, run_tasks_now
+from .engine.tasks import known_evaluation, log, log_evaluation, run_tasks_now, run_within_task
 from .engine.user_state import call_with_learner
 from .live.progress import ProgressCallback, make_progress, search_progress
 from .live.reporting import make_logging_callbacks
-from .trainer_compat import TrainerCompatMixin, check_overrides
+from .trainer_compat import TrainerCompatMixin, check_overrides, warn_uncalled
 
 # %% ../nbs/learner.ipynb #f8dc33d2
 class TrainingMixin(TrainerBase):
@@ -512,15 +512,10 @@ class EvaluationMixin(TrainerBase):
             )
         with guarded(self, "evaluate()", check_can_use_weights), generating(self, "evaluate()", gen_kwargs):
             begin_run(self)
+            metrics = known_evaluation(self.run_state, metric_key_prefix)
+            if metrics is not None: return metrics
             metrics = evaluate_dataset(self, eval_dataset, ignore_keys, metric_key_prefix)
-            run_tasks_now(
-                self,
-                Task("add_events", data={"evaluate": metrics}),
-                Task("log", data={"logs": metrics}),
-                Task("event", "on_evaluate", {
-                    "metrics": metrics, "dataset_name": find_dataset_name(self.eval_dataset, eval_dataset),
-                }),
-            )
+            log_evaluation(self, metric_key_prefix, metrics, find_dataset_name(self.eval_dataset, eval_dataset))
             return metrics
 
     @checked
@@ -535,7 +530,7 @@ class EvaluationMixin(TrainerBase):
         with guarded(self, "predict()", check_can_use_weights), generating(self, "predict()", gen_kwargs):
             begin_run(self)
             out = predict_dataset(self, test_dataset, ignore_keys, metric_key_prefix)
-            run_tasks_now(self, Task("event", "on_predict", {"metrics": out.metrics}))
+            run_within_task(self, Task("event", "on_predict", {"metrics": out.metrics}))
             return out
 
     @checked
@@ -1068,6 +1063,7 @@ class Learner(
         forget_early_assignments(self)
         from trainer_nb.engine.settings import OomRecovery
         check_overrides(type(self))
+        warn_uncalled(self)
         meter = make_memory_meter(args, settings)
         super().__init__(
             model,

@@ -5,13 +5,15 @@
 # %% ../nbs/trainer_compat.ipynb #885eca5e
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NoReturn
 
 import torch
 
 from .args.deepspeed_args import is_deepspeed_enabled
-from .core.errors import find_hints, missing_attribute_error
+from .core.errors import find_hints, is_misspelling, missing_attribute_error, of_package, used_names, warn
 from .device.weight_storage import is_model_parallel
 from .live.model_card import dataset_name, describe_datasets, draft_model_card, is_foreign_card
 from .live.model_card import write_model_card
@@ -195,3 +197,32 @@ def check_overrides(cls):
         owner = next((c for c in cls.__mro__ if name in vars(c)), None)
         if owner is not None and owner.__module__.split(".")[0] != "trainer_nb":
             raise TypeError(f"{owner.__name__}.{name} would have no effect: it {why}.")
+
+# %% ../nbs/trainer_compat.ipynb #c0ffee02
+# methods that the loops of Lightning and fastai call
+FOREIGN_OVERRIDES = frozenset(
+    "validation_step test_step predict_step configure_optimizers configure_callbacks configure_gradient_clipping"
+    " optimizer_step optimizer_zero_grad lr_scheduler_step train_dataloader val_dataloader test_dataloader"
+    " predict_dataloader do_epoch one_epoch one_batch all_batches do_batch".split()
+)
+_CHECKED_CLASSES: weakref.WeakSet[type] = weakref.WeakSet()
+
+def warn_uncalled(learner: Any) -> None:
+    "Warn, once for each class, of methods that nothing calls: misspelt ones, and those of other libraries' loops."
+    cls = type(learner)
+    if cls in _CHECKED_CLASSES: return
+    _CHECKED_CLASSES.add(cls)
+    known = {name for c in cls.__mro__ if of_package(c) or c is object for name in vars(c)}
+    parts = [(c, name, part) for c in cls.__mro__ if not of_package(c) for name, part in vars(c).items()]
+    methods = [(c, name) for c, name, part in parts if isinstance(part, FunctionType) and name not in known]
+    if not methods: return
+    used = used_names(learner)
+    hints = find_hints("attributes")
+    for owner, name in methods:
+        if name in used: continue
+        # short names are close to each other by chance
+        meant = [k for k in known if len(k) > 6 and k.strip("_") != name.strip("_") and is_misspelling(name, k, 0.9)]
+        if name in FOREIGN_OVERRIDES or name.startswith("on_"):
+            warn(f"{owner.__name__}.{name} is never called: {hints.get(name, _EVENT)}.")
+        elif meant:
+            warn(f"{owner.__name__}.{name} is never called. Did you mean {' or '.join(sorted(meant))}?")

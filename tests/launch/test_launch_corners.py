@@ -22,7 +22,7 @@ from trainer_nb.launch.recovery import make_recovered_error
 from trainer_nb.engine.snapshot import differences
 from trainer_nb.engine.snapshot_tensors import Snapshot
 from trainer_nb.launch.outcomes import Failed
-from launched import Fails, Net, is_gone, like, make, pids, rows, same   # noqa: F401  (like is a fixture)
+from launched import Fails, Net, is_gone, like, likes, make, pids, rows, same   # noqa: F401  (like, likes are fixtures)
 from presses import acts, press   # noqa: F401
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]

@@ -150,7 +150,7 @@ def test_what_is_wrong_with_the_model_is_said():
             super().__init__()
             self.layer = nn.Linear(3, 1)
         def forward(self, x): return {"loss": self.layer(x).mean()}
-    with pytest.raises(RuntimeError, match=r"could not take a single step, with 1 or 2 samples: ValueError: The input of the layer 'layer'.*nn.Linear\(4, 1\)"): learner(Wrong()).batch_size_find()
+    with pytest.raises(RuntimeError, match=r"could not take a single step, with 1 or 2 samples: ValueError: The input of the layer 'layer'.*Linear\(in_features=3"): learner(Wrong()).batch_size_find()
 
 
 def test_data_in_batches_of_its_own():

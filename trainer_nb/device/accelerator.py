@@ -31,7 +31,7 @@ from .desync import BackwardOrder, LayerOrder
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_launch_environment, check_max_norm, unscale_shards
 from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine, launcher_variables
-from .unused_parameters import GradientMessage, UnusedParameters
+from .unused_parameters import GradientMessage, UnusedParameters, settle_buckets
 from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
 
 # %% ../../nbs/04_device/07_accelerator.ipynb #nc35d799
@@ -324,6 +324,7 @@ class ReplicatedModel:
         self._is_averaged = isinstance(wrapped, DistributedDataParallel)
         self._unused: UnusedParameters | None = None
         if self._is_averaged and fills_in_gradients(args):
+            settle_buckets(wrapped, own)
             self._unused = UnusedParameters(wrapped, args.ddp_find_unused_parameters is False, self.message)
 
     def sync_context(

@@ -149,6 +149,25 @@ def _fetch_losses(run: RunState, start: int = 0) -> np.ndarray:
     run.history.fetch()
     return kept_losses(run.history.rows, start)
 
+# from here on, a loss at the beginning of a run is taken for a mistake
+LARGE_LOSS = 1e6
+
+def warn_first_loss(run: RunState) -> None:
+    "Warn if the loss of a run's first step is not finite or very large; reading it waits for the device, once."
+    loss = float(_fetch_losses(run, len(run.history) - 1)[0])
+    if not run.state.is_world_process_zero or abs(loss) < LARGE_LOSS: return
+    if math.isfinite(loss):
+        cause = (
+            "divide large targets by their standard deviation after subtracting their mean, and let the loss return the"
+            " mean over samples and elements, not the sum"
+        )
+    else:
+        cause = (
+            "look for such values in the inputs and labels, and for log(0) or a division by 0 in the model and the loss;"
+            " debug='underflow_overflow' names the layer, and learn.reset() goes back to the first weights"
+        )
+    warn_once(run, f"The loss of the first step is {loss:.4g}; {cause}.")
+
 def mean_loss_to_log(
     run: RunState,
     start: int,  # the first row that no log has covered

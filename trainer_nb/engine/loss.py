@@ -42,13 +42,9 @@ class ModelFacts(NamedTuple):
 
 # %% ../../nbs/06_engine/02_loss.ipynb #46418f63
 def unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
-    "Return the model inside of torch.compile, DataParallel or an adapter: the one with the relevant signature."
-    while True:
-        inner = getattr(model, "_orig_mod", None) or (
-            model.module if isinstance(model, torch.nn.DataParallel) else None
-        )
-        if inner is None: break
-        model = inner
+    "Return the model inside of DataParallel or an adapter: the one with the relevant signature."
+    while isinstance(model, torch.nn.DataParallel):
+        model = model.module
     adapter: Any = model
     if hasattr(adapter, "get_base_model"): return adapter.get_base_model()
     if hasattr(adapter, "peft_config") and hasattr(getattr(adapter, "base_model", None), "model"):

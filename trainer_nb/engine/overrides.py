@@ -32,7 +32,7 @@ from ..data.collate import DataCollatorWithPadding, comparable_copy, default_dat
 from ..data.collate import map_tensors
 from ..data.collate import to_device
 from ..device.accelerator import NO_CONTEXT, Device, check_fp16, empty_device_cache
-from ..device.model_patches import store_use_cache
+from ..device.model_patches import store_use_cache, unwrap_compiled
 from ..device.weight_storage import check_quantized, keep_training_layout
 from .counters import count_flops, store_flops
 from .dataloaders import check_eval_data, check_given_data, check_train_dataset
@@ -566,6 +566,7 @@ def replace_model(learner: TrainerBase, model: torch.nn.Module) -> None:
     "Replace the model before the first step."
     run = learner.run_state
     check_run_not_begun(run, "model", run.model)
+    model = unwrap_compiled(model)
     check_quantized(model)
     keep_training_layout(model)
     apply_args(model, run.args)
@@ -749,6 +750,7 @@ def build_model(learner: TrainerBase) -> None:
             model = learner.call_model_init(*positional_args(learner.call_model_init, learner._trial))
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
+    model = unwrap_compiled(model)
     check_quantized(model)
     keep_training_layout(model)
     apply_args(model, run.args)
@@ -833,6 +835,8 @@ class TrainerBase:
             check_training_step(self.training_step)
         check_batch_eval_metrics(args, compute_metrics)
         warn_of_idle(args)
+        if model is not None:
+            model = unwrap_compiled(model)
         apply_args(model, args)
         pads = hasattr(processing_class, "pad")
         self._train_dataset = train_dataset

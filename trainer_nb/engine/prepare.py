@@ -723,8 +723,11 @@ def redistribute_data(
     "Divide and count the remaining data again if the snapshot comes from another number of processes, or from other data."
     run = learner.run_state
     if run.loader is not None:
-        is_same_data = snapshot.values.get("batches") in (None, run.loader.batches)
-        if is_same_data and snapshot.values["made_with"].get("processes", 1) == environment_info(run)["processes"]: return
+        batches = run.loader.count_batches(run.cursor, run.bookmark)
+        # snapshots of older versions lack the number
+        run.batches = run.batches or batches
+        processes = snapshot.values["made_with"].get("processes", 1)
+        if run.batches == batches and processes == environment_info(run)["processes"]: return
         drop_loader(run)
     run.window = None
     prepare(learner)
@@ -736,12 +739,14 @@ def compute_run_length(run: RunState):
     state = run.state
     feed = run.loader
     window = run.args.gradient_accumulation_steps
-    per_epoch = None if not feed.batches else max(math.ceil(feed.batches / window), 1)
-    left = feed.batches_left(run.cursor) if feed.batches else None
-    if feed.batches and left is None:
+    # the later epochs are taken to be as long as this one
+    batches = run.batches = feed.count_batches(run.cursor, run.bookmark)
+    per_epoch = None if not batches else max(math.ceil(batches / window), 1)
+    left = feed.batches_left(run.cursor) if batches else None
+    if batches and left is None:
         # only the total is known
-        left = max(feed.batches - run.batches_in_epoch, 0)
-    if feed.batches == 0:
+        left = max(batches - run.batches_in_epoch, 0)
+    if batches == 0:
         raise ValueError(
             "The training data gives no batches: it has fewer samples than one batch, and dataloader_drop_last=True "
             "leaves that one out."
@@ -764,8 +769,8 @@ def compute_run_length(run: RunState):
         state.num_train_epochs = math.ceil(args.num_train_epochs)
     if run.length_override is not None:
         state.num_train_epochs, *_, state.max_steps = run.length_override(args, feed.loader)
-    if run.cursor.position and feed.batches and left is not None:
-        run.batches_in_epoch = feed.batches - left
+    if run.cursor.position and batches and left is not None:
+        run.batches_in_epoch = batches - left
     state.train_batch_size = args.train_batch_size
     state.compute_steps(args, state.max_steps)
 
@@ -778,10 +783,18 @@ def describe_short_length(run: RunState) -> str:
     if run.length_override is not None or args.max_steps > 0:
         return f"The settings give {state.max_steps} steps, and {done}; give max_steps={state.global_step} or more"
     # a stream without a length has max_steps
-    per_epoch = math.ceil(cast(int, run.loader.batches) / args.gradient_accumulation_steps)
+    per_epoch = math.ceil(cast(int, run.batches) / args.gradient_accumulation_steps)
     # as many as are missing at the new number of steps per epoch
     epochs = math.ceil(args.num_train_epochs + (state.global_step - state.max_steps) / per_epoch)
     return f"The settings have num_train_epochs={args.num_train_epochs:g}, and {done}; give num_train_epochs={epochs} or more"
+
+def recount_epoch(run: RunState):
+    "Measure the run again if the epoch that begins has another number of batches than the one before."
+    with run.interrupts.opened():
+        batches = run.loader.count_batches(run.cursor, run.bookmark)
+    # an epoch without batches is an error of its first step
+    if batches and batches != run.batches:
+        recompute_run_length(run)
 
 def recompute_run_length(run: RunState):
     "Measure a run that may have begun and stretch its schedule. Raise ValueError if it would already have ended."

@@ -231,7 +231,8 @@ SETTABLE = {  # name: (description of its effect, function that applies it)
 
 # %% ../../nbs/06_engine/24_settings.ipynb #449ac0a6
 class ChangesTable(Table):
-    "Show changed settings: dicts with name, before, after, effect; for a learning rate, a sentence about it as `rate`."
+    """Show changed settings: dicts with name, before, after, effect; for a learning rate, a sentence about it as `rate`,
+    that of the next step as `next`, and the former base of the schedule as `base`."""
     def sentences(self) -> list[str]:
         "Return what the next step uses as its learning rate, and how the schedule goes on."
         return [c["rate"] for c in self if c.get("rate")]
@@ -539,6 +540,7 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
         {"name": n, "before": current_value(learner, n), "after": None, "effect": effect_of(learner, n)} for n in given
     )
     rates = next_rates(learner)
+    bases = [] if learner.run_state.optimizer is None else base_lrs(learner.run_state.optimizer)
     put_back = make_undo(learner)
     metric = best_metric_args(learner.args)
     vars(learner.args).update(vars(new))
@@ -560,6 +562,7 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
         c["after"] = current_value(learner, c["name"])
         if c["name"] in ("lr", "learning_rate"):
             c["rate"] = describe_rate(learner, rates)
+            c |= {"next": (next_rates(learner) or [None])[0], "base": float(bases[0]) if bases else None}
     # as requested: a list of rates is more than its first value
     record_act(learner.run_state, "set", **given)
     return made

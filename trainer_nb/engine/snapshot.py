@@ -74,7 +74,6 @@ def capture_snapshot(
         "taken": time.time(),
         "place": run.history.place(),
         "length": num_train_samples(run),
-        "batches": None if run.loader is None else run.loader.batches,
     }
     for name in kept:
         FIELD_KEEPERS[name].keep(run, tensors, values)

@@ -55,18 +55,21 @@ def command_rewind(learner: TrainerBase, options: dict) -> str:
 class Change(NamedTuple):
     "Hold the answer to a changed setting."
     text: str
-    step: int   # the first one to which it applies
+    step: int                   # the first one to which it applies
+    rate: float | None = None   # the learning rate of that step, if it was changed
+    base: float | None = None   # the schedule's base rate from before the change
 
 def command_set(learner: TrainerBase, options: dict) -> Change:
     # the lock: the run may not take a step before its number is read
     with RUN_LOCK:
-        learner.set(**options)
+        changes = {c["name"]: c for c in learner.set(**options) or ()}
         step = learner.state.global_step + 1
+    changed = changes.get("lr", changes.get("learning_rate", {}))
     if "lr" in options and step == 1:
         # before the first step, `lr` is the base of the schedule
         options = {k: v for k, v in options.items() if k != "lr"} | {"learning_rate": options["lr"]}
     texts = [f"{k} = {format_setting(v)}" for k, v in options.items()]
-    return Change(f"{', '.join(texts)} from step {step} on", step)
+    return Change(f"{', '.join(texts)} from step {step} on", step, changed.get("next"), changed.get("base"))
 
 # verbs that the command thread executes
 COMMANDS: dict[str, Callable[[TrainerBase, dict], Any]] = {
@@ -142,7 +145,7 @@ class CommandHandler:
             def call():
                 result = COMMANDS[verb](self.learner, options)
                 if isinstance(result, Change):
-                    self.send({"kind": "done", "id": id, "text": result.text, "step": result.step})
+                    self.send({"kind": "done", "id": id, **result._asdict()})
                 else:
                     self.answer_done(id, result)
             COMMAND_THREAD.submit(lambda: self.run_in_context(id, call))
