@@ -13,7 +13,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BASE = "380b2fb614631bc1fb38370aff99ed1df439e5e7"
 PAGE = "nbs/trainer.ipynb"
-SHOWN = 12   # differences that are printed of each program
+SHOWN = 40   # differences that are printed of each program
 
 
 def git(*words): return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True).stdout

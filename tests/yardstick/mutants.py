@@ -12,7 +12,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TABLE = HERE/"mutants.json"
-SECONDS = 300   # for the tests of one mutant; one that hangs is noticed, too
+SECONDS = 900   # for the tests of one mutant; a test that hangs ends before, by the limit of pyproject.toml
 
 
 def read(): return json.loads(TABLE.read_text())
@@ -35,7 +35,7 @@ def pytest(root, *words):
     try: return process.communicate(timeout=SECONDS)[0]
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
-        return process.communicate()[0] + f"\nFAILED more than {SECONDS} s"
+        return process.communicate()[0]
 
 
 def run(mutant, root):

@@ -39,8 +39,11 @@ def describe(thing):
 def interface():
     "Everything that code written for this version may use."
     found = {}
-    for name in sorted(trainer_nb.__all__):
-        what = describe(getattr(trainer_nb, name))
+    names = {name: getattr(trainer_nb, name) for name in sorted(trainer_nb.__all__)}
+    for part, module in [*filter(lambda item: inspect.ismodule(item[1]), names.items())]:
+        names |= {f"{part}.{n}": o for n, o in vars(module).items() if not n.startswith("_") and getattr(o, "__module__", None) == module.__name__}
+    for name, thing in names.items():
+        what = describe(thing)
         found[f"trainer_nb.{name}"] = what.get("signature") or what["kind"]
         found |= {f"trainer_nb.{name}.{member}": signature or "value" for member, signature in what.get("members", {}).items()}
     return found | {f"field {f.name}": repr(f.default) if f.default is not dataclasses.MISSING else "..." for f in dataclasses.fields(TrainingArguments)}

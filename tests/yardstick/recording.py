@@ -52,7 +52,8 @@ def look(learn):
     optimizer, schedule = learn.optimizer, learn.lr_scheduler
     state = {k: v for k, v in vars(learn.state).items() if k not in ("log_history", "stateful_callbacks")}
     if learn.state.best_model_checkpoint: state["best_model_checkpoint"] = Path(learn.state.best_model_checkpoint).name
-    rows = [{k: v for k, v in r.as_dict().items() if not is_clock(k)} | {"abandoned": r.abandoned} for r in learn.history]
+    # how many steps a rewind repeats depends on the snapshots that there are
+    rows = [{k: v for k, v in r.as_dict().items() if not is_clock(k)} for r in learn.history if not r.abandoned]
     return {
         "weights": dict(model.state_dict()), "buffers": dict(model.named_buffers()),
         "trained": {n: p.requires_grad for n, p in model.named_parameters()},
