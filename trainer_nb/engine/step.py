@@ -17,7 +17,7 @@ from ..args.parallel import syncs_each_batch
 from ..core.callbacks import TrainerControl, fire_event, fire_event_safely
 from ..core.errors import warn
 from ..core.seeding import SEED_FORWARD, SEED_UPDATE, mix_seed, seed_all
-from ..data.collate import map_tensors, shallow_copy_batch
+from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
 from ..device.collectives import World, with_flags
 from ..device.model_patches import should_compile
@@ -41,8 +41,8 @@ from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import is_metric_driven
 
 # %% auto #0
-__all__ = ['take_step', 'StepResult', 'Step', 'check_step_loss', 'warn_without_gradients', 'sync_processes', 'seed_update',
-           'average_gradients', 'should_sync_gradients', 'with_accepted_arguments', 'count_step_items',
+__all__ = ['take_step', 'StepResult', 'Step', 'check_step_loss', 'check_has_samples', 'warn_without_gradients', 'sync_processes',
+           'seed_update', 'average_gradients', 'should_sync_gradients', 'with_accepted_arguments', 'count_step_items',
            'get_offered_batches', 'watch_items', 'check_items_used', 'gather_logs', 'finalize_gradients',
            'clip_sharded_gradients', 'clip_gradients', 'is_below', 'clip_dense_gradients', 'sparse_rows_param',
            'commit_step', 'optimizer_step', 'await_copies', 'current_rate', 'complete_step', 'rollback_step',
@@ -211,6 +211,7 @@ class Step:
     ) -> None:
         "Count a micro-batch whose backward pass is done; accumulate its loss."
         loss = check_step_loss(loss)
+        check_has_samples(self, loss)
         self.loss = loss if self.loss is None else self.loss + loss
         self.num_done += 1
         if self.more():
@@ -245,6 +246,20 @@ def check_step_loss(
     return loss
 
 # %% ../../nbs/06_engine/20_step.ipynb #66dfe42c
+def check_has_samples(
+    step: Step,
+    loss: float | torch.Tensor,  # of the micro-batch
+) -> None:
+    "Raise ValueError if a micro-batch has no samples and its mean therefore no value, which would spread to all weights."
+    run = step.run
+    # only then: reading the loss waits for the device
+    if not run.window or infer_batch_size(run.window[step.num_done].batch) != 0 or bool(loss == loss): return
+    place = "" if run.device.world.is_single_process else f" on rank {run.device.world.rank}"
+    raise ValueError(
+        f"The batch of step {run.state.global_step + 1}{place} has no samples, and its loss is NaN, as the weights would be"
+        " after it. Filter the data set in place of the batch, or let the loss of no samples be a sum, which is 0."
+    )
+
 def warn_without_gradients(run: RunState) -> None:
     "Warn, once, if an override of training_step has left no gradient, so that the update changes no weights."
     if run.device.engine is not None or any(p.grad is not None for p in run.params): return

@@ -23,7 +23,7 @@ from importlib.machinery import ModuleSpec
 
 import torch
 
-from ..device.collectives import MASTER_VARIABLES, RANK_VARIABLES
+from ..args.parallel import MASTER_VARIABLES, RANK_VARIABLES
 from .worker import worker_main
 
 # %% auto #0
