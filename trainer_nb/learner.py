@@ -945,20 +945,19 @@ class RecordingMixin(TrainerBase):
     def export_script(
         self,
         path: str | Path,  # of the script, for example train.py
-        limit: float = 100,  # MB of data that may be written beside it
         train: bool = False,  # to the end of the run, rather than to its present step
         keep_global_batch: bool = False,  # any number of processes divides the batch of one; with train=True
         resume: bool = False,  # continue from the newest checkpoint in the output folder; with train=True
     ):
-        """Write a script that trains this model again, including the changes made by hand; run in a new process, it
-        ends in the same weights. With `train=True` it then trains to the end, for example as a batch job, with
+        """Write a script that trains this model again, from the cells that were executed and the journal; run in a new
+        process, it ends in the same weights. With `train=True` it then trains to the end, for example as a batch job, with
         `keep_global_batch=True` in as many processes as a launcher starts, and with `resume=True` in several jobs, each
         of which continues from the last checkpoint.
-        Raise `InvalidOperation`, and write nothing, if a part cannot be found, or, with `resume=True`, if a change was
+        Raise `InvalidOperation`, and write nothing, if no cell makes the learner, or, with `resume=True`, if a change was
         made after the first step; the result's `doubts` list the parts that may not be exact."""
         from trainer_nb.state.export_script import ScriptMode, export_script
         with guarded(self, "export_script()"):
-            return export_script(self, path, limit, ScriptMode(train, keep_global_batch, resume))
+            return export_script(self, path, ScriptMode(train, keep_global_batch, resume))
 
     @exclusive
     def add_callback(self, callback: TrainerCallback):
