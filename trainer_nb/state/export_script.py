@@ -20,15 +20,6 @@ from typing import NamedTuple
 import torch
 from safetensors.torch import save_file
 
-# %% auto #0
-__all__ = ['ACT_CODE', 'ScriptMode', 'ancestor_run_ids', 'explicit_settings', 'RunStart', 'find_run_start', 'is_learner_call',
-           'taken_from', 'find_construction', 'calls_methods', 'is_script_code', 'Selection', 'literal_code',
-           'keyword_code', 'set_code', 'Action', 'statement_actions', 'journal_actions', 'arrange_actions',
-           'explain_manual_changes', 'Draft', 'make_draft', 'trained_elsewhere', 'start_doubts', 'start_lines',
-           'step_lines', 'missing_statement_doubts', 'check_no_later_acts', 'script_docstring', 'first_lines',
-           'last_lines', 'rename_learner', 'assemble_script', 'ExportedScript', 'files_folder', 'check_script_path',
-           'file_tensors', 'write_files', 'export_script']
-
 # %% ../../nbs/07_state/19_export_script.ipynb #506556de
 from ..args.fields import field_default, is_given
 from ..args.training_args import TrainingArguments

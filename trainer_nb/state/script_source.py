@@ -17,11 +17,6 @@ import types
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# %% auto #0
-__all__ = ['statement_names', 'Statement', 'is_code_of', 'typed_text', 'indent_code', 'nested_code', 'split_statements',
-           'ExecutedText', 'get_shell', 'user_namespace', 'current_position', 'failure_line', 'executed_texts',
-           'executed_statements', 'module_level_numbers']
-
 # %% ../../nbs/07_state/16_script_source.ipynb #ba8b687c
 _LOAD_OPS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS", "DELETE_NAME", "DELETE_GLOBAL")
 _STORE_OPS = ("STORE_NAME", "STORE_GLOBAL")
