@@ -38,11 +38,6 @@ from .live.progress import ProgressCallback, make_progress, search_progress
 from .live.reporting import make_logging_callbacks
 from .trainer_compat import TrainerCompatMixin, check_overrides, warn_uncalled
 
-# %% auto #0
-__all__ = ['TrainingMixin', 'check_train_args', 'check_not_finished', 'run_and_collect', 'run_to_end', 'run_with_progress',
-           'LiveMixin', 'ChangeMixin', 'check_can_free', 'LaunchMixin', 'check_can_launch', 'EvaluationMixin',
-           'DiagnosticsMixin', 'TuningMixin', 'RecordingMixin', 'Learner']
-
 # %% ../nbs/learner.ipynb #f8dc33d2
 class TrainingMixin(TrainerBase):
     "Define the verbs that train."
@@ -932,20 +927,19 @@ class RecordingMixin(TrainerBase):
     def export_script(
         self,
         path: str | Path,  # of the script, for example train.py
-        limit: float = 100,  # MB of data that may be written beside it
         train: bool = False,  # to the end of the run, rather than to its present step
         keep_global_batch: bool = False,  # any number of processes divides the batch of one; with train=True
         resume: bool = False,  # continue from the newest checkpoint in the output folder; with train=True
     ):
-        """Write a script that trains this model again, including the changes made by hand; run in a new process, it
-        ends in the same weights. With `train=True` it then trains to the end, for example as a batch job, with
+        """Write a script that trains this model again, from the cells that were executed and the journal; run in a new
+        process, it ends in the same weights. With `train=True` it then trains to the end, for example as a batch job, with
         `keep_global_batch=True` in as many processes as a launcher starts, and with `resume=True` in several jobs, each
         of which continues from the last checkpoint.
-        Raise `InvalidOperation`, and write nothing, if a part cannot be found, or, with `resume=True`, if a change was
+        Raise `InvalidOperation`, and write nothing, if no cell makes the learner, or, with `resume=True`, if a change was
         made after the first step; the result's `doubts` list the parts that may not be exact."""
         from trainer_nb.state.export_script import ScriptMode, export_script
         with guarded(self, "export_script()"):
-            return export_script(self, path, limit, ScriptMode(train, keep_global_batch, resume))
+            return export_script(self, path, ScriptMode(train, keep_global_batch, resume))
 
     @exclusive
     def add_callback(self, callback: TrainerCallback):

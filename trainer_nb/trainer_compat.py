@@ -18,9 +18,6 @@ from .device.weight_storage import is_model_parallel
 from .live.model_card import dataset_name, describe_datasets, draft_model_card, is_foreign_card
 from .live.model_card import write_model_card
 
-# %% auto #0
-__all__ = ['FOREIGN_OVERRIDES', 'missing_attribute', 'TrainerCompatMixin', 'check_overrides', 'warn_uncalled']
-
 # %% ../nbs/trainer_compat.ipynb #a8e79f88
 _EVENT = "events are methods of a TrainerCallback, such as on_epoch_end; learn.add_callback(...) adds one"
 

@@ -1,5 +1,5 @@
 "Several processes in unusual hands: other numbers of them, runs that begin anew, scripts, and ends at bad moments."
-import ctypes, gc, multiprocessing, os, signal, subprocess, sys, threading, time, warnings, weakref
+import ctypes, gc, multiprocessing, os, signal, subprocess, sys, textwrap, threading, time, warnings, weakref
 
 import pytest, torch
 from torch.utils.data import DataLoader, Dataset
@@ -806,69 +806,56 @@ def rows(n, seed=0):
 
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc_per_node", "2"]
 
+
+def python(folder, *command):
+    "Run a script; what it printed."
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run([sys.executable, *map(str, command)], cwd=folder, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def exported(folder, lines):
+    "Run a session with these lines, which export a script; its lines with the learner, and what the session printed."
+    made = ("learn = Learner(model_init=net, train_dataset=rows(41), loss_func=torch.nn.functional.cross_entropy, use_cpu=True, disable_tqdm=True,"
+            " per_device_train_batch_size=4, num_train_epochs=1)")
+    text = f'{PARTS}\nfrom trainer_nb import Learner\nif __name__ == "__main__":\n' + textwrap.indent("\n".join([made, *lines]), "    ")
+    (folder/"session.py").write_text(text)
+    python(folder, "session.py")
+    return [line.split("   #")[0].strip() for line in (folder/"script.py").read_text().splitlines() if line.startswith("    learn.")]
+
+
 @pytest.mark.parametrize("how, keep", [(TORCHRUN, True), *(pytest.param(*o, marks=pytest.mark.slow) for o in (([], False), ([], True), (TORCHRUN, False)))])
-def test_the_script_of_a_launched_run(tmp_path, monkeypatch, keep, how):
+def test_the_script_of_a_launched_run(tmp_path, keep, how):
     "It launches, even if the run was launched before its first step; or it is launched, and keeps the global batch."
-    (tmp_path/f"parts_{keep}_{len(how)}.py").write_text(PARTS)
-    monkeypatch.syspath_prepend(tmp_path)
-    parts = __import__(f"parts_{keep}_{len(how)}")
-    learn = Learner(model_init=parts.net, train_dataset=parts.rows(41), loss_func=cross_entropy, use_cpu=True, disable_tqdm=True, per_device_train_batch_size=4, num_train_epochs=1)
-    learn.launch(2, train=True, keep_global_batch=keep)
-    learn.export_script(tmp_path/"script.py")
-    done = subprocess.run([sys.executable, *how, "script.py"], cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
-    assert "byte for byte" in done.stdout, done.stdout + done.stderr
+    exported(tmp_path, [f"learn.launch(2, train=True, keep_global_batch={keep})", "learn.export_script('script.py')"])
+    assert "byte for byte" in python(tmp_path, *how, "script.py")
 
 
 @pytest.mark.slow
-def test_the_script_of_a_run_that_was_launched_for_some_steps_goes_on_in_the_processes(tmp_path, monkeypatch):
+def test_the_script_of_a_run_that_was_launched_for_some_steps_goes_on_in_the_processes(tmp_path):
     "With train=True the close at the end is left out; one before other steps is not."
-    (tmp_path/"parts_going_on.py").write_text(PARTS)
-    monkeypatch.syspath_prepend(tmp_path)
-    parts = __import__("parts_going_on")
-    learn = Learner(model_init=parts.net, train_dataset=parts.rows(41), loss_func=cross_entropy, use_cpu=True, disable_tqdm=True, per_device_train_batch_size=4, num_train_epochs=1)
-    with learn.launch(2, keep_global_batch=True): learn.step(2)
-    learn.step()
-    with learn.launch(2): learn.step()
-    learn.export_script(tmp_path/"script.py", train=True)
-    text = (tmp_path/"script.py").read_text()
-    lines = [line.split("   #")[0].strip() for line in text[text.index("def main"):].splitlines() if line.strip().startswith("learn.")]
+    lines = exported(tmp_path, ["with learn.launch(2, keep_global_batch=True): learn.step(2)", "learn.step()", "with learn.launch(2): learn.step()",
+                                "learn.export_script('script.py', train=True)", "learn.launch(2, train=True)", "learn.save_model('want')"])
     assert lines == ["learn.launch(num_processes=2, keep_global_batch=True)", "learn.step(2)", "learn.close()", "learn.step(1)",
-                     "learn.launch(num_processes=2)", "learn.step(1)", "learn.train()", "learn.save_model(output_dir)"]
-    learn.launch(2, train=True)
-    learn.save_model(tmp_path/"want")
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
-    assert done.returncode == 0, done.stderr
+                     "learn.launch(num_processes=2)", "learn.step(1)", "learn.train()", "learn.save_model(_output_dir)"]
+    python(tmp_path, "script.py")
     want, got = (load_file(tmp_path/o/"model.safetensors") for o in ("want", "script_output"))
     assert all(torch.equal(want[name], got[name]) for name in want)
 
 
-def test_a_script_for_any_number_of_processes(tmp_path, monkeypatch):
+def test_a_script_for_any_number_of_processes(tmp_path):
     "With keep_global_batch=True it divides the batch from the first step on, in place of the launches of the session."
-    learn = scripted(tmp_path, monkeypatch, "parts_any_number")
-    with pytest.raises(ValueError, match="give train=True, too"): learn.export_script(tmp_path/"script.py", keep_global_batch=True)
-    learn.step(2)
-    with learn.launch(2, keep_global_batch=True): learn.step(3)
-    learn.export_script(tmp_path/"script.py", train=True, keep_global_batch=True)
-    text = (tmp_path/"script.py").read_text()
-    lines = [line.split("   #")[0].strip() for line in text[text.index("def main"):].splitlines() if line.strip().startswith("learn.")]
-    assert lines == ["learn.launch(keep_global_batch=True)", "learn.step(5)", "learn.train()", "learn.save_model(output_dir)"]
-    assert "Start it with `torchrun --nproc_per_node 2 script.py`" in text
-    learn.train()
-    done = subprocess.run(torchrun("--nproc_per_node", 2), cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
-    assert done.returncode == 0, done.stderr
-    got = load_file(tmp_path/"script_output"/"model.safetensors")
-    for name, tensor in learn.model.state_dict().items(): torch.testing.assert_close(got[name], tensor)
+    lines = exported(tmp_path, ["learn.step(2)", "with learn.launch(2, keep_global_batch=True): learn.step(3)", "learn.export_script('script.py', train=True, keep_global_batch=True)",
+                                "learn.train()", "learn.save_model('want')"])
+    assert lines == ["learn.launch(keep_global_batch=True)", "learn.step(5)", "learn.train()", "learn.save_model(_output_dir)"]
+    assert "Start it with `torchrun --nproc_per_node 2 script.py`" in (tmp_path/"script.py").read_text()
+    python(tmp_path, *TORCHRUN, "script.py")
+    want, got = (load_file(tmp_path/o/"model.safetensors") for o in ("want", "script_output"))
+    for name, tensor in want.items(): torch.testing.assert_close(got[name], tensor)
 
 
 def torchrun(*more): return [sys.executable, "-m", "torch.distributed.run", *map(str, more), "script.py"]
-
-
-def scripted(folder, monkeypatch, name, **settings):
-    "A learner whose script can be exported into a folder."
-    (folder/f"{name}.py").write_text(PARTS)
-    monkeypatch.syspath_prepend(folder)
-    parts = __import__(name)
-    return Learner(model_init=parts.net, train_dataset=parts.rows(41), loss_func=cross_entropy, use_cpu=True, disable_tqdm=True, per_device_train_batch_size=4, num_train_epochs=1, **settings)
 
 
 def said_by(folder, *commands):
@@ -880,14 +867,10 @@ def said_by(folder, *commands):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["accelerate", "two torchruns", "anew"])
-def test_the_script_of_a_launched_run_in_other_hands(tmp_path, monkeypatch, how):
+def test_the_script_of_a_launched_run_in_other_hands(tmp_path, how):
     "Under Accelerate's launcher, on two machines that torchrun brings together, and of a run that has begun anew on its processes."
-    learn = scripted(tmp_path, monkeypatch, f"parts_of_{how.replace(' ', '_')}")
-    with learn.launch(2):
-        learn.train()
-        if how == "anew": learn.reset(); learn.train()
-    text = learn.export_script(tmp_path/"script.py").path.read_text()
-    assert "launch(num_processes=2)" in text
+    again = "; learn.reset(); learn.train()" if how == "anew" else ""
+    assert "learn.launch(num_processes=2)" in exported(tmp_path, [f"with learn.launch(2): learn.train(){again}", "learn.export_script('script.py')"])
     port = free_port()
     if how == "accelerate": commands = [[sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--main_process_port", str(port), "script.py"]]
     elif how == "anew": commands = [[sys.executable, "script.py"]]
@@ -896,10 +879,8 @@ def test_the_script_of_a_launched_run_in_other_hands(tmp_path, monkeypatch, how)
 
 
 @pytest.mark.slow
-def test_the_script_of_two_processes_under_four_is_refused(tmp_path, monkeypatch):
-    learn = scripted(tmp_path, monkeypatch, "parts_for_four")
-    learn.launch(2, train=True)
-    learn.export_script(tmp_path/"script.py")
+def test_the_script_of_two_processes_under_four_is_refused(tmp_path):
+    exported(tmp_path, ["learn.launch(2, train=True)", "learn.export_script('script.py')"])
     assert "in one of 4 processes that a launcher has started" in said_by(tmp_path, torchrun("--nproc_per_node", 4))
 
 

@@ -1,15 +1,14 @@
 """A run in a notebook, written as a script: started in a fresh process it ends in the same bytes, or it is said why not.
 
-The notebook is a real kernel; the script is run by a real process, most of them by one that has only imported torch
-before and forks for each script, since importing torch takes longer than all the rest.
+A process that has only imported the libraries forks for each notebook and each script, since importing torch takes longer than
+all the rest. The notebook is an IPython shell in such a fork.
 """
-import json, os, re, shutil, subprocess, sys, textwrap, types
+import json, os, re, shutil, socket, subprocess, sys, textwrap, types
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from jupyter_kernels import Kernel
 from toys import Augmented, hard_learner
 from trainer_nb import InvalidOperation, TrainerCallback
 
@@ -19,41 +18,88 @@ ENV = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 # --- what is run ----------------------------------------------------------------------------------------------------------
 
 FORKS = """
-import os, runpy, sys, traceback
-import torch, safetensors.torch, accelerate, trainer_nb.learner, trainer_nb.state.restore, trainer_nb.state.branch, trainer_nb.engine.settings
+import contextlib, io, json, os, random, runpy, socket, sys, traceback
+import torch, safetensors.torch, accelerate, datasets, transformers, traitlets.config, IPython.core.interactiveshell as interactive
+import trainer_nb.learner, trainer_nb.state.restore, trainer_nb.state.branch, trainer_nb.engine.settings
+
+def run_script(path, folder):
+    os.chdir("/")
+    sys.argv, sys.path[0] = [path, "--output_dir", folder], os.path.dirname(path)
+    runpy.run_path(path, run_name="__main__")
+
+def run_cells(address):
+    shell = interactive.InteractiveShell.instance(config=traitlets.config.Config({"HistoryManager": {"hist_file": ":memory:"}}))
+    # Python seeds this generator anew in each fork
+    random.setstate(trainer_nb.core.seeding.GENERATORS_AT_IMPORT[3])
+    stream = socket.socket(socket.AF_UNIX)
+    stream.connect(address)
+    stream = stream.makefile("rw")
+    for line in stream:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            error = shell.run_cell(json.loads(line), store_history=True).error_in_exec
+        print(json.dumps([printed.getvalue(), type(error).__name__, str(error)]), file=stream, flush=True)
+
 for line in sys.stdin:
-    path, folder = line.split("\\t")[:2]
+    what = json.loads(line)
     pid = os.fork()
     if pid == 0:
         code = 0
         try:
-            os.chdir("/")
-            sys.argv, sys.path[0] = [path, "--output_dir", folder.strip()], os.path.dirname(path)
-            runpy.run_path(path, run_name="__main__")
+            run_script(*what) if isinstance(what, list) else run_cells(what)
         except BaseException:
             traceback.print_exc()
             code = 1
         sys.stderr.flush()
         os._exit(code)
-    print("ended", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    if isinstance(what, list): print("ended", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
+
+
+class Forks:
+    "The process that forks."
+    def __init__(self, folder):
+        self.said = folder/"said"
+        with open(self.said, "w") as err:
+            self.process = subprocess.Popen([sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True, env=ENV)
+    def send(self, what):
+        self.said.open("r+").truncate(0)
+        print(json.dumps(what), file=self.process.stdin, flush=True)
+    def __call__(self, path, folder):
+        "Run a script; its exit code and what it said."
+        self.send([str(path), str(folder)])
+        code = next(int(line.split()[1]) for line in self.process.stdout if line.startswith("ended "))
+        return code, self.said.read_text().replace("\0", "")
 
 
 @pytest.fixture(scope="module")
 def forks(tmp_path_factory):
-    "Runs a script in a process of its own, which has imported torch already; its exit code and what it said."
-    said = tmp_path_factory.mktemp("forks")/"said"
-    with open(said, "w") as err:
-        process = subprocess.Popen([sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True, env=ENV)
-    def run(path, folder):
-        said.open("r+").truncate(0)
-        process.stdin.write(f"{path}\t{folder}\n")
-        process.stdin.flush()
-        code = next(int(line.split()[1]) for line in process.stdout if line.startswith("ended "))
-        return code, said.read_text()
-    yield run
-    process.stdin.close()
-    process.wait()
+    forks = Forks(tmp_path_factory.mktemp("forks"))
+    yield forks
+    forks.process.stdin.close()
+    forks.process.wait()
+
+
+class Notebook:
+    "A shell in a fork."
+    def __init__(self, forks, folder):
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(folder/"s"))
+            server.listen()
+            forks.send(str(folder/"s"))
+            self.connection = server.accept()[0]
+        self.stream = self.connection.makefile("rw")
+    def send(self, code):
+        print(json.dumps(textwrap.dedent(code).strip()), file=self.stream, flush=True)
+        return json.loads(self.stream.readline())
+    def run(self, code):
+        printed, kind, error = self.send(code)
+        assert kind == "NoneType", (code, kind, error)
+        return printed.strip()
+    def fails(self, code, ename):
+        _, kind, error = self.send(code)
+        assert kind == ename, (kind, error)
+        return error
 
 
 def fresh(*command, env=ENV):
@@ -91,8 +137,6 @@ x = torch.randn(50, 4)
 y = x.sum(1, keepdim=True)
 train = TensorDataset(x, y)"""
 
-PRINTED = ('if weights_digest(model) == digest: print("The weights', "print(learn.history", 'print(f"The model is saved')
-
 SETTINGS = dict(learning_rate=0.01, num_train_epochs=3, per_device_train_batch_size=4, gradient_accumulation_steps=2, warmup_steps=2,
                 use_cpu=True, disable_tqdm=True)   # 7 steps in an epoch
 
@@ -103,14 +147,14 @@ def learner(parts="net, train_dataset=train, loss_func=nn.functional.mse_loss", 
 
 
 class Session:
-    "A kernel, its folder, and what runs scripts."
+    "A notebook, its folder, and what runs scripts."
     def __init__(self, kernel, folder, forks): self.kernel, self.folder, self.forks = kernel, folder, forks
     def run(self, *cells):
         for cell in cells: said = self.kernel.run(cell)
         return said
     def fails(self, cell, ename, words):
-        cell = self.kernel.fails(cell, ename)
-        assert re.search(words, cell.evalue, re.S), cell.evalue
+        error = self.kernel.fails(cell, ename)
+        assert re.search(words, error, re.S), error
     def export(self, more="") -> types.SimpleNamespace:
         "Export the learner; the script's text and the doubts. Its own weights are saved beside."
         said = self.run(f"""
@@ -129,34 +173,22 @@ class Session:
         equal = same(self.folder/"want", self.folder/"got")
         assert equal != ("UserWarning: The weights are not those that the run had" in said), said   # the script knows it too
         return equal
-    def exact(self, *absent, files=None) -> str:
+    def exact(self) -> str:
         "Export without a doubt, run, compare; the script's text."
         out = self.export()
         assert out.doubts == [] and out.warned == [], out.doubts
         assert self.equal(), out.text
-        text = "".join(line for line in out.text.splitlines(True) if not line.strip().startswith(PRINTED))
-        for word in absent: assert word not in text, out.text
-        if files is not None: assert out.files == files
         return out.text
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    "One kernel for all tests."
-    kernel = Kernel(tmp_path_factory.mktemp("kernel"))
-    kernel.run(SETUP + "\nimport gc, transformers, datasets; gc.collect(); gc.freeze()")   # later collections pass the libraries over
-    yield kernel
-    kernel.close()
-
-
 @pytest.fixture
-def session(shared, tmp_path, forks):
+def session(tmp_path, tmp_path_factory, forks):
     "A notebook that has just been opened, in a folder of its own."
-    shared.cells.clear()
-    shared.run("%reset -f")
-    shared.run("%reset -f in")
-    shared.run(f"%cd -q {tmp_path}\n{SETUP}")
-    return Session(shared, tmp_path, forks)
+    notebook = Notebook(forks, tmp_path_factory.mktemp("n"))
+    notebook.run(f"%cd -q {tmp_path}\n{SETUP}")
+    yield Session(notebook, tmp_path, forks)
+    notebook.stream.close()
+    notebook.connection.close()
 
 
 # --- scripts that end in the same bytes -------------------------------------------------------------------------------------
@@ -174,9 +206,9 @@ def test_a_whole_notebook(session):
         "learn.unfreeze(); learn.set(weight_decay=0.1, per_device_train_batch_size=3)", "learn.step(3); learn.restore('a'); learn.step(3)", "learn.evaluate(); learn.set(max_steps=25)",
         "%%time\nlearn.train()")
     out = session.export()
-    assert out.files == ["data.pt", "first.safetensors"]
+    assert out.files == ["first.safetensors", "generators.safetensors"]
     assert [d for d in out.doubts if "evaluates by hand" not in d] == []
-    assert "weight_decay" not in out.text and "lr=0.002" in out.text and "rewind" not in out.text and "restore" not in out.text
+    assert "weight_decay" not in out.text and "lr=0.002" in out.text and "learn.rewind" not in out.text and "learn.restore" not in out.text
     done = fresh(sys.executable, session.folder/"train.py")
     assert done.returncode == 0 and "Warning" not in done.stderr, done.stderr
     assert same(session.folder/"want", session.folder/"train_output")
@@ -194,7 +226,7 @@ def test_a_run_that_a_script_finishes(session):
     assert "repeats the steps and changes of the run so far, and then trains to its end" in session.run("print(out)")
     assert "up to step 6 of 21, and then to its end." in text
     assert text.index("learn.step(4)") < text.index("lr=0.002") < text.index("learn.step(2)") < text.index("learn.train()") < text.index("save_model")
-    assert "ENDS_IN" not in text and "hashlib" not in text and "warn" not in text
+    assert "_check_weights" not in text
     code, said = session.forks(session.folder/"train.py", session.folder/"got")
     assert code == 0 and same(session.folder/"want", session.folder/"got"), said
     session.run("learn.export_script('train.py', train=True)")   # a finished run
@@ -208,10 +240,10 @@ def test_a_script_that_continues_from_its_checkpoint(session):
                 learner("net, train_dataset=train, loss_func=loss", output_dir="runs", save_steps=4), "learn.set(lr=0.02, weight_decay=0.1)\nlearn.freeze('head')", "learn.step(3)",
                 "out = learn.export_script('train.py', train=True, resume=True)", "learn.train(); learn.save_model('want')")
     text = (session.folder/"train.py").read_text()
-    assert "learn.step" not in text and "from trainer_nb import get_last_checkpoint as get_last_checkpoint_\n" in text
-    assert text.count("learn.train(resume_from_checkpoint=get_last_checkpoint_(output_dir))") == 1 == text.count("learn.train(")
+    assert "learn.step" not in text and "from trainer_nb import get_last_checkpoint as _get_last_checkpoint\n" in text
+    assert text.count("learn.train(resume_from_checkpoint=_get_last_checkpoint(_output_dir))") == 1 == text.count("learn.train(")
     assert "continues from the newest checkpoint in its output folder, if there is one" in text and "was trained, to its end." in text
-    assert session.run("print(out)").startswith("train.py is written, with data.pt, first.safetensors in train_files. It trains to the end of the run, from the newest checkpoint")
+    assert session.run("print(out)").startswith("train.py is written, with first.safetensors, generators.safetensors in train_files. It trains to the end of the run, from the newest checkpoint")
     got = session.folder/"got"
     code, said = session.forks(session.folder/"train.py", got)
     assert code == 0 and same(session.folder/"want", got), said
@@ -241,20 +273,28 @@ def test_what_cannot_continue_from_a_checkpoint(session):
 
 
 def test_the_class_was_changed(session):
-    "Cells that were run again with something else in them: before the learner was made, and after. The script has what the run has used."
+    "Cells that were run again with something else in them: before the learner was made, and after. The script repeats them in order."
     session.run(NET, NET.replace("nn.ReLU()", "nn.Tanh()"), DATA, "net = Net()", learner(), "learn.step(4)", NET.replace("nn.ReLU()", "nn.GELU()"),
                 "net = None; hidden = 3; train = [1]; x = 'another'", "learn.train()")
     out = session.export()
-    assert "nn.Tanh()" in out.text and "nn.ReLU()" not in out.text and "nn.GELU()" not in out.text
+    assert out.text.index("nn.ReLU()") < out.text.index("nn.Tanh()") < out.text.index("Learner(") < out.text.index("nn.GELU()")
     assert session.equal(), out.text
 
 
 def test_changed_under_way(session):
-    "What a function of the session looks up was bound anew while the run was under way: named."
+    "What a function of the session looks up was bound anew while the run was under way: the script does it at the same step."
     session.run("scale = 1.0\ndef loss(out, y): return scale * nn.functional.mse_loss(out, y)", NET, DATA, "net = Net()", learner("net, train_dataset=train, loss_func=loss"),
-                "learn.step(2)", "scale = 0.5", "learn.step(2)")
-    out = session.export()
-    assert len(out.doubts) == 1 and "`scale` was assigned again (cell [" in out.doubts[0] and out.doubts[0] in out.warned[0] and out.doubts[0] in out.text
+                "learn.step(2)", "scale = 0.5", "learn.step(3)", "with torch.no_grad(): net.head.bias.zero_()", "learn.step(2)")
+    text = session.exact()
+    assert text.index("learn.step(2)") < text.index("scale = 0.5") < text.index("net.head.bias.zero_()")
+
+
+def test_changes_of_weights_in_steps_that_were_undone(session):
+    "They were undone, too."
+    session.run(NET, DATA, "net = Net()", learner(), "learn.step(2)", "with torch.no_grad(): net.head.bias.zero_()", "learn.step(2)", "net.head.weight.data.zero_()", "learn.step(2); learn.rewind(3)",
+                "learn.step(1)")
+    text = session.exact()
+    assert "net.head.bias.zero_()" in text and "net.head.weight.data.zero_()" not in text
 
 
 def test_own_data(session):
@@ -269,7 +309,7 @@ def test_own_data(session):
             def forward(self, x, labels): return {"loss": (super().forward(x) - labels).pow(2).mean()}
         net = Loss()"""
     session.run(NET, rows, DATA, net, "x -= x.mean()   # in place\nrows = Rows(x, y)", learner("net, train_dataset=rows", dataloader_num_workers=2), "learn.train()")
-    text = session.exact("x -= x.mean()", "TensorDataset", files=["data.pt", "first.safetensors"])
+    text = session.exact()
     assert "rows = Rows(x, y)" in text
     session.run("""
         def load(n):
@@ -277,11 +317,11 @@ def test_own_data(session):
             make = torch.Generator().manual_seed(n)
             x = torch.randn(n, 4, generator=make)
             return Rows(x, x.sum(1, keepdim=True)), x""", "size = 30\nrows, _ = load(size)", net, learner("net, train_dataset=rows"), "learn.train()")
-    assert "load(size)" in session.exact(files=["first.safetensors"])
+    assert "load(size)" in session.exact()
 
 
 def test_datasets(session):
-    "Data sets of Hugging Face's are written beside the script, one for training and several to evaluate on; a part of one, and a list."
+    "Data sets of Hugging Face's that cells have drawn, one for training and several to evaluate on; a part of one, and a list."
     net = """
         class Loss(Net):
             def forward(self, x, labels=None):
@@ -294,37 +334,36 @@ def test_datasets(session):
         halves = table.train_test_split(0.5)
         train, valid = halves["train"], halves["test"]""",
         learner("net, train_dataset=train, eval_dataset={'all': valid, 'few': valid.select([1, 2])}", eval_strategy="epoch"), "learn.train()")
-    assert "load_dataset" not in session.exact(files=["eval_dataset.few", "first.safetensors", "train", "valid"])
+    session.exact()
     session.run(net, "rows = [{'x': torch.randn(4), 'labels': random.random()} for i in range(30)]", "part = Subset(rows, range(3, 29))", learner("net, train_dataset=part"), "learn.step(5)")
     assert "part = Subset(rows" in session.exact()
     session.run(net, learner("Loss(), train_dataset=[{'x': torch.randn(4), 'labels': 1.0} for i in range(8)]"), "learn.step(5)")
-    session.exact("torch.randn(4), 'labels'", files=["data.pt", "first.safetensors"])
+    session.exact()
 
 
 def test_model_init(session):
-    "No weights beside the script; unless the function does not always make the same."
+    "Also a function that does not always make the same."
     session.run(NET, DATA, "def make(): return Net(drop=0.1)", learner("model_init=make, train_dataset=train, loss_func=nn.MSELoss()"), "learn.step(5); learn.set(lr=1e-3); learn.step(3)")
-    session.exact("load_weights", files=["data.pt"])
+    session.exact()
     session.run("kept = {'n': 0}", """
         def make():
             kept["n"] += 1
             net = Net(drop=0.1)
             nn.init.constant_(net.head.bias, kept["n"])
             return net""", learner("model_init=make, train_dataset=train, loss_func=nn.MSELoss()"), "learn.step(5)")
-    assert "load_weights(learn.model" in session.exact()
+    session.exact()
 
 
 @pytest.mark.trainer
 def test_transformers(session):
-    "In the layout of the library, with the implementation of attention that was used, and a layer that was frozen before."
+    "With an implementation of attention, and a layer that was frozen before."
     session.run("""
         from transformers import GPT2Config, GPT2LMHeadModel
         config = GPT2Config(vocab_size=40, n_positions=16, n_embd=8, n_layer=2, n_head=2)
         gpt = GPT2LMHeadModel._from_config(config, attn_implementation="eager")
         gpt.transformer.wte.requires_grad_(False)
         ids = torch.randint(40, (24, 10))""", "rows = [{'input_ids': i, 'labels': i} for i in ids]", learner("gpt, train_dataset=rows"), "learn.step(5); learn.set(weight_decay=0.1); learn.step(4)")
-    text = session.exact("GPT2Config(", "load_weights", files=["data.pt", "first"])
-    assert 'attn_implementation="eager"' in text
+    session.exact()
 
 
 def test_a_learner_made_by_a_function(session):
@@ -339,11 +378,11 @@ def test_branches_and_new_beginnings(session):
     text = session.exact()
     assert "learn = learn.branch(adam_beta1=0.5, max_grad_norm=0.1)" in text or "first = first.branch(adam_beta1=0.5, max_grad_norm=0.1)" in text
     session.run("learn = other")
-    assert ".branch(" not in session.exact()
+    assert "= learn.branch(" not in session.exact()
     session.run("learn = first; learn.set(max_grad_norm=0.2); learn.step(); learn.reset(); learn.step(3)")
-    assert "max_grad_norm=0.2" in session.exact(".set(")
+    assert "max_grad_norm=0.2" in session.exact()
     session.run("learn.set(weight_decay=0.3, max_steps=6); learn.train(); learn.reset(); learn.train()")
-    assert "max_steps=6" in session.exact(".set(")
+    assert "max_steps=6" in session.exact()
     session.run("learn.train()")   # with the optimizer of the run before it
     out = session.export()
     assert len(out.doubts) == 1 and "began with the optimizer of the run before it" in out.doubts[0] and not session.equal()
@@ -375,7 +414,7 @@ def test_parts_of_all_kinds(session):
         "net.body[1].eval(); net.body[0].bias.requires_grad_(False)",
         "learn = Mine(net, train_dataset=loader, loss_func=loss, optimizers=(opt, None), callbacks=[Counts(3)], max_steps=20, use_cpu=True)", "learn.step(7); learn.set(lr=0.005)", "learn.train()")
     text = session.exact()
-    assert "global learn" in text and "teacher.safetensors" in text and "first_loss.safetensors" in text
+    assert "first_loss.safetensors" in text
 
 
 def test_what_was_brought_along(session):
@@ -399,7 +438,7 @@ def test_replaced_functions(session):
     text = session.exact()
     assert text.count("data_collator") == 1 and "learn.data_collator = second" in text
     session.run("net = Net()", learner(), "learn.step(3)", "learn.compute_loss = lambda model, inputs, **more: 2 * Learner.compute_loss(learn, model, inputs, **more)", "learn.step(2)")
-    assert any("changes the learner directly" in doubt for doubt in session.export().doubts)
+    session.exact()
 
 
 def test_cells_as_people_leave_them(session):
@@ -417,8 +456,8 @@ def test_cells_as_people_leave_them(session):
             def on_train_begin(self, args, state, control, **kwargs): assert note.count(chr(10)) == 1 and len(note) == 11""",
         learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Says()]").replace("learning_rate=0.01", "learning_rate=rate"))
     session.kernel.fails("learn.step(2); learn.oops()", "AttributeError")
-    text = session.exact("hidden = 99", "b = 3", "print(", "del hidden")
-    assert "add_module" in text and "# sixteen" in text
+    text = session.exact()
+    assert "add_module" in text and "# sixteen" in text and "hidden = 99" not in text
 
 
 def test_layers_with_rates_of_their_own(session):
@@ -479,8 +518,15 @@ EXACT = {   # cells after those with the model and the data
     "a running average": ["import copy\nnet = Net()\nema = copy.deepcopy(net)\nclass Averages(TrainerCallback):\n    def on_step_end(self, args, state, control, **kwargs):\n        for a, b in zip(ema.parameters(), net.parameters()): a.data.lerp_(b.data, 0.1)\n"
                           "    def on_train_end(self, args, state, control, **kwargs): net.load_state_dict(ema.state_dict())",
                           learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Averages()]", max_steps=6), "learn.train()"],
+    "data in place": [SMALL + "\ndata = Rows(x)", "net = Net()", learner("net, train_dataset=data, loss_func=nn.functional.mse_loss"), "learn.step(2)", "x.mul_(2)", "learn.step(2)"],
+    "a plain attribute": ["class F(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.B = torch.randn(4, 4)\n        self.out = nn.Linear(4, 1)\n    def forward(self, x): return self.out(torch.sin(x @ self.B))",
+                          "net = F()", learner(), "learn.step(2)"],
+    "a module's setting": ["net = Net()", learner(), "learn.step(2)", "net.body[3].p = 0.9", "learn.step(2)"],
+    "a move patched on": ["net = Net()", learner(), "learn.step(2)", "from types import MethodType\nlearn.compute_loss_context_manager = MethodType(lambda self: torch.autocast('cpu', torch.bfloat16), learn)", "learn.step(2)"],
+    "a module that was drawn and changes": ["net, ema = Net(), Net()\nclass Averages(TrainerCallback):\n    def on_step_end(self, args, state, control, **kwargs):\n        for a, b in zip(ema.parameters(), net.parameters()): a.data.lerp_(b.data, 0.1)\n        net.head.bias.data.copy_(ema.head.bias)",
+                                            learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Averages()]"), "learn.step(3)"],
 }
-QUICK = ("a model taken over", "steps in every way", "a callback from a future left behind", "our names", "a branch without its parent",
+QUICK = ("data in place", "a model taken over", "steps in every way", "a callback from a future left behind", "our names", "a branch without its parent",
          "stopped by an evaluation", "a running average", "a run that was ended")   # the others are run with the slow ones
 
 
@@ -504,13 +550,12 @@ def test_resumed(session):
 # --- where it does not, and why ---------------------------------------------------------------------------------------------
 
 def test_by_hand(session):
-    "Named in the script, in the result, and in a warning; settings too."
-    session.run(NET, DATA, "net = Net()", learner(), "learn.step(2)", "with torch.no_grad(): net.head.bias.zero_()", "learn.step()", "vars(learn.args)['max_grad_norm'] = 0.3", "learn.step()",
-                "net.head.weight.data.mul_(0.5)", "learn.step()")
+    "A change in the cell of a verb, of a setting and of the weights: named in the script, in the result, and in a warning."
+    session.run(NET, DATA, "net = Net()", learner(), "learn.step(2)", "for rec in learn.steps():\n    if rec.step == 4: break\n    with torch.no_grad(): net.head.bias.zero_()", "learn.step()",
+                "learn.step(); vars(learn.args)['max_grad_norm'] = 0.3; learn.step()")
     out = session.export()
-    assert len(out.doubts) == 3 and "After step 2 weights were changed manually" in out.doubts[0] and "After step 3 args.max_grad_norm was changed manually" in out.doubts[1]
-    assert "After step 4 weights were changed manually" in out.doubts[2]
-    assert "# Here weights were changed manually" in out.text and all(d in out.text for d in out.doubts) and "And 2 more" in out.warned[0]
+    assert len(out.doubts) == 2 and "weights were changed manually" in out.doubts[0] and "args.max_grad_norm was changed manually" in out.doubts[1]
+    assert all(d in out.text for d in out.doubts) and "And 1 more" in out.warned[0]
     assert not session.equal()
 
 
@@ -523,48 +568,35 @@ def test_an_assigned_argument_is_a_setting(session):
 
 def test_what_nobody_sees(session):
     "A script that comes to other weights says so, where nothing was found beforehand."
-    session.run(NET, DATA, "scale = 1.0\ndef set_scale(s):\n    global scale\n    scale = s\ndef loss(out, y, **kwargs): return scale * nn.functional.mse_loss(out, y)",
-                "net = Net()", learner("net, train_dataset=train, loss_func=loss", optim="sgd"), "learn.step(2)", "set_scale(3.0)", "learn.step(2)")
+    session.run(NET, DATA, "scale = 1.0\ndef loss(out, y, **kwargs): return scale * nn.functional.mse_loss(out, y)",
+                "net = Net()", learner("net, train_dataset=train, loss_func=loss", optim="sgd"), "for rec in learn.steps():\n    scale = 3.0\n    if rec.step == 4: break")
     session.export()
     assert not session.equal()
 
 
 def test_random_data(session):
-    "Data that its own code draws: named without a seed, or where something else has drawn in between."
+    "Data that cells draw, without a seed and with others drawn in between, also by a learner that the script does not train."
     rows = """
         class Rows(Dataset):
-            def __init__(self, n): self.x = torch.randn(n, 4)
+            def __init__(self, n): self.x = torch.randn(n, 4) + random.random() + np.random.rand()
             def __len__(self): return len(self.x)
             def __getitem__(self, i): return self.x[i], self.x[i].sum(0, keepdim=True)"""
-    session.run(NET, rows, "rows = Rows(20)", "net = Net()", learner("net, train_dataset=rows, loss_func=nn.functional.mse_loss"), "learn.step(2)")
-    assert "`rows` (cell [" in (out := session.export()).doubts[0] and "no seed decides" in out.doubts[0]
-    session.run("torch.manual_seed(0)", "print(torch.rand(3))", "rows = Rows(20)", learner("Net(), train_dataset=rows, loss_func=nn.functional.mse_loss"), "learn.step(2)")
-    assert "has drawn some before it" in session.export().doubts[0]
-    session.run("torch.manual_seed(0)", "n = 20", "rows = Rows(n)", learner("Net(), train_dataset=rows, loss_func=nn.functional.mse_loss"), "learn.step(2)")
-    assert "torch.manual_seed(0)" in session.exact()
+    session.run(NET, rows, "print(torch.rand(3))", "rows = Rows(20)", "net = Net()", learner("net, train_dataset=rows, loss_func=nn.functional.mse_loss", name="first"), "first.step(2)",
+                "more = Rows(20)", learner("Net(), train_dataset=more, loss_func=nn.functional.mse_loss"), "learn.step(2)")
+    assert "first.step" not in session.exact()
 
 
-DOUBTFUL = {   # cells, and the words for it
-    "gradients": (["net = Net()", learner(), "learn.step(2); s = learn.debug_step()", "s.forward(); s.backward(); s.forward(); s.backward()\nnet.head.weight.grad.mul_(3)\ns.update()", "learn.step()"], "gradients were changed manually"),
-    "data in place": ([SMALL + "\ndata = Rows(x)", "net = Net()", learner("net, train_dataset=data, loss_func=nn.functional.mse_loss"), "learn.step(2)", "x.mul_(2)", "learn.step(2)"], r"`x` was changed \(cell"),
-    "a plain attribute": (["class F(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.B = torch.randn(4, 4)\n        self.out = nn.Linear(4, 1)\n    def forward(self, x): return self.out(torch.sin(x @ self.B))",
-                           "net = F()", learner(), "learn.step(2)"], "draws `self.B` at random"),
-    "a module's setting": (["net = Net()", learner(), "learn.step(2)", "net.body[3].p = 0.9", "learn.step(2)"], r"After step 2 model.body.3.p was changed manually.* use learn.set"),
-    "a move patched on": (["net = Net()", learner(), "learn.step(2)", "from types import MethodType\nlearn.compute_loss_context_manager = MethodType(lambda self: torch.autocast('cpu', torch.bfloat16), learn)", "learn.step(2)"], "changes the learner directly"),
-    "a callback that counts": (["class Counts(TrainerCallback):\n    n, not_state = 0, ('n',)\n    def on_step_end(self, args, state, control, learner, **kwargs):\n        self.n += 1\n        learner.set(lr=0.01 / self.n)",
-                               "net = Net()", learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Counts()], rewind_every=1"), "learn.step(6); learn.rewind(3); learn.step(2)"], "`Counts` keeps something of its own"),
-    "a module that was drawn and changes": (["net, ema = Net(), Net()\nclass Averages(TrainerCallback):\n    def on_step_end(self, args, state, control, **kwargs):\n        for a, b in zip(ema.parameters(), net.parameters()): a.data.lerp_(b.data, 0.1)\n        net.head.bias.data.copy_(ema.head.bias)",
-                           learner("net, train_dataset=train, loss_func=nn.functional.mse_loss, callbacks=[Averages()]"), "learn.step(3)"], "`Averages` changes `ema` as the run goes"),
-}
+def test_a_teacher_that_another_learner_has_trained(session):
+    session.run(NET, DATA, "teacher = Net()", learner("teacher, train_dataset=train, loss_func=nn.functional.mse_loss", name="first"), "first.step(5)",
+                "def loss(out, y): return nn.functional.mse_loss(out, y) + (out - teacher.eval()(x[:len(out)]).detach()).pow(2).mean()", "net = Net()", learner("net, train_dataset=train, loss_func=loss"), "learn.step(3)")
+    assert "teacher.safetensors" in session.exact()
 
 
-@pytest.mark.parametrize("name", [n if n in ("gradients", "data in place", "a callback that counts") else pytest.param(n, marks=pytest.mark.slow) for n in DOUBTFUL])
-def test_doubtful(session, name):
+def test_gradients_changed_by_hand(session):
     "It ends in other bytes, and that is said."
-    cells, words = DOUBTFUL[name]
-    session.run(NET, DATA, *cells)
+    session.run(NET, DATA, "net = Net()", learner(), "learn.step(2); s = learn.debug_step()", "s.forward(); s.backward(); s.forward(); s.backward()\nnet.head.weight.grad.mul_(3)\ns.update()", "learn.step()")
     out = session.export()
-    assert not session.equal() and len(out.doubts) == 1 and re.search(words, out.doubts[0]), out.doubts
+    assert not session.equal() and len(out.doubts) == 1 and "gradients were changed manually" in out.doubts[0]
 
 
 def test_what_run_on_all_has_assigned(session):
@@ -577,7 +609,7 @@ def test_what_run_on_all_has_assigned(session):
         session.run("net = Net()", learner(dataloader_drop_last=True).replace("Learner(", "Weighted(") + launch, "learn.step(2)",
                     "learn.run_on_all(lambda learn: setattr(learn, 'beta', 0.5))", "learn.step(2); learn.close()")
         out = session.export()
-        assert len(out.doubts) == 1 and "After step 2 Weighted.beta was changed manually, which the script does not do" in out.doubts[0]
+        assert len(out.doubts) == 1 and "After step 2 Weighted.beta was changed manually" in out.doubts[0]
         assert not session.equal()
 
 
@@ -585,10 +617,10 @@ def test_refusals(session, tmp_path):
     "One sentence, with what to do, and nothing is written."
     session.run(NET, DATA)
     session.run("learners = [" + learner("Net(), train_dataset=train, loss_func=nn.functional.mse_loss").removeprefix("learn = ") + "]", "learners[0].step()")
-    session.fails("learners[0].export_script('train.py')", "InvalidOperation", "how the model was made.*give the Learner model_init=")
-    session.run("old, learn = learners[0], None", "labels = old.predict(train).predictions", "class Odd(Dataset):\n    def __init__(self, y): self.y = y\n    def __len__(self): return 9\n    def __getitem__(self, i): return x[i], y[i]",
-                "odd = Odd(lambda: old)", "rows = Odd(old.history)", learner("Net(), train_dataset=rows, loss_func=nn.functional.mse_loss"), "learn.step()")
-    session.fails("learn.export_script('train.py')", "InvalidOperation", "`rows` is made with `old`")
+    session.fails("learners[0].export_script('train.py')", "InvalidOperation", "none of them makes this learner.*Make it in a cell")
+    session.run("old = " + learner().removeprefix("learn = ").replace("net,", "Net(),"), "labels = old.predict(train).predictions", "rows = [(x[i], torch.tensor(labels[i])) for i in range(9)]",
+                learner("Net(), train_dataset=rows, loss_func=nn.functional.mse_loss"), "learn.step()")
+    session.fails("learn.export_script('train.py')", "InvalidOperation", "cannot repeat what made `rows`")
     session.run("open('train.py', 'w').write('mine')", learner("Net(), train_dataset=train, loss_func=nn.functional.mse_loss"), "learn.step()")
     session.fails("learn.export_script('train.py')", "FileExistsError", "was not written by export_script; give another name")
     session.fails("learn.export_script('train')", "ValueError", "for example 'train.py'")
@@ -597,12 +629,6 @@ def test_refusals(session, tmp_path):
     session.run("step.abort(); learn.free()")
     session.fails("learn.export_script('other.py')", "InvalidOperation", r"first weights, which free\(\) has released")
     assert sorted(os.listdir(tmp_path)) == ["train.py"]
-
-
-def test_too_large(session):
-    session.run(NET, DATA, "net = Net()", learner(), "learn.step(2)")
-    out = session.export(", limit=1e-4")
-    assert any("more than limit=0.0001" in d for d in out.doubts) and "torch.randn(50, 4)" in out.text
 
 
 # --- elsewhere ------------------------------------------------------------------------------------------------------------

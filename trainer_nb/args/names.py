@@ -12,10 +12,6 @@ from typing import Any
 
 from ..core.errors import check_attribute, find_hints, is_misspelling, suggest_names, warn
 
-# %% auto #0
-__all__ = ['RENAMED', 'REPLACED', 'RENAMED_VALUES', 'REMOVED', 'FIELD_ALIASES', 'settings_hints', 'check_names',
-           'translate_legacy', 'legacy_value', 'with_name_checks', 'CheckedNames']
-
 # %% ../../nbs/02_args/01_names.ipynb #52044904
 # arguments of a Learner that are no settings, for suggestions
 _LEARNER_ARGUMENTS = (

@@ -28,14 +28,6 @@ from .errors import check_attribute, checked, is_misspelling, missing_attribute_
 from .interrupts import InterruptGuard
 from .seeding import SEED_CALLBACK, mix_seed, seed_all
 
-# %% auto #0
-__all__ = ['STATE_HINTS', 'PROCESS_STATE_FIELDS', 'COMPUTED_STATE_FIELDS', 'EVENTS', 'LOGGER', 'EventArgs', 'TrainerState',
-           'ExportableState', 'exported_state', 'TrainerControl', 'warn_extended_request', 'TrainerCallback',
-           'overrides_event', 'matches_callback', 'TrainerHandlerCompat', 'check_overridden_methods', 'CallbackHandler',
-           'format_logs', 'DefaultFlowCallback', 'LoaderHolder', 'EventRun', 'EventSource', 'event_arguments',
-           'bound_handler', 'event_position', 'fire_event', 'fire_event_safely', 'close_callbacks',
-           'EarlyStoppingCallback', 'check_early_stopping', 'PrinterCallback', 'set_log_level', 'LoggerCallback']
-
 # %% ../../nbs/01_core/05_callbacks.ipynb #5c3708e0
 class EventArgs(Protocol):
     "Describe the fields of `TrainingArguments` that the callbacks of this module read."

@@ -5,9 +5,6 @@
 # %% ../../nbs/01_core/11_content.ipynb #919a524b
 from __future__ import annotations
 
-# %% auto #0
-__all__ = ['node_value', 'device_of', 'has_same_bytes', 'Content']
-
 # %% ../../nbs/01_core/11_content.ipynb #9a32644f
 import hashlib
 import math

@@ -24,14 +24,6 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-# %% auto #0
-__all__ = ['LOST_DEVICE', 'suggest_names', 'missing_attribute_error', 'find_hints', 'one_edit', 'is_misspelling', 'code_objects',
-           'of_package', 'user_code', 'used_names', 'uses_name', 'assigns_name', 'misspelt_error', 'check_attribute',
-           'join_names', 'short_repr', 'call_error', 'check_types_of_call', 'checked', 'checked_class',
-           'InvalidOperation', 'RemotePart', 'is_device_lost', 'keep_until_exit', 'note_lost_device', 'warn',
-           'Interrupted', 'Paused', 'install_excepthook', 'release_traceback_memory', 'release_last_traceback',
-           'release_traceback_after_cell', 'is_out_of_memory', 'free_after_failure']
-
 # %% ../../nbs/01_core/00_errors.ipynb #f515edba
 def suggest_names(
     name: object,  # name that was given

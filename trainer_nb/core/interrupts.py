@@ -23,11 +23,6 @@ import torch
 
 from .errors import Interrupted, call_error, note_lost_device, release_last_traceback
 
-# %% auto #0
-__all__ = ['Handler', 'BATCH_WAIT', 'RUN_LOCK', 'L', 'P', 'R', 'classify_frame', 'Reminder', 'BatchWait', 'InterruptGuard',
-           'Button', 'RunLock', 'exclusive', 'show_pending_messages', 'no_preemption', 'low_priority', 'IgnoreBriefly',
-           'ignore_until_cell_ends']
-
 # %% ../../nbs/01_core/02_interrupts.ipynb #c51a8848
 def _in_main_thread() -> bool: return threading.current_thread() is threading.main_thread()
 
@@ -423,6 +418,21 @@ RUN_LOCK = RunLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=RUN_LOCK.reset)
 
+# %% ../../nbs/01_core/02_interrupts.ipynb #1f62d548
+# by cell, line and id of the run: step and number of events of the run when a verb was called there for the first time
+VERB_CALLS: dict[tuple[int, int, str], tuple[int, int]] = {}
+
+def note_verb_call(run: Any):
+    "Record the position of a run at the line of the notebook or the script that calls a verb; do nothing elsewhere."
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and (frame.f_code.co_flags & inspect.CO_OPTIMIZED or frame.f_globals.get("__name__") != "__main__"):
+        frame = frame.f_back
+    if frame is None: return
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    # IPython has counted the running cell already
+    number = 0 if shell is None else shell.execution_count - 1
+    VERB_CALLS.setdefault((number, frame.f_lineno, run.history.run_id), (run.state.global_step, len(run.history.events)))
+
 # %% ../../nbs/01_core/02_interrupts.ipynb #7d80a28f
 L = TypeVar("L")
 P = ParamSpec("P")
@@ -439,6 +449,7 @@ def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L,
             if run is not None:
                 run.verb_called = True
                 if RUN_LOCK.depth == 1:
+                    note_verb_call(run)
                     # collecting garbage takes a while; a press meanwhile is one of the verb
                     with RUN_LOCK.button.deferred():
                         release_last_traceback()

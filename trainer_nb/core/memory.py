@@ -15,12 +15,6 @@ from typing import Any, Protocol
 
 import torch
 
-# %% auto #0
-__all__ = ['read_proc_status', 'host_memory', 'peak_host_memory', 'reset_peak_host_memory', 'memory_in_use', 'peak_memory',
-           'trim_memory', 'MemoryGauge', 'HostMemoryGauge', 'DeviceMemoryGauge', 'MemoryUsage', 'MemoryMeter',
-           'MeteredRun', 'make_memory_meter', 'measure_memory', 'memory_metrics', 'read_int_file', 'cgroup_memory_left',
-           'free_host_memory']
-
 # %% ../../nbs/01_core/03_memory.ipynb #01625d5a
 def read_proc_status(
     name: str,  # of a line of /proc/self/status, such as VmHWM

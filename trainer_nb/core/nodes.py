@@ -5,13 +5,6 @@
 # %% ../../nbs/01_core/09_nodes.ipynb #94082da7
 from __future__ import annotations
 
-# %% auto #0
-__all__ = ['ATOMS', 'NUMBER_KINDS', 'NODES', 'SMALL', 'is_atom', 'Ref', 'BytesPlace', 'HeldNode', 'LeafNode', 'SequenceNode',
-           'MappingNode', 'TensorNode', 'SparseNode', 'ArrayNode', 'ObjectArrayNode', 'GeneratorNode', 'StatefulNode',
-           'ModuleNode', 'OptimizerNode', 'ObjectNode', 'Live', 'Tree', 'Unsupported', 'TooLarge', 'name_of', 'local',
-           'is_distributed', 'memory_span', 'compact', 'has_own_memory', 'write_tensor', 'region_view', 'Piece',
-           'Memory']
-
 # %% ../../nbs/01_core/09_nodes.ipynb #be5a30f2
 import bisect
 import math

@@ -5,9 +5,6 @@
 # %% ../../nbs/01_core/12_put.ipynb #5a6ee2e5
 from __future__ import annotations
 
-# %% auto #0
-__all__ = ['KNOWN', 'MISSING', 'Missing', 'Put', 'is_of']
-
 # %% ../../nbs/01_core/12_put.ipynb #4b091c92
 import bisect
 import collections

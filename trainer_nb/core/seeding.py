@@ -21,13 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 
-# %% auto #0
-__all__ = ['SEED_FORWARD', 'SEED_FETCH', 'SEED_ORDER', 'SEED_EVALUATE', 'SEED_CALLBACK', 'SEED_PREPARE', 'SEED_UPDATE',
-           'GENERATOR_TYPES', 'mix_seed', 'seed_all', 'generator_states', 'set_generator_states', 'preserve_generators',
-           'seeded_generators', 'making_batch', 'make_batches_only', 'is_making_batch', 'own_state', 'set_own_state',
-           'own_seed', 'set_own_seed', 'find_generators', 'GeneratorSeeds', 'OwnGenerators', 'set_seed',
-           'enable_determinism']
-
 # %% ../../nbs/01_core/01_seeding.ipynb #47468ef2
 _MASK = (1 << 64) - 1
 
@@ -99,6 +92,9 @@ def seeded_generators(
     with preserve_generators():
         seed_all(mix_seed(*position))
         yield
+
+# a script that repeats a session begins with these
+GENERATORS_AT_IMPORT = generator_states()
 
 # %% ../../nbs/01_core/01_seeding.ipynb #b2f1a602
 _MAKING_BATCH: ContextVar[bool] = ContextVar("trainer_nb_making_batch", default=False)

@@ -5,10 +5,6 @@
 # %% ../../nbs/01_core/10_tree.ipynb #efafdfcf
 from __future__ import annotations
 
-# %% auto #0
-__all__ = ['GENERATOR_CLASSES', 'FUNCTIONS', 'SEQUENCES', 'MAPPINGS', 'OPTIMIZER', 'generator_state', 'set_generator_state',
-           'is_global_generator', 'has_state_dict', 'has_plain_dict', 'Capture']
-
 # %% ../../nbs/01_core/10_tree.ipynb #0b2d2b8e
 import collections
 import copyreg

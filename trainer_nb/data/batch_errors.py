@@ -16,11 +16,6 @@ from torch import nn
 
 from ..core.errors import is_out_of_memory, short_repr
 
-# %% auto #0
-__all__ = ['NO_LOSS_FUNC', 'batch_parts', 'FailingLayer', 'failing_layer', 'failing_loss', 'is_label_name', 'dtype_name',
-           'layer_error', 'text_columns', 'call_mismatch', 'type_error', 'explain_forward_error', 'is_about_shapes',
-           'loss_error', 'text_label_error', 'text_label', 'explain_loss_error']
-
 # %% ../../nbs/03_data/06_batch_errors.ipynb #edd5de21
 def batch_parts(batch: Any) -> dict[str, Any]:  # description at the beginning of a sentence: value
     "Return the parts of a batch by their descriptions."

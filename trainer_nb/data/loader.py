@@ -20,9 +20,6 @@ from .sources import WORKER_WATCH, BatchSource, MapSource, last_epoch, raise_wor
 from .sources import set_epoch, shut_down
 from .streams import StreamSource, skip_samples
 
-# %% auto #0
-__all__ = ['OpaqueSource', 'MicroBatch', 'make_source', 'ReadingFailed', 'Dispatcher', 'ResumableLoader', 'DividedLoader']
-
 # %% ../../nbs/03_data/04_loader.ipynb #ed108232
 class OpaqueSource(BatchSource):
     "Read any iterable of batches."

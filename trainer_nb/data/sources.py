@@ -35,14 +35,6 @@ from ..core.seeding import making_batch, mix_seed, preserve_generators, seed_all
 from .collate import RemoveColumns, default_data_collator, is_identical
 from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, split_evenly, take_own_batch
 
-# %% auto #0
-__all__ = ['WORKER_WATCH', 'RequestedBatch', 'last_epoch', 'set_epoch', 'seeded_for_epoch', 'epoch_parts', 'BatchRequest',
-           'ended_early', 'batch_of', 'missing_sample', 'SeededDataset', 'is_default_collator', 'stack_rows',
-           'block_sigint', 'exit_with_parent', 'WorkerInit', 'check_importable', 'WorkerDeathWatch', 'check_complete',
-           'out_of_fetch', 'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource', 'BatchPlan',
-           'sampler_parts', 'is_sampler_state', 'SamplerState', 'with_seeded_generators', 'SeededCollate',
-           'batch_requests', 'MapSource']
-
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f24
 # by the id of an object: a reference to it, and the epoch that was set last in this process
 _EPOCHS: dict[int, tuple[weakref.ref, int]] = {}

@@ -34,13 +34,6 @@ from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine, launcher_var
 from .unused_parameters import GradientMessage, UnusedParameters, settle_buckets
 from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
 
-# %% auto #0
-__all__ = ['NO_CONTEXT', 'NO_GROUP', 'mixed_precision', 'check_fp16', 'should_use_cpu', 'kwargs_handlers', 'make_world',
-           'leave_process_group_at_exit', 'leave_process_group', 'abort_collectives', 'unwrap',
-           'make_deepspeed_accelerator', 'IsolatedAccelerator', 'fills_in_gradients', 'ignored_by_ddp',
-           'ReplicatedModel', 'backward_from_loss', 'device_settings', 'Device', 'AsyncHostCopy',
-           'copy_in_stream_order', 'empty_device_cache']
-
 # %% ../../nbs/04_device/07_accelerator.ipynb #nc35d799
 if TYPE_CHECKING:
     from accelerate import Accelerator

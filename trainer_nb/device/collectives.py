@@ -18,10 +18,6 @@ import torch
 from ..core.columns import DeferredScalar
 from ..data.sampling import RankShard
 
-# %% auto #0
-__all__ = ['T', 'MAX_MESSAGE_BYTES', 'SINGLE_PROCESS', 'with_flags', 'GatheredMessages', 'world_size', 'MainProcessFailed',
-           'split_into_messages', 'World', 'wait_for_gloo_threads']
-
 # %% ../../nbs/04_device/00_collectives.ipynb #n5816676
 T = TypeVar("T")
 

@@ -24,15 +24,6 @@ from ..args.training_args import TrainingArguments
 from ..core.errors import suggest_names, warn
 from .sharding import ShardedModel, module_class
 
-# %% auto #0
-__all__ = ['PATCH_ARGS', 'CHECKPOINTING_METHODS', 'Patch', 'ModelPatch', 'GlobalPatch', 'forward_methods', 'PatchSet',
-           'BufferRestorer', 'buffer_context', 'find_blocks', 'checkpointed_forward', 'checkpoint_blocks',
-           'checkpoint_by_method', 'enable_activation_checkpointing', 'activation_checkpointing_patch',
-           'sharded_checkpointing_patch', 'store_use_cache', 'use_cache_patch', 'unwrap_compiled', 'compile_contexts',
-           'should_compile', 'check_compile_backend', 'compile_patches', 'supports_tf32', 'tf32_patch', 'liger_patch',
-           'neftune_hook', 'neftune_patch', 'iter_named_tensors', 'LayerCall', 'NotFinite', 'OverflowDetector',
-           'overflow_patch', 'make_patches', 'apply_patches']
-
 # %% ../../nbs/04_device/02_model_patches.ipynb #7bfadb31
 class Patch(Protocol):
     "Describe a change that can be applied and removed, any number of times."

@@ -17,10 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
 
-# %% auto #0
-__all__ = ['missing_indices', 'reduced_parameters', 'expect_gradients', 'sparse_zeros', 'without_hooks', 'fill_with_zeros',
-           'reachable_parameters', 'output_nodes', 'settle_buckets', 'GradientMessage', 'UnusedParameters']
-
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900005
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+:([\d, ]+)")
 

@@ -20,10 +20,6 @@ from .tables import escape_html
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-# %% auto #0
-__all__ = ['FIGURE_PANEL_HEIGHT', 'SVG_MIME', 'add_element', 'add_heatmap', 'add_marker', 'format_axes', 'plotly_figure',
-           'PanelDisplay', 'Chart']
-
 # %% ../../nbs/00_display/04_charts.ipynb #d2bbaae7
 def add_element(
     figure: Figure,

@@ -25,12 +25,6 @@ from .run_state import as_callback, record_act
 from .settings import SETTABLE, change_settings, discard_overridden_parts
 from .state_holders import LEARNER, SCALAR_TYPES
 
-# %% auto #0
-__all__ = ['SETTINGS', 'READ_ONLY', 'NOT_ATTRIBUTES', 'FIXED_VALUES', 'OPTIMIZER_SETTINGS', 'check_fixed_value', 'is_same',
-           'find_attribute', 'public_methods', 'setting_hint', 'record_override', 'check_deletion', 'is_read_by_user',
-           'record_attribute', 'check_elsewhere', 'check_assignment', 'forget_early_assignments', 'begin_run',
-           'held_settings', 'applied_settings', 'adopt_assignments', 'apply_assignments', 'adopt_changes']
-
 # %% ../../nbs/06_engine/25_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
 

@@ -22,11 +22,6 @@ from .run_state import RunState
 if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
 
-# %% auto #0
-__all__ = ['LARGE_LOSS', 'num_non_embedding_parameters', 'count_flops', 'store_flops', 'warn_once', 'count_batch_tokens',
-           'count_step_tokens', 'add_tokens', 'fetch_tokens', 'token_metrics', 'token_speed_metrics', 'sum_filtered',
-           'warn_first_loss', 'mean_loss_to_log', 'run_mean_loss']
-
 # %% ../../nbs/06_engine/04_counters.ipynb #c633a342
 # by model: number of parameters without embeddings
 _PARAMETER_COUNTS: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()

@@ -22,11 +22,6 @@ from ..data.collate import map_tensors
 from ..device.collectives import World
 from .streaming_metrics import average_logs, is_per_sample
 
-# %% auto #0
-__all__ = ['OUTPUT_HINTS', 'pad_to_largest', 'to_arrays', 'concat_outputs', 'OutputGatherer', 'LogGatherer', 'LossGatherer',
-           'EvalPrediction', 'EvalLoopOutput', 'PredictionOutput', 'metrics_format', 'metrics_table', 'make_save_dir',
-           'write_json', 'save_metrics']
-
 # %% ../../nbs/06_engine/26_eval_outputs.ipynb #3f58d62d
 def pad_to_largest(
     tensors: list,  # with the same number of dimensions

@@ -39,14 +39,6 @@ from .streaming_metrics import OrderedBatches, StreamingMetrics, annotate_errors
 from .streaming_metrics import average_logs, to_numbers
 from .user_state import AttributeBackup
 
-# %% auto #0
-__all__ = ['full_eval_dtype', 'cast_modules', 'cast_inputs', 'OptimizerWithModes', 'is_in_train_mode', 'averaged_weights',
-           'prepare_for_evaluation', 'evaluation_mode', 'EvalBatches', 'eval_batches', 'warn_missing_labels',
-           'reduce_logits', 'EvalAccumulator', 'main_input', 'tensor_bytes', 'warn_large_predictions',
-           'free_gpu_memory', 'evaluation_loop', 'merge_processes', 'finish_evaluation', 'speed_metrics',
-           'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'is_picture', 'check_is_dataset',
-           'predict_dataset', 'evaluate_datasets', 'find_dataset_name']
-
 # %% ../../nbs/06_engine/27_evaluate.ipynb #81890226
 def full_eval_dtype(args: TrainingArguments):
     "Return the dtype of the weights during an evaluation; None if they are not converted."

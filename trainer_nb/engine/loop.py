@@ -30,12 +30,6 @@ from .step import take_step
 from .tasks import epoch_end_tasks, record_step, run_deferred_changes, run_pending, train_metrics
 from .user_state import attribute_digests
 
-# %% auto #0
-__all__ = ['ensure_prepared', 'open_epoch', 'has_new_settings', 'run_all_pending', 'reach_next_step', 'train_one_step',
-           'handle_end_of_data', 'run_until', 'advance', 'run_slice', 'iterate_steps', 'validate_step_count',
-           'StepLimit', 'StopCondition', 'lookahead_limit', 'make_stop_condition', 'TrainOutput', 'make_train_output',
-           'describe_run']
-
 # %% ../../nbs/06_engine/23_loop.ipynb #29413d72
 def ensure_prepared(learner: TrainerBase) -> None:
     "Prepare missing parts: a verb or a callback may have discarded them."

@@ -57,20 +57,6 @@ from ..optim.schedules import create_scheduler
 if TYPE_CHECKING:
     from trainer_nb.engine.snapshot_tensors import Snapshot
 
-# %% auto #0
-__all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'OPTIMIZER_ARGS', 'SCHEDULE_ARGS', 'require_optimizer', 'find_param_group',
-           'make_optimizer', 'call_create_optimizer', 'call_create_scheduler', 'prepared_device',
-           'count_items_in_processes', 'ItemsUse', 'WatchedItems', 'watched', 'is_count_ignored', 'scale_loss',
-           'is_loss_scaled', 'loss_weight', 'check_is_model', 'check_constructor_args', 'check_loss_functions',
-           'check_sources', 'check_given_optimizers', 'check_cls_and_kwargs', 'check_label_smoothing',
-           'check_arg_types', 'check_training_step', 'check_batch_eval_metrics', 'apply_args', 'check_not_remote',
-           'check_not_elsewhere', 'UserPart', 'is_same_source', 'discard_made_parts', 'check_part',
-           'resolve_processing_class', 'check_processing_class', 'check_run_not_begun', 'check_replaceable',
-           'replace_part', 'replace_train_dataset', 'optimizer_settings', 'keep_given_parts', 'replace_optimizer',
-           'replace_scheduler', 'replace_model', 'renew_model', 'discard_model_parts', 'drop_loader', 'forget_samplers',
-           'forget_columns', 'own_forward', 'renew_facts', 'ModelFact', 'replace_args', 'replace_state',
-           'replace_callbacks', 'trial_parameter', 'build_model', 'local_model', 'TrainerBase']
-
 # %% ../../nbs/06_engine/09_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
     "Return the optimizer. Raise ValueError before it is created."

@@ -47,20 +47,6 @@ from .user_state import changed_user_state, continue_samplers, has_begun, restor
 from ..optim.parameters import ParameterChanges, convert_state, describe_unheld, held_parameters, renew_state
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
 
-# %% auto #0
-__all__ = ['AUTO_BATCH_SIZE_ERROR', 'OPTIMIZER_MAKERS', 'find_loss_module', 'prepare_model', 'has_own_backward', 'sends_loss',
-           'check_engine_loss', 'existing_optimizers', 'run_parameters', 'join_process_group', 'sync_weights',
-           'ReplicasDiffer', 'weight_checksums', 'compare_checksums', 'check_replicas', 'check_equal_lengths',
-           'recount_samples', 'share_generator_seeds', 'keep_given_seeds', 'report_other_seeds', 'prepare_data',
-           'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts',
-           'create_engine_optimizer', 'check_engine_optimizer', 'drop_empty_groups', 'prepare_engine',
-           'prepare_optimizer', 'create_optimizer_and_schedule', 'compares_parameters', 'discard_outdated_parts',
-           'discard_outdated_wrapper', 'discard_incomplete_optimizer', 'discard_former_parts', 'makes_schedule',
-           'have_edited_groups', 'discard_made_optimizer', 'changed_names', 'check_parameters',
-           'report_parameter_changes', 'may_have_other_parameters', 'warn_untrained_loss', 'suggest_idle_gpus',
-           'first_of', 'renew_initial_snapshot', 'store_special_tokens', 'prepare', 'prepare_training',
-           'redistribute_data', 'compute_run_length', 'describe_short_length', 'recount_epoch', 'recompute_run_length']
-
 # %% ../../nbs/06_engine/19_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
     "auto_find_batch_size=True is for a run in one process: where memory runs out in one of several, the others wait"

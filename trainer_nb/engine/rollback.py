@@ -30,12 +30,6 @@ from .user_state import new_capture, restore_optimizer, restore_user_state
 from ..optim.optimizers import flatten_state_value
 from ..optim.schedules import schedule_parts
 
-# %% auto #0
-__all__ = ['OBSERVATION_SHARE', 'ALWAYS_OBSERVED_LOGS', 'CHECK_SHARE', 'SMALL_BYTES', 'FINGERPRINT_CHUNK', 'changed_attributes',
-           'UserBackup', 'FetchBackup', 'BufferBackup', 'AdaptiveBackup', 'weight_versions', 'copy_param_groups',
-           'restore_param_groups', 'copy_scheduler_state', 'restore_scheduler_state', 'copy_optimizer_attributes',
-           'restore_optimizer_attributes', 'FullBackup', 'Backups']
-
 # %% ../../nbs/06_engine/18_rollback.ipynb #6cdcf11e
 # fraction of the training time; number of logs after which the next step is observed regardless of the time
 OBSERVATION_SHARE = 0.002

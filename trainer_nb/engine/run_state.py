@@ -38,12 +38,6 @@ if TYPE_CHECKING:
     from trainer_nb.engine.snapshot_tensors import EarlierCopies, FrozenWeightCache, Snapshot
     from trainer_nb.engine.user_state import EvaluatedState, UserState
 
-# %% auto #0
-__all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
-           'SaverPart', 'UploaderPart', 'RewindBufferPart', 'DebugStepPart', 'BackgroundRunPart', 'TransientState',
-           'RunState', 'schedule_args', 'schedule_start', 'run_modules', 'preserve_training_modes', 'record_act',
-           'hide_token', 'announce_save_dir', 'own_run_name', 'as_callback', 'push_tasks']
-
 # %% ../../nbs/06_engine/03_run_state.ipynb #d676918e
 @dataclass
 class Task:

@@ -34,13 +34,6 @@ from ..optim.optimizers import refuse_regrouping
 from ..optim.schedules import add_scheduled_group, base_lrs, is_metric_driven, load_scheduler_state
 from ..optim.schedules import look_ahead, num_scheduled_groups, scheduler_state, set_base_lr, set_lr
 
-# %% auto #0
-__all__ = ['SETTABLE', 'MEMORY_HINT', 'discard_overridden_parts', 'warn_fixed_schedule', 'prolong', 'end_here', 'extend_run',
-           'ChangesTable', 'SettableTable', 'current_value', 'next_rates', 'describe_course', 'describe_rate',
-           'scaled_base', 'effect_of', 'list_settable', 'check_stream_change', 'check_length_order_change',
-           'check_metric_change', 'best_metric_args', 'clear_best', 'check_settable', 'make_undo', 'check_own_loader',
-           'divide_changes', 'has_unscheduled_groups', 'change_settings', 'next_smaller_batch', 'OomRecovery']
-
 # %% ../../nbs/06_engine/24_settings.ipynb #bac457c9
 def _set_weight_decay(learner: TrainerBase, value):
     "Set the weight decay of the parameters that decay; split groups that hold other parameters too."

@@ -40,15 +40,6 @@ from ..optim.fused_update import update_weights
 from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import is_metric_driven
 
-# %% auto #0
-__all__ = ['take_step', 'StepResult', 'Step', 'check_step_loss', 'check_has_samples', 'warn_without_gradients', 'sync_processes',
-           'seed_update', 'average_gradients', 'should_sync_gradients', 'with_accepted_arguments', 'count_step_items',
-           'get_offered_batches', 'watch_items', 'check_items_used', 'gather_logs', 'finalize_gradients',
-           'clip_sharded_gradients', 'clip_gradients', 'is_below', 'clip_dense_gradients', 'sparse_rows_param',
-           'commit_step', 'optimizer_step', 'await_copies', 'current_rate', 'complete_step', 'rollback_step',
-           'corrupted_on_failure', 'restore_before_step', 'warn_weights_changed', 'FirstStepBackup',
-           'back_up_before_first_step', 'handle_failed_update', 'restore_before_first_step']
-
 # %% ../../nbs/06_engine/20_step.ipynb #10278fa3
 def take_step(
     learner: TrainerBase,

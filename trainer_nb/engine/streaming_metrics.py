@@ -17,11 +17,6 @@ from ..core.errors import short_repr
 from ..data.collate import map_tensors
 from ..device.collectives import World
 
-# %% auto #0
-__all__ = ['CHECKED_BATCHES', 'TOLERANCE', 'is_stateful_metric', 'check_metrics', 'BatchValue', 'to_numbers', 'average_logs',
-           'is_batched', 'is_per_sample', 'is_scalar', 'MeanMetric', 'syncs_itself', 'OrderedBatches', 'describe_shape',
-           'annotate_errors', 'StreamingMetrics', 'flatten_metric']
-
 # %% ../../nbs/06_engine/05_streaming_metrics.ipynb #038c85a7
 def is_stateful_metric(metric) -> bool:
     "Return whether a metric is an object with state, not a function of a batch."

@@ -33,15 +33,6 @@ from .streaming_metrics import average_logs, to_numbers
 from .user_state import accept_called_callbacks
 from ..optim.schedules import is_metric_driven
 
-# %% auto #0
-__all__ = ['TASK_HANDLERS', 'record_step', 'eval_mode', 'do_event', 'do_step_end', 'schedule_step_tasks', 'do_check_requests',
-           'do_request', 'clear_request', 'do_clear', 'do_log', 'last_row', 'first_unlogged_row', 'log',
-           'do_log_values', 'do_add_events', 'do_evaluate', 'known_evaluation', 'log_evaluation', 'do_update_best',
-           'is_better', 'do_save', 'do_load_best', 'is_epoch_exhausted', 'is_last_step', 'epoch_end_tasks',
-           'do_end_epoch', 'do_next_epoch', 'do_finish', 'train_metrics', 'run_pending', 'run_task', 'run_tasks_now',
-           'run_within_task', 'run_despite_errors', 'preserve_control_flags', 'run_deferred_changes', 'restore_here',
-           'restore_all', 'begin_callbacks']
-
 # %% ../../nbs/06_engine/21_tasks.ipynb #b6d82a50
 def record_step(learner: TrainerBase, done: StepResult) -> None:
     "Record a committed step in the history; queue its tasks."

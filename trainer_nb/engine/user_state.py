@@ -5,15 +5,6 @@
 # %% ../../nbs/06_engine/13_user_state.ipynb #2e468a12
 from __future__ import annotations
 
-# %% auto #0
-__all__ = ['LEAST_LIMIT', 'DATA_LIMIT', 'MOST_NAMES', 'held_objects', 'new_capture', 'SizeLimits', 'UserState', 'unpack_state',
-           'capture_user_state', 'user_state_bytes', 'inexact_generators', 'has_begun', 'attribute_digests',
-           'restore_user_state', 'changed_user_state', 'differing', 'find_class', 'note_overwritten',
-           'keep_restored_samplers', 'continue_samplers', 'EvaluatedState', 'AttributeBackup', 'restore_evaluated',
-           'stamp', 'Stamps', 'take_stamps', 'assigned_attributes', 'accept_called_callbacks', 'accept_attributes',
-           'module_settings', 'call_with_learner', 'call_and_compare', 'additional_entries', 'load_additional_entries',
-           'capture_optimizer', 'restore_optimizer', 'report_overwritten', 'report_lost']
-
 # %% ../../nbs/06_engine/13_user_state.ipynb #6ca7a3e5
 import collections
 import sys

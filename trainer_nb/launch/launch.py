@@ -30,10 +30,6 @@ from .ray_cluster import RayCluster
 from .remote_run import RemoteRun, end_processes
 from ..state.async_save import wait_for_save
 
-# %% auto #0
-__all__ = ['resolve_num_processes', 'is_int', 'check_launch_args', 'preload_modules', 'launch', 'make_remote_run',
-           'join_launched_run', 'warn_unused_launch_args', 'close_remote_run', 'LaunchContext']
-
 # %% ../../nbs/11_launch/19_launch.ipynb #de1f25e8
 def resolve_num_processes(
     args: TrainingArguments,

@@ -21,11 +21,6 @@ from .background import get_handle, require_learner
 from .run_view import display_status
 from .screens import NO_DISPLAY
 
-# %% auto #0
-__all__ = ['BACKGROUND_COMMANDS', 'COMMANDS', 'COMMAND_THREAD', 'command_resume', 'command_step', 'command_pause', 'command_stop',
-           'command_evaluate', 'command_checkpoint', 'command_snapshot', 'command_rewind', 'Change', 'command_set',
-           'CommandThread', 'PendingCommand', 'CommandHandler']
-
 # %% ../../nbs/10_live/11_commands.ipynb #98c174ad
 def command_resume(learner: TrainerBase, options: dict): get_handle(learner).resume()
 def command_step(learner: TrainerBase, options: dict): get_handle(learner).step(options.get("n", 1))

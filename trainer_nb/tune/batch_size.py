@@ -40,12 +40,6 @@ from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare_model
 from ..engine.step import take_step
 
-# %% auto #0
-__all__ = ['MAX_SAMPLES', 'MAX_SAMPLE_BYTES', 'MIN_SECONDS', 'MAX_REPEATS', 'SAFETY_FACTOR', 'MEMORY_MARGIN', 'MEMORY_SLACK',
-           'sample_nbytes', 'heaviest_samples', 'BatchTrial', 'SizeResult', 'Proposal', 'propose_size', 'no_learner',
-           'BatchSizes', 'extrapolate', 'SizeSearch', 'search_sizes', 'usable_host_memory', 'limit_memory',
-           'make_trial', 'check_search_options', 'get_measurable_loader', 'batch_size_find', 'check_failure_cause']
-
 # %% ../../nbs/09_tune/03_batch_size.ipynb #97c44693
 MAX_SAMPLES = 256             # maximum number of samples that are read
 MAX_SAMPLE_BYTES = 64 << 20   # bytes after which no more are read
