@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT/"nbs"/"reference.ipynb"
 # the repository's package, also where another one is installed
 sys.path.insert(0, str(ROOT))
+from drop_lists import drop_lists
 
 INTRO = """# Reference
 
@@ -133,6 +134,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where the page would change")
     args = parser.parse_args()
+    # the export of the modules ends here
+    if not args.check: drop_lists()
     text = Reference().notebook()
     if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text: return
     if args.check: sys.exit("nbs/reference.ipynb is not what the docstrings give; run `make export`")

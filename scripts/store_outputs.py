@@ -16,7 +16,6 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).resolve().parents[1]
 LIVE = "application/vnd.jupyter.widget-view+json"
 # The interactive copy of a chart takes many times the room of its picture.
-PLOTLY = "application/vnd.plotly.v1+json"
 IMAGE = "data-trainer-nb-image"
 FIGURE_SCRIPT = re.compile(r"<script\b.*?</script>", re.S)
 LOGGED = re.compile(r"^\[[\d\-:, ]+\] \[(?:DEBUG|INFO|WARNING|ERROR)\] .*\n?", re.M)   # DeepSpeed's loggers print to stdout
@@ -44,10 +43,8 @@ def storable(out, tags=(), source=""):
     if out["output_type"] == "error":
         if "raises-exception" not in tags: raise RuntimeError(out["evalue"])
         return dict(out)
-    left_out = {LIVE}
-    if {"image/svg+xml", "text/html"} & out["data"].keys(): left_out.add(PLOTLY)
     data = {k: as_lines(FIGURE_SCRIPT.sub("", v) if k == "text/html" and IMAGE in v else v)
-            for k, v in out["data"].items() if k not in left_out and v}
+            for k, v in out["data"].items() if k != LIVE and v}
     if not data: return None
     kept = {"data": data, "metadata": {}, "output_type": out["output_type"]}
     return kept | ({"execution_count": None} if out["output_type"] == "execute_result" else {})

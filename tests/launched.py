@@ -1,5 +1,5 @@
-"What several tests share: Fails, Net, counted, is_gone, like, make, pids, rows, same."
-import os, time
+"What several tests share: Fails, Net, counted, is_gone, like, likes, make, pids, rows, same."
+import functools, os, time
 import pytest, torch
 from torch.utils.data import Dataset, TensorDataset
 from trainer_nb import Learner
@@ -35,11 +35,19 @@ def same(one, other):
     assert found == there
 
 @pytest.fixture(scope="module")
-def like():
+def likes():
+    "Undisturbed runs, by their number of processes. The sum of three numbers depends on their order, that of two does not."
+    @functools.cache
+    def undisturbed(n):
+        learn = make()
+        learn.launch(n, train=True)
+        return learn
+    return undisturbed
+
+@pytest.fixture(scope="module")
+def like(likes):
     "An undisturbed run of two processes."
-    learn = make()
-    learn.launch(2, train=True)
-    return learn
+    return likes(2)
 
 def is_gone(pid):
     for _ in range(50):

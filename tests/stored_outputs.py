@@ -15,7 +15,6 @@ PLACE = re.compile(r"^\S+:\d+: (\w*Warning: .*\n?)(?:  .*\n?)?", re.M)
 REPLAYED = re.compile(r"^Going back to step \d+: .* are replayed .*\n?", re.M)
 LIVE = "application/vnd.jupyter.widget-view+json"
 # of a figure, whose picture is stored beside it
-PLOTLY = "application/vnd.plotly.v1+json"
 NUMBER = r"(?<![A-Za-z_\d])[+\-−±~]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][+\-]?\d+)?(?:\s?(?:[mµun]?s|min|h|kB|MB|GB|[KMGT]iB|%)\b|%)?"
 BAR = '<div style="height:6px;border-radius:3px;overflow:hidden'   # of live/screens: the track of a progress bar
 # In this order: a later pattern may rely on the earlier ones.
@@ -79,7 +78,7 @@ def described(outputs, stderr=False, source=""):
             elif stderr: errors.append(without_places(joined(out["text"]), source))
         elif out["output_type"] == "error": shown += ["error:", *lines(f"{out['ename']}: {out['evalue']}")]
         else:
-            data = {kind: joined(value) for kind, value in out["data"].items() if kind not in (LIVE, PLOTLY)}
+            data = {kind: joined(value) for kind, value in out["data"].items() if kind != LIVE}
             if not "".join(data.values()).strip(): continue
             # a bar is shown for what takes longer than a moment
             if BAR in data.get("text/html", ""): continue

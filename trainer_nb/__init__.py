@@ -1,5 +1,7 @@
 """Train PyTorch models from a notebook, one step at a time, and control the run while it trains."""
 
+from __future__ import annotations
+
 __version__ = "0.1.0"
 
 import gc
@@ -10,7 +12,6 @@ from typing import TYPE_CHECKING
 _collects = gc.isenabled()
 gc.disable()
 try:
-    from . import aliases
     from .core.callbacks import (DefaultFlowCallback, EarlyStoppingCallback, ExportableState, PrinterCallback, TrainerCallback,
                                  TrainerControl, TrainerState)
     from .core.errors import Paused, InvalidOperation, checked
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
                                       DataCollatorForTokenClassification, DataCollatorForWholeWordMask,
                                       DataCollatorWithFlattening)
     from .live.text_samples import TextSamplesCallback, text_samples
-
-# trainer_nb.metrics, trainer_nb.generate and trainer_nb.parsing are documented names of modules that live in chapters.
-aliases.install()
 
 # A script written for transformers' Trainer runs after changing the line that imports these.
 Trainer = Seq2SeqTrainer = Learner
@@ -150,9 +148,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str):
-    "Import a name at its first use, or return a name of an earlier version, with a warning."
+    "Import a name at its first use."
     import importlib
-    import warnings
     if name in _LATE_NAMES:
         try:
             found = getattr(importlib.import_module(_LATE_NAMES[name]), name)
@@ -166,6 +163,4 @@ def __getattr__(name: str):
             f"module 'trainer_nb' has no attribute {name!r}: make the Learner again, and learn.load_checkpoint(folder) continues"
             " its run."
         )
-    if name != "Refused": raise AttributeError(f"module 'trainer_nb' has no attribute {name!r}")
-    warnings.warn("trainer_nb.Refused is now trainer_nb.InvalidOperation; the old name will go.", DeprecationWarning, stacklevel=2)
-    return InvalidOperation
+    raise AttributeError(f"module 'trainer_nb' has no attribute {name!r}")

@@ -13,7 +13,7 @@ import torch
 
 from .args.training_args import TrainingArguments, TrainingArgumentsKwargs
 from .core.callbacks import TrainerCallback
-from .core.errors import InvalidOperation, checked, is_device_lost, release_last_traceback, short_repr, warn
+from .core.errors import InvalidOperation, checked, is_device_lost, release_last_traceback, short_repr
 from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
@@ -32,16 +32,11 @@ from .engine.session import manual_changes_recorded, raise_if_interrupted, recor
 from .engine.signatures import check_callable
 from .engine.snapshot import capture_snapshot
 from .engine.snapshot_tensors import Snapshot
-from .engine.tasks import log, run_tasks_now
+from .engine.tasks import known_evaluation, log, log_evaluation, run_tasks_now, run_within_task
 from .engine.user_state import call_with_learner
 from .live.progress import ProgressCallback, make_progress, search_progress
 from .live.reporting import make_logging_callbacks
-from .trainer_compat import TrainerCompatMixin, check_overrides
-
-# %% auto #0
-__all__ = ['TrainingMixin', 'check_train_args', 'check_not_finished', 'run_and_collect', 'run_to_end', 'run_with_progress',
-           'LiveMixin', 'ChangeMixin', 'check_can_free', 'LaunchMixin', 'check_can_launch', 'EvaluationMixin',
-           'DiagnosticsMixin', 'TuningMixin', 'RecordingMixin', 'Learner']
+from .trainer_compat import TrainerCompatMixin, check_overrides, warn_uncalled
 
 # %% ../nbs/learner.ipynb #f8dc33d2
 class TrainingMixin(TrainerBase):
@@ -428,13 +423,11 @@ class LaunchMixin(TrainerBase):
         threads: int | None = None,  # torch threads per process; None: the processors divided among the processes
         output: str = "first",  # ranks whose output is shown: "first", "all", or a list of ranks
         cluster: str | None = None,  # "ray" or "ray://host:10001": on the nodes of a Ray cluster; None: on this machine
-        **other,  # `hear`, an older name of `output`
     ):
         """Move the run to n processes, where the same verbs continue it until close().
         Raise ValueError for objects that cannot be sent there, and `InvalidOperation` in the middle of a step."""
-        from trainer_nb.launch.launch import LaunchContext, join_launched_run, launch, resolve_other_args
+        from trainer_nb.launch.launch import LaunchContext, join_launched_run, launch
         from trainer_nb.device.collectives import world_size
-        output = resolve_other_args(other, output)
         # a launcher has already started the processes, and this is one of them
         if world_size() > 1:
             join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, output, cluster)
@@ -474,11 +467,6 @@ class LaunchMixin(TrainerBase):
         check_callable("f in run_on_all(f)", function, "f(learn), with the learner of each process", self)
         remote = self.run_state.remote_run
         return [call_with_learner(self, function)] if remote is None else remote.run_on_all(self, function)
-
-    def each(self, function) -> list:
-        "Call `run_on_all`, the present name of this verb."
-        warn("learn.each(f) is an older name: call learn.run_on_all(f).")
-        return self.run_on_all(function)
 
     @property
     def processes(self):
@@ -524,15 +512,10 @@ class EvaluationMixin(TrainerBase):
             )
         with guarded(self, "evaluate()", check_can_use_weights), generating(self, "evaluate()", gen_kwargs):
             begin_run(self)
+            metrics = known_evaluation(self.run_state, metric_key_prefix)
+            if metrics is not None: return metrics
             metrics = evaluate_dataset(self, eval_dataset, ignore_keys, metric_key_prefix)
-            run_tasks_now(
-                self,
-                Task("add_events", data={"evaluate": metrics}),
-                Task("log", data={"logs": metrics}),
-                Task("event", "on_evaluate", {
-                    "metrics": metrics, "dataset_name": find_dataset_name(self.eval_dataset, eval_dataset),
-                }),
-            )
+            log_evaluation(self, metric_key_prefix, metrics, find_dataset_name(self.eval_dataset, eval_dataset))
             return metrics
 
     @checked
@@ -547,7 +530,7 @@ class EvaluationMixin(TrainerBase):
         with guarded(self, "predict()", check_can_use_weights), generating(self, "predict()", gen_kwargs):
             begin_run(self)
             out = predict_dataset(self, test_dataset, ignore_keys, metric_key_prefix)
-            run_tasks_now(self, Task("event", "on_predict", {"metrics": out.metrics}))
+            run_within_task(self, Task("event", "on_predict", {"metrics": out.metrics}))
             return out
 
     @checked
@@ -766,15 +749,14 @@ class TuningMixin(TrainerBase):
                         mode: str = "power",            # "power": sizes are doubled; "binary": then the exact largest size
                         start: int | None = None,       # the first size; None: 1
                         most: int | None = None,        # the largest size to try; None: the number of samples
-                        memory: float | None = None,    # GB that training may use; None: the free memory
+                        memory: float | None = None,    # GB that trials may use; None: the free memory
                         steps: int = 3,                 # steps that are timed at each size, after a first one
                         evaluate: bool = False,         # measure evaluations instead of training
                         seconds: float = 300):          # time limit: no size is tried that would finish later
         """Measure time and memory by micro-batch size, and return them with the fastest size that keeps the global
         batch; its apply() sets it.
         The run stays unchanged.
-        Raise ValueError or TypeError if sizes cannot be tried: objects that cannot be sent to another process, or
-        data that is already batched."""
+        Raise ValueError or TypeError if sizes cannot be tried, as for data that is already batched."""
         from trainer_nb.tune.batch_size import batch_size_find
         return batch_size_find(self, mode, start, most, memory, steps, evaluate, seconds)
 
@@ -1081,6 +1063,7 @@ class Learner(
         forget_early_assignments(self)
         from trainer_nb.engine.settings import OomRecovery
         check_overrides(type(self))
+        warn_uncalled(self)
         meter = make_memory_meter(args, settings)
         super().__init__(
             model,

@@ -5,251 +5,21 @@
 # %% ../nbs/trainer_compat.ipynb #885eca5e
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NoReturn
 
 import torch
 
 from .args.deepspeed_args import is_deepspeed_enabled
-from .core.errors import missing_attribute_error
+from .core.errors import find_hints, is_misspelling, missing_attribute_error, of_package, used_names, warn
 from .device.weight_storage import is_model_parallel
 from .live.model_card import dataset_name, describe_datasets, draft_model_card, is_foreign_card
 from .live.model_card import write_model_card
 
-# %% auto #0
-__all__ = ['ARGUMENT_HINTS', 'ATTRIBUTE_HINTS', 'NOT_CALLED', 'missing_attribute', 'TrainerCompatMixin', 'check_overrides']
-
-# %% ../nbs/trainer_compat.ipynb #b77f6883
-_EPOCHS = "learn.run(epochs={0}) trains for that long, and learn.set(num_train_epochs={0}) extends or shortens the run."
-_STEPS = "learn.run(steps={0}) trains for that long, and learn.set(max_steps={0}) extends or shortens the run."
-_SETTING = "it is a setting; learn.set({0}={{}}) changes it."
-_DATA = "give the Learner train_dataset=, or assign learn.train_dataset."
-_EPOCH_NAMES = ("epochs", "epoch", "n_epoch", "n_epochs", "num_epochs", "num_train_epochs", "max_epochs")
-_STEP_NAMES = ("steps", "n_steps", "num_steps", "max_steps", "num_iter", "iterations")
-_DATA_NAMES = ("data", "dataset", "train_dataset", "train_data", "train_dataloader", "dls")
-_SETTING_NAMES = {
-    "lr": "lr", "lr_max": "lr", "learning_rate": "learning_rate", "wd": "weight_decay", "weight_decay": "weight_decay",
-    "batch_size": "per_device_train_batch_size", "bs": "per_device_train_batch_size"
-}
-_SETTINGS = {name: _SETTING.format(setting) for name, setting in _SETTING_NAMES.items()}
-_FIT_HINTS = {
-    **dict.fromkeys(_EPOCH_NAMES, "epochs"), **dict.fromkeys(("lr_max", "max_lr", "learning_rate"), "lr"),
-    **dict.fromkeys(_STEP_NAMES, "learn.run(steps={0}) trains for that long."),
-    **dict.fromkeys((*_DATA_NAMES, "x", "y", "train_dataloaders", "datamodule"), _DATA),
-    **dict.fromkeys(("validation_data", "val_dataloaders"), "give the Learner eval_dataset=, and eval_strategy='epoch'."),
-    **dict.fromkeys(("cbs", "callbacks"), "learn.add_callback(...) adds one."),
-    **{name: _SETTINGS[name] for name in ("wd", "weight_decay", "batch_size", "bs")},
-    "start_epoch": "a run continues where it is, and learn.rewind(n) goes back.",
-    "initial_epoch": "a run continues where it is, and learn.rewind(n) goes back.",
-    "ckpt_path": "learn.load_checkpoint({0}) continues from a checkpoint.",
-    "verbose": "learn.set(disable_tqdm=True) hides the progress.",
-    "reset_opt": "learn.reset() starts over, with a new optimizer.",
-    "model": "it is an argument of the Learner.",
-}
-_RESUME = "learn.train(resume_from_checkpoint={0}) continues from a checkpoint."
-
-ARGUMENT_HINTS: dict[str, dict[str, str]] = {  # method: {argument: its name here, or what to type instead}
-    "train": {
-        **dict.fromkeys(_EPOCH_NAMES, _EPOCHS), **dict.fromkeys(_STEP_NAMES, _STEPS), "n": _STEPS,
-        **dict.fromkeys(_DATA_NAMES, _DATA), **_SETTINGS, "model_path": _RESUME, "ckpt_path": _RESUME
-    },
-    "fit": _FIT_HINTS,
-    "plan": _FIT_HINTS,
-    "fit_one_cycle": {
-        **_FIT_HINTS, "lr_max": "", **dict.fromkeys(("lr", "max_lr", "learning_rate"), "lr_max"),
-        "div_final": "torch calls it final_div_factor={0}.", "moms": "torch calls them max_momentum= and base_momentum=.",
-        "div": "torch calls it div_factor={0}.",
-    },
-    "step": {
-        **dict.fromkeys(_STEP_NAMES, "n"), "num": "n", "count": "n",
-        **dict.fromkeys(_EPOCH_NAMES, "learn.run(epochs={0}) trains for epochs."), **_SETTINGS
-    },
-    **{verb: {
-        **dict.fromkeys(_STEP_NAMES, "steps"), "n": "steps", **dict.fromkeys(_EPOCH_NAMES, "epochs"),
-        "condition": "until", "stop": "until", **dict.fromkeys(_DATA_NAMES, _DATA), **_SETTINGS
-    } for verb in ("run", "start")},
-    "steps": {"": "learn.run(steps={0}) takes that many steps, and a loop over learn.steps() ends with break."},
-    "set": {"": "settings are given by name, such as learn.set(lr=1e-4)."},
-    "branch": {"": "settings are given by name, such as learn.branch(lr=1e-4)."},
-    "rewind": {**dict.fromkeys(_STEP_NAMES, "n"), **dict.fromkeys(("step", "target", "to_step"), "to")},
-    "restore": {"name": "snapshot", "checkpoint": "learn.load_checkpoint({0}) continues from a checkpoint.",
-                "path": "learn.load_checkpoint({0}) continues from a checkpoint."},
-    "load_checkpoint": {"path": "folder", "checkpoint": "folder", "resume_from_checkpoint": "folder"},
-    "save_model": {"path": "output_dir", "folder": "output_dir", "save_directory": "output_dir"},
-    "save_checkpoint": {"path": "output_dir", "folder": "output_dir"},
-    "evaluate": {
-        **dict.fromkeys(("dataset", "data", "dl", "test_dataset", "dataloader", "ds"), "eval_dataset"),
-        "prefix": "metric_key_prefix",
-        "metrics": "give the Learner metrics=, a dict of names and functions.",
-        "compute_metrics": "give the Learner compute_metrics=.",
-        "batch_size": "learn.set(per_device_eval_batch_size={0}) changes it."
-    },
-    "predict": {
-        **dict.fromkeys(("dataset", "data", "dl", "eval_dataset", "dataloader"), "test_dataset"),
-        **dict.fromkeys(("item", "sample"), "learn.predict_one(sample) predicts one sample."),
-        "prefix": "metric_key_prefix", "batch_size": "learn.set(per_device_eval_batch_size={0}) changes it."
-    },
-    "top_losses": {"n": "k", "num": "k", "max_n": "k", "eval_dataset": "dataset"},
-    "show_batch": {"max_n": "n", "k": "n", "train_dataset": "dataset"},
-    "show_results": {
-        "max_n": "n", "k": "n", "eval_dataset": "dataset", "dl": "dataset",
-        "ds_idx": "the evaluation set is shown; learn.show_results(dataset=learn.train_dataset) shows the training data."
-    },
-    "validate": {
-        **dict.fromkeys(("dataset", "data", "dl", "dataloaders", "ds"), "eval_dataset"),
-        "ds_idx": "learn.evaluate(dataset) evaluates another data set.",
-        "cbs": "learn.add_callback(...) adds one.", "model": "it is an argument of the Learner.",
-        "ckpt_path": "learn.load_checkpoint({0}) continues from a checkpoint.",
-    },
-    "predict_one": dict.fromkeys(("item", "x", "image", "text", "input"), "sample"),
-    "confusion": {"eval_dataset": "dataset"},
-    "lr_find": {
-        **dict.fromkeys(("start_lr", "min_lr", "lr_min", "init_value"), "start"),
-        **dict.fromkeys(("end_lr", "max_lr", "lr_max", "final_value"), "end"),
-        **dict.fromkeys(("num_it", "num_iter", "num_training", "steps", "n"), "num_steps"),
-        "suggest_funcs": "suggest", "stop_div": "stop_factor", "early_stop_threshold": "stop_factor",
-        "show_plot": "the result draws itself; leave it out."
-    },
-    "batch_size_find": {"max": "most", "max_size": "most", "limit": "memory", "start_size": "start", "num_steps": "steps"},
-    "watch": {"n": "every", "steps": "every", "names": "layers", "modules": "layers"},
-    "add_callback": {"callbacks": "callback", "cb": "callback"},
-    "hyperparameter_search": {"n": "n_trials", "space": "hp_space", "objective": "compute_objective"},
-    "summary": {"": "the shapes come from the training data; call learn.summary()."},
-}
-
 # %% ../nbs/trainer_compat.ipynb #a8e79f88
-_PRECISION = "the precision is fixed when the learner is made: Learner(..., bf16=True) or fp16=True"
-_OF_MODEL = "it is a method of the model: learn.model.{0}(...)"
-_FIND_RATE = "learn.lr_find() tries rates, learn.batch_size_find() sizes, and learn.hyperparameter_search() any settings"
-_WEIGHTS = "learn.model.state_dict() has the weights, learn.save_model(folder) writes them"
-_READ = "learn.load_checkpoint(folder) continues from a checkpoint, learn.model.load_state_dict(...) reads weights alone"
-_LOGGED = "learn.history has all values by step, learn.history.evaluations those of the evaluations"
-_CALLBACKS = "they are learn.callback_handler.callbacks; learn.add_callback(...) adds one"
-_PARTS_OF_STEP = "override compute_loss or training_step, or run one step by its parts with learn.debug_step()"
-_OPTIMIZERS = "give the Learner optimizers=(optimizer, schedule), or override create_optimizer; it steps by itself"
-_EVALUATION = "learn.evaluate() measures, and prediction_step is the method to override"
-_STRATEGY = "learn.launch(num_processes=2) trains on several processes, and so do torchrun and accelerate launch"
-_POSITION = "learn.state has the position: global_step, epoch, max_steps, num_train_epochs"
 _EVENT = "events are methods of a TrainerCallback, such as on_epoch_end; learn.add_callback(...) adds one"
-_DATA_MODULE = "the data are train_dataset= and eval_dataset= of the Learner; learn.get_train_dataloader() makes the loader"
-_LOADERS = "learn.get_train_dataloader() and learn.get_eval_dataloader() make them"
-_LAYERS = "learn.summary() shows the layers, learn.model.named_parameters() has the weights"
-
-def _hints(names: str, hint: str) -> dict[str, str]:
-    "Return the hint for each of some names; {0} in it stands for the name."
-    return {name: hint.format(name) for name in names.split()}
-
-ATTRIBUTE_HINTS: dict[str, str] = {  # name elsewhere: what to type here
-    # training
-    **_hints("fit_flat_cos fit_sgdr", "learn.fit(epochs, lr, schedule) trains with any schedule, such as 'cosine_with_restarts' or"
-             " 'warmup_stable_decay'"),
-    "fine_tune": "learn.freeze() trains the last layer group only, and learn.unfreeze() all; learn.fit_one_cycle(epochs)"
-                 " trains in each state",
-    **_hints("partial_fit fit_transform fit_generator fit_loop", "learn.fit(epochs) trains"),
-    "freeze_to": "learn.freeze('name', ...) freezes the layer groups that it names, learn.freeze() all but the last",
-    **_hints("tune tuner lr_finder scale_batch_size auto_lr_find", _FIND_RATE),
-    "lr_range_test": "learn.lr_find() tries increasing learning rates",
-    **_hints("train_on_batch train_step", f"learn.step() trains one step; {_PARTS_OF_STEP}"),
-    **_hints("do_batch one_epoch do_epoch all_batches manual_backward automatic_optimization backward clip_gradients"
-             " configure_gradient_clipping make_train_function loss_grad toggle_optimizer untoggle_optimizer", _PARTS_OF_STEP),
-    **_hints("configure_optimizers create_opt opt_func optimizer_step optimizer_zero_grad lr_scheduler_step lr_schedulers"
-             " lr_scheduler_configs configure_callbacks", _OPTIMIZERS),
-    **_hints("stop_training should_stop", "learn.stop() ends the run, and a callback sets control.should_training_stop"),
-    **_hints("interrupted", "learn.run_state.paused is True after an interrupt"),
-    # evaluation and predictions
-    **_hints("test test_loop validate_loop score test_on_batch validation_step test_step make_test_function",
-             f"learn.evaluate(dataset) returns loss and metrics, learn.predict(dataset) the predictions; {_EVALUATION}"),
-    **_hints("get_preds tta predict_proba predict_loop predict_on_batch predict_step make_predict_function predict_generator",
-             "learn.predict(dataset) returns predictions and labels, learn.predict_one(sample) those of one sample"),
-    **_hints("interpret interp plot_top_losses plot_confusion_matrix",
-             "learn.top_losses() shows samples with the largest loss, learn.confusion() the mistakes"),
-    **_hints("reset_metrics metrics_names add_metric", "give the Learner metrics=, a dict of names and functions"),
-    "loss_not_reduced": "learn.top_losses() finds the losses of single samples",
-    # saving and loading
-    **_hints("save save_weights", "learn.save_checkpoint(folder) writes the whole run, learn.save_model(folder) the weights"),
-    **_hints("save_encoder", "learn.save_model(folder) writes the weights, torch.save(learn.model.body.state_dict(), path) a part"),
-    **_hints("load load_weights load_learner load_encoder load_model load_from_checkpoint restore_from_checkpoint", _READ),
-    **_hints("undo go_back back goto rollback revert", "learn.rewind(n) goes back n steps, and learn.rewind(to=step) to a step"),
-    **_hints("resume ckpt_path", "learn.load_checkpoint(folder) or learn.train(resume_from_checkpoint=True) continues from a"
-             " checkpoint"),
-    "save_pretrained": "learn.save_model(folder) writes the model",
-    **_hints("export to_onnx to_torchscript to_json get_config", "learn.save_model(folder) writes the model,"
-             " learn.export_script('train.py') a script that trains it again; torch.export and torch.onnx take learn.model"),
-    **_hints("save_hyperparameters hparams", "learn.args has the settings, and learn.args.to_dict() all of them"),
-    **_hints("get_weights set_weights weights variables", _WEIGHTS),
-    **_hints("trainable_weights trainable_variables non_trainable_weights non_trainable_variables trainable layers get_layer"
-             " count_params input_shape output_shape inputs outputs example_input_array build", _LAYERS),
-    # what was recorded
-    **_hints("recorder final_record plot_losses plot_loss", "learn.history has all values by step, and learn.plot() draws them"),
-    **_hints("plot_sched plot_lr", "learn.plot_schedule() draws the rates so far and planned"),
-    **_hints("losses smooth_loss", "learn.history has all values by step, and learn.plot() draws them"),
-    **_hints("logged_metrics callback_metrics progress_bar_metrics", _LOGGED),
-    **_hints("log_dict", "learn.log(values) logs a dict of them"),
-    **_hints("logger loggers log_dir", "report_to= names the trackers, and learn.args.output_dir is the folder of the log"),
-    "loss": "learn.history.current[-1].loss is that of the last step",
-    **_hints("current_epoch n_epoch n_iter train_iter iter pct_train num_training_batches num_val_batches"
-             " estimated_stepping_batches max_epochs min_epochs n_epochs", _POSITION),
-    "epoch": "it is learn.state.epoch",
-    "global_step": "it is learn.state.global_step",
-    "log_history": "it is learn.state.log_history",
-    # data
-    "one_batch": "next(iter(learn.get_train_dataloader())) is a batch, and learn.show_batch() shows one",
-    **_hints("xb yb x y", "next(iter(learn.get_train_dataloader())) is a batch, and learn.debug_step() shows that of a step"),
-    "pred": "learn.predict_one(sample) predicts one sample, and learn.debug_step() runs a step by its parts",
-    **_hints("dls dl datamodule prepare_data setup teardown", _DATA_MODULE),
-    "data": "the data are learn.train_dataset and learn.eval_dataset",
-    **_hints("train_dataloader train_dl train_ds train_dataloaders", "learn.get_train_dataloader() makes it from learn.train_dataset"),
-    **_hints("eval_dataloader valid_dl valid_ds val_dataloader val_dataloaders validation_data",
-             "learn.get_eval_dataloader() makes it from learn.eval_dataset"),
-    **_hints("test_dataloaders test_dataloader predict_dataloaders predict_dataloader", _LOADERS),
-    # parts
-    "opt": "it is learn.optimizer",
-    **_hints("sched scheduler", "it is learn.lr_scheduler"),
-    **_hints("module lightning_module net", "it is learn.model"),
-    "trainer": "the learner is the trainer",
-    **_hints("hypers hps moms", "learn.optimizer.param_groups has the numbers of the optimizer, learn.set() what can be changed"),
-    **_hints("wd wd_bn_bias", "learn.set(weight_decay=...) changes it"),
-    "splitter": "layer_groups= of the Learner divides the layers into groups",
-    **_hints("path model_dir default_root_dir", "learn.args.output_dir is the folder of the run"),
-    # callbacks
-    **_hints("cbs callbacks default_cbs ordered_cbs checkpoint_callback checkpoint_callbacks early_stopping_callback"
-             " early_stopping_callbacks progress_bar_callback", _CALLBACKS),
-    **_hints("add_cb add_cbs added_cbs", "learn.add_callback(...) adds one"),
-    **_hints("remove_cb remove_cbs removed_cbs", "learn.remove_callback(...) removes one"),
-    **_hints("no_bar no_mbar no_logging progress progress_bar", "learn.set(disable_tqdm=True) hides the progress"),
-    **_hints("show_training_loop", "learn.callback_handler.callbacks are the callbacks, and learn.debug_step() shows a step"),
-    # devices, precision, processes
-    **_hints("to_fp16 to_bf16 to_native_fp16 half precision", _PRECISION),
-    **_hints("to_fp32 to_native_fp32", "float32 is the default; a Learner without bf16=True and fp16=True trains in it"),
-    "scaler": "it is learn.accelerator.scaler",
-    "to": "the device is found by itself; Learner(..., use_cpu=True) stays on the CPU",
-    "cuda": "a GPU is used where there is one",
-    "cpu": "Learner(..., use_cpu=True) stays on the CPU",
-    "device": "it is learn.args.device",
-    **_hints("to_distributed to_parallel distrib_ctx parallel_ctx detach_distributed detach_parallel strategy distribute_strategy"
-             " num_devices device_ids num_nodes", _STRATEGY),
-    **_hints("is_global_zero", "learn.is_world_process_zero() returns it"),
-    **_hints("world_size global_rank local_rank node_rank", "learn.args has them: world_size, process_index, local_rank"),
-    **_hints("all_gather", "learn.gather_function(tensor) gathers from all processes"),
-    **_hints("print", "print where learn.is_world_process_zero() is True"),
-    "compile": "Learner(..., torch_compile=True) compiles the model, and loss_func= and optim= are arguments as well",
-    **_hints("run_eagerly jit_compile", "Learner(..., torch_compile=True) compiles the model"),
-    # settings of Lightning's Trainer
-    **_hints("accumulate_grad_batches", "it is learn.args.gradient_accumulation_steps"),
-    **_hints("gradient_clip_val", "it is learn.args.max_grad_norm"),
-    **_hints("check_val_every_n_epoch val_check_interval", "learn.set(eval_strategy='steps', eval_steps=...) says when to"
-             " evaluate; a fraction is one of the whole run, not of an epoch"),
-    **_hints("log_every_n_steps", "it is learn.args.logging_steps"),
-    **_hints("limit_train_batches overfit_batches fast_dev_run", "learn.step(3) takes a few steps, and learn.snapshot() with"
-             " learn.restore() goes back"),
-    "lr": "learn.get_learning_rates() returns the present ones, and learn.set(lr=...) changes them",
-    "eval": "a verb sets the mode that it needs; learn.model.eval() is the model's method",
-    "training": "learn.model.training is the mode of the model, and learn.is_in_train tells whether a verb trains",
-    **{name: _OF_MODEL.format(name) for name in (
-        "parameters", "named_parameters", "named_modules", "buffers", "state_dict", "load_state_dict", "forward", "zero_grad",
-        "requires_grad_", "modules", "children", "apply", "call",
-    )},
-}
 
 def missing_attribute(learner: Any, name: str) -> AttributeError:
     "Return the error for an attribute that a learner does not have, with the name that is probably meant."
@@ -258,11 +28,12 @@ def missing_attribute(learner: Any, name: str) -> AttributeError:
         problem = f"{kind}.__init__ has to call super().__init__(...) with the arguments of a Learner"
         return AttributeError(f"{problem} before anything else.", name=name)
     run = vars(learner).get("run_state")
-    hints = ATTRIBUTE_HINTS
-    if name not in hints and run is not None and name in vars(run.args):
-        hints = {name: f"{name} is a setting; learn.args.{name} is its value"}
-    elif name not in hints and name.startswith("on_"):
-        hints = {name: _EVENT}
+    hint = find_hints("attributes").get(name)
+    if hint is None and run is not None and name in vars(run.args):
+        hint = f"{name} is a setting; learn.args.{name} is its value"
+    elif hint is None and name.startswith("on_"):
+        hint = _EVENT
+    hints = {} if hint is None else {name: hint.format(name)}
     return missing_attribute_error("The learner", name, dir(type(learner)), hints)
 
 
@@ -273,7 +44,6 @@ class TrainerCompatMixin:
     is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_distributed_loading_by_transformers = False
     hp_space = hp_name = compute_objective = objective = None
-    argument_hints = ARGUMENT_HINTS
 
     @property
     def is_in_train(self) -> bool:
@@ -421,58 +191,38 @@ class TrainerCompatMixin:
         raise missing_attribute(self, name)
 
 # %% ../nbs/trainer_compat.ipynb #dd328063
-_LOOP = (
-    "is a part of the Trainer's loop, which is another here; override compute_loss, training_step or log, use a"
-    " callback, or write a loop over learn.steps()"
-)
-_STATE = (
-    "is not called, because a checkpoint here is one snapshot of the whole run; give a callback a state_dict() and"
-    " load_state_dict(), or override save_model"
-)
-_ACCELERATE = (
-    "is not called, because Accelerate is made when it is first needed, from the arguments; set these, or prepare the"
-    " model beforehand"
-)
-_DATA = (
-    "is not called; override get_train_dataloader, get_eval_dataloader or get_test_dataloader, or give the Learner a"
-    " data_collator="
-)
-_GRADIENTS = (
-    "is not called; a callback's on_pre_optimizer_step finds the gradients complete, and max_grad_norm clips them"
-)
-_SEARCH = (
-    "is not called, because a trial of hyperparameter_search has a learner of its own; its state.trial_params has what"
-    " was proposed"
-)
-
-NOT_CALLED = {  # name: why an override would have no effect, and what to do instead
-    **dict.fromkeys((
-        "_inner_training_loop", "_run_epoch", "_maybe_log_save_evaluate", "_init_training_state", "_prepare_for_training",
-        "_finalize_training", "_track_num_input_tokens", "_update_auto_batch_size", "_validate_args",
-    ), _LOOP),
-    **dict.fromkeys((
-        "_save_optimizer_and_scheduler", "_save_rng_state", "_save_scaler", "_load_optimizer_and_scheduler", "_load_rng_state",
-        "_load_scaler", "_load_from_checkpoint", "_load_callback_state", "_issue_warnings_after_load", "_get_output_dir",
-    ), _STATE),
-    **dict.fromkeys((
-        "create_accelerator_and_postprocess", "_build_accelerator_args", "_wrap_model", "_move_model_to_device",
-        "_defer_fsdp_gradient_reduction", "_sync_replicated_trainable_parameters", "_prepare_context_parallel_inputs",
-        "get_tp_size", "get_cp_size", "get_sp_size",
-    ), _ACCELERATE),
-    "_get_dataloader": _DATA,
-    **dict.fromkeys(("_clip_grad_norm", "_get_grad_norm", "_has_mixed_mesh_grads", "_mixed_mesh_grad_norm"), _GRADIENTS),
-    **dict.fromkeys(("_hp_search_setup", "_report_to_hp_search", "_tune_save_checkpoint"), _SEARCH),
-    "_evaluate": "is not called; override evaluate",
-    "_determine_best_metric": (
-        "is not called; metric_for_best_model names what counts, and compute_metrics may compute it"
-    ),
-    "_get_learning_rate": "is not called; logs have the rate of the first group of parameters",
-    "_push_from_checkpoint": "is not called; a callback's on_push_begin is, and _finish_current_push at the end",
-}
-
 def check_overrides(cls):
     "Raise TypeError for a subclass that overrides a method which the loop does not call."
-    for name, why in NOT_CALLED.items():
+    for name, why in find_hints("overrides").items():
         owner = next((c for c in cls.__mro__ if name in vars(c)), None)
         if owner is not None and owner.__module__.split(".")[0] != "trainer_nb":
             raise TypeError(f"{owner.__name__}.{name} would have no effect: it {why}.")
+
+# %% ../nbs/trainer_compat.ipynb #c0ffee02
+# methods that the loops of Lightning and fastai call
+FOREIGN_OVERRIDES = frozenset(
+    "validation_step test_step predict_step configure_optimizers configure_callbacks configure_gradient_clipping"
+    " optimizer_step optimizer_zero_grad lr_scheduler_step train_dataloader val_dataloader test_dataloader"
+    " predict_dataloader do_epoch one_epoch one_batch all_batches do_batch".split()
+)
+_CHECKED_CLASSES: weakref.WeakSet[type] = weakref.WeakSet()
+
+def warn_uncalled(learner: Any) -> None:
+    "Warn, once for each class, of methods that nothing calls: misspelt ones, and those of other libraries' loops."
+    cls = type(learner)
+    if cls in _CHECKED_CLASSES: return
+    _CHECKED_CLASSES.add(cls)
+    known = {name for c in cls.__mro__ if of_package(c) or c is object for name in vars(c)}
+    parts = [(c, name, part) for c in cls.__mro__ if not of_package(c) for name, part in vars(c).items()]
+    methods = [(c, name) for c, name, part in parts if isinstance(part, FunctionType) and name not in known]
+    if not methods: return
+    used = used_names(learner)
+    hints = find_hints("attributes")
+    for owner, name in methods:
+        if name in used: continue
+        # short names are close to each other by chance
+        meant = [k for k in known if len(k) > 6 and k.strip("_") != name.strip("_") and is_misspelling(name, k, 0.9)]
+        if name in FOREIGN_OVERRIDES or name.startswith("on_"):
+            warn(f"{owner.__name__}.{name} is never called: {hints.get(name, _EVENT)}.")
+        elif meant:
+            warn(f"{owner.__name__}.{name} is never called. Did you mean {' or '.join(sorted(meant))}?")

@@ -4,7 +4,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler, Subset
 
 from toys import Seen
-from trainer_nb import Learner
+from trainer_nb import Learner, TrainerCallback
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:This DataLoader will create", "ignore:train_dataset is a DataLoader")]
 
@@ -158,3 +158,81 @@ def test_the_calls_are_those_of_the_trainer():
     learn.train()
     assert sorted(set(theirs.calls)) == data.calls
     assert [{round(x // 100) for x in batch} for batch in model.seen] == epochs(learn)
+
+
+class Lengths(Sampler):
+    "Has another length in each epoch: as many batches of 4 as are listed."
+    def __init__(self, *batches): self.batches, self.epoch = batches, 0
+    def set_epoch(self, epoch): self.epoch = epoch
+    def __len__(self): return 4 * self.batches[min(self.epoch, len(self.batches) - 1)]
+    def __iter__(self): return iter(k % N for k in range(len(self)))
+
+
+class OwnBatches:
+    "An iterable of batches, whose number changes likewise."
+    dataset = None
+    def __init__(self, *batches): self.sampler = Lengths(*batches)
+    def set_epoch(self, epoch): self.sampler.set_epoch(epoch)
+    def __len__(self): return len(self.sampler) // 4
+    def __iter__(self): return ({"x": torch.ones(4, 1), "labels": torch.zeros(4)} for _ in range(len(self)))
+
+
+class FromLoader(Learner):
+    def get_train_dataloader(self): return self.train_dataset
+
+
+VARYING = {"growing": (2, 4, 6), "shrinking": (6, 4, 2), "a late change": (2, 2, 5), "one batch": (3, 1, 3)}
+
+
+def varying(lengths, own=False, **more):
+    more = dict(eval_strategy="epoch", eval_dataset=Rows(), per_device_train_batch_size=4, learning_rate=1e-2, use_cpu=True, disable_tqdm=True, report_to="none") | more
+    if own: return FromLoader(Seen(), train_dataset=OwnBatches(*lengths), **more)
+    return Learner(Seen(), train_dataset=DataLoader(Rows(), batch_size=4, sampler=Lengths(*lengths)), **more)
+
+
+def ends(lengths): return [sum(lengths[:k + 1]) for k in range(len(lengths))]
+def evaluations(learn): return [(row["step"], row["epoch"]) for row in learn.state.log_history if "eval_loss" in row]
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("lengths", VARYING.values(), ids=VARYING)
+def test_epochs_of_different_lengths_are_counted(lengths, own):
+    learn = varying(lengths, own)
+    learn.train()
+    assert evaluations(learn) == [(step, k + 1.0) for k, step in enumerate(ends(lengths))]
+    assert learn.state.global_step == learn.state.max_steps == sum(lengths) and learn.state.epoch == 3
+    assert [r.epoch for r in learn.history] == pytest.approx([k + (i + 1) / n for k, n in enumerate(lengths) for i in range(n)])
+    parts = varying(lengths, own)
+    assert [len(parts.run(epochs=1)) for _ in lengths] == list(lengths) and parts.run_state.finished
+    assert [len(varying(lengths, own).run(epochs=1.5))] == [lengths[0] + -(-lengths[1] // 2)]
+    assert [r.learning_rate for r in parts.history] == [r.learning_rate for r in learn.history]
+    assert learn.history[-1].learning_rate == pytest.approx(1e-2 / sum(lengths))                 # the last of a linear schedule
+
+
+@pytest.mark.parametrize("lengths", VARYING.values(), ids=VARYING)
+def test_going_back_between_epochs_of_different_lengths(lengths, tmp_path):
+    whole = varying(lengths)
+    whole.train()
+    for step in range(1, sum(lengths)):
+        learn = varying(lengths, output_dir=str(tmp_path / str(step)))
+        learn.step(step)
+        learn.save_checkpoint()
+        resumed = varying(lengths)
+        resumed.load_checkpoint(tmp_path / str(step) / f"checkpoint-{step}")
+        learn.step(min(3, sum(lengths) - step))
+        learn.rewind(to=step)
+        for other in (learn, resumed):
+            other.train()
+            assert [(r.step, r.epoch, r.learning_rate) for r in other.history[-(sum(lengths) - step):]] == \
+                [(r.step, r.epoch, r.learning_rate) for r in whole.history[step:]]
+            assert other.state.max_steps == sum(lengths)
+
+
+def test_a_length_that_a_callback_changes():
+    class Harder(TrainerCallback):
+        def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs): sampler.batches = (2 + round(state.epoch),)
+    sampler = Lengths(2)
+    learn = Learner(Seen(), train_dataset=DataLoader(Rows(), batch_size=4, sampler=sampler), callbacks=[Harder()], learning_rate=1e-2, use_cpu=True,
+                    disable_tqdm=True, report_to="none", eval_strategy="epoch", eval_dataset=Rows())
+    learn.train()
+    assert evaluations(learn) == [(2, 1.0), (5, 2.0), (9, 3.0)] and learn.state.max_steps == 9

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from nbconvert import HTMLExporter
 
-from trainer_nb.display.charts import PLOTLY_MIME, Chart
+from trainer_nb.display.charts import Chart
 from trainer_nb.display.panels import Heatmap, Histogram, LineSeries, Marker, Panel
 from trainer_nb.display.pictures import MAX_PICTURE_CHARS, packed_script, picture_html
 
@@ -216,10 +216,7 @@ def test_names_are_text(opened):
 
 
 def test_a_chart_in_an_exported_page(opened):
-    "A chart carries plotly's figure for notebooks; nbconvert, which has no plotly, shows the picture."
-    made = Chart([loss_panel()]).bundle()
-    assert PLOTLY_MIME in made
-    page = opened(exported("light", made))
+    page = opened(exported("light", Chart([loss_panel()]).bundle()))
     assert "step 1,050" in page.point(0.53)
 
 

@@ -1,4 +1,5 @@
 """Evaluation as transformers' Trainer has it: the same metrics, arrays and shapes for every argument; and what is ours: streaming metrics, no trace."""
+import json
 import math
 import warnings
 
@@ -180,6 +181,49 @@ def test_objects_beside_the_loss():
     with pytest.raises(TypeError, match="returned a set.*eval_use_gather_object=True"): learn.predict(points(5))
     learn.set(eval_use_gather_object=True)
     assert learn.predict(points(5)).predictions[1] == [{1, 3}, {1, 2}]
+
+
+class Boxes(nn.Module):
+    "A detector: a list with the boxes of each sample, and labels in a list of dicts."
+    def __init__(self): super().__init__(); self.layer = nn.Linear(6, 6)
+    def forward(self, x, labels):
+        found = [row.expand(1 + int(row.sum() > 0), 6) for row in self.layer(x)]
+        return {"loss": sum((boxes[:1] - label["box"]).square().mean() for boxes, label in zip(found, labels)), "boxes": found, "pair": [self.layer(x), x]}
+
+
+@pytest.mark.parametrize("batch", [1, 4, 5])
+@pytest.mark.parametrize("given", [{}, dict(eval_use_gather_object=True), dict(eval_do_concat_batches=False)])
+def test_lists_with_an_item_for_each_sample(tmp_path, batch, given):
+    "They are joined to one list, also where all batches are equal; a list of outputs is joined output by output; nested metrics are plain."
+    torch.manual_seed(0)
+    rows = [{"x": row["x"], "labels": {"box": torch.full((i % 3 + 1, 6), float(i)), "file": f"{i}.png"}} for i, row in enumerate(points(10).rows)]
+    def collated(rows): return {"x": torch.stack([row["x"] for row in rows]), "labels": [row["labels"] for row in rows]}
+    def metrics(pred): return {"of": {"a": np.float32(0.5), "b": [np.int64(len(pred.label_ids)), torch.tensor(2.0)]}, "array": np.arange(3)}
+    learn = Learner(Boxes(), eval_dataset=rows, data_collator=collated, per_device_eval_batch_size=batch, compute_metrics=metrics, output_dir=str(tmp_path),
+                    use_cpu=True, remove_unused_columns=False, label_names=["labels"], disable_tqdm=True, **given)
+    found, out = learn.evaluate(), learn.predict(rows)
+    boxes, pair = out.predictions if learn.args.eval_do_concat_batches else [sum((part[i] for part in out.predictions), []) for i in (0, 1)]
+    labels = out.label_ids if learn.args.eval_do_concat_batches else sum(out.label_ids, [])
+    assert type(labels) is list and [label["file"] for label in labels] == [row["labels"]["file"] for row in rows]
+    assert all(np.array_equal(label["box"], row["labels"]["box"]) for label, row in zip(labels, rows)) and len(boxes) == 10
+    assert type(pair) is list and (len(pair) == 2 and pair[1].shape == (10, 6) or given == dict(eval_do_concat_batches=False))
+    learn.save_metrics("eval", found)
+    read = json.loads((tmp_path / "eval_results.json").read_text())
+    assert read["eval_of"] == {"a": 0.5, "b": [len(out.label_ids), 2.0]} == found["eval_of"] and read["eval_array"] == [0, 1, 2]
+
+
+def test_a_function_of_lists_is_a_streaming_metric():
+    rows = [{"x": row["x"], "labels": {"box": torch.full((1, 6), float(i))}} for i, row in enumerate(points(10).rows)]
+    def first(predictions, labels): return torch.stack([label["box"].mean() - 0 * boxes.mean() for boxes, label in zip(predictions[0], labels)]).mean()
+    def collated(rows): return {"x": torch.stack([row["x"] for row in rows]), "labels": [row["labels"] for row in rows]}
+    class Arrays:
+        def update(self, predictions, labels): pass
+        def compute(self): return {"each": np.array([1.0, 2.0]), "one": np.array([3.0])}
+        def reset(self): pass
+    learn = Learner(Boxes(), eval_dataset=rows, data_collator=collated, per_device_eval_batch_size=4, metrics={"mean": first, "of": Arrays()}, use_cpu=True,
+                    remove_unused_columns=False, label_names=["labels"], disable_tqdm=True)
+    found = learn.evaluate()
+    assert found["eval_mean"] == 4.5 and [found[f"eval_of_{name}"] for name in ("each_0", "each_1", "one")] == [1.0, 2.0, 3.0]
 
 
 def test_inputs_of_other_kinds():
@@ -411,7 +455,7 @@ def test_what_is_not_the_same_as_at_the_trainer():
     learn.fails = False
     assert [row["step"] for row in learn.state.log_history if "mine" in row] == [1]
     learn.train()
-    assert learn.before == (False,) and any("eval_loss" in row for row in learn.state.log_history)
+    assert learn.before == (True,) and any("eval_loss" in row for row in learn.state.log_history)
     assert learn.model.training and len(learn.predict(points(9)).predictions) == 9
 
 

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from trainer_nb import Learner, TrainerCallback
 from trainer_nb.core.errors import InvalidOperation
-from launched import Fails, Net, is_gone, like, make, pids, rows, same   # noqa: F401
+from launched import Fails, Net, is_gone, like, likes, make, pids, rows, same   # noqa: F401
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]
 
@@ -57,19 +57,20 @@ def test_evaluations_are_exactly_those_of_one_process(like):
     assert without_times(there.metrics) == without_times(predicted.metrics)
 
 
-@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_any_split_over_verbs_and_launches(like, start):
-    learn = make()
-    with learn.launch(2, start=start):
-        assert [r.step for r in learn.step(3)] == [1, 2, 3]
-        assert learn.run(epochs=1)[-1].step == 6 and learn.history.evaluations()[0]["step"] == 6
+@pytest.mark.parametrize("n, start", [(2, "fork"), (3, "fork"), *(pytest.param(*o, marks=pytest.mark.slow) for o in ((2, "spawn"), (4, "fork")))])
+def test_any_split_over_verbs_and_launches(likes, n, start):
+    learn, epoch = make(), 12 // n
+    with learn.launch(n, start=start):
+        assert [r.step for r in learn.step(2)] == [1, 2]
+        assert learn.run(epochs=1)[-1].step == epoch and learn.history.evaluations()[0]["step"] == epoch
         for i, record in enumerate(learn.steps()):
             if i == 1: break
-        assert record.step == 8
-        assert learn.rewind(3).step == 5 and learn.rewind(1).different == []
-    with learn.launch(2, start=start) as same_one:
-        assert same_one is learn and learn.train().global_step == 18
-    same(like, learn)
+        assert record.step == epoch + 2
+        assert learn.rewind(3).step == epoch - 1 and learn.rewind(1).different == []
+        assert learn.rewind(to=1).different == []
+    with learn.launch(n, start=start) as same_one:
+        assert same_one is learn and learn.train().global_step == 3 * epoch
+    same(likes(n), learn)
 
 
 def test_a_run_under_way_is_recounted():
@@ -286,26 +287,27 @@ def test_prints_come_home_in_whole_lines(capfd):
     assert [o for o in capfd.readouterr().out.splitlines() if o.startswith("step")] == ["step 1 on 0", "step 2 on 0"]
 
 
-def test_checkpoints_are_resumed_on_as_many(tmp_path, like):
+@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_checkpoints_are_resumed_on_as_many(tmp_path, likes, n):
     first = make(output_dir=str(tmp_path), save_steps=5)
-    with first.launch(2): first.step(11)
+    with first.launch(n): first.step(11)
     second = make(output_dir=str(tmp_path), save_steps=5)
-    with second.launch(2):
+    with second.launch(n):
         second.train(resume_from_checkpoint=True)
-    second.state.save_steps, second.state.best_model_checkpoint = like.state.save_steps, None
-    same(like, second)
+    second.state.save_steps, second.state.best_model_checkpoint = likes(n).state.save_steps, None
+    same(likes(n), second)
 
 
 # ---- errors and deaths
 
 
 
-@pytest.mark.parametrize("ranks", ["0", "1", "01"])
-def test_an_error_on_a_rank_is_raised_as_it_is(tmp_path, like, ranks):
+@pytest.mark.parametrize("n, ranks", [(2, "0"), (2, "1"), (2, "01"), pytest.param(3, "2", marks=pytest.mark.slow)])
+def test_an_error_on_a_rank_is_raised_as_it_is(tmp_path, likes, n, ranks):
     "With its traceback there; the run is as before the step, and goes on."
     bad = tmp_path/"bad"
     learn = make(data=Fails(bad, ranks))
-    with learn.launch(2):
+    with learn.launch(n):
         learn.step(4)
         bad.touch()
         with pytest.raises(OSError, match="no such picture") as raised: learn.step(2)
@@ -314,7 +316,7 @@ def test_an_error_on_a_rank_is_raised_as_it_is(tmp_path, like, ranks):
         assert learn.state.global_step == 4 and len(learn.history) == 4
         bad.unlink()
         learn.train()
-    same(like, learn)
+    same(likes(n), learn)
 
 
 def test_an_error_behind_the_commit_of_one_rank(like):
@@ -356,14 +358,15 @@ def test_a_process_that_is_killed(like, rank, when):
     same(like, learn)
 
 
-def test_it_goes_on_by_itself(like):
+@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_it_goes_on_by_itself(likes, n):
     learn = make()
-    with learn.launch(2, max_restarts=1):
+    with learn.launch(n, max_restarts=1):
         learn.step(5)
         os.kill(pids(learn)[1], signal.SIGKILL)
         with pytest.warns(UserWarning, match="rank 1 was killed by SIGKILL.*after step 5. The run is as it was before the step, and continues automatically .max_restarts allows 0 more"): learn.train()
         assert "restart" in [e["act"] for e in learn.journal]
-    same(like, learn)
+    same(likes(n), learn)
 
 
 def test_a_step_that_fails_alike_on_all(tmp_path, like):

@@ -7,7 +7,7 @@ from trainer_nb import TrainerCallback
 from trainer_nb.core.interrupts import InterruptGuard
 from trainer_nb.launch import process_group
 from trainer_nb.launch.outcomes import Failed
-from launched import is_gone, like, make, pids, same   # noqa: F401  (like is a fixture)
+from launched import is_gone, like, likes, make, pids, same   # noqa: F401  (like, likes are fixtures)
 from presses import acts, press
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]

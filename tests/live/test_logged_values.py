@@ -10,7 +10,7 @@ from trainer_nb.core.history import History, read_history
 from trainer_nb.live.curves import plot_histories
 from trainer_nb.live.run_view import MetricPoints, metric_points
 from trainer_nb.live.view_model import LearnerSource, ViewModel
-from toys import hard_learner
+from toys import Augmented, hard_learner
 
 
 class LogsInStep(Learner):
@@ -43,6 +43,61 @@ def test_values_logged_in_a_step_a_callback_and_a_cell_are_columns(tmp_path):
     history.flush()
     back = read_history(history.path)
     assert back.metrics == history.metrics and back.column("note")[3] == 7
+
+
+class LogsLoss(Learner):
+    "Logs its loss, also in evaluations."
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        self.log({"part": loss, "labels": float(inputs["labels"].sum()), "note": "text"})
+        if model.training and self.args.process_index == 0: self.log({"rank 0": loss.detach()})
+        return (loss, outputs) if return_outputs else loss
+
+
+def test_values_of_a_loss_are_means_and_those_of_evaluations_are_metrics():
+    "The mean over micro-batches is the loss of the step; an evaluation's is its loss; neither changes the other, nor does a look at samples."
+    learn = hard_learner(LogsLoss, eval_dataset=Augmented(10), eval_strategy="steps", eval_steps=2, max_steps=5, gradient_accumulation_steps=3,
+                         metric_for_best_model="part", greater_is_better=False, compute_metrics=lambda p: learn.log({"seen": len(p.label_ids)}) or {})
+    learn.train()
+    rows = [row for row in learn.state.log_history if "part" in row]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5] and {row["note"] for row in rows} == {"text"}
+    np.testing.assert_allclose(learn.history.column("part"), learn.history.column("loss"), rtol=1e-6)
+    evaluations = [row for row in learn.state.log_history if "eval_loss" in row]
+    assert [row["eval_part"] for row in evaluations] == [row["eval_loss"] for row in evaluations] and evaluations[0]["eval_seen"] == 10
+    assert learn.state.best_metric == min(row["eval_loss"] for row in evaluations)
+    before, logged = learn.history.column("part").tolist(), len(learn.state.log_history)
+    found, out = learn.evaluate(Augmented(6)), learn.predict(Augmented(6))
+    learn.top_losses(2)
+    assert found["eval_part"] == found["eval_loss"] == out.metrics["test_part"] and out.metrics["test_note"] == "text"
+    assert learn.history.column("part").tolist() == before and len(learn.state.log_history) == logged + 1
+
+
+def test_a_value_that_is_written_over_keeps_what_was_logged():
+    class Counts(Learner):
+        def compute_loss(self, model, inputs, **more):
+            self.count = getattr(self, "count", torch.zeros(())).add_(1)
+            self.log({"count": self.count})
+            return super().compute_loss(model, inputs, **more)
+    learn = hard_learner(Counts, max_steps=2, gradient_accumulation_steps=3)
+    learn.train()
+    assert learn.history.column("count").tolist() == [2, 5]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("launch")
+def test_values_of_a_loss_are_means_over_processes():
+    "Also where only one process logs a value."
+    one, two = (hard_learner(LogsLoss, eval_dataset=Augmented(10), max_steps=3, gradient_accumulation_steps=2, per_device_train_batch_size=size) for size in (8, 4))
+    two.launch(2)
+    try:
+        two.train()
+        found = two.evaluate()
+    finally: two.close()
+    one.train()
+    np.testing.assert_allclose(two.history.column("part"), two.history.column("loss"), rtol=1e-5)
+    assert found["eval_part"] == pytest.approx(found["eval_loss"], rel=1e-6)
+    np.testing.assert_allclose(2 * two.history.column("labels"), one.history.column("labels"), rtol=1e-5)
+    assert len(two.history.column("rank 0")) == 3
 
 
 def test_they_are_drawn_in_charts_and_sent_to_views():

@@ -183,13 +183,13 @@ def test_the_learning_rate_in_small_steps_and_back(live):
     less, more, undo = button("divide the learning rate by 3"), button("multiply the learning rate by 3"), button("undo the last change of the learning rate")
     def given(value): live.feed({"kind": "news", "settings": [{**SETTINGS[0], "value": value}, *SETTINGS[1:]]})
     def last(): return live.orders()[-1]
-    def done(value, step):
+    def done(value, step, base):
         given(value)
-        live.feed({"kind": "done", "id": live.sent()[-1]["id"], "text": f"lr = {value} from step {step} on", "step": step})
+        live.feed({"kind": "done", "id": live.sent()[-1]["id"], "text": f"lr = {value} from step {step} on", "step": step, "rate": value, "base": base})
     assert (less.inner_text(), more.inner_text(), undo.inner_text()) == ("÷3", "×3", "Undo") and undo.is_disabled()
     less.click()
     assert last() == ("set", {"lr": 3.33e-4}) and undo.is_disabled()
-    done(3.33e-4, 1051)
+    done(3.33e-4, 1051, 2e-3)                            # the schedule's base before the change
     for width in (1300, 1000, 760, 700, 420):            # nothing is squeezed, or out of sight
         tab.set_viewport_size({"width": width, "height": 900})
         boxes = {css: tab.locator(css).first.bounding_box() for css in (".tnb-rate .tnb-setting-name", ".tnb-rate .tnb-slider", ".tnb-rate .tnb-group", ".tnb-rate-note")}
@@ -201,18 +201,18 @@ def test_the_learning_rate_in_small_steps_and_back(live):
     assert live.text(".tnb-rate-note") == "lr 3.33e-4 from step 1,051"
     live.field("Learning rate").fill("2e-3")
     live.field("Learning rate").press("Enter")
-    done(2e-3, 1060)
+    done(2e-3, 1060, 6.7e-4)
     given(1.9e-3)                                        # a schedule goes on
     undo.click()
-    assert last() == ("set", {"lr": 3.33e-4}) and undo.is_enabled()
-    done(3.33e-4, 1070)
-    assert live.text(".tnb-rate-note") == "lr 3.33e-4 from step 1,070"
+    assert last() == ("set", {"learning_rate": 6.7e-4}) and undo.is_enabled()   # the schedule, not the rate of that time
+    done(3.1e-4, 1070, 4e-3)
+    assert live.text(".tnb-rate-note") == "lr 3.1e-4 from step 1,070"
     undo.click()
     live.answer("rejected", live.sent()[-1]["id"], "not now")
     assert undo.is_enabled()                             # it can be tried again
     undo.click()
-    assert last() == ("set", {"lr": 1e-3})
-    done(1e-3, 1080)
+    assert last() == ("set", {"learning_rate": 2e-3})
+    done(1e-3, 1080, 6.7e-4)
     assert undo.is_disabled()
     more.click(), more.click()                           # the second starts from the first
     assert live.orders()[-2:] == [("set", {"lr": 3e-3}), ("set", {"lr": 9e-3})]

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import nbformat, pytest, yaml
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]/"scripts"))
+import budget
 from conftest import ROOT, tracked
 from forked_kernels import execute
 from forking import Forks
@@ -64,7 +66,7 @@ def default_exp(path):
     return names[0] if names else None
 
 
-ROOF = ["aliases", "trainer_compat", "learner"]   # the modules above all chapters, in the order of their imports
+ROOF = ["trainer_compat", "learner"]   # the modules above all chapters, in the order of their imports
 
 
 def place(module):
@@ -81,6 +83,7 @@ def test_export_changes_nothing(tree):
     stage(tree)
     nbdev("clean", "nbdev_clean()", cwd=tree)
     nbdev("doclinks", "nbdev_export()", cwd=tree)
+    run(sys.executable, tree/"scripts"/"drop_lists.py", cwd=tree)
     assert not changes(tree), "run `make export`"
 
 
@@ -325,41 +328,23 @@ def test_notebook_reads_as_a_book(path):
         assert imports in (0, len(body)), f"imports stand together with something else:\n{cell['source'][:300]}"
 
 
-def opening(path):
-    "The text of a notebook before its first section or its first definition: what it is for."
-    found = []
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        source = "".join(cell["source"])
-        if cell["cell_type"] == "markdown" and source.startswith("##"): break
-        if cell["cell_type"] == "markdown": found.append(source)
-        elif re.search(r"^(def|class) ", source, re.M): break
-    return "\n".join(found)
+def test_the_project_stays_within_its_budget():
+    "No chapter of the package or of the tests has more lines or modules than budget.toml allows, and no module more than its wall."
+    allowed = budget.read()
+    assert len(allowed) > 30 and budget.exceeded(allowed, budget.count()) == []
 
 
-def reason_for_length(text):
-    "The sentence that gives the reason for the length of a module, or None: it speaks of the module's length, and says why."
-    sentences = re.split(r"(?<=[.:;])\s+(?=[A-Z`*\[])|\n", text)
-    length = re.compile(r"(The (notebook|module)|It|Both)\b.*\b(is long|longer than|more than \d+ lines|one (notebook|module))\b")
-    return next((o for o in sentences if length.match(o) and re.search(r"\b(because|so that|since)\b", o)), None)
-
-
-MAX_LINES = 500   # of a module that needs no reason for its length
-
-
-def test_a_long_module_gives_its_reason():
-    "A module of more than 500 lines says why in the opening of its notebook, each in its own words."
-    long = {o: path for path in NOTEBOOKS if (o := default_exp(path)) and len(source_of(o).splitlines()) > MAX_LINES}
-    reasons = {o: reason_for_length(opening(path)) for o, path in long.items()}
-    assert len(reasons) > 10 and [o for o, reason in reasons.items() if reason is None] == []
-    assert [o for o, n in Counter(reasons.values()).items() if n > 1] == [], "a reason that is given twice"
-
-
-@pytest.mark.parametrize("text", ["A run has many settings.", "The notebook is long.", "A run is long because it has many steps.",
-                                  "The notebook is long. It is read first, because all others need it."])
-def test_a_reason_for_length_is_recognized(text):
-    "Neither a length without a reason nor a reason without a length counts; both in one sentence do."
-    assert reason_for_length(text) is None
-    assert reason_for_length(f"{text} The notebook is long because it has all of them.") == "The notebook is long because it has all of them."
+def test_the_budget_notices_what_grows(tmp_path):
+    "A line more in a chapter, a long new module and a new chapter are named; after a merge the higher of two numbers counts."
+    file = tmp_path/"budget.toml"
+    budget.write({"trainer_nb/args": (900, 2), "trainer_nb/args/cli.py": (600, None)}, file)
+    file.write_text(file.read_text() + '"trainer_nb/args" = {lines = 800, modules = 3}\n')
+    allowed = budget.read(file)
+    assert allowed == {"trainer_nb/args": (900, 3), "trainer_nb/args/cli.py": (600, None)}
+    assert budget.lowered(allowed, {"trainer_nb/args": (700, 4)}) == {"trainer_nb/args": (700, 3)}
+    assert budget.exceeded(allowed, {"trainer_nb/args": (900, 3), "trainer_nb/args/cli.py": (600, None), "trainer_nb/args/b.py": (500, None)}) == []
+    grown = {"trainer_nb/args": (901, 4), "trainer_nb/args/cli.py": (601, None), "trainer_nb/args/b.py": (501, None), "trainer_nb/new": (1, 0)}
+    assert len(budget.exceeded(allowed, grown)) == 5
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 from toys import Augmented, SETTINGS, collate, hard_learner, hard_model
 from trainer_nb import Learner, InvalidOperation, TrainerCallback, TrainingArguments, differences
 from trainer_nb.state.async_save import is_checkpoint_writer
-from trainer_nb.trainer_compat import NOT_CALLED
+from trainer_nb.core.errors import find_hints
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Theirs = transformers.Trainer
@@ -18,6 +18,9 @@ Theirs = transformers.Trainer
 # Attributes that the Trainer gives itself and that nobody asks for from outside.
 INNER = {"gather_function": "evaluations gather by the device", "model_preparation_time": "nothing is timed but training and evaluating"}
 ABSENT_ARGS = {"default_optim": "a constant; the default of optim", "is_torch_greater_or_equal_than_2_8": "a constant of the Trainer's module"}
+
+
+NOT_CALLED = find_hints("overrides")
 
 
 def parameters(function): return [p for p in inspect.signature(function).parameters]

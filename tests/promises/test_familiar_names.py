@@ -1,13 +1,15 @@
-"Names of fastai, Lightning and Keras: those that exist do what they do there, and the others name what to type."
+"Names of fastai and Lightning: those that exist do what they do there, and the others name what to type."
 import re
+from importlib import resources
 
 import pytest
 import torch
 from torch import nn
 
+import trainer_nb
 from trainer_nb import Learner, differences
 from trainer_nb.args.training_args import TrainingArguments
-from trainer_nb.trainer_compat import ARGUMENT_HINTS, ATTRIBUTE_HINTS
+from trainer_nb.core.errors import find_hints
 
 # the public names of the classes, from their documentation
 FASTAI = """add_cb add_cbs added_cbs all_batches cbs create_opt default_cbs detach_distributed distrib_ctx dl dls epoch export final_record
@@ -26,12 +28,6 @@ LIGHTNING = """accumulate_grad_batches all_gather automatic_optimization backwar
     save_hyperparameters scaler setup should_stop state strategy teardown test test_dataloaders test_loop test_step to_onnx to_torchscript
     toggle_optimizer train_dataloader trainer training_step tune tuner unfreeze untoggle_optimizer val_check_interval val_dataloaders validate
     validate_loop validation_step world_size""".split()
-KERAS = """add_metric build call compile compute_loss compute_metrics count_params distribute_strategy evaluate export fit get_config get_layer
-    get_weights history input_shape inputs jit_compile layers load_weights loss losses metrics metrics_names non_trainable_variables
-    non_trainable_weights optimizer output_shape outputs predict predict_on_batch predict_step reset_metrics run_eagerly save save_weights
-    set_weights stop_training summary test_on_batch test_step to_json train_on_batch train_step trainable trainable_variables trainable_weights
-    variables weights""".split()
-
 
 class Net(nn.Module):
     def __init__(self, classes=3):
@@ -51,7 +47,7 @@ def make(**given):
                           use_cpu=True, disable_tqdm=True) | given)
 
 
-@pytest.mark.parametrize("library, names", {"fastai": FASTAI, "Lightning": LIGHTNING, "Keras": KERAS}.items())
+@pytest.mark.parametrize("library, names", {"fastai": FASTAI, "Lightning": LIGHTNING}.items())
 def test_every_name_exists_or_says_what_to_type(library, names):
     learn = make()
     silent = []
@@ -62,11 +58,14 @@ def test_every_name_exists_or_says_what_to_type(library, names):
     assert not silent
 
 
-HINTS = {**ATTRIBUTE_HINTS, **{f"{verb}({name})": hint for verb, hints in ARGUMENT_HINTS.items() for name, hint in hints.items() if " " in hint}}
+TEXT = resources.files("trainer_nb").joinpath("hints.txt").read_text("utf-8")
+GROUPS = {group for line in TEXT.splitlines() if line.startswith("[") for group in line.strip("[]").split()}
+CALLS = {group.removesuffix("()"): find_hints(group) for group in GROUPS if group.endswith("()")}
+HINTS = {**find_hints("attributes"), **{f"{call}({name})": hint for call, hints in CALLS.items() for name, hint in hints.items() if " " in hint}}
 
 
 KNOWN = {*TrainingArguments.__dataclass_fields__, "lr", "optimizers", "loss_func", "metrics", "eval_dataset", "train_dataset", "data_collator", "compute_metrics",
-         "resume_from_checkpoint", "dataset", "num_processes", "max_momentum", "base_momentum", "div_factor", "final_div_factor", "steps", "epochs", "to"}
+         "resume_from_checkpoint", "dataset", "num_processes", "max_momentum", "base_momentum", "div_factor", "final_div_factor", "steps", "epochs", "to", "cluster"}
 
 
 def missing_parts(learn, hint):
@@ -93,8 +92,8 @@ def test_what_a_hint_names_exists():
 def test_no_hint_for_a_name_that_exists():
     "It would never be read."
     learn = make()
-    assert not [name for name in ATTRIBUTE_HINTS if hasattr(type(learn), name) or name in vars(learn)]
-    assert not {verb for verb in ARGUMENT_HINTS if not hasattr(Learner, verb)}
+    assert not [name for name in find_hints("attributes") if hasattr(type(learn), name) or name in vars(learn)]
+    assert not {call for call in CALLS if not hasattr(Learner, call) and not hasattr(trainer_nb, call)}
 
 
 def test_validate_is_evaluate():

@@ -2,6 +2,7 @@
 import functools
 import inspect
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import trainer_nb
 from toys import hard_learner
 from trainer_nb import DataCollatorWithPadding, EarlyStoppingCallback, Learner, TrainerCallback, TrainingArguments, compare, set_seed
+from trainer_nb.core.errors import find_hints
 from trainer_nb.tune.lr_finder import LRFindResult
 
 
@@ -88,7 +90,7 @@ CALLS = {
     "rewind(steps)": (lambda learn: learn.rewind(steps=1), TypeError, "it is called 'n'"),
     "freeze(eval)": (lambda learn: learn.freeze(eval=True), TypeError, "Did you mean 'eval_mode'"),
     "evaluate(dataset)": (lambda learn: learn.evaluate(dataset=ROWS), TypeError, "it is called 'eval_dataset'"),
-    "evaluate(keys)": (lambda learn: learn.evaluate(ROWS, "logits"), TypeError, "ignore_keys='logits', of type str; it should be a list of text or None"),
+    "evaluate(keys)": (lambda learn: learn.evaluate(ROWS, "logits"), TypeError, "ignore_keys='logits', of type str; it should be a list or None"),
     "predict()": (lambda learn: learn.predict(), TypeError, "needs 'test_dataset'"),
     "predict(X, Y)": (lambda learn: learn.predict(X, Y), TypeError, "ignore_keys=tensor.*of type Tensor"),
     "lr_find(mode)": (lambda learn: learn.lr_find("linear"), TypeError, "start='linear', of type str; it should be a number. Did you mean mode='linear'"),
@@ -119,9 +121,9 @@ CALLS = {
     "compare(None)": (lambda learn: compare(None, learn), TypeError, r"not None"),
     "fit": (lambda learn: learn.fit("5"), TypeError, r"epochs='5', of type str; it should be a whole number"),
     "fit_one_cycle": (lambda learn: learn.fit_one_cycle(5, pct=0.1), TypeError, "'pct', which the schedule 'one_cycle' does not take"),
-    "fit_one_cycle(slice)": (lambda learn: learn.fit_one_cycle(1, slice(1e-3, 1e-2)), TypeError, r"as lr_max; give a list with one number.*\[1e-3, 1e-2\]"),
-    "fit_one_cycle(found)": (lambda learn: learn.fit_one_cycle(1, FOUND), TypeError, "type LRFindResult as lr_max; give its rate, lr_max=found.suggestion"),
-    "fit(rates)": (lambda learn: learn.fit(1, ["a"]), TypeError, "a number or a list of numbers or None"),
+    "fit_one_cycle(slice)": (lambda learn: learn.fit_one_cycle(1, slice(1e-3, 1e-2)), TypeError, "of type slice; it should be a number or a list"),
+    "fit_one_cycle(found)": (lambda learn: learn.fit_one_cycle(1, FOUND), TypeError, "of type LRFindResult; it should be a number"),
+    "fit(rates)": (lambda learn: learn.fit(1, ["a"]), TypeError, "a number or a list or None"),
     "fine_tune": (lambda learn: learn.fine_tune(5), AttributeError, r"learn.freeze\(\).*learn.unfreeze\(\)"),
     "test": (lambda learn: learn.test(), AttributeError, r"learn.evaluate\(dataset\)"),
     "get_preds": (lambda learn: learn.get_preds(), AttributeError, r"learn.predict\(dataset\)"),
@@ -144,13 +146,12 @@ def test_a_wrong_call(what):
 def test_every_hint_can_be_shown():
     "Each table has names that do not exist, and its sentences take the value that was given."
     learn = learner()
-    for verb, hints in Learner.argument_hints.items():
-        for name in hints:
-            if not name or name in inspect.signature(getattr(learn, verb)).parameters: continue
+    for verb in (name for name in dir(Learner) if name[0] != "_" and callable(getattr(Learner, name))):
+        for name in find_hints(f"{verb}()"):
+            if name == "()" or name in inspect.signature(getattr(learn, verb)).parameters: continue
             text = refused(lambda: getattr(learn, verb)(**{name: 5}), TypeError, re.escape(f"{verb}() has no argument {name!r}"))
             assert "{" not in text
-    from trainer_nb.trainer_compat import ATTRIBUTE_HINTS
-    for name in ATTRIBUTE_HINTS:
+    for name in find_hints("attributes"):
         assert not hasattr(learn, name), name
         assert "{" not in refused(lambda: getattr(learn, name), AttributeError, name)
 
@@ -291,12 +292,12 @@ def doubles(): return [{**row, "x": row["x"].double()} for row in ROWS]
 def nothing(samples): return None
 
 
-DOUBLE = r"The column 'x' is float64, and the weights of the layer 'layer' \(Linear\) are float32; convert it in the data set: x.float\(\)"
+DOUBLE = r"The column 'x' is float64, and the layer 'layer' \(Linear\) takes float32; convert it in the data set: x.float\(\)"
 
 TRAINED = {
-    "no loss, pairs": (lambda: plain(loss_func=None), TypeError, "Linear's forward takes input and no labels, and a sample has 2 parts.*give the Learner loss_func="),
+    "no loss, pairs": (lambda: plain(loss_func=None), TypeError, "Linear's forward takes input, and a sample has 2 parts.*give the Learner loss_func="),
     "no loss, rows": (lambda: learner(Labelless()), TypeError, "Labelless's forward takes x and no labels, so it returns no loss; give the Learner loss_func="),
-    "a column missing": (lambda: learner(Two()), TypeError, "Two's forward needs 'y', and the data has only x, labels; rename"),
+    "a column missing": (lambda: learner(Two()), TypeError, "Two's forward needs 'y', and the batch has x, labels; rename"),
     "three parts": (lambda: plain(data=[(x, x, 1) for x in X]), TypeError, "a sample has 2 parts besides the label"),
     "no parameters": (lambda: learner(Empty()), ValueError, r"Empty has no parameters.*self.layer = nn.Linear"),
     "text labels": (lambda: learner(data=rows(labels="cat")), ValueError, r"labels are text \('cat'\).*names.index\(label\)"),
@@ -304,40 +305,39 @@ TRAINED = {
     "text labels, pairs": (lambda: plain(data=[(x, "cat") for x in X]), ValueError, r"labels are text \('cat'\)"),
     "text labels, loss_func": (lambda: learner(Labelless(), data=rows(labels="cat"), loss_func=F.cross_entropy), ValueError, r"labels are text \('cat'\)"),
     "no labels": (lambda: learner(Labelless(), data=[{"x": x} for x in X], loss_func=F.cross_entropy), ValueError, "no labels for loss_func: its columns are x. Their column has to be called labels"),
-    "text": (lambda: learner(data=rows(x="hello")), TypeError, r"needs 'x', and that column is text \('hello'\).*tokenizer"),
-    "text of another name": (lambda: learner(data=[{"text": "a", "labels": 0}] * 9), TypeError, r"data.map\(lambda row: tokenizer\(row\['text'\]\)\)"),
-    "text rows": (lambda: learner(data=["a", "b"] * 9), TypeError, "samples are text \\('a'\\), and Net takes tensors"),
-    "None": (lambda: learner(data=rows(x=None)), TypeError, "needs 'x', which is None in the first sample"),
+    "text": (lambda: learner(data=rows(x="hello")), TypeError, "needs 'x'.*the column 'x' is text.*tokenizer"),
+    "text of another name": (lambda: learner(data=[{"text": "a", "labels": 0}] * 9), TypeError, "the column 'text' is text.*tokenizer"),
+    "text rows": (lambda: learner(data=["a", "b"] * 9), TypeError, "tokenizer"),
+    "None": (lambda: learner(data=rows(x=None)), TypeError, "needs 'x', and the batch has labels"),
     "double": (lambda: learner(data=doubles()), ValueError, DOUBLE),
     "double, NumPy": (lambda: learner(data=[{**row, "x": row["x"].numpy()} for row in doubles()]), ValueError, DOUBLE),
     "double, own loss": (lambda: learner(data=doubles(), cls=Own), ValueError, DOUBLE),
-    "double, pairs": (lambda: plain(data=TensorDataset(X.double(), Y)), ValueError, "Item 0 of the samples is float64, and the weights of Linear are float32"),
+    "double, pairs": (lambda: plain(data=TensorDataset(X.double(), Y)), ValueError, "Item 0 of the samples is float64, and Linear takes float32"),
     "integers": (lambda: plain(data=TensorDataset(X.long(), Y)), ValueError, "Item 0 of the samples is int64"),
-    "half a model": (lambda: plain(nn.Linear(4, 3).half()), ValueError, r"is float32.*are float16; model.float\(\).*bf16=True"),
-    "float words": (lambda: learner(Words(), data=[{"ids": torch.zeros(4), "labels": 0}] * 9), ValueError, r"column 'ids' is float32, and the layer 'words' \(Embedding\) needs whole numbers.*x.long\(\)"),
-    "unknown words": (lambda: learner(Words(), data=[{"ids": torch.tensor([1, 50]), "labels": 0}] * 9), ValueError, r"from 1 to 50, and it has 10 rows \(0 to 9\); nn.Embedding\(51, 4\)"),
-    "features": (lambda: learner(data=rows(x=torch.zeros(7))), ValueError, r"the layer 'layer' \(Linear\) has the shape \(8, 7\), and it takes 4 features; make it nn.Linear\(7, 3\)"),
-    "not flat": (lambda: plain(data=TensorDataset(X.reshape(20, 2, 2), Y)), ValueError, r"put nn.Flatten\(\) before it"),
-    "inner features": (lambda: plain(nn.Sequential(nn.Linear(4, 8), nn.Linear(9, 3))), ValueError, r"the layer '1' \(Linear\).*make it nn.Linear\(8, 3\)"),
-    "channels": (lambda: plain(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 3)), data=TensorDataset(torch.zeros(20, 1, 4, 4), Y)), ValueError, r"it takes \(samples, 3, size, size\); make it with 1 input"),
-    "one sample": (lambda: plain(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), per_device_train_batch_size=1), ValueError, "in a new Learner, dataloader_drop_last=True"),
+    "half a model": (lambda: plain(nn.Linear(4, 3).half()), ValueError, r"is float32.*takes float16"),
+    "float words": (lambda: learner(Words(), data=[{"ids": torch.zeros(4), "labels": 0}] * 9), ValueError, r"column 'ids' is float32, and the layer 'words' \(Embedding\) takes whole numbers.*x.long\(\)"),
+    "unknown words": (lambda: learner(Words(), data=[{"ids": torch.tensor([1, 50]), "labels": 0}] * 9), ValueError, "from 1 to 50, and it has 10 rows"),
+    "features": (lambda: learner(data=rows(x=torch.zeros(7))), ValueError, r"the layer 'layer' \(Linear\) has the shape \(8, 7\), and the layer is Linear\(in_features=4"),
+    "not flat": (lambda: plain(data=TensorDataset(X.reshape(20, 2, 2), Y)), ValueError, r"the shape \(8, 2, 2\), and the layer is Linear"),
+    "inner features": (lambda: plain(nn.Sequential(nn.Linear(4, 8), nn.Linear(9, 3))), ValueError, r"the layer '1' \(Linear\).*\(8, 8\).*in_features=9"),
+    "channels": (lambda: plain(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 3)), data=TensorDataset(torch.zeros(20, 1, 4, 4), Y)), ValueError, r"\(8, 1, 4, 4\), and the layer is Conv2d\(3, 4"),
+    "one sample": (lambda: plain(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), per_device_train_batch_size=1), ValueError, r"\(BatchNorm1d\) has the shape \(1, 4\)"),
     "single tensors": (lambda: plain(data=X), ValueError, r"gives single tensors.*TensorDataset\(X, Y\)"),
     "single tensors, a model with labels": (lambda: learner(data=X), ValueError, r"gives single tensors without labels.*TensorDataset\(X, Y\).*loss_func="),
-    "labels in a column": (lambda: plain(data=TensorDataset(X, Y[:, None])), ValueError, r"shape \(8, 3\).*class numbers have the shape \(8,\): labels.squeeze\(-1\)"),
+    "labels in a column": (lambda: plain(data=TensorDataset(X, Y[:, None])), ValueError, r"shape \(8, 3\).*class numbers.*of the shape \(8,\)"),
     "float labels": (lambda: plain(data=TensorDataset(X, Y.float())), ValueError, r"labels.long\(\)"),
     "float labels, own model": (lambda: learner(data=rows(labels=1.0)), ValueError, r"labels.long\(\)"),
     "32 bits": (lambda: plain(data=TensorDataset(X, Y.int())), ValueError, r"\(int32\).*labels.long\(\)"),
-    "one hot": (lambda: plain(data=TensorDataset(X, F.one_hot(Y, 3))), ValueError, r"labels.float\(\)"),
-    "BCE": (lambda: plain(nn.Linear(4, 1), data=TensorDataset(X, (Y > 0).float()), loss_func=F.binary_cross_entropy_with_logits), ValueError, r"labels.unsqueeze\(-1\)"),
-    "BCE's range": (lambda: plain(nn.Linear(4, 1), data=TensorDataset(X, torch.ones(20, 1)), loss_func=F.binary_cross_entropy), ValueError, "binary_cross_entropy_with_logits"),
-    "MSE": (lambda: plain(nn.Linear(4, 2), data=TensorDataset(X, X[:, :3]), loss_func=F.mse_loss), ValueError, "give the model 3 outputs"),
+    "one hot": (lambda: plain(data=TensorDataset(X, F.one_hot(Y, 3))), ValueError, r"labels.reshape\(output.shape\).to\(output.dtype\)"),
+    "BCE": (lambda: plain(nn.Linear(4, 1), data=TensorDataset(X, (Y > 0).float()), loss_func=F.binary_cross_entropy_with_logits), ValueError, r"labels.reshape\(output.shape\)"),
+    "MSE": (lambda: plain(nn.Linear(4, 2), data=TensorDataset(X, X[:, :3]), loss_func=F.mse_loss), ValueError, r"\(8, 2\) \(float32\) and the labels \(8, 3\)"),
     "MSE, labels of one dimension": (lambda: plain(nn.Linear(4, 1), data=TensorDataset(X, X[:, 0]), loss_func=F.mse_loss), ValueError,
                                      r"shape \(8, 1\) and the labels \(8,\), so mse_loss .*\.squeeze\(-1\), or give labels.unsqueeze\(-1\)"),
     "L1, labels in a column": (lambda: plain(nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), data=TensorDataset(X, X[:, :1]), loss_func=nn.L1Loss()),
                                ValueError, r"shape \(8,\) and the labels \(8, 1\), so L1Loss .*give labels.squeeze\(-1\)"),
     "Huber with options": (lambda: plain(nn.Linear(4, 1), data=TensorDataset(X, X[:, 0]), loss_func=functools.partial(F.huber_loss, delta=2.0)),
                            ValueError, r"so huber_loss .*labels.unsqueeze\(-1\)"),
-    "the other order": (lambda: plain(loss_func=lambda o, l: F.cross_entropy(l, o)), TypeError, "in the other order"),
+    "the other order": (lambda: plain(loss_func=lambda o, l: F.cross_entropy(l, o)), ValueError, "which this loss cannot compare"),
     "no output": (lambda: plain(type("Quiet", (nn.Linear,), {"forward": lambda self, x: None})(4, 3)), TypeError, "The model returned None"),
     "collator's None": (lambda: learner(data_collator=nothing), TypeError, "data_collator returned None.*a dict of tensors"),
     "collator's list": (lambda: learner(data_collator=lambda samples: samples), TypeError, "returned a list of 8 samples"),
@@ -354,6 +354,28 @@ def test_explained_at_the_first_batch(what):
     for verb in (learn.step, learn.train):
         refused(verb, kind, words)
         assert learn.run_state.phase == "idle" and not learn.run_state.corrupted and learn.state.global_step == 0
+
+
+def failing(error):
+    def loss(output, labels): raise error
+    return loss
+
+
+OTHER_ERRORS = {   # of a loss, which are not about the shapes of output and labels
+    "a message": RuntimeError("the teacher does not answer"), "a device": RuntimeError("Expected all tensors to be on the same device, target is on cuda:0"),
+    "another tensor's size": RuntimeError("The size of tensor a (5) must match the size of tensor b (8) at non-singleton dimension 0"),
+    "arithmetic": ZeroDivisionError("division by zero"), "a key": KeyError("teacher"), "a check": AssertionError("temperature"),
+}
+
+
+@pytest.mark.parametrize("labels", ["a column", "none", "text"])
+@pytest.mark.parametrize("what", OTHER_ERRORS)
+def test_another_error_of_a_loss_stays_as_it_is(what, labels):
+    data = {"a column": TensorDataset(X, X[:, 0]), "none": [{"input": x} for x in X], "text": [(x, "cat") for x in X]}[labels]
+    learn = plain(nn.Linear(4, 1), data=data, loss_func=failing(OTHER_ERRORS[what]))
+    for verb in (learn.step, learn.inspect):
+        with pytest.raises(type(OTHER_ERRORS[what])) as raised: verb()
+        assert raised.value is OTHER_ERRORS[what]
 
 
 def test_explained_in_an_evaluation():
@@ -429,6 +451,61 @@ def test_callbacks():
     refused(lambda: EarlyStoppingCallback(patience=3), TypeError, r"EarlyStoppingCallback\(\) has no argument 'patience'; it is called 'early_stopping_patience'")
     refused(lambda: EarlyStoppingCallback("3"), TypeError, "early_stopping_patience='3', of type str")
     assert EarlyStoppingCallback(3).early_stopping_patience == 3
+
+
+UNCALLED = {   # name of a method of a subclass: what the warning names
+    "compute_losss": "compute_loss", "training_setp": "training_step", "get_train_data_loader": "get_train_dataloader", "create_optimiser": "create_optimizer",
+    "prediction_steps": "prediction_step", "validation_step": "prediction_step", "configure_optimizers": "create_optimizer", "on_epoch_end": "TrainerCallback",
+    "val_dataloader": "get_eval_dataloader",
+}
+HELPERS = {   # methods of a subclass, without a warning
+    "used by another": {"compute_losses": lambda self: 0, "compute_loss": lambda self, model, inputs, **kw: self.compute_losses()},
+    "its own": {"teacher_loss": lambda self: 0, "_log": lambda self: 0, "logs": lambda self: 0, "save": lambda self: 0, "setup": lambda self: 0},
+    "a callback, too": {"on_step_end": lambda self, args, state, control, **kw: None, "__bases__": (Learner, TrainerCallback)},
+}
+
+
+@pytest.mark.parametrize("name", UNCALLED)
+def test_a_method_that_nothing_calls_is_named_once(name):
+    kind = type("Mine", (Learner,), {name: lambda self, *args: None})
+    with pytest.warns(UserWarning, match=rf"Mine.{name} is never called.*{UNCALLED[name]}"): plain(nn.Linear(4, 3), cls=kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain(nn.Linear(4, 3), cls=kind)
+
+
+@pytest.mark.parametrize("what", HELPERS)
+@pytest.mark.filterwarnings("error")
+def test_a_helper_of_a_subclass_is_not_named(what):
+    methods = dict(HELPERS[what])
+    plain(nn.Linear(4, 3), cls=type("Mine", methods.pop("__bases__", (Learner,)), methods))
+
+
+FIRST_LOSSES = {   # factor of the loss: a word of the warning; None: there is none
+    "nan": (float("nan"), "is nan"), "inf": (float("inf"), "is inf"), "1e7": (1e7, "standard deviation"), "1": (1.0, None), "0": (0.0, None), "1e3": (1e3, None),
+}
+
+
+@pytest.mark.parametrize("verb", ["step", "train", "rewound"])
+@pytest.mark.parametrize("which", FIRST_LOSSES)
+def test_a_first_loss_that_is_no_number_or_very_large_is_named_once(which, verb):
+    factor, word = FIRST_LOSSES[which]
+    learn = plain(nn.Linear(4, 3), loss_func=lambda output, labels: factor * F.cross_entropy(output, labels), num_train_epochs=1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        learn.train() if verb == "train" else learn.step(2)
+        if verb == "rewound":
+            learn.reset()
+            learn.step()
+    named = [str(w.message) for w in caught if "first step" in str(w.message)]
+    assert len(named) == (word is not None) and all(word in text for text in named)
+
+
+def test_a_finished_run_counts_the_losses_that_no_log_has():
+    "The mean loss of a run is over the finite ones."
+    learn = plain(nn.Linear(4, 3), loss_func=lambda output, labels: F.cross_entropy(output, labels) * (1.0 if learn.state.global_step < 1 else float("nan")),
+                  num_train_epochs=1)
+    with pytest.warns(UserWarning, match="2 of the 3 losses"): learn.train()
 
 
 OTHERS = {
@@ -777,7 +854,7 @@ def test_a_list_of_numbers_is_one_sample():
 
 
 def test_data_where_a_number_of_epochs_is_expected():
-    "A user of Keras or scikit-learn gives the data to fit()."
+    "A user of scikit-learn gives the data to fit()."
     learn, x, y = hard_learner(), torch.zeros(8, 4), torch.zeros(8)
     with pytest.raises(TypeError, match=r"fit\(\) was given 'epochs' twice: tensor.* by its position, and 2 by its name"): learn.fit(x, y, epochs=2)
     with pytest.raises(TypeError, match=r"epochs is a whole number, not tensor.*Learner\(model, train_dataset=...\)") as error: learn.fit(x, y)

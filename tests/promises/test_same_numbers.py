@@ -440,22 +440,24 @@ def test_log_is_shown(make):
 
 
 class Perplexed:
-    "Adds a metric where metrics are logged; its evaluations bring a value that they have logged themselves."
+    "Adds metrics where metrics are logged; its evaluations bring a value that they have logged themselves, and return a dict of their own."
     def log(self, logs, *more):
-        if "eval_loss" in logs: logs["eval_perplexity"] = float(np.exp(logs["eval_loss"]))
+        if not self.model.training and "train_runtime" not in logs: logs["eval_perplexity"] = float(np.exp(logs.get("eval_loss", 0)))
         super().log(logs, *more)
 
     def evaluate(self, *given, **named):
         own = {"own": 1.0}
         self.log(own)
         metrics = super().evaluate(*given, **named)
-        metrics.update(eval_own=own["own"], eval_epoch=own["epoch"])
-        return metrics
+        return {**metrics, "eval_own": own["own"], "eval_epoch": own["epoch"], "eval_is_logged": "eval_loss" in self.state.log_history[-1]}
 
 
 class AddsToLogs(transformers.TrainerCallback):
-    "Adds a value to the log that it sees."
-    def on_log(self, args, state, control, logs=None, **kwargs): logs["by_callback"] = state.global_step
+    "Adds values to the log and to the metrics that it sees."
+    def on_log(self, args, state, control, logs=None, model=None, **kwargs):
+        logs["by_callback"] = state.global_step
+        if "eval_loss" in logs: logs["in_training_mode"] = model.training
+    def on_evaluate(self, args, state, control, metrics=None, **kwargs): metrics["eval_by_event"] = state.global_step
 
 
 @pytest.mark.parametrize("counted", ["no", "all"])
@@ -471,9 +473,9 @@ def test_metrics_that_are_logged_are_those_that_are_returned(make, counted):
         metrics = timeless(one.evaluate())
         seen.append((metrics, one.state.best_metric, rows_of(one)[0]))
     (want, best, row), (got, our_best, our_row) = seen
-    assert sorted(got) == sorted(want) and {"epoch", "eval_perplexity", "eval_epoch", "by_callback"} <= {*got}
+    assert sorted(got) == sorted(want) and {"epoch", "eval_perplexity", "eval_epoch", "by_callback", "eval_by_event"} <= {*got}
     assert ("num_input_tokens_seen" in got) == (counted == "all") and "by_callback" not in our_row
-    assert got == pytest.approx(want, rel=1e-5) and our_best == pytest.approx(best, rel=1e-5) and best is not None
+    assert got == pytest.approx(want, rel=1e-5) and got["eval_is_logged"] and not got["in_training_mode"] and our_best == pytest.approx(best, rel=1e-5) and best is not None
     assert our_row == pytest.approx(row, rel=1e-5)
 
 

@@ -12,7 +12,7 @@ from record_lr_find import CASES, digits, perceptron
 from scalers import overflow, scaled
 from toys import Augmented, Bomb, Boom, accuracy, finish, hard_learner, told, unequal
 from trainer_nb import Learner, Paused, InvalidOperation, differences
-from trainer_nb.display.charts import PLOTLY_MIME, SVG_MIME
+from trainer_nb.display.charts import SVG_MIME
 from trainer_nb.tune.lr_finder import LRFindResult, fetch_losses, run_lr_search
 from trainer_nb.diagnostics.isolated import isolated_training
 from trainer_nb.tune.lr_finder import RULES, readable_part, assess_curve
@@ -248,7 +248,7 @@ def test_shows_itself():
     assert [*found.suggestions] == ["valley", "slide", "minimum", "steep"] and found.valley == found.suggestions["valley"] > 1e-4
     assert list(found.frame().columns) == ["rate", "loss", "smoothed"] and len(found.frame()) == 100
     bundle = found.bundle()
-    assert all(name in bundle[SVG_MIME] for name in RULES) and bundle[PLOTLY_MIME]["layout"]["xaxis"]["type"] == "log" and "smoothed" in repr(found)
+    assert all(name in bundle[SVG_MIME] for name in RULES) and found.figure().layout.xaxis.type == "log" and "smoothed" in repr(found)
     assert LRFindResult(*falling(), 100, False, mode="linear").panels()[0].xlog is False
     one = LRFindResult(*falling(), 100, False, rules={"mine": lambda rates, losses: 0.01})
     assert one.suggestions == {"mine": 0.01} and one.valley is None and "found.suggestions['mine']" in repr(one)
@@ -325,7 +325,7 @@ def test_noise_is_said_everywhere(given):
     assert found.verdict.count(".") == 1 + found.verdict.count("learn.") + len(re.findall(r"\d\.\d", found.verdict)) and found.verdict in repr(found)
     assert all(o in found.verdict for o in ("num_steps=", "gradient_accumulation_steps=", "learn.watch()"))
     assert escape_html(found.verdict, 1000) in found.html() and found.note in found.bundle()[SVG_MIME] and found.note in found.bundle()["text/plain"]
-    assert any(found.note in o["text"] for o in found.bundle()[PLOTLY_MIME]["layout"]["annotations"])
+    assert any(found.note in o.text for o in found.figure().layout.annotations)
 
 
 def test_chance_is_rarely_taken_for_a_fall():

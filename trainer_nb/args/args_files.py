@@ -20,10 +20,6 @@ from .names import REMOVED, RENAMED, REPLACED
 if TYPE_CHECKING:
     from trainer_nb.args.training_args import TrainingArguments
 
-# %% auto #0
-__all__ = ['JSON_FILE', 'TRAINER_FILE', 'args_to_json', 'read_json_args', 'Inert', 'read_trainer_args', 'from_trainer_values',
-           'read_args_file', 'field_names']
-
 # %% ../../nbs/02_args/06_args_files.ipynb #5a0c1e06
 JSON_FILE = "training_args.json"
 TRAINER_FILE = "training_args.bin"

@@ -14,9 +14,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-# %% auto #0
-__all__ = ['SINGLE_VALUE_FIELDS', 'choices_of', 'read_word', 'negated', 'required', 'make_parser', 'alone', 'parse_args']
-
 # %% ../../nbs/02_args/09_cli.ipynb #1659cbf5
 from .fields import field_default, field_types
 from .names import REMOVED, RENAMED, REPLACED

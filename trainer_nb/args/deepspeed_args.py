@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from accelerate.utils import DeepSpeedPlugin
     from trainer_nb.args.training_args import TrainingArguments
 
-# %% auto #0
-__all__ = ['UNTESTED_WITH_DEEPSPEED', 'UNSUPPORTED_SECTIONS', 'TAKEN_FROM_ARGUMENTS', 'is_deepspeed_enabled',
-           'read_deepspeed_config', 'deepspeed_config', 'zero_stage', 'check_deepspeed', 'require_gradients',
-           'import_deepspeed', 'make_plugin', 'activate_deepspeed']
-
 # %% ../../nbs/02_args/04_deepspeed_args.ipynb #f52d7980
 def is_deepspeed_enabled(args: TrainingArguments) -> bool:
     "Return whether DeepSpeed trains the model: with `deepspeed=`, or with the variables of `accelerate launch`."

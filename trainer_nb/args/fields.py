@@ -14,14 +14,6 @@ from typing import Any, get_type_hints
 
 import torch
 
-# %% auto #0
-__all__ = ['EXTRA_TYPES', 'ENUM_FIELDS', 'OPTIMIZER_NAMES', 'SCHEDULE_NAMES', 'TARGETED_OPTIMIZERS', 'METRIC_SCHEDULES',
-           'LOG_LEVELS', 'TRACKERS', 'TRANSFORMERS_TRACKERS', 'CHOICES', 'FIELD_GROUPS', 'DefaultText', 'StoreGiven',
-           'arg_field', 'field_default', 'is_given', 'mark_in_json', 'field_types', 'Choice', 'IntervalStrategy',
-           'SaveStrategy', 'HubStrategy', 'SchedulerType', 'OptimizerNames', 'to_builtin', 'dtypes_to_names',
-           'DurationArgs', 'OptimizationArgs', 'PrecisionArgs', 'MemoryArgs', 'DistributedArgs', 'LoggingArgs',
-           'EvaluationArgs', 'GenerationArgs', 'CheckpointingArgs', 'HubArgs', 'DataArgs', 'ScriptArgs']
-
 # %% ../../nbs/02_args/00_fields.ipynb #cc957b19
 class DefaultText(str):
     """Mark a text as the default of its field: a copy of the arguments, field by field, is as little a request for it as

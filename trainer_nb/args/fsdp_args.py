@@ -19,13 +19,6 @@ from ..core.errors import suggest_names, warn
 if TYPE_CHECKING:
     from trainer_nb.args.training_args import TrainingArguments
 
-# %% auto #0
-__all__ = ['WRAP_POLICIES', 'FSDP_KEYS', 'FSDP1_KEYS', 'FIXED_FSDP_KEYS', 'FSDP_WORDS', 'ELEMENTWISE_OPTIMIZERS',
-           'UNTESTED_WITH_FSDP', 'DDP_FIELDS', 'ShardedPrecision', 'ShardingConfig', 'parse_bool', 'read_fsdp_config',
-           'plain_precision_policy', 'read_fsdp_plugin', 'check_fsdp_config', 'without_effect', 'fsdp_words_to_config',
-           'strategy_to_config', 'is_fsdp_enabled', 'resolve_sharding', 'build_sharding_config',
-           'fsdp_config_from_environment', 'convert_sharding', 'check_sharding']
-
 # %% ../../nbs/02_args/03_fsdp_args.ipynb #224b75ae
 WRAP_POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 

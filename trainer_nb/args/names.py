@@ -10,113 +10,9 @@ import inspect
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from ..core.errors import check_attribute, is_misspelling, suggest_names, warn
-
-# %% auto #0
-__all__ = ['SUGGESTED_NAMES', 'CALL_NAMES', 'RENAMED', 'REPLACED', 'RENAMED_VALUES', 'REMOVED', 'FIELD_ALIASES', 'check_names',
-           'translate_legacy', 'legacy_value', 'with_name_checks', 'CheckedNames']
+from ..core.errors import check_attribute, find_hints, is_misspelling, suggest_names, warn
 
 # %% ../../nbs/02_args/01_names.ipynb #52044904
-SUGGESTED_NAMES = {
-    "lr": "learning_rate",
-    "epochs": "num_train_epochs",
-    "n_epoch": "num_train_epochs",
-    "batch_size": "per_device_train_batch_size",
-    "bs": "per_device_train_batch_size",
-    "wd": "weight_decay",
-    "loss_fn": "loss_func",
-    "loss": "loss_func",
-    "criterion": "loss_func",
-    "train_data": "train_dataset",
-    "train_ds": "train_dataset",
-    "eval_data": "eval_dataset",
-    "valid_ds": "eval_dataset",
-    "callback": "callbacks",
-    "cbs": "callbacks",
-    "optimizer": "optimizers",
-}
-
-CALL_NAMES = SUGGESTED_NAMES | {  # more of them, for the arguments of a call
-    **dict.fromkeys(("epoch", "n_epochs", "num_epochs", "max_epochs"), "num_train_epochs"),
-    **dict.fromkeys(("steps", "num_steps", "total_steps"), "max_steps"),
-    "train_batch_size": "per_device_train_batch_size",
-    "eval_batch_size": "per_device_eval_batch_size",
-    "opt": "optim",
-    "opt_func": "optimizer_cls_and_kwargs",
-    **dict.fromkeys(("lr_scheduler", "scheduler", "schedule"), "lr_scheduler_type"),
-    **dict.fromkeys(("warmup", "num_warmup_steps"), "warmup_steps"),
-    "num_workers": "dataloader_num_workers",
-    "pin_memory": "dataloader_pin_memory",
-    "drop_last": "dataloader_drop_last",
-    **dict.fromkeys(("clip", "grad_clip", "gradient_clip_val", "max_norm"), "max_grad_norm"),
-    **dict.fromkeys(("accumulation_steps", "accumulate_grad_batches"), "gradient_accumulation_steps"),
-    **dict.fromkeys(("random_seed", "random_state"), "seed"),
-    "deterministic": "full_determinism",
-    "log_every_n_steps": "logging_steps",
-    "splitter": "layer_groups",
-    **dict.fromkeys(("path", "model_dir", "default_root_dir"), "output_dir"),
-    "logger": "report_to",
-    "loss_function": "loss_func",
-    **dict.fromkeys(("data", "dataset", "dls", "train_dl", "train_loader", "train_dataloader"), "train_dataset"),
-    **dict.fromkeys(
-        ("eval_ds", "val_ds", "val_dataset", "valid_dataset", "validation_dataset", "valid_data", "validation_data",
-         "valid_dl", "val_loader", "eval_dataloader"),
-        "eval_dataset"
-    ),
-    **dict.fromkeys(("collate_fn", "collator"), "data_collator"),
-    "metric": "metrics",
-}
-
-# names that correspond to no argument, or to several
-_FOREIGN_NAMES = {
-    **dict.fromkeys(("device", "devices", "gpus", "accelerator"),
-                    "a GPU is used where there is one, use_cpu=True stays on the CPU, and learn.launch(n) uses"
-                    " several"),
-    **dict.fromkeys(("precision", "mixed_precision", "amp", "dtype"), "give bf16=True or fp16=True"),
-    "optimizer": "give optimizers=(optimizer, None), or a name, such as optim='sgd', with learning_rate=",
-    "opt_func": "give a name, such as optim='sgd', with learning_rate=, or optimizer_cls_and_kwargs=(torch.optim.SGD,"
-                " {'lr': 0.1})",
-    **dict.fromkeys(("lr_scheduler", "scheduler"),
-                    "give a name, such as lr_scheduler_type='cosine', or optimizers=(optimizer, scheduler)"),
-    "early_stopping": "give callbacks=[EarlyStoppingCallback(patience)]",
-    **dict.fromkeys(("labels", "targets", "y", "Y", "x", "X"),
-                    "inputs and labels are one data set: train_dataset=TensorDataset(X, Y)"),
-    "shuffle": "training data are shuffled, and train_sampling_strategy='sequential' leaves them in order",
-    "strategy": "learn.launch(n) trains on n processes; fsdp=True and deepspeed= divide the model",
-    "num_nodes": "start the script with torchrun on each machine, or call learn.launch(n, cluster='ray')",
-    "check_val_every_n_epoch": "give eval_strategy='epoch', or for every n-th epoch eval_strategy='steps' and, as"
-                               " eval_steps=, n times the steps of an epoch",
-    "val_check_interval": "give eval_strategy='steps' and eval_steps=; a fraction is one of the whole run, not of an"
-                          " epoch",
-    "num_sanity_val_steps": "eval_on_start=True evaluates before the first step",
-    "enable_progress_bar": "disable_tqdm=True hides the progress",
-    "enable_checkpointing": "save_strategy='no' writes no checkpoints",
-    "enable_model_summary": "learn.summary() shows the layers",
-    "fast_dev_run": "learn.step(1) and learn.evaluate() try the run out, at any time",
-    "limit_train_batches": "max_steps= bounds the run, and torch.utils.data.Subset(data, range(n)) is a part of the data",
-    **dict.fromkeys(("overfit_batches", "limit_val_batches", "limit_test_batches", "limit_predict_batches"),
-                    "torch.utils.data.Subset(data, range(n)) is a part of the data"),
-    "max_time": "learn.run(until=...) trains until a function of the last record returns true",
-    "detect_anomaly": "debug='underflow_overflow' stops at the first value that is not finite, and names its layer",
-    "profiler": "call learn.step(5) within a torch.profiler.profile()",
-    "gradient_clip_algorithm": "max_grad_norm= clips by the norm; a callback's on_pre_optimizer_step can clip by value",
-    "sync_batchnorm": "convert the model by torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)",
-    "use_distributed_sampler": "each process reads its own part of the data",
-    **dict.fromkeys(("min_epochs", "min_steps"),
-                    "only a callback or learn.run(until=...) ends a run before its last step; check the step there"),
-    "benchmark": "set torch.backends.cudnn.benchmark = True",
-    "inference_mode": "evaluations run under torch.no_grad()",
-    "reload_dataloaders_every_n_epochs": "learn.train_dataset = ... gives other data between two steps",
-    "barebones": "without output_dir= and eval_strategy= nothing is saved or evaluated, and disable_tqdm=True hides the"
-                 " progress",
-    "plugins": "bf16=True and fp16=True set the precision, and learn.launch(n) trains on n processes",
-    "model_registry": "push_to_hub=True and hub_model_id= upload the checkpoints to Hugging Face's Hub",
-    "enable_autolog_hparams": "report_to= names the trackers, which get the settings",
-    "wd_bn_bias": "weight_decay= leaves out biases and norms",
-    "train_bn": "learn.freeze(eval_mode=True) freezes BatchNorm's statistics as well",
-    "moms": "give lr_scheduler_type='one_cycle' and lr_scheduler_kwargs={'max_momentum': ..., 'base_momentum': ...}",
-}
-
 # arguments of a Learner that are no settings, for suggestions
 _LEARNER_ARGUMENTS = (
     "model", "args", "data_collator", "train_dataset", "eval_dataset", "processing_class", "model_init",
@@ -124,8 +20,9 @@ _LEARNER_ARGUMENTS = (
     "preprocess_logits_for_metrics", "loss_func", "metrics"
 )
 
-# those that may be assigned to a learner
-_ASSIGNABLE = ("data_collator", "train_dataset", "eval_dataset", "compute_loss_func", "compute_metrics", "loss_func")
+def settings_hints() -> dict[str, str]:
+    "Return what to type for names of settings in other libraries: a name here, or a sentence."
+    return find_hints("assigned") | find_hints("arguments")
 
 def check_names(
     names: Iterable[str],  # the given names
@@ -135,11 +32,11 @@ def check_names(
     for name in names:
         if name in known: continue
         if name in _LEARNER_ARGUMENTS:
-            later = f", or learn.{name} = ... later" if name in _ASSIGNABLE else ""
-            raise TypeError(f"`{name}` is an argument of Learner, and not a setting: Learner({name}=...){later}.")
-        if name in _FOREIGN_NAMES: raise TypeError(f"There is no argument `{name}`: {_FOREIGN_NAMES[name]}.")
-        if name in CALL_NAMES:
-            raise TypeError(f"There is no argument `{name}`; it is called `{CALL_NAMES[name]}` here.")
+            raise TypeError(f"`{name}` is an argument of Learner, and not a setting: Learner({name}=...).")
+        hint = settings_hints().get(name)
+        if hint is not None and hint.isidentifier():
+            raise TypeError(f"There is no argument `{name}`; it is called `{hint}` here.")
+        if hint is not None: raise TypeError(f"There is no argument `{name}`: {hint}.")
         raise TypeError(f"There is no argument `{name}`.{suggest_names(name, [*known, *_LEARNER_ARGUMENTS])}")
 
 # %% ../../nbs/02_args/01_names.ipynb #b150b119
@@ -155,19 +52,12 @@ RENAMED: dict[str, str] = {  # older name: newer name
     "xpu_backend": "ddp_backend",
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
-    "ring_every": "rewind_every",
-    "ring_memory": "rewind_memory",
 }
 
 # %% ../../nbs/02_args/01_names.ipynb #4a2406a7
 def _flag(name: str, value: Any) -> Callable[[Any], dict[str, Any]]:
     "Return a function for an older flag that became a value of a newer argument."
     return lambda old: {name: value} if old else {}
-
-def _rollback(mode: str | None) -> dict[str, Any]:
-    "Translate `transaction`."
-    if mode is None: return {}
-    return {"rollback": "full" if mode == "copy" else mode}
 
 def _nested(name: str, key: str) -> Callable[[Any], dict[str, Any]]:
     "Return a function for an older argument that became a key of a newer one."
@@ -183,7 +73,6 @@ REPLACED: dict[str, Callable[[Any], dict[str, Any]]] = {  # older name: its valu
     "fsdp_min_num_params": _nested("fsdp_config", "min_num_params"),
     "fsdp_transformer_layer_cls_to_wrap": _nested("fsdp_config", "transformer_layer_cls_to_wrap"),
     "split_batches": _nested("accelerator_config", "split_batches"),
-    "transaction": _rollback,
     # False is passed on as well: it is a value of its own
     "dispatch_batches": lambda on: {} if on is None else {"accelerator_config": {"dispatch_batches": on}},
 }
@@ -295,7 +184,6 @@ _LEGACY_READERS: dict[str, Callable[[Any], Any]] = {
     "group_by_length": lambda args: args.train_sampling_strategy == "group_by_length",
     "include_inputs_for_metrics": lambda args: "inputs" in args.include_for_metrics,
     "evaluate_during_training": lambda args: args.eval_strategy != "no",
-    "transaction": lambda args: {"full": "copy"}.get(args.rollback, args.rollback),
     "include_tokens_per_second": lambda args: args.include_num_input_tokens_seen != "no",
 }
 
@@ -309,8 +197,8 @@ def legacy_value(
     if name in REMOVED and not name.startswith("_"):
         droppable = REMOVED[name][1] or (False,)
         return droppable[0]
-    meant = CALL_NAMES.get(name)
-    hint = f" Did you mean {meant!r}?" if meant else suggest_names(name, vars(args), 1)
+    meant = settings_hints().get(name, "")
+    hint = f" Did you mean {meant!r}?" if meant.isidentifier() else suggest_names(name, vars(args), 1)
     raise AttributeError(f"TrainingArguments has no {name!r}.{'' if name.startswith('_') else hint}")
 
 # %% ../../nbs/02_args/01_names.ipynb #e461e43c
@@ -353,5 +241,6 @@ class CheckedNames:
         # an older name would be stored beside the present one, and have no effect
         if name in RENAMED: return (RENAMED[name],)
         if name in REPLACED: return REPLACED[name](True)
-        if SUGGESTED_NAMES.get(name) in known: return (SUGGESTED_NAMES[name],)
+        meant = find_hints("assigned").get(name)
+        if meant in known: return (meant,)
         return [field for field in known if is_misspelling(name, field)]

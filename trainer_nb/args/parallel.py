@@ -21,11 +21,6 @@ from ..core.errors import suggest_names
 if TYPE_CHECKING:
     from trainer_nb.args.training_args import TrainingArguments
 
-# %% auto #0
-__all__ = ['ACCELERATOR_KEYS', 'ACCUMULATION_KEYS', 'Ranks', 'ParallelMode', 'device_of', 'log_level', 'connect_processes',
-           'first_process_first', 'check_config_keys', 'read_accelerator_config', 'without', 'check_accelerator_config',
-           'splits_batches', 'dispatches_batches', 'syncs_each_batch']
-
 # %% ../../nbs/02_args/02_parallel.ipynb #acd5fb10
 class Ranks(NamedTuple):
     "Hold the position of a process among those of its launcher."

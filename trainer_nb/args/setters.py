@@ -9,9 +9,6 @@ from typing import Any, Protocol, Self, TypeVar
 
 from .fields import to_builtin
 
-# %% auto #0
-__all__ = ['T', 'Checked', 'set_fields', 'ArgumentSetters']
-
 # %% ../../nbs/02_args/07_setters.ipynb #f8d0aba9
 class Checked(Protocol):
     "Describe an object that can validate its attributes."

@@ -35,11 +35,6 @@ from .validation import check_trackers, check_types, check_unsupported, check_va
 from .validation import matches_type, tracker_names
 from ..display.tables import html_table
 
-# %% auto #0
-__all__ = ['DEFAULT_OUTPUT_DIR', 'MASKED_TOKEN', 'PROCESS_FIELDS', 'default_member', 'enum_property', 'masked_token', 'sanitize',
-           'hide_tokens', 'Assignment', 'TrainingArguments', 'TrainingArgumentsKwargs', 'without_subclass_fields',
-           'resolve_args']
-
 # %% ../../nbs/02_args/08_training_args.ipynb #1d774ad3
 # of saved files, without an output_dir
 DEFAULT_OUTPUT_DIR = "trainer_output"

@@ -21,13 +21,6 @@ from ..core.errors import short_repr, suggest_names, warn
 if TYPE_CHECKING:
     from trainer_nb.args.training_args import TrainingArguments
 
-# %% auto #0
-__all__ = ['UNSUPPORTED', 'HUB_FIELDS', 'UNSUPPORTED_VALUES', 'VALUE_BOUNDS', 'REQUIRED_FIELDS', 'DATA_WORKER_FIELDS',
-           'has_no_effect', 'format_argument', 'check_unsupported', 'matches_type', 'describe_type', 'check_type',
-           'check_types', 'check_values', 'check_bound', 'check_choice', 'check_assigned', 'check_steps',
-           'check_conflicts', 'check_saving', 'check_hub', 'is_module_installed', 'is_tracker_installed',
-           'is_variable_set', 'installed_trackers', 'tracker_names', 'check_trackers']
-
 # %% ../../nbs/02_args/05_validation.ipynb #5cf558ad
 UNSUPPORTED: dict[str, str] = {  # name: reason
     "parallelism_config": (

@@ -28,14 +28,6 @@ from .errors import check_attribute, checked, is_misspelling, missing_attribute_
 from .interrupts import InterruptGuard
 from .seeding import SEED_CALLBACK, mix_seed, seed_all
 
-# %% auto #0
-__all__ = ['STATE_HINTS', 'PROCESS_STATE_FIELDS', 'COMPUTED_STATE_FIELDS', 'EVENTS', 'LOGGER', 'EventArgs', 'TrainerState',
-           'ExportableState', 'exported_state', 'TrainerControl', 'warn_extended_request', 'TrainerCallback',
-           'overrides_event', 'matches_callback', 'TrainerHandlerCompat', 'check_overridden_methods', 'CallbackHandler',
-           'format_logs', 'DefaultFlowCallback', 'LoaderHolder', 'EventRun', 'EventSource', 'event_arguments',
-           'bound_handler', 'event_position', 'fire_event', 'fire_event_safely', 'close_callbacks',
-           'EarlyStoppingCallback', 'check_early_stopping', 'PrinterCallback', 'set_log_level', 'LoggerCallback']
-
 # %% ../../nbs/01_core/05_callbacks.ipynb #5c3708e0
 class EventArgs(Protocol):
     "Describe the fields of `TrainingArguments` that the callbacks of this module read."
@@ -685,11 +677,6 @@ def close_callbacks(run: EventRun):
 class EarlyStoppingCallback(TrainerCallback, ExportableState):
     "Stop the run when the metric of the best model has not improved for a number of evaluations."
     _has_warned = False
-    argument_hints = {"__init__": {
-        "patience": "early_stopping_patience", "threshold": "early_stopping_threshold",
-        "min_delta": "early_stopping_threshold", "monitor": "give the Learner metric_for_best_model={0}.",
-        "mode": "give the Learner greater_is_better=True or False."
-    }}
 
     @checked
     def __init__(

@@ -19,13 +19,6 @@ from .errors import keep_until_exit, suggest_names
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-# %% auto #0
-__all__ = ['COLUMN_TYPES', 'COLUMN_NAMES', 'DEFERRED', 'T', 'PACK_SIZE', 'Scalar', 'MAX_READINGS', 'GrowableColumns',
-           'DeferredScalar', 'resolve_deferred', 'as_scalar', 'DeferredScalars', 'to_host', 'is_on_host',
-           'split_deferred', 'RowStore', 'fill_values', 'throughput', 'get_column', 'kept_losses', 'mean_loss',
-           'mean_or_nan', 'mark_abandoned', 'last_row_of_step', 'copy_rows', 'columns_to_lists', 'append_rows',
-           'Readings']
-
 # %% ../../nbs/01_core/04_columns.ipynb #8064edf7
 # type codes of `array`
 COLUMN_TYPES = dict(

@@ -12,24 +12,17 @@ import gc
 import inspect
 import numbers
 import os
+import re
 import reprlib
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from types import CodeType, FrameType, FunctionType, SimpleNamespace, TracebackType, UnionType
-from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import resources
+from types import CodeType, FrameType, FunctionType, TracebackType
+from typing import Any, ParamSpec, TypeVar
 
 import torch
-
-# %% auto #0
-__all__ = ['LOST_DEVICE', 'suggest_names', 'missing_attribute_error', 'one_edit', 'is_misspelling', 'code_objects', 'of_package',
-           'user_code', 'used_names', 'uses_name', 'assigns_name', 'misspelt_error', 'check_attribute', 'join_names',
-           'short_repr', 'call_error', 'check_types_of_call', 'checked', 'checked_class', 'InvalidOperation',
-           'RemotePart', 'is_device_lost', 'keep_until_exit', 'note_lost_device', 'warn', 'Interrupted', 'Paused',
-           'install_excepthook', 'release_traceback_memory', 'release_last_traceback', 'release_traceback_after_cell',
-           'is_out_of_memory', 'free_after_failure']
 
 # %% ../../nbs/01_core/00_errors.ipynb #f515edba
 def suggest_names(
@@ -53,6 +46,23 @@ def missing_attribute_error(
     if name.startswith("_"): return AttributeError(f"{problem}.", name=name)
     if name in hints: return AttributeError(f"{problem}: {hints[name]}.", name=name)
     return AttributeError(f"{problem}.{suggest_names(name, (k for k in known if k[:1] != '_'), 1)}", name=name)
+
+# %% ../../nbs/01_core/00_errors.ipynb #5b1c0f02
+@functools.cache
+def find_hints(
+    group: str,  # "arguments", "attributes", a call such as "train()", or another heading of the file
+) -> dict[str, str]:
+    "Return the hints of a group: {name elsewhere: the name here, or a sentence}."
+    text = resources.files("trainer_nb").joinpath("hints.txt").read_text("utf-8")
+    found: dict[str, str] = {}
+    for section in text.split("\n[")[1:]:
+        groups, _, entries = section.partition("]\n")
+        if group not in groups.split(): continue
+        for entry in re.split(r"\n(?=\S)", entries):
+            names, is_entry, hint = " ".join(entry.split()).partition(" = ")
+            if is_entry and names[0] != "#":
+                found |= dict.fromkeys(names.split(), hint)
+    return found
 
 # %% ../../nbs/01_core/00_errors.ipynb #d8b3814f
 def one_edit(a: str, b: str) -> bool:
@@ -195,7 +205,7 @@ def call_error(
     function: Callable,
     args: tuple,  # positional arguments, without the object of a method
     kwargs: Mapping[str, object],
-    hints: Mapping[str, str] = {},  # for names of other libraries, and "" for arguments without a name
+    group: str | None = None,  # of hints for names of other libraries; None: that of the function's name
 ) -> TypeError | None:
     "Return an error for a call that does not fit a function's signature; None if it fits."
     parameters = _parameters(function)
@@ -204,6 +214,7 @@ def call_error(
     kinds = {p.kind for p in parameters}
     call = f"{_call_name(function)}()"
     takes = f"it takes {', '.join(names)}" if names else "it takes none"
+    hints = find_hints(group or call)
     for name, value in kwargs.items():
         hint = hints.get(name, "")
         if name in names or (inspect.Parameter.VAR_KEYWORD in kinds and not hint): continue
@@ -213,7 +224,7 @@ def call_error(
         return TypeError(f"{call} has no argument {name!r}{'.' + meant if meant else f'; {takes}.'}")
     if len(args) > len(by_position) and inspect.Parameter.VAR_POSITIONAL not in kinds:
         extra = short_repr(args[len(by_position)])
-        if "" in hints: return TypeError(f"{call} was given {extra} without a name: {hints[''].format(extra)}")
+        if "()" in hints: return TypeError(f"{call} was given {extra} without a name: {hints['()'].format(extra)}")
         if not parameters: return TypeError(f"{call} takes no arguments, and was given {extra}; call it without.")
         listed = ", ".join(names) if by_position else "all of them by name"
         number = f"{len(by_position)} argument{'s' if len(by_position) != 1 else ''}"
@@ -227,55 +238,38 @@ def call_error(
     return None
 
 # %% ../../nbs/01_core/00_errors.ipynb #1735a7ee
-_SCALARS = {int: "a whole number", float: "a number", str: "text", bool: "True or False", type(None): "None",
-            Path: "a path", dict: "a dict"}
-_SEQUENCES = (list, tuple, Sequence, Iterable)
+def _is_number(value: Any) -> bool:
+    is_number = isinstance(value, numbers.Real) or hasattr(value, "__float__") or hasattr(value, "__index__")
+    return is_number and not isinstance(value, bool)
 
-def _fits(value: Any, kind: Any) -> bool:
-    "Return True if a value may be meant by an annotation; any value may be for an annotation that is not checked."
-    origin = get_origin(kind) or kind
-    if origin in (Union, UnionType): return any(_fits(value, k) for k in get_args(kind))
-    if origin is type(None): return value is None
-    if origin in (int, float):
-        is_number = isinstance(value, numbers.Real) or hasattr(value, "__float__") or hasattr(value, "__index__")
-        return is_number and not isinstance(value, bool)
-    if origin is bool: return not isinstance(value, (str, bytes)) and value is not None
-    if origin is Path: return isinstance(value, os.PathLike)
-    if origin in (dict, Mapping): return isinstance(value, Mapping)
-    if origin is Callable: return callable(value)
-    if origin in _SEQUENCES:
-        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable): return False
-        kinds = get_args(kind)
-        # a tensor or an array contains numbers
-        if kinds and hasattr(value, "dtype"): return kinds[0] in (int, float)
-        return not kinds or not isinstance(value, (list, tuple)) or all(_fits(part, kinds[0]) for part in value)
-    return isinstance(value, str) if origin is str else True
+def _is_list(value: Any) -> bool: return isinstance(value, Iterable) and not isinstance(value, (str, bytes))
 
-def _describe_kind(kind: Any) -> str:
-    "Return an annotation in words."
-    origin = get_origin(kind) or kind
-    if origin in (Union, UnionType): return " or ".join(dict.fromkeys(map(_describe_kind, get_args(kind))))
-    if origin is Mapping: return "a dict"
-    if origin is Callable: return "a function"
-    if origin in _SEQUENCES:
-        kinds = [k for k in get_args(kind) if k is not Ellipsis]
-        if not kinds: return "a list"
-        part = _describe_kind(kinds[0]).removeprefix("a ")
-        return f"a list of {part}{'s' * (kinds[0] in (int, float, dict, Path))}"
-    return _SCALARS.get(origin, getattr(origin, "__name__", str(origin)))
-
-@functools.cache
-def _annotations(function: Callable) -> dict[str, Any]:
-    "Return the annotations of a function's parameters; that of the result may name a type that is not imported."
-    function = inspect.unwrap(function)
-    given = {name: kind for name, kind in function.__annotations__.items() if name != "return"}
-    return get_type_hints(SimpleNamespace(__annotations__=given), function.__globals__)
-
-# objects that are given in place of a number, by the name of their type, and what to give
-_NOT_A_NUMBER = {
-    "LRFindResult": "give its rate, {}=found.suggestion",
-    "slice": "give a list with one number for each layer group, such as {}=[1e-3, 1e-2], to a Learner with layer_groups=",
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {  # annotation: (whether a value fits, in words)
+    "None": (lambda value: value is None, "None"),
+    "int": (_is_number, "a whole number"),
+    "float": (_is_number, "a number"),
+    "bool": (lambda value: not isinstance(value, (str, bytes)) and value is not None, "True or False"),
+    "str": (lambda value: isinstance(value, str), "text"),
+    "Path": (lambda value: isinstance(value, os.PathLike), "a path"),
+    "dict": (lambda value: isinstance(value, Mapping), "a dict"),
+    "Callable": (callable, "a function"),
+    **dict.fromkeys(("list", "Sequence", "Iterable"), (_is_list, "a list")),
 }
+
+def _kinds(annotation: str) -> list[tuple[str, str]]:
+    "Return the kinds that an annotation names, and those of their items: \"list[str] | None\" -> list of str, None."
+    parts = [part.rstrip("]").partition("[") for part in re.split(r" \| (?![^\[]*\])", annotation)]
+    return [(kind, of) for kind, _, of in parts]
+
+def _fits(value: Any, annotation: str) -> bool:
+    "Return True if a value may be meant by an annotation; any value may be for one that is not checked."
+    def fits(kind: str, of: str) -> bool:
+        if kind not in _KINDS: return True
+        if not _KINDS[kind][0](value): return False
+        # a tensor or an array contains numbers
+        if of and hasattr(value, "dtype"): return of in ("int", "float")
+        return not of or not isinstance(value, (list, tuple)) or all(_fits(item, of) for item in value)
+    return any(fits(kind, of) for kind, of in _kinds(annotation))
 
 def check_types_of_call(
     function: Callable,
@@ -283,26 +277,20 @@ def check_types_of_call(
     kwargs: Mapping[str, object],
 ) -> None:
     "Raise TypeError for the first argument that does not fit the annotation of its parameter."
-    kinds = _annotations(function)
-    parameters = _parameters(function)
-    by_position = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    annotations = {p.name: p.annotation for p in _parameters(function) if isinstance(p.annotation, str)}
+    by_position = [p.name for p in _parameters(function) if p.kind is p.POSITIONAL_OR_KEYWORD]
     given = {**dict(zip(by_position, args)), **kwargs}
     for name, value in given.items():
-        if name not in kinds or _fits(value, kinds[name]): continue
-        # an argument without a name: it may be meant for another parameter
+        if name not in annotations or _fits(value, annotations[name]): continue
+        # an argument without a name may be meant for another parameter: text and numbers for one that is annotated
         others = [p for p in by_position if p not in given] if name in by_position[:len(args)] else []
-        typed = [p for p in others if kinds.get(p, Any) is not Any and not p.startswith("_")]
-        meant = [p for p in typed if value is not None and _fits(value, kinds[p])]
-        if not meant and not isinstance(value, (str, int, float, type(None))):
-            meant = [p for p in others if kinds.get(p, Any) is Any and not p.startswith("_")]
-        if type(value).__name__ in _NOT_A_NUMBER and "number" in _describe_kind(kinds[name]):
-            raise TypeError(f"{_call_name(function)}() was given an object of type {type(value).__name__} as {name};"
-                            f" {_NOT_A_NUMBER[type(value).__name__].format(name)}.")
+        is_scalar = isinstance(value, (str, int, float, type(None)))
+        meant = [p for p in others if (p in annotations) == is_scalar and _fits(value, annotations.get(p, "Any"))]
         text = "'...'" if name.endswith("token") else short_repr(value, 60)
-        hint = f" Did you mean {meant[0]}={text if len(text) < 30 else '...'}?" if meant else ""
+        hint = f" Did you mean {meant[0]}={text if len(text) < 30 else '...'}?" if meant and value is not None else ""
+        kinds = " or ".join(dict.fromkeys(_KINDS[kind][1] for kind, _ in _kinds(annotations[name])))
         raise TypeError(
-            f"{_call_name(function)}() was given {name}={text}, of type {type(value).__name__}; it should be"
-            f" {_describe_kind(kinds[name])}.{hint}"
+            f"{_call_name(function)}() was given {name}={text}, of type {type(value).__name__}; it should be {kinds}.{hint}"
         )
 
 # %% ../../nbs/01_core/00_errors.ipynb #1248b7ba
@@ -321,8 +309,7 @@ def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         # learn.step() in a loop costs nothing more
         if is_complete_without and not kwargs and len(args) == method: return function(*args, **kwargs)
-        hints = getattr(args[0], "argument_hints", {}).get(function.__name__, {}) if method and args else {}
-        error = call_error(function, args[method:], kwargs, hints)
+        error = call_error(function, args[method:], kwargs)
         if error is not None: raise error
         check_types_of_call(function, args[method:], kwargs)
         return function(*args, **kwargs)

@@ -32,16 +32,6 @@ from ..display.tables import format_value, head_and_tail, to_frame
 if TYPE_CHECKING:
     import pandas as pd
 
-# %% auto #0
-__all__ = ['HISTORIES', 'HISTORY_HINTS', 'FETCH_INTERVAL', 'RESERVED_KINDS', 'LOGGED_BY_LOOP', 'NOTHING_SENT', 'LogSink',
-           'History', 'register_for_forks', 'select_records', 'missing_value_error', 'run_heading', 'describe_history',
-           'discarded_remark', 'discarded_html', 'metric_column', 'DeferredFetch', 'request_fetch', 'send_to_log',
-           'add_event', 'event_metrics', 'store_event', 'Place', 'abandoned_at', 'is_ancestor', 'abandon_after',
-           'update_abandoned', 'CurrentRows', 'list_evaluations', 'history_dataframe', 'rows_line', 'reading_line',
-           'unsent_lines', 'open_log', 'is_continuation', 'close_other_logs', 'log_header', 'count_logged',
-           'disable_log', 'flush_log', 'copy_log', 'close_log', 'detach_log', 'history_from_header', 'apply_log_line',
-           'apply_reading', 'validate_position', 'index_events', 'read_history']
-
 # %% ../../nbs/01_core/08_history.ipynb #c4bea7d9
 class LogSink(Protocol):
     "Describe the destination of log lines: a file, or another process."

@@ -23,11 +23,6 @@ import torch
 
 from .errors import Interrupted, call_error, note_lost_device, release_last_traceback
 
-# %% auto #0
-__all__ = ['Handler', 'BATCH_WAIT', 'RUN_LOCK', 'L', 'P', 'R', 'classify_frame', 'Reminder', 'BatchWait', 'InterruptGuard',
-           'Button', 'RunLock', 'exclusive', 'show_pending_messages', 'no_preemption', 'low_priority', 'IgnoreBriefly',
-           'ignore_until_cell_ends']
-
 # %% ../../nbs/01_core/02_interrupts.ipynb #c51a8848
 def _in_main_thread() -> bool: return threading.current_thread() is threading.main_thread()
 
@@ -450,8 +445,7 @@ def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L,
             except TypeError as error:
                 # an error from inside the method has a longer traceback
                 if error.__traceback__ is None or error.__traceback__.tb_next is not None: raise
-                hints = getattr(self, "argument_hints", {}).get(method.__name__, {})
-                raise call_error(method, args, kwargs, hints) or error from None
+                raise call_error(method, args, kwargs) or error from None
             except torch.AcceleratorError as error:
                 note_lost_device(error)
                 raise

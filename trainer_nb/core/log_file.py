@@ -24,12 +24,6 @@ import torch
 
 from .errors import warn
 
-# %% auto #0
-__all__ = ['NON_FINITE_WORD', 'LOG_SCHEMA', 'LogItem', 'COLLECT_SECONDS', 'COLLECTED_KIND', 'LOG_WRITER', 'to_plain_data',
-           'encode_non_finite', 'decode_non_finite', 'dump_line', 'validate_run_id', 'log_path', 'prepare_log_file',
-           'Settable', 'LogWriterThread', 'write_batch', 'FileClaim', 'is_claimed', 'LogFile', 'NewerLog',
-           'check_log_header', 'reject_constant', 'complete_lines', 'read_log_lines', 'find_log']
-
 # %% ../../nbs/01_core/06_log_file.ipynb #20962831
 def _array_to_plain(value: torch.Tensor | np.ndarray | np.generic) -> Any:
     "Return the values of a tensor or array as lists, or a short description if there are more than 1000."

@@ -15,12 +15,6 @@ from typing import Any, Protocol
 
 import torch
 
-# %% auto #0
-__all__ = ['read_proc_status', 'host_memory', 'peak_host_memory', 'reset_peak_host_memory', 'memory_in_use', 'peak_memory',
-           'trim_memory', 'MemoryGauge', 'HostMemoryGauge', 'DeviceMemoryGauge', 'MemoryUsage', 'MemoryMeter',
-           'MeteredRun', 'make_memory_meter', 'measure_memory', 'memory_metrics', 'read_int_file', 'cgroup_memory_left',
-           'free_host_memory']
-
 # %% ../../nbs/01_core/03_memory.ipynb #01625d5a
 def read_proc_status(
     name: str,  # of a line of /proc/self/status, such as VmHWM
@@ -81,9 +75,8 @@ def trim_memory():
 # %% ../../nbs/01_core/03_memory.ipynb #4d0b1a07
 class MemoryGauge(Protocol):
     "Describe a gauge: `reset()`, then `peak()`."
-    can_reset: bool   # False: the gauge is valid for one measurement
     def reset(self): ...
-    def peak(self) -> int: ...
+    def peak(self) -> int | None: ...
 
 class HostMemoryGauge:
     "Measure the peak of the host memory of this process, above its use at construction."
@@ -97,14 +90,12 @@ class HostMemoryGauge:
         if self.can_reset:
             reset_peak_host_memory()
 
-    def peak(self) -> int:
-        "Return the peak in bytes."
-        return max(peak_host_memory() - self.base, 0)
+    def peak(self) -> int | None:
+        "Return the peak in bytes; None where it cannot be reset."
+        return max(peak_host_memory() - self.base, 0) if self.can_reset else None
 
 class DeviceMemoryGauge:
     "Measure the peak of the memory of tensors on a GPU."
-    can_reset = True
-
     def __init__(self, device: torch.device): self.device = device
 
     def reset(self):

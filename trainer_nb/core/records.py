@@ -18,11 +18,6 @@ from ..display.tables import Table, format_setting, head_and_tail, to_frame
 if TYPE_CHECKING:
     import pandas as pd
 
-# %% auto #0
-__all__ = ['RECORD_FIELDS', 'RECORD_HINTS', 'TIMING_SUFFIXES', 'StepRange', 'ALL_STEPS', 'ACT_FORMATTERS', 'RecordSource',
-           'row_value', 'StoredRows', 'Record', 'stored_record', 'qualify_metric_names', 'record_cells', 'Records',
-           'step_bounds', 'Evaluations', 'describe_act', 'Journal']
-
 # %% ../../nbs/01_core/07_records.ipynb #f8893177
 class RecordSource(Protocol):
     "Describe the parts of a history that its tables read."

@@ -21,13 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 
-# %% auto #0
-__all__ = ['SEED_FORWARD', 'SEED_FETCH', 'SEED_ORDER', 'SEED_EVALUATE', 'SEED_CALLBACK', 'SEED_PREPARE', 'SEED_UPDATE',
-           'GENERATOR_TYPES', 'mix_seed', 'seed_all', 'generator_states', 'set_generator_states', 'preserve_generators',
-           'seeded_generators', 'making_batch', 'make_batches_only', 'is_making_batch', 'own_state', 'set_own_state',
-           'own_seed', 'set_own_seed', 'find_generators', 'GeneratorSeeds', 'OwnGenerators', 'set_seed',
-           'enable_determinism']
-
 # %% ../../nbs/01_core/01_seeding.ipynb #47468ef2
 _MASK = (1 << 64) - 1
 

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import inspect
+import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,11 +15,6 @@ import torch
 from torch import nn
 
 from ..core.errors import is_out_of_memory, short_repr
-
-# %% auto #0
-__all__ = ['NO_LOSS_FUNC', 'batch_parts', 'FailingLayer', 'failing_layer', 'failing_loss', 'is_label_name', 'dtype_name',
-           'dtype_error', 'shape_error', 'text_columns', 'call_mismatch', 'type_error', 'explain_forward_error',
-           'label_remedy', 'loss_error', 'text_label_error', 'text_label', 'explain_loss_error']
 
 # %% ../../nbs/03_data/06_batch_errors.ipynb #edd5de21
 def batch_parts(batch: Any) -> dict[str, Any]:  # description at the beginning of a sentence: value
@@ -73,70 +70,33 @@ def dtype_name(t: torch.Tensor) -> str: return str(t.dtype).removeprefix("torch.
 # %% ../../nbs/03_data/06_batch_errors.ipynb #b9d5505f
 # parts of torch's messages
 _DTYPE_ERRORS = ("same dtype", "scalar type", "should be the same", "match weight dtype", "not implemented for")
+_SHAPE_WORDS = re.compile(r"\b(sizes?|shapes?|dimensions?|batch_size|target|d?types?|not implemented for)\b")
 
-def dtype_error(error: BaseException, call: FailingLayer, batch: Any) -> ValueError | None:
-    "Return an error about a column of another type than the weights; None if that is not the cause."
-    if not any(words in str(error) for words in _DTYPE_ERRORS): return None
-    weight = next((p for p in call.layer.parameters() if p.is_floating_point()), None)
-    wrong = next((t for t in call.inputs if weight is not None and t.dtype != weight.dtype), None)
-    if isinstance(call.layer, (nn.Embedding, nn.EmbeddingBag)) and call.inputs[0].is_floating_point():
-        wrong = call.inputs[0]
-    if weight is None or wrong is None: return None
-    columns = (name for name, part in batch_parts(batch).items()
-               if isinstance(part, torch.Tensor) and part.dtype == wrong.dtype and not is_label_name(name))
-    column = next(columns, f"The input of {call.describe()}")
-    if isinstance(call.layer, (nn.Embedding, nn.EmbeddingBag)):
-        return ValueError(f"{column} is {dtype_name(wrong)}, and {call.describe()} needs whole numbers; convert it in"
-                          " the data set with x.long().")
-    problem = f"{column} is {dtype_name(wrong)}, and the weights of {call.describe()} are {dtype_name(weight)}"
-    if wrong.dtype == torch.float32 and weight.dtype in (torch.float16, torch.bfloat16):
-        return ValueError(f"{problem}; model.float() makes them float32, and bf16=True trains in mixed precision.")
-    kind = dtype_name(weight)
-    convert = "x.float()" if kind == "float32" else f"x.to(torch.{kind})"
-    return ValueError(f"{problem}; convert it in the data set: {convert} for a tensor, x.astype({kind!r}) for an"
-                      " array.")
-
-# %% ../../nbs/03_data/06_batch_errors.ipynb #e3f79087
-def shape_error(error: BaseException, call: FailingLayer, batch: Any) -> ValueError | None:
-    "Return an error about an input whose shape a layer cannot take; None if the layer is of another kind, or the shape"
-    " fits."
+def layer_error(error: BaseException, call: FailingLayer, batch: Any) -> ValueError | None:
+    "Return an error about the type or the shape of a layer's input; None if the error is about something else."
     layer = call.layer
     given = call.inputs[0]
-    shape = tuple(given.shape)
-    problem = f"The input of {call.describe()} has the shape {shape}"
-    if isinstance(layer, nn.Linear) and given.ndim and shape[-1] != layer.in_features:
-        flat = given[0].numel() == layer.in_features if len(given) else False
-        remedy = "put nn.Flatten() before it" if flat else f"make it nn.Linear({shape[-1]}, {layer.out_features})"
-        return ValueError(f"{problem}, and it takes {layer.in_features} features; {remedy}, or change the data.")
-    if isinstance(layer, nn.modules.conv._ConvNd):
-        rank = len(layer.kernel_size) + 2
-        wanted = f"(samples, {layer.in_channels}{', size' * (rank - 2)})"
-        if given.ndim != rank:
-            remedy = "x.unsqueeze(0) in the data set adds the channel" if layer.in_channels == 1 else "change the data"
-            return ValueError(f"{problem}, and it takes {wanted}; {remedy}.")
-        if shape[1] != layer.in_channels and shape[-1] == layer.in_channels:
-            return ValueError(f"{problem}, and it takes {wanted}; x.movedim(-1, 0) in the data set puts the channels"
-                              " first.")
-        if shape[1] != layer.in_channels:
-            return ValueError(f"{problem}, and it takes {wanted}; make it with {shape[1]} input channels, or change the"
-                              " data.")
-    if isinstance(layer, nn.modules.batchnorm._BatchNorm) and "more than 1 value per channel" in str(error):
-        return ValueError(
-            f"{problem}, and in training it needs more than one value per channel; in a new Learner,"
-            " dataloader_drop_last=True leaves out a last batch of one sample, and a larger per_device_train_batch_size"
-            " avoids others."
-        )
-    if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and isinstance(error, IndexError) and given.numel():
-        low = int(given.min())
-        high = int(given.max())
-        rows = layer.num_embeddings
-        if 0 <= low and high < rows: return None
-        remedy = f"nn.Embedding({high + 1}, {layer.embedding_dim}) has enough" if low >= 0 else "number them from 0"
-        return ValueError(
-            f"The numbers that {call.describe()} was given go from {low} to {high}, and it has {rows} rows (0 to"
-            f" {rows - 1}); {remedy}, and for a tokenizer's numbers model.resize_token_embeddings(len(tokenizer))."
-        )
-    return None
+    is_embedding = isinstance(layer, (nn.Embedding, nn.EmbeddingBag))
+    weight = next((p for p in layer.parameters() if p.is_floating_point()), None)
+    kind = "whole numbers" if is_embedding else "" if weight is None else dtype_name(weight)
+    wrong = None
+    if is_embedding:
+        wrong = given if given.is_floating_point() else None
+    elif weight is not None:
+        wrong = next((t for t in call.inputs if t.dtype != weight.dtype), None)
+    if wrong is not None and any(words in str(error) for words in _DTYPE_ERRORS):
+        columns = (name for name, part in batch_parts(batch).items()
+                   if isinstance(part, torch.Tensor) and part.dtype == wrong.dtype and not is_label_name(name))
+        column = next(columns, f"The input of {call.describe()}")
+        convert = "x.long()" if is_embedding else "x.float()" if kind == "float32" else f"x.to(torch.{kind})"
+        return ValueError(f"{column} is {dtype_name(wrong)}, and {call.describe()} takes {kind}; convert it in the data"
+                          f" set: {convert} for a tensor.")
+    if is_embedding and isinstance(error, IndexError) and given.numel():
+        return ValueError(f"The numbers that {call.describe()} was given go from {int(given.min())} to {int(given.max())},"
+                          f" and it has {layer.num_embeddings} rows; make it with more rows, or change the data.")
+    if not type(layer).__module__.startswith("torch.nn.") or not _SHAPE_WORDS.search(str(error)): return None
+    return ValueError(f"The input of {call.describe()} has the shape {tuple(given.shape)}, and the layer is {layer}; change"
+                      f" the layer or the data ({str(error).splitlines()[0]}).")
 
 # %% ../../nbs/03_data/06_batch_errors.ipynb #9f10adc7
 NO_LOSS_FUNC = "give the Learner loss_func=, a function of (output, labels) such as torch.nn.functional.cross_entropy"
@@ -163,52 +123,36 @@ def call_mismatch(
         parameters = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     names = [p.name for p in parameters]
     listed = ", ".join(names) or "nothing"
-    if by_position and isinstance(by_position[0], Mapping):
+    if by_position and all(isinstance(part, (Mapping, tuple)) for part in by_position):
         return TypeError(f"The data_collator returned a list of {len(by_position)} samples; it has to make one batch of"
-                         " them, such as a dict of tensors.")
-    # samples that are pairs; torch's collation makes lists of pairs within a sample
-    if len(by_position) > 1 and all(isinstance(part, tuple) for part in by_position):
-        return TypeError("The data_collator returned a list of samples; it has to make one batch of them, such as a tuple"
-                         " of tensors (inputs, labels).")
+                         " them, such as a dict or a tuple of tensors.")
     if by_position and isinstance(by_position[0], str):
         return TypeError(f"The samples are text ({short_repr(by_position[0], 30)}), and {name} takes tensors; make"
                          " numbers of it in the data set, for example with a tokenizer.")
-    needed = [p.name for p in parameters if p.default is p.empty]
     if by_position:
         n = len(by_position)
+        remedy = "let the data set return as many as the model takes, or dicts with the names of its arguments"
         if n == len(names) + 1 and not has_loss_func:
-            return TypeError(f"{name}'s forward takes {listed} and no labels, and a sample has {n} parts, of which the"
-                             f" last is the label; {NO_LOSS_FUNC}.")
+            remedy = f"if the last is the label, {NO_LOSS_FUNC}"
         parts = f"{n} part{'s' if n != 1 else ''}{' besides the label' if has_loss_func else ''}"
-        return TypeError(f"{name}'s forward takes {listed}, and a sample has {parts}; let the data set return as many"
-                         " as the model takes, or dicts with the names of its arguments.")
+        return TypeError(f"{name}'s forward takes {listed}, and a sample has {parts}; {remedy}.")
+    missing = [p.name for p in parameters if p.default is p.empty and p.name not in by_name]
     unknown = [column for column in by_name if column not in names]
-    if unknown and all(map(is_label_name, unknown)) and not has_loss_func and all(n in by_name for n in needed):
+    if not missing and not has_loss_func and all(map(is_label_name, unknown)):
         return TypeError(f"{name}'s forward takes {listed} and no {', '.join(unknown)}, so it returns no loss;"
                          f" {NO_LOSS_FUNC}.")
-    missing = [n for n in needed if n not in by_name]
-    texts = text_columns(sample)
-    columns = ", ".join(map(str, sample if isinstance(sample, Mapping) else by_name)) or "no columns"
-    problem = f"{name}'s forward needs {', '.join(map(repr, missing))}"
-    if any(n in texts for n in missing):
-        return TypeError(f"{problem}, and that column is text ({short_repr(sample[missing[0]], 30)}), which is left"
-                         " out; make numbers of it in the data set, for example with a tokenizer.")
-    if missing and texts:
-        return TypeError(f"{problem}, and the data has only {columns}; make it from the text, for example with"
-                         f" data.map(lambda row: tokenizer(row[{texts[0]!r}])).")
-    if any(isinstance(sample, Mapping) and n in sample and sample[n] is None for n in missing):
-        return TypeError(f"{problem}, which is None in the first sample of the data; give it a value.")
-    if missing:
-        return TypeError(f"{problem}, and the data has only {columns}; rename a column of the data, or let forward take"
-                         " it under its name.")
-    return TypeError(f"{name}'s forward takes {listed}, and was given {', '.join(map(str, unknown))} as well; remove"
-                     " the column, or let forward take it.")
+    if not missing:
+        return TypeError(f"{name}'s forward takes {listed}, and was given {', '.join(map(str, unknown))} as well; remove"
+                         " the column, or let forward take it.")
+    columns = ", ".join(map(str, by_name)) or "no columns"
+    remedy = "rename a column of the data, or let forward take it under its name"
+    if texts := text_columns(sample):
+        remedy = f"the column {texts[0]!r} is text, so make numbers of it in the data set, for example with a tokenizer"
+    return TypeError(f"{name}'s forward needs {', '.join(map(repr, missing))}, and the batch has {columns}; {remedy}.")
 
 # %% ../../nbs/03_data/06_batch_errors.ipynb #e191ebe0
 # parts of Python's and torch's messages
 _NO_TENSOR_ERRORS = ("must be Tensor", "'tuple' object has no attribute", "'list' object has no attribute")
-
-_PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 def type_error(error: BaseException, name: str, given: Any) -> TypeError | None:
     "Return an error about a part of a batch that is no tensor; None if all are."
@@ -218,16 +162,11 @@ def type_error(error: BaseException, name: str, given: Any) -> TypeError | None:
                          " to return a dict of tensors, a tuple of them, or one tensor.")
     for part, value in batch_parts(given).items():
         inner = value[0] if isinstance(value, (tuple, list)) and value else value
-        if isinstance(inner, str) and inner.lower().endswith(_PICTURES):
-            return TypeError(f"{part} is the name of a file ({short_repr(inner, 60)}), and {name} takes tensors; open the"
-                             " file in the data set, and return a tensor of it.")
-        if isinstance(inner, str):
-            return TypeError(f"{part} is text ({short_repr(inner, 30)}), and {name} takes tensors; make numbers of it"
-                             " in the data set, for example with a tokenizer.")
         # an AttributeError may come from a mistake in the model
-        if not isinstance(value, torch.Tensor) and isinstance(error, TypeError):
-            return TypeError(f"{part} is {short_repr(value, 40)}, of type {type(value).__name__}, and {name} takes"
-                             " tensors; convert it in the data set or in a data_collator=.")
+        if isinstance(inner, str) or not isinstance(value, torch.Tensor) and isinstance(error, TypeError):
+            what = f"text ({short_repr(inner, 60)})" if isinstance(inner, str) else f"a {type(value).__name__}"
+            return TypeError(f"{part} is {what}, and {name} takes tensors; convert it in the data set, texts for example with"
+                             " a tokenizer, or in a data_collator=.")
     return None
 
 def explain_forward_error(
@@ -250,40 +189,39 @@ def explain_forward_error(
     if isinstance(error, TypeError):
         return type_error(error, name, given) or call_mismatch(name, model.forward, given, sample(), has_loss_func)
     pair = failing_loss(error)
-    if pair is not None: return loss_error(*pair)
+    if pair is not None: return loss_error(error, *pair)
     call = failing_layer(error, model)
     if call is None: return None
-    explained = dtype_error(error, call, given) or shape_error(error, call, given)
+    explained = layer_error(error, call, given)
     if explained is None and call.name and type(call.layer).__module__.startswith("torch.nn."):
         error.add_note(f"(in {call.describe()}, whose input has the shape {tuple(call.inputs[0].shape)})")
     return explained
 
 # %% ../../nbs/03_data/06_batch_errors.ipynb #cd24397d
-def label_remedy(output: torch.Tensor, labels: torch.Tensor) -> str | None:
-    "Return how to convert labels so that they fit an output; None if unknown."
-    per_class = output.ndim > 1 and output.shape[1] > 1
-    # an output of several classes, and one number for each sample
-    numbers = (output.shape[0], *output.shape[2:])
-    if per_class and tuple(labels.shape) == numbers and labels.dtype != torch.int64:
-        return "class numbers are whole numbers of 64 bits: labels.long()"
-    if per_class and tuple(labels.shape) == (*numbers, 1) and output.ndim == 2:
-        whole = "" if labels.dtype == torch.int64 else ".long()"
-        return f"class numbers have the shape {numbers}: labels.squeeze(-1){whole}"
-    if labels.shape == output.shape and labels.dtype != output.dtype:
-        return "labels of the output's shape have its type: labels.float()"
-    if tuple(output.shape) == (*labels.shape, 1):
-        number = "" if labels.is_floating_point() else ".float()"
-        return f"labels of the shape {tuple(output.shape)} fit: labels.unsqueeze(-1){number}"
-    if output.shape[:1] != labels.shape[:1]:
-        return "both need the same number of samples, so the model has changed it, for example in a reshape"
-    if labels.ndim == output.ndim and labels.shape != output.shape and labels.shape[:-1] == output.shape[:-1]:
-        return f"give the model {labels.shape[-1]} outputs"
-    return None
+def is_about_shapes(error: BaseException, output: torch.Tensor, labels: torch.Tensor) -> bool:
+    "Return whether the message of an error is about shapes or types, and names no size that neither tensor has."
+    text = str(error)
+    if not isinstance(error, (RuntimeError, ValueError, IndexError)) or "device" in text: return False
+    sizes = {*output.shape, *labels.shape, output.numel(), labels.numel()}
+    # small numbers are those of dimensions
+    known = all(int(n) < 4 or int(n) in sizes for n in re.findall(r"\b\d+\b", text))
+    return known and _SHAPE_WORDS.search(text) is not None
 
-def loss_error(output: torch.Tensor, labels: torch.Tensor) -> ValueError | None:
-    "Return an error about labels that do not fit an output; None if the reason is unknown."
-    remedy = label_remedy(output, labels)
-    if remedy is None: return None
+def loss_error(
+    error: BaseException,  # raised by the loss
+    output: torch.Tensor, labels: torch.Tensor,
+) -> ValueError | None:
+    "Return an error about labels that do not fit an output; None if the error is about something else."
+    # the shape of class numbers
+    numbers = (output.shape[0], *output.shape[2:]) if output.ndim > 1 else ()
+    are_alike = labels.shape == output.shape and labels.dtype == output.dtype
+    are_classes = labels.shape == numbers and labels.dtype == torch.int64
+    if are_alike or are_classes or not is_about_shapes(error, output, labels): return None
+    remedy = "both need the same number of samples, and the same shape and type, or class numbers"
+    if numbers and output.shape[1] > 1 and labels.numel() == math.prod(numbers):
+        remedy = f"class numbers are of 64 bits, and of the shape {numbers}: labels.long()"
+    elif labels.numel() == output.numel():
+        remedy = "labels.reshape(output.shape).to(output.dtype) makes them alike"
     return ValueError(
         f"The output has the shape {tuple(output.shape)} ({dtype_name(output)}) and the labels {tuple(labels.shape)}"
         f" ({dtype_name(labels)}), which this loss cannot compare; {remedy}."
@@ -314,25 +252,21 @@ def explain_loss_error(
     "Return an error that names the cause in output or labels; None if it is not found."
     if is_out_of_memory(error): return None
     first = labels[0] if isinstance(labels, (tuple, list)) and labels else labels
-    if isinstance(first, str): return text_label_error(first)
-    if labels is None:
+    is_kind_error = isinstance(error, (TypeError, AttributeError, ValueError))
+    if isinstance(first, str) and is_kind_error: return text_label_error(first)
+    if labels is None and "NoneType" in str(error):
         text = text_label(sample())
         if text is not None: return text_label_error(text)
         columns = f": its columns are {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
         return ValueError(f"The batch has no labels for loss_func{columns}. Their column has to be called labels or"
                           " label, or be named by label_names=['...'].")
-    if output is None:
+    if output is None and is_kind_error:
         return TypeError("The model returned None; let its forward return its output.")
-    if isinstance(output, torch.Tensor) and not isinstance(labels, torch.Tensor) and "must be Tensor" in str(error):
-        return TypeError(f"The labels are a {type(labels).__name__}, and the loss takes a tensor; let the data set or the"
-                         " data_collator return torch.tensor(labels).")
-    if isinstance(output, (tuple, list, dict)) and "must be Tensor" in str(error):
-        return TypeError(
-            f"The model returned a {type(output).__name__} of {len(output)} parts, and loss_func takes a tensor; choose"
-            " one, for example with loss_func=lambda output, labels: torch.nn.functional.cross_entropy(output[0],"
-            " labels)."
-        )
-    if isinstance(batch, torch.Tensor):
+    if "must be Tensor" in str(error):
+        kinds = type(output).__name__, type(labels).__name__
+        return TypeError(f"loss_func is called with (output, labels), here of types {kinds[0]} and {kinds[1]}, and takes"
+                         " tensors; convert the labels in the data set, or give loss_func=lambda output, labels: ....")
+    if isinstance(batch, torch.Tensor) and isinstance(output, torch.Tensor) and is_about_shapes(error, output, batch):
         return ValueError(
             "The data set gives single tensors, so each is its own label, and loss_func cannot compare them with an"
             f" output of the shape {tuple(getattr(output, 'shape', ()))}; give pairs of input and label:"
@@ -341,11 +275,4 @@ def explain_loss_error(
     pair = failing_loss(error)
     if pair is None and isinstance(output, torch.Tensor) and isinstance(labels, torch.Tensor):
         pair = output, labels
-    if "between 0 and 1" in str(error):
-        return ValueError("This loss takes probabilities from 0 to 1, and the model's output has other values; give"
-                          " loss_func=torch.nn.functional.binary_cross_entropy_with_logits.")
-    if pair is None: return None
-    if pair[0] is labels and pair[1] is output:
-        return TypeError("loss_func is called with (output, labels), and this one takes them in the other order; give"
-                         " loss_func=lambda output, labels: ....")
-    return loss_error(*pair)
+    return None if pair is None else loss_error(error, *pair)

@@ -22,15 +22,6 @@ from .text_collators import DataCollatorWithFlattening, pad_rows, round_up
 from ..display.svg import HtmlDisplay
 from ..display.tables import escape_html
 
-# %% auto #0
-__all__ = ['MESSAGE_COLUMNS', 'PROMPT_WARNING', 'TRUNCATION_WARNING', 'MASK_WARNING', 'END_WARNING', 'PACKING_STRATEGIES',
-           'is_conversational', 'to_messages', 'chat_template_of', 'render', 'has_generation_marks', 'end_of_part',
-           'mask_by_prefixes', 'assistant_mask', 'common_prefix', 'with_eos', 'parse_tools', 'template_options',
-           'truncation', 'plain_ids', 'plain_list', 'labels_of', 'is_trained', 'padding_id', 'warn_unless_issued',
-           'best_fit_rows', 'wrapped_rows', 'packed_pieces', 'pack_columns', 'pack_dataset', 'DataCollatorForChat',
-           'column_names', 'tokenize_chat', 'show_trained_tokens', 'decode', 'split_prompt',
-           'DataCollatorForPreference']
-
 # %% ../../nbs/03_data/07_chat.ipynb #165e9b0b
 MESSAGE_COLUMNS = ("messages", "prompt", "completion", "chosen", "rejected")
 

@@ -18,12 +18,6 @@ import torch
 
 from ..core.errors import checked_class, short_repr, warn
 
-# %% auto #0
-__all__ = ['PACKAGE_LOGGER', 'check_return_tensors', 'to_return_type', 'default_data_collator', 'padding_advice', 'ragged_error',
-           'DefaultDataCollator', 'Tokenizer', 'check_tokenizer', 'pad_features', 'PaddingCollator', 'pad_batch',
-           'DataCollatorWithPadding', 'kept_columns', 'log_dropped_columns', 'RemoveColumns', 'infer_batch_size',
-           'map_tensors', 'shallow_copy_batch', 'is_identical', 'comparable_copy', 'to_device']
-
 # %% ../../nbs/03_data/00_collate.ipynb #9bc54807
 def _label_tensor(values: list):
     "Return the labels of a batch as one tensor; integers stay integers."

@@ -17,9 +17,6 @@ from .sampling import UNSHARDED, Cursor, RankShard
 from .sources import WORKER_WATCH, BatchSource, MapSource, raise_worker_deaths, sampler_parts, set_epoch, shut_down
 from .streams import StreamSource, skip_samples
 
-# %% auto #0
-__all__ = ['OpaqueSource', 'MicroBatch', 'make_source', 'ReadingFailed', 'Dispatcher', 'ResumableLoader']
-
 # %% ../../nbs/03_data/04_loader.ipynb #ed108232
 class OpaqueSource(BatchSource):
     "Read any iterable of batches."
@@ -83,7 +80,11 @@ class OpaqueSource(BatchSource):
         if hasattr(self.running, "_shutdown_workers"):
             shut_down(self.running)
         self.running = None
-    def batches_left(self, cursor: Cursor): return None if cursor.position else self.batches
+    def batches_left(self, cursor: Cursor): return None if cursor.position else self.count_batches(cursor)
+    def count_batches(self, cursor: Cursor, bookmark: dict | None = None):
+        if self.batches is None: return None
+        set_epoch(cursor.epoch, self.loader)
+        return -(-len(self.loader) // self.share.together)
 
 # %% ../../nbs/03_data/04_loader.ipynb #39e2afc6
 class MicroBatch(NamedTuple):
@@ -211,7 +212,7 @@ class ResumableLoader:
 
     @property
     def batches(self) -> int | None:
-        "Return the number of micro-batches of an epoch, or None if it is unknown."
+        "Return the number of micro-batches of the first epoch, or None if it is unknown."
         return self.source.batches
 
     def take(
@@ -272,6 +273,9 @@ class ResumableLoader:
     def is_at_known_end(self, cursor: Cursor) -> bool | None:
         "Return True at the end of the epoch; None: unknown until it is read."
         return self.source.at_end(cursor)
+    def count_batches(self, cursor: Cursor, bookmark: dict | None = None) -> int | None:
+        "Return the number of batches of the epoch at a cursor; None: unknown."
+        return self.source.count_batches(cursor, bookmark)
     def batches_left(self, cursor: Cursor) -> int | None:
         "Return the number of remaining batches of the epoch; None: unknown."
         return self.source.batches_left(cursor)

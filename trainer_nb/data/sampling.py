@@ -15,11 +15,6 @@ from torch.utils.data import Sampler
 
 from ..core.seeding import preserve_generators
 
-# %% auto #0
-__all__ = ['UNSHARDED', 'RankShard', 'RankBatch', 'split_evenly', 'take_own_batch', 'split_global_batch', 'Cursor',
-           'EpochSampler', 'sample_lengths', 'LengthGroupedSampler', 'batch_cost', 'group_costs', 'concurrent_groups',
-           'fill_groups', 'balance_groups', 'BalancedBatchSampler']
-
 # %% ../../nbs/03_data/01_sampling.ipynb #291d6c13
 class RankShard(NamedTuple):
     "Describe which part of the data belongs to this process."

@@ -35,14 +35,6 @@ from ..core.seeding import making_batch, mix_seed, preserve_generators, seed_all
 from .collate import RemoveColumns, default_data_collator, is_identical
 from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, split_evenly, take_own_batch
 
-# %% auto #0
-__all__ = ['WORKER_WATCH', 'RequestedBatch', 'last_epoch', 'set_epoch', 'seeded_for_epoch', 'epoch_parts', 'BatchRequest',
-           'ended_early', 'batch_of', 'missing_sample', 'SeededDataset', 'is_default_collator', 'stack_rows',
-           'block_sigint', 'exit_with_parent', 'WorkerInit', 'check_importable', 'WorkerDeathWatch', 'check_complete',
-           'out_of_fetch', 'raise_worker_deaths', 'shut_down', 'DataWorkers', 'BatchSource', 'BatchPlan',
-           'sampler_parts', 'is_sampler_state', 'SamplerState', 'with_seeded_generators', 'SeededCollate',
-           'batch_requests', 'MapSource']
-
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f24
 # by the id of an object: a reference to it, and the epoch that was set last in this process
 _EPOCHS: dict[int, tuple[weakref.ref, int]] = {}
@@ -434,13 +426,16 @@ class DataWorkers:
 # %% ../../nbs/03_data/02_sources.ipynb #d05c257f
 class BatchSource:
     """Base class of sources of micro-batches.
-    Subclasses add open(cursor, bookmark), batches_left(cursor), and `batches` of an epoch, or None."""
+    Subclasses add open(cursor, bookmark), batches_left(cursor), and `batches` of the first epoch, or None."""
     bookmark = None   # plain values that, besides the cursor, open the source after the last batch
     weight = 1.0      # weight of the last batch if several processes share the data: see sampling.RankShard
     _workers: DataWorkers | None = None
     def at_end(self, cursor: Cursor) -> bool | None:
         "Return True if the epoch ends at a cursor; None: unknown until it is read."
         return None
+    def count_batches(self, cursor: Cursor, bookmark: dict | None = None) -> int | None:
+        "Return the number of batches of the epoch at a cursor; None if it is unknown."
+        return self.batches
     def check(self, bookmark: dict | None):
         "Raise ValueError if a bookmark does not fit this source."
     def moved(self) -> bool:
@@ -707,8 +702,8 @@ class MapSource(BatchSource):
         self._epoch = epoch
         self._begun = False
 
-    def _plan_at(self, cursor: Cursor, bookmark: dict | None):
-        "Return the plan for a position. At the beginning of an epoch, the samplers keep the changes that reading them makes."
+    def _find_plan(self, cursor: Cursor, bookmark: dict | None):
+        "Return the plan for a position, without a change of the samplers."
         begins = not cursor.position
         present = self._samplers.take()
         wanted = present if begins or cursor.epoch != self._epoch else self._before
@@ -718,11 +713,16 @@ class MapSource(BatchSource):
         repeats = begins and self._begun and is_identical(present, self._after)
         if cursor.epoch != self._epoch or not (repeats or is_identical(wanted, self._before)):
             self._read_samplers(cursor.epoch, wanted)
-        if begins and self.sets_epoch:
+        return self._plan
+
+    def _plan_at(self, cursor: Cursor, bookmark: dict | None):
+        "Return the plan for a position. At the beginning of an epoch, the samplers keep the changes that reading them makes."
+        plan = self._find_plan(cursor, bookmark)
+        if not cursor.position and self.sets_epoch:
             self._samplers.put(self._after)
             self._begun = True
         self.bookmark = {"epoch": cursor.epoch, "samplers": self._before} if self._before else None
-        return self._plan
+        return plan
 
     def _make_plan(self, epoch: int):
         batches = self.loader.batch_sampler
@@ -782,3 +782,5 @@ class MapSource(BatchSource):
 
     def at_end(self, cursor: Cursor) -> bool: return cursor.position >= self.plan(cursor.epoch).samples
     def batches_left(self, cursor: Cursor) -> int: return self.plan(cursor.epoch).left(cursor.position)
+    def count_batches(self, cursor: Cursor, bookmark: dict | None = None) -> int:
+        return self._find_plan(cursor, bookmark).left(0)

@@ -23,12 +23,6 @@ from .collate import infer_batch_size, is_identical
 from .sampling import UNSHARDED, Cursor, RankShard, split_evenly
 from .sources import BatchSource, DataWorkers, ended_early, epoch_parts, set_epoch, with_seeded_generators
 
-# %% auto #0
-__all__ = ['MIN_DATASETS_VERSION', 'is_stateful', 'copy_state', 'DatasetStates', 'StartStates', 'start_states', 'restart_stream',
-           'InexactState', 'child_iterables', 'rereads_on_resume', 'copy_iterable', 'is_hf_iterable', 'copy_dataset',
-           'isolate_dataset', 'HFDatasetStates', 'dataset_states', 'StreamMark', 'collate_for_all', 'SeededStream',
-           'CountingCollate', 'skip_samples', 'update_marks', 'check_same_readers', 'StreamSource']
-
 # %% ../../nbs/03_data/03_streams.ipynb #e477976d
 # sentinel for the end of an iterator
 _END = object()

@@ -17,13 +17,6 @@ from ..core.seeding import is_making_batch, mix_seed
 from .collate import PaddingCollator, Tokenizer, check_tokenizer, pad_batch, pad_features
 from .collate import check_return_tensors, ragged_error, to_return_type
 
-# %% auto #0
-__all__ = ['round_up', 'pad_rows', 'padding_side', 'find_special_tokens', 'mask_token_id', 'mask_tokens', 'word_ids',
-           'expand_to_words', 'mask_arrays', 'pad_texts', 'pad_token_lists', 'check_masking',
-           'DataCollatorForLanguageModeling', 'DataCollatorForWholeWordMask', 'pop_labels', 'pad_texts_and_pop_labels',
-           'DataCollatorForTokenClassification', 'DataCollatorForSeq2Seq', 'DataCollatorForMultipleChoice',
-           'DataCollatorWithFlattening']
-
 # %% ../../nbs/03_data/05_text_collators.ipynb #91e7ac71
 def round_up(n: int, multiple: int | None) -> int: return n if not multiple else -(-n // multiple) * multiple
 

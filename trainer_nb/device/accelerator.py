@@ -31,15 +31,8 @@ from .desync import BackwardOrder, LayerOrder
 from .model_patches import PatchSet
 from .sharding import ShardedModel, check_launch_environment, check_max_norm, unscale_shards
 from .deepspeed import DeepSpeedModel, import_deepspeed, is_engine, launcher_variables
-from .unused_parameters import GradientMessage, UnusedParameters
+from .unused_parameters import GradientMessage, UnusedParameters, settle_buckets
 from .weight_storage import is_of_bitsandbytes, move_model, read_only_weights, stays_in_place
-
-# %% auto #0
-__all__ = ['NO_CONTEXT', 'NO_GROUP', 'mixed_precision', 'check_fp16', 'should_use_cpu', 'kwargs_handlers', 'make_world',
-           'leave_process_group_at_exit', 'leave_process_group', 'abort_collectives', 'unwrap',
-           'make_deepspeed_accelerator', 'IsolatedAccelerator', 'fills_in_gradients', 'ignored_by_ddp',
-           'ReplicatedModel', 'backward_from_loss', 'device_settings', 'Device', 'AsyncHostCopy',
-           'copy_in_stream_order', 'empty_device_cache']
 
 # %% ../../nbs/04_device/07_accelerator.ipynb #nc35d799
 if TYPE_CHECKING:
@@ -331,6 +324,7 @@ class ReplicatedModel:
         self._is_averaged = isinstance(wrapped, DistributedDataParallel)
         self._unused: UnusedParameters | None = None
         if self._is_averaged and fills_in_gradients(args):
+            settle_buckets(wrapped, own)
             self._unused = UnusedParameters(wrapped, args.ddp_find_unused_parameters is False, self.message)
 
     def sync_context(

@@ -22,11 +22,6 @@ from ..core.columns import DeferredScalar
 from ..core.errors import warn
 from ..data.sampling import RankShard
 
-# %% auto #0
-__all__ = ['T', 'RANK_VARIABLES', 'MASTER_VARIABLES', 'MPI_VARIABLES', 'CONNECTION_REMINDER', 'MAX_MESSAGE_BYTES',
-           'SINGLE_PROCESS', 'with_flags', 'GatheredMessages', 'world_size', 'is_kernel', 'check_rank_variables',
-           'remind_while_connecting', 'MainProcessFailed', 'split_into_messages', 'World', 'wait_for_gloo_threads']
-
 # %% ../../nbs/04_device/00_collectives.ipynb #n5816676
 T = TypeVar("T")
 

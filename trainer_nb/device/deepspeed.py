@@ -22,13 +22,6 @@ from .collectives import World, world_size
 from .desync import LayerOrder, UsedParameters
 from .sharding import check_dense_gradients, check_max_norm, is_partitioned
 
-# %% auto #0
-__all__ = ['MASTER', 'REMEDIES', 'LAYERS_REMEDY', 'SECOND_BACKWARD_ERROR', 'FlatPlace', 'FlatGroup', 'split_flat', 'join_flat',
-           'flat_name', 'has_flat_state', 'to_parameter_states', 'launcher_variables', 'connect_with_itself',
-           'is_engine', 'recorded_layers', 'averages_at_arrival', 'GradientOrder', 'EngineState', 'torch_scale',
-           'engine_scale', 'clear_kept_gradients', 'DeepSpeedModel', 'shared_state', 'check_parameter_states',
-           'BackwardOnly']
-
 # %% ../../nbs/04_device/06_deepspeed.ipynb #b1a36dcf
 class FlatPlace(NamedTuple):
     "Describe where a parameter is in a flat tensor."

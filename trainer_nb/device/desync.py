@@ -20,10 +20,6 @@ from torch.utils.hooks import RemovableHandle
 from ..core.errors import warn
 from .collectives import World
 
-# %% auto #0
-__all__ = ['DEVIATION_REMINDER', 'PLACE_REPORT', 'FSDP_REMEDY', 'BACKWARD_REMEDY', 'LayerOrder', 'Reporter', 'report_place',
-           'BackwardOrder', 'UsedParameters']
-
 # %% ../../nbs/04_device/04_desync.ipynb #f10d138f
 # seconds after which a process that has deviated from the first pass reports that it waits for the others
 DEVIATION_REMINDER = 20.0

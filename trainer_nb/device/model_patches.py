@@ -5,6 +5,7 @@
 # %% ../../nbs/04_device/02_model_patches.ipynb #f51f6efb
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import operator
@@ -22,15 +23,6 @@ from torch.utils.checkpoint import checkpoint
 from ..args.training_args import TrainingArguments
 from ..core.errors import suggest_names, warn
 from .sharding import ShardedModel, module_class
-
-# %% auto #0
-__all__ = ['PATCH_ARGS', 'CHECKPOINTING_METHODS', 'Patch', 'ModelPatch', 'GlobalPatch', 'forward_methods', 'PatchSet',
-           'BufferRestorer', 'buffer_context', 'find_blocks', 'checkpointed_forward', 'checkpoint_blocks',
-           'checkpoint_by_method', 'enable_activation_checkpointing', 'activation_checkpointing_patch',
-           'sharded_checkpointing_patch', 'store_use_cache', 'use_cache_patch', 'should_compile',
-           'check_compile_backend', 'compile_patches', 'supports_tf32', 'tf32_patch', 'liger_patch', 'neftune_hook',
-           'neftune_patch', 'iter_named_tensors', 'LayerCall', 'NotFinite', 'OverflowDetector', 'overflow_patch',
-           'make_patches', 'apply_patches']
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #7bfadb31
 class Patch(Protocol):
@@ -324,9 +316,31 @@ def use_cache_patch(model: torch.nn.Module, args: TrainingArguments) -> ModelPat
     return ModelPatch(base, lambda: base.register_forward_pre_hook(add_use_cache, with_kwargs=True))
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #c6f6b717
-def should_compile(args: TrainingArguments) -> bool:
-    "Return whether the settings enable compilation."
-    return bool(args.torch_compile or args.torch_compile_backend or args.torch_compile_mode)
+def unwrap_compiled(model: torch.nn.Module) -> torch.nn.Module:
+    """Return a model without the wrappers of torch.compile, which would be a part of all names. The modules in them keep
+    what compiles their calls. Raise ValueError for a wrapper with hooks."""
+    while "dynamo_ctx" in vars(model) and "_orig_mod" in model._modules:
+        if model._forward_hooks or model._forward_pre_hooks or model._backward_hooks:
+            raise ValueError("A model that torch.compile has wrapped has hooks; register them on the model before.")
+        inner = model._modules["_orig_mod"]
+        vars(inner)["_compile_context"] = vars(model)["dynamo_ctx"]
+        # torch's mark of a wrapper, which lands in the model
+        vars(inner).pop("_is_torch_compile", None)
+        model = inner
+    for module in list(model.modules()):
+        for name, child in module._modules.items():
+            if child is not None and "dynamo_ctx" in vars(child):
+                module._modules[name] = unwrap_compiled(child)
+    return model
+
+def compile_contexts(model: torch.nn.Module) -> dict[torch.nn.Module, Callable]:
+    "Return the modules that torch.compile had wrapped, with what compiles a function in the same way."
+    return {m: vars(m)["_compile_context"] for m in model.modules() if "_compile_context" in vars(m)}
+
+def should_compile(args: TrainingArguments, model: torch.nn.Module) -> bool:
+    "Return whether the settings enable compilation, or the model was given compiled."
+    by_settings = args.torch_compile or args.torch_compile_backend or args.torch_compile_mode
+    return bool(by_settings or compile_contexts(model))
 
 def check_compile_backend(name: str, device: torch.device):
     "Raise ValueError for an unknown backend, or if its compiler is missing."
@@ -343,17 +357,22 @@ def check_compile_backend(name: str, device: torch.device):
 
 def compile_patches(model: torch.nn.Module, args: TrainingArguments, device: torch.device) -> list[Patch]:
     "Return the patches; an empty list if compilation is off."
-    if not should_compile(args): return []
-    backend = args.torch_compile_backend or "inductor"
-    check_compile_backend(backend, device)
+    if not should_compile(args, model): return []
+    compilers = compile_contexts(model)
+    if args.torch_compile or args.torch_compile_backend or args.torch_compile_mode:
+        backend = args.torch_compile_backend or "inductor"
+        check_compile_backend(backend, device)
+        compilers = {model: functools.partial(torch.compile, backend=backend, mode=args.torch_compile_mode or None)}
     # a function outside of torch: torch does not compile functions of its own modules
-    def call(*given, **kwargs):
-        return model._call_impl(*given, **kwargs)
-    compiled = torch.compile(call, backend=backend, mode=args.torch_compile_mode or None)
+    def call_of(module: torch.nn.Module) -> Callable:
+        return lambda *given, **kwargs: module._call_impl(*given, **kwargs)
+    def put():
+        for module, compiler in compilers.items():
+            vars(module).update(_compiled_call_impl=compiler(call_of(module)))
     config = torch._dynamo.config
     def skip_hook_guards(value: bool): config.skip_nnmodule_hook_guards = value
     hook_guards = GlobalPatch(lambda: config.skip_nnmodule_hook_guards, skip_hook_guards, False)
-    return [hook_guards, ModelPatch(model, lambda: vars(model).update(_compiled_call_impl=compiled))]
+    return [hook_guards, ModelPatch(model, put)]
 
 # %% ../../nbs/04_device/02_model_patches.ipynb #1e258c4b
 def supports_tf32(device: torch.device) -> bool:
@@ -509,9 +528,9 @@ def make_patches(learner) -> list:
     args = learner.args
     model = learner.run_state.model
     device = learner.run_state.device.device
-    if args.debug and should_compile(args):
-        raise ValueError("debug='underflow_overflow' checks every layer, and torch_compile=True compiles all of them "
-                         "into one; leave torch_compile out to find the overflow.")
+    if args.debug and should_compile(args, model):
+        raise ValueError("debug='underflow_overflow' checks every layer, and torch_compile=True or torch.compile(model)"
+                         " compiles all of them into one; leave torch_compile out to find the overflow.")
     made = (tf32_patch(args, device), liger_patch(model, args, device), activation_checkpointing_patch(model, args),
             sharded_checkpointing_patch(learner.run_state.device.sharded_model),
             neftune_patch(model, args), use_cache_patch(model, args), overflow_patch(learner),

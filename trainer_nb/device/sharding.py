@@ -20,16 +20,6 @@ from ..args.training_args import TrainingArguments
 from ..core.errors import InvalidOperation, warn
 from .collectives import World
 
-# %% auto #0
-__all__ = ['Outline', 'UNSUPPORTED_STRATEGIES', 'FSDP_ATTRIBUTES', 'is_dtensor', 'is_partitioned', 'to_local', 'is_sharded',
-           'shard_dim', 'full_shape', 'full_tensor', 'local_nbytes', 'shard_rows', 'local_rows', 'shard_like',
-           'replicate_like', 'partition_of', 'copy_into', 'gather_full', 'gather_full_per_machine', 'dtypes_and_shapes',
-           'broadcast_tensors', 'concat_shards', 'check_launch_environment', 'HasShardedModel', 'HasDevice',
-           'require_several_processes', 'require_unsharded', 'wrapped_layers', 'repeated_class', 'warn_undivided',
-           'module_class', 'fsdp_attributes', 'check_dense_gradients', 'check_max_norm', 'check_shardable',
-           'num_shards', 'make_mesh', 'precision_policy', 'shard_in_place', 'ShardedModel', 'unscale_shards',
-           'clip_sharded_grad_norm']
-
 # %% ../../nbs/04_device/01_sharding.ipynb #e6e8d716
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

@@ -16,10 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
 
-# %% auto #0
-__all__ = ['missing_indices', 'reduced_parameters', 'expect_gradients', 'sparse_zeros', 'fill_with_zeros', 'reachable_parameters',
-           'output_nodes', 'GradientMessage', 'UnusedParameters']
-
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900005
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+:([\d, ]+)")
 
@@ -87,6 +83,38 @@ def output_nodes(
     "Return the `grad_fn` of each tensor in a model's output."
     tensors = [*_find_tensors(output)] or [*_find_tensors(dict(getattr(output, "__dict__", {})))]
     return [t.grad_fn for t in tensors if t.grad_fn is not None]
+
+# %% ../../nbs/04_device/03_unused_parameters.ipynb #15900013
+@contextmanager
+def without_hooks(p: torch.nn.Parameter) -> Iterator[None]:
+    "Disable the hooks on the gradient of a parameter inside the block; those of DDP are not among them."
+    hooks = [found for found in (p._backward_hooks, p._post_accumulate_grad_hooks) if found]
+    before = [dict(found) for found in hooks]
+    for found in hooks:
+        found.clear()
+    try:
+        yield
+    finally:
+        for found, registered in zip(hooks, before):
+            found.update(registered)
+
+def settle_buckets(
+    wrapped: DistributedDataParallel,  # a new one
+    last: torch.nn.Parameter | None = None,  # whose gradient arrives after all others
+):
+    "Run a backward pass of zeros, so that DDP arranges its buckets before the first step; a collective."
+    parameters = reduced_parameters(wrapped)
+    gradients = [p.grad for p, _ in parameters]
+    expect_gradients(wrapped)
+    # each by itself: they arrive in this order
+    for p, is_sparse in sorted(reversed(parameters), key=lambda one: one[0] is last):
+        p.grad = None
+        with without_hooks(p):
+            fill_with_zeros([p], [is_sparse])
+    wrapped.reducer._rebuild_buckets()
+    for (p, _), grad in zip(parameters, gradients):
+        p.grad = grad
+
 
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900011
 # the loss, and a count in two parts, each of which a float32 holds exactly

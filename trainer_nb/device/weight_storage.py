@@ -17,12 +17,6 @@ from torch.utils.weak import WeakIdRef
 from ..core.errors import InvalidOperation, warn
 from .sharding import is_dtensor
 
-# %% auto #0
-__all__ = ['ReadOnlyWeight', 'is_packed', 'is_read_only', 'read_only_weights', 'has_packed_weights', 'weight_shape',
-           'offload_map', 'weight_parts', 'weight_digest', 'stored_value', 'WeightDigests', 'has_adapters',
-           'check_quantized', 'keep_training_layout', 'packed_objects', 'devices_of', 'is_model_parallel', 'is_spread',
-           'stays_in_place', 'is_of_bitsandbytes', 'overlapping_tensors', 'move_model', 'check_placement']
-
 # %% ../../nbs/04_device/05_weight_storage.ipynb #9a3c0005
 # types of parameters whose values are in their own memory
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)

@@ -28,11 +28,6 @@ from ..engine.session import record_manual_changes, start_running
 from ..engine.step import Step, commit_step, rollback_step
 from ..engine.tasks import record_step
 
-# %% auto #0
-__all__ = ['Result', 'Gradients', 'is_training_step_overridden', 'next_phase', 'DebugStep', 'check_can_debug', 'check_open',
-           'run_phase', 'capture_editable_tensors', 'record_touched', 'begin_debug_step', 'run_backward',
-           'close_debug_step']
-
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #0232479d
 class Gradients(Table):
     "Show the gradients of parameters: a dict for each, with None where there is no gradient."

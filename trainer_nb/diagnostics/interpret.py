@@ -32,14 +32,6 @@ from ..engine.session import manual_changes_recorded
 from ..engine.state_holders import code_holders
 from ..engine.user_state import capture_user_state, restore_user_state
 
-# %% auto #0
-__all__ = ['DatasetOrName', 'SOUND_KEYS', 'ShowFunction', 'FORMULA_TOLERANCE', 'MAX_CLASSES', 'get_eval_loader', 'class_names',
-           'class_name', 'is_image', 'collect_tensors', 'find_images', 'get_first_batch', 'shape_rows', 'decode_texts',
-           'first_labels', 'find_sounds', 'example_rows', 'BatchPreview', 'to_html', 'show_batch',
-           'iterate_predictions', 'is_classification', 'formula_losses', 'select_example', 'single_example_loss',
-           'TopLoss', 'loss_sort_key', 'make_top_loss', 'find_worst', 'TopLosses', 'top_losses', 'Confusion',
-           'confusion']
-
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #f3667a27
 # a data set, or the name of one of several evaluation sets
 DatasetOrName = str | Dataset | Iterable

@@ -30,9 +30,6 @@ from ..engine.snapshot import capture_snapshot, restore_fields
 from ..engine.tasks import do_next_epoch
 from ..engine.user_state import report_lost
 
-# %% auto #0
-__all__ = ['SHARED_FIELDS', 'scratch_run', 'cancellable', 'isolated_training', 'begin_next_epoch', 'ConstantSchedule']
-
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #7b60566a
 # kept fields that a tool works with and that are restored
 SHARED_FIELDS = ("model", "modes", "lr_scheduler", "optimizer", "device", "learner")

@@ -44,17 +44,6 @@ from ..optim.extra_optimizers import TARGET_GROUP_KEYS
 from ..optim.optimizers import layer_groups, optimizer_groups, refuse_regrouping
 from ..optim.schedules import add_scheduled_group
 
-# %% auto #0
-__all__ = ['CHANNEL_LAYERS', 'OUTLIER_RATIO', 'DEAD_WARNING', 'MAX_TABLE_ROWS', 'QUANTITY_PICTURES', 'named_layers',
-           'own_parameters', 'output_stats', 'measure_outputs', 'copy_optimizer', 'update_norms', 'LayerStats',
-           'mean_of_known', 'merge_layers', 'fetch_stats', 'parameter_stats', 'make_layer_stats', 'measure_layers',
-           'describe_unusual', 'group_by_prefix', 'group_names', 'fold_layers', 'layer_row', 'foldable_table',
-           'layer_label', 'layer_points_panel', 'output_spread_panel', 'LayerReport', 'make_window',
-           'inspect_next_step', 'would_spread', 'changed_limit', 'describe_clipping', 'inspect_open_step',
-           'replay_outputs', 'inspect_layers', 'named_layer_groups', 'resolve_group_names', 'set_trainable',
-           'groups_to_freeze', 'check_known', 'add_missing_parameters', 'GroupedInt', 'ModelSummary',
-           'measure_output_shapes', 'summarize_model']
-
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #cdaab5b8
 CHANNEL_LAYERS = (
     nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm,

@@ -25,9 +25,6 @@ from ..engine.loss import first_sample, is_single_input, split_labels
 from ..engine.overrides import TrainerBase
 
 
-# %% auto #0
-__all__ = ['Result', 'Results', 'show_results', 'complete_sample', 'learner_inputs', 'Prediction', 'predict_one']
-
 # %% ../../nbs/08_diagnostics/06_results.ipynb #f19c0006
 class Result(NamedTuple):
     "Hold a sample with its target and the model's prediction."

@@ -18,12 +18,6 @@ from ..device.sharding import full_tensor
 from ..engine.overrides import TrainerBase
 from ..engine.step import Step
 
-# %% auto #0
-__all__ = ['SMALL_NUMEL', 'BINS', 'SAMPLE_SIZE', 'DEAD_TOLERANCE', 'ACTIVATION_RANGES', 'dense_values', 'compute_moments',
-           'Moments', 'combine_moments', 'compute_histogram', 'rebin_shares', 'units_last', 'dead_fraction',
-           'saturated_fraction', 'first_tensor', 'NoiseScale', 'estimate_noise_scale', 'split_window', 'squared_norm',
-           'measure_noise_scale']
-
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #5dc0369a
 # entries; up to this size the spread is measured around the mean
 SMALL_NUMEL = 1 << 16

@@ -28,13 +28,6 @@ from ..display.panels import Heatmap, Panel, format_tick, nan_mean
 from ..display.tables import to_frame
 from ..engine.overrides import TrainerBase, local_model
 
-# %% auto #0
-__all__ = ['WATCH_COLUMNS', 'DEFAULT_QUANTITIES', 'Quantities', 'DEFAULT_PANELS', 'SHARE_TITLES', 'split_quantities',
-           'select_layers', 'layer_moments', 'LayerSampler', 'to_scalar_tensor', 'watch_columns', 'watch_values',
-           'output_histograms', 'Watch', 'watch', 'unwatch', 'WatchTable', 'read_watch_tables', 'watched_types',
-           'watched_names', 'combine_tables', 'WatchReport', 'heatmap_panel', 'histogram_series', 'histogram_panel',
-           'watch_panels', 'histogram_chart']
-
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #7bd8f72c
 WATCH_COLUMNS = {
     "output": ("output norm", "output mean", "output spread", "dead", "saturated"),

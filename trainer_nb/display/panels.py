@@ -15,12 +15,6 @@ from numpy.typing import ArrayLike
 
 from .tables import format_exponent, format_value
 
-# %% auto #0
-__all__ = ['MAX_POINTS', 'Element', 'E', 'LOG_AXIS_RATIO', 'ROW_HEIGHT', 'MAX_PANEL_HEIGHT', 'SPARK_BLOCKS', 'downsample',
-           'exponential_moving_average', 'centered_moving_average', 'LineSeries', 'Histogram', 'Heatmap', 'Marker',
-           'Panel', 'linear_ticks', 'log_ticks', 'format_tick', 'format_axis', 'axis_range', 'suits_log_axis',
-           'nan_mean', 'panel_height', 'sparkline', 'panel_to_text']
-
 # %% ../../nbs/00_display/01_panels.ipynb #deb86227
 # maximum number of points of a line
 MAX_POINTS = 800

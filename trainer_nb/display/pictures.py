@@ -22,11 +22,6 @@ from .panels import Heatmap, Histogram, LineSeries, Marker, Panel, downsample, p
 from .svg import PANEL_HEIGHT, color_values, reduce_columns, render_svg
 from .tables import escape_html
 
-# %% auto #0
-__all__ = ['SCRIPT_FILES', 'MAX_PICTURE_CHARS', 'POINT_LIMITS', 'compact_values', 'line_positions', 'line_fields',
-           'heatmap_fields', 'panel_fields', 'picture_script', 'packed_script', 'embedded_json', 'thin_panels',
-           'image_html', 'picture_html']
-
 # %% ../../nbs/00_display/03_pictures.ipynb #9c3a0006
 def compact_values(
     values: ArrayLike,

@@ -20,16 +20,6 @@ from .panels import Heatmap, Histogram, LineSeries, Marker, Panel, axis_range, d
 from .panels import format_axis, format_tick, linear_ticks, log_ticks, nan_mean, panel_height
 from .tables import escape_html
 
-# %% auto #0
-__all__ = ['CORRECT_RGB', 'INCORRECT_RGB', 'PALETTE', 'TEXT_COLOR', 'GRID_COLOR', 'VIRIDIS', 'OTHER_COLORS', 'LINE_STYLES',
-           'CHAR_WIDTHS', 'MAX_LABEL_ROWS', 'LABEL_ROW_HEIGHT', 'MAX_HEATMAP_COLUMNS', 'MAX_LABEL_CHARS', 'PANEL_WIDTH',
-           'PANEL_HEIGHT', 'PANEL_GAP', 'ROW_SPACE', 'LIVE_PANEL_HEIGHT', 'HtmlDisplay', 'to_numpy', 'to_uint8_image',
-           'encode_png', 'image_tag', 'image_grid', 'waveform_svg', 'matrix_table', 'run_colors', 'pair_colors',
-           'series_color', 'apply_colormap', 'AxisScale', 'svg_element', 'svg_text', 'polyline_segments', 'draw_line',
-           'draw_histogram', 'text_width', 'label_rows', 'draw_marker', 'reduce_columns', 'color_values', 'svg_image',
-           'short_row_names', 'draw_row_labels', 'draw_heatmap', 'panel_scales', 'draw_axes', 'draw_legend',
-           'draw_panel', 'PanelBox', 'column_boxes', 'live_boxes', 'render_svg']
-
 # %% ../../nbs/00_display/02_svg.ipynb #92fe9ef6
 class HtmlDisplay:
     "Hold HTML for a notebook and text for everywhere else."

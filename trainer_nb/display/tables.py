@@ -13,11 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-# %% auto #0
-__all__ = ['Rows', 'MAX_CELL_WIDTH', 'to_scalar', 'format_exponent', 'format_number', 'format_setting', 'format_value',
-           'format_duration', 'escape_html', 'is_number', 'column_headings', 'text_table', 'html_table',
-           'markdown_table', 'head_and_tail', 'Table', 'to_frame']
-
 # %% ../../nbs/00_display/00_tables.ipynb #4e1b7a90
 def to_scalar(value: Any) -> Any:
     "Return the scalar in a zero-dimensional array or tensor; return any other value unchanged."

@@ -11,9 +11,8 @@ from functools import partial
 from types import MethodType
 from typing import Any
 
-from ..args.names import SUGGESTED_NAMES
 from ..args.training_args import TrainingArguments, resolve_args
-from ..core.errors import InvalidOperation, assigns_name, is_misspelling, misspelt_error, of_package, short_repr
+from ..core.errors import InvalidOperation, assigns_name, find_hints, is_misspelling, misspelt_error, of_package, short_repr
 from ..core.errors import used_names, uses_name, warn
 from ..data.collate import comparable_copy, is_identical
 from ..device.accelerator import check_fp16
@@ -25,12 +24,6 @@ from .prepare import OPTIMIZER_MAKERS, discard_former_parts, discard_made_optimi
 from .run_state import as_callback, record_act
 from .settings import SETTABLE, change_settings, discard_overridden_parts
 from .state_holders import LEARNER, SCALAR_TYPES
-
-# %% auto #0
-__all__ = ['SETTINGS', 'READ_ONLY', 'NOT_ATTRIBUTES', 'FIXED_VALUES', 'OPTIMIZER_SETTINGS', 'check_fixed_value', 'is_same',
-           'find_attribute', 'public_methods', 'setting_hint', 'record_override', 'check_deletion', 'is_read_by_user',
-           'record_attribute', 'check_elsewhere', 'check_assignment', 'forget_early_assignments', 'begin_run',
-           'held_settings', 'applied_settings', 'adopt_assignments', 'apply_assignments', 'adopt_changes']
 
 # %% ../../nbs/06_engine/25_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
@@ -233,7 +226,7 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
             f"{name} is a method of the learner, and learn.{name} = ... would replace it by {value!r}; call it:"
             f" learn.{name}(...)."
         )
-    meant = name if name in SETTINGS else SUGGESTED_NAMES.get(name)
+    meant = name if name in SETTINGS else find_hints("assigned").get(name)
     close = {known for known in (*SETTINGS, *public_methods(type(learner))) if is_misspelling(name, known)}
     if meant not in SETTINGS and not close: return False
     if uses_name(learner, name): return False

@@ -22,11 +22,6 @@ from .run_state import RunState
 if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
 
-# %% auto #0
-__all__ = ['num_non_embedding_parameters', 'count_flops', 'store_flops', 'warn_once', 'count_batch_tokens', 'count_step_tokens',
-           'add_tokens', 'fetch_tokens', 'token_metrics', 'token_speed_metrics', 'sum_filtered', 'mean_loss_to_log',
-           'run_mean_loss']
-
 # %% ../../nbs/06_engine/04_counters.ipynb #c633a342
 # by model: number of parameters without embeddings
 _PARAMETER_COUNTS: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
@@ -153,6 +148,25 @@ def _fetch_losses(run: RunState, start: int = 0) -> np.ndarray:
     "Return the losses of all steps from a row on, as numbers on the host."
     run.history.fetch()
     return kept_losses(run.history.rows, start)
+
+# from here on, a loss at the beginning of a run is taken for a mistake
+LARGE_LOSS = 1e6
+
+def warn_first_loss(run: RunState) -> None:
+    "Warn if the loss of a run's first step is not finite or very large; reading it waits for the device, once."
+    loss = float(_fetch_losses(run, len(run.history) - 1)[0])
+    if not run.state.is_world_process_zero or abs(loss) < LARGE_LOSS: return
+    if math.isfinite(loss):
+        cause = (
+            "divide large targets by their standard deviation after subtracting their mean, and let the loss return the"
+            " mean over samples and elements, not the sum"
+        )
+    else:
+        cause = (
+            "look for such values in the inputs and labels, and for log(0) or a division by 0 in the model and the loss;"
+            " debug='underflow_overflow' names the layer, and learn.reset() goes back to the first weights"
+        )
+    warn_once(run, f"The loss of the first step is {loss:.4g}; {cause}.")
 
 def mean_loss_to_log(
     run: RunState,

@@ -28,14 +28,6 @@ if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
     from trainer_nb.engine.run_state import RunState
 
-# %% auto #0
-__all__ = ['LOADER_ARGS', 'is_iterable_only', 'IterableWrapper', 'to_iterable_dataset', 'is_columns', 'check_dataset',
-           'is_overridden', 'check_train_dataset', 'check_given_data', 'can_evaluate', 'check_eval_data',
-           'warn_ignored_loader_args', 'signature_columns', 'drop_unused_columns', 'column_dropping_collator',
-           'make_train_sampler', 'per_process_batch_size', 'check_sampling_strategy', 'make_train_loader',
-           'find_eval_dataset', 'make_test_loader', 'attributes_of', 'have_changed', 'copied_attributes', 'KeptLoader',
-           'own_eval_sets', 'make_eval_loader', 'count_samples', 'total_train_batch_size', 'initial_training_values']
-
 # %% ../../nbs/06_engine/08_dataloaders.ipynb #40e62b11
 def is_iterable_only(dataset: Any) -> bool:
     "Return whether a data set can only be iterated."

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,13 +17,10 @@ import torch
 
 from ..args.training_args import TrainingArguments
 from ..core.errors import missing_attribute_error, warn
+from ..core.log_file import to_plain_data
 from ..data.collate import map_tensors
 from ..device.collectives import World
-
-# %% auto #0
-__all__ = ['OUTPUT_HINTS', 'pad_to_largest', 'concat_outputs', 'OutputGatherer', 'LossGatherer', 'EvalPrediction',
-           'EvalLoopOutput', 'PredictionOutput', 'metrics_format', 'metrics_table', 'make_save_dir', 'write_json',
-           'save_metrics']
+from .streaming_metrics import average_logs, is_per_sample
 
 # %% ../../nbs/06_engine/26_eval_outputs.ipynb #3f58d62d
 def pad_to_largest(
@@ -39,19 +36,27 @@ def pad_to_largest(
         return new
     return [padded(t) for t in tensors]
 
+def to_arrays(value):
+    "Return a structure with NumPy arrays in place of tensors; bfloat16, which NumPy does not have, becomes float32."
+    return map_tensors(value, lambda t: (t.float() if t.dtype == torch.bfloat16 else t).cpu().numpy())
+
 def concat_outputs(
     parts: list,  # with the same nested structure
     any_object: bool = False,  # keep objects that cannot be joined in a list
+    samples: Sequence[int] = (),  # in each batch; lists with an item for each sample are recognized by their length
 ):
     "Join batches of outputs into NumPy arrays in the same nested structure; raise TypeError for unsupported types."
     first = parts[0]
     if first is None: return None
     if isinstance(first, Mapping):
-        return {k: concat_outputs([p[k] for p in parts], any_object) for k in first}
+        return {k: concat_outputs([p[k] for p in parts], any_object, samples) for k in first}
     if isinstance(first, (tuple, list)) and all(isinstance(v, str | int | float) for v in first):
         return [v for p in parts for v in p]
     if isinstance(first, (tuple, list)):
-        return tuple(concat_outputs([p[i] for p in parts], any_object) for i in range(len(first)))
+        kind = list if isinstance(first, list) else tuple
+        if len(set(map(len, parts))) > 1 or samples and is_per_sample(parts, samples):
+            return kind(to_arrays(v) for p in parts for v in p)
+        return kind(concat_outputs([p[i] for p in parts], any_object, samples) for i in range(len(first)))
     if isinstance(first, np.ndarray): return np.concatenate(parts)
     if isinstance(first, int | float): return np.array(parts)   # one for each batch
     if not isinstance(first, torch.Tensor):
@@ -62,8 +67,7 @@ def concat_outputs(
             " batch with eval_use_gather_object=True."
         )
     parts = [p.reshape(1) if p.ndim == 0 else p for p in parts]
-    joined = torch.cat(pad_to_largest(parts))
-    return (joined.float() if joined.dtype == torch.bfloat16 else joined).cpu().numpy()
+    return to_arrays(torch.cat(pad_to_largest(parts)))
 
 # %% ../../nbs/06_engine/26_eval_outputs.ipynb #70c7b77b
 class OutputGatherer:
@@ -73,8 +77,9 @@ class OutputGatherer:
         args: TrainingArguments | None = None,  # TrainingArguments with the options for joining
     ):
         self.parts: list = []
-        # indices of the batches
+        # indices of the batches, and their numbers of samples
         self.numbers: list[int] = []
+        self.samples: list[int] = []
         self.moved = 0
         self.whole = args is None or args.eval_do_concat_batches
         self.any_object = args is not None and args.eval_use_gather_object
@@ -82,17 +87,20 @@ class OutputGatherer:
         self,
         number: int,  # index of the batch
         part,
+        samples: int = 0,  # in the batch; 0: unknown
     ):
         if part is None: return
         self.parts.append(map_tensors(part, torch.Tensor.detach))
         self.numbers.append(number)
+        self.samples.append(samples)
     def gather_processes(self, world: World):
         "Gather the batches of all processes on rank 0, in the order of the data."
         if world.is_single_process: return
         self.to_host()
-        found = world.gather_object((self.numbers, self.parts)) or []
-        pairs = [pair for numbers, parts in found for pair in zip(numbers, parts)]
-        self.parts = [part for _, part in sorted(pairs, key=lambda pair: pair[0])]
+        found = world.gather_object((self.numbers, self.samples, self.parts)) or []
+        batches = sorted((batch for each in found for batch in zip(*each)), key=lambda batch: batch[0])
+        self.samples = [samples for _, samples, _ in batches]
+        self.parts = [part for *_, part in batches]
     def to_host(self):
         "Move the collected tensors to the host."
         self.parts[self.moved:] = [map_tensors(p, torch.Tensor.cpu) for p in self.parts[self.moved:]]
@@ -102,10 +110,16 @@ class OutputGatherer:
         # one by one: the device may lack the memory for all of them at once
         self.to_host()
         if not self.parts: return None
-        if self.whole: return concat_outputs(self.parts, self.any_object)
-        return [concat_outputs([p], self.any_object) for p in self.parts]
+        if self.whole: return concat_outputs(self.parts, self.any_object, self.samples)
+        return [concat_outputs([p], self.any_object, [n]) for p, n in zip(self.parts, self.samples)]
 
 # %% ../../nbs/06_engine/26_eval_outputs.ipynb #f0a8db21
+class LogGatherer(OutputGatherer):
+    "Collect the values that are logged in an evaluation."
+    def means(self) -> dict[str, Any]:
+        "Return the means over all samples by name, summed in the order of the data."
+        return average_logs((logs, n) for part, n in zip(self.parts, self.samples) for logs in part)
+
 class LossGatherer(OutputGatherer):
     "Collect the mean losses of batches, with the number of samples of each."
     dtype = torch.float32   # of the losses, as NumPy has it
@@ -123,6 +137,7 @@ class LossGatherer(OutputGatherer):
         self.dtype = torch.float32 if loss.dtype == torch.bfloat16 else loss.dtype
         self.parts.append({"loss": value, "samples": samples})
         self.numbers.append(number)
+        self.samples.append(samples)
 
     def _numbers(self) -> list[float]:
         "Return the losses, with one transfer from a device."
@@ -224,7 +239,8 @@ def make_save_dir(args: TrainingArguments) -> Path:
 def write_json(path: Path, values: dict):
     "Write values as JSON, atomically."
     beside = path.with_name(path.name + ".part")
-    beside.write_text(json.dumps(values, indent=4, sort_keys=True), "utf-8")
+    # arrays become lists
+    beside.write_text(json.dumps(values, indent=4, sort_keys=True, default=to_plain_data), "utf-8")
     beside.replace(path)
 
 def save_metrics(

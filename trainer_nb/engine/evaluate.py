@@ -26,7 +26,7 @@ from ..data.sampling import UNSHARDED, Cursor, RankShard
 from ..device.accelerator import unwrap
 from ..device.sharding import is_dtensor, is_partitioned
 from .dataloaders import count_samples, is_columns, is_overridden
-from .eval_outputs import EvalLoopOutput, EvalPrediction, LossGatherer, OutputGatherer
+from .eval_outputs import EvalLoopOutput, EvalPrediction, LogGatherer, LossGatherer, OutputGatherer
 from .eval_outputs import PredictionOutput
 from .loss import split_labels
 from .overrides import TrainerBase, check_batch_eval_metrics
@@ -36,15 +36,8 @@ from .run_state import preserve_training_modes, run_modules
 from .session import manual_changes_recorded
 from .signatures import accepted_kwargs, positional_args
 from .streaming_metrics import OrderedBatches, StreamingMetrics, annotate_errors, check_metrics
+from .streaming_metrics import average_logs, to_numbers
 from .user_state import AttributeBackup
-
-# %% auto #0
-__all__ = ['full_eval_dtype', 'cast_modules', 'cast_inputs', 'OptimizerWithModes', 'is_in_train_mode', 'averaged_weights',
-           'prepare_for_evaluation', 'evaluation_mode', 'EvalBatches', 'eval_batches', 'warn_missing_labels',
-           'reduce_logits', 'EvalAccumulator', 'main_input', 'tensor_bytes', 'warn_large_predictions',
-           'free_gpu_memory', 'evaluation_loop', 'merge_processes', 'finish_evaluation', 'speed_metrics',
-           'timed_evaluation_loop', 'eval_dataloader', 'evaluate_dataset', 'is_picture', 'check_is_dataset',
-           'predict_dataset', 'evaluate_datasets', 'find_dataset_name']
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #81890226
 def full_eval_dtype(args: TrainingArguments):
@@ -142,6 +135,7 @@ def evaluation_mode(
             interrupts.raise_on_first_press()
         prepare_for_evaluation(learner)
         before = run.phase
+        logs_before = run.eval_logs
         backup = BufferBackup(run_modules(run))
         generators = generator_states()
         weights: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
@@ -153,6 +147,8 @@ def evaluation_mode(
                 if before == "idle":
                     # prevents verbs that train
                     run.phase = "evaluate"
+                if logs_before is None:
+                    run.eval_logs = []
                 (run.wrapped_model if isinstance(run.wrapped_model, torch.nn.Module) else run.model).eval()
                 if run.loss_module is not None:
                     run.loss_module.eval()
@@ -178,6 +174,7 @@ def evaluation_mode(
                     run.device.reshard()
                     set_generator_states(generators)
                     run.phase = before
+                    run.eval_logs = logs_before
         interrupts.abortable = within
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #00d83d36
@@ -270,6 +267,7 @@ class EvalAccumulator:
         self.labels = OutputGatherer(args)
         self.inputs = OutputGatherer(args)
         self.losses = LossGatherer(args)
+        self.logged = LogGatherer(args)
         self.streams = StreamingMetrics(check_metrics(learner.metrics), world, learner.run_state.device.device)
         self.rounds = OrderedBatches(world, self._of_batch) if self.per_batch_metrics else None
         self.keeps = purpose == "Prediction" or not (
@@ -297,10 +295,10 @@ class EvalAccumulator:
             }
             self.rounds.add(k, map_tensors({"predictions": predicted, "label_ids": labels} | more, torch.Tensor.detach))
         if not self.keeps: return
-        self.predictions.add(k, predicted)
-        self.labels.add(k, labels)
+        self.predictions.add(k, predicted, n)
+        self.labels.add(k, labels, n)
         if "inputs" in wanted:
-            self.inputs.add(k, main_input(learner, batch))
+            self.inputs.add(k, main_input(learner, batch), n)
         if not self.estimated:
             warn_large_predictions(self, n)
         if self.args.eval_accumulation_steps and len(self.predictions.parts) % self.args.eval_accumulation_steps == 0:
@@ -382,6 +380,8 @@ def evaluation_loop(
     dtype = full_eval_dtype(args)
     run.eval_dataloader = dataloader
     attributes = AttributeBackup(run)
+    logged: list[dict] = []
+    run.eval_logs = logged
     try:
         with evaluation_mode(learner, dtype, attributes):
             model = unwrap(run.wrapped_model)
@@ -400,17 +400,21 @@ def evaluation_loop(
                 if not n:
                     # for collective operations of the other processes
                     learner.prediction_step(model, cast_inputs(batch, dtype, learner.label_names), only_loss, **keys)
+                    logged.clear()
                     continue
                 # else it belongs to another process
                 if batch is not None:
                     batch = cast_inputs(batch, dtype, learner.label_names)
                     found.add(k, batch, n, *learner.prediction_step(model, batch, only_loss, **keys))
                     fire_event(learner, "on_prediction_step")
+                    found.logged.add(k, logged or None, n)
+                logged.clear()
                 found.turn(k, batches)
             if found.samples == 0: raise ValueError(f"The data set for {description.lower()} is empty.")
             found.streams.turn(k, last=True)
         return merge_processes(found, metric_key_prefix)
     finally:
+        run.eval_logs = None
         try:
             attributes.leave()
         finally:
@@ -425,7 +429,7 @@ def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:
     world = learner.run_state.device.world
     everywhere = found.purpose == "Prediction" or is_overridden(learner, "evaluation_loop")
     streamed = found.streams.found()
-    for gathered in (found.predictions, found.labels, found.inputs, found.losses):
+    for gathered in (found.predictions, found.labels, found.inputs, found.losses, found.logged):
         gathered.gather_processes(world)
     def finish() -> EvalLoopOutput: return finish_evaluation(found, streamed, prefix)
     if everywhere: return world.run_on_main(finish)
@@ -456,17 +460,18 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
         )
     if both := sorted(set(metrics) & set(streamed)):
         raise ValueError(f"Both compute_metrics and metrics= give {both[0]!r}; give one of them another name.")
-    metrics = {str(k): _to_number(v) for k, v in {**metrics, **streamed}.items()}
+    # by the loss, and by the metrics
+    logged = found.logged.means() | average_logs((logs, 1) for logs in found.learner.run_state.eval_logs or ())
     loss = found.losses.mean(found.args.logging_nan_inf_filter)
+    if loss is not None:
+        logged.pop("loss", None)
+    metrics = {str(k): to_numbers(v) for k, v in {**logged, **metrics, **streamed}.items()}
     if loss is not None:
         metrics[f"{prefix}_loss"] = loss
     # the Trainer's order, in which a loss of compute_metrics replaces the mean
     complete = {k: v for k, v in metrics.items() if k.startswith(f"{prefix}_")}
     metrics = complete | {f"{prefix}_{k}": v for k, v in metrics.items() if k not in complete}
     return EvalLoopOutput(predictions, labels, metrics, found.samples)
-
-def _to_number(v):
-    return v.item() if hasattr(v, "item") and getattr(v, "size", 1) in (1,) or isinstance(v, np.generic) else v
 
 def speed_metrics(prefix, seconds: float, samples, batches) -> dict:
     "Return the runtime in seconds, and samples and batches per second."

@@ -19,11 +19,6 @@ from ..core.errors import warn
 if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
 
-# %% auto #0
-__all__ = ['COMMON_GENERATION_KEYS', 'NO_GENERATION', 'DEFAULT_MAX_LENGTH', 'load_generation_config', 'put_on',
-           'special_token_ids', 'align_special_tokens', 'generation_settings', 'generating', 'left_there', 'generate',
-           'padding_token', 'filled_up', 'filled_to', 'generating_step', 'warn_of_idle']
-
 # %% ../../nbs/06_engine/06_generate.ipynb #442c3b86
 def load_generation_config(
     given,  # an object, its values as a dict, or its location: a file, a folder, a model's name

@@ -20,7 +20,7 @@ from ..display.tables import html_table
 from .counters import run_mean_loss
 from .overrides import TrainerBase
 from .prepare import check_parameters, discard_outdated_wrapper
-from .prepare import may_have_other_parameters, prepare
+from .prepare import may_have_other_parameters, prepare, recount_epoch
 from .run_state import RunState, Task, as_callback
 from .session import check_can_train, describe_position, fetch_rows, guarded, mark_paused, pausable
 from .session import raise_save_error, should_pause, training_session, yield_run_lock
@@ -29,12 +29,6 @@ from .step import take_step
 from .state_holders import user_state_holders
 from .tasks import epoch_end_tasks, record_step, run_deferred_changes, run_pending, train_metrics
 from .user_state import record_owners
-
-# %% auto #0
-__all__ = ['ensure_prepared', 'open_epoch', 'has_new_settings', 'run_all_pending', 'reach_next_step', 'train_one_step',
-           'handle_end_of_data', 'run_until', 'advance', 'run_slice', 'iterate_steps', 'validate_step_count',
-           'StepLimit', 'StopCondition', 'lookahead_limit', 'make_stop_condition', 'TrainOutput', 'make_train_output',
-           'describe_run']
 
 # %% ../../nbs/06_engine/23_loop.ipynb #29413d72
 def ensure_prepared(learner: TrainerBase) -> None:
@@ -94,6 +88,8 @@ def reach_next_step(learner: TrainerBase) -> bool:
         run_all_pending(learner)
         if run.finished: return False
         ensure_prepared(learner)
+        if not run.cursor.position:
+            recount_epoch(run)
         if run.rewind_buffer is not None and not snapshot_offered:
             run.rewind_buffer.before_step(learner)
         # once per step, before the epoch begins

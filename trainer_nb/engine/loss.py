@@ -25,13 +25,6 @@ from ..optim.optimizers import NO_PARAMETERS_HINT
 if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
 
-# %% auto #0
-__all__ = ['ModelFacts', 'unwrap_model', 'inspect_model', 'extract_loss', 'describe_output', 'extract_logits', 'check_loss',
-           'explain_label_error', 'num_classes', 'label_smoothed_loss', 'LabelSmoother', 'is_multi_label',
-           'warn_multi_label', 'label_smoother', 'call_model', 'split_labels', 'is_single_input', 'first_sample',
-           'explain_model_error', 'raise_explained', 'explain_override_error', 'compute_batch_loss', 'model_arguments',
-           'check_broadcast', 'call_loss_func', 'count_labels', 'extract_labels', 'predict_batch']
-
 # %% ../../nbs/06_engine/02_loss.ipynb #dd134a90
 # the check for a dict comes first, because it is ten times as fast
 _MAPPING = (dict, Mapping)
@@ -49,13 +42,9 @@ class ModelFacts(NamedTuple):
 
 # %% ../../nbs/06_engine/02_loss.ipynb #46418f63
 def unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
-    "Return the model inside of torch.compile, DataParallel or an adapter: the one with the relevant signature."
-    while True:
-        inner = getattr(model, "_orig_mod", None) or (
-            model.module if isinstance(model, torch.nn.DataParallel) else None
-        )
-        if inner is None: break
-        model = inner
+    "Return the model inside of DataParallel or an adapter: the one with the relevant signature."
+    while isinstance(model, torch.nn.DataParallel):
+        model = model.module
     adapter: Any = model
     if hasattr(adapter, "get_base_model"): return adapter.get_base_model()
     if hasattr(adapter, "peft_config") and hasattr(getattr(adapter, "base_model", None), "model"):

@@ -13,11 +13,6 @@ from typing import Any
 
 import numpy as np
 
-# %% auto #0
-__all__ = ['TEXT_METRICS', 'classes_in', 'scores', 'classification', 'tokens', 'regression', 'entities', 'decode_predictions',
-           'edit_distance', 'normalize_answer', 'exact_match', 'answer_f1', 'word_error_rate', 'char_error_rate',
-           'rouge', 'resolve_text_metrics', 'score_texts', 'text_metrics']
-
 # %% ../../nbs/06_engine/07_metrics.ipynb #6fb9e610
 def _first_array(value):
     "Return the first of several arrays or tensors as a NumPy array."

@@ -32,7 +32,7 @@ from ..data.collate import DataCollatorWithPadding, comparable_copy, default_dat
 from ..data.collate import map_tensors
 from ..data.collate import to_device
 from ..device.accelerator import NO_CONTEXT, Device, check_fp16, empty_device_cache
-from ..device.model_patches import store_use_cache
+from ..device.model_patches import store_use_cache, unwrap_compiled
 from ..device.weight_storage import check_quantized, keep_training_layout
 from .counters import count_flops, store_flops
 from .dataloaders import check_eval_data, check_given_data, check_train_dataset
@@ -55,20 +55,6 @@ from ..optim.schedules import create_scheduler
 
 if TYPE_CHECKING:
     from trainer_nb.engine.snapshot_tensors import Snapshot
-
-# %% auto #0
-__all__ = ['NO_MODEL_MESSAGE', 'FUNCTIONS', 'OPTIMIZER_ARGS', 'SCHEDULE_ARGS', 'require_optimizer', 'find_param_group',
-           'make_optimizer', 'call_create_optimizer', 'call_create_scheduler', 'prepared_device',
-           'count_items_in_processes', 'ItemsUse', 'WatchedItems', 'watched', 'is_count_ignored', 'scale_loss',
-           'is_loss_scaled', 'loss_weight', 'check_is_model', 'check_constructor_args', 'check_loss_functions',
-           'check_sources', 'check_given_optimizers', 'check_cls_and_kwargs', 'check_label_smoothing',
-           'check_arg_types', 'check_training_step', 'check_batch_eval_metrics', 'apply_args', 'check_not_remote',
-           'check_not_elsewhere', 'UserPart', 'is_same_source', 'discard_made_parts', 'check_part',
-           'resolve_processing_class', 'check_processing_class', 'check_run_not_begun', 'check_replaceable',
-           'replace_part', 'replace_train_dataset', 'optimizer_settings', 'keep_given_parts', 'replace_optimizer',
-           'replace_scheduler', 'replace_model', 'renew_model', 'discard_model_parts', 'drop_loader', 'forget_samplers',
-           'forget_columns', 'own_forward', 'renew_facts', 'ModelFact', 'replace_args', 'replace_state',
-           'replace_callbacks', 'trial_parameter', 'build_model', 'local_model', 'TrainerBase']
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #b7daa136
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
@@ -580,6 +566,7 @@ def replace_model(learner: TrainerBase, model: torch.nn.Module) -> None:
     "Replace the model before the first step."
     run = learner.run_state
     check_run_not_begun(run, "model", run.model)
+    model = unwrap_compiled(model)
     check_quantized(model)
     keep_training_layout(model)
     apply_args(model, run.args)
@@ -763,6 +750,7 @@ def build_model(learner: TrainerBase) -> None:
             model = learner.call_model_init(*positional_args(learner.call_model_init, learner._trial))
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
+    model = unwrap_compiled(model)
     check_quantized(model)
     keep_training_layout(model)
     apply_args(model, run.args)
@@ -847,6 +835,8 @@ class TrainerBase:
             check_training_step(self.training_step)
         check_batch_eval_metrics(args, compute_metrics)
         warn_of_idle(args)
+        if model is not None:
+            model = unwrap_compiled(model)
         apply_args(model, args)
         pads = hasattr(processing_class, "pad")
         self._train_dataset = train_dataset

@@ -18,10 +18,6 @@ from .settings import describe_rate, extend_run, make_undo, prolong, scaled_base
 from ..optim.schedules import RatesAhead, look_ahead, replace_schedule, set_base_lr
 
 
-# %% auto #0
-__all__ = ['check_epochs', 'epochs_begun', 'check_replaceable_schedule', 'plan_epochs', 'schedule_ahead', 'announce_schedule',
-           'base_setting']
-
 # %% ../../nbs/06_engine/28_plan.ipynb #f18b0006
 def check_epochs(epochs: Any) -> int:
     "Return a number of epochs as an int; raise TypeError or ValueError unless it is a whole number of at least 1."

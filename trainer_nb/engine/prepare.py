@@ -47,19 +47,6 @@ from .user_state import restore_evaluated
 from ..optim.parameters import ParameterChanges, convert_state, describe_unheld, held_parameters, renew_state
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
 
-# %% auto #0
-__all__ = ['AUTO_BATCH_SIZE_ERROR', 'OPTIMIZER_MAKERS', 'find_loss_module', 'prepare_model', 'has_own_backward', 'sends_loss',
-           'check_engine_loss', 'existing_optimizers', 'run_parameters', 'join_process_group', 'sync_weights',
-           'check_equal_lengths', 'recount_samples', 'share_generator_seeds', 'keep_given_seeds', 'report_other_seeds',
-           'prepare_data', 'check_optimizer', 'group_settings', 'restore_group_settings', 'check_deepspeed_parts',
-           'create_engine_optimizer', 'check_engine_optimizer', 'drop_empty_groups', 'prepare_engine',
-           'prepare_optimizer', 'create_optimizer_and_schedule', 'compares_parameters', 'discard_outdated_parts',
-           'discard_outdated_wrapper', 'discard_incomplete_optimizer', 'discard_former_parts', 'makes_schedule',
-           'have_edited_groups', 'discard_made_optimizer', 'changed_names', 'check_parameters',
-           'report_parameter_changes', 'may_have_other_parameters', 'warn_untrained_loss', 'suggest_idle_gpus',
-           'first_of', 'renew_initial_snapshot', 'store_special_tokens', 'prepare', 'prepare_training',
-           'redistribute_data', 'compute_run_length', 'describe_short_length', 'recompute_run_length']
-
 # %% ../../nbs/06_engine/19_prepare.ipynb #4023ce49
 AUTO_BATCH_SIZE_ERROR = (
     "auto_find_batch_size=True is for a run in one process: where memory runs out in one of several, the others wait"
@@ -736,8 +723,11 @@ def redistribute_data(
     "Divide and count the remaining data again if the snapshot comes from another number of processes, or from other data."
     run = learner.run_state
     if run.loader is not None:
-        is_same_data = snapshot.values.get("batches") in (None, run.loader.batches)
-        if is_same_data and snapshot.values["made_with"].get("processes", 1) == environment_info(run)["processes"]: return
+        batches = run.loader.count_batches(run.cursor, run.bookmark)
+        # snapshots of older versions lack the number
+        run.batches = run.batches or batches
+        processes = snapshot.values["made_with"].get("processes", 1)
+        if run.batches == batches and processes == environment_info(run)["processes"]: return
         drop_loader(run)
     run.window = None
     prepare(learner)
@@ -749,12 +739,14 @@ def compute_run_length(run: RunState):
     state = run.state
     feed = run.loader
     window = run.args.gradient_accumulation_steps
-    per_epoch = None if not feed.batches else max(math.ceil(feed.batches / window), 1)
-    left = feed.batches_left(run.cursor) if feed.batches else None
-    if feed.batches and left is None:
+    # the later epochs are taken to be as long as this one
+    batches = run.batches = feed.count_batches(run.cursor, run.bookmark)
+    per_epoch = None if not batches else max(math.ceil(batches / window), 1)
+    left = feed.batches_left(run.cursor) if batches else None
+    if batches and left is None:
         # only the total is known
-        left = max(feed.batches - run.batches_in_epoch, 0)
-    if feed.batches == 0:
+        left = max(batches - run.batches_in_epoch, 0)
+    if batches == 0:
         raise ValueError(
             "The training data gives no batches: it has fewer samples than one batch, and dataloader_drop_last=True "
             "leaves that one out."
@@ -777,8 +769,8 @@ def compute_run_length(run: RunState):
         state.num_train_epochs = math.ceil(args.num_train_epochs)
     if run.length_override is not None:
         state.num_train_epochs, *_, state.max_steps = run.length_override(args, feed.loader)
-    if run.cursor.position and feed.batches and left is not None:
-        run.batches_in_epoch = feed.batches - left
+    if run.cursor.position and batches and left is not None:
+        run.batches_in_epoch = batches - left
     state.train_batch_size = args.train_batch_size
     state.compute_steps(args, state.max_steps)
 
@@ -791,10 +783,18 @@ def describe_short_length(run: RunState) -> str:
     if run.length_override is not None or args.max_steps > 0:
         return f"The settings give {state.max_steps} steps, and {done}; give max_steps={state.global_step} or more"
     # a stream without a length has max_steps
-    per_epoch = math.ceil(cast(int, run.loader.batches) / args.gradient_accumulation_steps)
+    per_epoch = math.ceil(cast(int, run.batches) / args.gradient_accumulation_steps)
     # as many as are missing at the new number of steps per epoch
     epochs = math.ceil(args.num_train_epochs + (state.global_step - state.max_steps) / per_epoch)
     return f"The settings have num_train_epochs={args.num_train_epochs:g}, and {done}; give num_train_epochs={epochs} or more"
+
+def recount_epoch(run: RunState):
+    "Measure the run again if the epoch that begins has another number of batches than the one before."
+    with run.interrupts.opened():
+        batches = run.loader.count_batches(run.cursor, run.bookmark)
+    # an epoch without batches is an error of its first step
+    if batches and batches != run.batches:
+        recompute_run_length(run)
 
 def recompute_run_length(run: RunState):
     "Measure a run that may have begun and stretch its schedule. Raise ValueError if it would already have ended."

@@ -18,10 +18,6 @@ from .run_state import RunState
 from .state_forms import FACTORY_TYPES, MAPPING_TYPES, copy_plain, identity_of, run_tensors
 from .state_holders import PLAIN, CannotCapture, has_state_dict
 
-# %% auto #0
-__all__ = ['Restore', 'has_own_memory', 'put_tensor', 'put_plain', 'put_container', 'put_generator', 'put_module',
-           'put_attributes', 'put_object', 'put_optimizer']
-
 # %% ../../nbs/06_engine/12_restore_forms.ipynb #242b4b7b
 class Restore:
     "Restore values from their forms, in place of the present ones."

@@ -31,13 +31,6 @@ from .user_state import UserState, capture_optimizer, capture_user_state, restor
 from ..optim.optimizers import flatten_state_value
 from ..optim.schedules import schedule_parts
 
-# %% auto #0
-__all__ = ['SAMPLE_WIDTH', 'TABLE_ROWS', 'MAX_SAMPLED_WEIGHTS', 'OBSERVATION_SHARE', 'ALWAYS_OBSERVED_LOGS', 'CHECK_SHARE',
-           'SMALL_BYTES', 'FINGERPRINT_CHUNK', 'sample_places', 'WeightSample', 'content_of', 'changed_attributes',
-           'UserBackup', 'FetchBackup', 'BufferBackup', 'AdaptiveBackup', 'weight_versions', 'copy_param_groups',
-           'restore_param_groups', 'copy_scheduler_state', 'restore_scheduler_state', 'copy_optimizer_attributes',
-           'restore_optimizer_attributes', 'FullBackup', 'Backups']
-
 # %% ../../nbs/06_engine/18_rollback.ipynb #bd2e45c2
 SAMPLE_WIDTH = 16        # numbers at each position
 # number of rows from which a weight counts as an embedding, if the rows are short

@@ -38,12 +38,6 @@ if TYPE_CHECKING:
     from trainer_nb.engine.snapshot_tensors import EarlierCopies, FrozenWeightCache, Snapshot
     from trainer_nb.engine.user_state import EvaluatedState, FirstAttributes, RestoredSamplers
 
-# %% auto #0
-__all__ = ['Phase', 'Task', 'value_field', 'kept_field', 'rebuilt_field', 'step_field', 'session_field', 'RemoteRunPart',
-           'SaverPart', 'UploaderPart', 'RewindBufferPart', 'DebugStepPart', 'BackgroundRunPart', 'TransientState',
-           'RunState', 'schedule_args', 'schedule_start', 'run_modules', 'preserve_training_modes', 'record_act',
-           'hide_token', 'announce_save_dir', 'own_run_name', 'as_callback', 'push_tasks']
-
 # %% ../../nbs/06_engine/03_run_state.ipynb #d676918e
 @dataclass
 class Task:
@@ -178,7 +172,8 @@ class TransientState:
     "Hold the fields of the current step and of the active verb, which no snapshot contains."
     # -- the current step
     window: list[MicroBatch] | None = step_field(None)    # its micro-batches
-    pending_logs: list[dict] = step_field(list)           # values that were logged before the update
+    # values that were logged before the update, each with the weight of its micro-batch
+    pending_logs: list[tuple[dict, float]] = step_field(list)
     step_rolled_back: bool = step_field(False)            # the last step was rolled back
     pending_copies: list[AsyncHostCopy] = step_field(list)   # of weights; the next update waits for them
     debug_step: DebugStepPart | None = step_field(None)   # the open debug step
@@ -197,6 +192,10 @@ class TransientState:
     deferred_changes: list[Callable[[], object]] = session_field(list)   # of callbacks, applied at the boundary
     is_manual: bool = session_field(False)                # events are caused by a call between two steps
     num_pushed_tasks: int = session_field(0)              # tasks that the current one has put at the head of the queue
+    # values that were logged while the model is in evaluation mode, which are not the step's; None: it is not
+    eval_logs: list[dict] | None = session_field(None)
+    # of the loop's evaluation: those that it has completed, and those of them that it has not returned again after an error
+    evaluations: tuple[list, list] | None = session_field(None)
     requested_by: str = session_field("")                 # "callback" while a change that a callback requested is applied
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #7666cd3e
@@ -230,6 +229,7 @@ class RunState(TransientState):
 
     # -- counters
     batches_in_epoch: int = value_field(0)                         # micro-batches since the epoch began
+    batches: int | None = value_field(None)                        # micro-batches of the epoch; None: unknown
     samples: int = value_field(0)                                  # samples trained on
     seconds: float = value_field(0.0)                              # training time without pauses
     tokens: torch.Tensor | None = value_field(None)                # tokens counted on a device; all others are in the state

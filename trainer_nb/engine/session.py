@@ -32,17 +32,6 @@ from .run_state import record_act
 from .tasks import preserve_control_flags, run_deferred_changes
 from .user_state import assigned_attributes, plain_attributes
 
-# %% auto #0
-__all__ = ['MAX_TRACEBACK_LINES', 'MAX_TRACEBACK_WIDTH', 'yield_run_lock', 'wait_for_debug_step', 'pausable', 'check_not_in_step',
-           'check_can_train', 'check_can_train_or_corrupted', 'guarded', 'raise_save_error', 'training_session',
-           'claim_run', 'start_running', 'record_plan', 'fetch_rows', 'capture_editable_state',
-           'manual_changes_recorded', 'enter_training', 'param_norms', 'have_norms_changed', 'record_callback_changes',
-           'record_manual_changes', 'note_manual_changes', 'warn_replaced_rates', 'find_manual_changes',
-           'fire_event_between_steps', 'outside_package', 'traceback_text', 'raise_failure',
-           'describe_interrupted_callback', 'describe_interruption', 'describe_position', 'mark_paused', 'raise_paused',
-           'raise_if_interrupted', 'should_pause', 'apply_change', 'check_can_change', 'check_between_steps',
-           'check_run_weights', 'check_can_use_weights']
-
 # %% ../../nbs/06_engine/22_session.ipynb #439f6e9f
 def yield_run_lock(run: RunState) -> None:
     "Release the lock to other threads; return when they are done."

@@ -14,7 +14,7 @@ import torch
 
 from ..args.training_args import TrainingArguments, resolve_args
 from ..args.fields import to_builtin
-from ..args.names import CALL_NAMES
+from ..args.names import settings_hints
 from ..core.callbacks import LoggerCallback, set_log_level
 from ..core.errors import is_out_of_memory, release_last_traceback, release_traceback_memory, suggest_names
 from ..core.errors import warn
@@ -33,13 +33,6 @@ from .run_state import RunState, Task, record_act, schedule_args
 from ..optim.optimizers import refuse_regrouping
 from ..optim.schedules import add_scheduled_group, base_lrs, is_metric_driven, load_scheduler_state
 from ..optim.schedules import look_ahead, num_scheduled_groups, scheduler_state, set_base_lr, set_lr
-
-# %% auto #0
-__all__ = ['SETTABLE', 'MEMORY_HINT', 'discard_overridden_parts', 'warn_fixed_schedule', 'prolong', 'end_here', 'extend_run',
-           'ChangesTable', 'SettableTable', 'current_value', 'next_rates', 'describe_course', 'describe_rate',
-           'scaled_base', 'effect_of', 'list_settable', 'check_stream_change', 'check_length_order_change',
-           'check_metric_change', 'best_metric_args', 'clear_best', 'check_settable', 'make_undo', 'check_own_loader',
-           'divide_changes', 'has_unscheduled_groups', 'change_settings', 'next_smaller_batch', 'OomRecovery']
 
 # %% ../../nbs/06_engine/24_settings.ipynb #bac457c9
 def _set_weight_decay(learner: TrainerBase, value):
@@ -238,7 +231,8 @@ SETTABLE = {  # name: (description of its effect, function that applies it)
 
 # %% ../../nbs/06_engine/24_settings.ipynb #449ac0a6
 class ChangesTable(Table):
-    "Show changed settings: dicts with name, before, after, effect; for a learning rate, a sentence about it as `rate`."
+    """Show changed settings: dicts with name, before, after, effect; for a learning rate, a sentence about it as `rate`,
+    that of the next step as `next`, and the former base of the schedule as `base`."""
     def sentences(self) -> list[str]:
         "Return what the next step uses as its learning rate, and how the schedule goes on."
         return [c["rate"] for c in self if c.get("rate")]
@@ -410,8 +404,8 @@ def check_settable(learner: TrainerBase, changes):
                 f"{name} cannot be changed in a run that is under way; make a new Learner with it. learn.set() shows"
                 " what can."
             )
-        if CALL_NAMES.get(name) in SETTABLE:
-            raise TypeError(f"There is no setting {name!r}; it is called {CALL_NAMES[name]!r} here.")
+        meant = settings_hints().get(name)
+        if meant in SETTABLE: raise TypeError(f"There is no setting {name!r}; it is called {meant!r} here.")
         raise TypeError(f"There is no setting {name!r}.{suggest_names(name, SETTABLE)}")
     if (
         changes.get("auto_find_batch_size")
@@ -546,6 +540,7 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
         {"name": n, "before": current_value(learner, n), "after": None, "effect": effect_of(learner, n)} for n in given
     )
     rates = next_rates(learner)
+    bases = [] if learner.run_state.optimizer is None else base_lrs(learner.run_state.optimizer)
     put_back = make_undo(learner)
     metric = best_metric_args(learner.args)
     vars(learner.args).update(vars(new))
@@ -567,6 +562,7 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
         c["after"] = current_value(learner, c["name"])
         if c["name"] in ("lr", "learning_rate"):
             c["rate"] = describe_rate(learner, rates)
+            c |= {"next": (next_rates(learner) or [None])[0], "base": float(bases[0]) if bases else None}
     # as requested: a list of rates is more than its first value
     record_act(learner.run_state, "set", **given)
     return made

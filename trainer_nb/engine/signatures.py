@@ -14,9 +14,6 @@ import torch
 
 from ..core.errors import short_repr
 
-# %% auto #0
-__all__ = ['function_parameters', 'positional_args', 'accepted_kwargs', 'check_callable']
-
 # %% ../../nbs/06_engine/01_signatures.ipynb #5ebee425
 def function_parameters(function: Callable) -> list[inspect.Parameter] | None:
     "Return a function's parameters; None if they are unknown, or if it has a *args parameter."

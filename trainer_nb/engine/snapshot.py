@@ -25,10 +25,6 @@ from .user_state import restore_evaluated
 from .snapshot_fields import FIELD_KEEPERS, VALUE_FIELDS, ModuleWalk
 from .snapshot_tensors import EarlierCopies, HostCopies, Snapshot
 
-# %% auto #0
-__all__ = ['environment_info', 'num_train_samples', 'capture_snapshot', 'gather_snapshot', 'merge_snapshots', 'check_data_length',
-           'check_snapshot', 'restore_fields', 'restore_snapshot', 'restore_whole', 'undo_restore', 'differences']
-
 # %% ../../nbs/06_engine/17_snapshot.ipynb #36f40b33
 _ENVIRONMENT = {"torch": str(torch.__version__), "python": platform.python_version()}
 _PLAIN_TYPES = (bool, int, float, str, type(None), Cursor)   # immutable types
@@ -78,7 +74,6 @@ def capture_snapshot(
         "taken": time.time(),
         "place": run.history.place(),
         "length": num_train_samples(run),
-        "batches": None if run.loader is None else run.loader.batches,
     }
     for name in kept:
         FIELD_KEEPERS[name].keep(run, tensors, values)

@@ -32,10 +32,6 @@ from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flatten
 from ..optim.schedules import load_scheduler_state, replace_schedule, scheduler_state, select_groups
 from ..optim.schedules import stretch_schedule
 
-# %% auto #0
-__all__ = ['FIELD_KEEPERS', 'VALUE_FIELDS', 'FieldKeeper', 'ModuleWalk', 'named_weights', 'frozen_base_weights',
-           'read_only_digests', 'first_buffers']
-
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #c73fb4ee
 class FieldKeeper:
     "Hold the functions that capture, restore and check one field of a run."

@@ -15,9 +15,6 @@ from pathlib import Path
 
 import torch
 
-# %% auto #0
-__all__ = ['MEMORY_SHARE', 'DISK_SHARE', 'SMALLEST', 'disk_folder', 'disk_space', 'SnapshotFile']
-
 # %% ../../nbs/06_engine/14_snapshot_file.ipynb #20700005
 # fraction of a run's peak memory, for the copies that it keeps by default
 MEMORY_SHARE = 0.1

@@ -19,10 +19,6 @@ from ..device.weight_storage import WeightDigests
 from .snapshot_file import SMALLEST, SnapshotFile
 from ..optim.optimizers import PLAIN_TENSORS
 
-# %% auto #0
-__all__ = ['list_merged_adapters', 'is_shared', 'mark_shared', 'tensor_digest', 'has_same_bytes', 'FrozenWeightCache',
-           'EarlierCopies', 'Snapshot', 'allocate_host_copy', 'can_be_referred_to', 'HostCopies']
-
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #c0e2516f
 def list_merged_adapters(
     each,  # pairs of a name and a module

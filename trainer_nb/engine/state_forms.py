@@ -26,11 +26,6 @@ from .state_holders import NotState, has_state_dict, is_copied_kind, is_generato
 from .state_holders import module_holder, not_state
 from ..optim.optimizers import PLAIN_TENSORS
 
-# %% auto #0
-__all__ = ['MAPPING_TYPES', 'FACTORY_TYPES', 'STATE_KINDS', 'copy_plain', 'identity_of', 'run_tensors', 'run_objects', 'Capture',
-           'describe_container', 'describe_generator', 'describe_module', 'describe_optimizer', 'describe_other',
-           'capture_attributes', 'tensors_in', 'describe_content', 'has_alias', 'form_digest']
-
 # %% ../../nbs/06_engine/11_state_forms.ipynb #4898d0d6
 def copy_plain(value, depth: int = 0):
     "Return a copy of lists, tuples, dictionaries and sets of plain values. Raise CannotCapture for other types."

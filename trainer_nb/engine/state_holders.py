@@ -30,14 +30,6 @@ from ..device.sharding import FSDP_ATTRIBUTES, fsdp_attributes, module_class
 from .overrides import TrainerBase
 from .run_state import RunState
 
-# %% auto #0
-__all__ = ['PLAIN', 'NUMBER_KINDS', 'FUNCTION_TYPES', 'SCALAR_TYPES', 'COPIED_KINDS', 'LIBRARY_KINDS', 'LEARNER', 'ENGINE',
-           'MODULE', 'LIBRARY_MODULE', 'OPTIMIZER', 'NotState', 'CannotCapture', 'is_resource', 'of_library', 'Holder',
-           'is_generator', 'is_plain_data', 'is_copied_kind', 'is_fetch_state', 'declared', 'not_state',
-           'has_state_dict', 'kinds_of_module', 'module_holder', 'is_part', 'sampler_holders', 'optimizer_holders',
-           'fetch_holders', 'code_holders', 'evaluation_holders', 'callback_holders', 'editable_holders',
-           'replaceable_holders', 'user_state_holders']
-
 # %% ../../nbs/06_engine/10_state_holders.ipynb #59eba457
 # immutable values
 PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)

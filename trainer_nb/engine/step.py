@@ -34,19 +34,11 @@ from .rollback import weight_versions
 from .run_state import RunState, run_modules
 from .signatures import positional_args
 from .snapshot_fields import named_weights
+from .streaming_metrics import to_numbers
 from .user_state import report_lost, restore_evaluated
 from ..optim.fused_update import update_weights
 from ..optim.optimizers import check_optimizer_state
 from ..optim.schedules import is_metric_driven
-
-# %% auto #0
-__all__ = ['take_step', 'StepResult', 'Step', 'check_step_loss', 'warn_without_gradients', 'sync_processes', 'seed_update',
-           'average_gradients', 'should_sync_gradients', 'with_accepted_arguments', 'count_step_items',
-           'get_offered_batches', 'watch_items', 'check_items_used', 'finalize_gradients', 'clip_sharded_gradients',
-           'clip_gradients', 'is_below', 'clip_dense_gradients', 'sparse_rows_param', 'commit_step', 'optimizer_step',
-           'await_copies', 'current_rate', 'complete_step', 'rollback_step', 'corrupted_on_failure',
-           'restore_before_step', 'warn_weights_changed', 'FirstStepBackup', 'back_up_before_first_step',
-           'handle_failed_update', 'restore_before_first_step']
 
 # %% ../../nbs/06_engine/20_step.ipynb #10278fa3
 def take_step(
@@ -228,6 +220,7 @@ class Step:
             warn_without_gradients(self.run)
         # DeepSpeed's engine returns the norm after the update
         self.norm, self.loss = finalize_gradients(self.learner, self.loss)
+        gather_logs(self.learner)
 
 # %% ../../nbs/06_engine/20_step.ipynb #b403149b
 def check_step_loss(
@@ -370,7 +363,8 @@ def watch_items(learner: TrainerBase, items: Any) -> Any:
     "Return the number of labels as one that records its use, if the loss is trusted to use it."
     is_trusted = learner.loss_is_scaled_for_ga is None and is_loss_scaled(learner, items)
     # a compiler would specialize on the subclass
-    if not is_trusted or type(items) is not torch.Tensor or should_compile(learner.args): return items
+    if not is_trusted or type(items) is not torch.Tensor: return items
+    if should_compile(learner.args, learner.run_state.model): return items
     return watched(items, ItemsUse())
 
 def check_items_used(step: Step) -> None:
@@ -400,6 +394,18 @@ def check_items_used(step: Step) -> None:
 
 
 # %% ../../nbs/06_engine/20_step.ipynb #27367bdd
+def gather_logs(learner: TrainerBase) -> None:
+    """Gather the values that the loss has logged in all processes, where methods of a subclass compute it.
+    Those that are logged elsewhere, such as in the model, remain those of each process."""
+    run = learner.run_state
+    world = run.device.world
+    if world.is_single_process or not is_overridden(learner, "training_step", "compute_loss"): return
+    # most steps may log nothing, and only some processes may log
+    own = torch.tensor(float(len(run.pending_logs)))
+    if not world.all_reduce_sum(own, world.cpu_group).item(): return
+    own_logs = [(to_numbers(logs), weight) for logs, weight in run.pending_logs]
+    run.pending_logs = [part for parts in world.all_gather_object(own_logs) for part in parts]
+
 def finalize_gradients(
     learner: TrainerBase,
     loss: Any,  # the mean of all processes; that of this process, if the model is sharded
@@ -575,7 +581,7 @@ def complete_step(run: RunState) -> int:
     run.samples += samples
     state = run.state
     state.global_step += 1
-    batches = run.loader.batches or state.max_steps * run.args.gradient_accumulation_steps
+    batches = run.batches or state.max_steps * run.args.gradient_accumulation_steps
     state.epoch = last.after.epoch + run.batches_in_epoch / batches
     return samples
 

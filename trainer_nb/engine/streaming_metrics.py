@@ -6,19 +6,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from ..core.errors import short_repr
 from ..data.collate import map_tensors
 from ..device.collectives import World
-
-# %% auto #0
-__all__ = ['CHECKED_BATCHES', 'TOLERANCE', 'is_stateful_metric', 'check_metrics', 'BatchValue', 'is_scalar', 'MeanMetric',
-           'syncs_itself', 'OrderedBatches', 'describe_shape', 'annotate_errors', 'StreamingMetrics', 'flatten_metric']
 
 # %% ../../nbs/06_engine/05_streaming_metrics.ipynb #038c85a7
 def is_stateful_metric(metric) -> bool:
@@ -64,6 +61,46 @@ def _double(value):
         value.detach().double() if isinstance(value, torch.Tensor) else torch.tensor(float(value), dtype=torch.float64)
     )
 
+def to_numbers(value):
+    "Return a value with the NumPy scalars and one-element tensors in it, also in dicts and lists, as Python numbers."
+    if isinstance(value, Mapping):
+        return {k.item() if isinstance(k, np.generic) else k: to_numbers(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)): return (list if isinstance(value, list) else tuple)(map(to_numbers, value))
+    size = value.numel() if isinstance(value, torch.Tensor) else getattr(value, "size", 1)
+    return value.item() if isinstance(value, np.generic) or hasattr(value, "item") and size == 1 else value
+
+def average_logs(
+    parts: Iterable[tuple[Mapping[str, Any], float]],  # values that were logged, and the weight of each dict of them
+) -> dict[str, Any]:
+    "Return the weighted mean of all numbers of a name; of other values, such as text, the last one."
+    found: dict[str, list] = {}
+    for logs, weight in parts:
+        for name, value in logs.items():
+            found.setdefault(name, []).append((to_numbers(value), weight))
+    def mean(pairs):
+        values = [v for v, _ in pairs]
+        total = sum(weight for _, weight in pairs)
+        if not total or not all(isinstance(v, (int, float)) for v in values): return values[-1]
+        # the mean of equal values may differ from them in its last digit
+        if len(values) == total and len(set(values)) == 1: return values[-1]
+        return sum(v * weight for v, weight in pairs) / total
+    return {name: mean(pairs) for name, pairs in found.items()}
+
+def is_batched(value, n: int) -> bool:
+    "Return whether all tensors and arrays in a structure have one row for each of n samples, or are single numbers."
+    if isinstance(value, Mapping): return is_batched(list(value.values()), n)
+    if isinstance(value, (list, tuple)): return all(is_batched(v, n) for v in value)
+    return value is None or hasattr(value, "ndim") and (value.ndim == 0 or len(value) == n)
+
+def is_per_sample(
+    parts: Sequence,  # of some batches
+    samples: Sequence[int],  # in each batch
+) -> bool:
+    """Return whether the parts are lists or tuples with an item for each sample, such as a dict of boxes for each, and
+    not with outputs that have rows for the samples."""
+    if not all(isinstance(p, (tuple, list)) and len(p) == n for p, n in zip(parts, samples)): return False
+    return not any(all(map(is_batched, items, samples)) for items in zip(*parts))
+
 def is_scalar(value) -> bool:
     return isinstance(value, (int, float)) or getattr(value, "shape", None) == () and hasattr(value, "item")
 
@@ -102,7 +139,9 @@ class MeanMetric:
 
     def _off(self, predicted, labels, n, whole):
         "Return the relative difference between the mean over two halves and the whole."
-        def half(thing, where): return map_tensors(thing, lambda t: t[where] if t.ndim and len(t) == n else t)
+        def half(thing, where):
+            if is_per_sample([thing], [n]): return thing[where]
+            return map_tensors(thing, lambda t: t[where] if t.ndim and len(t) == n else t)
         k = n // 2
         first, rest = (
             _double(self.function(half(predicted, w), half(labels, w))).reshape(()) for w in (slice(0, k), slice(k, n))
@@ -255,6 +294,7 @@ def flatten_metric(name: str, value) -> dict:
     "Return a metric's value as named numbers."
     if isinstance(value, Mapping):
         return {k: v for key, inner in value.items() for k, v in flatten_metric(f"{name}_{key}", inner).items()}
-    if isinstance(value, torch.Tensor) and value.numel() != 1:
+    value = to_numbers(value)
+    if hasattr(value, "flatten"):
         return {f"{name}_{i}": v for i, v in enumerate(value.flatten().tolist())}
-    return {name: value.item() if hasattr(value, "item") else value}
+    return {name: value}

@@ -18,24 +18,19 @@ from ..core.callbacks import TrainerCallback, fire_event
 from ..core.errors import short_repr
 from ..core.memory import memory_metrics
 from ..core.seeding import preserve_generators
+from ..data.collate import map_tensors
 from ..data.sampling import Cursor
 from .counters import fetch_tokens, mean_loss_to_log, run_mean_loss, token_metrics, token_speed_metrics
+from .counters import warn_first_loss
 from .overrides import TrainerBase
 from .run_state import RunState, Task, announce_save_dir, preserve_training_modes, push_tasks
 from .signatures import positional_args
 from .snapshot_tensors import Snapshot
 from .snapshot import capture_snapshot, restore_snapshot, undo_restore
 from .step import StepResult
+from .streaming_metrics import average_logs, to_numbers
 from .user_state import accept_called_callbacks
 from ..optim.schedules import is_metric_driven
-
-# %% auto #0
-__all__ = ['TASK_HANDLERS', 'record_step', 'eval_mode', 'do_event', 'do_step_end', 'schedule_step_tasks', 'do_check_requests',
-           'do_request', 'clear_request', 'do_clear', 'do_log', 'last_row', 'first_unlogged_row', 'log',
-           'do_log_values', 'do_add_events', 'do_evaluate', 'do_update_best', 'is_better', 'do_save', 'do_load_best',
-           'is_epoch_exhausted', 'is_last_step', 'epoch_end_tasks', 'do_end_epoch', 'do_next_epoch', 'do_finish',
-           'train_metrics', 'run_pending', 'run_task', 'run_tasks_now', 'run_despite_errors', 'preserve_control_flags',
-           'run_deferred_changes', 'restore_here', 'restore_all', 'begin_callbacks']
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #b6d82a50
 def record_step(learner: TrainerBase, done: StepResult) -> None:
@@ -43,9 +38,11 @@ def record_step(learner: TrainerBase, done: StepResult) -> None:
     run = learner.run_state
     position = run.state.global_step, run.state.epoch
     run.history.append(*position, done.learning_rate, done.samples, run.read_clock(), done.loss, done.grad_norm)
-    for logs in run.pending_logs:
-        run.due.append(Task("log_values", data={"logs": logs}))
+    if run.pending_logs:
+        run.due.append(Task("log_values", data={"parts": run.pending_logs}))
     run.due.append(Task("step_end"))
+    if run.state.global_step == 1:
+        warn_first_loss(run)
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #b935caa0
 @contextmanager
@@ -102,13 +99,13 @@ def do_check_requests(learner: TrainerBase, task: Task) -> None:
 def do_request(learner: TrainerBase, task: Task) -> None:
     "Run the task of a control flag if the flag is still set: another task's callbacks may have changed it."
     run = learner.run_state
-    if not getattr(run.control, f"should_{task.name}"): return
+    if not getattr(run.control, f"should_{task.name}") and not task.data.get("completed"): return
     try:
         TASK_HANDLERS[task.name](learner, task)
         task.done = True
     finally:
-        # Only the loop's own task clears the flag. A failed task keeps it.
-        if task.done:
+        # Only the loop's own task clears the flag. A failed task keeps it; an evaluation has cleared it before its event.
+        if task.done and not task.data.get("completed"):
             clear_request(run, task.name)
 
 def clear_request(
@@ -179,14 +176,20 @@ def log(
     learner: TrainerBase,
     logs: Mapping[str, Any],  # numbers, or tensors with one element, by name
 ) -> None:
-    "Log values at once; within a step, hold them back until it is committed."
+    """Log values at once; within a step, hold them back until it is committed, and within an evaluation, until its
+    metrics are logged."""
     run = learner.run_state
     given = logs
-    logs = {k: v.detach() if isinstance(v, torch.Tensor) else v for k, v in logs.items()}
-    if run.phase == "step":
-        run.pending_logs.append(logs)
+    # copies, which code that writes into them does not change; from a device they are fetched later
+    copied = map_tensors(dict(logs), lambda t: t.detach().clone())
+    logs = {k: v if isinstance(v, torch.Tensor) and not v.is_cpu else to_numbers(v) for k, v in copied.items()}
+    if run.eval_logs is not None:
+        run.eval_logs.append(logs)
         return
-    logs = {k: v.item() if isinstance(v, torch.Tensor) and v.numel() == 1 else v for k, v in logs.items()}
+    if run.phase == "step":
+        run.pending_logs.append((logs, learner.current_weight))
+        return
+    logs = to_numbers(logs)
     logs |= {"epoch": run.state.epoch} | token_metrics(run)
     run.state.log_history.append({**logs, "step": run.state.global_step})
     run.history.note("log", run.state.global_step, **logs)
@@ -199,7 +202,7 @@ def log(
 def do_log_values(learner: TrainerBase, task: Task) -> None:
     "Log the values that were held back within the step."
     task.done = True
-    log(learner, task.data["logs"])
+    log(learner, average_logs(task.data["parts"]))
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #bc87c59b
 def do_add_events(learner: TrainerBase, task: Task) -> None:
@@ -212,10 +215,39 @@ def do_evaluate(learner: TrainerBase, task: Task) -> None:
     run = learner.run_state
     # an override of evaluate() may have no parameter ignore_keys
     ignored = learner._ignored
-    metrics = learner.evaluate() if ignored is None else learner.evaluate(ignore_keys=ignored)
+    completed = task.data.setdefault("completed", [])
+    run.evaluations = completed, list(completed)
+    try:
+        metrics = learner.evaluate() if ignored is None else learner.evaluate(ignore_keys=ignored)
+    finally:
+        run.evaluations = None
     if run.objective_reporter is not None:
         run.objective_reporter(metrics)
     push_tasks(run, Task("update_best", data={"metrics": metrics}))
+
+def known_evaluation(run: RunState, prefix: str) -> dict[str, Any] | None:
+    "Return the metrics of an evaluation that the loop's task has completed before an error; None if there are none."
+    again = run.evaluations[1] if run.evaluations else []
+    i = next((i for i, (known, _) in enumerate(again) if known == prefix), None)
+    return None if i is None else again.pop(i)[1]
+
+def log_evaluation(learner: TrainerBase, prefix: str, metrics: dict[str, Any], dataset_name: str | None) -> None:
+    "Record and log the metrics of an evaluation, and call on_evaluate, with the model in evaluation mode."
+    run = learner.run_state
+    of_loop = run.evaluations
+    if of_loop:
+        of_loop[0].append((prefix, metrics))
+    # evaluations that callbacks request are not the loop's
+    run.evaluations = None
+    with eval_mode(learner.model):
+        run_within_task(
+            learner,
+            Task("add_events", data={"evaluate": metrics}),
+            Task("log", data={"logs": metrics}),
+            *([Task("clear", "should_evaluate")] if of_loop else []),
+            Task("event", "on_evaluate", {"metrics": metrics, "dataset_name": dataset_name}),
+        )
+    run.evaluations = of_loop
 
 def do_update_best(learner: TrainerBase, task: Task) -> None:
     "Update the best metric; step a schedule that depends on it. Raise KeyError if there is no such metric."
@@ -318,6 +350,10 @@ def do_finish(learner: TrainerBase, task: Task) -> None:
     run = learner.run_state
     run.finished = True
     run.begun = False
+    start = first_unlogged_row(run)
+    if start is not None:
+        # the mean of the run leaves out losses that are not finite: a warning counts those that no log has covered
+        mean_loss_to_log(run, start)
     run.logged = run.state.global_step
     run.loader.close()   # also ends its workers
     learner.store_flos()
@@ -381,17 +417,12 @@ def run_task(learner: TrainerBase, task: Task) -> None:
         run.interrupts.abortable = evaluates
         TASK_HANDLERS[task.kind](learner, task)
         task.done = True
-    except BaseException:
-        if evaluates:
-            # discard the tasks that it has queued so far
-            for _ in range(run.num_pushed_tasks):
-                run.due.popleft()
-        raise
     finally:
         run.interrupts.abortable = False
-        run.num_pushed_tasks = 0
         if not task.done:
-            run.due.appendleft(task)
+            # after what is left to do of the evaluations that are complete
+            run.due.insert(run.num_pushed_tasks if evaluates else 0, task)
+        run.num_pushed_tasks = 0
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #7bf3764a
 def run_tasks_now(learner: TrainerBase, *tasks: Task) -> None:
@@ -410,6 +441,18 @@ def run_tasks_now(learner: TrainerBase, *tasks: Task) -> None:
     if run.phase == "idle":
         accept_called_callbacks(run)
         run_deferred_changes(run)
+
+def run_within_task(learner: TrainerBase, *tasks: Task) -> None:
+    "Run these tasks at once, also in the middle of another one; after an error the rest is at the head of the queue."
+    run = learner.run_state
+    if run.phase != "tasks": return run_tasks_now(learner, *tasks)
+    push_tasks(run, *tasks)
+    below = len(run.due) - run.num_pushed_tasks
+    try:
+        while len(run.due) > below:
+            run_task(learner, run.due.popleft())
+    finally:
+        run.num_pushed_tasks = len(run.due) - below
 
 def run_despite_errors(learner: TrainerBase) -> None:
     "Run all pending tasks even if some raise an error; raise the first error at the end."

@@ -12,9 +12,6 @@ from torch import nn
 
 from ..core.errors import warn
 
-# %% auto #0
-__all__ = ['is_settled', 'module_modes', 'restore_modes', 'eval_mode_modules', 'TrainingModes', 'outermost', 'hold_eval_mode']
-
 # %% ../../nbs/06_engine/00_training_modes.ipynb #deb7df0d
 _FLAGS_ONLY = {nn.Module.train, nn.parallel.DistributedDataParallel.train}
 

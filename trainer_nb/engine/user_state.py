@@ -32,17 +32,6 @@ from .state_holders import SCALAR_TYPES, callback_holders, code_holders, declare
 from .state_holders import is_copied_kind, is_plain_data, of_library
 from .state_holders import optimizer_holders, replaceable_holders, sampler_holders, user_state_holders
 
-# %% auto #0
-__all__ = ['STATEFUL_KINDS', 'LEAST_LIMIT', 'MOST_NAMES', 'owner_identity', 'FirstAttributes', 'has_begun', 'describe_owner',
-           'record_first', 'record_owners', 'record_new_owners', 'is_other_owner', 'first_digests', 'merge_attributes',
-           'small_digests', 'local_edits', 'describe_edit', 'put_back_edit', 'KnownSettings', 'known_settings',
-           'is_unchanged', 'SizeLimits', 'UserState', 'capture_user_state', 'user_state_bytes', 'inexact_generators',
-           'restore_user_state', 'drop_new', 'RestoredSamplers', 'keep_restored_samplers', 'continue_samplers',
-           'changed_user_state', 'EvaluatedState', 'AttributeBackup', 'restore_evaluated', 'PlainAttributes',
-           'plain_attributes', 'assigned_attributes', 'accept_called_callbacks', 'accept_attributes', 'module_settings',
-           'user_attributes', 'call_with_learner', 'call_and_compare', 'additional_entries', 'capture_optimizer',
-           'restore_optimizer', 'load_additional_entries', 'report_edits', 'report_lost']
-
 # %% ../../nbs/06_engine/13_user_state.ipynb #86cc40e1
 _PROCESS_TOKEN = os.urandom(8).hex()
 _OWNER_NUMBERS = itertools.count()

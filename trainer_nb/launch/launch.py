@@ -9,14 +9,13 @@ import functools
 import importlib
 import os
 import weakref
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from ..args.parallel import device_of
 from ..args.training_args import TrainingArguments
-from ..core.errors import InvalidOperation, suggest_names, warn
+from ..core.errors import InvalidOperation, warn
 from ..data.sampling import split_global_batch
 from ..device.collectives import check_rank_variables, world_size
 from ..device.sharding import require_several_processes
@@ -30,11 +29,6 @@ from .process_group import LaunchPlan, ProcessDied
 from .ray_cluster import RayCluster
 from .remote_run import RemoteRun, end_processes
 from ..state.async_save import wait_for_save
-
-# %% auto #0
-__all__ = ['LAUNCH_ARGS', 'NODE_ARGS', 'resolve_num_processes', 'is_int', 'resolve_other_args', 'check_launch_args',
-           'preload_modules', 'launch', 'make_remote_run', 'join_launched_run', 'warn_unused_launch_args',
-           'close_remote_run', 'LaunchContext']
 
 # %% ../../nbs/11_launch/19_launch.ipynb #de1f25e8
 def resolve_num_processes(
@@ -76,30 +70,6 @@ def is_int(value: object, minimum: int | None = None) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and (minimum is None or value >= minimum)
 
 # %% ../../nbs/11_launch/19_launch.ipynb #fddbecff
-LAUNCH_ARGS = ("num_processes", "train", "keep_global_batch", "max_restarts", "start", "threads", "output", "cluster")
-# of torch's and Accelerate's launchers; an earlier version took them
-NODE_ARGS = (
-    "num_nodes", "node_rank", "master_addr", "master_port", "main_port", "rdzv_backend", "rdzv_endpoint", "rdzv_id",
-    "timeout",
-)
-
-def resolve_other_args(other: Mapping[str, Any], output: Any) -> Any:
-    "Return `output`, also if it was given by its older name. Raise TypeError for any other argument."
-    for name in other:
-        if name == "hear": continue
-        if name in NODE_ARGS:
-            raise TypeError(
-                f"launch() takes no {name}: it starts processes on this machine or, with cluster=\"ray\", on a Ray"
-                " cluster. For a batch job on several machines, start a script with torchrun or accelerate launch on"
-                " each of them; learn.export_script(...) writes it."
-            )
-        raise TypeError(
-            f"launch() has no argument {name!r}; it takes {', '.join(LAUNCH_ARGS)}.{suggest_names(name, LAUNCH_ARGS)}"
-        )
-    if "hear" not in other: return output
-    warn("launch(hear=) is an older name: give output=.")
-    return other["hear"]
-
 def check_launch_args(
     start: str | None,
     max_restarts: int,

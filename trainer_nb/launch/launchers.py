@@ -26,13 +26,6 @@ import torch
 from ..device.collectives import MASTER_VARIABLES, RANK_VARIABLES
 from .worker import worker_main
 
-# %% auto #0
-__all__ = ['PATCHED_VARIABLES', 'LAUNCHER_VARIABLES', 'START_LOCK', 'HIDDEN_ENVIRONMENTS', 'INFINITE_GRACE', 'PATIENT_THREADS',
-           'PATCH_LOCK', 'MASTER_ADDRESS', 'MONITOR_INTERVAL', 'fork_is_safe', 'choose_start_method',
-           'restore_environment', 'user_environment', 'launch_environment', 'silence_elastic_logs', 'keep_survivors',
-           'free_port', 'Rendezvous', 'launch_with_accelerate', 'disable_unsupported_links', 'launch_with_elastic',
-           'launch_workers', 'child_pids', 'log_folders', 'worker_log_folder', 'remove_logs', 'default_threads']
-
 # %% ../../nbs/11_launch/04_launchers.ipynb #b108020a
 def _is_cuda_bad_fork() -> bool:
     "Return True if CUDA would not work in a fork of this process."

@@ -34,12 +34,6 @@ from ..state.hub import Uploader, get_uploader
 from ..state.rewind_buffer import RewindBuffer
 from ..state.restore import Snapshots
 
-# %% auto #0
-__all__ = ['NOT_COPIED', 'TORCH_SETTINGS', 'apply_torch_settings', 'attribute_key', 'learner_parts', 'history_lines',
-           'make_learner', 'history_from_lines', 'has_open_launch', 'WatchedObject', 'tensor_version', 'own_attributes',
-           'watched_objects', 'AttributeWatch', 'is_unassigned', 'RunTransfer', 'capture_id', 'FinalState',
-           'release_local_run', 'restore_local_run', 'needs_optimizer', 'keep_unloaded', 'take_unloaded']
-
 # %% ../../nbs/11_launch/12_learner_parts.ipynb #75ee0cd0
 # attributes that are created anew
 NOT_COPIED = {"run_state": None, "snapshots": None, "_model_facts": None, "_loss_takes_items": None}

@@ -30,10 +30,6 @@ from .outcomes import Died
 from .pool_messages import THREAD_NAME, PoolMessages, StartupStages, WorkerHandle
 from .serialization import make_scratch_folder, release_packed, remove_scratch_folder
 
-# %% auto #0
-__all__ = ['MAX_KEPT_LINES', 'MAX_STDERR_BYTES', 'MAX_PORT_ATTEMPTS', 'WorkerStarter', 'WorkerListener', 'LocalLink', 'PortInUse',
-           'launcher_traceback', 'launcher_failures', 'start_lock', 'PoolLauncher', 'LocalWorkers']
-
 # %% ../../nbs/11_launch/06_local_workers.ipynb #fc528cc7
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure

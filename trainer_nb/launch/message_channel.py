@@ -15,9 +15,6 @@ from multiprocessing.connection import Connection
 
 from .serialization import pack_values, shared_path, unpack_values
 
-# %% auto #0
-__all__ = ['packed_file', 'message_file', 'encode_message', 'decode_message', 'MessageChannel']
-
 # %% ../../nbs/11_launch/02_message_channel.ipynb #b9a083af
 def packed_file(data: object) -> str:
     "Return the path of the file with the tensors of packed values; '' if there is none."

@@ -14,10 +14,6 @@ from dataclasses import dataclass
 
 from .serialization import pack_values, unpack_values
 
-# %% auto #0
-__all__ = ['INTERRUPT_KINDS', 'PEER_ERROR_PATTERN', 'RemoteError', 'Done', 'Failed', 'Died', 'make_failure', 'run_and_report',
-           'is_consequence', 'find_root_failure']
-
 # %% ../../nbs/11_launch/01_outcomes.ipynb #1fcc2055
 class RemoteError(RuntimeError):
     "Raised for an error of another process whose exception could not be sent."

@@ -17,10 +17,6 @@ from .message_channel import decode_message
 from .outcomes import Died, Done, Failed, find_root_failure, make_failure
 from .serialization import release_packed, unpack_values
 
-# %% auto #0
-__all__ = ['THREAD_NAME', 'Outcome', 'CallNumber', 'EventReceiver', 'FAILURE_GRACE', 'WorkerLink', 'WorkerHandle', 'WorkerGroup',
-           'PendingCall', 'CallRegistry', 'StartupReceiver', 'decode_outcome', 'PoolMessages', 'StartupStages']
-
 # %% ../../nbs/11_launch/05_pool_messages.ipynb #f71f508a
 # prefix of the names of the pool's threads
 THREAD_NAME = "trainer_nb pool"

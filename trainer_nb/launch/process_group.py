@@ -36,11 +36,6 @@ from .outcomes import find_root_failure
 from .worker_pool import WorkerPool
 from ..live.follow import LogTail
 
-# %% auto #0
-__all__ = ['GRACE_SECONDS', 'BLOCKED_POLL_SECONDS', 'LaunchPlan', 'HistoryMirror', 'ProcessTable', 'ProcessReports',
-           'RemoteEvents', 'ProcessDied', 'OutOfSync', 'BlockedWatch', 'ProcessGroup', 'SettingsMirror',
-           'raise_if_message', 'apply_status']
-
 # %% ../../nbs/11_launch/15_process_group.ipynb #8d883582
 @dataclass
 class LaunchPlan:

@@ -25,9 +25,6 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
 from typing import Any
 
-# %% auto #0
-__all__ = ['installed_version', 'interface_of', 'node_worker_main', 'NodeAgent']
-
 # %% ../../nbs/11_launch/07_ray_agent.ipynb #63b89d51
 def installed_version(
     name: str,  # of a module that can be imported

@@ -21,12 +21,6 @@ from typing import Any
 
 from .ray_agent import installed_version
 
-# %% auto #0
-__all__ = ['CONNECT_SECONDS', 'FIRST_WAIT', 'RESTART_WAIT', 'BASIC_PACKAGES', 'EXACT_PACKAGES', 'MAX_SEARCHED', 'import_ray',
-           'cast', 'ask', 'address_file', 'RayCluster', 'cpus_per_process', 'process_resources', 'describe_number',
-           'reserve', 'modules_in', 'is_installed', 'split_modules', 'module_files', 'search_paths', 'data_files',
-           'describe_here', 'find_problems', 'check_nodes']
-
 # %% ../../nbs/11_launch/08_ray_cluster.ipynb #830cbdff
 def import_ray() -> ModuleType:
     "Return the module ray. Raise ImportError with the command that installs it."

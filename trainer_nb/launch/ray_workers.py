@@ -22,9 +22,6 @@ from .ray_cluster import data_files, describe_here, import_ray, module_files, mo
 from .ray_cluster import process_resources, reserve, search_paths, split_modules
 from .serialization import release_packed, shared_path
 
-# %% auto #0
-__all__ = ['PASSED_VARIABLES', 'RayLink', 'order_by_node', 'process_environments', 'RayWorkers']
-
 # %% ../../nbs/11_launch/09_ray_workers.ipynb #960189e2
 class RayLink:
     "Reach a worker on a node of a cluster; a `WorkerLink`."

@@ -24,11 +24,6 @@ from ..state.model_files import add_base_weights
 from ..state.checkpoint import read_checkpoint
 from ..state.checkpoint_dirs import find_latest_checkpoint
 
-# %% auto #0
-__all__ = ['LAST_KNOWN_MESSAGE', 'BaseState', 'RestartableRun', 'recover_run', 'realign_processes', 'reached_step',
-           'describe_lost', 'make_recovered_error', 'have_same_status', 'restart_processes', 'settle_processes',
-           'find_replica_state', 'gather_shards', 'position', 'find_buffered_snapshot', 'find_last_known_state']
-
 # %% ../../nbs/11_launch/16_recovery.ipynb #904490f2
 class BaseState(NamedTuple):
     "Hold the state from which the processes were started."

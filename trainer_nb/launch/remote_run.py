@@ -50,12 +50,6 @@ from ..state.checkpoint_dirs import has_manifest, read_manifest
 from ..state.hub import find_checkpoint, pop_token, set_token
 from ..state.restore import get_named_snapshot, restart_from_first_weights
 
-# %% auto #0
-__all__ = ['READ_ONLY_VERBS', 'REMOTE_VERBS', 'LOCAL_VERBS', 'HOST_VERBS', 'VERBS_WHEN_CORRUPTED', 'UNSUPPORTED_VERBS',
-           'MIRRORED_VERBS', 'CLOSE_SNAPSHOT', 'whole_snapshot', 'store_named_snapshot', 'store_local_settings',
-           'pop_remote_callback', 'is_divided', 'needs_no_device', 'locate_checkpoint', 'file_sizes',
-           'to_absolute_folder', 'RestartPolicy', 'RemoteRun', 'end_processes']
-
 # %% ../../nbs/11_launch/18_remote_run.ipynb #6714b64f
 READ_ONLY_VERBS = frozenset(
     (

@@ -19,9 +19,6 @@ from .process_group import ProcessDied
 from .replica import run_until_limit
 from .worker_pool import WorkerPool
 
-# %% auto #0
-__all__ = ['RecordFeed', 'run_remote_slice', 'describe_cancelled_work']
-
 # %% ../../nbs/11_launch/17_remote_training.ipynb #a1bb88b9
 if TYPE_CHECKING:
     from trainer_nb.launch.remote_run import RemoteRun

@@ -44,16 +44,6 @@ from ..live.progress import ProgressCallback
 from ..state.async_save import wait_for_save
 from ..state.rewind_buffer import ACTS
 
-# %% auto #0
-__all__ = ['RunStatus', 'count_exchanges', 'act_positions', 'capture_status', 'Replica', 'restore_replica', 'make_replica',
-           'ReplicaResult', 'make_result', 'prepare_replica', 'run_until_limit', 'run_verb', 'pop_callback_at',
-           'pause_replica', 'VerbOutcome', 'run_verb_recording', 'finish_save', 'share_history', 'follow_history',
-           'run_function', 'FunctionResult', 'shared_facts', 'ModelLayers', 'weight_checksums', 'call_function',
-           'record_changes', 'use_main_weights', 'process_location', 'ping', 'close_gate', 'open_gate', 'confirm_flush',
-           'interrupt_replica', 'count_steps', 'has_completed', 'ReplicaState', 'history_counts', 'replica_state',
-           'shard_state', 'SettledState', 'settle_device', 'abort_exchange', 'buffered_snapshot',
-           'final_initial_snapshot', 'final_state', 'capture_final_state']
-
 # %% ../../nbs/11_launch/14_replica.ipynb #4cd2357d
 _STATUS_FIELDS = [f.name for f in fields(RunState) if f.metadata["kind"] == "value" and f.name != "control"]
 

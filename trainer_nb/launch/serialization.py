@@ -28,13 +28,6 @@ import torch
 
 from ..core.log_file import FileClaim
 
-# %% auto #0
-__all__ = ['SHARED_DIRS', 'SCRATCH_PREFIX', 'MIN_SHARED_BYTES', 'SharedTensors', 'remove_shared_files', 'make_scratch_folder',
-           'remove_scratch_folder', 'remove_dead_folders', 'TensorExtractor', 'value_parts', 'pickling_error',
-           'find_unpicklable', 'pickling_advice', 'pickling_error_message', 'track_classes', 'keep_own_classes',
-           'ClassReceiver', 'quantized_parameter_table', 'pack_values', 'shared_path', 'storage_reader',
-           'unpack_values', 'release_packed']
-
 # %% ../../nbs/11_launch/00_serialization.ipynb #3b7bc06a
 # folders in memory; without one, or without room in it, the temp folder is used
 SHARED_DIRS = ["/dev/shm"]

@@ -14,9 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# %% auto #0
-__all__ = ['NEVER_STEP', 'MAX_ATTEMPTS', 'StopBarrier', 'BoundaryGate', 'GateBarrier']
-
 # %% ../../nbs/11_launch/11_stop_barrier.ipynb #f998b1aa
 # a step that is never reached
 NEVER_STEP = (1 << 63) - 1

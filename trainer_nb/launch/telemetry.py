@@ -22,10 +22,6 @@ from ..core.memory import read_proc_status
 from ..engine.overrides import TrainerBase
 from .worker import Worker
 
-# %% auto #0
-__all__ = ['FLUSH_INTERVAL', 'LogForwarder', 'DeviceProgress', 'ComputeTimer', 'StepSums', 'SpeedReporter', 'new_event',
-           'process_memory']
-
 # %% ../../nbs/11_launch/13_telemetry.ipynb #bf9cc303
 # seconds between two checks for new rows, for the log
 FLUSH_INTERVAL = 0.1

@@ -30,11 +30,6 @@ from .message_channel import MessageChannel, decode_message
 from .outcomes import make_failure, run_and_report
 from .serialization import keep_own_classes, unpack_values
 
-# %% auto #0
-__all__ = ['visible_part', 'LineStream', 'replace_streams', 'die_with_parent', 'kill_process_group', 'detach_from_kernel',
-           'register_child_hooks', 'clear_ipython', 'print_warnings', 'redirect_stderr', 'set_multiprocessing_dir',
-           'is_output_forwarded', 'register_cell_sources', 'own_device', 'Worker', 'worker_main']
-
 # %% ../../nbs/11_launch/03_worker.ipynb #1315914e
 def visible_part(line: str) -> str:
     "Return the visible state of a line with carriage returns."

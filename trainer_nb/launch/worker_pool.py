@@ -24,9 +24,6 @@ from .ray_cluster import RayCluster
 from .ray_workers import RayWorkers
 from .serialization import pack_values, remove_shared_files, track_classes
 
-# %% auto #0
-__all__ = ['Shutdown', 'unsent_cells', 'WorkerPool']
-
 # %% ../../nbs/11_launch/10_worker_pool.ipynb #82aa3c70
 class Shutdown:
     "Run a cleanup until it has succeeded once; other threads wait for it."

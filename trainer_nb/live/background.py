@@ -32,13 +32,6 @@ from .progress import make_progress
 from .screens import NO_DISPLAY, Screen, in_kernel
 from ..state.async_save import wait_for_save
 
-# %% auto #0
-__all__ = ['HANDLE_HINTS', 'BACKGROUND_RUNS', 'bind_context', 'StepBudget', 'require_learner', 'is_debug_step_open',
-           'check_can_wait', 'BackgroundRun', 'error_place', 'current_error', 'describe_background', 'request_steps',
-           'nothing_to_do_message', 'clear_error', 'run_background_thread', 'make_until', 'train_in_background',
-           'record_failure', 'register_exit_pause', 'reset_after_fork', 'pause_all_runs', 'start_background',
-           'get_handle', 'stop_run']
-
 # %% ../../nbs/10_live/05_background.ipynb #350fe97c
 def bind_context(function: Callable[[], object]) -> Callable[[], object]:
     "Wrap a function for a thread: it runs with the context and the default device of the calling thread."

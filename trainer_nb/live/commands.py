@@ -20,11 +20,6 @@ from ..engine.session import describe_position
 from .background import get_handle, require_learner
 from .screens import NO_DISPLAY
 
-# %% auto #0
-__all__ = ['BACKGROUND_COMMANDS', 'COMMANDS', 'COMMAND_THREAD', 'command_resume', 'command_step', 'command_pause', 'command_stop',
-           'command_evaluate', 'command_checkpoint', 'command_snapshot', 'command_rewind', 'Change', 'command_set',
-           'CommandThread', 'PendingCommand', 'CommandHandler']
-
 # %% ../../nbs/10_live/11_commands.ipynb #98c174ad
 def command_resume(learner: TrainerBase, options: dict): get_handle(learner).resume()
 def command_step(learner: TrainerBase, options: dict): get_handle(learner).step(options.get("n", 1))
@@ -60,18 +55,21 @@ def command_rewind(learner: TrainerBase, options: dict) -> str:
 class Change(NamedTuple):
     "Hold the answer to a changed setting."
     text: str
-    step: int   # the first one to which it applies
+    step: int                   # the first one to which it applies
+    rate: float | None = None   # the learning rate of that step, if it was changed
+    base: float | None = None   # the schedule's base rate from before the change
 
 def command_set(learner: TrainerBase, options: dict) -> Change:
     # the lock: the run may not take a step before its number is read
     with RUN_LOCK:
-        learner.set(**options)
+        changes = {c["name"]: c for c in learner.set(**options) or ()}
         step = learner.state.global_step + 1
+    changed = changes.get("lr", changes.get("learning_rate", {}))
     if "lr" in options and step == 1:
         # before the first step, `lr` is the base of the schedule
         options = {k: v for k, v in options.items() if k != "lr"} | {"learning_rate": options["lr"]}
     texts = [f"{k} = {format_setting(v)}" for k, v in options.items()]
-    return Change(f"{', '.join(texts)} from step {step} on", step)
+    return Change(f"{', '.join(texts)} from step {step} on", step, changed.get("next"), changed.get("base"))
 
 # verbs that the command thread executes
 COMMANDS: dict[str, Callable[[TrainerBase, dict], Any]] = {
@@ -147,7 +145,7 @@ class CommandHandler:
             def call():
                 result = COMMANDS[verb](self.learner, options)
                 if isinstance(result, Change):
-                    self.send({"kind": "done", "id": id, "text": result.text, "step": result.step})
+                    self.send({"kind": "done", "id": id, **result._asdict()})
                 else:
                     self.answer_done(id, result)
             COMMAND_THREAD.submit(lambda: self.run_in_context(id, call))

@@ -24,16 +24,6 @@ from ..display.tables import format_setting, format_value
 from ..engine.overrides import local_model
 from .background import BackgroundRun
 
-# %% auto #0
-__all__ = ['QUANTITIES', 'BLOCK_COLUMNS', 'X_AXES', 'PLOTTED_COLUMNS', 'MIN_SMOOTHED_STEPS', 'MAX_METRIC_POINTS',
-           'MAX_MARK_CHARS', 'EVALUATION_COLOR', 'block_values', 'make_blocks', 'merge_pairs', 'BlockSeries',
-           'discarded_mask', 'abandoned_blocks', 'replay_progress', 'x_positions', 'metric_values',
-           'numeric_metric_names', 'is_metric', 'column_lines', 'within_steps', 'discarded_rows', 'smoothed_lines',
-           'branch_event', 'branch_start', 'metric_series', 'act_markers', 'resolve_plot_names', 'PlottedRun',
-           'plotted_runs', 'plotted_lines', 'quantity_title', 'history_panel', 'share_x_axis', 'share_y_axis',
-           'run_panels', 'in_pair', 'nothing_to_draw', 'watched_panel', 'as_history', 'run_label', 'learner_name',
-           'run_labels', 'evaluation_color', 'plot_histories']
-
 # %% ../../nbs/10_live/06_curves.ipynb #97e96b28
 QUANTITIES = ("loss", "learning_rate", "grad_norm", "samples_per_second")
 # numbers in a block: step, epoch, minutes; low, high, mean of each quantity

@@ -30,14 +30,6 @@ from .screens import in_kernel
 from .static_view import still_bundle, still_text
 from .view_model import HistorySource, LearnerSource, ViewModel
 
-# %% auto #0
-__all__ = ['REFRESHER', 'SIGN_INTERVAL', 'MOVED_CAPTION', 'STILL_INTERVAL', 'MAX_STILL_DELAY', 'STILL_THREAD',
-           'HIDE_MISSING_WIDGET', 'VIEW_PARTS', 'OPEN_VIEWS', 'MAX_OPEN_VIEWS', 'RefreshedView', 'ViewRefresher',
-           'page_assets', 'WidgetConnection', 'StillOutput', 'Dashboard', 'changed_traits', 'part_class',
-           'dashboard_class', 'make_view', 'register_view', 'show_view', 'close_earlier_views', 'unregister_view',
-           'kernel_request', 'register_cell_hook', 'refresh_stills', 'refresh_still', 'was_used', 'show_compact',
-           'make_dashboard']
-
 # %% ../../nbs/10_live/12_dashboard.ipynb #959ce4a3
 class RefreshedView(Protocol):
     "Show a run that changes."

@@ -21,9 +21,6 @@ from .health import assess_health
 from .run_view import progress_numbers
 from .view_model import ViewModel
 
-# %% auto #0
-__all__ = ['SILENCE_SECONDS', 'EMPTY_HISTORY', 'LogTail', 'LoggedStatus', 'final_status', 'planned_length', 'LogSource', 'follow']
-
 # %% ../../nbs/10_live/13_follow.ipynb #fd3c39ac
 class LogTail:
     "Read a log as it grows."

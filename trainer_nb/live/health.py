@@ -13,13 +13,6 @@ import numpy as np
 from ..core.history import History
 from ..display.tables import format_value
 
-# %% auto #0
-__all__ = ['SIGNIFICANCE', 'FRACTION', 'UNUSUAL', 'SECOND_DIFFERENCE', 'MAX_RECENT_ROWS', 'MAX_EARLIER_ROWS', 'MIN_LOSSES',
-           'Health', 'window_length', 'significant_difference', 'LossTrend', 'compare_windows', 'recovered_rise',
-           'is_exceptional', 'window_means', 'noise_limit', 'Rise', 'find_rise', 'evaluation_losses', 'eval_loss_names',
-           'EvaluationRise', 'find_evaluation_rise', 'has_loss_risen', 'ReadLosses', 'read_losses', 'assess_health',
-           'non_finite_sentence', 'rise_sentence', 'evaluation_sentence', 'assess_trend']
-
 # %% ../../nbs/10_live/07_health.ipynb #1504c25c
 class Health(NamedTuple):
     "Summarize how training is going."

@@ -20,11 +20,6 @@ from ..core.errors import warn
 from ..device.sharding import module_class
 from ..display.tables import markdown_table
 
-# %% auto #0
-__all__ = ['LIBRARY_NAME', 'as_list', 'result_index', 'card_front_matter', 'values_table', 'is_card_metric', 'card_metrics',
-           'result_rows', 'hyperparameters', 'card_text', 'package_version', 'describe_datasets', 'dataset_name',
-           'write_model_card', 'is_foreign_card', 'draft_model_card']
-
 # %% ../../nbs/10_live/04_model_card.ipynb #676a67c2
 # a tag that identifies cards written by this package
 LIBRARY_NAME = "trainer_nb"

@@ -23,12 +23,6 @@ from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from .screens import NotebookScreen, ProgressView, Screen, in_kernel, make_screen
 
-# %% auto #0
-__all__ = ['newest_loss', 'fetched_loss', 'LossPeek', 'ProgressDisplay', 'SpeedMeter', 'loader_length', 'ProgressState',
-           'failure_status', 'ending_status', 'TrainingProgress', 'CountProgress', 'ProgressBar', 'assign_bar',
-           'ProgressCallback', 'find_progress_callback', 'is_showing_process', 'has_print_callback', 'select_screen',
-           'make_progress', 'search_progress']
-
 # %% ../../nbs/10_live/01_progress.ipynb #c3d8e4f0
 import torch
 

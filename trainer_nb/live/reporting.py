@@ -23,11 +23,6 @@ from ..state.async_save import save_to_temp_dir
 from .trackers import RunDescription, Tracker, WandB, make_tracker, resolve_trackers, tracker_config
 from .trackers import transformers_callback, unwrap_scalar, warn_ignored_variables
 
-# %% auto #0
-__all__ = ['LOG_MODEL_VALUES', 'last_restored_step', 'ReportCallback', 'closed_copy', 'describe_tracked_run', 'wandb_log_model',
-           'write_architecture', 'WandBModelCallback', 'WandBCheckpointCallback', 'count_parameters', 'summary_numbers',
-           'make_report_callbacks', 'leave_out_unusable', 'warn_unused_fields', 'make_logging_callbacks']
-
 # %% ../../nbs/10_live/03_reporting.ipynb #26fc3fbf
 def last_restored_step(history: History) -> int:
     "Return the step to which a history went back last."

@@ -20,10 +20,6 @@ from ..display.tables import format_value
 from .curves import as_history, branch_event, discarded_rows, learner_name, metric_values, numeric_metric_names
 from .curves import run_label
 
-# %% auto #0
-__all__ = ['NOT_DRAWN', 'TREE_WIDTH', 'LANE_HEIGHT', 'LABEL_WIDTH', 'ACT_CHARS', 'flags_at', 'row_owners', 'owner_at', 'Lane',
-           'last_result', 'branching_point', 'history_lanes', 'family', 'in_order', 'RunTree', 'run_tree']
-
 # %% ../../nbs/10_live/16_run_tree.ipynb #44065bd6
 def flags_at(
     history: History,

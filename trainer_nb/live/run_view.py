@@ -34,14 +34,6 @@ from .health import assess_health
 from .progress import find_progress_callback
 from .screens import format_speed
 
-# %% auto #0
-__all__ = ['END_OF_FAILURE', 'MAX_EVENTS', 'MAX_METRIC_VALUES', 'MAX_NAME_CHARS', 'MAX_HEATMAP_ROWS', 'MAX_HEATMAP_STEPS',
-           'DisplayStatus', 'find_failure', 'failed_status', 'display_status', 'recent_speed', 'format_memory_use',
-           'last_known_loss', 'progress_numbers', 'current_evaluation', 'view_status', 'axis_position',
-           'rows_before_event', 'finite_or_none', 'format_clock', 'MetricPoints', 'metric_points', 'event_text',
-           'event_marks', 'evaluation_table', 'error_notices', 'input_kind', 'setting_value', 'settings_form',
-           'layer_heatmaps']
-
 # %% ../../nbs/10_live/08_run_view.ipynb #ca872b17
 class DisplayStatus(NamedTuple):
     "Hold the status of a run."

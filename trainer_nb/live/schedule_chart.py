@@ -13,9 +13,6 @@ from ..display.panels import LineSeries, Marker, Panel, axis_range
 from ..optim.schedules import RatesAhead
 
 
-# %% auto #0
-__all__ = ['past_rates', 'schedule_chart']
-
 # %% ../../nbs/10_live/15_schedule_chart.ipynb #f1ad0005
 def past_rates(history: History) -> tuple[np.ndarray, np.ndarray]:
     "Return the steps that a run has taken, and their learning rates."

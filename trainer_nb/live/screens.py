@@ -10,11 +10,6 @@ import sys
 from dataclasses import dataclass, field
 from typing import Protocol
 
-# %% auto #0
-__all__ = ['BLUE', 'GREEN', 'AMBER', 'RED', 'MAX_LOGGED_ROWS', 'NO_DISPLAY', 'ProgressView', 'format_speed', 'format_count',
-           'view_parts', 'view_line', 'bar_color', 'view_table', 'view_html', 'Screen', 'NotebookScreen', 'format_row',
-           'UnprintedRows', 'TerminalScreen', 'LinesScreen', 'in_kernel', 'make_screen']
-
 # %% ../../nbs/10_live/00_screens.ipynb #fc52afc2
 from ..display.tables import escape_html, format_duration, format_number, format_setting, format_value
 from ..display.tables import html_table

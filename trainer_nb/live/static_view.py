@@ -19,11 +19,6 @@ from .curves import branch_start, quantity_title
 from .run_view import format_clock
 from .view_model import RunCurve, ViewModel
 
-# %% auto #0
-__all__ = ['MAX_LINE_POINTS', 'MAX_LINES', 'MAX_TABLE_COLUMNS', 'quantity_lines', 'view_metric_lines', 'abandoned_lines',
-           'quantity_panel', 'line_panel', 'layer_panels', 'view_panels', 'headline_lines', 'evaluation_rows',
-           'still_html', 'still_text', 'still_bundle']
-
 # %% ../../nbs/10_live/10_static_view.ipynb #209ef005
 # points of a line; lines in a panel; columns of the table: a picture must be small
 MAX_LINE_POINTS = 300

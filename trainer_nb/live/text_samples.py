@@ -26,10 +26,6 @@ from ..engine.overrides import TrainerBase
 from .reporting import ReportCallback
 from .screens import in_kernel
 
-# %% auto #0
-__all__ = ['DEFAULT_NEW_TOKENS', 'split_reference', 'split_tokens', 'text_of', 'training_format', 'prompt_tokens',
-           'generate_texts', 'TextSamples', 'text_samples', 'TextSamplesCallback']
-
 # %% ../../nbs/10_live/14_text_samples.ipynb #3e443008
 def split_reference(
     sample: Any,

@@ -20,13 +20,6 @@ from ..core.callbacks import TrainerCallback
 from ..core.errors import warn
 from ..display.tables import markdown_table
 
-# %% auto #0
-__all__ = ['RUN_SUMMARY_KEYS', 'TEXTS_NAME', 'OWN_RUNS', 'TRACKER_CLASSES', 'IGNORED_VARIABLES', 'prefix_log_names',
-           'unwrap_scalar', 'numeric_values', 'tracked_row', 'RunDescription', 'to_plain', 'model_settings',
-           'tracker_config', 'Tracker', 'TensorBoard', 'WandB', 'Trackio', 'MLflow', 'AccelerateTracker',
-           'make_accelerate_tracker', 'CodeCarbon', 'resolve_trackers', 'transformers_callback',
-           'warn_ignored_variables', 'make_tracker']
-
 # %% ../../nbs/10_live/02_trackers.ipynb #31cacc00
 # logged once, at the end: numbers of the whole run
 RUN_SUMMARY_KEYS = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos")

@@ -21,10 +21,6 @@ from .curves import BlockSeries, abandoned_blocks, learner_name, replay_progress
 from .run_view import MetricPoints, error_notices, evaluation_table, event_marks, format_memory_use
 from .run_view import layer_heatmaps, settings_form, view_status
 
-# %% auto #0
-__all__ = ['CELL_HINT', 'RunCurve', 'RunSource', 'StatusSource', 'ViewModel', 'LearnerSource', 'fetch_quietly', 'HistorySource',
-           'branch_sources']
-
 # %% ../../nbs/10_live/09_view_model.ipynb #6a7e3c43
 class RunCurve:
     "Return one run of a view, as blocks, and remember what was sent."

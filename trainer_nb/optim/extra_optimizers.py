@@ -17,12 +17,6 @@ from torch.optim.optimizer import ParamsT
 
 from ..args.training_args import TrainingArguments
 
-# %% auto #0
-__all__ = ['PIP_NAMES', 'TARGET_GROUP_KEYS', 'LIBRARY_OPTIMIZERS', 'import_library', 'adam_betas', 'adam_kwargs', 'bnb_adamw',
-           'bnb_lion', 'bnb_rmsprop', 'bnb_ademamix', 'isolate_bnb_manager', 'torchao_adamw', 'galore', 'apollo',
-           'target_options', 'schedule_free', 'stable_adamw', 'anyprecision', 'grokadamw', 'root_mean_square',
-           'factored_rsqrt', 'Adafactor', 'Muon']
-
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #6eca086a
 # module: its name for pip
 PIP_NAMES = {

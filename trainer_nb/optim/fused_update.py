@@ -13,9 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim import optimizer as torch_optimizer
 
-# %% auto #0
-__all__ = ['is_step_of_torch', 'calls_kernel_only', 'FusedArguments', 'fused_arguments', 'update_weights']
-
 # %% ../../nbs/05_optim/04_fused_update.ipynb #3170fab2
 _TORCH_OPTIM = os.path.dirname(torch.optim.__file__) + os.sep
 

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import torch
 
-# %% auto #0
-__all__ = ['GreedyLRState', 'GreedyLR']
-
 # %% ../../nbs/05_optim/02_greedy.ipynb #94f880e0
 def _per_group(value: float | list[float] | tuple[float, ...], optimizer: torch.optim.Optimizer, name: str) -> list:
     "Return one number per group. Raise ValueError for a list of another length."

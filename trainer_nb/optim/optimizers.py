@@ -23,13 +23,6 @@ from ..device.weight_storage import has_adapters
 from .extra_optimizers import LIBRARY_OPTIMIZERS, Adafactor, Muon, adam_kwargs, isolate_bnb_manager
 from .extra_optimizers import target_options
 
-# %% auto #0
-__all__ = ['NO_DECAY', 'NO_PARAMETERS_HINT', 'OPTIMIZERS', 'PLAIN_TENSORS', 'TENSOR_SUBCLASS_MODULES', 'STATE_OBJECT_MODULES',
-           'decay_parameter_names', 'layer_groups', 'target_parameter_names', 'parameter_groups', 'parse_optim_args',
-           'optimizer_class', 'optimizer_groups', 'warn_unused_adam_args', 'warn_ignored_args', 'create_optimizer',
-           'needs_flattening', 'flatten_state_value', 'unflatten_state_value', 'check_optimizer_state', 'kept_by_place',
-           'refuse_regrouping']
-
 # %% ../../nbs/05_optim/01_optimizers.ipynb #39e30258
 NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(^|\.|_)norm(\.|$)")
 
@@ -337,8 +330,7 @@ def create_optimizer(
     try:
         optimizer = cls(groups, **kwargs)
     except TypeError as error:
-        hints = {"learning_rate": "lr", "wd": "weight_decay", "epsilon": "eps"}
-        raise call_error(cls.__init__, (groups,), kwargs, hints) or error from None
+        raise call_error(cls.__init__, (groups,), kwargs, "optimizers") or error from None
     isolate_bnb_manager(optimizer, model)
     return optimizer
 

@@ -14,10 +14,6 @@ import torch
 
 from .optimizers import kept_by_place
 
-# %% auto #0
-__all__ = ['NO_CHANGES', 'UNUSED_STEPS', 'ParameterChanges', 'held_parameters', 'ParameterWatch', 'code_for_parameters',
-           'describe_unheld', 'renew_state', 'convert_state']
-
 # %% ../../nbs/05_optim/05_parameters.ipynb #ae790c92
 class ParameterChanges(NamedTuple):
     "List what has changed about the parameters of a model since the last look."

@@ -22,17 +22,6 @@ from ..args.fields import to_builtin
 from ..core.errors import suggest_names, warn
 from .greedy import GreedyLR
 
-# %% auto #0
-__all__ = ['SCHEDULES', 'SCHEDULER_LR_ATTRS', 'PLAIN_TYPES', 'GROUP_LR_KEYS', 'MAX_SIMULATED_STEPS', 'linear', 'cosine',
-           'constant', 'constant_with_warmup', 'polynomial', 'cosine_with_restarts', 'cosine_with_min_lr',
-           'cosine_warmup_with_min_lr', 'inverse_sqrt', 'warmup_stable_decay', 'OneCycle', 'one_cycle', 'base_lrs',
-           'base_lr_key', 'scheduled_rates', 'replaced_rates', 'check_schedule_numbers', 'MetricDrivenScheduler',
-           'is_metric_driven', 'create_metric_scheduler', 'create_scheduler', 'is_builtin_schedule', 'group_lists',
-           'select_groups', 'schedule_parts', 'scheduler_state', 'match_lr_type', 'load_scheduler_state',
-           'scale_schedule', 'set_lr', 'set_base_lr', 'add_scheduled_group', 'num_scheduled_groups',
-           'schedule_added_groups', 'return_to_base', 'replace_schedule', 'stretch_schedule', 'RatesAhead',
-           'look_ahead']
-
 # %% ../../nbs/05_optim/03_schedules.ipynb #6013e947
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
     "Rise to 1 over the warm-up, then fall linearly to 0."

@@ -43,13 +43,6 @@ from .engine_checkpoint import write_engine_files
 from .hf_checkpoint import trainer_layout_info, write_trainer_checkpoint
 from .model_files import get_processor
 
-# %% auto #0
-__all__ = ['SaveFailed', 'wait_for_other_savers', 'Saver', 'get_saver', 'save_checkpoint_async', 'start_saving', 'stage_shards',
-           'is_checkpoint_writer', 'record_best_checkpoint', 'check_folder_free', 'is_own_checkpoint',
-           'save_checkpoint_sync', 'wait_for_save', 'overrides_save', 'save_to_temp_dir', 'make_checkpoint_writer',
-           'logged_rows', 'strip_log_history', 'ensure_log_on_disk', 'replace_existing', 'describe_save_failure',
-           'invalidate_future', 'warn_lost_best']
-
 # %% ../../nbs/07_state/08_async_save.ipynb #a5406100
 class SaveFailed(RuntimeError):
     "Raised if a checkpoint could not be written; the run itself is unchanged."

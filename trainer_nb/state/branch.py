@@ -34,10 +34,6 @@ from ..optim.schedules import base_lrs
 from .clone import clone_learner, take_over
 from .rewind import differing_steps, losses_by_step, values_by_step
 
-# %% auto #0
-__all__ = ['NOT_IN_BRANCH', 'copy_history', 'check_branch', 'update_adam_coefficients', 'branch', 'Comparison',
-           'differing_settings', 'compare']
-
 # %% ../../nbs/07_state/15_branch.ipynb #67004702
 def copy_history(
     history: History,

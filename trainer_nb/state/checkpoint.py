@@ -27,13 +27,6 @@ from .encoding import decode_value, encode_value
 from .model_files import PretrainedModel, adapter_names, adapter_state_keys
 from .model_files import unchanged_base_names, write_weights
 
-# %% auto #0
-__all__ = ['SHARD_FOLDER', 'CHECKPOINT_SCHEMA', 'MAX_LOG_ROWS', 'state_dict_entries', 'saves_itself', 'save_live_model',
-           'find_tensors_in_files', 'write_tensors', 'nondefault_strides', 'apply_strides', 'read_tensors',
-           'ShardFiles', 'write_shards', 'read_shards', 'CheckpointContents', 'collect_checkpoint', 'write_state_file',
-           'encode_values', 'write_checkpoint', 'place_shards', 'write_model', 'locate_written_tensors', 'base_digests',
-           'write_run_state', 'check_schema', 'verify_resumable', 'read_checkpoint', 'read_snapshot_files']
-
 # %% ../../nbs/07_state/03_checkpoint.ipynb #3bc666c0
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

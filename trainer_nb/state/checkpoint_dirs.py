@@ -20,15 +20,6 @@ from ..core.errors import warn
 from ..core.history import History, Place, is_ancestor, read_history
 from ..core.log_file import log_path
 
-# %% auto #0
-__all__ = ['MANIFEST_NAME', 'CHECKPOINT_PATTERN', 'file_sha256', 'fsync_path', 'write_manifest', 'CorruptCheckpoint',
-           'read_manifest', 'verify_checkpoint', 'lock', 'temporary_path', 'move_aside', 'remove_folder',
-           'temporary_folder', 'atomic_directory', 'move_into_place', 'cleared_target', 'leftover_folders',
-           'clean_leftovers', 'recover_leftover', 'is_complete', 'sweep', 'CheckpointInfo', 'has_training_args',
-           'is_trainer_checkpoint', 'has_manifest', 'inspect_checkpoint', 'describe_leftover', 'list_checkpoints',
-           'read_adjacent_log', 'is_in_history', 'find_latest_checkpoint', 'get_last_checkpoint', 'invalidate',
-           'invalidate_abandoned', 'checkpoints_to_delete', 'rotate_checkpoints']
-
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #9d798a85
 MANIFEST_NAME = "manifest.json"
 

@@ -33,14 +33,6 @@ from ..optim.schedules import schedule_parts
 from .restore import Snapshots
 from .rewind_buffer import RewindBuffer
 
-# %% auto #0
-__all__ = ['MAX_ITEMS', 'held_objects', 'walk', 'is_shared_resource', 'enter_in_memo', 'copy_with_memo', 'copy_attributes',
-           'is_small', 'copy_small', 'copy_loader', 'copy_data_state', 'copy_collator', 'clone_learner',
-           'copy_or_share', 'copy_functions', 'copied_whole', 'share_memory', 'hang_hooks', 'functions_in',
-           'of_accelerate', 'drop_library_wrappers', 'global_names', 'class_functions', 'parts_in', 'used_part',
-           'own_function', 'check_replaced_methods', 'model_parts', 'run_parts', 'training_code', 'other_code',
-           'functions_below', 'uses_of', 'check_functions', 'check_common_data', 'take_over']
-
 # %% ../../nbs/07_state/14_clone.ipynb #9f181ff1
 # items of a container that are examined; a larger one is data
 MAX_ITEMS = 1000

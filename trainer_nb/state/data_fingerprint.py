@@ -19,10 +19,6 @@ from ..core.errors import short_repr, warn
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 
-# %% auto #0
-__all__ = ['data_fingerprint', 'sample_indices', 'update_hash', 'CachesDataInfo', 'data_of', 'length_of', 'describe_train_data',
-           'describe_data', 'update_code_hash', 'describe_function', 'describe_evaluation', 'warn_other_source']
-
 # %% ../../nbs/07_state/07_data_fingerprint.ipynb #572d950d
 def data_fingerprint(dataset) -> str | None:
     "Return a short hash that identifies a data set; None if it cannot be computed."

@@ -17,9 +17,6 @@ from ..core.callbacks import TrainerControl, TrainerState
 from ..core.history import Place
 from ..data.sampling import Cursor
 
-# %% auto #0
-__all__ = ['TYPE_KEY', 'ENCODED_CLASSES', 'encode_value', 'decode_value']
-
 # %% ../../nbs/07_state/01_encoding.ipynb #48ef718a
 TYPE_KEY = "~"
 ENCODED_CLASSES = {c.__name__: c for c in (Cursor, Place, TrainerState, TrainerControl)}

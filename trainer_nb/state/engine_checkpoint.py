@@ -18,9 +18,6 @@ from .hf_checkpoint import merge_callback_states, position_fields, read_trainer_
 from .hf_optimizer import convert_scheduler_state
 from .model_files import check_unpickle, read_torch_file
 
-# %% auto #0
-__all__ = ['is_engine_checkpoint', 'check_engine_checkpoint', 'read_engine_checkpoint', 'write_engine_files']
-
 # %% ../../nbs/07_state/06_engine_checkpoint.ipynb #c418b3d2
 def is_engine_checkpoint(folder: Path) -> bool:
     "Return whether the state in a folder is that of DeepSpeed's engine, written by the Trainer."

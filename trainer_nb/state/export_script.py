@@ -20,14 +20,6 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import load_file, save_file
 
-# %% auto #0
-__all__ = ['ACT_CODE', 'ScriptMode', 'list_acts', 'literal_code', 'keyword_code', 'set_code', 'act_lines', 'check_no_later_acts',
-           'typed_act_lines', 'manual_change_comment', 'is_default_part', 'is_replaced', 'part_code', 'settings_code',
-           'format_call', 'initial_values', 'learner_lines', 'function_made_lines', 'eval_mode_lines', 'load_weights',
-           'warn_of_differences', 'weights_digest', 'check_weights', 'script_docstring', 'module_level_with_stored',
-           'arrange_code', 'result_lines', 'assemble_script', 'collect_weights', 'ExportedScript', 'files_folder',
-           'check_script_path', 'require_run_start', 'export_script', 'write_script']
-
 # %% ../../nbs/07_state/19_export_script.ipynb #4dfe214f
 from ..args.fields import is_given
 from ..args.training_args import TrainingArguments

@@ -38,14 +38,6 @@ from .hf_optimizer import describe_group_differences, regroup, source_groups, sp
 from .hf_optimizer import to_named_state_dict, to_numbered_state_dict, trainer_param_groups
 from .model_files import FSDP_OPTIMIZER, read_distributed, read_torch_file, read_weights_for_model
 
-# %% auto #0
-__all__ = ['FSDP_OPTIMIZER_NAME', 'trainer_layout_info', 'warn_of_loss', 'write_trainer_state', 'save_plain', 'write_torch_files',
-           'number_to_name', 'name_to_number', 'seeded_rng_states', 'write_extra_state', 'write_trainer_checkpoint',
-           'read_trainer_state', 'position_after_batches', 'resume_position', 'position_fields', 'count_seen_samples',
-           'reconcile_state', 'read_torch_files', 'read_named_weights', 'merge_callback_states',
-           'read_foreign_checkpoint', 'describe_missing_user_state', 'describe_args_differences', 'scales_loss',
-           'describe_scaler_difference', 'read_own_checkpoint', 'read_trainer_checkpoint']
-
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #f57daa04
 def trainer_layout_info(learner: TrainerBase) -> dict:
     "Collect the facts about a learner that the Trainer's layout needs besides a snapshot."

@@ -19,12 +19,6 @@ from ..engine.snapshot_tensors import Snapshot
 from ..optim.optimizers import decay_parameter_names
 from ..optim.schedules import GROUP_LR_KEYS, group_lists, is_builtin_schedule
 
-# %% auto #0
-__all__ = ['OPTIMIZER_FLAGS', 'trainer_param_groups', 'source_groups', 'regroup', 'to_numbered_state_dict', 'tried',
-           'expected_state_keys', 'check_optimizer_entries', 'to_named_state_dict', 'match_parameter_order',
-           'convert_optimizer_state', 'check_fixed', 'cpu_state_names', 'split_optimizer_state', 'alike', 'options_in',
-           'describe_group_differences', 'convert_scheduler_state']
-
 # %% ../../nbs/07_state/04_hf_optimizer.ipynb #8c4c0f88
 def trainer_param_groups(
     model: torch.nn.Module,

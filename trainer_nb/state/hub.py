@@ -35,18 +35,6 @@ from .checkpoint_dirs import CHECKPOINT_PATTERN, MANIFEST_NAME, CheckpointInfo, 
 from .checkpoint_dirs import read_adjacent_log, read_manifest, sweep, temporary_folder
 from .resume import resolve_checkpoint
 
-# %% auto #0
-__all__ = ['TOKEN_NAMES', 'PushFailed', 'hub_client', 'status_code', 'is_unreachable', 'describe_push_failure', 'first_line',
-           'PushFolder', 'remove_if_empty', 'Commit', 'Push', 'matches_any', 'is_checkpoint_name', 'link_file',
-           'copy_file', 'add_files', 'add_model', 'wait_at_exit', 'finish_uploads', 'Uploader', 'retry_of', 'upload',
-           'no_progress_bars', 'warn_quietly', 'get_uploader', 'pop_token', 'set_token', 'leave_repository',
-           'place_in_hub', 'open_branch_repository', 'check_access', 'open_repository', 'ensure_repository',
-           'announce_repository', 'rename_repository', 'WritesCard', 'plan_push', 'pushed_settings', 'draft_card',
-           'push_message', 'push_checkpoint', 'is_pushing', 'wait_for_processes', 'finish_pushes', 'begin_push',
-           'save_and_push', 'warn_unpushed', 'add_model_tags', 'await_push', 'wait_for_future', 'Repository',
-           'parse_repository', 'describe_read_failure', 'find_checkpoint', 'download_checkpoint', 'newest_checkpoint',
-           'describe_checkpoint']
-
 # %% ../../nbs/07_state/20_hub.ipynb #83f540f1
 class PushFailed(RuntimeError):
     "Raised if a push to the Hub failed; the run and its files are unchanged."

@@ -25,13 +25,6 @@ from ..engine.snapshot_fields import ModuleWalk, frozen_base_weights
 from ..optim.optimizers import PLAIN_TENSORS
 from .checkpoint_dirs import CorruptCheckpoint
 
-# %% auto #0
-__all__ = ['MAX_SHARD_SIZE', 'FSDP_WEIGHTS', 'FSDP_OPTIMIZER', 'PretrainedModel', 'with_own_memory', 'write_weights',
-           'full_state_dict', 'get_processor', 'save_model', 'AdapterModel', 'adapter_names', 'adapter_state_keys',
-           'frozen_base_names', 'unchanged_base_names', 'add_base_weights', 'adapter_folder', 'check_adapter',
-           'read_adapters', 'read_torch_file', 'check_unpickle', 'has_distributed_weights', 'read_distributed',
-           'read_weights', 'read_weights_for_model']
-
 # %% ../../nbs/07_state/02_model_files.ipynb #7fcaf96c
 # maximum size of one weights file
 MAX_SHARD_SIZE = "5GB"

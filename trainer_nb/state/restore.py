@@ -31,10 +31,6 @@ from ..engine.user_state import report_lost, restore_evaluated
 from ..optim.schedules import return_to_base
 from .async_save import get_saver
 
-# %% auto #0
-__all__ = ['check_stream_position', 'get_named_snapshot', 'restore_run', 'Snapshots', 'reset_run_state', 'user_given_parts',
-           'restart_finished_run', 'warn_ended_schedule', 'restart_from_first_weights', 'free_run']
-
 # %% ../../nbs/07_state/11_restore.ipynb #edb8ead1
 def check_stream_position(learner: TrainerBase, snapshot: Snapshot):
     "Raise ValueError for a position in a stream that other workers have read."

@@ -43,15 +43,6 @@ from .engine_checkpoint import check_engine_checkpoint, is_engine_checkpoint, re
 from .hf_checkpoint import read_trainer_checkpoint
 from .model_files import add_base_weights, read_weights_for_model
 
-# %% auto #0
-__all__ = ['describe_unusable_checkpoints', 'resolve_checkpoint', 'is_model_folder', 'weights_alone_message', 'is_checkpoint',
-           'no_checkpoint_message', 'edited_settings', 'check_edits', 'describe_edits', 'settings_of',
-           'effective_settings', 'settings_without_eval_data', 'checkpoint_info', 'fit_train_data',
-           'describe_environment_change', 'load_history', 'read_log_history', 'ResumeReport', 'continue_stopped_run',
-           'load_checkpoint', 'trainable_names', 'describe_frozen', 'restart_epoch_data', 'read_snapshot',
-           'relocate_best', 'check_run_not_open', 'restore_checkpoint', 'load_best_weights', 'load_best_on_main',
-           'load_best_everywhere', 'find_best_folder', 'best_fields', 'read_best_weights', 'assign_weights']
-
 # %% ../../nbs/07_state/10_resume.ipynb #59e5811a
 def describe_unusable_checkpoints(shelf) -> str:
     "Return a text about checkpoints that cannot be resumed from; empty if there are none."

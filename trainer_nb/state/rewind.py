@@ -27,11 +27,6 @@ from .async_save import get_saver
 from .rewind_buffer import ACTS, LASTING_ACTS, MAX_SNAPSHOTS, get_rewind_buffer, has_acts_after, stays_in_use
 from .rewind_buffer import snapshot_nbytes
 
-# %% auto #0
-__all__ = ['find_base_snapshot', 'RewindReport', 'changes_at', 'steps_back', 'rewind', 'require_base_snapshot', 'describe_move',
-           'describe_first_kept', 'values_by_step', 'values_of_steps', 'losses_by_step', 'differing_steps', 'too_large',
-           'first_step', 'restore_after', 'since_first', 'announce_replay', 'restore_own_past']
-
 # %% ../../nbs/07_state/13_rewind.ipynb #5d63de90
 def find_base_snapshot(learner: TrainerBase, step: int) -> Snapshot | None:
     "Return the newest snapshot from which a step can be reached, or None."

@@ -29,11 +29,6 @@ from ..core.memory import peak_memory
 from ..engine.user_state import user_state_bytes
 from .async_save import check_folder_free, get_saver, make_checkpoint_writer
 
-# %% auto #0
-__all__ = ['LASTING_ACTS', 'ACTS', 'MAX_SNAPSHOTS', 'MOST_ON_DISK', 'stays_in_use', 'has_acts_after', 'snapshot_nbytes',
-           'Account', 'room_for_snapshots', 'RewindBuffer', 'get_rewind_buffer', 'stands_at_first',
-           'save_newest_snapshot']
-
 # %% ../../nbs/07_state/12_rewind_buffer.ipynb #d4dab8bc
 # acts whose effects are in no snapshot
 LASTING_ACTS = (

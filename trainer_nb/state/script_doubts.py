@@ -16,10 +16,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-# %% auto #0
-__all__ = ['collect_seeds', 'warn_random_attributes', 'names_read_at_runtime', 'warn_rebound_names', 'warn_mutated_modules',
-           'warn_stateless_callbacks', 'warn_missing_files', 'add_replay_doubts']
-
 # %% ../../nbs/07_state/18_script_doubts.ipynb #5d0ab704
 from ..device.deepspeed import MASTER
 from .script_replay import ScriptDraft, RunStart, ancestor_run_ids, draws_random_numbers

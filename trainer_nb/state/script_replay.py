@@ -20,15 +20,6 @@ from typing import TypeGuard
 import numpy as np
 import torch
 
-# %% auto #0
-__all__ = ['LEARNER_PARTS', 'REPLACEABLE_PARTS', 'RESERVED_FILE_NAMES', 'ancestor_run_ids', 'explicit_settings', 'RunStart',
-           'find_run_start', 'resolve_name', 'is_learner_call', 'branch_parent', 'learner_names', 'original_learner',
-           'LearnerConstruction', 'call_arguments', 'find_construction', 'has_random_call', 'draws_random_numbers',
-           'is_seed_statement', 'torch_setting_root', 'is_plain_value', 'is_constant_code', 'calls_session_function',
-           'training_statements', 'ScriptDraft', 'make_statement', 'expression_code', 'object_code', 'variable_of',
-           'class_code', 'is_same_part', 'given_parts', 'user_callbacks', 'unknown_callbacks', 'dataset_code',
-           'model_code', 'store_pretrained', 'frozen_lines', 'auxiliary_modules']
-
 # %% ../../nbs/07_state/17_script_replay.ipynb #db7c2e1f
 from ..args.fields import field_default
 from ..args.training_args import TrainingArguments

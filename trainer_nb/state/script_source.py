@@ -25,14 +25,6 @@ import numpy as np
 import torch
 from torch.utils.data import Subset, TensorDataset
 
-# %% auto #0
-__all__ = ['import_line', 'StoredValue', 'map_leaves', 'store_value', 'write_stored_values', 'statement_names', 'executed_nodes',
-           'executed_calls', 'root_names', 'called_name', 'names_changed_by_call', 'assigned_targets',
-           'names_changed_in', 'Statement', 'is_code_of', 'typed_text', 'indent_statement', 'nested_code',
-           'split_statements', 'ExecutedText', 'get_shell', 'user_namespace', 'current_position', 'failure_line',
-           'executed_texts', 'SessionCode', 'function_nodes', 'ProgramSlice', 'import_as', 'import_lines',
-           'module_level_numbers']
-
 # %% ../../nbs/07_state/16_script_source.ipynb #d50976c1
 def import_line(value: object, name: str) -> str | None:
     "Return the line that imports a module, class or function by a name; None if it cannot be imported."

@@ -17,9 +17,6 @@ from ..engine.overrides import TrainerBase
 from ..engine.run_state import as_callback
 from .async_save import SaveFailed, save_checkpoint_sync
 
-# %% auto #0
-__all__ = ['run_default_sigterm', 'resend_sigterm', 'SigtermCheckpointCallback']
-
 # %% ../../nbs/07_state/09_sigterm.ipynb #315937b9
 def run_default_sigterm(
     former,  # the previous handler

@@ -47,14 +47,14 @@ class Setting {
     return text !== "" && Number.isFinite(Number(text)) ? Number(text) : undefined;
   }
 
-  apply(value = this.read()) {
+  apply(value = this.read(), name = this.given.name) {
     if (value === undefined) {
       this.sign("!", "rejected");
       this.view.say(`${this.name} takes a ${this.given.kind === "int" ? "whole number" : "number"}, not "${this.input.value}"`, "bad");
       return;
     }
     this.touched = false;
-    this.view.commands.send("set", { [this.given.name]: value }, this);
+    this.view.commands.send("set", { [name]: value }, this);
   }
 
   phase(phase, waiting) {
@@ -119,7 +119,7 @@ class Choice extends Setting {
 class Rate extends Setting {
   constructor(view, given) {
     super(view, given, "tnb-rate");
-    Object.assign(this, { sent: [], before: [] });   // changes that are not answered yet; the values before those that were made
+    Object.assign(this, { sent: [], before: [] });   // changes that are not answered yet; the schedule's base rates before those that were made
     setText(this.label, this.name = this.title = "Learning rate");
     this.slider = make("input", "tnb-slider", null, { type: "range", step: "0.02", "aria-label": "learning rate, on a scale of powers of ten" });
     this.slider.addEventListener("pointerdown", () => { this.held = true; });
@@ -146,26 +146,28 @@ class Rate extends Setting {
   }
 
   scale(factor) {
-    const value = this.touched ? this.read() : this.sent.length ? this.sent[this.sent.length - 1].value : this.given.value;
+    const last = this.sent[this.sent.length - 1], value = this.touched ? this.read() : last && !last.undoes ? last.value : this.given.value;
     if (value > 0) this.apply(Number((value * factor).toPrecision(3)));
     else this.apply(this.touched ? undefined : null);
   }
 
+  // The base rate is set again, and the schedule goes on from it as if the rate had not been changed.
   undo() { if (this.before.length) this.apply(this.before.pop(), true); }
 
   offer() { this.back.disabled = !this.before.length; }
 
   apply(value = this.read(), undoes = false) {
     if (value === null) return;
-    if (value !== undefined) this.sent.push({ value, undoes, before: this.sent.length ? this.sent[this.sent.length - 1].value : this.given.value });
+    if (value !== undefined) this.sent.push({ value, undoes });
     this.offer();
-    super.apply(value);
+    super.apply(value, undoes ? "learning_rate" : this.given.name);
   }
 
   answered(phase, content) {
-    const { value, undoes, before } = this.sent.shift();
-    if (phase === "rejected" ? undoes : !undoes && before !== null && before !== undefined) this.before.push(phase === "rejected" ? value : before);
-    if (phase === "done") setText(this.note, `lr ${number(value)} from step ${whole(content.step)}`);
+    const { value, undoes } = this.sent.shift();
+    if (phase === "rejected" && undoes) this.before.push(value);
+    if (phase === "done" && !undoes && content.base > 0) this.before.push(content.base);
+    if (phase === "done") setText(this.note, `lr ${number(content.rate || value)} from step ${whole(content.step)}`);
     this.offer();
     super.answered(phase);
   }

@@ -5,22 +5,15 @@
 # %% ../../nbs/09_tune/03_batch_size.ipynb #81e2bd21
 from __future__ import annotations
 
-import copyreg
-import json
 import os
-import pickle
-import signal
 import statistics
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
-from typing import IO, Any, NamedTuple
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,9 +22,8 @@ from torch.utils.data import DataLoader
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
 from ..core.errors import InvalidOperation, free_after_failure, is_out_of_memory, release_traceback_memory
-from ..core.interrupts import InterruptGuard
-from ..core.memory import DeviceMemoryGauge, HostMemoryGauge, MemoryGauge, free_host_memory, trim_memory
-from ..core.memory import host_memory, read_proc_status
+from ..core.memory import DeviceMemoryGauge, HostMemoryGauge, MemoryGauge, free_host_memory
+from ..core.memory import read_proc_status
 from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch, ResumableLoader
 from ..data.sampling import Cursor
@@ -45,17 +37,8 @@ from ..display.tables import format_duration, format_value, text_table, to_frame
 from ..engine.dataloaders import is_iterable_only
 from ..engine.evaluate import evaluation_mode
 from ..engine.overrides import TrainerBase
-from ..engine.prepare import prepare_model, prepare_optimizer
-from ..engine.run_state import RunState
+from ..engine.prepare import prepare_model
 from ..engine.step import take_step
-
-# %% auto #0
-__all__ = ['MAX_SAMPLES', 'MAX_SAMPLE_BYTES', 'MIN_SECONDS', 'MAX_REPEATS', 'NOT_SENT', 'MEMORY_SLACK', 'SERVE_CODE',
-           'SAFETY_FACTOR', 'MEMORY_MARGIN', 'sample_nbytes', 'heaviest_samples', 'BatchTrial', 'LearnerPayload',
-           'NullLoader', 'receive_learner', 'limit_memory', 'prefer_oom_kill', 'warm_up', 'serve_trials',
-           'TrialProcess', 'SizeResult', 'Proposal', 'propose_size', 'no_learner', 'BatchSizes', 'extrapolate',
-           'SizeSearch', 'search_sizes', 'usable_host_memory', 'make_process_trial', 'make_device_trial',
-           'check_search_options', 'get_measurable_loader', 'batch_size_find', 'check_failure_cause']
 
 # %% ../../nbs/09_tune/03_batch_size.ipynb #97c44693
 MAX_SAMPLES = 256             # maximum number of samples that are read
@@ -160,221 +143,6 @@ class BatchTrial(TrainerCallback):
         self.learner.run_state.window = None
         self.gauge.reset()
         return {"seconds": seconds, "bytes": peak, "why": why}
-
-# %% ../../nbs/09_tune/03_batch_size.ipynb #62f0398a
-# attributes of a learner that the other process does not need
-NOT_SENT = dict.fromkeys((
-    "run_state", "snapshots", "_train_dataset", "eval_dataset", "compute_metrics", "metrics", "model_init",
-    "_model_facts", "_loss_takes_items"))
-
-class LearnerPayload:
-    "Hold the parts of a learner that another process needs."
-    def __init__(
-        self,
-        learner: TrainerBase,
-        samples: list,
-        collate: Callable[[list], Any],
-        **how,  # the other arguments of BatchTrial, and the memory limit
-    ):
-        run = learner.run_state
-        max_steps = run.state.max_steps or max(run.args.max_steps, 1000)
-        state = replace(run.state, log_history=[], stateful_callbacks={}, max_steps=max_steps)
-        self.learner = learner
-        self.parts = {
-            "learner's class": learner, "model": run.model, "data collator": collate, "samples": samples,
-            "state": state, "settings": run.args, "how": how,
-            "threads": torch.get_num_threads(), "dtype": torch.get_default_dtype()}
-        self.attributes = {name: value for name, value in vars(learner).items() if name not in NOT_SENT}
-
-    def to(self, file: IO[bytes]):
-        "Write the parts to a file; raise ValueError if one cannot be pickled."
-        import cloudpickle
-        class Pickler(cloudpickle.Pickler):
-            def reducer_override(self, obj: object):
-                # also where a function refers to it
-                if obj is self.learner: return copyreg.__newobj__, (type(obj),)
-                return super().reducer_override(obj)
-        pickler = Pickler(file)
-        pickler.learner = self.learner
-        for label, parts in (("the {}", self.parts), ("the learner's {!r}", self.attributes)):
-            for name, part in parts.items():
-                try:
-                    pickler.dump((name, part))
-                except BrokenPipeError:
-                    raise
-                except Exception as error:
-                    raise ValueError(
-                        f"batch_size_find() measures in a process of its own, and {label.format(name)} cannot be sent"
-                        f" there ({type(error).__name__}: {error}). Create the object when it is first used, or leave"
-                        " it out with a __getstate__ of its class."
-                    ) from None
-            pickler.dump(None)
-        file.flush()
-
-# %% ../../nbs/09_tune/03_batch_size.ipynb #b3db5c79
-class NullLoader:
-    "Stand in for a loader where micro-batches are given directly."
-    batches = loader = None
-    def samplers(self) -> dict[str, Any]: return {}
-
-def receive_learner(file: IO[bytes]) -> tuple[TrainerBase, dict[str, Any]]:
-    "Return a learner that was sent, and its parts."
-    unpickler = pickle.Unpickler(file)
-    parts = dict(iter(unpickler.load, None))
-    attributes = dict(iter(unpickler.load, None))
-    torch.set_num_threads(parts["threads"])
-    torch.set_default_dtype(parts["dtype"])
-    args = parts["settings"]
-    args.use_cpu = True
-    learner = parts["learner's class"]
-    vars(learner).update(NOT_SENT | attributes)
-    learner.run_state = RunState(
-        args=args, given_settings=args.to_dict(), model=parts["model"], state=parts["state"], loader=NullLoader())
-    return learner, parts
-
-# %% ../../nbs/09_tune/03_batch_size.ipynb #07b9d921
-MEMORY_SLACK = 64 << 20   # in bytes: memory is allocated in larger pieces than are used
-
-def limit_memory(gauge: HostMemoryGauge, limit: float):
-    "Limit the memory of this process to a number of bytes as the gauge counts; a no-op where that is unsupported."
-    try:
-        import resource
-        left = max(limit - max(host_memory() - gauge.base, 0), 0)
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (int(read_proc_status("VmData") + 1.05 * left + MEMORY_SLACK), hard))
-    except (ImportError, OSError, ValueError):
-        pass
-
-def prefer_oom_kill():
-    "Make this process the first to be killed without memory, and end it with its parent."
-    try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
-    except OSError:
-        pass
-    parent = os.getppid()
-    def watch():
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-    threading.Thread(target=watch, daemon=True).start()
-
-def warm_up():
-    "Load everything that a first step loads, so that it does not count as memory of the model."
-    layer = torch.nn.Linear(64, 64)
-    optimizer = torch.optim.AdamW(layer.parameters())
-    torch.nn.functional.cross_entropy(layer(torch.randn(64, 64)), torch.zeros(64).long()).backward()
-    optimizer.step()
-    trim_memory()
-
-# %% ../../nbs/09_tune/03_batch_size.ipynb #48ccc3a8
-SERVE_CODE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from trainer_nb.tune.batch_size import serve_trials;"
-    " serve_trials()")
-
-def serve_trials():
-    "Run the measuring process: read a learner, then sizes, and write results."
-    results = os.fdopen(os.dup(1), "w")
-    # printed output is not a result
-    os.dup2(2, 1)
-    def send(**result): print(json.dumps(result), file=results, flush=True)
-    prefer_oom_kill()
-    warm_up()
-    gauge = HostMemoryGauge()
-    try:
-        learner, parts = receive_learner(sys.stdin.buffer)
-        how = parts["how"]
-        limit = how.pop("limit")
-        prepare_model(learner)
-        if not how["evaluate"]: prepare_optimizer(learner)
-        trial = BatchTrial(learner, parts["samples"], parts["data collator"], gauge, **how)
-    except BaseException as error:
-        return send(failed=f"{type(error).__name__}: {error}")
-    send(failed="")
-    with learner.run_state.device.activated():
-        for line in sys.stdin.buffer:
-            limit_memory(gauge, limit)
-            send(**trial(*json.loads(line)), again=gauge.can_reset)
-
-# %% ../../nbs/09_tune/03_batch_size.ipynb #6cce3e10
-@dataclass
-class TrialProcess:
-    "Try sizes in another process, which is started when it is needed; close it after use."
-    payload: LearnerPayload
-    interrupts: InterruptGuard   # of the run, entered
-    process: subprocess.Popen | None = None
-
-    def __call__(self, size: int, accumulation: int = 1, timeout: float = 600) -> dict[str, Any]:
-        "Return the result of a BatchTrial, also if the process dies or exceeds the timeout, in seconds."
-        if self.process is None: self._start()
-        late = threading.Event()
-        def stop(process: subprocess.Popen):
-            late.set()
-            process.kill()
-        timer = threading.Timer(timeout, stop, [self.process])
-        timer.start()
-        reusable = False
-        try:
-            with self.interrupts.opened():
-                if self.is_starting: self._send_learner()
-                self.process.stdin.write(json.dumps([size, accumulation]).encode() + b"\n")
-                self.process.stdin.flush()
-                result = self._read()
-            reusable = result.pop("again")
-            return result
-        except (BrokenPipeError, EOFError):
-            why = f"it was not done after {timeout:.0f} s" if late.is_set() else self._describe_exit()
-            return {"seconds": None, "bytes": None, "why": why}
-        finally:
-            timer.cancel()
-            timer.join()
-            if late.is_set() or not reusable: self.close()
-
-    def _start(self):
-        "Start the process; it receives the learner with the first size."
-        self.errors = tempfile.TemporaryFile()
-        self.is_starting = True
-        command = [sys.executable, "-c", SERVE_CODE, json.dumps(sys.path)]
-        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors)
-        self.process = subprocess.Popen(command, **pipes, start_new_session=True)
-
-    def _send_learner(self):
-        "Send the learner; raise RuntimeError if it cannot be made in the process."
-        self.payload.to(self.process.stdin)
-        if failed := self._read()["failed"]:
-            raise RuntimeError(
-                "batch_size_find() measures in a process of its own, and the learner could not be made there"
-                f" ({failed}).")
-        self.is_starting = False
-
-    def _read(self) -> dict[str, Any]:
-        "Return the next message; raise EOFError if the process has ended."
-        line = self.process.stdout.readline()
-        if not line.endswith(b"\n"): raise EOFError
-        return json.loads(line)
-
-    def _describe_exit(self) -> str:
-        "Return how the process ended; raise RuntimeError if it ended before any size was tried."
-        code = self.process.wait()
-        how = f"its process was killed by {signal.Signals(-code).name}" if code < 0 else f"its process ended with {code}"
-        if not self.is_starting: return how
-        self.errors.seek(0)
-        last = self.errors.read().decode(errors="replace").strip().splitlines()[-1:]
-        raise RuntimeError(f"batch_size_find() could not begin: {how}{': ' + last[0] if last else ''}.")
-
-    def close(self):
-        "End the process."
-        process = self.process
-        self.process = None
-        if process is None: return
-        process.kill()
-        process.wait()
-        for file in (process.stdin, process.stdout, self.errors):
-            try:
-                file.close()
-            except BrokenPipeError:
-                # there was unwritten data
-                pass
 
 # %% ../../nbs/09_tune/03_batch_size.ipynb #1089325c
 class SizeResult(NamedTuple):
@@ -543,7 +311,7 @@ def extrapolate(
 @dataclass
 class SizeSearch:
     "Try sizes and keep their results; predict the next ones from them."
-    measure: Callable[..., dict]         # called with a size, its accumulation, and a timeout in seconds
+    measure: Callable[[int, int], dict]  # called with a size and its accumulation
     accumulation: Callable[[int], int]   # from a size
     top: int | None = None               # maximum size
     limit: float | None = None           # in bytes
@@ -566,22 +334,22 @@ class SizeSearch:
                 f"{size} and what would have come after it was not tried: {format_duration(self.seconds)} would have"
                 " passed; seconds= gives it more time.")
             return False
-        memory = extrapolate({row.size: row.memory for row in self.rows.values() if row.fits}, size, 2)
+        memory = extrapolate({row.size: row.memory for row in self.rows.values() if row.fits and row.memory}, size, 2)
         if self.limit and memory and memory * 1e6 > SAFETY_FACTOR * self.limit:
             why = f"going by the smaller sizes it would take about {memory:.0f} MB, so it was not tried"
             self.rows[size] = SizeResult(size, False, None, memory, why)
         else:
-            self.rows[size] = self._try(size, left)
+            self.rows[size] = self._try(size)
         return self.rows[size].fits
 
-    def _try(self, size: int, left: float) -> SizeResult:
+    def _try(self, size: int) -> SizeResult:
         start = time.perf_counter()
         accumulation = self.accumulation(size)
-        result = self.measure(size, accumulation, timeout=left + 30)
+        result = self.measure(size, accumulation)
         self.costs[size] = time.perf_counter() - start
         if result["seconds"] is None: return SizeResult(size, False, why=result["why"])
-        memory = result["bytes"] / 1e6
-        if self.limit and result["bytes"] > self.limit:
+        memory = None if result["bytes"] is None else result["bytes"] / 1e6
+        if self.limit and memory and memory * 1e6 > self.limit:
             return SizeResult(size, False, None, memory, f"it took {memory:.0f} MB")
         return SizeResult(size, True, size * accumulation / max(result["seconds"], 1e-9), memory)
 
@@ -626,28 +394,40 @@ def usable_host_memory() -> int:
         raise ValueError(message) from None
 
 # %% ../../nbs/09_tune/03_batch_size.ipynb #5b4e57f1
-@contextmanager
-def make_process_trial(
-    learner: TrainerBase, run: RunState, samples: list, collate: Callable[[list], Any], limit: float | None, **how
-) -> Iterator[Callable[..., dict]]:
-    "Yield a function that tries a size in another process, for a CPU."
-    with run.interrupts.opened():
-        # computed from the data, which is not sent, and kept by the learner
-        learner.learns_itself
-    payload = LearnerPayload(learner, samples, collate, limit=limit, **how)
-    with closing(TrialProcess(payload, run.interrupts)) as trial:
-        yield trial
+MEMORY_SLACK = 64 << 20   # in bytes: memory is allocated in larger pieces than are used
 
 @contextmanager
-def make_device_trial(
-    learner: TrainerBase, run: RunState, samples: list, collate: Callable[[list], Any], limit: float | None, **how
-) -> Iterator[Callable[..., dict]]:
-    "Yield a function that tries a size on this process's GPU."
+def limit_memory(
+    limit: float,  # in bytes, above the present use
+) -> Iterator[None]:
+    "Let allocations fail above a limit within the block; a no-op where the system does not support that."
+    try:
+        import resource
+        before = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (int(read_proc_status("VmData") + 1.05 * limit + MEMORY_SLACK), before[1]))
+    except (ImportError, OSError, ValueError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+@contextmanager
+def make_trial(
+    learner: TrainerBase, samples: list, collate: Callable[[list], Any], limit: float | None, **how
+) -> Iterator[Callable[[int, int], dict]]:
+    "Yield a function that tries a size with a number of micro-batches; restore the run afterwards."
+    interrupts = learner.run_state.interrupts
     with isolated_training(learner, "batch_size_find()") as scratch:
-        trial = BatchTrial(learner, samples, collate, DeviceMemoryGauge(scratch.device.device), **how)
-        def measure(size: int, accumulation: int, timeout: float) -> dict:
-            run.interrupts.check()
-            return trial(size, accumulation)
+        device = scratch.device.device
+        on_host = device.type == "cpu"
+        gauge = HostMemoryGauge() if on_host else DeviceMemoryGauge(device)
+        trial = BatchTrial(learner, samples, collate, gauge, **how)
+        def measure(size: int, accumulation: int) -> dict:
+            interrupts.check()
+            with limit_memory(limit) if on_host else nullcontext():
+                return trial(size, accumulation)
         yield measure
 
 # %% ../../nbs/09_tune/03_batch_size.ipynb #5b62a430
@@ -701,9 +481,8 @@ def batch_size_find(
         length = None if is_iterable_only(loader.dataset) else len(loader.dataset)
         top = min((int(n) for n in (most, length) if n is not None), default=None)
         def accumulation(size: int) -> int: return 1 if evaluate else max(round(present.global_batch / size), 1)
-        make_trial = make_process_trial if on_host else make_device_trial
         how = {"steps": int(steps), "evaluate": bool(evaluate)}
-        with make_trial(learner, run, samples, loader.collate_fn, limit, **how) as measure:
+        with make_trial(learner, samples, loader.collate_fn, limit, **how) as measure:
             search = SizeSearch(measure, accumulation, top, limit, seconds)
             search_sizes(search, int(start or 1), mode == "binary")
             largest = search.largest()
@@ -725,7 +504,7 @@ def batch_size_find(
 def check_failure_cause(search: SizeSearch):
     "Raise RuntimeError if no size failed for lack of memory, so that the cause is another one."
     reasons = [row.why for row in search.rows.values()]
-    if not reasons or any(word in why for why in reasons for word in ("memory", "process", "MB")): return
+    if not reasons or any(word in why for why in reasons for word in ("memory", "MB")): return
     raise RuntimeError(
         f"batch_size_find() could not take a single step, with {' or '.join(map(str, search.rows))} samples:"
         f" {reasons[-1].rstrip('.')}. learn.step() shows where that comes from.")

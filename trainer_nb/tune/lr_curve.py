@@ -15,12 +15,6 @@ from numpy.typing import ArrayLike
 
 from ..display.panels import exponential_moving_average, format_tick
 
-# %% auto #0
-__all__ = ['SMOOTHING', 'Rule', 'RULES', 'MIN_RELATIVE_FALL', 'CONFIDENCE', 'FIRST_LOSS_MESSAGE', 'smooth_losses',
-           'readable_part', 'longest_falls', 'valley', 'slide', 'minimum', 'steep', 'resolve_rules', 'loss_noise',
-           'mean_noise_factor', 'LossFall', 'measure_fall', 'CurveAssessment', 'suggest_lower_start',
-           'suggest_less_noise', 'assess_fall', 'assess_no_fall', 'assess_curve']
-
 # %% ../../nbs/09_tune/00_lr_curve.ipynb #eaca1dd4
 # weight of the previous steps in the running mean
 SMOOTHING = 0.98

@@ -29,12 +29,6 @@ from .lr_trials import candidate_range, compare_rates, count_until_divergence, d
 from .lr_trials import fetch_losses, format_rate, group_lr_ratios, held_out_loss, judge_trials
 from .lr_trials import set_rate, step_across_epochs
 
-# %% auto #0
-__all__ = ['MODES', 'NO_TRIALS', 'trial_rates', 'run_lr_search', 'SearchProgress', 'NoProgress', 'lr_setting', 'clip_curve',
-           'plot_range', 'curve_panel', 'trials_panel', 'lost_learner', 'LRFindResult', 'describe_usage',
-           'describe_first_rule', 'describe_other_rates', 'describe_trials', 'describe_suggestion', 'first_candidate',
-           'untrained_loss', 'lr_find']
-
 # %% ../../nbs/09_tune/02_lr_finder.ipynb #5fa4f5b7
 MODES = ("exp", "linear")
 

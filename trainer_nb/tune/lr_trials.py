@@ -23,12 +23,6 @@ from ..engine.step import StepResult, take_step
 from ..optim.schedules import base_lrs, match_lr_type
 from .lr_curve import SMOOTHING
 
-# %% auto #0
-__all__ = ['FETCH_EVERY', 'EVAL_BATCHES', 'PER_DECADE', 'MAX_TRIALS', 'MIN_TRIAL_FALL', 'NEARLY_BEST', 'group_lr_ratios',
-           'set_rate', 'step_across_epochs', 'fetch_losses', 'compressed_schedule', 'DivergenceDetector',
-           'count_until_divergence', 'held_out_loss', 'Trial', 'try_rate', 'candidate', 'candidate_range',
-           'next_candidate', 'default_trial_steps', 'compare_rates', 'Untrained', 'judge_trials', 'format_rate']
-
 # %% ../../nbs/09_tune/01_lr_trials.ipynb #f275eee3
 def group_lr_ratios(optimizer: torch.optim.Optimizer) -> list[float]:
     "Return each group's base rate relative to the first group's; raise ValueError if a rate is 0 or None."

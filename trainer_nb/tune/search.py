@@ -28,12 +28,6 @@ from ..state.hub import leave_repository
 if TYPE_CHECKING:
     from optuna import Study, Trial
 
-# %% auto #0
-__all__ = ['Objective', 'BestRun', 'default_hp_space', 'default_compute_objective', 'trial_args', 'cast_number',
-           'make_trial_learner', 'call_objective', 'ObjectiveReporter', 'run_trial', 'check_search',
-           'check_optuna_options', 'check_objective', 'check_completed', 'search_hyperparameters',
-           'make_search_interrupted']
-
 # %% ../../nbs/09_tune/04_search.ipynb #b146aaac
 # from the metrics of an evaluation; a list if there are several objectives
 Objective = Callable[[dict[str, Any]], float | list[float]]
