@@ -8,7 +8,7 @@ each verb once, with the holders in turn. The named programs below are those tha
 Rows and programs in `fails_today.FAILS_TODAY` are expected to fail: remove an id when its row is exact. `-m ""` also runs the rows marked
 slow: most of those with a kind that is not `COMMON`.
 """
-import collections, functools, gc, itertools, types, warnings, zlib
+import collections, functools, itertools, warnings, zlib
 
 import numpy as np
 import pytest
