@@ -29,11 +29,12 @@ def eventually(holds, what="it", seconds=30):
 
 class Lab:
     "A server, and pages of a browser that show its notebooks."
-    def __init__(self, browser, dark=False, kind="lab"):  # kind: "lab" or "notebook"
+    def __init__(self, browser, dark=False, kind="lab", comms="perCommTarget"):  # kind: "lab" or "notebook"; comms: "disabled" as in front ends without subshells
         self.root, self.port, self.kind, self.pages = Path(tempfile.mkdtemp()), free_port(), kind, []
         app = self.root/"app"
         app.mkdir()
-        (app/"overrides.json").write_text(json.dumps(SETTINGS | {"@jupyterlab/apputils-extension:themes": {"theme": f"JupyterLab {'Dark' if dark else 'Light'}"}}))
+        (app/"overrides.json").write_text(json.dumps(SETTINGS | {"@jupyterlab/apputils-extension:themes": {"theme": f"JupyterLab {'Dark' if dark else 'Light'}"},
+                                                                   "@jupyterlab/apputils-extension:kernels-settings": {"commsOverSubshells": comms}}))
         self.env = ENV | {"JUPYTER_RUNTIME_DIR": str(self.root/"runtime"), "JUPYTER_CONFIG_DIR": str(self.root/"config"), "IPYTHONDIR": str(self.root/"ipython")}
         places = [f"--notebook-dir={self.root}", f"--LabApp.app_settings_dir={app}"] if kind == "lab" else [f"--notebook-dir={self.root}", f"--LabApp.app_settings_dir={app}", f"--JupyterNotebookApp.app_settings_dir={app}"]
         self.server = subprocess.Popen([sys.executable, "-m", "jupyter", kind, "--no-browser", "--ip=127.0.0.1", "--allow-root", f"--port={self.port}", "--IdentityProvider.token=t",
@@ -105,6 +106,11 @@ class Page:
         eventually(over, f"the end of cell {i}", seconds)
         return self
 
+    def run_all(self):
+        "Run all cells; do not wait."
+        self.tab.locator(".lm-MenuBar-itemLabel:text-is('Run')").click()
+        self.tab.locator(".lm-Menu-itemLabel:text-is('Run All Cells')").click()
+
     def ask(self, code):
         "The value of an expression in the kernel, on a line of our own."
         if self.client is None:
@@ -120,6 +126,9 @@ class Page:
     def board(self, nth=0): return self.tab.locator(".tnb").nth(nth)
     def button(self, name, nth=0): return self.board(nth).locator(".tnb-button", has=self.tab.locator(f".tnb-label:text-is('{name}')"))
     def press(self, name, nth=0): self.button(name, nth).click()
+    def step(self):
+        "The number of steps on the page."
+        return int(self.board().locator(".tnb-fact-value").first.inner_text().split("/")[0].replace(",", "").replace("–", "0"))
     def says(self, words, nth=0, seconds=30):
         "Wait until the dashboard says something."
         eventually(lambda: words in self.board(nth).inner_text(), f"{words!r} on the page", seconds)

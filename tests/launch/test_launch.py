@@ -73,6 +73,25 @@ def test_any_split_over_verbs_and_launches(likes, n, start):
     same(likes(n), learn)
 
 
+@pytest.mark.parametrize("kind", ["train", "eval"])
+def test_a_loader_that_is_read_by_hand_is_divided(kind):
+    "As the run divides it, which reads all of it; 48 samples to train on are 6 batches of each process, 21 to evaluate 2 of 8."
+    def read(learn):
+        loader = learn.get_train_dataloader() if kind == "train" else learn.get_eval_dataloader()
+        found = [x for x, _ in loader]
+        assert len(loader) == len(found)
+        return torch.cat(found)
+    learn = make()
+    whole = read(learn)
+    with learn.launch(2):
+        first = learn.step(1)[0].loss
+        parts = learn.run_on_all(read)
+        learn.reset()
+        assert learn.step(1)[0].loss == first
+    assert {tuple(x.tolist()) for x in whole} == {tuple(x.tolist()) for part in parts for x in part}
+    assert [len(part) for part in parts] == ([24, 24] if kind == "train" else [11, 10])
+
+
 def test_a_run_under_way_is_recounted():
     "Positions count samples of the global order: what is left is divided anew, and nothing is seen twice."
     seen = []

@@ -43,15 +43,18 @@ def train():
     counts = Counts()
     args = TrainingArguments(output_dir=out, per_device_train_batch_size=4, num_train_epochs=2, learning_rate=1e-2, use_cpu=True, logging_steps=2,
                              eval_strategy="epoch", save_strategy="epoch", report_to="none", disable_tqdm=True, seed=3)
+    found_early = {"connected": torch.distributed.is_initialized(), "device": args.device.type}
     trainer = Trainer(Small(), args, train_dataset=Words(), eval_dataset=Words(16), callbacks=[counts],
                       compute_metrics=lambda p: {"right": float((p.predictions.argmax(-1) == p.label_ids).mean())})
+    loader = trainer.get_train_dataloader()
+    found_early |= {"batches": len(loader), "read": [len(batch["labels"]) for batch in loader]}
     trainer.train()
     trainer.save_model(os.path.join(out, "final"))
     metrics = trainer.evaluate()
     found = trainer.predict(Words(8))
     if trainer.is_world_process_zero():
         logs = [{k: v for k, v in o.items() if not k.endswith(("_runtime", "_per_second"))} for o in trainer.state.log_history]
-        told = {"logs": logs, "steps": counts.steps, "eval": metrics["eval_loss"], "right": found.metrics["test_right"], "world": args.world_size, "files": sorted(os.listdir(out)),
+        told = {"logs": logs, "steps": counts.steps, "eval": metrics["eval_loss"], "right": found.metrics["test_right"], "world": args.world_size, "early": found_early, "files": sorted(os.listdir(out)),
                 "weights": [p.flatten().tolist() for p in trainer.model.parameters()]}
         with open(os.path.join(out, "told.json"), "w") as f: json.dump(told, f)
 
@@ -98,6 +101,8 @@ def test_both_libraries_end_in_the_same_weights(tmp_path, how):
     ours, theirs = told(tmp_path, "trainer_nb", how), told(tmp_path, "transformers", "torchrun" if how == "notebook" else how)
     assert ours["world"] == theirs["world"] == (1 if how == "alone" else 2)
     assert ours["weights"] == theirs["weights"]
+    # what a script sees before it trains
+    assert ours["early"] == theirs["early"] and ours["early"]["batches"] == (12 if how == "alone" else 6)
     for name in ("steps", "right"): assert ours[name] == theirs[name], name
     assert ours["eval"] == pytest.approx(theirs["eval"], rel=1e-6) and rounded(ours["logs"]) == rounded(theirs["logs"])
     assert set(theirs["files"]) <= set(ours["files"])

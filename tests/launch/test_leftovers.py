@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from conftest import ROOT
-from trainer_nb.device import collectives
-from trainer_nb.device.collectives import MASTER_VARIABLES, RANK_VARIABLES, check_rank_variables, remind_while_connecting
+from trainer_nb.args import parallel
+from trainer_nb.args.parallel import MASTER_VARIABLES, RANK_VARIABLES, check_rank_variables, remind_while_connecting
 from toys import hard_learner
 
 COMPLETE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29513"}
@@ -71,7 +71,7 @@ def test_incomplete_variables_are_an_error_at_once(tmp_path, variables):
 def test_the_kernel_of_a_notebook_is_started_by_no_launcher(monkeypatch):
     two = COMPLETE | {"WORLD_SIZE": "2"}
     check_rank_variables(two)
-    monkeypatch.setattr(collectives, "is_kernel", lambda: True)
+    monkeypatch.setattr(parallel, "is_kernel", lambda: True)
     with pytest.raises(ValueError, match=r"WORLD_SIZE=2.*no launcher starts the kernel of a notebook.*del os.environ\[name\].*learn.launch\(n\)"):
         check_rank_variables(two)
     check_rank_variables(COMPLETE)
@@ -84,19 +84,19 @@ def test_a_kernel_is_recognized(monkeypatch):
     from types import SimpleNamespace
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    assert collectives.is_kernel()
+    assert parallel.is_kernel()
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    assert not collectives.is_kernel()
+    assert not parallel.is_kernel()
     monkeypatch.delenv("TORCHELASTIC_RUN_ID")
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
-    assert not collectives.is_kernel()
+    assert not parallel.is_kernel()
 
 
 def test_a_process_that_waits_for_others_says_so(monkeypatch):
     import time
     for name, value in (COMPLETE | {"WORLD_SIZE": "2", "RANK": "1"}).items(): monkeypatch.setenv(name, value)
     said = []
-    monkeypatch.setattr(collectives, "warn", said.append)
+    monkeypatch.setattr(parallel, "warn", said.append)
     with remind_while_connecting(0.05): time.sleep(0.5)
     assert len(said) == 1 and "Rank 1 still waits for the other processes of 2" in said[0] and "127.0.0.1:29513" in said[0]
     with remind_while_connecting(0.3): pass

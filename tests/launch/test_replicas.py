@@ -2,6 +2,7 @@
 import pytest, torch
 
 from trainer_nb import Learner, TrainerCallback
+from trainer_nb.engine.prepare import ReplicasDiffer
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]
 NOISE = 1e-3
@@ -39,8 +40,8 @@ GIVEN = {"optimizer": dict(optimizer_cls_and_kwargs=(Noisy, {"lr": 0.05}))} | {
 
 def make(**given):
     torch.manual_seed(0)
-    return Learner(Net(), train_dataset=DATA, save_strategy="no", report_to="none", max_steps=20, per_device_train_batch_size=4, disable_tqdm=True, use_cpu=True,
-                   **{"learning_rate": 0.05, "gradient_accumulation_steps": 2, "rollback": "full"} | given)
+    return Learner(Net(), train_dataset=DATA, report_to="none", per_device_train_batch_size=4, disable_tqdm=True, use_cpu=True,
+                   **{"save_strategy": "no", "max_steps": 20, "learning_rate": 0.05, "gradient_accumulation_steps": 2, "rollback": "full"} | given)
 
 
 def weights(learn): return b"".join(p.detach().numpy().tobytes() for p in learn.model.parameters())
@@ -68,3 +69,24 @@ def test_noise_is_drawn_anew_in_each_step():
     with learn.launch(2):
         seen = [learn.run_on_all(weights)[0] for _ in (learn.step(1) for _ in range(3))]
     assert len(set(seen)) == 3
+
+
+class ChangesOne(TrainerCallback):
+    "Changes the first weight on rank 1 alone, where nothing averages."
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        if state.global_step == 2 and args.process_index == 1:
+            with torch.no_grad(): model.layer.weight[0, 0] += 1
+
+
+@pytest.mark.parametrize("where", ["evaluate", "save", "finish", "close"])
+def test_replicas_that_differ_are_an_error(where, tmp_path):
+    "Wherever it is noticed; the run can be closed, and goes on with the weights of rank 0."
+    settings = {"save": dict(save_strategy="steps", save_steps=3, output_dir=str(tmp_path))}.get(where, {})
+    learn = make(callbacks=[ChangesOne()], eval_dataset=DATA[:8], max_steps=4, **settings)
+    act = {"evaluate": learn.evaluate, "close": learn.close}.get(where, learn.train)
+    learn.launch(2)
+    learn.step(2)
+    with pytest.raises(ReplicasDiffer, match="'layer.weight'.* step " + {"save": "3", "finish": "4"}.get(where, "2")): act()
+    if where != "close":
+        with pytest.raises(ReplicasDiffer): learn.close()
+    assert learn.run_state.remote_run is None and not any(tmp_path.glob("checkpoint-*")) and learn.train().global_step == 4

@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("launch")]
 PROGRAM = ROOT / "tests" / "programs" / "unused.py"
 
 
-CASES = ["routed", "late", "one rank", "accumulate", "each", "evaluate", "object", "gathers", "twice", "parts", "ddp", "unwrapped", "inner", "penalty", "double", "drop", "empty"]
+CASES = ["routed", "late", "one rank", "accumulate", "each", "evaluate", "object", "gathers", "twice", "parts", "ddp", "unwrapped", "inner", "penalty", "by hand", "double", "drop", "empty"]
 SPARSE = ["sparse routed", "sparse late", "sparse one rank", "sparse accumulate", "sparse each", "sparse unwrapped", "sparse ddp", "sparse bags", "sparse one rank in the loss", "sparse accumulate in the loss",
           "sparse sharded in the loss"]
 SPARSE_QUICK = {"sparse one rank", "sparse accumulate in the loss", "sparse ddp"}
@@ -32,7 +32,7 @@ def outcome(*cases, seconds):
 @pytest.fixture(scope="module")
 def outcomes(): return outcome(*CASES, seconds=180)
 
-@pytest.mark.parametrize("case", ["routed", "late", "one rank", "accumulate", "each", "evaluate", "object", "gathers", "twice", "parts", "ddp", "unwrapped", "inner", "penalty", "double"])
+@pytest.mark.parametrize("case", ["routed", "late", "one rank", "accumulate", "each", "evaluate", "object", "gathers", "twice", "parts", "ddp", "unwrapped", "inner", "penalty", "by hand", "double"])
 def test_the_run_is_that_of_one_process(outcomes, case):
     """With the settings as they are, whatever the ranks use: in the first step, in a later one, in the last micro-batch or an earlier one.
 

@@ -318,22 +318,57 @@ def test_names_are_text(page):
     assert page.tab.evaluate("window.hacked") is None
 
 
-def test_training_in_a_cell(lab):
-    "The view is live, reports that clicks wait, and names what works."
-    page = lab.notebook([SETUP, "learn.dashboard()", "learn.run(steps=200)"], "cell.ipynb")
-    page.run(0).run(1).start(2)
+IN_ONE_CELL = "from IPython.display import display\ndisplay(learn.dashboard()); learn.run(steps=2000)"
+
+
+def test_shown_and_trained_in_one_cell(lab):
+    "With Run All: live at once, although the kernel never rests; and the buttons act while the cell trains."
+    page = lab.notebook([SETUP, IN_ONE_CELL, "learn.state.global_step"], "one.ipynb")
+    page.run_all()
     page.stands("training")
-    page.says("A cell is training").says("learn.start()")
-    eventually(lambda: int(page.board().locator(".tnb-fact-value").first.inner_text().split("/")[0]) > 5, "steps are seen")
+    at = page.step()
+    eventually(lambda: page.step() > at + 5, "steps are seen")
+    eventually(page.board().locator(".tnb-hint").is_hidden, "no hint that clicks wait")
+    for name, words in (("Evaluate", "evaluated after step"), ("Checkpoint", "checkpoint-"), ("Snapshot", "taken after step"), ("Rewind", "rewound")):
+        page.press(name)
+        page.says(words)
+        page.stands("training")
+    page.press("Step")
+    page.says("training in a cell: run()").stands("training")   # rejected, with the reason
     page.press("Pause")
-    page.says("the kernel is busy with a cell")
-    at = int(page.board().locator(".tnb-fact-value").first.inner_text().split("/")[0])
-    eventually(lambda: int(page.board().locator(".tnb-fact-value").first.inner_text().split("/")[0]) > at + 5, "the click waits")
-    page.cell(2).locator(".jp-InputArea-prompt").click()
-    page.tab.keyboard.press("Escape")
-    page.tab.keyboard.press("i"), page.tab.keyboard.press("i")      # interrupts the kernel
-    page.stands("paused")
+    at = still(page)
+    page.says(f"paused after step {at}")
+    eventually(lambda: page.output(2).split()[-1] == str(at), "the next cell")
+    page.press("Resume")
+    page.stands("training")
+    page.press("Pause")
+    assert still(page) > at
+    page.start(1)                                        # the cell again: another view, live as well
+    eventually(lambda: page.tab.locator(".tnb").count() == 1 and page.state() == "training" and page.step() > at + 5, "the new view")
+    page.press("Stop")
+    page.stands("finished")
+    assert page.errors == []
     page.close(), lab.pages.remove(page), lab.stop_kernels()
+
+
+@pytest.mark.slow
+def test_a_front_end_whose_clicks_wait_for_the_cell(browser):
+    "Live all the same, with a hint at what works; a click that comes too late is not said to have paused anything."
+    lab = Lab(browser, comms="disabled")
+    try:
+        page = lab.notebook([SETUP, "learn.set(max_steps=300)\n" + IN_ONE_CELL.replace("learn.run(steps=2000)", "learn.train()")], "one.ipynb")
+        page.run_all()
+        page.stands("training")
+        page.says("A cell is training").says("learn.start()")
+        at = page.step()
+        page.press("Pause")
+        page.says("the kernel is busy with a cell")
+        eventually(lambda: page.step() > at + 20, "the click waits")
+        page.stands("finished")
+        page.says("finished after step 300")
+        page.tab.wait_for_timeout(500)
+        assert "paused" not in page.board().inner_text() and page.board().locator(".tnb-hint").is_hidden()
+    finally: lab.close()
 
 
 @pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -288,6 +288,10 @@ def test_answers_to_others_are_passed_over(live):
 def test_a_kernel_that_does_not_hear_is_said_to_be_busy(timed):
     page, tab = timed, timed.tab
     page.feed(everything(status=status(where="cell")), [blocks(50)])
+    assert tab.locator(".tnb-hint").is_hidden()          # the kernel may still learn that they do not wait
+    tab.clock.run_for(2500)
+    page.feed({"kind": "news", "status": status(where="cell", step=51)})
+    assert len(page.sent("ping")) == 1                   # asked again, since the first messages of a page may wait in any case
     assert page.text(".tnb-hint") == "A cell trains." and tab.locator(".tnb-hint").is_visible()
     tab.clock.pause_at(tab.evaluate("Date.now()") / 1000 + 1)   # from here on only as far as it is told
     page.button("Evaluate").click()
@@ -300,6 +304,29 @@ def test_a_kernel_that_does_not_hear_is_said_to_be_busy(timed):
     assert page.text(".tnb-notice") == "evaluated at step 50"
     page.feed({"kind": "news", "status": status()})
     assert tab.locator(".tnb-hint").is_hidden()
+    page.feed({"kind": "news", "status": status(where="cell"), "cell_hint": ""})   # clicks do not wait
+    asked = len(page.sent("ping"))
+    for _ in range(10):
+        tab.clock.run_for(2000)
+        page.feed({"kind": "pong"})
+    assert len(page.sent("ping")) == asked
+    assert tab.locator(".tnb-hint").is_hidden() and page.js("view.control.hasAttribute('data-busy')") is False
+
+
+def test_everything_that_comes_unasked_is_an_answer(timed):
+    "And once more what is there already: the zoom, and the text under the hand, stay."
+    page, tab = timed, timed.tab
+    tab.clock.run_for(1100)
+    assert tab.locator(".tnb-waiting").is_visible()
+    for _ in range(3):
+        page.feed(everything(), [blocks(50)])
+        tab.clock.run_for(4000)
+        assert tab.locator(".tnb-waiting").is_hidden() and len(page.sent("hello")) == 1
+        assert page.js("[view.main().rows, view.charts.size]") == page.js("[50, view.charts.size]")
+        if page.js("view.zoom") is None:
+            page.js("view.zoomTo([10, 20])")
+            page.field("number of steps").fill("123")
+    assert page.js("view.zoom") == [10, 20] and page.field("number of steps").input_value() == "123"
 
 
 def test_a_kernel_that_is_gone(live):

@@ -1,13 +1,16 @@
 "The kernel's side of a live view: signs of life, the thread that updates all views, and views as widgets."
 import gc, math, subprocess, sys, threading, time, weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lab import eventually
 from trainer_nb import Learner
+from trainer_nb.core.interrupts import RUN_LOCK
 from trainer_nb.live import dashboard
 from trainer_nb.live.dashboard import ViewRefresher
+from trainer_nb.live.run_view import display_status
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -58,6 +61,91 @@ def test_signs_of_life(monkeypatch):
     monkeypatch.setattr(dashboard, "SIGN_INTERVAL", 60.0)
     view.refresh()
     assert page.kinds() == ["pong"]                      # one is enough
+
+
+def test_everything_is_sent_until_a_page_answers(monkeypatch):
+    "A kernel that executes a cell may not read what a page asks, but the page receives what is sent unasked. Only the first answer ends it."
+    now = [100.0]
+    monkeypatch.setattr(dashboard.time, "monotonic", lambda: now[0])
+    learn = made()
+    view, page = learn.dashboard(), Page()
+    view.connection.widget = page
+    dashboard.register_view(view)
+    dashboard.REFRESHER.views.discard(view)              # here by hand
+    sent_at = []
+    for _ in range(400):
+        now[0] += 0.25
+        before = page.kinds().count("all")
+        view.refresh()
+        if page.kinds().count("all") > before: sent_at.append(now[0] - 100)
+    assert sent_at[:5] == [0.25, 0.5, 1.0, 2.0, 4.0] and max(b - a for a, b in zip(sent_at, sent_at[1:])) <= 10
+    assert page.messages[-1]["still"] == view.number and page.messages[-1]["cell_hint"]
+    view.still.is_stale_for_cell = False
+    now[0] += 60
+    view.refresh()
+    assert page.kinds()[-1] == "all" and not view.still.is_stale_for_cell   # a repetition is no change
+    def hello(): view.connection.receive(page, {"kind": "hello", "page": "p1", "view": "v1"}, [])
+    thread = threading.Thread(target=hello)              # as in a subshell: clicks need not wait
+    thread.start(), thread.join()
+    assert page.messages[-1]["kind"] == "all" and page.messages[-1]["cell_hint"] == ""
+    page.messages.clear()
+    now[0] += 600
+    view.refresh()
+    assert "all" not in page.kinds()
+    hello()                                              # in the thread of the cells: clicks wait
+    assert page.messages[-1]["cell_hint"]
+
+
+def test_a_page_chooses_the_shell_of_its_messages():
+    "Where ipykernel would choose another: the comms of a view and of its parts, and no other comm."
+    class Comm:
+        def _reply_subshell_for(self, data, default): return "of the cell"
+    widgets = [SimpleNamespace(comm=Comm()) for _ in range(2)]
+    dashboard.keep_shell_of_messages(widgets[0])
+    assert [o.comm._reply_subshell_for({}, "own") for o in widgets] == ["own", "of the cell"]
+    dashboard.keep_shell_of_messages(SimpleNamespace(comm=object()))   # of an older ipykernel
+
+
+@pytest.mark.parametrize("ended, words", [(False, "paused after step 3 of 100"), (True, "finished after step 100 of 100")])
+def test_a_pause_that_came_too_late(ended, words):
+    learn = made()
+    view, page = shown(learn)
+    learn.train() if ended else learn.step(3)
+    view.connection.receive(page, {"kind": "do", "id": "v1-1", "verb": "pause", "with": {}}, [])
+    view.poll()
+    assert page.messages[-1]["kind"] == "done" and page.messages[-1]["text"].startswith(words)
+
+
+def test_a_cell_that_waits_for_a_button_trains():
+    "Between two of its steps another thread has the run: the page must not show it as paused, nor a pause as done."
+    learn, seen = made(), []
+    view, page = shown(learn)
+    def metrics(given):
+        view.connection.receive(page, {"kind": "do", "id": "v1-2", "verb": "pause", "with": {}}, [])
+        view.poll()
+        seen.append((display_status(learn.run_state), page.kinds()[-1]))
+        return {}
+    learn.compute_metrics = metrics
+    learn.eval_dataset = learn.train_dataset
+    def press(record):
+        view.connection.receive(page, {"kind": "do", "id": "v1-1", "verb": "evaluate", "with": {}}, [])
+        eventually(lambda: RUN_LOCK.waiting)
+        return False
+    learn.run(until=press)
+    view.poll()
+    assert seen[0][0][::2] == ("training", "cell") and seen[0][1] == "received"
+    assert page.messages[-1]["text"].startswith("paused after step 2 of")   # of the cell, after the evaluation
+
+
+@pytest.mark.parametrize("verb", ["step", "resume"])
+def test_a_cell_that_trains_takes_no_steps_of_buttons(verb):
+    learn = made()
+    view, page = shown(learn)
+    def press(record):
+        if record.step == 3: view.connection.receive(page, {"kind": "do", "id": "v1-1", "verb": verb, "with": {"n": 2}}, [])
+        return record.step == 5
+    learn.run(until=press)
+    assert "rejected" in page.kinds() and learn.state.global_step == 5 and learn.run_state.background_run is None
 
 
 def test_a_changed_setting_says_its_first_step():

@@ -133,6 +133,19 @@ class Penalty(Learner):
         return loss + 0.1 * slope.pow(2).sum(1).mean()
 
 
+class ByHand(Learner):
+    "Gradients that are computed in four ways, by rank and step; DDP averages only those of the second by itself."
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        way = (self.state.global_step + self.run_state.device.world.rank) % 4
+        loss = self.compute_loss(model if way < 2 else self.model, inputs) / self.current_gradient_accumulation_steps
+        parameters = list(self.model.parameters())
+        if way % 2: loss.backward()
+        else:
+            for p, grad in zip(parameters, torch.autograd.grad(loss, parameters, allow_unused=True)):
+                if grad is not None: p.grad = grad if p.grad is None else p.grad + grad
+        return loss.detach()
+
+
 def routes(case, rows, alternate=False):
     "The expert of each sample; batches of 4 on each of two ranks."
     expert = torch.zeros(rows, dtype=torch.long)
@@ -146,9 +159,9 @@ def routes(case, rows, alternate=False):
     return expert                                       # a third expert is never used
 
 
-KINDS = {"gathers": Gathers, "twice": Twice, "parts": Parts, "empty": Empty, "unwrapped": Unwrapped, "inner": Inner, "penalty": Penalty}
+KINDS = {"gathers": Gathers, "twice": Twice, "parts": Parts, "empty": Empty, "unwrapped": Unwrapped, "inner": Inner, "penalty": Penalty, "by hand": ByHand}
 SETTINGS = {"strict": dict(ddp_find_unused_parameters=False), "ddp": dict(ddp_find_unused_parameters=True), "static": dict(ddp_static_graph=True), "sharded": dict(fsdp=True),
-            "accumulate": dict(gradient_accumulation_steps=2), "evaluate": dict(eval_strategy="steps", eval_steps=1),
+            "accumulate": dict(gradient_accumulation_steps=2), "by hand": dict(gradient_accumulation_steps=2), "evaluate": dict(eval_strategy="steps", eval_steps=1),
             "double": dict(gradient_accumulation_steps=2), "each": dict(gradient_accumulation_steps=2, accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}})}
 
 

@@ -507,3 +507,21 @@ def test_a_dict_of_data_sets_is_not_one():
     datasets = pytest.importorskip("datasets")
     data = datasets.DatasetDict(train=datasets.Dataset.from_list([{"x": [0.0] * 4, "labels": 1}]), test=datasets.Dataset.from_list([]))
     with pytest.raises(TypeError, match=r"dict of data sets \(train, test\); give one of them, such as data\['train'\]"): Learner(Net(), train_dataset=data, use_cpu=True).step()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_batch_without_samples(reduction):
+    "Its mean is NaN, and so would be all weights; its sum is no error."
+    def drops(rows): return {"x": torch.stack([r["x"] for r in rows])[len(rows):], "labels": torch.tensor([r["labels"] for r in rows])[len(rows):]}
+    learn = learner(nn.Linear(4, 3), data_collator=drops, cls=Plain, max_steps=2, remove_unused_columns=False)
+    learn.reduction = reduction
+    if reduction == "sum":
+        assert learn.step(1)[0].loss == 0
+        return
+    with pytest.raises(ValueError, match="step 1 has no samples"): learn.step(1)
+    assert learn.state.global_step == 0
+
+
+class Plain(Learner):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return nn.functional.cross_entropy(model(inputs["x"]), inputs["labels"], reduction=self.reduction)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..core.errors import suggest_names
+from ..core.errors import suggest_names, warn
 
 if TYPE_CHECKING:
     from trainer_nb.args.training_args import TrainingArguments
@@ -69,6 +71,59 @@ def log_level(
     if name == "detail": return logging.DEBUG
     return getattr(logging, name.upper())
 
+# %% ../../nbs/02_args/02_parallel.ipynb #1e5f0e03
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+MASTER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
+# of launchers that Accelerate recognizes by variables of their own
+MPI_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+
+def is_kernel() -> bool:
+    "Return whether this process is the kernel of a notebook; a fork of one that a launcher has made is not."
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return hasattr(shell, "kernel") and "TORCHELASTIC_RUN_ID" not in os.environ
+
+def check_rank_variables(environment: Mapping[str, str] = os.environ):
+    "Raise ValueError for a launcher's variables that are incomplete, or that a notebook's kernel has."
+    given = [name for name in (*RANK_VARIABLES, *MASTER_VARIABLES) if name in environment]
+    size = int(environment.get("WORLD_SIZE") or 1)
+    # as in Accelerate, -1 stands for a run in one process
+    if size == 1 and int(environment.get("LOCAL_RANK") or -1) == -1: return
+    needed = (*(name for name in RANK_VARIABLES if name != "LOCAL_RANK"), *MASTER_VARIABLES)
+    missing = [name for name in needed if name not in environment]
+    if any(name in environment for name in MPI_VARIABLES): return
+    if not missing and not (size > 1 and is_kernel()): return
+    found = ", ".join(f"{name}={environment[name]}" for name in given)
+    why = f"but without {', '.join(missing)}" if missing else "but no launcher starts the kernel of a notebook"
+    raise ValueError(
+        f"The environment has {found}, as a launcher sets for each of several processes, {why}. If they are left over,"
+        f" remove them: for name in {tuple(given)}: del os.environ[name]. learn.launch(n) starts n processes."
+    )
+
+# seconds
+CONNECTION_REMINDER = 30.0
+
+@contextmanager
+def remind_while_connecting(after: float | None = None) -> Iterator[None]:
+    "Warn if the processes of a launcher have not been connected after some seconds."
+    import torch.distributed as dist
+    if Ranks.from_environment().world_size == 1 or dist.is_initialized():
+        yield
+        return
+    place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    message = (
+        f"Rank {os.environ.get('RANK')} still waits for the other processes of {os.environ['WORLD_SIZE']} (WORLD_SIZE) at {place}. If"
+        f" no launcher starts them, end this process and remove {', '.join((*RANK_VARIABLES, *MASTER_VARIABLES))} from"
+        " its environment."
+    )
+    timer = threading.Timer(CONNECTION_REMINDER if after is None else after, warn, [message])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
 # %% ../../nbs/02_args/02_parallel.ipynb #cd682e06
 def connect_processes(
     use_cpu: bool,  # ignore GPUs
@@ -88,6 +143,14 @@ def connect_processes(
     if cpu and before is None and is_alone:
         # the next run in this notebook may use a GPU
         del os.environ["ACCELERATE_USE_CPU"]
+
+def connect_launched(args: TrainingArguments) -> None:
+    "Connect the processes if a launcher has started several, as scripts for the Trainer expect once they have the arguments."
+    if not torch.distributed.is_available() or Ranks.from_environment().world_size == 1: return
+    # left over, or incomplete: an error where the processes are needed
+    if is_kernel() or not {"RANK", *MASTER_VARIABLES} <= os.environ.keys(): return
+    with remind_while_connecting():
+        connect_processes(args.use_cpu, args.ddp_timeout_delta, args.ddp_backend)
 
 @contextmanager
 def first_process_first(

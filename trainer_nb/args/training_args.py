@@ -26,8 +26,8 @@ from .fields import DefaultText, dtypes_to_names, field_default, field_types, is
 from .fields import to_builtin
 from .fsdp_args import check_sharding, convert_sharding
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
-from .parallel import ParallelMode, Ranks, check_accelerator_config, connect_processes, device_of
-from .parallel import first_process_first, log_level
+from .parallel import ParallelMode, Ranks, check_accelerator_config, connect_launched, connect_processes
+from .parallel import device_of, first_process_first, log_level
 from .deepspeed_args import activate_deepspeed, check_deepspeed, is_deepspeed_enabled
 from .setters import ArgumentSetters
 from .validation import check_assigned, check_conflicts, check_hub, check_saving, check_steps
@@ -181,7 +181,9 @@ class TrainingArguments(
         if "__repr__" not in vars(cls):
             setattr(cls, "__repr__", cls.__repr__)
 
-    def __post_init__(self) -> None: self.check()
+    def __post_init__(self) -> None:
+        self.check()
+        connect_launched(self)
 
     def check(self) -> None:
         "Convert all values to plain ones, validate them and fill in derived ones; raise ValueError if one is invalid."

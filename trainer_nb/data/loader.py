@@ -5,16 +5,19 @@
 # %% ../../nbs/03_data/04_loader.ipynb #8d1ff821
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..core.seeding import SEED_FETCH, SEED_ORDER, GeneratorSeeds, making_batch, mix_seed, seed_all
+from ..core.seeding import SEED_FETCH, SEED_ORDER, GeneratorSeeds, making_batch, mix_seed, preserve_generators
+from ..core.seeding import seed_all
 from .collate import infer_batch_size
 from .sampling import UNSHARDED, Cursor, RankShard
-from .sources import WORKER_WATCH, BatchSource, MapSource, raise_worker_deaths, sampler_parts, set_epoch, shut_down
+from .sources import WORKER_WATCH, BatchSource, MapSource, last_epoch, raise_worker_deaths, sampler_parts
+from .sources import set_epoch, shut_down
 from .streams import StreamSource, skip_samples
 
 # %% ../../nbs/03_data/04_loader.ipynb #ed108232
@@ -186,6 +189,8 @@ class ResumableLoader:
         # of the run that trains on these data; None: of other data, such as an evaluation's
         run_seeds: GeneratorSeeds | None = None,
     ):
+        if isinstance(loader, DividedLoader):
+            loader = loader.whole()
         self.loader = loader
         self.seeds = GeneratorSeeds() if run_seeds is None else run_seeds
         self.source = make_source(loader, seed, share, scatter is not None, run_seeds)
@@ -282,3 +287,47 @@ class ResumableLoader:
     def check(self, bookmark: dict | None):
         "Raise ValueError if a bookmark does not fit this data."
         self.source.check(bookmark)
+
+# %% ../../nbs/03_data/04_loader.ipynb #64335003
+class DividedLoader(DataLoader):
+    "Yield the batches of one of several processes; the run, which divides the data itself, reads `whole()`."
+    share: RankShard
+    seed: int
+
+    @classmethod
+    def of(
+        cls,
+        loader: DataLoader,  # a new one, which becomes a divided one
+        share: RankShard,
+        seed: int,  # as for `ResumableLoader`
+    ) -> DividedLoader:
+        "Divide a loader of all samples."
+        divided = copy.copy(loader)
+        divided.__class__ = cls
+        divided.share = share
+        divided.seed = seed
+        return divided
+
+    def whole(self) -> DataLoader:
+        "Return the loader of all samples."
+        loader = copy.copy(self)
+        loader.__class__ = DataLoader
+        return loader
+
+    def __len__(self) -> int:
+        whole, n = super().__len__(), self.share.of
+        return whole // n if self.drop_last else -(-whole // n)
+
+    def __iter__(self) -> Iterator[Any]:
+        feed = ResumableLoader(self.whole(), self.seed, self.share)
+        cursor = Cursor(last_epoch(self.sampler) or 0)
+        try:
+            while True:
+                with preserve_generators():
+                    window = feed.take(cursor, 1)
+                if not window: return
+                cursor = window[0].after
+                yield window[0].batch
+        finally:
+            feed.close()
+

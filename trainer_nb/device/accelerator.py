@@ -23,9 +23,9 @@ from torch.overrides import has_torch_function_unary
 
 from ..args.fsdp_args import resolve_sharding
 from ..args.training_args import TrainingArguments
-from ..args.parallel import connect_processes, device_of
+from ..args.parallel import check_rank_variables, connect_processes, device_of, remind_while_connecting
 from ..args.deepspeed_args import is_deepspeed_enabled, make_plugin
-from .collectives import SINGLE_PROCESS, World, check_rank_variables, remind_while_connecting
+from .collectives import SINGLE_PROCESS, World
 from .collectives import wait_for_gloo_threads, world_size
 from .desync import BackwardOrder, LayerOrder
 from .model_patches import PatchSet

@@ -6,11 +6,8 @@
 from __future__ import annotations
 
 import os
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +16,6 @@ from typing import Any, TypeVar, cast
 import torch
 
 from ..core.columns import DeferredScalar
-from ..core.errors import warn
 from ..data.sampling import RankShard
 
 # %% ../../nbs/04_device/00_collectives.ipynb #n5816676
@@ -67,59 +63,6 @@ class GatheredMessages:
 def world_size() -> int:
     "Return the number of processes that the launcher has started; 1 without a launcher."
     return int(os.environ.get("WORLD_SIZE") or 1)
-
-# %% ../../nbs/04_device/00_collectives.ipynb #1e5f0e03
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-MASTER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
-# of launchers that Accelerate recognizes by variables of their own
-MPI_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-
-def is_kernel() -> bool:
-    "Return whether this process is the kernel of a notebook; a fork of one that a launcher has made is not."
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return hasattr(shell, "kernel") and "TORCHELASTIC_RUN_ID" not in os.environ
-
-def check_rank_variables(environment: Mapping[str, str] = os.environ):
-    "Raise ValueError for a launcher's variables that are incomplete, or that a notebook's kernel has."
-    given = [name for name in (*RANK_VARIABLES, *MASTER_VARIABLES) if name in environment]
-    size = int(environment.get("WORLD_SIZE") or 1)
-    # as in Accelerate, -1 stands for a run in one process
-    if size == 1 and int(environment.get("LOCAL_RANK") or -1) == -1: return
-    needed = (*(name for name in RANK_VARIABLES if name != "LOCAL_RANK"), *MASTER_VARIABLES)
-    missing = [name for name in needed if name not in environment]
-    if any(name in environment for name in MPI_VARIABLES): return
-    if not missing and not (size > 1 and is_kernel()): return
-    found = ", ".join(f"{name}={environment[name]}" for name in given)
-    why = f"but without {', '.join(missing)}" if missing else "but no launcher starts the kernel of a notebook"
-    raise ValueError(
-        f"The environment has {found}, as a launcher sets for each of several processes, {why}. If they are left over,"
-        f" remove them: for name in {tuple(given)}: del os.environ[name]. learn.launch(n) starts n processes."
-    )
-
-# seconds
-CONNECTION_REMINDER = 30.0
-
-@contextmanager
-def remind_while_connecting(after: float | None = None) -> Iterator[None]:
-    "Warn if the processes of a launcher have not been connected after some seconds."
-    import torch.distributed as dist
-    if world_size() == 1 or dist.is_initialized():
-        yield
-        return
-    place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-    message = (
-        f"Rank {os.environ.get('RANK')} still waits for the other processes of {world_size()} (WORLD_SIZE) at {place}. If"
-        f" no launcher starts them, end this process and remove {', '.join((*RANK_VARIABLES, *MASTER_VARIABLES))} from"
-        " its environment."
-    )
-    timer = threading.Timer(CONNECTION_REMINDER if after is None else after, warn, [message])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 # %% ../../nbs/04_device/00_collectives.ipynb #db35656d
 class MainProcessFailed(RuntimeError):

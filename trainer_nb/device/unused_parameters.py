@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -45,6 +46,19 @@ def sparse_zeros(p: torch.Tensor) -> torch.Tensor:
     no_rows = torch.empty(1, 0, dtype=torch.long, device=p.device)
     return torch.sparse_coo_tensor(no_rows, p.detach().new_empty(0, *p.shape[1:]), p.shape, check_invariants=True)
 
+@contextmanager
+def without_hooks(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
+    "Disable the hooks on the gradients of these parameters inside the block; those of DDP are not among them."
+    hooks = [found for p in parameters for found in (p._backward_hooks, p._post_accumulate_grad_hooks) if found]
+    before = [dict(found) for found in hooks]
+    for found in hooks:
+        found.clear()
+    try:
+        yield
+    finally:
+        for found, registered in zip(hooks, before):
+            found.update(registered)
+
 def fill_with_zeros(
     parameters: list[torch.nn.Parameter],
     sparse: list[bool],  # whether the gradients of each are sparse
@@ -59,7 +73,8 @@ def fill_with_zeros(
         else torch.zeros_like(p)
         for p, is_sparse, grad in zip(parameters, sparse, given)
     ]
-    torch.autograd.backward(parameters, values)
+    with without_hooks(parameters):
+        torch.autograd.backward(parameters, values)
 
 def reachable_parameters(
     nodes: list[torch.autograd.graph.Node],  # `grad_fn` of the outputs of a forward pass
@@ -85,19 +100,6 @@ def output_nodes(
     return [t.grad_fn for t in tensors if t.grad_fn is not None]
 
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900013
-@contextmanager
-def without_hooks(p: torch.nn.Parameter) -> Iterator[None]:
-    "Disable the hooks on the gradient of a parameter inside the block; those of DDP are not among them."
-    hooks = [found for found in (p._backward_hooks, p._post_accumulate_grad_hooks) if found]
-    before = [dict(found) for found in hooks]
-    for found in hooks:
-        found.clear()
-    try:
-        yield
-    finally:
-        for found, registered in zip(hooks, before):
-            found.update(registered)
-
 def settle_buckets(
     wrapped: DistributedDataParallel,  # a new one
     last: torch.nn.Parameter | None = None,  # whose gradient arrives after all others
@@ -109,8 +111,7 @@ def settle_buckets(
     # each by itself: they arrive in this order
     for p, is_sparse in sorted(reversed(parameters), key=lambda one: one[0] is last):
         p.grad = None
-        with without_hooks(p):
-            fill_with_zeros([p], [is_sparse])
+        fill_with_zeros([p], [is_sparse])
     wrapped.reducer._rebuild_buckets()
     for (p, _), grad in zip(parameters, gradients):
         p.grad = grad
@@ -227,19 +228,21 @@ class UnusedParameters:
         self._nodes: list[torch.autograd.graph.Node] = []
         # whether the current micro-batch averages gradients
         self._active = False
+        # whether a forward pass has prepared the reducer, and whether a gradient of the first parameter came after it
+        self._is_prepared = False
+        self._has_arrived = False
         # a backward pass is under way, at whose end the message is sent
         self._is_queued = False
         # while the message is registered, these include its parameter
         self._reduced = reduced_parameters(wrapped)
-        self._watched = next((p for p, _ in self._reduced), None)
-        # the gradient of that parameter, and its version counter, before the backward pass
-        self._before: tuple[torch.Tensor | None, int | None] = None, None
+        if self._reduced:
+            # the reducer keeps the node, and the node its hooks
+            get_gradient_edge(self._reduced[0][0]).node.register_hook(partial(self._note_arrival, weakref.ref(self)))
         # the nodes at which the gradients of the model arrive; the reducer keeps them
         self._arrivals = [] if message is None else [get_gradient_edge(p).node for p in message.parameters]
         if not strict:
             wrapped.register_forward_pre_hook(self._before_forward)
-        if not strict or message is not None:
-            wrapped.register_forward_hook(self._after_forward)
+        wrapped.register_forward_hook(self._after_forward)
 
     def begin(
         self,
@@ -256,12 +259,14 @@ class UnusedParameters:
         self._nodes = []
         self._is_queued = False
         self._active = active
-        if active:
-            self._remember()
+        self._is_prepared = False
+        self._has_arrived = False
 
-    def _remember(self):
-        grad = None if self._watched is None else self._watched.grad
-        self._before = grad, None if grad is None else grad._version
+    @staticmethod
+    def _note_arrival(watch: weakref.ref[UnusedParameters], *gradients: object):
+        this = watch()
+        if this is not None:
+            this._has_arrived = this._is_prepared
 
     def _before_forward(self, wrapped: DistributedDataParallel, inputs: tuple):
         if self._active and torch.is_grad_enabled() and missing_indices(wrapped):
@@ -269,6 +274,7 @@ class UnusedParameters:
 
     def _after_forward(self, wrapped: DistributedDataParallel, inputs: tuple, output: object):
         if not self._active or not torch.is_grad_enabled(): return
+        self._is_prepared = True
         nodes = output_nodes(output)
         self._nodes += nodes
         if self.message is None: return
@@ -309,17 +315,23 @@ class UnusedParameters:
         flags = [] if self.strict else self._unused_so_far(wrapped)
         self.message.send(flags)
         if self.message.is_accepted(): return
-        # the model was called without the wrapper, so the reducer does not expect gradients
-        gradients = [(p, sparse, p.grad) for p, sparse in self._reduced if p is not self.message.slot]
+        self._give(wrapped, [one for one in self._reduced if one[0] is not self.message.slot])
+        self.message.send(flags)
+
+    def _give(
+        self,
+        wrapped: DistributedDataParallel,
+        parameters: list[tuple[torch.nn.Parameter, bool]],  # with whether their gradients are sparse
+    ):
+        "Give the reducer the gradients that were computed without the wrapper, or set by hand, and zeros where there is none."
+        gradients = [p.grad for p, _ in parameters]
         expect_gradients(wrapped)
-        for p, _, grad in gradients:
+        self._is_prepared = True
+        for (p, _), grad in zip(parameters, gradients):
             if grad is None:
                 self._missing[id(p)] = p
             p.grad = None
-        fill_with_zeros(
-            [p for p, _, _ in gradients], [sparse for _, sparse, _ in gradients], [grad for _, _, grad in gradients]
-        )
-        self.message.send(flags)
+        fill_with_zeros([p for p, _ in parameters], [is_sparse for _, is_sparse in parameters], gradients)
 
     def _unused_so_far(self, wrapped: DistributedDataParallel) -> list[int]:
         "Return the indices, in the message, of the parameters that this process has not used in this step."
@@ -331,20 +343,21 @@ class UnusedParameters:
 
     def complete(self, wrapped: DistributedDataParallel) -> torch.nn.Parameter | None:
         "Fill in all parameters that are still missing; in strict mode, return the first such parameter instead."
-        if not self._active or self._watched is None: return None
+        if not self._active or not self._reduced: return None
         found = self.missing_parameters(wrapped)
-        if not found and self._nothing_arrived():
-            found = self._reduced
-            if not self.strict:
-                expect_gradients(wrapped)
-        if found and self.strict: return found[0][0]
-        self._fill(found)
+        has_begun = bool(found) or self._has_arrived
+        if self.strict:
+            missing = next((p for p, _ in (found if has_begun else self._reduced) if p.grad is None), None)
+            if missing is not None: return missing
+        if has_begun:
+            self._fill(found)
+        else:
+            self._give(wrapped, self._reduced)
         self.unused = (
             self._missing if self.unused is None else {i: p for i, p in self.unused.items() if i in self._missing}
         )
         self._missing = {}
         self._nodes = []
-        self._remember()
         return None
 
     def _fill(
@@ -356,7 +369,3 @@ class UnusedParameters:
             id(p): p for p, _ in found if p.grad is None or (self.unused is not None and id(p) in self.unused)
         }
         fill_with_zeros([p for p, _ in found], [is_sparse for _, is_sparse in found])
-
-    def _nothing_arrived(self) -> bool:
-        grad, version = self._before
-        return self._watched.grad is grad and (grad is None or grad._version == version)

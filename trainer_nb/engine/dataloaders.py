@@ -19,14 +19,13 @@ from ..args.training_args import TrainingArguments
 from ..args.parallel import splits_batches
 from ..core.errors import of_package, short_repr, warn
 from ..data.collate import RemoveColumns, kept_columns, log_dropped_columns
-from ..data.loader import ResumableLoader
-from ..data.sampling import BalancedBatchSampler, EpochSampler, LengthGroupedSampler, sample_lengths
+from ..data.loader import DividedLoader, ResumableLoader
+from ..data.sampling import BalancedBatchSampler, EpochSampler, LengthGroupedSampler, RankShard, sample_lengths
 from ..data.sources import MapSource
 from .signatures import positional_args
 
 if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
-    from trainer_nb.engine.run_state import RunState
 
 # %% ../../nbs/06_engine/08_dataloaders.ipynb #40e62b11
 def is_iterable_only(dataset: Any) -> bool:
@@ -251,14 +250,29 @@ def make_train_sampler(
         args.dataloader_drop_last,
     )
 
-def _num_processes(run: RunState) -> int: return 1 if run.device is None else run.device.world.size
+def rank_shard(learner: TrainerBase) -> RankShard:
+    "Return the part of this process, also before the run is prepared."
+    device = learner.run_state.device
+    if device is None: return RankShard(learner.args.process_index, learner.args.world_size)
+    return device.world.rank_shard
+
+def _num_processes(learner: TrainerBase) -> int: return rank_shard(learner).of
+
+def divide_loader(
+    learner: TrainerBase,
+    loader: DataLoader,
+    dataset: Any,  # of which it was made; a loader that the user has made stays as it is
+) -> DataLoader:
+    "Return a loader that yields the batches of this process to a script."
+    share = rank_shard(learner)
+    return loader if share.of == 1 or loader is dataset else DividedLoader.of(loader, share, learner.args.order_seed)
 
 def per_process_batch_size(
     learner: TrainerBase,
     size: int,  # of a batch, by the settings
 ) -> int:
     "Return the number of samples of a batch for one process; raise ValueError if it cannot be split evenly."
-    n = _num_processes(learner.run_state)
+    n = _num_processes(learner)
     if n == 1 or not splits_batches(learner.args): return size
     if size % n:
         raise ValueError(
@@ -450,7 +464,7 @@ def count_samples(loader: Any) -> int | None:
 
 def total_train_batch_size(learner: TrainerBase, args: TrainingArguments) -> int:
     "Return the number of samples per optimizer step, over all processes."
-    samples = per_process_batch_size(learner, args.train_batch_size) * _num_processes(learner.run_state)
+    samples = per_process_batch_size(learner, args.train_batch_size) * _num_processes(learner)
     return samples * args.gradient_accumulation_steps
 
 def initial_training_values(learner: TrainerBase, args: TrainingArguments, dataloader: Any) -> tuple:
@@ -460,7 +474,9 @@ def initial_training_values(learner: TrainerBase, args: TrainingArguments, datal
     window = args.gradient_accumulation_steps
     total = learner.get_total_train_batch_size(args)
     try:
-        batches = math.ceil(len(dataloader) / _num_processes(learner.run_state))
+        # a divided one has the length of one process
+        n = 1 if isinstance(dataloader, DividedLoader) else _num_processes(learner)
+        batches = math.ceil(len(dataloader) / n)
     except TypeError:
         batches = None
     if batches is None and args.max_steps <= 0:

@@ -30,7 +30,7 @@ from .eval_outputs import EvalLoopOutput, EvalPrediction, LogGatherer, LossGathe
 from .eval_outputs import PredictionOutput
 from .loss import split_labels
 from .overrides import TrainerBase, check_batch_eval_metrics
-from .prepare import check_equal_lengths, prepare, prepare_model
+from .prepare import check_equal_lengths, check_replicas, prepare, prepare_model
 from .rollback import BufferBackup
 from .run_state import preserve_training_modes, run_modules
 from .session import manual_changes_recorded
@@ -388,6 +388,7 @@ def evaluation_loop(
             found = EvalAccumulator(learner, dataloader, description)
             if not run.device.world.is_single_process:
                 check_equal_lengths(run, count_samples(dataloader), f"data sets for the {description.lower()}")
+                check_replicas(run)
             batches = EvalBatches(
                 learner,
                 dataloader,

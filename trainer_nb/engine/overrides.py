@@ -38,7 +38,8 @@ from .counters import count_flops, store_flops
 from .dataloaders import check_eval_data, check_given_data, check_train_dataset
 from .dataloaders import column_dropping_collator, count_samples, drop_unused_columns
 from .dataloaders import initial_training_values, is_iterable_only
-from .dataloaders import make_eval_loader, make_test_loader, make_train_loader, make_train_sampler, signature_columns
+from .dataloaders import divide_loader, make_eval_loader, make_test_loader, make_train_loader
+from .dataloaders import make_train_sampler, signature_columns
 from .dataloaders import total_train_batch_size
 from .generate import NO_GENERATION, filled_to, generating_step, padding_token, put_on, warn_of_idle
 from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels
@@ -994,8 +995,8 @@ class TrainerBase:
     # -- data
 
     def get_train_dataloader(self) -> DataLoader:
-        "Return the training data: a DataLoader, or any iterable of batches."
-        return make_train_loader(self)
+        "Return the training data: a DataLoader, or any iterable of batches; the part of this process."
+        return divide_loader(self, make_train_loader(self), self.train_dataset)
 
     def get_eval_dataloader(
         self,
@@ -1006,7 +1007,7 @@ class TrainerBase:
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         "Return the loader of the data to predict on: every sample, in order."
-        return make_test_loader(self, test_dataset)
+        return divide_loader(self, make_test_loader(self, test_dataset), test_dataset)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler:
         "Return the sampler of the training data."

@@ -189,6 +189,44 @@ def sync_weights(
         ]
     )
 
+class ReplicasDiffer(RuntimeError):
+    "Signal that processes that each hold the whole model have different weights."
+
+def weight_checksums(run: RunState) -> dict[str, int]:
+    "Return a checksum of each weight that all processes should have alike; none where each has its own part."
+    if run.device is None or run.device.world.is_single_process or run.device.divides_state: return {}
+    sums = {}
+    for name, p in run_modules(run).named_parameters():
+        if p.layout is not torch.strided or p.is_meta or is_read_only(p): continue
+        content = p.detach().contiguous().reshape(-1).view(torch.uint8)
+        if content.storage_offset() % 8:
+            content = content.clone()
+        # sums of integers do not depend on their order; words of 8 bytes are read as fast as the memory allows
+        words = content[: len(content) // 8 * 8].view(torch.int64)
+        sums[name] = words.sum() + content[8 * len(words):].sum(dtype=torch.int64)
+    # not before all are queued on the device
+    return {name: int(total) for name, total in sums.items()}
+
+def compare_checksums(
+    by_rank: list[dict[str, int]],  # as weight_checksums returns them
+    step: int,
+):
+    "Raise ReplicasDiffer, which names a weight, if the processes have different ones."
+    first = by_rank[0]
+    for name in first:
+        rank = next((rank for rank, sums in enumerate(by_rank) if sums.get(name) != first[name]), None)
+        if rank is None: continue
+        raise ReplicasDiffer(
+            f"{name.partition('.')[2]!r} is not the same on rank {rank} as on rank 0 after step {step}, and all processes"
+            " should train one model: a callback has changed it on one rank only, for example, or a gradient after it was"
+            " averaged. learn.rewind(n) goes back to before that; learn.close() keeps the weights of rank 0."
+        )
+
+def check_replicas(run: RunState):
+    "Raise ReplicasDiffer if processes that each hold the whole model have different weights; a collective."
+    if run.device is None or run.device.world.is_single_process or run.device.divides_state: return
+    compare_checksums(run.device.world.all_gather_object(weight_checksums(run)), run.state.global_step)
+
 def check_equal_lengths(
     run: RunState,
     length,  # in samples, None if unknown

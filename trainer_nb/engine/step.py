@@ -17,7 +17,7 @@ from ..args.parallel import syncs_each_batch
 from ..core.callbacks import TrainerControl, fire_event, fire_event_safely
 from ..core.errors import warn
 from ..core.seeding import SEED_FORWARD, SEED_UPDATE, mix_seed, seed_all
-from ..data.collate import map_tensors, shallow_copy_batch
+from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
 from ..device.collectives import World, with_flags
 from ..device.model_patches import should_compile
@@ -202,6 +202,7 @@ class Step:
     ) -> None:
         "Count a micro-batch whose backward pass is done; accumulate its loss."
         loss = check_step_loss(loss)
+        check_has_samples(self, loss)
         self.loss = loss if self.loss is None else self.loss + loss
         self.num_done += 1
         if self.more():
@@ -236,6 +237,20 @@ def check_step_loss(
     return loss
 
 # %% ../../nbs/06_engine/20_step.ipynb #66dfe42c
+def check_has_samples(
+    step: Step,
+    loss: float | torch.Tensor,  # of the micro-batch
+) -> None:
+    "Raise ValueError if a micro-batch has no samples and its mean therefore no value, which would spread to all weights."
+    run = step.run
+    # only then: reading the loss waits for the device
+    if not run.window or infer_batch_size(run.window[step.num_done].batch) != 0 or bool(loss == loss): return
+    place = "" if run.device.world.is_single_process else f" on rank {run.device.world.rank}"
+    raise ValueError(
+        f"The batch of step {run.state.global_step + 1}{place} has no samples, and its loss is NaN, as the weights would be"
+        " after it. Filter the data set in place of the batch, or let the loss of no samples be a sum, which is 0."
+    )
+
 def warn_without_gradients(run: RunState) -> None:
     "Warn, once, if an override of training_step has left no gradient, so that the update changes no weights."
     if run.device.engine is not None or any(p.grad is not None for p in run.params): return

@@ -23,6 +23,7 @@ from ..data.sampling import Cursor
 from .counters import fetch_tokens, mean_loss_to_log, run_mean_loss, token_metrics, token_speed_metrics
 from .counters import warn_first_loss
 from .overrides import TrainerBase
+from .prepare import check_replicas
 from .run_state import RunState, Task, announce_save_dir, preserve_training_modes, push_tasks
 from .signatures import positional_args
 from .snapshot_tensors import Snapshot
@@ -297,6 +298,7 @@ def _find_metric(metrics: Mapping[str, float], name: str) -> float:
 # %% ../../nbs/06_engine/21_tasks.ipynb #80c49ea0
 def do_save(learner: TrainerBase, task: Task) -> None:
     "Start writing a checkpoint and queue on_save."
+    check_replicas(learner.run_state)
     learner.run_state.control.should_save = False   # saving also clears the flag
     announce_save_dir(learner.run_state)
     fetch_tokens(learner.run_state)
@@ -348,6 +350,7 @@ def do_next_epoch(learner: TrainerBase, task: Task) -> None:
 def do_finish(learner: TrainerBase, task: Task) -> None:
     "Finish the run: log its metrics and queue on_train_end."
     run = learner.run_state
+    check_replicas(run)
     run.finished = True
     run.begun = False
     start = first_unlogged_row(run)

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from ..args.parallel import device_of
+from ..args.parallel import check_rank_variables, device_of
 from ..args.training_args import TrainingArguments
 from ..core.errors import InvalidOperation, warn
 from ..data.sampling import split_global_batch
-from ..device.collectives import check_rank_variables, world_size
+from ..device.collectives import world_size
 from ..device.sharding import require_several_processes
 from ..device.weight_storage import check_placement
 from ..engine.overrides import TrainerBase, drop_loader

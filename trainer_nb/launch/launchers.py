@@ -23,7 +23,7 @@ from importlib.machinery import ModuleSpec
 
 import torch
 
-from ..device.collectives import MASTER_VARIABLES, RANK_VARIABLES
+from ..args.parallel import MASTER_VARIABLES, RANK_VARIABLES
 from .worker import worker_main
 
 # %% ../../nbs/11_launch/04_launchers.ipynb #b108020a

@@ -26,7 +26,7 @@ from ..diagnostics.watch import unwatch, watch
 from ..engine.dataloaders import attributes_of, have_changed, own_eval_sets
 from ..engine.loop import StepLimit, StopCondition
 from ..engine.overrides import TrainerBase
-from ..engine.prepare import find_loss_module, renew_initial_snapshot
+from ..engine.prepare import compare_checksums, find_loss_module, renew_initial_snapshot
 from ..engine.run_state import own_run_name, record_act
 from ..engine.session import apply_change, check_not_in_step, raise_if_interrupted, record_callback_changes
 from ..engine.snapshot_tensors import Snapshot
@@ -44,7 +44,7 @@ from .remote_training import run_remote_slice
 from .replica import FunctionResult, ReplicaResult, RunStatus, call_function, final_initial_snapshot
 from .replica import final_state, make_result, record_changes, use_main_weights
 from .replica import VerbOutcome, finish_save, follow_history, pause_replica, pop_callback_at
-from .replica import prepare_replica, process_location, run_function, run_verb, run_verb_recording
+from .replica import prepare_replica, process_location, replica_checksums, run_function, run_verb, run_verb_recording
 from .replica import share_history
 from ..state.checkpoint_dirs import has_manifest, read_manifest
 from ..state.hub import find_checkpoint, pop_token, set_token
@@ -393,7 +393,7 @@ class RemoteRun:
     def check_weights(self, learner: TrainerBase, results: dict[int, FunctionResult]):
         "Take the main process's weights, with a warning, if a function has left different weights in the processes."
         befores, afters = ([result.checksums[i] for result in results.values()] for i in (0, 1))
-        def are_alike(checksums: list[list[int]]) -> bool: return all(one == checksums[0] for one in checksums)
+        def are_alike(checksums: list[dict[str, int]]) -> bool: return all(one == checksums[0] for one in checksums)
         # of other layers in each process, nothing can be compared; those that differed before may be meant to
         is_same_model = len({len(one) for one in afters}) == 1
         if are_alike(afters) or not are_alike(befores) or not is_same_model: return
@@ -621,9 +621,12 @@ class RemoteRun:
         "End the processes, and continue in the kernel."
         changed = [f"args.{name}" for name in self.settings.changed(learner.args)]
         with learner.run_state.interrupts:
+            checksums = self.collect(learner, replica_checksums)
             self.end(learner, self.fetch_run(learner))
         if changed:
             learner.history.note("by hand", learner.state.global_step, changed=changed)
+        # the run is here, with the weights of rank 0
+        compare_checksums([checksums[rank] for rank in sorted(checksums)], learner.state.global_step)
 
     def end(
         self,

@@ -27,7 +27,7 @@ from ..device.accelerator import abort_collectives
 from ..device.weight_storage import is_read_only
 from ..engine.loop import StepLimit, run_until
 from ..engine.overrides import TrainerBase, drop_loader
-from ..engine.prepare import prepare
+from ..engine.prepare import prepare, weight_checksums
 from ..engine.run_state import RunState, record_act, run_modules
 from ..engine.session import capture_editable_state, find_manual_changes, mark_paused, note_manual_changes
 from ..engine.snapshot_tensors import Snapshot
@@ -344,7 +344,7 @@ class FunctionResult(NamedTuple):
     # plain attributes of the model's modules that it has assigned
     settings: dict[tuple[str, str], Any]
     # of the weights before and after it
-    checksums: tuple[list[int], list[int]]
+    checksums: tuple[dict[str, int], dict[str, int]]
 
 def shared_facts(replica: Replica) -> dict[str, Any]:
     "Return, by a name for messages, what all processes have to have alike between two commands, besides the weights."
@@ -397,18 +397,6 @@ class ModelLayers:
         run.discard("wrapped_model")
         run.editable_state = capture_editable_state(run)
 
-def weight_checksums(run: RunState) -> list[int]:
-    "Return an exact checksum of each weight that all processes should have alike; none where each has its own part."
-    if run.device is None or run.device.world.is_single_process or run.device.divides_state: return []
-    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    found = [
-        # sums of integers do not depend on their order
-        p.detach().view(kinds[p.element_size()]).sum(dtype=torch.int64).cpu()
-        for p in run_modules(run).parameters()
-        if p.layout is torch.strided and p.element_size() in kinds and not (is_read_only(p) or p.is_meta)
-    ]
-    return torch.stack(found).tolist() if found else []
-
 def call_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> FunctionResult:
     """Call a function of the user with the learner. Raise InvalidOperation, and put them back, for layers that it has
     replaced: the notebook and new processes have the former ones."""
@@ -457,6 +445,10 @@ def process_location(learner: TrainerBase) -> dict[str, Any]:
     return location | {"node": node} if node else location
 
 # %% ../../nbs/11_launch/14_replica.ipynb #2721b355
+def replica_checksums(replica: Replica) -> dict[str, int]:
+    "Return the checksums of this process's weights."
+    return weight_checksums(replica.learner.run_state)
+
 def ping(replica: Replica) -> bool:
     "Return True: the process can be reached."
     return True

@@ -12,12 +12,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..core.errors import suggest_names
+from ..core.errors import InvalidOperation, suggest_names
 from ..core.interrupts import RUN_LOCK
 from ..display.tables import format_setting, format_value
 from ..engine.overrides import TrainerBase
 from ..engine.session import describe_position
 from .background import get_handle, require_learner
+from .run_view import display_status
 from .screens import NO_DISPLAY
 
 # %% ../../nbs/10_live/11_commands.ipynb #98c174ad
@@ -168,14 +169,19 @@ class CommandHandler:
     def request(self, id: str, verb: str, options: dict):
         "Apply a request to the background run."
         learner = self.learner
+        run = learner.run_state
+        status = display_status(run)
+        if verb != "pause" and status.where == "cell":
+            raise InvalidOperation(f"The run is {status.words}. Press Pause first.")
         BACKGROUND_COMMANDS[verb](learner, options)
         if verb == "resume":
             self.answer_done(id, "training continues")
             return
-        run = learner.run_state
         handle = run.background_run
-        def is_done() -> bool: return run.owner is None and (handle is None or not handle.has_thread)
-        def result() -> str: return f"paused {describe_position(run)}"
+        def is_done() -> bool:
+            return run.owner is None and not run.yield_depth and (handle is None or not handle.has_thread)
+        # a pause may have come after the end of the run
+        def result() -> str: return display_status(run).words
         self.pending.append(PendingCommand(id, is_done, result))
 
     def poll(self):

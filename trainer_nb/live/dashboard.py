@@ -28,7 +28,7 @@ from .progress import find_progress_callback
 from .run_view import last_known_loss
 from .screens import in_kernel
 from .static_view import still_bundle, still_text
-from .view_model import HistorySource, LearnerSource, ViewModel
+from .view_model import CELL_HINT, HistorySource, LearnerSource, ViewModel
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #959ce4a3
 class RefreshedView(Protocol):
@@ -137,8 +137,11 @@ class WidgetConnection:
         self.sent_at = 0.0
         # True if another page has connected: another browser, or the same page reloaded
         self.is_page_new = False
-        # of the cell that shows the widget
-        self.context = contextvars.copy_context()
+        # True from the display on until a page has answered; the times of the display and of the last repetition
+        self.is_unanswered = False
+        self.shown_at = self.repeated_at = 0.0
+        # True if the messages of the last page arrive while a cell is running
+        self.is_concurrent = False
 
     def send(self, content: dict, arrays: list[np.ndarray] | None = None):
         "Send a message to the widget and its parts; a no-op without a widget."
@@ -146,13 +149,14 @@ class WidgetConnection:
         self.sent_at = time.monotonic()
         # copies: a message that is sent later must have the present values
         buffers = [array.tobytes() for array in arrays or []]
-        # in the context of the cell: ipykernel passes a page's messages to the subshell of the request during which the
-        # last message was sent to it; a thread without a context uses the last request, whose subshell may be deleted
         for widget in [self.widget, *self.parts]:
-            self.context.copy().run(widget.send, content, buffers)
+            widget.send(content, buffers)
 
     def receive(self, widget: Any, content: dict, buffers: list):
         "Process a message of a page."
+        self.is_unanswered = False
+        # in the thread of a subshell, to which the front end sends what need not wait for a cell
+        self.is_concurrent = threading.current_thread() is not threading.main_thread()
         if content.get("kind") == "hello":
             page = content.get("page")
             self.is_page_new = self.is_page_new or bool(self.pages and page not in self.pages)
@@ -167,6 +171,18 @@ class WidgetConnection:
         "Return the widget as an output of a cell, by MIME type; blank where widgets cannot be shown."
         view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
         return {"application/vnd.jupyter.widget-view+json": view, "text/html": "", "text/plain": ""}
+
+    def expect_page(self):
+        "Record that a page is about to show the view."
+        self.is_unanswered = True
+        self.shown_at = self.repeated_at = time.monotonic()
+
+    def is_repeat_due(self) -> bool:
+        "Return True if everything is to be sent unasked: often at first, every 10 s later, until a page has answered."
+        now = time.monotonic()
+        if not self.is_unanswered or now - self.repeated_at < min((now - self.shown_at) / 2, 10.0): return False
+        self.repeated_at = now
+        return True
 
     def keep_alive(self):
         "Send a sign of life, unless another message was sent recently."
@@ -339,11 +355,14 @@ class Dashboard:
         "Send the changes since the last message, or everything."
         # the lock keeps the messages in order
         with self._lock:
+            self.view_model.cell_hint = "" if self.connection.is_concurrent else CELL_HINT
             message = self.view_model.message(full)
             if message is None: return
             content, arrays = message
-            self.still.mark_changed()
-            if full:
+            # a repetition has nothing new
+            if not (full and self.connection.is_unanswered):
+                self.still.mark_changed()
+            if content["kind"] == "all":
                 content |= {"controls": self.commands is not None, "compact": self.compact, "still": self.number}
             self.connection.send(content, arrays)
         if "status" in content:
@@ -352,6 +371,9 @@ class Dashboard:
     def refresh(self):
         "Send changes, answer completed commands, and have the static view drawn if it is due."
         self.send_changes()
+        # a kernel that executes a cell may be unable to read the request of a page, but what it sends arrives
+        if self.connection.is_repeat_due():
+            self.send_all()
         state = self.view_model.state
         if state == "training":
             # a step may be long, and a cell may keep the kernel from answering the page
@@ -416,6 +438,12 @@ def changed_traits(
     # nan is not equal to itself
     return {name: value for name, value in values.items() if repr(value) != repr(known[name])}
 
+def keep_shell_of_messages(widget: Any):
+    "Let the messages of a page reach the shell to which the page sends them: a subshell, which no cell keeps busy."
+    # ipykernel 7.4 passes them to the shell of the request during which the last message was sent to the page
+    if hasattr(widget.comm, "_reply_subshell_for"):
+        widget.comm._reply_subshell_for = lambda data, own_shell: own_shell
+
 @cache
 def part_class() -> type:
     "Return the class of the widgets that show a part of a view, created on first use."
@@ -455,6 +483,7 @@ def dashboard_class() -> type[Dashboard]:
         def open(self):
             if not self.is_complete or self.comm is not None: return
             super().open()
+            keep_shell_of_messages(self)
             register_view(self)
 
         @property
@@ -483,6 +512,7 @@ def dashboard_class() -> type[Dashboard]:
             "Return the widget that shows a part of the view; created on first use."
             if name not in self.parts:
                 part = self.parts[name] = part_class()(part=name)
+                keep_shell_of_messages(part)
                 part.on_msg(self.connection.receive)
                 self.connection.parts.append(part)
                 register_view(self)
@@ -536,7 +566,8 @@ def register_view(view: Dashboard):
     view.cell = request.get("cell")
     view.request = request.get("msg_id")
     close_earlier_views(view)
-    view.context = view.connection.context = contextvars.copy_context()
+    view.context = contextvars.copy_context()
+    view.connection.expect_page()
     if view.commands is not None:
         view.commands.context = view.context
     OPEN_VIEWS.add(view)

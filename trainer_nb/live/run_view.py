@@ -78,7 +78,10 @@ def display_status(run: RunState) -> DisplayStatus:
     if run.phase == "debug": return DisplayStatus("waiting", "a debug step is open")
     if owner is not None and owner[1] == threading.main_thread().ident:
         return DisplayStatus("training", f"training in a cell: {owner[0]}", "cell")
-    if owner is not None or (background is not None and background.training):
+    in_background = background is not None and background.training
+    # between two steps of a cell, another thread has the run
+    if run.yield_depth and not in_background: return DisplayStatus("training", "training in a cell", "cell")
+    if owner is not None or in_background:
         return DisplayStatus("training", "training in the background", "background")
     failed = failed_status(run)
     if failed is not None: return failed

@@ -102,6 +102,8 @@ class ViewModel:
         # the parts that were sent last, by name
         self.sent: dict[str, Any] = {}
         self.keys: dict[str, Hashable] = {}
+        # what the page shows while a cell trains
+        self.cell_hint = ""
         # the pictures of layers that were sent last
         self.layers: list[tuple[dict, np.ndarray]] = []
 
@@ -177,7 +179,7 @@ class ViewModel:
         "Yield the names and values of the parts that may have changed."
         main = self.main
         yield "title", format_value(main.label, 80)
-        yield "cell_hint", CELL_HINT
+        yield "cell_hint", self.cell_hint
         yield "status", main.status()
         yield "settings", main.settings()
         yield "notices", error_notices(main.history)

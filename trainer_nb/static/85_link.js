@@ -14,6 +14,7 @@ class Link {
     this.moved = () => this.alive() ? this.hello() : this.close();
     this.heard = Date.now();
     this.asked = null;
+    this.tryAt = this.heard + (this.pause = 1000);
     this.watch = setInterval(() => this.look(), 1000);
     model.on("msg:custom", this.onMessage);
     model.on("comm:close", this.gone);
@@ -36,6 +37,12 @@ class Link {
   look() {
     if (!this.answered || this.closed || !this.view.live()) { this.asked = null; return; }
     const now = Date.now();
+    // Whether clicks wait for a cell is known to the kernel from how a message arrives. A new page's first messages may wait in any case: JupyterLab
+    // may send them before it has a subshell for them. So it is tried again, less and less often.
+    if (this.view.waits && now > this.tryAt) {
+      this.tryAt = now + (this.pause *= 2);
+      this.post({ kind: "ping" });
+    }
     if (this.asked !== null && now - this.asked > GONE) {
       this.close();
       this.timer = setInterval(() => this.post({ kind: "ping" }), RETRY);

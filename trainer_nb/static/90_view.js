@@ -1,11 +1,13 @@
 // The dashboard: the values received from the kernel, and the parts that show them.
 
 const isLoss = name => /loss$/.test(name);
+const PATIENCE = 2000;   // ms after which the page shows the hint that clicks wait
 
 class View {
   constructor(model, el) {
     Object.assign(this, { el, id: randomId(), axis: "steps", weight: 0, zoom: null, hidden: new Set(), hovered: null });
     Object.assign(this, { runs: new Map(), places: new Map(), order: [], metrics: {}, marks: [], status: {}, charts: new Map(), heats: new Map() });
+    this.openedAt = Date.now();
     this.root = make("div", "tnb", null, { "data-lm-suppress-shortcuts": "true" });
     this.root.trainerNb = this;
     el.classList.add("tnb-host");
@@ -98,10 +100,12 @@ class View {
     this.heardAt = new Date();
     this.header.update(status);
     this.controls.update(status);
-    const busy = status.where === "cell" && this.controlled;
-    setText(this.hintText, busy ? this.cellHint || "A cell is training: clicks take effect when it ends." : "");
-    show(this.hint, busy);
-    setAttribute(this.control, "data-busy", status.where === "cell" ? "" : null);
+    // The hint is empty where clicks do not wait for the cell, which the kernel knows from the first message of the page.
+    this.waits = Boolean(status.where === "cell" && this.controlled && this.cellHint);
+    const hinted = this.waits && Date.now() - this.openedAt > PATIENCE;
+    setText(this.hintText, hinted ? this.cellHint : "");
+    show(this.hint, hinted);
+    setAttribute(this.control, "data-busy", hinted ? "" : null);
   }
 
   setRuns(list) {
