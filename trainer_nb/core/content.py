@@ -48,7 +48,7 @@ def _bytes_of(t: torch.Tensor) -> torch.Tensor:
     flat = torch.empty(0, dtype=torch.uint8, device=t.device)
     return flat.set_(t.untyped_storage(), t.storage_offset() * t.element_size(), (end - start,), (1,))
 
-def device_of(name: str) -> torch.device:
+def available_device(name: str) -> torch.device:
     "Return the device of that name; the CPU if it is not available."
     device = torch.device(name)
     is_here = device.type == "cpu" or device.type == "cuda" and torch.cuda.is_available()

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 
-# %% ../../nbs/01_core/12_put.ipynb #7b5d85c8
-from .content import device_of, has_same_bytes, node_value
+# %% ../../nbs/01_core/12_put.ipynb #3aa00dac
+from .content import available_device, has_same_bytes, node_value
 from .nodes import ATOMS, ArrayNode, GeneratorNode, HeldNode, LeafNode, MappingNode, ModuleNode
 from .nodes import ObjectArrayNode, ObjectNode, OptimizerNode, Ref, SequenceNode, SparseNode
 from .nodes import StatefulNode, TensorNode, Tree, Unsupported, compact, has_own_memory, is_distributed
@@ -249,9 +249,9 @@ def _new_tensor(put: Put, node: TensorNode) -> torch.Tensor:
     if node.place.kind == "held":
         made = node_value(put.tree, node, put.held)
     elif node.place.kind == "region":
-        made = region_view(put.region(node.place.name, device_of(node.device)), node, node.place.offset)
+        made = region_view(put.region(node.place.name, available_device(node.device)), node, node.place.offset)
     else:
-        made = compact(node_value(put.tree, node)).to(device_of(node.device), copy=True).expand(node.shape)
+        made = compact(node_value(put.tree, node)).to(available_device(node.device), copy=True).expand(node.shape)
     return torch.nn.Parameter(made, node.requires_grad) if node.is_parameter else made.detach()
 
 def _sparse(put: Put, ref: Ref, node: SparseNode, now: Any) -> torch.Tensor:
@@ -294,7 +294,7 @@ def _generator(put: Put, ref: Ref, node: GeneratorNode, now: Any) -> Any:
     if not is_of(found, node.kind) or str(getattr(found, "device", "cpu")) != node.device:
         cls = put.function(node.kind)
         if cls is torch.Generator:
-            found = cls(device_of(node.device))
+            found = cls(available_device(node.device))
         else:
             takes_bits = cls in (np.random.Generator, np.random.RandomState)
             found = cls(getattr(np.random, state[0]["bit_generator"])()) if takes_bits else cls()

@@ -25,7 +25,7 @@ from ..core.put import MISSING, Put
 from ..core.nodes import Tree, has_own_memory
 from .run_state import RunState, run_modules
 from .state_holders import code_holders, fetch_holders, is_fetch_state
-from .user_state import UserState, capture_optimizer, capture_user_state, changed_user_state, held_objects
+from .user_state import UserState, capture_optimizer, capture_user_state, changed_user_state, named_parts
 from .user_state import new_capture, restore_optimizer, restore_user_state
 from ..optim.optimizers import flatten_state_value
 from ..optim.schedules import schedule_parts
@@ -144,7 +144,7 @@ class UserBackup:
         if self.state is not None:
             run.lost = run.lost | restore_user_state(run, self.state, find=code_holders)
         if self.kept:
-            put = Put(self.tree, held_objects(run))
+            put = Put(self.tree, named_parts(run))
             for owner, key, ref in self.kept:
                 if ref is MISSING:
                     vars(owner).pop(key, None)

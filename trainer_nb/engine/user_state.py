@@ -33,8 +33,8 @@ from .state_holders import callback_holders, code_holders, declared, editable_ho
 from .state_holders import evaluation_holders, is_copied_kind, is_resource, module_holder, of_library
 from .state_holders import optimizer_holders, sampler_holders, user_state_holders
 
-# %% ../../nbs/06_engine/13_user_state.ipynb #df479aa8
-def held_objects(run: RunState) -> dict[str, Any]:
+# %% ../../nbs/06_engine/13_user_state.ipynb #e79ff9d3
+def named_parts(run: RunState) -> dict[str, Any]:
     "Return the parts of a run to which attributes of user code may refer, by name."
     found: dict[str, Any] = {}
     for part, root in (("model", run.model), ("loss", run.loss_module)):
@@ -65,7 +65,7 @@ def new_capture(
     prefix: str = "user/",  # of the names of the tensors
 ) -> Capture:
     "Return the walk of a run's attributes."
-    return Capture(lambda: held_objects(run), is_resource, _module_attributes, prefix)
+    return Capture(lambda: named_parts(run), is_resource, _module_attributes, prefix)
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #6dddf072
 # bytes
@@ -232,7 +232,7 @@ def restore_user_state(
     if in_branch:
         here = capture_user_state(run, _same, find=find).contents()
         equal = {name for name, content in state.contents().items() if content == here.get(name)}
-    put = Put(state.tree, held_objects(run), find_class(run), copy_into, own)
+    put = Put(state.tree, named_parts(run), find_class(run), copy_into, own)
     for holder in find(run):
         saved = state.holders.get(holder.name)
         if saved is None:
