@@ -147,7 +147,7 @@ def test_an_override_that_counts_goes_on():
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_attributes_of_callbacks_and_of_the_loss(begun):
-    "A warning names them at the next verb, once, with a call that assigns them there; at the end, the notebook keeps them."
+    "A warning names them at the next verb, once, with a call that assigns them there; at the end, those of the processes win."
     keeper, loss = Keeper(), Factor()
     learn = weighted(keeper, loss=loss)
     if begun: learn.step(1)
@@ -167,8 +167,8 @@ def test_attributes_of_callbacks_and_of_the_loss(begun):
             warnings.simplefilter("error")
             learn.step(1)
         keeper.unused = 2
-        with pytest.warns(UserWarning, match="Keeper.value .1 here, 2 there"): learn.close()
-    assert keeper.seen == [0] * (4 + begun) + [2] and keeper.value == 2 and keeper.unused == 2 and loss.factor == 0.5
+        with pytest.warns(UserWarning, match="Keeper.value .1 here"): learn.close()
+    assert keeper.seen == [0] * (4 + begun) + [2] and keeper.value == 2 and keeper.unused == 0 and loss.factor == 1.0
 
 
 def test_layers_that_are_frozen_by_hand():
@@ -237,7 +237,7 @@ def test_what_run_on_all_assigns_is_in_the_journal(n):
     learn.run_on_all(lambda learn: (setattr(learn, "beta", 0.5), setattr(learn.callback_handler.find(Keeper), "value", 1)))
     learn.step(2)
     acts = [(e["step"], e["what"].removeprefix("changed: ")) for e in learn.journal if e["act"] == "by hand"]
-    assert {step for step, _ in acts} == {2} and ", ".join(what for _, what in acts) == "Weighted.beta, Keeper.value"
+    assert {step for step, _ in acts} == {2} and sorted(", ".join(what for _, what in acts).split(", ")) == ["Keeper.value", "Weighted.beta"]
     assert learn.rewind(1).different == [] and learn.run_on_all(lambda learn: learn.beta)[0] == 0.5
     learn.step(1)
     learn.close()

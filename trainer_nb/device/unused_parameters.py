@@ -109,7 +109,8 @@ def settle_buckets(
     gradients = [p.grad for p, _ in parameters]
     expect_gradients(wrapped)
     # each by itself: they arrive in this order
-    for p, is_sparse in sorted(parameters[::-1], key=lambda one: one[0] is last):
+    backwards = parameters[::-1]
+    for p, is_sparse in sorted(backwards, key=lambda one: one[0] is last):
         p.grad = None
         fill_with_zeros([p], [is_sparse])
     wrapped.reducer._rebuild_buckets()
