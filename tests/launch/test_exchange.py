@@ -97,7 +97,10 @@ def test_an_overridden_step_sends_its_loss_by_itself(found):
     for case in ("override", "static"):
         step = dict(found[case]["step"])
         # sent in the background: the last one may still be under way when the profiler ends
-        assert step.pop(f"all_gather {1 + TENSORS}") in (STEPS - 1, STEPS) and step == {f"all_reduce {PARAMETERS}": STEPS}
+        assert step.pop(f"all_gather {1 + TENSORS}") in (STEPS - 1, STEPS)
+        # whether any process has values that the override has logged
+        logged = {"all_reduce 1": STEPS} if case == "override" else {}
+        assert step == {f"all_reduce {PARAMETERS}": STEPS} | logged
 
 
 def test_snapshots_for_rewind_cost_few_messages(found):

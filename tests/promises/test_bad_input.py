@@ -347,8 +347,8 @@ def test_asked_while_looking():
     learn = hard_learner()
     learn.step()
     learn.add_callback(Tries("on_prediction_step", ask))
-    learn.evaluate(Augmented(10))
-    assert rates == [0.0] and learn.args.weight_decay == 0.5 and learn.state.log_history[0]["asked"] == 1.0
+    metrics = learn.evaluate(Augmented(10))
+    assert rates == [0.0] and learn.args.weight_decay == 0.5 and metrics["eval_asked"] == 1.0
     learn.train()
 
 
