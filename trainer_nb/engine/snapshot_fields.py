@@ -227,7 +227,8 @@ def _restore_buffers(run: RunState, snapshot: Snapshot, there: dict[str, torch.T
     """Replace buffers that cannot take their former values in place; register those that the run had, and remove those that
     it has registered since."""
     empty = snapshot.values["empty"]
-    modules = dict(ModuleWalk(run).each)
+    walk = ModuleWalk(run)
+    modules, own = dict(walk.each), {n for n, _ in walk.named()}
     for n in {*there, *empty} - _buffer_slots(ModuleWalk(run).each).keys():
         if n.startswith("buffers/"):
             path, k = _module_of(n)
@@ -238,7 +239,8 @@ def _restore_buffers(run: RunState, snapshot: Snapshot, there: dict[str, torch.T
         if n in empty:
             held[k] = None
         elif n not in there:
-            del held[k]
+            # a second name of a buffer is not in the snapshot
+            if n in own: del held[k]
         elif held[k] is None or not _same_layout(held[k], there[n]) or not has_own_memory(held[k]):
             held[k] = there[n].to(held[k].device if spread and held[k] is not None else device, copy=True)
 
