@@ -211,7 +211,8 @@ def _of_data(name: str, data: object, depth: int = 0) -> Iterator[Holder]:
     if isinstance(data, (torch.nn.Module, *FUNCTIONS)) or not hasattr(data, "__dict__") or depth > 5:
         return
     # A stream with state_dict() goes back by that, with the place in it.
-    if not (has_state_dict(data) and isinstance(data, torch.utils.data.IterableDataset)):
+    is_stream = isinstance(data, torch.utils.data.IterableDataset) or hasattr(data, "__iter__") and not hasattr(data, "__getitem__")
+    if not (is_stream and has_state_dict(data)):
         yield Holder(name, data, "generators" if of_library(type(data)) else "data", not_state(data))
     for key, v in vars(data).items():
         if isinstance(v, torch.utils.data.Dataset):
