@@ -19,7 +19,7 @@ import torch
 from ..core.errors import warn
 from ..core.put import MISSING, Put, class_finder
 from ..core.content import Content
-from ..core.nodes import ATOMS, LeafNode, StatefulNode, TensorNode, Tree, Unsupported
+from ..core.nodes import ATOMS, GeneratorNode, LeafNode, StatefulNode, TensorNode, Tree, Unsupported
 from ..core.tree import GENERATOR_CLASSES, Capture, has_state_dict, is_resource, of_library
 from ..data.collate import is_identical
 from ..data.loader import OpaqueSource
@@ -239,9 +239,11 @@ def restore_user_state(
     return dict.fromkeys(_inexact(run, state, put_names, find), "could not be restored exactly") | problems
 
 def _unchanged(state: UserState, holder: Holder) -> set[str]:
-    "Return the names of the attributes of a holder that the run had not changed when it was copied."
+    """Return the names of the attributes of a holder that the run had not changed when it was copied; none with generators,
+    which continue with the seeds that they began with."""
     digests = state.digests([holder.name])
-    return {name for name, digest in digests.items() if digest is not None and state.first.get(name) == digest}
+    drawn = {name for name, content in state.contents([holder.name]).items() if GeneratorNode.__name__ in content.words}
+    return {name for name, digest in digests.items() if digest is not None and state.first.get(name) == digest} - drawn
 
 def _inexact(run: RunState, state: UserState, names: Collection[str], find: Callable[[RunState], list[Holder]]) -> list[str]:
     "Return those of these attributes that differ from the copy after it was put back."
