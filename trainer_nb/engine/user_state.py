@@ -222,7 +222,7 @@ def restore_user_state(
             continue
         attributes = vars(holder.owner)
         is_same = own and saved["owner"] == id(holder.owner)
-        settings = _unchanged(state, holder) if holder.kinds == "data" and not is_same else ()
+        settings = _unchanged(state, holder, own) if holder.kinds == "data" and not is_same else ()
         for key, ref in saved["items"].items():
             name = f"{holder.name}.{key}"
             if key in holder.skip or name in settings or name in equal or only is not None and name not in only: continue
@@ -238,11 +238,14 @@ def restore_user_state(
                 del attributes[key]
     return dict.fromkeys(_inexact(run, state, put_names, find), "could not be restored exactly") | problems
 
-def _unchanged(state: UserState, holder: Holder) -> set[str]:
-    """Return the names of the attributes of a holder that the run had not changed when it was copied; none with generators,
-    which continue with the seeds that they began with."""
+def _unchanged(state: UserState, holder: Holder, own: bool) -> set[str]:
+    """Return the names of the attributes of a holder that the run had not changed when it was copied; in a learner that
+    continues another one's run, none with generators, which continue with the seeds that they began with."""
+    contents = state.contents([holder.name])
+    # before it begins, a run has changed none
+    if not state.first: return {*contents}
+    drawn = {name for name, content in contents.items() if not own and GeneratorNode.__name__ in content.words}
     digests = state.digests([holder.name])
-    drawn = {name for name, content in state.contents([holder.name]).items() if GeneratorNode.__name__ in content.words}
     return {name for name, digest in digests.items() if digest is not None and state.first.get(name) == digest} - drawn
 
 def _inexact(run: RunState, state: UserState, names: Collection[str], find: Callable[[RunState], list[Holder]]) -> list[str]:
