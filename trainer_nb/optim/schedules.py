@@ -16,11 +16,9 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 import torch
 from torch.optim.lr_scheduler import CyclicLR, LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
-from ..args.fields import SCHEDULE_NAMES
+from ..args.fields import METRIC_SCHEDULES, SCHEDULE_NAMES, to_builtin
 from ..args.training_args import TrainingArguments
-from ..args.fields import to_builtin
 from ..core.errors import suggest_names, warn
-from .greedy import GreedyLR
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #6013e947
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
@@ -255,25 +253,35 @@ def check_schedule_numbers(
                 )
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #dce0897e
-_METRIC_SCHEDULERS = {"reduce_lr_on_plateau": ReduceLROnPlateau, "greedy": GreedyLR}
-
 class MetricDrivenScheduler(Protocol):
     "Describe a schedule that is stepped with a metric."
     def step(self, metrics: float) -> None:
         "Adapt the rates after an evaluation."
 
 def is_metric_driven(scheduler: LRScheduler) -> TypeGuard[MetricDrivenScheduler]:
-    "Return whether a schedule is stepped with the metric of an evaluation; includes transformers' own GreedyLR."
+    "Return whether a schedule is stepped with the metric of an evaluation."
     return isinstance(scheduler, ReduceLROnPlateau) or type(scheduler).__name__ == "GreedyLR"
+
+def _greedy_class() -> type:
+    "Return transformers' GreedyLR. Raise ImportError without it."
+    try:
+        from transformers.optimization import GreedyLR
+    except ImportError as error:
+        raise ImportError(
+            f"lr_scheduler_type='greedy' needs a newer transformers ({error}); install it with `%pip install -U"
+            " transformers`."
+        ) from error
+    return GreedyLR
 
 def create_metric_scheduler(optimizer: torch.optim.Optimizer, args: TrainingArguments, rates: list):
     "Return a schedule that depends on evaluations."
-    cls = _METRIC_SCHEDULERS[args.lr_scheduler_type]
+    is_greedy = args.lr_scheduler_type == "greedy"
+    cls = _greedy_class() if is_greedy else ReduceLROnPlateau
     kwargs = dict(args.lr_scheduler_kwargs or {})
     _check_kwargs(kwargs, set(inspect.signature(cls).parameters) - {"optimizer"}, args.lr_scheduler_type)
     _set_initial_lr(optimizer, rates)
     scheduler = cls(optimizer, **{"mode": "max" if args.greater_is_better else "min", **kwargs})
-    if cls is GreedyLR and all(r <= least for r, least in zip(rates, scheduler.min_lrs)):
+    if is_greedy and all(r <= least for r, least in zip(rates, scheduler.min_lrs)):
         warn(
             f"The schedule 'greedy' never goes below min_lr={scheduler.min_lrs[0]:g}, and the learning rate is"
             f" {float(rates[0]):g}: it cannot fall. Give a smaller one, lr_scheduler_kwargs={{'min_lr': 1e-6}}."
@@ -300,7 +308,7 @@ def create_scheduler(
     n = max(1, num_training_steps)
     rates = base_lrs(optimizer)
     if name == "one_cycle": return one_cycle(optimizer, args, n, rates)
-    if name in _METRIC_SCHEDULERS: return create_metric_scheduler(optimizer, args, rates)
+    if name in METRIC_SCHEDULES: return create_metric_scheduler(optimizer, args, rates)
     if name not in SCHEDULES:
         raise ValueError(f"There is no schedule {name!r}.{suggest_names(name, SCHEDULE_NAMES)}")
     functions = _lr_lambdas(args, n, rates)
