@@ -16,7 +16,7 @@ from trainer_nb.optim.extra_optimizers import Muon
 from trainer_nb.optim.optimizers import OPTIMIZERS, create_optimizer, optimizer_class
 from trainer_nb.args.validation import UNSUPPORTED_VALUES
 from trainer_nb.state.async_save import wait_for_save
-from trainer_nb.optim.schedules import SCHEDULES, is_metric_driven, create_scheduler, load_scheduler_state, scheduler_state
+from trainer_nb.optim.schedules import SCHEDULES, is_metric_driven, create_scheduler
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*[Pp]aged optimizers", "ignore:.*has no effect", "ignore:.*cannot fall")
 
