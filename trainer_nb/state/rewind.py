@@ -19,7 +19,7 @@ from ..engine.loop import run_until, validate_step_count
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare, redistribute_data
 from ..engine.run_state import RunState
-from ..engine.session import capture_editable_state
+from ..engine.edits import edits_of
 from ..engine.snapshot import check_data_length, restore_whole
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import report_lost
@@ -307,4 +307,4 @@ def restore_own_past(run: RunState, base):
     ring.wait = ring.every
     ring.seen = len(run.history.events)
     run.paused = False
-    run.editable_state = capture_editable_state(run)
+    edits_of(run).keep(run)
