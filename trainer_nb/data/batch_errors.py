@@ -264,6 +264,9 @@ def explain_loss_error(
         return TypeError("The model returned None; let its forward return its output.")
     if "must be Tensor" in str(error):
         kinds = type(output).__name__, type(labels).__name__
+        if isinstance(output, (tuple, list)):
+            return TypeError(f"The model returned a {kinds[0]} of {len(output)} parts, and loss_func takes tensors; give"
+                             " loss_func=lambda output, labels: ... of output[0], for example.")
         return TypeError(f"loss_func is called with (output, labels), here of types {kinds[0]} and {kinds[1]}, and takes"
                          " tensors; convert the labels in the data set, or give loss_func=lambda output, labels: ....")
     if isinstance(batch, torch.Tensor) and isinstance(output, torch.Tensor) and is_about_shapes(error, output, batch):
