@@ -409,8 +409,9 @@ def module_settings(model: torch.nn.Module) -> dict[tuple[str, str], Any]:
         if name not in MODULE and isinstance(value, SCALAR_TYPES)
     }
 
-def _attributes_of_functions(learner: TrainerBase) -> dict[str, str | None]:
-    "Return the digests of the attributes of the learner, its callbacks and its loss, and of plain ones of the model's modules."
+def _attributes_of_functions(learner: TrainerBase) -> tuple[dict[str, str | None], dict[str, int]]:
+    """Return the digests of the attributes of the learner, its callbacks and its loss, and of plain ones of the model's modules;
+    and the ids of the objects that have the former, by name."""
     run = learner.run_state
     callbacks = {id(c) for c in run.callbacks.callbacks}
     def find(run: RunState) -> list[Holder]:
@@ -419,10 +420,10 @@ def _attributes_of_functions(learner: TrainerBase) -> dict[str, str | None]:
             for h in code_holders(run)
             if h.owner is learner or id(h.owner) in callbacks or h.name.partition(".")[0] in _ATTRIBUTE_OWNERS
         ]
-    found = capture_user_state(run, _same, find=find).digests()
-    if run.model is None: return found
-    settings = module_settings(run.model).items()
-    return found | {".".join(filter(None, ("model", *names))): repr(value) for names, value in settings}
+    state = capture_user_state(run, _same, find=find)
+    settings = module_settings(run.model) if run.model is not None else {}
+    plain = {".".join(filter(None, ("model", *names))): repr(value) for names, value in settings.items()}
+    return state.digests() | plain, {name: saved["owner"] for name, saved in state.holders.items()}
 
 def call_with_learner(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> Any:
     "Call a function of the user between two steps, and record attributes that it assigns."
@@ -438,16 +439,22 @@ def call_and_compare(learner: TrainerBase, function: Callable[[TrainerBase], Any
     if it has trained or evaluated, which may change them as well."""
     run = learner.run_state
     history = run.history
-    before = _attributes_of_functions(learner)
+    before, owners = _attributes_of_functions(learner)
     num_rows, num_events = len(history), len(history.events)
     value = function(learner)
     kinds = {event["kind"] for event in history.events[num_events:]}
     if run.history is not history or len(history) != num_rows or kinds & {"evaluate", "log"}: return value, []
-    now = _attributes_of_functions(learner)
+    now, present = _attributes_of_functions(learner)
+    # that a callback was added is recorded as well
+    others = {name for name, owner in present.items() if owners.get(name) != owner}
     # an assignment to an attribute of the learner is recorded when it is made
     events = history.events[num_events:]
     recorded = {name for event in events if event["kind"] == "by hand" for name in event["data"]["changed"]}
-    changed = [name for name in {**before, **now} if before.get(name) != now.get(name) and name not in recorded]
+    changed = [
+        name
+        for name in {**before, **now}
+        if before.get(name) != now.get(name) and name not in recorded and name.rpartition(".")[0] not in others
+    ]
     return value, changed
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #cb18e466
