@@ -21,7 +21,8 @@ from ..core.nodes import ATOMS
 from ..core.put import MISSING
 from ..data.collate import is_identical
 from .run_state import RunState, run_modules
-from .state_holders import FEW_NODES, Holder, editable_holders, is_resource, of_library
+from ..core.tree import is_resource, of_library
+from .state_holders import FEW_NODES, Holder, editable_holders
 from .user_state import differing
 
 # %% ../../nbs/06_engine/14_edits.ipynb #96c14ff8

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #6ca7a3e5
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -16,18 +15,18 @@ import torch
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #04ae0be9
 from ..core.errors import warn
-from ..core.put import KNOWN, MISSING, Put
+from ..core.put import MISSING, Put, class_finder
 from ..core.content import Content
-from ..core.nodes import ATOMS, LeafNode, StatefulNode, TensorNode, TooLarge, Tree, Unsupported, name_of
-from ..core.tree import GENERATOR_CLASSES, Capture, has_state_dict
+from ..core.nodes import ATOMS, LeafNode, StatefulNode, TensorNode, Tree, Unsupported
+from ..core.tree import GENERATOR_CLASSES, Capture, has_state_dict, is_resource, of_library
 from ..data.loader import OpaqueSource
-from ..data.sources import MapSource
+from ..data.sources import MOST_VALUES, MapSource
 from ..device.sharding import copy_into, local_nbytes
 from .overrides import TrainerBase
 from .run_state import RunState, run_modules
 from .state_holders import FEW_NODES, LEARNER, LIBRARY_KINDS, MODULE, SCALAR_TYPES, Holder
 from .state_holders import code_holders, declared
-from .state_holders import evaluation_holders, is_copied_kind, is_resource, module_holder, of_library
+from .state_holders import evaluation_holders, is_copied_kind, module_holder
 from .state_holders import optimizer_holders, sampler_holders, user_state_holders
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #e79ff9d3
@@ -75,15 +74,15 @@ class SizeLimits:
         self.run = run
         self.usual: int | None = None
 
-    def of(self, holder: Holder) -> int | None:
-        "Return the limit in bytes; None for a holder that has none."
-        if holder.kinds == "data": return DATA_LIMIT
-        if holder.kinds != "all": return None
+    def of(self, holder: Holder) -> tuple[int, int | None]:
+        "Return the most nodes, and the limit in bytes; None for a holder that has none."
+        if holder.kinds == "data": return FEW_NODES, DATA_LIMIT
+        if holder.kinds == "sampler": return MOST_VALUES, 8 * MOST_VALUES
+        if holder.kinds != "all": return 1 << 20, None
         own = declared(holder.owner, "state_limit", None)
-        if own is not None: return own
-        if self.usual is None:
+        if own is None and self.usual is None:
             self.usual = max(LEAST_LIMIT, 2 * sum(map(local_nbytes, run_modules(self.run).parameters())))
-        return self.usual
+        return 1 << 20, self.usual if own is None else own
 
 @dataclass
 class UserState:
@@ -142,39 +141,21 @@ def capture_user_state(
     state = UserState(capture.tree, first=run.first_digests)
     for holder in find(run):
         items = {
-            key: value if type(value) in ATOMS else _capture_attribute(capture, holder, key, value, limits, state.left_out)
+            key: value if type(value) in ATOMS else capture.add(value, f"{holder.name}.{key}", *limits.of(holder))
             for key, value in holder.items().items()
             if is_copied_kind(holder.kinds, value) and (only is None or f"{holder.name}.{key}" in only)
         }
         state.holders[holder.name] = {"names": [*vars(holder.owner)], "items": items, "owner": id(holder.owner)}
         state.left_out |= inexact_generators(run, holder)
+        # what is larger in data or samplers is data
+        if holder.kinds != "all": capture.too_large.clear()
     tree = capture.finish()
-    names = {holder.name for holder in find(run) if holder.reports}
-    state.left_out |= {path: why for path, why in tree.problems.items() if any(path.startswith(f"{n}.") for n in names)}
+    names = tuple(f"{holder.name}." for holder in find(run) if holder.reports)
+    state.left_out |= {path: why for path, why in (tree.problems | capture.too_large).items() if path.startswith(names)}
     weights = {o.place.name for o in tree.nodes if isinstance(o, TensorNode) and o.is_parameter} if not trains else ()
     tree.tensors = {n: t if n in weights else put(n, t) for n, t in tree.tensors.items()}
     return state
 
-def _capture_attribute(
-    capture: Capture, holder: Holder, key: str, value: Any, limits: SizeLimits,
-    left_out: dict[str, str],  # extended by an attribute that is too large
-) -> Any:
-    "Return the reference to the value of an attribute; that to a leaf, if it is too large."
-    path = f"{holder.name}.{key}"
-    mark = capture.mark()
-    limit = limits.of(holder)
-    try:
-        ref = capture.add(value, path, FEW_NODES if holder.kinds == "data" else 1 << 20)
-        size = capture.nbytes(mark) if limit is not None else 0
-        if limit is None or size <= limit: return ref
-        capture.forget(mark)
-        why = (f"takes {size / 1e6:.4g} MB, more than the limit of {limit / 1e6:.4g} MB "
-               "(state_limit = ... bytes in the class changes it)")
-    except TooLarge:
-        why = "holds too many objects, or is nested too deeply"
-    if holder.reports:
-        left_out[path] = why
-    return capture.node(value, LeafNode(name_of(type(value))))
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #a3c46cf0
 def user_state_bytes(run: RunState) -> int:
@@ -229,7 +210,7 @@ def restore_user_state(
     if in_branch:
         here = capture_user_state(run, _same, find=find).contents()
         equal = {name for name, content in state.contents().items() if content == here.get(name)}
-    put = Put(state.tree, named_parts(run), find_class(run), copy_into, own)
+    put = Put(state.tree, named_parts(run), class_finder(lambda: capture_user_state(run, _same).tree), copy_into, own)
     for holder in find(run):
         saved = state.holders.get(holder.name)
         if saved is None:
@@ -262,11 +243,14 @@ def _unchanged(state: UserState, holder: Holder) -> set[str]:
 def _inexact(run: RunState, state: UserState, names: Collection[str], find: Callable[[RunState], list[Holder]]) -> list[str]:
     "Return those of these attributes that differ from the copy after it was put back."
     now = capture_user_state(run, _same, names, find).contents()
+    # what an object writes into its state_dict() is its own affair, and a leaf among data is data
+    skipped = {StatefulNode.__name__}
+    data = tuple(f"{h.name}." for h in find(run) if h.kinds != "all")
     return [
         name
         for name, content in state.contents().items()
-        # what an object writes into its state_dict() is its own affair
-        if name in now and content != now[name] and content.words[:1] != [StatefulNode.__name__]
+        if name in now and content != now[name]
+        and content.words[0] not in (skipped | {LeafNode.__name__} if name.startswith(data) else skipped)
     ]
 
 def changed_user_state(
@@ -283,26 +267,6 @@ def differing(a: UserState, b: UserState) -> list[str]:
     return [name for name in {**here, **there} if here.get(name) != there.get(name)]
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #e4c4c334
-def find_class(run: RunState) -> Callable[[str], Any]:
-    "Return a function that returns a class by its name, None for one that a file may not name."
-    found = dict(KNOWN)
-    modules: set[str] = set()
-    def find(name: str) -> Any:
-        if not modules:
-            live = capture_user_state(run, _same).tree.live
-            assert live is not None
-            own = {n: cls for n, cls in live.functions.items() if isinstance(cls, type)}
-            found.update(own)
-            modules.update({cls.__module__ for cls in own.values() if not of_library(cls)} | {"__main__"})
-        if name in found: return found[name]
-        module, _, path = name.partition(":")
-        value = sys.modules.get(module) if module in modules else None
-        for part in path.split("."):
-            value = getattr(value, part, None)
-        # defined there, not imported
-        return value if isinstance(value, type) and value.__module__ == module else None
-    return find
-
 def note_overwritten(
     run: RunState,
     state: UserState,
