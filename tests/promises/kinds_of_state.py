@@ -2,7 +2,8 @@
 
 `KINDS` holds them by name; test_exact_state.py puts each into every holder. No code of the package is used here.
 """
-import array, collections, copy, copyreg, dataclasses, datetime, decimal, enum, fractions, functools, io, itertools, math, pathlib, random, types
+import array, collections, copy, copyreg, dataclasses, datetime, decimal, enum, fractions, functools, io, itertools, math, pathlib, random, re
+import threading, types
 
 import numpy as np
 import pandas as pd
@@ -12,13 +13,16 @@ from torch import nn
 
 # --- what is compared --------------------------------------------------------------------------------------------------
 
+ATOMS = (bool, int, str, bytes, complex, range, slice, type, types.BuiltinFunctionType, types.ModuleType, torch.dtype, torch.device, re.Pattern)
+
+
 class Picture:
     "Describes a value completely: types, order, bytes, what is one object, and which memory overlaps. Uses no code of the package."
     def __init__(self): self.seen, self.spans = {}, []
 
     def of(self, v):
         kind = type(v)
-        if v is None or kind in (bool, int, str, bytes, complex, range, slice, type, types.BuiltinFunctionType): return kind.__name__, repr(v)
+        if v is None or kind in (bool, int, str, bytes, complex, range, slice, type, types.BuiltinFunctionType, torch.dtype, torch.device, re.Pattern): return kind.__name__, repr(v)
         if kind is float: return "float", v.hex()
         if isinstance(v, (enum.Enum, fractions.Fraction, decimal.Decimal, datetime.date, datetime.timedelta, pathlib.PurePath, np.dtype)):
             return kind.__name__, repr(v)
@@ -45,6 +49,7 @@ class Picture:
         if isinstance(v, (bytearray, io.BytesIO)): return (bytes(v),) if isinstance(v, bytearray) else (v.getvalue(), v.tell())
         if isinstance(v, (collections.abc.Mapping, dict)): return self.all(v.keys()), self.all(v.values()), repr(getattr(v, "default_factory", None))
         if isinstance(v, (set, frozenset)): return sorted(map(repr, v)),
+        if isinstance(v, BaseException): return repr(v),
         if isinstance(v, (list, tuple, collections.deque)): return self.all(v), getattr(v, "maxlen", None)
         if isinstance(v, (int, float, str)): return next(b for b in (int, float, str) if isinstance(v, b)).__repr__(v),
         if isinstance(v, collections.abc.Iterator) and not isinstance(v, types.GeneratorType): return self.all(itertools.islice(copy.deepcopy(v), 4)),
@@ -154,6 +159,31 @@ class Dice(random.Random): rolls = 0
 
 class Tagged(torch.Tensor): "A subclass without anything more."
 
+class Recent(dict):
+    "Moves what is read to the end: reading its items one by one changes it."
+    def __getitem__(self, key):
+        value = super().pop(key)
+        self[key] = value
+        return value
+
+class Falsy(Plain):
+    "False, and of no length."
+    def __len__(self): return 0
+
+class Uncopied(Plain):
+    "A copy of it is itself."
+    def __deepcopy__(self, memo): return self
+    def __copy__(self): return self
+
+class Resources(Plain):
+    "Counts, beside things that are no state."
+    def __init__(self): super().__init__(); self.lock, self.module, self.function, self.kind = threading.Lock(), math, math.sin, dict
+
+class Computed(Plain):
+    "Its property changes it when it is read."
+    @property
+    def bump(self): self.n += 100; return self.n
+
 def cells():
     "A function that counts in a variable of its own."
     n = 0
@@ -216,7 +246,21 @@ def itself(v=None):
     v.append(v)
     return v
 
-def window(kind): return lambda: kind(maxlen=3) if kind is collections.deque else kind()
+def window(): return collections.deque(maxlen=3)
+
+def start(): return (lambda first: {"all": [first], "now": first})([0.0])
+
+def begin_another(v):
+    "Append to the current list, which is also one of all; every second time begin another."
+    v["now"].append(1.0)
+    if len(v["now"]) > 2:
+        v["now"] = [0.0]
+        v["all"].append(v["now"])
+
+def swap(v):
+    "Two tensors take turns, and one of them is written."
+    v["a"], v["b"] = v["b"], v["a"]
+    add(v["a"])
 
 SCALARS = {
     "minus_zero": Kind(lambda: -0.0, lambda v: -v, lambda v: math.copysign(1, v)),
@@ -251,7 +295,7 @@ OBJECTS = {
     "bytearray": Kind(lambda: bytearray(b"a"), lambda v: v.append(200), len),
     "array_module": Kind(lambda: array.array("f", [0.1]), lambda v: v.append(len(v) * 0.3), sum),
     "namedtuple": Kind(lambda: Point(0, torch.zeros(2)), lambda v: Point(v.n + 1, v.t + 1), lambda v: v.n + mean(v.t)),
-    "namedtuple_later": Kind(window(collections.deque), lambda v: v.append(Later(len(v), torch.ones(1) * len(v))), lambda v: v[-1].n + mean(v[0].t)),
+    "namedtuple_later": Kind(window, lambda v: v.append(Later(len(v), torch.ones(1) * len(v))), lambda v: v[-1].n + mean(v[0].t)),
     "namedtuple_in_place": Kind(lambda: Point([0], torch.zeros(2)), lambda v: add(v.t), lambda v: mean(v.t)),
     "slots_dataclass": Kind(Slotted, lambda v: (more(v), add(v.t))[0], lambda v: v.n + mean(v.t)),
     "slots_replaced": Kind(Slotted, lambda v: Slotted(v.n + 1, v.t + 1), attribute),
@@ -266,7 +310,7 @@ OBJECTS = {
     "str_subclass": Kind(lambda: Name("a"), lambda v: Name(v + "b"), lambda v: len(v) + isinstance(v, Name)),
     "float_subclass": Kind(lambda: Ratio(0.1), lambda v: Ratio(v + 0.1), lambda v: v + isinstance(v, Ratio)),
     "tuple_subclass": Kind(lambda: Pair((1, 2)), lambda v: Pair((v[1], v[0] + 2)), lambda v: v[0] + isinstance(v, Pair)),
-    "deque": Kind(window(collections.deque), lambda v: v.append(len(v) + total(v)), total),
+    "deque": Kind(window, lambda v: v.append(len(v) + total(v)), total),
     "counter": Kind(collections.Counter, lambda v: v.update([len(v), 0]), lambda v: v[0]),
     "defaultdict": Kind(lambda: collections.defaultdict(list), lambda v: v[len(v) // 2].append(0.5), lambda v: len(v) + len(v[0])),
     "ordered_lru": Kind(lambda: collections.OrderedDict((i, i) for i in range(4)), lambda v: v.move_to_end(next(iter(v))), firsts),
@@ -327,7 +371,7 @@ MORE_TENSORS = {
     "view_and_base": Kind(lambda: (lambda t: [t, t[1:3]])(torch.zeros(4)), lambda v: add(v[1]), lambda v: mean(v[0])),
     "one_tensor_twice": Kind(lambda: (lambda t: {"a": t, "b": t})(torch.zeros(2)), lambda v: v.update(b=v["a"] + v["b"] + 1), lambda v: mean(v["b"]) + mean(v["a"])),
     "numpy_and_torch": Kind(lambda: (lambda a: [a, torch.from_numpy(a)])(np.zeros(3)), lambda v: add(v[1]), lambda v: v[0].mean()),
-    "tensors_in_a_deque": Kind(window(collections.deque), lambda v: v.append((torch.full((2,), float(len(v))), len(v))), lambda v: mean(v[0][0]) + len(v)),
+    "tensors_in_a_deque": Kind(window, lambda v: v.append((torch.full((2,), float(len(v))), len(v))), lambda v: mean(v[0][0]) + len(v)),
     "tensor_attribute": Kind(lambda: torch.zeros(1), lambda v: setattr(v, "n", getattr(v, "n", 0) + 1), attribute),
     "packed_sequence": Kind(lambda: nn.utils.rnn.pack_sequence([torch.ones(2)]), lambda v: v._replace(data=v.data + 1), lambda v: mean(v.data)),
     "distribution": Kind(lambda: torch.distributions.Normal(torch.zeros(1), 1.0), lambda v: torch.distributions.Normal(v.loc + 1, 1.0), lambda v: mean(v.loc)),
@@ -365,8 +409,39 @@ LIBRARIES = {
     "lru_cache": Kind(lambda: functools.lru_cache(Plain), lambda v: more(v(0)), lambda v: v(0).n),
 }
 
-KINDS = SCALARS | OBJECTS | TENSORS | MORE_TENSORS | LIBRARIES
-MAY_BE_NAMED = {*LIBRARIES, "tensor_sparse", "tensor_sparse_csr", "tensor_attribute", "array_masked", "bound_method", "partial", "distribution"}
+VARIANTS = {
+    "minus_zero_in_a_list": Kind(lambda: [-0.0], lambda v: [-v[0]], lambda v: math.copysign(1, v[0])),
+    "minus_zero_in_place": Kind(lambda: {"a": [-0.0]}, lambda v: v["a"].append(-v["a"].pop()), lambda v: math.copysign(1, v["a"][0])),
+    "equal_numbers_in_a_dict": Kind(lambda: {"a": 1}, lambda v: v.update(a={int: True, bool: 1.0, float: 1}[type(v["a"])]),
+                                    lambda v: {int: 1, bool: 2, float: 3}[type(v["a"])]),
+    "nan_in_a_tuple": Kind(lambda: (math.nan, 1), lambda v: (v[0], v[1] + 1), lambda v: v[1]),
+    "long_list": Kind(lambda: [0] * 3000, lambda v: v.__setitem__(1500, v[1500] + 1), lambda v: v[1500]),
+    "long_deque_of_tensors": Kind(lambda: collections.deque(torch.full((1,), float(i)) for i in range(40)), lambda v: v.rotate(1), lambda v: mean(v[0])),
+    "longer_window": Kind(window, lambda v: collections.deque([*v, len(v)], v.maxlen + 1), lambda v: v.maxlen + len(v)),
+    "current_of_a_list": Kind(start, begin_another, lambda v: total(v["now"]) + 10 * total(v["all"][-1]) + total(v["all"][0])),
+    "two_tensors_take_turns": Kind(lambda: {"a": torch.zeros(1), "b": torch.ones(1)}, swap, lambda v: mean(v["a"]) - 3 * mean(v["b"])),
+    "tensors_in_turn": Kind(lambda: [torch.full((1,), float(i)) for i in range(3)], lambda v: [v[1], v[2], v[0].add_(1)], lambda v: mean(v[0])),
+    "reading_changes_it": Kind(lambda: Recent({i: i for i in range(4)}), lambda v: (v[next(iter(v))], None)[1], firsts),
+    "computed": Kind(Computed, more, attribute),
+    "falsy": Kind(Falsy, more, attribute),
+    "falsy_replaced": Kind(Falsy, lambda v: Falsy(v.n + 1), attribute),
+    "uncopied": Kind(Uncopied, more, attribute),
+    "resources": Kind(Resources, more, attribute),
+    "numpy_keys": Kind(lambda: {np.int64(1): np.bool_(True)}, lambda v: v.update({np.int64(len(v) + 1): np.float32(len(v))}), lambda v: total(v.values())),
+    "dtype": Kind(lambda: torch.float32, lambda v: torch.float64 if v is torch.float32 else torch.float32, lambda v: v.itemsize),
+    "class": Kind(lambda: int, lambda v: float if v is int else int, lambda v: 1 if v is int else 2),
+    "function": Kind(lambda: math.sin, lambda v: math.cos if v is math.sin else math.sin, lambda v: v(1)),
+    "exception": Kind(lambda: ValueError(0), lambda v: ValueError(v.args[0] + 1), lambda v: v.args[0]),
+    "pattern": Kind(lambda: re.compile("a"), lambda v: re.compile(v.pattern + "b"), lambda v: len(v.pattern)),
+    "default_factory": Kind(lambda: collections.defaultdict(lambda: [0]), lambda v: v[len(v)].append(1), lambda v: len(v) + total(v[0])),
+    "size": Kind(lambda: torch.Size([1]), lambda v: torch.Size([*v, 2]), len),
+    "generators_shared": Kind(lambda: (lambda g: [g, g])(random.Random(1)), none, lambda v: v[0].random() + v[1].random()),
+    "generator_replaced": Kind(lambda: np.random.default_rng(1), lambda v: np.random.default_rng(v.integers(99)), draw),
+}
+
+KINDS = SCALARS | OBJECTS | TENSORS | MORE_TENSORS | VARIANTS | LIBRARIES
+MAY_BE_NAMED = {*LIBRARIES, "tensor_sparse", "tensor_sparse_csr", "tensor_attribute", "array_masked", "bound_method", "partial", "distribution", "class", "function", "exception", "pattern",
+                "default_factory", "uncopied"}
 COMMON = set("""minus_zero equal_numbers bytes python_random numpy_generator torch_generator list dict set nested_tuples enum fraction namedtuple
     namedtuple_later slots_dataclass list_subclass dict_subclass int_subclass deque ordered_lru dict_order shared_lists self_reference object
     numpy_spawned config tensor_in_place tensor_replaced tensor_strided tensor_expanded tensor_conjugate tensor_empty tensor_resized

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 # %% ../../nbs/01_core/11_content.ipynb #9411fcd8
-from .nodes import ArrayNode, LeafNode, Ref, SequenceNode, TensorNode, Tree, Unsupported
+from .nodes import ATOMS, ArrayNode, LeafNode, Ref, SequenceNode, TensorNode, Tree, Unsupported
 from .nodes import is_distributed, local, memory_span, region_view
 
 # %% ../../nbs/01_core/11_content.ipynb #bd22ca0e
@@ -74,7 +74,10 @@ class Content:
         self._visit(ref)
 
     def _visit(self, ref: Any) -> None:
-        if isinstance(ref, dict):
+        # most lists hold numbers only
+        if isinstance(ref, list) and ATOMS.issuperset(map(type, ref)):
+            self.words.append(repr(ref))
+        elif isinstance(ref, dict):
             self.words += [f"{{{len(ref)}"]
             for name, part in ref.items():
                 self.words.append(name)

@@ -12,9 +12,11 @@ import copyreg
 import datetime
 import decimal
 import fractions
+import io
 import itertools
 import pathlib
 import random
+import sys
 import types
 import uuid
 import weakref
@@ -31,7 +33,7 @@ from .nodes import ATOMS, ArrayNode, GeneratorNode, HeldNode, LeafNode, MappingN
 from .nodes import ObjectArrayNode, ObjectNode, OptimizerNode, Ref, SequenceNode, SparseNode
 from .nodes import StatefulNode, TensorNode, Tree, Unsupported, compact, has_own_memory, is_distributed
 from .nodes import memory_span, name_of, region_view, write_tensor
-from .tree import FUNCTIONS, MAPPINGS, SEQUENCES, has_state_dict, set_generator_state
+from .tree import FUNCTIONS, MAPPINGS, SEQUENCES, has_state_dict, of_library, set_generator_state
 
 # %% ../../nbs/01_core/12_put.ipynb #44f5e295
 KNOWN: dict[str, Any] = {
@@ -40,7 +42,7 @@ KNOWN: dict[str, Any] = {
         *(object, iter, slice, bytearray, enumerate, zip, reversed, map, filter),
         *(collections.deque, collections.OrderedDict, collections.Counter, collections.defaultdict),
         *(itertools.count, itertools.cycle, itertools.repeat, itertools.chain, itertools.islice),
-        *(fractions.Fraction, decimal.Decimal, uuid.UUID, types.SimpleNamespace),
+        *(fractions.Fraction, decimal.Decimal, uuid.UUID, types.SimpleNamespace, io.BytesIO, io.StringIO),
         *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
         *(pathlib.PurePosixPath, pathlib.PosixPath, pathlib.PureWindowsPath, pathlib.WindowsPath),
         *(random.Random, torch.Generator, np.random.Generator, np.random.RandomState, np.dtype),
@@ -152,6 +154,27 @@ class Put:
             there = self.objects[ref]
             if not isinstance(there, weakref.ref) or there() is None: return False
         return True
+
+def class_finder(
+    graph: Callable[[], Tree],  # returns a tree of present objects, whose classes may be made
+) -> Callable[[str], Any]:
+    "Return a function that returns a class by its name, None for one that a file may not name."
+    found = dict(KNOWN)
+    modules: set[str] = set()
+    def find(name: str) -> Any:
+        if not modules:
+            live = graph().live
+            own = {n: cls for n, cls in live.functions.items() if isinstance(cls, type)} if live is not None else {}
+            found.update(own)
+            modules.update({cls.__module__ for cls in own.values() if not of_library(cls)} | {"__main__"})
+        if name in found: return found[name]
+        module, _, path = name.partition(":")
+        value = sys.modules.get(module) if module in modules else None
+        for part in path.split("."):
+            value = getattr(value, part, None)
+        # defined there, not imported
+        return value if isinstance(value, type) and value.__module__ == module else None
+    return find
 
 def is_of(value: object, kind: str) -> bool:
     "Return whether a value is an object of the class of that name, which a cell may have defined again."

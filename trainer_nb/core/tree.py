@@ -9,7 +9,13 @@ from __future__ import annotations
 import collections
 import copyreg
 import functools
+import io
+import logging
 import random
+import re
+import sys
+import sysconfig
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -53,8 +59,37 @@ def is_global_generator(g: object) -> bool:
     "Return whether a generator is one of the process, which each micro-batch seeds anew."
     return g is torch.default_generator or g is random._inst or g is np.random.mtrand._rand
 
-# %% ../../nbs/01_core/10_tree.ipynb #d3df993e
+# %% ../../nbs/01_core/10_tree.ipynb #ca8b1f8d
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, type, types.ModuleType)
+_RESOURCES = (*FUNCTIONS, property, logging.Logger, logging.Handler, io.IOBase, weakref.ReferenceType, re.Pattern,
+              type(threading.Lock()), type(threading.RLock()), threading.Thread, threading.Event, threading.Condition,
+              torch.utils.data.DataLoader, torch.utils.data.Dataset, np.dtype)
+# Packages whose objects are resources or settings.
+_PACKAGES = frozenset("""logging tempfile threading socket subprocess multiprocessing queue concurrent contextlib
+    asyncio tqdm wandb mlflow tensorboard tensorboardX comet_ml neptune clearml swanlab trackio aim dvclive codecarbon
+    matplotlib plotly IPython ipywidgets anywidget rich accelerate transformers tokenizers sentencepiece tiktoken spacy peft datasets huggingface_hub PIL
+    trainer_nb optuna typing""".split())
+_NAMED = ("torch.utils.tensorboard", "torch.cuda", "torch.profiler", "torch.utils.hooks", "torch.distributed")
+
+def is_resource(value: object) -> bool:
+    "Return whether a value is a function, a class, an open file, a logger, a tracker or a similar resource."
+    module = type(value).__module__ or ""
+    # a model reads its configuration in each forward pass
+    if "configuration" in module and hasattr(value, "to_dict") or isinstance(value, (io.BytesIO, io.StringIO)): return False
+    if isinstance(value, _RESOURCES) or module.partition(".")[0] in _PACKAGES or module.startswith(_NAMED):
+        return True
+    return hasattr(value, "run_state")   # a learner
+
+@functools.cache
+def of_library(cls: type) -> bool:
+    "Return whether a class comes with Python or from an installed package, not from user code."
+    top = cls.__module__.partition(".")[0]
+    if top == "__main__": return False
+    if top in ("trainer_nb", "torch", "transformers") or top in sys.stdlib_module_names: return True
+    path = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+    return any(path.startswith(sysconfig.get_path(kind)) for kind in ("purelib", "platlib"))
+
+# %% ../../nbs/01_core/10_tree.ipynb #d3df993e
 SEQUENCES = {c.__name__: c for c in (list, tuple, set, frozenset, collections.deque)}
 MAPPINGS = {c.__name__: c for c in (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)}
 _BUILT_IN = (list, dict, set, frozenset, collections.deque, int, float, complex, str, bytes, bytearray)
@@ -109,6 +144,7 @@ class Capture:
         self.is_leaf = is_leaf
         self.module_attributes = module_attributes
         self.most = 0
+        self.too_large: dict[str, str] = {}   # by path: the reason
         self.index: dict[int, Ref] = {}
         # until the end: an object at the address of a temporary one would be taken for it
         self.alive: list[object] = []
@@ -128,32 +164,28 @@ class Capture:
         value: Any,
         path: str,  # names the value in problems, and its tensors
         most: int = 1 << 20,  # of its nodes
+        limit: int | None = None,  # of the bytes of its tensors and arrays; None: there is none
     ) -> Any:
-        "Return the reference to a value; an atom itself. Raise TooLarge, and forget the value, above a number of nodes."
+        "Return the reference to a value; an atom itself. One that is too large becomes a leaf, with the reason in `too_large`."
         if is_atom(value): return value
-        mark = self.mark()
-        self.most = mark[0] + most
+        nodes, pieces, problems = len(self.tree.nodes), len(self.memory.pieces), len(self.tree.problems)
+        self.most = nodes + most
+        why = "holds too many objects, or is nested too deeply"
         try:
-            return self.walk(value, path)
+            ref = self.walk(value, path)
+            found = [p.value for p in self.memory.pieces[pieces:]] if limit is not None else []
+            size = sum(local(t).nbytes if isinstance(t, torch.Tensor) else t.nbytes for t in found)
+            if limit is None or size <= limit: return ref
+            why = (f"takes {size / 1e6:.4g} MB, more than the limit of {limit / 1e6:.4g} MB "
+                   "(state_limit = ... bytes in the class changes it)")
         except (TooLarge, RecursionError):
-            self.forget(mark)
-            raise TooLarge from None
-
-    def mark(self) -> tuple[int, int, int]:
-        "Return how much was captured, for `forget`."
-        return len(self.tree.nodes), len(self.memory.pieces), len(self.tree.problems)
-
-    def nbytes(self, mark: tuple[int, int, int]) -> int:
-        "Return the bytes of the tensors and arrays that were captured since."
-        return sum(local(p.value).nbytes if isinstance(p.value, torch.Tensor) else p.value.nbytes for p in self.memory.pieces[mark[1]:])
-
-    def forget(self, mark: tuple[int, int, int]) -> None:
-        "Remove what was captured since."
-        nodes, pieces, problems = mark
+            pass
         assert self.tree.live is not None
         del self.tree.nodes[nodes:], self.tree.live.objects[nodes:], self.memory.pieces[pieces:]
         self.tree.problems = dict([*self.tree.problems.items()][:problems])
         self.index = {key: ref for key, ref in self.index.items() if ref < nodes}
+        self.too_large[path] = why
+        return self.node(value, LeafNode(name_of(type(value))))
 
     def finish(self) -> Tree:
         "Return the tree. Its larger tensors are those of the values themselves, to be copied by the caller."
@@ -198,7 +230,10 @@ class Capture:
 
     def items(self, values: Iterable[Any], path: str) -> list[Any]:
         "Walk values, and return their references."
-        return [v if type(v) in ATOMS else self.walk(v, f"{path}.{i}") for i, v in enumerate(values)]
+        listed = [*values]
+        # most lists hold numbers only
+        if ATOMS.issuperset(map(type, listed)): return listed
+        return [v if type(v) in ATOMS else self.walk(v, f"{path}.{i}") for i, v in enumerate(listed)]
 
     def attributes(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
         "Walk values with names, and return their references."

@@ -257,10 +257,12 @@ def explain_loss_error(
     if output is None and is_kind_error:
         return TypeError("The model returned None; let its forward return its output.")
     if "must be Tensor" in str(error):
-        n = f" of {len(output)} parts" if isinstance(output, (tuple, list)) else ""
-        return TypeError(f"The model returned a {type(output).__name__}{n}, the labels are a {type(labels).__name__}, and"
-                         " loss_func takes tensors; convert the labels in the data set, or give loss_func=lambda output,"
-                         " labels: ..., a function that takes the tensor out of the output, such as output[0].")
+        kinds = type(output).__name__, type(labels).__name__
+        if isinstance(output, (tuple, list)):
+            return TypeError(f"The model returned a {kinds[0]} of {len(output)} parts, and loss_func takes tensors; give"
+                             " loss_func=lambda output, labels: ... of output[0], for example.")
+        return TypeError(f"loss_func is called with (output, labels), here of types {kinds[0]} and {kinds[1]}, and takes"
+                         " tensors; convert the labels in the data set, or give loss_func=lambda output, labels: ....")
     if isinstance(batch, torch.Tensor) and isinstance(output, torch.Tensor) and is_about_shapes(error, output, batch):
         return ValueError(
             "The data set gives single tensors, so each is its own label, and loss_func cannot compare them with an"

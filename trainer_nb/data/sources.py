@@ -5,7 +5,6 @@
 # %% ../../nbs/03_data/02_sources.ipynb #e694ad9a
 from __future__ import annotations
 
-import copy
 import multiprocessing
 import os
 import signal
@@ -17,22 +16,26 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from operator import length_hint
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, SequentialSampler, Subset, TensorDataset
 from torch.utils.data import Sampler, default_collate
 from torch.utils.data._utils.signal_handling import _remove_worker_pids
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from ..core.content import Content
 from ..core.errors import short_repr
 from ..core.interrupts import BATCH_WAIT, InterruptGuard
+from ..core.nodes import Tree, Unsupported
+from ..core.put import MISSING, Put, class_finder
 from ..core.seeding import SEED_FETCH, SEED_ORDER, GeneratorSeeds, OwnGenerators, make_batches_only
 from ..core.seeding import making_batch, mix_seed, preserve_generators, seed_all
-from .collate import RemoveColumns, default_data_collator, is_identical
+from ..core.tree import Capture, is_resource, of_library
+from .collate import RemoveColumns, default_data_collator
 from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, split_evenly, take_own_batch
 
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f24
@@ -495,37 +498,8 @@ def _epoch_order(sampler: SequentialSampler | EpochSampler, epoch: int):
     return order.tolist() if len(order) <= 1 << 20 else order
 
 # %% ../../nbs/03_data/02_sources.ipynb #c341ecf4
-_MOST_VALUES = 100_000   # of an attribute that is copied
-
-# types of values that a copy shares
-_ATOMS = frozenset((bool, int, float, str, bytes, type(None)))
-
-def _copied(value: Any) -> Any:
-    "Return a deep copy of a value; lists of numbers in it are copied as such, which is much faster than one by one."
-    memo: dict[int, Any] = {}
-    waiting = [value]
-    while waiting:
-        part = waiting.pop()
-        if type(part) is list and _ATOMS.issuperset(map(type, part)):
-            memo[id(part)] = part.copy()
-        elif type(part) in (list, dict):
-            waiting += part if isinstance(part, list) else part.values()
-    return copy.deepcopy(value, memo)
-
-def _count_values(value: object, most: int = _MOST_VALUES) -> int:
-    "Return the number of values in an attribute; more than `most` for one that is too large, or no plain value."
-    if type(value) in _ATOMS: return 1
-    if type(value) is torch.Tensor: return value.numel()
-    if type(value) is np.ndarray: return value.size if value.dtype.kind in "biufc" else most + 1
-    if type(value) not in (list, tuple, set, dict) or len(value) > most: return most + 1
-    items: Any = [*value, *value.values()] if isinstance(value, dict) else value
-    # most lists hold numbers only
-    if _ATOMS.issuperset(map(type, items)): return len(items) + 1
-    count = 1
-    for item in items:
-        count += _count_values(item, most - count)
-        if count > most: break
-    return count
+# nodes, and values of a list or a tensor, of an attribute that is copied; a larger one is data
+MOST_VALUES = 100_000
 
 def sampler_parts(
     batches: object,  # a batch sampler
@@ -541,51 +515,62 @@ def sampler_parts(
         waiting += [(f"{name}.{k}", v) for k, v in vars(part).items() if isinstance(v, Sampler) or k in ("sampler", "batch_sampler")]
     return found
 
-def is_sampler_state(sampler: object, value: object) -> bool:
-    "Return whether the value of an attribute is state of the sampler."
-    if type(sampler).__module__.startswith("torch.utils.data") and not isinstance(value, torch.Tensor): return False
-    return _count_values(value) <= _MOST_VALUES
+def sampler_state(sampler: object) -> dict[str, Any]:
+    "Return the attributes of a sampler that are state; of one of an installed package, tensors."
+    left_out = getattr(sampler, "not_state", ())
+    library = of_library(type(sampler))
+    return {k: v for k, v in vars(sampler).items() if k not in left_out and (isinstance(v, torch.Tensor) or not library)}
 
-def _class_values(sampler: object) -> dict[str, Any]:
-    "Return the numbers and strings that a user's class defines, such as `epoch = 0`: an assignment makes an attribute of the sampler."
-    own = [c for c in reversed(type(sampler).__mro__) if c.__module__.partition(".")[0] not in ("torch", "typing", "builtins")]
-    return {k: v for c in own for k, v in vars(c).items() if k[:2] != "__" and type(v) in _ATOMS}
+@dataclass
+class SamplerCopy:
+    "Hold the state of samplers as it was at one moment."
+    tree: Tree
+    # references to the attributes, by the names of a sampler and of an attribute
+    items: dict[str, dict[str, Any]]
+    owners: dict[str, int]   # ids of the samplers
+
+    # nothing is written into it
+    def __deepcopy__(self, memo: dict): return self
+
+    def __eq__(self, other: object):
+        return isinstance(other, SamplerCopy) and Content(self.tree, self.items) == Content(other.tree, other.items)
 
 class SamplerState:
     "Copy and restore the attributes of samplers that are state."
-    def __init__(self, batches: object): self.batches = batches
+    def __init__(self, loader: DataLoader): self.loader = loader
 
-    def take(self) -> dict[str, dict[str, Any]]:
-        "Return copies of the attributes of each sampler that has any."
-        found = {}
-        for name, part in sampler_parts(self.batches).items():
-            left_out = getattr(part, "not_state", ())
-            attributes = {**_class_values(part), **vars(part)}
-            own = {k: v for k, v in attributes.items() if k not in left_out and is_sampler_state(part, v)}
-            if own: found[name] = _copied(own)
-        return found
+    def parts(self) -> dict[str, Any]: return sampler_parts(self.loader.batch_sampler)
 
-    def put(self, state: dict[str, dict[str, Any]]):
+    def take(self) -> SamplerCopy:
+        "Return a copy of the attributes of all samplers."
+        parts = self.parts()
+        capture = Capture(lambda: parts | {"data": self.loader.dataset}, is_resource)
+        items = {
+            name: {k: capture.add(v, f"{name}.{k}", MOST_VALUES, 8 * MOST_VALUES) for k, v in sampler_state(part).items()}
+            for name, part in parts.items()
+        }
+        tree = capture.finish()
+        tree.tensors = {n: t.clone() for n, t in tree.tensors.items()}
+        return SamplerCopy(tree, items, {name: id(part) for name, part in parts.items()})
+
+    def put(self, state: SamplerCopy):
         "Restore attributes, in place where that is possible, since other code may hold them."
-        for name, part in sampler_parts(self.batches).items():
-            for k, value in state.get(name, {}).items():
-                now = vars(part).get(k)
-                if not is_identical(now, value):
-                    vars(part)[k] = _written_into(now, _copied(value))
-
-def _written_into(now: Any, value: Any) -> Any:
-    "Return a value; where possible, write it into the present object and return that."
-    if type(now) is not type(value): return value
-    if isinstance(now, list):
-        now[:] = value
-    elif isinstance(now, (set, dict)):
-        now.clear()
-        now.update(value)
-    elif isinstance(now, (torch.Tensor, np.ndarray)) and now.shape == value.shape and now.dtype == value.dtype:
-        now[...] = value
-    else:
-        return value
-    return now
+        parts = self.parts()
+        own = state.owners == {name: id(part) for name, part in parts.items()}
+        held = parts | {"data": self.loader.dataset}
+        put = Put(state.tree, held, class_finder(lambda: self.take().tree), in_place=own)
+        for name, part in parts.items():
+            attributes = vars(part)
+            saved = state.items.get(name, {})
+            for k, ref in saved.items():
+                try:
+                    attributes[k] = put.put(ref, attributes.get(k, MISSING))
+                except Unsupported:
+                    # a snapshot names it
+                    pass
+            for k in sampler_state(part).keys() - saved.keys():
+                # in another process, only if the class has a value for it, such as `epoch = 0`
+                if own or hasattr(type(part), k): del attributes[k]
 
 # %% ../../nbs/03_data/02_sources.ipynb #a6cd28ec
 def with_seeded_generators(
@@ -665,10 +650,10 @@ class MapSource(BatchSource):
         self.dataset = SeededDataset(loader.dataset, seed, loader.collate_fn, seeds)
         self.own = OwnGenerators(loader.batch_sampler, "batch_sampler", seeds)
         self._epoch: int | None = None   # of the last plan
-        self._samplers = SamplerState(loader.batch_sampler)
+        self._samplers = SamplerState(loader)
         # of the samplers, before and after they were read for the last plan
-        self._before: dict[str, dict[str, Any]] = {}
-        self._after: dict[str, dict[str, Any]] = {}
+        self._before: SamplerCopy | None = None
+        self._after: SamplerCopy | None = None
         self._begun = False   # whether the run has begun the epoch, and the samplers were left as they were after it
         self.drop_last = getattr(loader.batch_sampler, "drop_last", False)
         n = self.plan(0).left(0) * share.together if hasattr(loader.batch_sampler, "plan") else len(loader)
@@ -689,7 +674,7 @@ class MapSource(BatchSource):
     def _read_samplers(
         self,
         epoch: int,
-        state: dict[str, dict[str, Any]],  # of the samplers when they are read
+        state: SamplerCopy,  # of the samplers when they are read
     ):
         present = self._samplers.take()
         self._samplers.put(state)
@@ -710,8 +695,8 @@ class MapSource(BatchSource):
         if not begins and bookmark and bookmark.get("epoch") == cursor.epoch:
             wanted = bookmark["samplers"]
         # the first step of an epoch may be repeated
-        repeats = begins and self._begun and is_identical(present, self._after)
-        if cursor.epoch != self._epoch or not (repeats or is_identical(wanted, self._before)):
+        repeats = begins and self._begun and present == self._after
+        if cursor.epoch != self._epoch or not (repeats or wanted == self._before):
             self._read_samplers(cursor.epoch, wanted)
         return self._plan
 
@@ -721,7 +706,8 @@ class MapSource(BatchSource):
         if not cursor.position and self.sets_epoch:
             self._samplers.put(self._after)
             self._begun = True
-        self.bookmark = {"epoch": cursor.epoch, "samplers": self._before} if self._before else None
+        has_state = any(self._before.items.values())
+        self.bookmark = {"epoch": cursor.epoch, "samplers": self._before} if has_state else None
         return plan
 
     def _make_plan(self, epoch: int):

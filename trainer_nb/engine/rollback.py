@@ -411,13 +411,10 @@ def weight_versions(run: RunState) -> list[int]:
     "Return the version counter of each trainable weight."
     return [p._version for p in run.params if p.requires_grad]
 
-def copy_param_groups(
-    optimizer: torch.optim.Optimizer,
-    tensors: bool = False,  # copy tensors too, such as a step count in the groups
-) -> list[dict]:
-    "Return a copy of the options in an optimizer's groups."
-    def copied(v): return (v.detach().clone() if tensors else v) if isinstance(v, torch.Tensor) else copy.deepcopy(v)
-    return [{k: v if k == "params" else copied(v) for k, v in g.items()} for g in optimizer.param_groups]
+def copy_param_groups(optimizer: torch.optim.Optimizer) -> list[dict]:
+    "Return a copy of the options in an optimizer's groups; tensors and parameters are the same."
+    def copied(k, v): return v if k == "params" or isinstance(v, torch.Tensor) else copy.deepcopy(v)
+    return [{k: copied(k, v) for k, v in g.items()} for g in optimizer.param_groups]
 
 def restore_param_groups(optimizer: torch.optim.Optimizer, groups):
     "Restore the groups to these options; remove all others."
@@ -463,8 +460,12 @@ def _plain_tensors(t) -> list:
 # %% ../../nbs/06_engine/18_rollback.ipynb #5ef3f925
 class FullBackup:
     "Back up weights and optimizer state before each step."
-    def __init__(self, run: RunState):
+    def __init__(
+        self, run: RunState,
+        weights: Sequence[torch.nn.Parameter] | None = None,  # None: all
+    ):
         self.run = run
+        self.weights = weights
         self.copies: list[torch.Tensor] = []
         self.tensors: list[torch.Tensor] = []
 
@@ -479,7 +480,7 @@ class FullBackup:
         self.schedule = copy_scheduler_state(self.run.lr_scheduler)
         self.attributes = copy_optimizer_attributes(self.run)
         held = [v for o in (*self.state.values(), *self.groups) for v in o.values() if isinstance(v, torch.Tensor)]
-        params = [p for p in self.run.params if not is_read_only(p)]
+        params = [p for p in (self.run.params if self.weights is None else self.weights) if not is_read_only(p)]
         now = [*params, *(part for v in held for part in ([v] if is_dtensor(v) else _plain_tensors(v)))]
         if [id(t) for t in now] != [id(t) for t in self.tensors]:
             self.copies = [to_local(t).detach().clone() for t in now]

@@ -7,27 +7,19 @@ from __future__ import annotations
 
 import collections
 import functools
-import io
-import logging
 import random
-import re
-import sys
-import sysconfig
-import threading
 import types
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from ..core.callbacks import exported_state
 from ..core.seeding import GENERATOR_TYPES
-from ..core.tree import OPTIMIZER
-from ..core.tree import has_state_dict
-from ..data.sources import MapSource, is_sampler_state
+from ..core.tree import FUNCTIONS, OPTIMIZER, has_state_dict, is_resource, of_library
+from ..data.sources import MapSource
 from ..device.sharding import FSDP_ATTRIBUTES, fsdp_attributes, module_class
 from .overrides import TrainerBase
 from .run_state import RunState
@@ -38,43 +30,6 @@ PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, to
 # nodes of an attribute of a data set or a collator, whose larger attributes are data
 FEW_NODES = 2000
 
-# %% ../../nbs/06_engine/10_state_holders.ipynb #f95dc197
-FUNCTION_TYPES = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial,
-              type)
-_RESOURCES = (*FUNCTION_TYPES, property, logging.Logger, logging.Handler, io.IOBase, weakref.ReferenceType, re.Pattern,
-              type(threading.Lock()), type(threading.RLock()), threading.Thread, threading.Event, threading.Condition,
-              torch.utils.data.DataLoader, torch.utils.data.Dataset, np.dtype)
-# Packages whose objects are resources or settings.
-_PACKAGES = frozenset("""logging tempfile threading socket subprocess multiprocessing queue concurrent contextlib
-    asyncio tqdm wandb mlflow tensorboard tensorboardX comet_ml neptune clearml swanlab trackio aim dvclive codecarbon
-    matplotlib plotly IPython ipywidgets anywidget rich accelerate transformers tokenizers sentencepiece tiktoken spacy peft datasets huggingface_hub PIL
-    trainer_nb optuna typing""".split())
-_NAMED = ("torch.utils.tensorboard", "torch.cuda", "torch.profiler", "torch.utils.hooks", "torch.distributed")
-
-def is_resource(value: object) -> bool:
-    "Return whether a value is a function, a class, an open file, a logger, a tracker or a similar resource."
-    module = type(value).__module__ or ""
-    # a model reads its configuration in each forward pass
-    if "configuration" in module and hasattr(value, "to_dict"): return False
-    if isinstance(value, _RESOURCES) or module.partition(".")[0] in _PACKAGES or module.startswith(_NAMED):
-        return True
-    return hasattr(value, "run_state")   # a learner
-
-_Function = TypeVar("_Function", bound=Callable[..., object])
-
-def _cached(function: _Function) -> _Function:
-    "Apply functools.cache and keep the declared type, which accepts each class as an argument."
-    return cast(_Function, functools.cache(function))
-
-@_cached
-def of_library(cls: type) -> bool:
-    "Return whether a class comes with Python or from an installed package, not from user code."
-    top = cls.__module__.partition(".")[0]
-    if top == "__main__": return False
-    if top in ("trainer_nb", "torch", "transformers") or top in sys.stdlib_module_names: return True
-    path = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
-    return any(path.startswith(sysconfig.get_path(kind)) for kind in ("purelib", "platlib"))
-
 # %% ../../nbs/06_engine/10_state_holders.ipynb #405503d1
 @dataclass
 class Holder:
@@ -83,7 +38,7 @@ class Holder:
     owner: Any
     kinds: str = "all"               # which values are copied, a key of `COPIED_KINDS`
     skip: frozenset = frozenset()    # names of attributes that are no state
-    for_now: frozenset = frozenset() # those among them that may be state at another time
+
     reports: bool = False            # whether attributes that cannot be captured are reported
 
     def items(self) -> dict:
@@ -113,11 +68,13 @@ COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
     "library": _is_value,                                           # of modules of installed packages
     "settings": is_plain_data,                                      # of torch's own modules
     "numbers": lambda v: type(v) in (int, float) or _is_tensor(v) or is_generator(v),   # of optimizers of installed packages
+    "sampler": lambda v: True,                                      # of samplers of user code, if they are not data
+    "tensors": lambda v: _is_tensor(v) or is_generator(v),          # of samplers of installed packages
     "scalars": lambda v: type(v) in SCALAR_TYPES or is_generator(v),
     "generators": is_generator,
 }
 # kinds of objects of libraries, which may add attributes that are not state
-LIBRARY_KINDS = ("library", "settings", "numbers")
+LIBRARY_KINDS = ("library", "settings", "numbers", "tensors")
 
 def is_copied_kind(kinds: str, value) -> bool:
     "Return whether this value is copied for a holder of this kind."
@@ -173,7 +130,7 @@ def _of_callbacks(callbacks: list) -> Iterator[Holder]:
         saved = exported_state(c) or {}
         own = frozenset([*saved.get("args", ()), *saved.get("attributes", ())])
         name = kind if seen[kind] == 1 else f"{kind}#{seen[kind]}"
-        yield Holder(name, c, skip=not_state(c) | own, for_now=own, reports=True)
+        yield Holder(name, c, skip=not_state(c) | own, reports=True)
 
 def _fitted(run: RunState) -> dict:
     "Return, by the id of a module, the attributes that settings have added to it during training."
@@ -183,7 +140,7 @@ def _fitted(run: RunState) -> dict:
             found[id(module)].update(new)
     return found
 
-@_cached
+@functools.cache
 def kinds_of_module(cls: type) -> str:
     "Return which attributes of modules of a class are copied, as in Holder; an empty string for a wrapper of torch."
     if issubclass(cls, torch.jit.ScriptModule): return ""
@@ -199,9 +156,9 @@ def module_holder(
     kinds = kinds_of_module(type(module)) or kinds_of_module(module_class(module))
     if not kinds: return None
     if kinds in LIBRARY_KINDS:
-        return Holder(name, module, kinds, LIBRARY_MODULE | put_there if put_there else LIBRARY_MODULE, put_there)
+        return Holder(name, module, kinds, LIBRARY_MODULE | put_there if put_there else LIBRARY_MODULE)
     skip = MODULE | not_state(module) | put_there | fsdp_attributes(module)
-    return Holder(name, module, kinds, skip, put_there, reports=True)
+    return Holder(name, module, kinds, skip, reports=True)
 
 def _named_modules(run: RunState) -> list[tuple[str, torch.nn.Module]]:
     "Return the modules of a run, with the names of their holders."
@@ -251,7 +208,7 @@ def _of_optimizer(optimizer: torch.optim.Optimizer | None) -> Iterator[Holder]:
 
 def _of_data(name: str, data: object, depth: int = 0) -> Iterator[Holder]:
     "Yield holders for a data set and the data sets in it, or for a collator or a loss function."
-    if isinstance(data, (torch.nn.Module, *FUNCTION_TYPES)) or not hasattr(data, "__dict__") or depth > 5:
+    if isinstance(data, (torch.nn.Module, *FUNCTIONS)) or not hasattr(data, "__dict__") or depth > 5:
         return
     # A stream with state_dict() goes back by that, with the place in it.
     if not (has_state_dict(data) and isinstance(data, torch.utils.data.IterableDataset)):
@@ -274,15 +231,11 @@ def _of_functions(learner: TrainerBase | None) -> Iterator[Holder]:
 
 def sampler_holders(samplers: dict[str, Any]) -> list[Holder]:
     "Return the samplers that have state as holders."
-    found = []
-    for name, sampler in samplers.items():
-        values = vars(sampler).items()
-        # data and large lists
-        other = frozenset(k for k, v in values if not (is_generator(v) or is_sampler_state(sampler, v)))
-        skip = other | not_state(sampler)
-        if not vars(sampler).keys() <= skip:
-            found.append(Holder(name, sampler, "all", skip, other, reports=True))
-    return found
+    found = [
+        Holder(name, sampler, "tensors" if of_library(type(sampler)) else "sampler", not_state(sampler), reports=True)
+        for name, sampler in samplers.items()
+    ]
+    return [h for h in found if h.kinds == "sampler" or any(is_copied_kind(h.kinds, v) for v in h.items().values())]
 
 def _of_samplers(run: RunState) -> list[Holder]:
     # a loader is discarded when its settings change; samplers that the user has given stay

@@ -21,19 +21,15 @@ from ..data.collate import infer_batch_size, map_tensors, shallow_copy_batch
 from ..data.loader import MicroBatch
 from ..device.collectives import World, with_flags
 from ..device.model_patches import should_compile
-from ..device.sharding import clip_sharded_grad_norm, copy_into
+from ..device.sharding import clip_sharded_grad_norm
 from ..device.unused_parameters import sparse_zeros
 from .counters import add_tokens, count_step_tokens
 from .dataloaders import is_overridden
 from .loss import describe_output
 from .overrides import ItemsUse, TrainerBase, WatchedItems, is_loss_scaled, watched
-from .rollback import AdaptiveBackup, Backups, FetchBackup, FullBackup, UserBackup
-from .rollback import copy_optimizer_attributes, copy_param_groups, copy_scheduler_state
-from .rollback import restore_optimizer_attributes, restore_param_groups, restore_scheduler_state
-from .rollback import weight_versions
+from .rollback import AdaptiveBackup, Backups, FetchBackup, FullBackup, UserBackup, weight_versions
 from .run_state import RunState, run_modules
 from .signatures import positional_args
-from .snapshot_fields import named_weights
 from .streaming_metrics import to_numbers
 from .user_state import report_lost, restore_evaluated
 from ..optim.fused_update import update_weights
@@ -513,7 +509,7 @@ def commit_step(step: Step) -> StepResult:
     run.interrupts.abortable = False
     try:
         await_copies(run)
-        backup = back_up_before_first_step(run)
+        backup = back_up_before_first_update(step)
     except BaseException:
         rollback_step(step)
         raise
@@ -664,40 +660,26 @@ def warn_weights_changed(step: Step) -> None:
     )
 
 # %% ../../nbs/06_engine/20_step.ipynb #4a71bedb
-class FirstStepBackup(NamedTuple):
-    "Hold the state that the first update changes, except for the weights, which are in the initial snapshot."
-    groups: list[dict[str, Any]]                  # copies of the optimizer's options
-    state: dict[torch.Tensor, dict[str, Any]]     # of the optimizer, without tensors
-    schedule: list
-    attributes: dict[str, Any] | None             # as copy_optimizer_attributes returned them
-
-def back_up_before_first_step(run: RunState) -> FirstStepBackup | None:
-    """Back up optimizer and schedule before the first update; None if the weights
-    are no longer those of the initial snapshot."""
-    initial = run.initial_snapshot
-    if run.state.global_step or initial is None or run.device.engine is not None: return None
-    state = {p: dict(s) for p, s in run.optimizer.state.items()}
-    if any(isinstance(v, torch.Tensor) for s in state.values() for v in s.values()): return None
-    holds_other_weights = any(name.startswith("loose/") for name in initial.tensors)
-    if holds_other_weights or run.initial_weight_versions != weight_versions(run): return None
-    return FirstStepBackup(
-        copy_param_groups(run.optimizer, tensors=True),
-        state,
-        copy_scheduler_state(run.lr_scheduler),
-        copy_optimizer_attributes(run),
-    )
+def back_up_before_first_update(step: Step) -> FullBackup | None:
+    "Back up what the first update changes; None if the step has changed weights already, or a backup exists."
+    run = step.run
+    if run.state.global_step or run.backups.full is not None or run.device.engine is not None: return None
+    if list(map(_VERSION, step.weights)) != step.weight_versions: return None
+    backup = FullBackup(run, step.weights)
+    backup.keep()
+    return backup
 
 def handle_failed_update(
     step: Step,
     error: BaseException,
-    backup: FirstStepBackup | None,
+    backup: FullBackup | None,  # of the first update
     cause: str = "the optimizer failed in the middle of its update",
     consequence: str = "some weights may be new and others old",
 ) -> None:
     "Roll back after a failed update or schedule step if a backup exists; otherwise mark the run as corrupted."
     run = step.run
     if run.args.rollback == "full": return rollback_step(step)
-    if backup is not None: return restore_before_first_step(step, backup)
+    if backup is not None: return undo_first_update(step, backup)
     for p in run.params:
         p.grad = None
     run.phase = "idle"
@@ -707,22 +689,14 @@ def handle_failed_update(
         " returns to a snapshot, and learn.reset() to the beginning.)"
     )
 
-def restore_before_first_step(step: Step, backup: FirstStepBackup) -> None:
+def undo_first_update(step: Step, backup: FullBackup) -> None:
     "Restore the run's state before its first step."
     run = step.run
-    # no warning: the weights are restored below
+    were_first = run.initial_weight_versions == step.weight_versions
+    # no warning: the weights are restored
     step.weights = ()
-    initial = run.initial_snapshot
-    assert initial is not None
-    with corrupted_on_failure(run), torch.no_grad():
-        restore_optimizer_attributes(run, backup.attributes)
-        rollback_step(step)
-        run.optimizer.state.clear()
-        run.optimizer.state.update(backup.state)
-        restore_param_groups(run.optimizer, backup.groups)
-        restore_scheduler_state(backup.schedule)
-        for name, p in named_weights(run):
-            if p.requires_grad:
-                # the rollback has restored all others
-                copy_into(p, initial.tensors[f"weights/{name}"])
-    run.initial_weight_versions = weight_versions(run)
+    with corrupted_on_failure(run):
+        backup.put_back()
+    rollback_step(step)
+    if were_first:
+        run.initial_weight_versions = weight_versions(run)

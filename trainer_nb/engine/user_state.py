@@ -6,31 +6,27 @@
 from __future__ import annotations
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #6ca7a3e5
-import collections
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #f1367625
-import numpy as np
 import torch
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #04ae0be9
 from ..core.errors import warn
-from ..core.put import KNOWN, MISSING, Put
+from ..core.put import MISSING, Put, class_finder
 from ..core.content import Content
-from ..core.nodes import ATOMS, LeafNode, StatefulNode, TensorNode, TooLarge, Tree, Unsupported, name_of
-from ..core.tree import GENERATOR_CLASSES, Capture, has_state_dict
-from ..data.collate import is_identical
+from ..core.nodes import ATOMS, LeafNode, StatefulNode, TensorNode, Tree, Unsupported
+from ..core.tree import GENERATOR_CLASSES, Capture, has_state_dict, is_resource, of_library
 from ..data.loader import OpaqueSource
-from ..data.sources import MapSource
+from ..data.sources import MOST_VALUES, MapSource
 from ..device.sharding import copy_into, local_nbytes
 from .overrides import TrainerBase
 from .run_state import RunState, run_modules
 from .state_holders import FEW_NODES, LEARNER, LIBRARY_KINDS, MODULE, SCALAR_TYPES, Holder
-from .state_holders import callback_holders, code_holders, declared, editable_holders
-from .state_holders import evaluation_holders, is_copied_kind, is_resource, module_holder, of_library
+from .state_holders import code_holders, declared
+from .state_holders import evaluation_holders, is_copied_kind, module_holder
 from .state_holders import optimizer_holders, sampler_holders, user_state_holders
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #e79ff9d3
@@ -78,15 +74,15 @@ class SizeLimits:
         self.run = run
         self.usual: int | None = None
 
-    def of(self, holder: Holder) -> int | None:
-        "Return the limit in bytes; None for a holder that has none."
-        if holder.kinds == "data": return DATA_LIMIT
-        if holder.kinds != "all": return None
+    def of(self, holder: Holder) -> tuple[int, int | None]:
+        "Return the most nodes, and the limit in bytes; None for a holder that has none."
+        if holder.kinds == "data": return FEW_NODES, DATA_LIMIT
+        if holder.kinds == "sampler": return MOST_VALUES, 8 * MOST_VALUES
+        if holder.kinds != "all": return 1 << 20, None
         own = declared(holder.owner, "state_limit", None)
-        if own is not None: return own
-        if self.usual is None:
+        if own is None and self.usual is None:
             self.usual = max(LEAST_LIMIT, 2 * sum(map(local_nbytes, run_modules(self.run).parameters())))
-        return self.usual
+        return 1 << 20, self.usual if own is None else own
 
 @dataclass
 class UserState:
@@ -145,39 +141,21 @@ def capture_user_state(
     state = UserState(capture.tree, first=run.first_digests)
     for holder in find(run):
         items = {
-            key: value if type(value) in ATOMS else _capture_attribute(capture, holder, key, value, limits, state.left_out)
+            key: value if type(value) in ATOMS else capture.add(value, f"{holder.name}.{key}", *limits.of(holder))
             for key, value in holder.items().items()
             if is_copied_kind(holder.kinds, value) and (only is None or f"{holder.name}.{key}" in only)
         }
         state.holders[holder.name] = {"names": [*vars(holder.owner)], "items": items, "owner": id(holder.owner)}
         state.left_out |= inexact_generators(run, holder)
+        # what is larger in data or samplers is data
+        if holder.kinds != "all": capture.too_large.clear()
     tree = capture.finish()
-    names = {holder.name for holder in find(run) if holder.reports}
-    state.left_out |= {path: why for path, why in tree.problems.items() if any(path.startswith(f"{n}.") for n in names)}
+    names = tuple(f"{holder.name}." for holder in find(run) if holder.reports)
+    state.left_out |= {path: why for path, why in (tree.problems | capture.too_large).items() if path.startswith(names)}
     weights = {o.place.name for o in tree.nodes if isinstance(o, TensorNode) and o.is_parameter} if not trains else ()
     tree.tensors = {n: t if n in weights else put(n, t) for n, t in tree.tensors.items()}
     return state
 
-def _capture_attribute(
-    capture: Capture, holder: Holder, key: str, value: Any, limits: SizeLimits,
-    left_out: dict[str, str],  # extended by an attribute that is too large
-) -> Any:
-    "Return the reference to the value of an attribute; that to a leaf, if it is too large."
-    path = f"{holder.name}.{key}"
-    mark = capture.mark()
-    limit = limits.of(holder)
-    try:
-        ref = capture.add(value, path, FEW_NODES if holder.kinds == "data" else 1 << 20)
-        size = capture.nbytes(mark) if limit is not None else 0
-        if limit is None or size <= limit: return ref
-        capture.forget(mark)
-        why = (f"takes {size / 1e6:.4g} MB, more than the limit of {limit / 1e6:.4g} MB "
-               "(state_limit = ... bytes in the class changes it)")
-    except TooLarge:
-        why = "holds too many objects, or is nested too deeply"
-    if holder.reports:
-        left_out[path] = why
-    return capture.node(value, LeafNode(name_of(type(value))))
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #a3c46cf0
 def user_state_bytes(run: RunState) -> int:
@@ -232,7 +210,7 @@ def restore_user_state(
     if in_branch:
         here = capture_user_state(run, _same, find=find).contents()
         equal = {name for name, content in state.contents().items() if content == here.get(name)}
-    put = Put(state.tree, named_parts(run), find_class(run), copy_into, own)
+    put = Put(state.tree, named_parts(run), class_finder(lambda: capture_user_state(run, _same).tree), copy_into, own)
     for holder in find(run):
         saved = state.holders.get(holder.name)
         if saved is None:
@@ -265,11 +243,14 @@ def _unchanged(state: UserState, holder: Holder) -> set[str]:
 def _inexact(run: RunState, state: UserState, names: Collection[str], find: Callable[[RunState], list[Holder]]) -> list[str]:
     "Return those of these attributes that differ from the copy after it was put back."
     now = capture_user_state(run, _same, names, find).contents()
+    # what an object writes into its state_dict() is its own affair, and a leaf among data is data
+    skipped = {StatefulNode.__name__}
+    data = tuple(f"{h.name}." for h in find(run) if h.kinds != "all")
     return [
         name
         for name, content in state.contents().items()
-        # what an object writes into its state_dict() is its own affair
-        if name in now and content != now[name] and content.words[:1] != [StatefulNode.__name__]
+        if name in now and content != now[name]
+        and content.words[0] not in (skipped | {LeafNode.__name__} if name.startswith(data) else skipped)
     ]
 
 def changed_user_state(
@@ -286,26 +267,6 @@ def differing(a: UserState, b: UserState) -> list[str]:
     return [name for name in {**here, **there} if here.get(name) != there.get(name)]
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #e4c4c334
-def find_class(run: RunState) -> Callable[[str], Any]:
-    "Return a function that returns a class by its name, None for one that a file may not name."
-    found = dict(KNOWN)
-    modules: set[str] = set()
-    def find(name: str) -> Any:
-        if not modules:
-            live = capture_user_state(run, _same).tree.live
-            assert live is not None
-            own = {n: cls for n, cls in live.functions.items() if isinstance(cls, type)}
-            found.update(own)
-            modules.update({cls.__module__ for cls in own.values() if not of_library(cls)} | {"__main__"})
-        if name in found: return found[name]
-        module, _, path = name.partition(":")
-        value = sys.modules.get(module) if module in modules else None
-        for part in path.split("."):
-            value = getattr(value, part, None)
-        # defined there, not imported
-        return value if isinstance(value, type) and value.__module__ == module else None
-    return find
-
 def note_overwritten(
     run: RunState,
     state: UserState,
@@ -398,84 +359,7 @@ def restore_evaluated(run: RunState) -> None:
             for key in [*vars(holder.owner)] if saved is not None else ():
                 if f"{holder.name}.{key}" in changed and key not in saved["names"]: del vars(holder.owner)[key]
         restore_user_state(run, before, changed, evaluation_holders)
-        accept_attributes(run, changed)
-
-# %% ../../nbs/06_engine/13_user_state.ipynb #200d7234
-# levels of containers and objects in an attribute
-_MOST_LEVELS = 6
-
-def stamp(value: Any, level: int = 0) -> Any:
-    "Return what shows that a value was changed: equal stamps prove nothing, different ones do."
-    kind = type(value)
-    if kind in ATOMS: return value
-    if isinstance(value, torch.Tensor): return id(value), 0 if value.is_inference() else value._version
-    if isinstance(value, np.generic): return kind, value.tobytes()
-    if isinstance(value, np.ndarray): return id(value), value.tobytes() if value.nbytes <= 4096 and not value.dtype.hasobject else 0
-    if kind in (list, tuple, set, frozenset, dict, collections.deque, collections.OrderedDict):
-        if len(value) > FEW_NODES or level > _MOST_LEVELS: return id(value), len(value)
-        items = tuple([stamp(v, level + 1) for v in (value.values() if isinstance(value, dict) else value)])
-        return kind, items, tuple(value) if isinstance(value, dict) else ()
-    if level < _MOST_LEVELS and hasattr(value, "__dict__") and not of_library(kind) and not is_resource(value):
-        return id(value), tuple([(k, stamp(v, _MOST_LEVELS)) for k, v in vars(value).items()])
-    return id(value)
-
-class Stamps(NamedTuple):
-    "Hold the stamps of the attributes that cells may assign between two verbs."
-    values: dict[str, dict[str, Any]]   # by the name of the holder and that of the attribute
-    owners: dict[str, int]              # ids of the holders' objects, by the names of the holders
-    num_calls: dict[int, int]           # of callbacks, by id: a checkpoint, for example, calls them after the verb
-
-def _stamps_of(holder: Holder) -> dict[str, Any]:
-    attributes = vars(holder.owner)
-    found = {k: v if type(v) in ATOMS else stamp(v) for k, v in attributes.items() if k not in holder.skip}
-    if buffers := attributes.get("_buffers"):
-        found |= {k: stamp(t) for k, t in buffers.items() if t is not None}
-    return found
-
-def take_stamps(run: RunState) -> Stamps:
-    "Return the stamps of a run's attributes; none of several processes, whose journals have to be alike."
-    is_alone = run.device is None or run.device.world.is_single_process
-    holders = editable_holders(run) if is_alone else []
-    values = {holder.name: _stamps_of(holder) for holder in holders}
-    return Stamps(values, {holder.name: id(holder.owner) for holder in holders}, dict(run.callbacks.num_calls))
-
-def _called_since(run: RunState, before: Stamps) -> list[Holder]:
-    "Return the callbacks that an event has called since."
-    counts = run.callbacks.num_calls
-    return [h for h in callback_holders(run) if before.num_calls.get(id(h.owner)) != counts.get(id(h.owner))]
-
-def assigned_attributes(run: RunState, before: Stamps, now: Stamps) -> list[str]:
-    "Return the names of attributes that the user has assigned in between; not those that an evaluation has changed."
-    names = []
-    called = {holder.name for holder in _called_since(run, before)}
-    for name, here in now.values.items():
-        # of a part that was added or replaced since, that is recorded
-        there = before.values[name] if before.owners.get(name) == now.owners[name] else here
-        if there == here or name in called: continue
-        names += [f"{name}.{key}" for key in {**there, **here} if not is_identical(there.get(key), here.get(key))]
-    evaluated = run.evaluated
-    changed = differing(evaluated.before, evaluated.after) if names and evaluated is not None else ()
-    return [name for name in names if name not in changed]
-
-def accept_called_callbacks(run: RunState) -> None:
-    "Take the present attributes of callbacks that an event has called for those that the last verb has left."
-    # a verb that trains takes all attributes when it ends
-    if not run.editable_state or run.owner is not None: return
-    before = run.editable_state["attributes"]
-    before.values.update({h.name: _stamps_of(h) for h in _called_since(run, before) if h.name in before.values})
-    before.num_calls.update(run.callbacks.num_calls)
-
-def accept_attributes(run: RunState, names: Collection[str]) -> None:
-    "Take the present values of these attributes for those that the last verb has left: they are recorded, or no assignments."
-    if not run.editable_state: return
-    there = run.editable_state["attributes"].values
-    for holder, here in take_stamps(run).values.items():
-        for key in {**here, **there.get(holder, {})}:
-            if f"{holder}.{key}" not in names or holder not in there: continue
-            if key in here:
-                there[holder][key] = here[key]
-            else:
-                del there[holder][key]
+        if run.edits is not None: run.edits.accept(changed)
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #70561845
 _ATTRIBUTE_OWNERS = ("loss", "loss_func", "compute_loss_func")
@@ -489,8 +373,9 @@ def module_settings(model: torch.nn.Module) -> dict[tuple[str, str], Any]:
         if name not in MODULE and isinstance(value, SCALAR_TYPES)
     }
 
-def _attributes_of_functions(learner: TrainerBase) -> dict[str, str | None]:
-    "Return the digests of the attributes of the learner, its callbacks and its loss, and of plain ones of the model's modules."
+def _attributes_of_functions(learner: TrainerBase) -> tuple[dict[str, str | None], dict[str, int]]:
+    """Return the digests of the attributes of the learner, its callbacks and its loss, and of plain ones of the model's modules;
+    and the ids of the objects that have the former, by name."""
     run = learner.run_state
     callbacks = {id(c) for c in run.callbacks.callbacks}
     def find(run: RunState) -> list[Holder]:
@@ -499,10 +384,10 @@ def _attributes_of_functions(learner: TrainerBase) -> dict[str, str | None]:
             for h in code_holders(run)
             if h.owner is learner or id(h.owner) in callbacks or h.name.partition(".")[0] in _ATTRIBUTE_OWNERS
         ]
-    found = capture_user_state(run, _same, find=find).digests()
-    if run.model is None: return found
-    settings = module_settings(run.model).items()
-    return found | {".".join(filter(None, ("model", *names))): repr(value) for names, value in settings}
+    state = capture_user_state(run, _same, find=find)
+    settings = module_settings(run.model) if run.model is not None else {}
+    plain = {".".join(filter(None, ("model", *names))): repr(value) for names, value in settings.items()}
+    return state.digests() | plain, {name: saved["owner"] for name, saved in state.holders.items()}
 
 def call_with_learner(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> Any:
     "Call a function of the user between two steps, and record attributes that it assigns."
@@ -510,7 +395,7 @@ def call_with_learner(learner: TrainerBase, function: Callable[[TrainerBase], An
     value, changed = call_and_compare(learner, function)
     if changed:
         run.history.note("by hand", run.state.global_step, changed=changed)
-        accept_attributes(run, changed)
+        if run.edits is not None: run.edits.accept(changed)
     return value
 
 def call_and_compare(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> tuple[Any, list[str]]:
@@ -518,16 +403,22 @@ def call_and_compare(learner: TrainerBase, function: Callable[[TrainerBase], Any
     if it has trained or evaluated, which may change them as well."""
     run = learner.run_state
     history = run.history
-    before = _attributes_of_functions(learner)
+    before, owners = _attributes_of_functions(learner)
     num_rows, num_events = len(history), len(history.events)
     value = function(learner)
     kinds = {event["kind"] for event in history.events[num_events:]}
     if run.history is not history or len(history) != num_rows or kinds & {"evaluate", "log"}: return value, []
-    now = _attributes_of_functions(learner)
+    now, present = _attributes_of_functions(learner)
+    # that a callback was added is recorded as well
+    others = {name for name, owner in present.items() if owners.get(name) != owner}
     # an assignment to an attribute of the learner is recorded when it is made
     events = history.events[num_events:]
     recorded = {name for event in events if event["kind"] == "by hand" for name in event["data"]["changed"]}
-    changed = [name for name in {**before, **now} if before.get(name) != now.get(name) and name not in recorded]
+    changed = [
+        name
+        for name in {**before, **now}
+        if before.get(name) != now.get(name) and name not in recorded and name.rpartition(".")[0] not in others
+    ]
     return value, changed
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #cb18e466

@@ -23,12 +23,12 @@ import torch
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import CallbackHandler
 from ..core.errors import InvalidOperation, warn
-from ..data.sources import SamplerState, sampler_parts
+from ..data.sources import sampler_parts, sampler_state
 from ..device.weight_storage import packed_objects
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
-from ..engine.state_holders import FUNCTION_TYPES, LEARNER, PLAIN, SCALAR_TYPES, is_generator, is_resource
-from ..engine.state_holders import not_state, of_library
+from ..core.tree import FUNCTIONS, is_resource, of_library
+from ..engine.state_holders import LEARNER, PLAIN, SCALAR_TYPES, is_generator, not_state
 from ..optim.schedules import schedule_parts
 from .restore import Snapshots
 from .rewind_buffer import RewindBuffer
@@ -66,7 +66,7 @@ def walk(
 
 def is_shared_resource(value: object) -> bool:
     "Return whether copies of user code share an object: a data set, a tokenizer, an open file, a lock, a tracker."
-    apart = (*FUNCTION_TYPES, torch.nn.Module, torch.Tensor)
+    apart = (*FUNCTIONS, torch.nn.Module, torch.Tensor)
     return is_resource(value) and not isinstance(value, apart) and not type(value).__module__.startswith("trainer_nb.")
 
 def enter_in_memo(
@@ -147,7 +147,7 @@ def copy_loader(loader: torch.utils.data.DataLoader, memo: dict) -> torch.utils.
     state; the same loader if none does."""
     new = {"dataset": copy_data_state(loader.dataset, memo), "collate_fn": copy_collator(loader.collate_fn, memo)}
     memo[id(loader.dataset)] = new["dataset"]
-    if SamplerState(loader.batch_sampler).take() or new["dataset"] is not loader.dataset:
+    if any(map(sampler_state, sampler_parts(loader.batch_sampler).values())) or new["dataset"] is not loader.dataset:
         for part in sampler_parts(loader.batch_sampler).values():
             for value in vars(part).values():
                 enter_in_memo(value, memo)
@@ -163,7 +163,7 @@ def copy_loader(loader: torch.utils.data.DataLoader, memo: dict) -> torch.utils.
 def _copy_owner(owner, memo: dict, copied: Callable[[str, Any], Any], has_state: bool):
     "Return a shallow copy with copies of some attributes; the same object if it has no state or cannot be copied."
     # `__del__` of a copy may close a file of both
-    if not hasattr(owner, "__dict__") or isinstance(owner, FUNCTION_TYPES) or hasattr(type(owner), "__del__"): return owner
+    if not hasattr(owner, "__dict__") or isinstance(owner, FUNCTIONS) or hasattr(type(owner), "__del__"): return owner
     try:
         made = copy.copy(owner)
     except Exception:

@@ -17,10 +17,11 @@ from ..core import nodes
 from ..core.callbacks import TrainerControl, TrainerState
 from ..core.history import Place
 from ..data.sampling import Cursor
+from ..data.sources import SamplerCopy
 
 # %% ../../nbs/07_state/01_encoding.ipynb #48ef718a
 TYPE_KEY = "~"
-ENCODED_CLASSES = {c.__name__: c for c in (Cursor, Place, TrainerState, TrainerControl, *nodes.NODES)}
+ENCODED_CLASSES = {c.__name__: c for c in (Cursor, Place, TrainerState, TrainerControl, SamplerCopy, nodes.Tree, *nodes.NODES)}
 
 def _tagged(kind: str, value): return {TYPE_KEY: kind, "value": value}
 
