@@ -49,7 +49,7 @@ FSDP1_KEYS: dict[str, Any] = {
     "sync_module_states": True,
     "limit_all_gathers": True,
 }
-_NO_XLA = ((False, {}), "XLA is unsupported")
+_NO_XLA: tuple[tuple, str] = ((False, {}), "XLA is unsupported")
 FSDP_KEYS: ConfigKeys = {
     **dict.fromkeys((
         "reshard_after_forward", "sharding_strategy", "auto_wrap_policy", "transformer_layer_cls_to_wrap",

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, cast
 
 import torch
 
-from .fields import ENUM_FIELDS, METRIC_SCHEDULES, CheckpointingArgs, Choice, DataArgs
-from .fields import DefaultText, DistributedArgs, DurationArgs, EvaluationArgs, GenerationArgs
-from .fields import HubArgs, LoggingArgs, MemoryArgs, OptimizationArgs, PrecisionArgs, ScriptArgs
-from .fields import dtypes_to_names, field_default, field_types, is_given, mark_in_json, to_builtin
+from .fields import ENUM_FIELDS, HUB_FIELDS, METRIC_SCHEDULES, SCRIPT_FIELDS, Choice, DefaultText
+from .fields import SettingFields, dtypes_to_names, field_default, field_types, is_given, mark_in_json
+from .fields import to_builtin
 from .fsdp_args import check_sharding, convert_sharding
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
 from .parallel import ParallelMode, Ranks, check_accelerator_config, connect_launched, connect_processes
@@ -158,22 +157,7 @@ class Assignment(NamedTuple):
     thread: int   # its identifier
 
 @dataclass(repr=False)
-class TrainingArguments(
-    CheckedNames,
-    ArgumentSetters,
-    ScriptArgs,
-    DataArgs,
-    HubArgs,
-    CheckpointingArgs,
-    GenerationArgs,
-    EvaluationArgs,
-    LoggingArgs,
-    DistributedArgs,
-    MemoryArgs,
-    PrecisionArgs,
-    OptimizationArgs,
-    DurationArgs,
-):
+class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
     "Hold the settings of a run, with the Trainer's names and defaults; validate them on construction."
 
     def __init_subclass__(cls) -> None:
@@ -337,8 +321,8 @@ class TrainingArguments(
         if self.output_dir is not None or self.push_to_hub: return True
         if self.enable_jit_checkpoint or self.load_best_model_at_end: return True
         if self.save_strategy == "no": return False
-        saving = (f for f in fields(CheckpointingArgs) if f.name.startswith("save_"))
-        return any(is_given(vars(self)[f.name], field_default(f)) for f in saving)
+        default = TrainingArguments.defaults()
+        return any(is_given(vars(self)[name], default[name]) for name in default if name.startswith("save_"))
 
     def get_warmup_steps(
         self,
@@ -419,7 +403,7 @@ PROCESS_FIELDS = (
     "torch_compile_backend", "torch_compile_mode", "use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps",
     "skip_memory_metrics", "debug", "fsdp", "fsdp_config", "deepspeed", "eval_on_start", "enable_jit_checkpoint", "ddp_backend",
     "ddp_timeout", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph",
-    *(f.name for f in fields(HubArgs)), *(f.name for f in fields(ScriptArgs))
+    *HUB_FIELDS, *SCRIPT_FIELDS
 )
 
 # %% ../../nbs/02_args/08_training_args.ipynb #4e44ebbd

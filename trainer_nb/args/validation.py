@@ -33,7 +33,7 @@ UNSUPPORTED: dict[str, str] = {  # name: reason
     "sortish_sampler": "is an older name; give train_sampling_strategy='group_by_length'",
 }
 # they configure the pushes during training; learn.push_to_hub() does not read them
-HUB_FIELDS = ("hub_strategy", "hub_always_push")
+PUSH_FIELDS = ("hub_strategy", "hub_always_push")
 
 # %% ../../nbs/02_args/05_validation.ipynb #def05f0a
 _FUSED_BACKWARD = "changes weights during the backward pass, so that a failed step could not be rolled back; "
@@ -335,7 +335,7 @@ def check_conflicts(args: TrainingArguments) -> None:
 def check_hub(args: TrainingArguments) -> None:
     "Warn about settings of pushes that do not take place."
     default = type(args).defaults()
-    given = next((name for name in HUB_FIELDS if getattr(args, name) != default[name]), None)
+    given = next((name for name in PUSH_FIELDS if getattr(args, name) != default[name]), None)
     if given is None or (args.push_to_hub and args.save_strategy != "no"): return
     text = f"{given}={vars(args)[given]!r}"
     if not args.push_to_hub:
