@@ -99,14 +99,6 @@ REMOVED: dict[str, tuple[str, tuple | None]] = {  # older name: (reason, values 
     "_n_gpu": ("learn.launch(num_processes=n) trains on several GPUs", (-1, 0, 1)),
 }
 
-def _drop_removed(name: str, value: Any) -> None:
-    "Warn that an argument without effect is dropped; raise ValueError if its value requests something."
-    reason, droppable = REMOVED[name]
-    if droppable is not None and value not in droppable:
-        raise ValueError(f"{name}={value!r} is an argument of older Trainers that was removed: {reason}; leave it out.")
-    if value:
-        warn(f"{name} is an argument of older Trainers that is not needed any more: {reason}.")
-
 # %% ../../nbs/02_args/01_names.ipynb #f3763099
 # older names that are still fields, beside the newer ones
 FIELD_ALIASES = {name: RENAMED[name] for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs")}
@@ -115,11 +107,16 @@ FIELD_ALIASES = {name: RENAMED[name] for name in ("gradient_checkpointing", "gra
 _DEFAULTS_BESIDE = {"sortish_sampler": "random"}
 
 def _translate_argument(name: str, value: Any) -> dict[str, Any] | None:
-    "Return the newer arguments of an older one; None if the name is not an older one."
+    """Return the newer arguments of an older one; None if the name is not an older one. Raise ValueError for a value of a
+    removed argument that requests something."""
     if name in RENAMED: return {} if value is None else {RENAMED[name]: value}
     if name in REPLACED: return REPLACED[name](value)
     if name not in REMOVED: return None
-    _drop_removed(name, value)
+    reason, droppable = REMOVED[name]
+    if droppable is not None and value not in droppable:
+        raise ValueError(f"{name}={value!r} is an argument of older Trainers that was removed: {reason}; leave it out.")
+    if value:
+        warn(f"{name} is an argument of older Trainers that is not needed any more: {reason}.")
     return {}
 
 def _merge_hub_organization(given: dict[str, Any]) -> None:
