@@ -255,6 +255,27 @@ def with_callback(work, steps, tick, device):
     return last_epoch([row["loss"] for row in learn.state.log_history if "loss" in row])
 
 
+def with_verbs(advance):
+    "Return a function that trains with a verb for each step, as the cells of a notebook do; `advance` yields after each."
+    def train_by_verbs(work, steps, tick, device):
+        learn = make_learner(work, steps, device, [])
+        for _ in advance(learn, steps): tick()
+        return last_epoch([row["loss"] for row in learn.state.log_history if "loss" in row])
+    return train_by_verbs
+
+
+def by_single_steps(learn, steps):
+    for _ in range(steps): yield learn.step()
+
+
+def by_set_and_step(learn, steps):
+    yield learn.step()
+    for _ in range(steps - 1):
+        # the rate that the step has anyway
+        learn.set(lr=learn.get_learning_rates()[0])
+        yield learn.step()
+
+
 Contender = namedtuple("Contender", "label train statement package")
 CONTENDERS = {
     "hand": Contender("hand-written loop", hand_written, "import torch", "torch"),
@@ -266,9 +287,14 @@ CONTENDERS = {
     "lightning": Contender("Lightning", with_lightning, "import lightning", "lightning"),
     "trainer_nb": Contender("trainer_nb", with_trainer_nb, "import trainer_nb", "trainer_nb"),
     "callback": Contender("trainer_nb, with a callback at each step", with_callback, "import trainer_nb", "trainer_nb"),
+    "step": Contender("trainer_nb, `step(1)` for each step", with_verbs(by_single_steps), "import trainer_nb", "trainer_nb"),
+    "loop": Contender("trainer_nb, `for rec in learn.steps()`", with_verbs(lambda learn, steps: learn.steps()),
+                      "import trainer_nb", "trainer_nb"),
+    "set": Contender("trainer_nb, `set(lr=...)` and `step(1)` for each step", with_verbs(by_set_and_step),
+                     "import trainer_nb", "trainer_nb"),
 }
 # They import the same as another contender.
-REPEATED = ("again", "callback")
+REPEATED = ("again", "callback", "step", "loop", "set")
 LABELS = {name: contender.label for name, contender in CONTENDERS.items()}
 
 

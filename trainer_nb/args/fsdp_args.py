@@ -5,16 +5,14 @@
 # %% ../../nbs/02_args/03_fsdp_args.ipynb #ae694218
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from .parallel import without
-from ..core.errors import suggest_names, warn
+from .parallel import ConfigKeys, check_config_keys, read_config, without
+from ..core.errors import warn
 
 if TYPE_CHECKING:
     from trainer_nb.args.training_args import TrainingArguments
@@ -43,11 +41,6 @@ class ShardingConfig(NamedTuple):
     separate_files: bool = False  # each process writes its shards
 
 # %% ../../nbs/02_args/03_fsdp_args.ipynb #9d5ff8e7
-FSDP_KEYS = (
-    "version", "reshard_after_forward", "sharding_strategy", "auto_wrap_policy", "transformer_layer_cls_to_wrap",
-    "min_num_params", "cpu_offload", "dp_shard_size", "mixed_precision_policy",
-    "activation_checkpointing", "activation_checkpointing_offload", "cpu_ram_efficient_loading", "state_dict_type",
-)
 # key: value that describes version 2
 FSDP1_KEYS: dict[str, Any] = {
     "forward_prefetch": False,
@@ -56,13 +49,16 @@ FSDP1_KEYS: dict[str, Any] = {
     "sync_module_states": True,
     "limit_all_gathers": True,
 }
-_NO_XLA = "XLA is unsupported"
-FIXED_FSDP_KEYS: dict[str, tuple[Any, str]] = {  # key: (accepted value, reason why no other is)
-    "xla": (False, _NO_XLA),
-    "xla_fsdp_v2": (False, _NO_XLA),
-    "xla_fsdp_settings": ({}, _NO_XLA),
-    "xla_fsdp_grad_ckpt": (False, _NO_XLA),
-    "ignored_modules": (None, "an optimizer cannot update sharded and complete weights together"),
+_NO_XLA: tuple[tuple, str] = ((False, {}), "XLA is unsupported")
+FSDP_KEYS: ConfigKeys = {
+    **dict.fromkeys((
+        "reshard_after_forward", "sharding_strategy", "auto_wrap_policy", "transformer_layer_cls_to_wrap",
+        "min_num_params", "cpu_offload", "dp_shard_size", "mixed_precision_policy", "activation_checkpointing",
+        "activation_checkpointing_offload", "cpu_ram_efficient_loading", "state_dict_type", *FSDP1_KEYS
+    ), ((), "")),
+    "version": ((2, 1, "2", "1"), "there are versions 1 and 2"),
+    **dict.fromkeys(("xla", "xla_fsdp_v2", "xla_fsdp_settings", "xla_fsdp_grad_ckpt"), _NO_XLA),
+    "ignored_modules": ((None,), "an optimizer cannot update sharded and complete weights together"),
 }
 # options in `fsdp` when it is a string; also the strategies of version 1, by number as well
 FSDP_WORDS: dict[str, dict[str, Any]] = {
@@ -86,12 +82,8 @@ def read_fsdp_config(
 ) -> dict[str, Any]:
     """Return the keys of a configuration without the prefix `fsdp_`, as plain values.
     Raise ValueError if the file cannot be read."""
-    if isinstance(fsdp_config, str):
-        try:
-            fsdp_config = json.loads(Path(fsdp_config).expanduser().read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"fsdp_config={fsdp_config!r} cannot be read as a JSON file ({error}).") from None
     config = read_fsdp_plugin(fsdp_config) if hasattr(fsdp_config, "fsdp_version") else fsdp_config or {}
+    config = read_config(config, "fsdp_config")
     if not isinstance(config, dict):
         raise ValueError("fsdp_config contains no dictionary of keys and values.")
     config = {k.removeprefix("fsdp_"): parse_bool(v) for k, v in config.items() if v is not None}
@@ -143,20 +135,6 @@ def read_fsdp_plugin(plugin: Any) -> dict[str, Any]:
         "state_dict_type": plugin.state_dict_type.name,
     } | {key: getattr(plugin, key, None) for key in same}
 
-def check_fsdp_config(config: Mapping[str, Any]) -> None:
-    "Raise ValueError for the first key that is unknown or unsupported."
-    known = [*FSDP_KEYS, *FSDP1_KEYS, *FIXED_FSDP_KEYS]
-    for key, value in config.items():
-        if key not in known:
-            remedy = suggest_names(key, known) or f" It has {', '.join(FSDP_KEYS)}."
-            raise ValueError(f"fsdp_config has no key {key!r}.{remedy}")
-        if key not in FIXED_FSDP_KEYS: continue
-        accepted, reason = FIXED_FSDP_KEYS[key]
-        if value != accepted:
-            raise ValueError(f"fsdp_config={{{key!r}: {value!r}}} is unsupported: {reason}; leave it out.")
-    if str(config.get("version", 2)) not in ("1", "2"):
-        raise ValueError(f"fsdp_config={{'version': {config['version']!r}}} is not 2; leave it out.")
-
 def without_effect(config: Mapping[str, Any]) -> list[str]:
     "Return a sentence for each option of version 1 that changes nothing."
     sentences = []
@@ -174,19 +152,6 @@ def without_effect(config: Mapping[str, Any]) -> list[str]:
     return sentences
 
 # %% ../../nbs/02_args/03_fsdp_args.ipynb #63d668d5
-def fsdp_words_to_config(
-    fsdp: bool | str | list[str] | None,  # a flag, a string of options, or a list of them
-) -> dict[str, Any]:
-    "Return the options of `fsdp` in terms of `fsdp_config`; raise ValueError for an unsupported one."
-    if isinstance(fsdp, str):
-        fsdp = fsdp.split()
-    if not isinstance(fsdp, list): return {}
-    config: dict[str, Any] = {}
-    for word in fsdp:
-        if str(parse_bool(word)) == "True": continue
-        config |= strategy_to_config(word, f"fsdp={str(word)!r}")
-    return config
-
 def strategy_to_config(
     word: str,  # one of FSDP_WORDS
     given: str,  # the setting, for the message
@@ -216,12 +181,15 @@ def resolve_sharding(
 ) -> ShardingConfig | None:
     "Return the requested sharding, or None; raise ValueError for unsupported or contradictory options."
     config = read_fsdp_config(fsdp_config)
-    check_fsdp_config(config)
+    check_config_keys(config, FSDP_KEYS, "fsdp_config")
     if not is_fsdp_enabled(fsdp):
         idle = [k for k in config if k in _NEED_FSDP]
         if not idle: return None
         raise ValueError(f"fsdp_config={{{idle[0]!r}: ...}} has no effect without fsdp=True; give both, or neither.")
-    words = fsdp_words_to_config(fsdp)
+    words: dict[str, Any] = {}
+    for word in fsdp.split() if isinstance(fsdp, str) else fsdp if isinstance(fsdp, list) else []:
+        if str(parse_bool(word)) != "True":
+            words |= strategy_to_config(word, f"fsdp={str(word)!r}")
     for key in ("sharding_strategy", "reshard_after_forward"):
         # a strategy of version 1, by name or by number
         word = config.get(key, True)
@@ -243,6 +211,8 @@ _STATE_DICT_TYPES = ("FULL_STATE_DICT", "SHARDED_STATE_DICT")
 def build_sharding_config(config: Mapping[str, Any]) -> ShardingConfig:
     "Return the sharding described by the supported keys; raise ValueError if they contradict each other."
     classes = config.get("transformer_layer_cls_to_wrap")
+    if isinstance(classes, str):
+        classes = [name.strip() for name in classes.split(",")]
     min_params = config.get("min_num_params", 0)
     # a number of parameters alone can only mean this policy
     default = "SIZE_BASED_WRAP" if min_params and classes is None else "TRANSFORMER_BASED_WRAP"
@@ -283,7 +253,7 @@ def build_sharding_config(config: Mapping[str, Any]) -> ShardingConfig:
     policy_of = config.get("mixed_precision_policy")
     return ShardingConfig(
         policy,
-        None if classes is None else _split_names(classes),
+        None if classes is None else tuple(classes),
         int(min_params),
         flags["reshard_after_forward"],
         flags["cpu_offload"],
@@ -296,10 +266,6 @@ def build_sharding_config(config: Mapping[str, Any]) -> ShardingConfig:
 
 _FLAGS = ("reshard_after_forward", "cpu_offload", "activation_checkpointing", "activation_checkpointing_offload",
           "cpu_ram_efficient_loading")
-
-def _split_names(names: str | Iterable[str]) -> tuple[str, ...]:
-    "Return the names in a list, or in a string with commas."
-    return tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else tuple(names)
 
 # %% ../../nbs/02_args/03_fsdp_args.ipynb #145a158d
 # variable: key
@@ -345,12 +311,22 @@ def fsdp_config_from_environment(
 # %% ../../nbs/02_args/03_fsdp_args.ipynb #d5d87240
 # elementwise update rules, which work on shards
 ELEMENTWISE_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
-UNTESTED_WITH_FSDP = ("auto_find_batch_size", "use_liger_kernel")
-DDP_FIELDS = ("ddp_find_unused_parameters", "ddp_static_graph", "ddp_bucket_cap_mb")
-
-def _first_set(args: TrainingArguments, names: Collection[str]) -> str | None:
-    "Return 'name=value' of the first of the fields that is set, None if none is."
-    return next((f"{name}={getattr(args, name)!r}" for name in names if getattr(args, name)), None)
+# settings that contradict sharding: why
+_NOT_SHARDED = {
+    **dict.fromkeys(("auto_find_batch_size", "use_liger_kernel"), "is unsupported with fsdp"),
+    **dict.fromkeys(
+        ("ddp_find_unused_parameters", "ddp_static_graph", "ddp_bucket_cap_mb"),
+        "configures DDP and has no effect with fsdp",
+    ),
+}
+# values that contradict checkpoints of shards: why
+_NOT_IN_SHARDS = {
+    "save_only_model": ((True,), "writes full weights, and state_dict_type='SHARDED_STATE_DICT' shards of a whole run"),
+    **dict.fromkeys(("save_format", "save_on_each_node"), (
+        ("trainer", True),
+        "is for full weights, and state_dict_type='SHARDED_STATE_DICT' writes shards into one folder",
+    )),
+}
 
 def convert_sharding(args: TrainingArguments) -> None:
     "Set `fsdp` and `fsdp_config` from the launcher's environment, and convert the latter to plain values."
@@ -378,25 +354,13 @@ def check_sharding(args: TrainingArguments) -> None:
             "activation_checkpointing=True (gradient_checkpointing) and fsdp_config={'activation_checkpointing': True}"
             " both compute the layers again; leave the first one out."
         )
-    if sharding.separate_files and args.save_only_model:
-        raise ValueError(
-            "save_only_model=True writes full weights, and state_dict_type='SHARDED_STATE_DICT' shards of a whole run;"
-            " leave one of them out."
-        )
-    for name, value in (("save_format", "trainer"), ("save_on_each_node", True)):
-        if sharding.separate_files and getattr(args, name) == value:
-            raise ValueError(
-                f"{name}={value!r} is for full weights, and state_dict_type='SHARDED_STATE_DICT' writes shards into one"
-                " folder; leave one of them out."
-            )
     if args.optim not in ELEMENTWISE_OPTIMIZERS:
         raise ValueError(
             f"optim={args.optim!r} cannot update sharded weights (fsdp); give one of"
             f" {', '.join(map(repr, ELEMENTWISE_OPTIMIZERS))}."
         )
-    untested = _first_set(args, UNTESTED_WITH_FSDP)
-    if untested is not None:
-        raise ValueError(f"{untested} is unsupported with fsdp; leave one of them out.")
-    ddp_only = _first_set(args, DDP_FIELDS)
-    if ddp_only is not None:
-        raise ValueError(f"{ddp_only} configures DDP and has no effect with fsdp; leave one of them out.")
+    problems = {name: why for name, why in _NOT_SHARDED.items() if getattr(args, name)}
+    if sharding.separate_files:
+        problems |= {name: why for name, (values, why) in _NOT_IN_SHARDS.items() if getattr(args, name) in values}
+    for name, why in problems.items():
+        raise ValueError(f"{name}={getattr(args, name)!r} {why}; leave one of them out.")

@@ -23,7 +23,8 @@ from ..engine.loop import reach_next_step, handle_end_of_data, run_all_pending
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare_training
 from ..engine.run_state import RunState
-from ..engine.session import capture_editable_state, check_can_train, enter_training, guarded, raise_failure
+from ..engine.edits import edits_of
+from ..engine.session import check_can_train, enter_training, guarded, raise_failure
 from ..engine.session import record_manual_changes, start_running
 from ..engine.step import Step, commit_step, rollback_step
 from ..engine.tasks import record_step
@@ -309,7 +310,7 @@ def close_debug_step(
     "Mark the step as over and free its micro-batches and graph."
     run = debug._learner.run_state
     run.debug_step = None
-    run.editable_state = capture_editable_state(run)
+    edits_of(run).keep(run)
     debug.outcome = outcome
     debug._learner = None
     debug._step = None

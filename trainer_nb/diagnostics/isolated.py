@@ -24,7 +24,8 @@ from ..engine.overrides import TrainerBase
 from ..engine.prepare import discard_outdated_wrapper, prepare
 from ..engine.rollback import weight_versions
 from ..engine.run_state import RunState
-from ..engine.session import capture_editable_state, check_can_train, describe_position, guarded
+from ..engine.edits import edits_of
+from ..engine.session import check_can_train, describe_position, guarded
 from ..engine.session import record_manual_changes
 from ..engine.snapshot import capture_snapshot, restore_fields
 from ..engine.tasks import do_next_epoch
@@ -117,7 +118,7 @@ def isolated_training(
             report_lost(run, verb)
             run.window = window
             run.backups = backups
-            run.editable_state = capture_editable_state(run)
+            edits_of(run).keep(run)
             if first:
                 run.initial_weight_versions = weight_versions(run)
 

@@ -14,7 +14,7 @@ from ..core.errors import InvalidOperation, short_repr, warn
 from .overrides import TrainerBase
 from .prepare import prepare
 from .run_state import RunState, record_act, schedule_args
-from .settings import describe_rate, extend_run, make_undo, prolong, scaled_base
+from .settings import RateText, extend_run, make_undo, prolong, scaled_base
 from ..optim.schedules import RatesAhead, look_ahead, replace_schedule, set_base_lr
 
 
@@ -101,7 +101,7 @@ def schedule_ahead(learner: TrainerBase) -> tuple[RatesAhead | None, str]:
     "Return the learning rates of the remaining steps, None if they are not known in advance, and a sentence about them."
     prepare(learner)
     run = learner.run_state
-    return look_ahead(run.lr_scheduler, run.optimizer, run.state.max_steps - run.state.global_step), describe_rate(learner, [])
+    return look_ahead(run.lr_scheduler, run.optimizer, run.state.max_steps - run.state.global_step), str(RateText(learner, []))
 
 def announce_schedule(run: RunState, schedule: str) -> None:
     """Print, once, that the default of plan() takes the place of a schedule that the settings name.

@@ -32,6 +32,7 @@ from .training_modes import TrainingModes, module_modes, restore_modes
 from ..optim.parameters import ParameterWatch
 
 if TYPE_CHECKING:
+    from trainer_nb.engine.edits import Edits
     from trainer_nb.engine.overrides import TrainerBase
     from trainer_nb.engine.rollback import Backups, FetchBackup
     from trainer_nb.engine.settings import OomRecovery
@@ -286,7 +287,7 @@ class RunState(TransientState):
     # what a rollback restores: the state that forward passes change; with rollback="full" all weights too
     backups: Backups = rebuilt_field()   # made by the first step
     fetch_backup: FetchBackup = rebuilt_field()                    # state of the data that a rollback restores
-    editable_state: dict[str, Any] | None = rebuilt_field()        # what may be changed manually, as the last verb left it
+    edits: Edits | None = rebuilt_field()                          # finds what cells have changed since the last verb
     evaluated: EvaluatedState | None = rebuilt_field()             # attributes that go back when the run goes on
 
     # -- the record of the run

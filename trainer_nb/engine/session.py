@@ -25,12 +25,13 @@ from ..device.sharding import require_several_processes
 
 from ..optim.schedules import replaced_rates
 from .dataloaders import copied_attributes
+from .edits import edits_of
 from .overrides import TrainerBase
 from .prepare import prepare_training
 from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
 from .run_state import record_act
 from .tasks import preserve_control_flags, run_deferred_changes
-from .user_state import assigned_attributes, take_stamps
+
 
 # %% ../../nbs/06_engine/22_session.ipynb #439f6e9f
 def yield_run_lock(run: RunState) -> None:
@@ -164,7 +165,7 @@ def training_session(
                     # the user may change weights from here on
                     copying.wait_before_update()
                 run.phase = "idle"
-                run.editable_state = capture_editable_state(run)
+                edits_of(run).keep(run)
                 run.data_attributes = copied_attributes(learner)
                 run.modes.see(run.model)
                 if rows:
@@ -221,25 +222,6 @@ def fetch_rows(run: RunState) -> None:
         pass
 
 # %% ../../nbs/06_engine/22_session.ipynb #993ce047
-def capture_editable_state(run: RunState) -> dict[str, Any]:
-    "Return the state that may be changed manually, in a form that can be compared; {} before there is an optimizer."
-    if run.optimizer is None: return {}
-    groups = [
-        {k: v for k, v in g.items() if isinstance(v, int | float | str | tuple)} | {"params": len(g["params"])}
-        for g in run.optimizer.param_groups
-    ]
-    return {
-        "weights": [p._version for p in run.params],
-
-
-        "requires_grad": [p.requires_grad for p in run.params],
-        "param_groups": groups,
-        "attributes": take_stamps(run),
-        # the access token is kept nowhere, and may move from the arguments to the uploader
-        "settings": {**vars(run.args), "hub_token": None},
-    }
-
-
 @contextmanager
 def manual_changes_recorded(run: RunState) -> Iterator[None]:
     "Record manual changes before the block; what differs at its end is not one. Within a verb that trains, do nothing."
@@ -250,7 +232,7 @@ def manual_changes_recorded(run: RunState) -> Iterator[None]:
     try:
         yield
     finally:
-        run.editable_state = capture_editable_state(run)
+        edits_of(run).keep(run)
 
 def enter_training(run: RunState) -> None:
     "Put the model into training mode when a verb begins; record a mode that steps do not restore as a manual change."
@@ -266,11 +248,11 @@ def record_callback_changes(run: RunState) -> None:
 def record_manual_changes(run: RunState) -> None:
     "Record manual changes since the last verb in the history."
     record_callback_changes(run)
-    if changed := find_manual_changes(run):
+    if changed := edits_of(run).find(run):
         note_manual_changes(run, changed)
 
 def note_manual_changes(run: RunState, changed: list[str]) -> None:
-    "Add the changes that find_manual_changes has returned to the history."
+    "Add edits that were found to the history."
     run.history.note("by hand", run.state.global_step, changed=changed)
     if "param_groups" in changed:
         warn_replaced_rates(run)
@@ -287,22 +269,7 @@ def warn_replaced_rates(run: RunState) -> None:
         f" rates after each. learn.set(lr={number}) changes them from here on."
     )
 
-def find_manual_changes(run: RunState) -> list[str]:
-    "Return what was changed manually since the last call, or the last verb."
-    before = run.editable_state
-    now = capture_editable_state(run)
-    run.editable_state = now
-    if not before or not now: return []
-    changed = [
-        name
-        for name, value in before.items()
-        # None: unknown, because the run itself has changed it
-        if name not in ("attributes", "settings") and value is not None and now[name] != value
-    ]
-    changed += assigned_attributes(run, before["attributes"], now["attributes"])
-    settings = before["settings"]
-    changed += [f"args.{k}" for k, v in now["settings"].items() if k[0] != "_" and settings.get(k) != v]
-    return changed
+
 
 # %% ../../nbs/06_engine/22_session.ipynb #be668d21
 def fire_event_between_steps(

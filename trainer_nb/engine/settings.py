@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import gc
 import math
+import weakref
 from dataclasses import fields
 
 import torch
@@ -31,8 +32,8 @@ from .prepare import AUTO_BATCH_SIZE_ERROR, OPTIMIZER_MAKERS, discard_made_optim
 from .prepare import makes_schedule, prepare, recompute_run_length
 from .run_state import RunState, Task, record_act, schedule_args
 from ..optim.optimizers import refuse_regrouping
-from ..optim.schedules import add_scheduled_group, base_lrs, is_metric_driven, load_scheduler_state
-from ..optim.schedules import look_ahead, num_scheduled_groups, scheduler_state, set_base_lr, set_lr
+from ..optim.schedules import add_scheduled_group, base_lrs, is_metric_driven, look_ahead
+from ..optim.schedules import num_scheduled_groups, schedule_parts, set_base_lr, set_lr
 
 # %% ../../nbs/06_engine/24_settings.ipynb #bac457c9
 def _set_weight_decay(learner: TrainerBase, value):
@@ -134,10 +135,21 @@ def extend_run(run: RunState):
         run.due.remove(due)
 
 # %% ../../nbs/06_engine/24_settings.ipynb #f47524c7
+def complete_optimizer(learner: TrainerBase) -> None:
+    "Prepare the run, unless there are an optimizer and a schedule for all of its groups."
+    run = learner.run_state
+    if run.optimizer is None or run.lr_scheduler is None or run.loader is None or has_unscheduled_groups(run):
+        prepare(learner)
+
+def has_unscheduled_groups(run: RunState) -> bool:
+    "Return whether groups were added to the optimizer that its schedule does not cover; prepare() lets it cover them."
+    if run.optimizer is None: return False
+    return num_scheduled_groups(run.lr_scheduler) not in (None, len(run.optimizer.param_groups))
+
 def _rate(learner: TrainerBase, value):
     "Set the rate of the next step; before the first step, where a warm-up is at 0, set the schedule's base."
     # another setting of the same call may have discarded them
-    prepare(learner)
+    complete_optimizer(learner)
     optimizer, scheduler = learner.run_state.optimizer, learner.run_state.lr_scheduler
     if learner.state.global_step: return set_lr(scheduler, optimizer, value)
     set_base_lr(scheduler, optimizer, value, "lr")
@@ -235,7 +247,7 @@ class ChangesTable(Table):
     that of the next step as `next`, and the former base of the schedule as `base`."""
     def sentences(self) -> list[str]:
         "Return what the next step uses as its learning rate, and how the schedule goes on."
-        return [c["rate"] for c in self if c.get("rate")]
+        return [text for c in self if (text := str(c.get("rate", "")))]
 
     def __repr__(self): return "\n".join([*self.sentences(), super().__repr__()])
     def _repr_html_(self):
@@ -293,16 +305,30 @@ def describe_course(learner: TrainerBase) -> str:
         parts.append(f"falls to {rates[-1]:.4g} at step {last}, the last")
     return f"the {name} schedule {' and '.join(parts)}"
 
-def describe_rate(
-    learner: TrainerBase,
-    before: list[float],  # next_rates() before the change
-) -> str:
-    "Return a sentence about the learning rate of the next step and the rest of the schedule; '' before there is one."
-    now = next_rates(learner)
-    if not now or learner.run_state.lr_scheduler is None: return ""
-    was = f" (was {_format_rates(before)})" if before and before != now else ""
-    if learner.run_state.finished: return f"learning rate: {_format_rates(now)}{was}; the run is finished."
-    return f"learning rate: {_format_rates(now)} at the next step{was}; {describe_course(learner)}."
+class RateText:
+    """Describe the learning rate of the next step and the rest of the schedule, where it is shown: looking ahead takes longer
+    than a step. Empty before there is a schedule."""
+    def __init__(
+        self, learner: TrainerBase,
+        before: list[float],  # next_rates() before the change
+    ):
+        self.learner = weakref.ref(learner)
+        self.step = learner.state.global_step
+        self.before = before
+        self.now = [] if learner.run_state.lr_scheduler is None else next_rates(learner)
+
+    # a table that another process has made arrives with its text
+    def __reduce__(self): return str, (str(self),)
+
+    def __str__(self) -> str:
+        if not self.now: return ""
+        learner = self.learner()
+        was = f" (was {_format_rates(self.before)})" if self.before and self.before != self.now else ""
+        rate = f"learning rate: {_format_rates(self.now)}"
+        if learner is None or learner.state.global_step != self.step or next_rates(learner) != self.now:
+            return f"{rate} at step {self.step + 1}{was}."
+        if learner.run_state.finished: return f"{rate}{was}; the run is finished."
+        return f"{rate} at the next step{was}; {describe_course(learner)}."
 
 def scaled_base(learner: TrainerBase) -> str:
     """Return the base rate of the schedule as text, if `set(lr=)` in the middle of a run has left another one than
@@ -449,7 +475,10 @@ def make_undo(learner: TrainerBase):
         else [(g, {k: list(v) if k == "params" else v for k, v in g.items()}) for g in run.optimizer.param_groups]
     )
     scheduler = run.lr_scheduler
-    schedule = None if scheduler is None else scheduler_state(scheduler)
+    schedule = [
+        (part, {k: copy.copy(v) if isinstance(v, (list, dict)) else v for k, v in vars(part).items()})
+        for part in (() if scheduler is None else schedule_parts(scheduler))
+    ]
     def put_back():
         vars(run.args).update(args)
         run.loader = feed
@@ -458,8 +487,9 @@ def make_undo(learner: TrainerBase):
         run.due.clear()
         run.due.extend(due)
         run.optimizer, run.lr_scheduler = optimizer, scheduler
-        if schedule is not None:
-            load_scheduler_state(run.lr_scheduler, schedule)
+        for part, attributes in schedule:
+            vars(part).clear()
+            vars(part).update(attributes)
         if groups:
             run.optimizer.param_groups[:] = [g for g, _ in groups]
         for group, before in groups:
@@ -511,11 +541,6 @@ def divide_changes(learner: TrainerBase, changes: dict) -> tuple:
     check_own_loader(learner, home, smaller)
     return changes | smaller, home
 
-def has_unscheduled_groups(run: RunState) -> bool:
-    "Return whether groups were added to the optimizer that its schedule does not cover; prepare() lets it cover them."
-    if run.optimizer is None: return False
-    return num_scheduled_groups(run.lr_scheduler) not in (None, len(run.optimizer.param_groups))
-
 def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     "Apply changes of settings, all or none; return a table of them."
     # keep NumPy scalars out of the optimizer
@@ -528,14 +553,15 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
             "lr and learning_rate are different settings; set the one (the next step's rate) or the other (the schedule's"
             " base)."
         )
-    new = resolve_args(learner.args, {k: v for k, v in changes.items() if k != "lr"})
-    check_label_smoothing(new, learner.loss_func, learner.compute_loss_func)
+    # `lr` is no field of the arguments
+    new = resolve_args(learner.args, {k: v for k, v in changes.items() if k != "lr"}) if changes.keys() != {"lr"} else None
+    check_label_smoothing(new or learner.args, learner.loss_func, learner.compute_loss_func)
     if "label_smoothing_factor" in changes:
         warn_multi_label(learner.run_state.model, new.label_smoothing_factor)
     if "eval_strategy" in changes:
         check_eval_data(learner, new)
     if "lr" in changes or has_unscheduled_groups(learner.run_state):
-        prepare(learner)
+        complete_optimizer(learner)
     made = ChangesTable(
         {"name": n, "before": current_value(learner, n), "after": None, "effect": effect_of(learner, n)} for n in given
     )
@@ -543,9 +569,9 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     bases = [] if learner.run_state.optimizer is None else base_lrs(learner.run_state.optimizer)
     put_back = make_undo(learner)
     metric = best_metric_args(learner.args)
-    vars(learner.args).update(vars(new))
     try:
-        if changes.keys() != {"lr"}:
+        if new is not None:
+            vars(learner.args).update(vars(new))
             discard_overridden_parts(learner)
         # rates last: a new length changes the current one
         for name in sorted(changes, key=("lr", "learning_rate").__contains__):
@@ -561,7 +587,7 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     for c in made:
         c["after"] = current_value(learner, c["name"])
         if c["name"] in ("lr", "learning_rate"):
-            c["rate"] = describe_rate(learner, rates)
+            c["rate"] = RateText(learner, rates)
             c |= {"next": (next_rates(learner) or [None])[0], "base": float(bases[0]) if bases else None}
     # as requested: a list of rates is more than its first value
     record_act(learner.run_state, "set", **given)

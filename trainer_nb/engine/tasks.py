@@ -30,7 +30,7 @@ from .snapshot_tensors import Snapshot
 from .snapshot import capture_snapshot, restore_snapshot, undo_restore
 from .step import StepResult
 from .streaming_metrics import average_logs, to_numbers
-from .user_state import accept_called_callbacks
+
 from ..optim.schedules import is_metric_driven
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #b6d82a50
@@ -442,7 +442,7 @@ def run_tasks_now(learner: TrainerBase, *tasks: Task) -> None:
         run.is_manual = False
         run.due = pending
     if run.phase == "idle":
-        accept_called_callbacks(run)
+        if run.edits is not None: run.edits.accept_called(run)
         run_deferred_changes(run)
 
 def run_within_task(learner: TrainerBase, *tasks: Task) -> None:

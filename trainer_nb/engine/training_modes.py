@@ -100,7 +100,7 @@ class TrainingModes:
         "Enter training mode when a verb begins; warn if this undoes an eval(). Return whether `lasting` has changed."
         held = self.modules(inner) if self.held else ()
         before = self.lasting
-        if is_settled(model, held) and loss is None:
+        if is_settled(model, held) and (loss is None or is_settled(loss)):
             self.lasting = frozenset()
         else:
             new = [] if self.seen is None else [n for n in eval_mode_modules(inner, apart=held) if n not in self.seen]

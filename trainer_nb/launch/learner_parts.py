@@ -23,7 +23,7 @@ from ..device.weight_storage import move_model
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState
-from ..engine.session import capture_editable_state
+from ..engine.edits import edits_of
 from ..engine.snapshot import restore_fields
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.state_holders import MODULE, SCALAR_TYPES, of_library
@@ -281,7 +281,7 @@ def release_local_run(learner: TrainerBase):
     run.lr_scheduler = None
     run.backups = None
     run.eval_dataloader = None
-    run.editable_state = None
+    run.edits = None
     run.params = []
     run.pending_copies = []
     if torch.cuda.is_initialized():
@@ -319,7 +319,7 @@ def restore_local_run(
         run.sent_digests = None
         run.interrupts = interrupts
         run.corrupted = corrupted
-    run.editable_state = capture_editable_state(run)
+    edits_of(run).keep(run)
     report_lost(run, "close()")
 
 def needs_optimizer(

@@ -29,7 +29,8 @@ from ..engine.loop import StepLimit, run_until
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare, weight_checksums
 from ..engine.run_state import RunState, record_act, run_modules
-from ..engine.session import capture_editable_state, find_manual_changes, mark_paused, note_manual_changes
+from ..engine.edits import edits_of
+from ..engine.session import mark_paused, note_manual_changes
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.state_holders import SCALAR_TYPES
 from ..engine.snapshot import capture_snapshot, gather_snapshot
@@ -395,7 +396,7 @@ class ModelLayers:
             run.optimizer.param_groups[:] = [group for group, _ in self.groups]
         # the function may have trained
         run.discard("wrapped_model")
-        run.editable_state = capture_editable_state(run)
+        edits_of(run).keep(run)
 
 def call_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> FunctionResult:
     """Call a function of the user with the learner. Raise InvalidOperation, and put them back, for layers that it has
@@ -416,7 +417,7 @@ def call_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> F
             f" ({join_names(replaced)}), which the notebook does not have, so they are as before. Call learn.close(),"
             " replace them there, and launch again."
         )
-    changed = [*dict.fromkeys(find_manual_changes(run) + changed)]
+    changed = [*dict.fromkeys(edits_of(run).find(run) + changed)]
     assigned = {names: v for names, v in module_settings(run.model).items() if names in settings and settings[names] != v}
     return FunctionResult(value, changed, shared_facts(replica), assigned, (checksums, weight_checksums(run)))
 
@@ -434,7 +435,7 @@ def use_main_weights(replica: Replica) -> ReplicaResult:
     run = replica.learner.run_state
     run.device.world.broadcast_tensors([p for p in run_modules(run).parameters() if not is_read_only(p)])
     # no manual change of this process alone
-    run.editable_state = capture_editable_state(run)
+    edits_of(run).keep(run)
     return make_result(replica)
 
 def process_location(learner: TrainerBase) -> dict[str, Any]:

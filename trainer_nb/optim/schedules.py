@@ -11,28 +11,34 @@ import math
 from collections.abc import Collection, Iterator
 from functools import partial
 from types import FunctionType, SimpleNamespace
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch.optim.lr_scheduler import CyclicLR, LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
-from ..args.fields import SCHEDULE_NAMES
+from ..args.fields import METRIC_SCHEDULES, SCHEDULE_NAMES, to_builtin
 from ..args.training_args import TrainingArguments
-from ..args.fields import to_builtin
 from ..core.errors import suggest_names, warn
-from .greedy import GreedyLR
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #6013e947
+def _warmup(step: int, num_warmup_steps: int) -> float: return step / max(1, num_warmup_steps)
+
+def _progress(step: int, num_warmup_steps: int, num_training_steps: int) -> float:
+    "Return the fraction of the steps after the warm-up that are completed."
+    return (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
+
+def _cosine(progress: float, num_cycles: float) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress))
+
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
     "Rise to 1 over the warm-up, then fall linearly to 0."
-    if step < num_warmup_steps: return step / max(1, num_warmup_steps)
+    if step < num_warmup_steps: return _warmup(step, num_warmup_steps)
     return max(0.0, (num_training_steps - step) / max(1, num_training_steps - num_warmup_steps))
 
 def cosine(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cycles: float = 0.5) -> float:
     "Rise to 1 over the warm-up, then follow a cosine; half a cycle ends at 0."
-    if step < num_warmup_steps: return step / max(1, num_warmup_steps)
-    progress = (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
-    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress)))
+    if step < num_warmup_steps: return _warmup(step, num_warmup_steps)
+    return max(0.0, _cosine(_progress(step, num_warmup_steps, num_training_steps), num_cycles))
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #979869fd
 def constant(step: int) -> float:
@@ -41,21 +47,21 @@ def constant(step: int) -> float:
 
 def constant_with_warmup(step: int, *, num_warmup_steps: int) -> float:
     "Rise to 1 over the warm-up, then stay at 1."
-    return step / max(1, num_warmup_steps) if step < num_warmup_steps else 1.0
+    return _warmup(step, num_warmup_steps) if step < num_warmup_steps else 1.0
 
 def polynomial(step: int, *, num_warmup_steps: int, num_training_steps: int, lr_init: float,
                lr_end: float = 1e-7, power: float = 1.0) -> float:
     "Rise to 1 over the warm-up, then fall to `lr_end` along a power of the remaining fraction."
-    if step < num_warmup_steps: return step / max(1, num_warmup_steps)
+    if step < num_warmup_steps: return _warmup(step, num_warmup_steps)
     if step > num_training_steps: return lr_end / lr_init
-    remaining = 1 - (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
+    remaining = 1 - _progress(step, num_warmup_steps, num_training_steps)
     return ((lr_init - lr_end) * remaining**power + lr_end) / lr_init
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #5db5f475
 def cosine_with_restarts(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cycles: int = 1) -> float:
     "Rise to 1 over the warm-up, then fall several times along half a cosine to 0."
-    if step < num_warmup_steps: return step / max(1, num_warmup_steps)
-    progress = (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
+    if step < num_warmup_steps: return _warmup(step, num_warmup_steps)
+    progress = _progress(step, num_warmup_steps, num_training_steps)
     return 0.0 if progress >= 1 else max(0.0, 0.5 * (1.0 + math.cos(math.pi * ((float(num_cycles) * progress) % 1.0))))
 
 def _scale_above_min(factor: float, lr_init: float, min_lr: float | None, min_lr_rate: float | None) -> float:
@@ -63,45 +69,27 @@ def _scale_above_min(factor: float, lr_init: float, min_lr: float | None, min_lr
     least = min_lr / lr_init if min_lr_rate is None else min_lr_rate
     return max(0, factor * (1 - least) + least)
 
-
-def cosine_with_min_lr(
-    step: int,
-    *,
-    num_warmup_steps: int,
-    num_training_steps: int,
-    lr_init: float,
-    num_cycles: float = 0.5,
-    min_lr: float | None = None,
-    min_lr_rate: float | None = None
-) -> float:
+def cosine_with_min_lr(step: int, *, num_warmup_steps: int, num_training_steps: int, lr_init: float,
+                       num_cycles: float = 0.5, min_lr: float | None = None, min_lr_rate: float | None = None) -> float:
     "Rise to 1 over the warm-up, then fall along a cosine to the minimum rate."
-    if step < num_warmup_steps: return step / max(1, num_warmup_steps)
-    progress = (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
-    return _scale_above_min(0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress)), lr_init, min_lr, min_lr_rate)
+    if step < num_warmup_steps: return _warmup(step, num_warmup_steps)
+    factor = _cosine(_progress(step, num_warmup_steps, num_training_steps), num_cycles)
+    return _scale_above_min(factor, lr_init, min_lr, min_lr_rate)
 
-
-def cosine_warmup_with_min_lr(
-    step: int,
-    *,
-    num_warmup_steps: int,
-    num_training_steps: int,
-    lr_init: float,
-    num_cycles: float = 0.5,
-    min_lr: float | None = None,
-    min_lr_rate: float | None = None,
-    warmup_lr_rate: float | None = None
-) -> float:
+def cosine_warmup_with_min_lr(step: int, *, num_warmup_steps: int, num_training_steps: int, lr_init: float,
+                              num_cycles: float = 0.5, min_lr: float | None = None, min_lr_rate: float | None = None,
+                              warmup_lr_rate: float | None = None) -> float:
     "Rise to 1 from above 0, then fall along a cosine to the minimum rate."
     if step < num_warmup_steps:
         if warmup_lr_rate is None: return (step + 1.0) / max(1.0, num_warmup_steps)
         return warmup_lr_rate + (1.0 - warmup_lr_rate) * step / max(1, num_warmup_steps - 1.0)
-    progress = (step - num_warmup_steps + 1.0) / max(1.0, num_training_steps - num_warmup_steps)
-    return _scale_above_min(0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress)), lr_init, min_lr, min_lr_rate)
+    factor = _cosine(_progress(step + 1, num_warmup_steps, num_training_steps), num_cycles)
+    return _scale_above_min(factor, lr_init, min_lr, min_lr_rate)
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #c70d1d4f
 def inverse_sqrt(step: int, *, num_warmup_steps: int, timescale: int | None = None) -> float:
     "Rise to 1 over the warm-up, then fall with the inverse square root of the steps."
-    if step < num_warmup_steps: return step / max(1, num_warmup_steps)
+    if step < num_warmup_steps: return _warmup(step, num_warmup_steps)
     if timescale is None: timescale = num_warmup_steps or 10_000
     return 1.0 / math.sqrt((step + timescale - num_warmup_steps) / timescale)
 
@@ -110,26 +98,16 @@ _WARMUP_SHAPES = {
     "cosine": lambda p: 0.5 * (1.0 - math.cos(math.pi * p)),
     "1-sqrt": lambda p: 1.0 - math.sqrt(1.0 - p),
 }
-_DECAY_SHAPES = {"linear": lambda p, c: 1.0 - p, "cosine": lambda p, c: 0.5 * (1.0 + math.cos(math.pi * c * 2.0 * p)),
-          "1-sqrt": lambda p, c: 1.0 - math.sqrt(p)}
+_DECAY_SHAPES = {"linear": lambda p, c: 1.0 - p, "cosine": _cosine, "1-sqrt": lambda p, c: 1.0 - math.sqrt(p)}
 
-
-def warmup_stable_decay(
-    step: int,
-    *,
-    num_warmup_steps: int,
-    num_training_steps: int,
-    num_decay_steps: int | None = None,
-    num_stable_steps: int | None = None,
-    warmup_type: str = "linear",
-    decay_type: str = "cosine",
-    min_lr_ratio: float = 0,
-    num_cycles: float = 0.5,
-) -> float:
+def warmup_stable_decay(step: int, *, num_warmup_steps: int, num_training_steps: int,
+                        num_decay_steps: int | None = None, num_stable_steps: int | None = None,
+                        warmup_type: str = "linear", decay_type: str = "cosine", min_lr_ratio: float = 0,
+                        num_cycles: float = 0.5) -> float:
     "Rise to 1, stay there, and fall to the minimum fraction."
     stable = num_training_steps - num_warmup_steps - num_decay_steps if num_stable_steps is None else num_stable_steps
     if step < num_warmup_steps:
-        factor = _WARMUP_SHAPES[warmup_type](step / max(1, num_warmup_steps))
+        factor = _WARMUP_SHAPES[warmup_type](_warmup(step, num_warmup_steps))
     elif step < num_warmup_steps + stable:
         return 1.0
     elif step < num_warmup_steps + stable + num_decay_steps:
@@ -160,22 +138,6 @@ class OneCycle(OneCycleLR):
         self._former_momentums = [float(g["betas"][0] if "betas" in g else g.get("momentum", 0)) for g in optimizer.param_groups]
         super().__init__(optimizer, **kwargs)
 
-def _check_cycle(kwargs: dict[str, Any]):
-    "Raise ValueError for numbers that are invalid for a cycle."
-    share = kwargs.get("pct_start", 0)
-    if not 0 <= float(share) <= 1:
-        raise ValueError(f"pct_start={share!r} is the fraction of the steps on the way up, from 0 to 1; 0.3 is 30 percent.")
-    for name in ("div_factor", "final_div_factor"):
-        if not float(kwargs.get(name, 1)) > 0:
-            raise ValueError(f"{name}={kwargs[name]!r} should be above 0; the learning rate is divided by it.")
-
-def _pct_start(args: TrainingArguments, n: int) -> float:
-    "Return the fraction of steps on the way up, shifted off the values for which torch divides by zero."
-    kwargs = args.lr_scheduler_kwargs or {}
-    warmup = args.get_warmup_steps(n)
-    pct = min(float(kwargs.get("pct_start", warmup / n if warmup else 0.3)), (n - 1) / n)
-    return 0.0 if abs(pct * n - 1) < 1e-6 else pct
-
 # %% ../../nbs/05_optim/03_schedules.ipynb #dcaa2bab
 def one_cycle(optimizer: torch.optim.Optimizer, args: TrainingArguments, n: int, rates: list) -> OneCycle:
     "Return the schedule `one_cycle` over `n` steps, with the maximum rates `rates`."
@@ -183,9 +145,17 @@ def one_cycle(optimizer: torch.optim.Optimizer, args: TrainingArguments, n: int,
     known = set(inspect.signature(OneCycleLR).parameters)
     known -= {"optimizer", "max_lr", "total_steps", "epochs", "steps_per_epoch", "last_epoch"}
     _check_kwargs(kwargs, known, "one_cycle")
-    _check_cycle(kwargs)
-    has_momentum = "betas" in optimizer.defaults or bool(optimizer.defaults.get("momentum"))
-    kwargs = {"cycle_momentum": has_momentum, **kwargs, "pct_start": _pct_start(args, n)}
+    share = kwargs.get("pct_start", 0)
+    if not 0 <= float(share) <= 1:
+        raise ValueError(f"pct_start={share!r} is the fraction of the steps on the way up, from 0 to 1; 0.3 is 30 percent.")
+    for name in ("div_factor", "final_div_factor"):
+        if not float(kwargs.get(name, 1)) > 0:
+            raise ValueError(f"{name}={kwargs[name]!r} should be above 0; the learning rate is divided by it.")
+    # torch divides by zero if the way up is one step, or all steps
+    warmup = args.get_warmup_steps(n)
+    pct = min(float(kwargs.get("pct_start", warmup / n if warmup else 0.3)), (n - 1) / n)
+    kwargs["pct_start"] = 0.0 if abs(pct * n - 1) < 1e-6 else pct
+    kwargs.setdefault("cycle_momentum", "betas" in optimizer.defaults or bool(optimizer.defaults.get("momentum")))
     return OneCycle(optimizer, max_lr=rates, total_steps=n, **kwargs)
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #201ad70d
@@ -196,19 +166,6 @@ def base_lrs(optimizer: torch.optim.Optimizer) -> list[float]:
 def base_lr_key(group: dict[str, Any]) -> str | None:
     "Return the key of a group's base rate. Some optimizers have a `max_lr` of their own; one cycle also sets `min_lr`."
     return "max_lr" if "max_lr" in group and "min_lr" in group else "initial_lr" if "initial_lr" in group else None
-
-def _lr_lambdas(args: TrainingArguments, n: int, rates: list) -> list:
-    "Return the function of each group, with all its numbers except the step."
-    function = SCHEDULES[args.lr_scheduler_type]
-    kwargs = args.lr_scheduler_kwargs or {}
-    params = inspect.signature(function).parameters
-    _check_kwargs(kwargs, {k for k, p in params.items() if p.default is not p.empty}, args.lr_scheduler_type)
-    functions = []
-    for rate in rates:
-        offered = dict(num_warmup_steps=args.get_warmup_steps(n), num_training_steps=n, lr_init=float(rate))
-        functions.append(partial(function, **{k: v for k, v in offered.items() if k in params}, **kwargs))
-        check_schedule_numbers(functions[-1])
-    return functions
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #4e1c0a02
 _FROM_BASE = (LambdaLR, OneCycleLR, CyclicLR)
@@ -255,25 +212,27 @@ def check_schedule_numbers(
                 )
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #dce0897e
-_METRIC_SCHEDULERS = {"reduce_lr_on_plateau": ReduceLROnPlateau, "greedy": GreedyLR}
-
-class MetricDrivenScheduler(Protocol):
-    "Describe a schedule that is stepped with a metric."
-    def step(self, metrics: float) -> None:
-        "Adapt the rates after an evaluation."
-
-def is_metric_driven(scheduler: LRScheduler) -> TypeGuard[MetricDrivenScheduler]:
-    "Return whether a schedule is stepped with the metric of an evaluation; includes transformers' own GreedyLR."
+def is_metric_driven(scheduler: LRScheduler) -> TypeGuard[ReduceLROnPlateau]:
+    "Return whether a schedule is stepped with the metric of an evaluation; transformers' GreedyLR is stepped alike."
     return isinstance(scheduler, ReduceLROnPlateau) or type(scheduler).__name__ == "GreedyLR"
 
 def create_metric_scheduler(optimizer: torch.optim.Optimizer, args: TrainingArguments, rates: list):
-    "Return a schedule that depends on evaluations."
-    cls = _METRIC_SCHEDULERS[args.lr_scheduler_type]
+    "Return a schedule that depends on evaluations. Raise ImportError for 'greedy' without transformers."
+    cls: Any = ReduceLROnPlateau
+    is_greedy = args.lr_scheduler_type == "greedy"
+    if is_greedy:
+        try:
+            from transformers.optimization import GreedyLR as cls
+        except ImportError as error:
+            raise ImportError(
+                f"lr_scheduler_type='greedy' needs a newer transformers ({error}); install it with `%pip install -U"
+                " transformers`."
+            ) from error
     kwargs = dict(args.lr_scheduler_kwargs or {})
     _check_kwargs(kwargs, set(inspect.signature(cls).parameters) - {"optimizer"}, args.lr_scheduler_type)
     _set_initial_lr(optimizer, rates)
     scheduler = cls(optimizer, **{"mode": "max" if args.greater_is_better else "min", **kwargs})
-    if cls is GreedyLR and all(r <= least for r, least in zip(rates, scheduler.min_lrs)):
+    if is_greedy and all(r <= least for r, least in zip(rates, scheduler.min_lrs)):
         warn(
             f"The schedule 'greedy' never goes below min_lr={scheduler.min_lrs[0]:g}, and the learning rate is"
             f" {float(rates[0]):g}: it cannot fall. Give a smaller one, lr_scheduler_kwargs={{'min_lr': 1e-6}}."
@@ -300,10 +259,18 @@ def create_scheduler(
     n = max(1, num_training_steps)
     rates = base_lrs(optimizer)
     if name == "one_cycle": return one_cycle(optimizer, args, n, rates)
-    if name in _METRIC_SCHEDULERS: return create_metric_scheduler(optimizer, args, rates)
+    if name in METRIC_SCHEDULES: return create_metric_scheduler(optimizer, args, rates)
     if name not in SCHEDULES:
         raise ValueError(f"There is no schedule {name!r}.{suggest_names(name, SCHEDULE_NAMES)}")
-    functions = _lr_lambdas(args, n, rates)
+    function = SCHEDULES[name]
+    kwargs = args.lr_scheduler_kwargs or {}
+    params = inspect.signature(function).parameters
+    _check_kwargs(kwargs, {k for k, p in params.items() if p.default is not p.empty}, name)
+    functions = []
+    for rate in rates:
+        offered = dict(num_warmup_steps=args.get_warmup_steps(n), num_training_steps=n, lr_init=float(rate))
+        functions.append(partial(function, **{k: v for k, v in offered.items() if k in params}, **kwargs))
+        check_schedule_numbers(functions[-1])
     _set_initial_lr(optimizer, rates)
     return LambdaLR(optimizer, functions)
 
@@ -620,24 +587,6 @@ class RatesAhead(NamedTuple):
 # steps that a schedule without a closed form takes to look ahead
 MAX_SIMULATED_STEPS = 20_000
 
-def _can_look_ahead(scheduler: LRScheduler | None) -> bool:
-    "Return whether copies of a schedule and its parts can take steps without side effects."
-    for part in schedule_parts(scheduler):
-        if not isinstance(part, LRScheduler) or is_metric_driven(part): return False
-        if not type(part).__module__.startswith(("torch.optim.", "trainer_nb.")): return False
-        if not all(isinstance(f, (FunctionType, partial)) for f in getattr(part, "lr_lambdas", ())): return False
-    return scheduler is not None
-
-def _detached(scheduler: LRScheduler, optimizer: Any) -> LRScheduler:
-    "Return a copy of a schedule for another optimizer."
-    copied = copy.copy(scheduler)
-    copied.optimizer = optimizer
-    # 1 would make torch check for an optimizer step in between
-    copied._step_count = max(2, getattr(scheduler, "_step_count", 2))
-    if hasattr(copied, "_schedulers"):
-        copied._schedulers = [_detached(part, optimizer) for part in copied._schedulers]
-    return copied
-
 def look_ahead(
     scheduler: LRScheduler | None,
     optimizer: torch.optim.Optimizer,
@@ -645,13 +594,27 @@ def look_ahead(
     most: int = 400,  # maximum number of rates for each group
 ) -> RatesAhead | None:
     "Return the rates of the next steps; None if the schedule does not determine them."
-    closed = scheduler is not None and (is_builtin_schedule(scheduler) or isinstance(scheduler, OneCycle))
-    if num_steps < 1 or not _can_look_ahead(scheduler) or not closed and num_steps > MAX_SIMULATED_STEPS: return None
+    if scheduler is None or num_steps < 1: return None
+    closed = is_builtin_schedule(scheduler) or isinstance(scheduler, OneCycle)
+    if not closed and num_steps > MAX_SIMULATED_STEPS: return None
+    for part in schedule_parts(scheduler):
+        # steps of a copy could have side effects
+        if not isinstance(part, LRScheduler) or is_metric_driven(part): return None
+        if not type(part).__module__.startswith(("torch.optim.", "trainer_nb.")): return None
+        if not all(isinstance(f, (FunctionType, partial)) for f in getattr(part, "lr_lambdas", ())): return None
     def plain(group: dict[str, Any]) -> dict[str, Any]:
         return {k: float(v) if isinstance(v, torch.Tensor) else v for k, v in group.items() if k != "params"}
     groups = [plain(group) for group in optimizer.param_groups]
-    ahead = _detached(scheduler, SimpleNamespace(param_groups=groups, _opt_called=True))
-    wanted = sorted({round(i * (num_steps - 1) / max(1, most - 1)) for i in range(most)} | _turning_points(scheduler, num_steps))
+    ahead = copy.deepcopy(scheduler, {id(scheduler.optimizer): SimpleNamespace(param_groups=groups, _opt_called=True)})
+    for part in schedule_parts(ahead):
+        # 1 would make torch check for an optimizer step in between
+        part._step_count = max(2, getattr(part, "_step_count", 2))
+    # the ends of a warm-up or a phase, which samples of the steps could miss
+    functions = getattr(scheduler, "lr_lambdas", ())
+    ends = [f.keywords.get("num_warmup_steps", 0) for f in functions if isinstance(f, partial)]
+    ends += [round(phase["end_step"]) for phase in getattr(scheduler, "_schedule_phases", ())]
+    turns = {end - scheduler.last_epoch for end in ends if 0 <= end - scheduler.last_epoch < num_steps}
+    wanted = sorted({round(i * (num_steps - 1) / max(1, most - 1)) for i in range(most)} | turns)
     found: list[list[float]] = []
     momentum = []
     at = 0
@@ -665,10 +628,3 @@ def look_ahead(
         momentum.append(float(groups[0]["betas"][0] if "betas" in groups[0] else groups[0].get("momentum") or 0))
     moves = isinstance(scheduler, OneCycle) and scheduler.cycle_momentum
     return RatesAhead(wanted, [list(rates) for rates in zip(*found)], momentum if moves else None)
-
-def _turning_points(scheduler: LRScheduler, num_steps: int) -> set[int]:
-    "Return the offsets of the ends of a warm-up or a phase, which samples of the steps could miss."
-    ends = [f.keywords.get("num_warmup_steps", 0) for f in getattr(scheduler, "lr_lambdas", ()) if isinstance(f, partial)]
-    ends += [round(phase["end_step"]) for phase in getattr(scheduler, "_schedule_phases", ())]
-    return {end - scheduler.last_epoch for end in ends if 0 <= end - scheduler.last_epoch < num_steps}
-

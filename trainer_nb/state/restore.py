@@ -134,7 +134,7 @@ def reset_run_state(run: RunState):
     # a new schedule will be made for the user's optimizer
     if run.optimizer is not None and groups is not None and len(groups) == len(run.optimizer.param_groups):
         restore_group_settings(run.optimizer, groups)
-    run.discard("optimizer", "lr_scheduler", "loader", "backups", "editable_state")
+    run.discard("optimizer", "lr_scheduler", "loader", "backups", "edits")
     forget_samplers(run)
     if run.rewind_buffer is not None:
         run.rewind_buffer.clear()

@@ -25,7 +25,8 @@ from ..engine.loss import unwrap_model
 from ..engine.overrides import TrainerBase, drop_loader
 from ..engine.prepare import prepare, prepare_model, redistribute_data, sync_weights
 from ..engine.run_state import RunState
-from ..engine.session import capture_editable_state, describe_position
+from ..engine.edits import edits_of
+from ..engine.session import describe_position
 from ..engine.settings import SETTABLE, change_settings, extend_run
 from ..engine.snapshot import capture_snapshot, check_snapshot, environment_info, num_train_samples
 from ..engine.snapshot import restore_fields, undo_restore
@@ -443,7 +444,7 @@ def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, e
     if run.saver is not None:
         get_saver(run).after_restore(run, best)
     run.paused = False
-    run.editable_state = capture_editable_state(run)
+    edits_of(run).keep(run)
 
 # %% ../../nbs/07_state/10_resume.ipynb #60451859
 def load_best_weights(learner: TrainerBase):

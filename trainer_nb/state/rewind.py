@@ -19,13 +19,13 @@ from ..engine.loop import run_until, validate_step_count
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare, redistribute_data
 from ..engine.run_state import RunState
-from ..engine.session import capture_editable_state
+from ..engine.edits import edits_of
 from ..engine.snapshot import check_data_length, restore_whole
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import report_lost
 from .async_save import get_saver
-from .rewind_buffer import ACTS, LASTING_ACTS, MAX_SNAPSHOTS, get_rewind_buffer, has_acts_after, stays_in_use
-from .rewind_buffer import snapshot_nbytes
+from .rewind_buffer import ACTS, LASTING_ACTS, MAX_SNAPSHOTS, get_rewind_buffer, has_acts_after
+from .rewind_buffer import repeated_acts, snapshot_nbytes, stays_in_use
 
 # %% ../../nbs/07_state/13_rewind.ipynb #5d63de90
 def find_base_snapshot(learner: TrainerBase, step: int) -> Snapshot | None:
@@ -100,6 +100,29 @@ def steps_back(
     if to > present: raise ValueError(f"rewind(to={to}) goes to a step before the present one, {present}.")
     return present - int(to)
 
+def repeat_act(learner: TrainerBase, act: dict) -> None:
+    "Call the verb again that has recorded a change of the run."
+    data = act["data"]
+    if act["kind"] == "set":
+        learner.set(**data)
+    else:
+        getattr(learner, act["kind"])(*data["groups"], eval_mode=data.get("eval_mode", False))
+
+def replay(
+    learner: TrainerBase,
+    acts: deque[dict],  # changes to repeat, in order; emptied
+    target: int,
+    advance,  # as in rewind
+) -> None:
+    "Take the steps up to a target, and make the changes in between again; a request to pause ends it."
+    run = learner.run_state
+    while acts or run.state.global_step < target:
+        goal = acts[0]["step"] if acts else target
+        if run.state.global_step < goal:
+            advance(learner, "rewind()", until=lambda record: record.step >= goal)
+        if run.state.global_step < goal: return
+        if acts: repeat_act(learner, acts.popleft())
+
 def rewind(
     learner: TrainerBase,
     n: int,  # number of steps
@@ -116,23 +139,25 @@ def rewind(
     before = values_of_steps(run.history, base.step, target)
     best = run.state.best_model_checkpoint
     announce_replay(run, base.step, target)
+    events = run.history.events[base.values["place"].events:]
+    acts = deque(e for e in repeated_acts(events) if e["step"] <= target)
     restore_own_past(run, base)
     redistribute_data(learner, base)
-    if base.step < target:
-        try:
-            # The replay saves checkpoints again; they must not push out the best one of the discarded steps.
-            if run.saver is not None:
-                get_saver(run).leave_behind(run, best, target)
-            advance(learner, "rewind()", until=lambda record: record.step >= target)
-        except BaseException as error:
-            left = target - run.state.global_step
-            if run.saver is not None:
-                get_saver(run).after_restore(run, best)
-            run.history.note("rewind", run.state.global_step, steps=n + left)
-            if not isinstance(error, Paused) or not left: raise
-            raise Paused(
-                f"{error} rewind({n}) was on its way to step {target}: learn.step({left}) goes there."
-            ) from None
+    try:
+        # The replay saves checkpoints again; they must not push out the best one of the discarded steps.
+        if run.saver is not None and base.step < target:
+            get_saver(run).leave_behind(run, best, target)
+        replay(learner, acts, target, advance)
+    except BaseException as error:
+        left = target - run.state.global_step
+        if run.saver is not None:
+            get_saver(run).after_restore(run, best)
+        run.history.note("rewind", run.state.global_step, steps=n + left)
+        if not isinstance(error, Paused) or not left: raise
+        again = "".join(f", with {e['kind']}() again at step {e['step']}," for e in acts)
+        raise Paused(
+            f"{error} rewind({n}) was on its way to step {target}: learn.step({left}){again} goes there."
+        ) from None
     after = values_of_steps(run.history, base.step, target)
     found = {name: differing_steps(values, after[name]) for name, values in before.items()}
     different = sorted({step for steps in found.values() for step in steps})
@@ -161,8 +186,9 @@ def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
         )
     if (base := find_base_snapshot(learner, target)) is not None: return base
     ring = get_rewind_buffer(learner.run_state)
+    repeated = {id(e) for e in repeated_acts(learner.run_state.history.events)}
     def between(e):
-        return any(s.step <= e["step"] for s in ring.kept) and (
+        return id(e) not in repeated and any(s.step <= e["step"] for s in ring.kept) and (
             e["kind"] in LASTING_ACTS or e["kind"] in ACTS and e["step"] <= target
         )
     def moved(e): return not ring.kept and e["kind"] in ("launch", "close")   # such an act has emptied the ring
@@ -277,13 +303,13 @@ def restore_after(run: RunState, target: int) -> dict | None:
     return next((e for e in acts if not e["abandoned"] and e["kind"] == "restore" and e["step"] > target), None)
 
 def since_first(run: RunState, target):
-    "Return the last act up to a step, in a run that has its first weights; None without such an act."
+    """Return the last act up to a step that a replay does not repeat, in a run that has its first weights; None without
+    such an act."""
     if run.initial_snapshot is None or run.initial_snapshot.values["run"] != run.history.run_id:
         return None
-    return next(
-        (e for e in reversed(run.history.events) if not e["abandoned"] and e["kind"] in ACTS and e["step"] <= target),
-        None,
-    )
+    repeated = {id(e) for e in repeated_acts(run.history.events)}
+    acts = [e for e in run.history.events if not e["abandoned"] and e["kind"] in ACTS and id(e) not in repeated]
+    return next((e for e in reversed(acts) if e["step"] <= target), None)
 
 # %% ../../nbs/07_state/13_rewind.ipynb #32000004
 def announce_replay(run: RunState, base, target):
@@ -307,4 +333,4 @@ def restore_own_past(run: RunState, base):
     ring.wait = ring.every
     ring.seen = len(run.history.events)
     run.paused = False
-    run.editable_state = capture_editable_state(run)
+    edits_of(run).keep(run)

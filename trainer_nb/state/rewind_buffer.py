@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -23,6 +24,7 @@ from ..engine.overrides import TrainerBase
 from ..engine.rollback import weight_versions
 from ..engine.run_state import RunState
 from ..engine.snapshot import capture_snapshot
+from ..engine.settings import SETTABLE
 from ..engine.snapshot_fields import named_weights
 from ..engine.snapshot_file import MEMORY_SHARE, disk_folder, disk_space
 from ..core.memory import peak_memory
@@ -44,14 +46,29 @@ def stays_in_use(event: dict) -> bool:
 ACTS = ("set", "schedule", "stop", "freeze", "unfreeze", "restore", "reset", "by hand", *LASTING_ACTS)
 
 # %% ../../nbs/07_state/12_rewind_buffer.ipynb #fcb853ab
+def repeated_acts(events: Iterable[dict]) -> list[dict]:
+    """Return the changes among events that a replay of the steps makes again: those by a verb, between two steps. Where a
+    pause or an error came before, tasks of the step may have been pending, which a replay has run by then."""
+    found = []
+    stopped_at = None
+    for e in events:
+        if e["kind"] in ("pause", "exception"):
+            stopped_at = e["step"]
+        elif e["kind"] in ("freeze", "unfreeze") or e["kind"] == "set" and e["data"].keys() <= SETTABLE.keys():
+            if not e["abandoned"] and e["step"] != stopped_at and "by" not in e["data"]: found.append(e)
+    return found
+
 def has_acts_after(history: History, snapshot: Snapshot, step) -> bool:
-    "Check whether an act lies between a snapshot and a step, or the snapshot is abandoned."
+    "Check whether an act that a replay does not repeat lies between a snapshot and a step, or the snapshot is abandoned."
     place = snapshot.values["place"]
     if not is_ancestor(history, place): return True
     later = history.events[place.events:]
-    later = [e for e in later if not e["abandoned"] or stays_in_use(e)]
+    repeated = {id(e) for e in repeated_acts(later)}
+    later = [e for e in later if id(e) not in repeated and (not e["abandoned"] or stays_in_use(e))]
     return any(
-        e["kind"] in ACTS and e["step"] <= step and not e["abandoned"] or e["kind"] in LASTING_ACTS and snapshot.step < step
+        e["kind"] in ACTS and e["step"] <= step and not e["abandoned"]
+        # a part that is in use was not the one of the snapshot's step either
+        or stays_in_use(e) or e["kind"] in LASTING_ACTS and snapshot.step < step
         for e in later
     )
 
@@ -171,13 +188,14 @@ class RewindBuffer:
         self.account.open()
 
     def before_step(self, learner: TrainerBase):
-        "Take a snapshot at the boundary before a step, if one is due or an act has occurred."
+        "Take a snapshot at the boundary before a step, if one is due or an act has occurred that a replay does not repeat."
         run = learner.run_state
         if run.args.rewind_every == 0: return
         events = run.history.events
         by_hand = False
         if len(events) != self.seen:
-            acts = [e for e in events[self.seen:] if e["kind"] in ACTS]
+            repeated = {id(e) for e in repeated_acts(events[self.seen:])}
+            acts = [e for e in events[self.seen:] if e["kind"] in ACTS and id(e) not in repeated]
             if acts or any(e["kind"] == "evaluate" for e in events[self.seen:]):
                 self.wait = 0
             by_hand = any(e["data"].get("by") != "callback" for e in acts)
