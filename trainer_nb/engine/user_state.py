@@ -6,29 +6,27 @@
 from __future__ import annotations
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #6ca7a3e5
-import collections
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #f1367625
-import numpy as np
 import torch
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #04ae0be9
 from ..core.errors import warn
 from ..core.put import MISSING, Put, class_finder
 from ..core.content import Content
-from ..core.nodes import ATOMS, GeneratorNode, LeafNode, StatefulNode, TensorNode, Tree, Unsupported
+from ..core.nodes import ATOMS, GeneratorNode, LeafNode, Ref, StatefulNode, TensorNode, Tree, Unsupported
 from ..core.tree import GENERATOR_CLASSES, Capture, has_state_dict, is_resource, of_library
-from ..data.collate import is_identical
 from ..data.loader import OpaqueSource
 from ..data.sources import MOST_VALUES, MapSource
 from ..device.sharding import copy_into, local_nbytes
 from .overrides import TrainerBase
 from .run_state import RunState, run_modules
 from .state_holders import FEW_NODES, LEARNER, LIBRARY_KINDS, MODULE, SCALAR_TYPES, Holder
-from .state_holders import callback_holders, code_holders, declared, editable_holders
+from .state_holders import code_holders, declared
 from .state_holders import evaluation_holders, is_copied_kind, module_holder
 from .state_holders import optimizer_holders, sampler_holders, user_state_holders
 
@@ -151,10 +149,11 @@ def capture_user_state(
         state.holders[holder.name] = {"names": [*vars(holder.owner)], "items": items, "owner": id(holder.owner)}
         state.left_out |= inexact_generators(run, holder)
         # what is larger in data or samplers is data
-        if holder.kinds != "all": capture.too_large.clear()
+        if holder.kinds == "all" and holder.reports: state.left_out |= capture.too_large
+        capture.too_large.clear()
     tree = capture.finish()
     names = tuple(f"{holder.name}." for holder in find(run) if holder.reports)
-    state.left_out |= {path: why for path, why in (tree.problems | capture.too_large).items() if path.startswith(names)}
+    state.left_out |= {path: why for path, why in tree.problems.items() if path.startswith(names)}
     weights = {o.place.name for o in tree.nodes if isinstance(o, TensorNode) and o.is_parameter} if not trains else ()
     tree.tensors = {n: t if n in weights else put(n, t) for n, t in tree.tensors.items()}
     return state
@@ -204,7 +203,7 @@ def restore_user_state(
     only: Collection[str] | None = None,  # as in capture_user_state
     find: Callable[[RunState], list[Holder]] = user_state_holders,  # as in capture_user_state
     own: bool = True,  # whether the copy was made of this learner: its objects are filled
-    in_branch: bool = False,  # this learner is a branch of that one: what it has copied already stays as it is
+    in_branch: bool = False,  # this learner is a branch of that one: what it has copied already, and not shared, stays as it is
 ) -> dict[str, str]:
     "Restore attributes; return the reasons why some could not be restored, by name."
     problems: dict[str, str] = {}
@@ -225,10 +224,15 @@ def restore_user_state(
         settings = _unchanged(state, holder, own) if holder.kinds == "data" and not is_same else ()
         for key, ref in saved["items"].items():
             name = f"{holder.name}.{key}"
-            if key in holder.skip or name in settings or name in equal or only is not None and name not in only: continue
+            if key in holder.skip or name in settings or only is not None and name not in only: continue
+            now = attributes.get(key, MISSING)
+            if in_branch and saved["owner"] != id(holder.owner) and _is_captured(state, ref, now):
+                now = MISSING
+            elif name in equal:
+                continue
             put_names.add(name)
             try:
-                attributes[key] = put.put(ref, attributes.get(key, MISSING))
+                attributes[key] = put.put(ref, now)
             except Unsupported as error:
                 problems[name] = str(error)
             except Exception as error:
@@ -237,6 +241,12 @@ def restore_user_state(
             for key in [k for k in holder.items() if k not in saved["names"]]:
                 del attributes[key]
     return dict.fromkeys(_inexact(run, state, put_names, find), "could not be restored exactly") | problems
+
+def _is_captured(state: UserState, ref: Any, value: Any) -> bool:
+    "Return whether a value is the very object of which the copy was made, and no leaf."
+    if type(ref) is not Ref or state.tree.live is None or isinstance(state.tree.nodes[ref], LeafNode): return False
+    there = state.tree.live.objects[ref]
+    return there() is value if isinstance(there, weakref.ref) else there == id(value)
 
 def _unchanged(state: UserState, holder: Holder, own: bool) -> set[str]:
     """Return the names of the attributes of a holder that the run had not changed when it was copied; in a learner that
@@ -367,84 +377,7 @@ def restore_evaluated(run: RunState) -> None:
             for key in [*vars(holder.owner)] if saved is not None else ():
                 if f"{holder.name}.{key}" in changed and key not in saved["names"]: del vars(holder.owner)[key]
         restore_user_state(run, before, changed, evaluation_holders)
-        accept_attributes(run, changed)
-
-# %% ../../nbs/06_engine/13_user_state.ipynb #200d7234
-# levels of containers and objects in an attribute
-_MOST_LEVELS = 6
-
-def stamp(value: Any, level: int = 0) -> Any:
-    "Return what shows that a value was changed: equal stamps prove nothing, different ones do."
-    kind = type(value)
-    if kind in ATOMS: return value
-    if isinstance(value, torch.Tensor): return id(value), 0 if value.is_inference() else value._version
-    if isinstance(value, np.generic): return kind, value.tobytes()
-    if isinstance(value, np.ndarray): return id(value), value.tobytes() if value.nbytes <= 4096 and not value.dtype.hasobject else 0
-    if kind in (list, tuple, set, frozenset, dict, collections.deque, collections.OrderedDict):
-        if len(value) > FEW_NODES or level > _MOST_LEVELS: return id(value), len(value)
-        items = tuple([stamp(v, level + 1) for v in (value.values() if isinstance(value, dict) else value)])
-        return kind, items, tuple(value) if isinstance(value, dict) else ()
-    if level < _MOST_LEVELS and hasattr(value, "__dict__") and not of_library(kind) and not is_resource(value):
-        return id(value), tuple([(k, stamp(v, _MOST_LEVELS)) for k, v in vars(value).items()])
-    return id(value)
-
-class Stamps(NamedTuple):
-    "Hold the stamps of the attributes that cells may assign between two verbs."
-    values: dict[str, dict[str, Any]]   # by the name of the holder and that of the attribute
-    owners: dict[str, int]              # ids of the holders' objects, by the names of the holders
-    num_calls: dict[int, int]           # of callbacks, by id: a checkpoint, for example, calls them after the verb
-
-def _stamps_of(holder: Holder) -> dict[str, Any]:
-    attributes = vars(holder.owner)
-    found = {k: v if type(v) in ATOMS else stamp(v) for k, v in attributes.items() if k not in holder.skip}
-    if buffers := attributes.get("_buffers"):
-        found |= {k: stamp(t) for k, t in buffers.items() if t is not None}
-    return found
-
-def take_stamps(run: RunState) -> Stamps:
-    "Return the stamps of a run's attributes; none of several processes, whose journals have to be alike."
-    is_alone = run.device is None or run.device.world.is_single_process
-    holders = editable_holders(run) if is_alone else []
-    values = {holder.name: _stamps_of(holder) for holder in holders}
-    return Stamps(values, {holder.name: id(holder.owner) for holder in holders}, dict(run.callbacks.num_calls))
-
-def _called_since(run: RunState, before: Stamps) -> list[Holder]:
-    "Return the callbacks that an event has called since."
-    counts = run.callbacks.num_calls
-    return [h for h in callback_holders(run) if before.num_calls.get(id(h.owner)) != counts.get(id(h.owner))]
-
-def assigned_attributes(run: RunState, before: Stamps, now: Stamps) -> list[str]:
-    "Return the names of attributes that the user has assigned in between; not those that an evaluation has changed."
-    names = []
-    called = {holder.name for holder in _called_since(run, before)}
-    for name, here in now.values.items():
-        # of a part that was added or replaced since, that is recorded
-        there = before.values[name] if before.owners.get(name) == now.owners[name] else here
-        if there == here or name in called: continue
-        names += [f"{name}.{key}" for key in {**there, **here} if not is_identical(there.get(key), here.get(key))]
-    evaluated = run.evaluated
-    changed = differing(evaluated.before, evaluated.after) if names and evaluated is not None else ()
-    return [name for name in names if name not in changed]
-
-def accept_called_callbacks(run: RunState) -> None:
-    "Take the present attributes of callbacks that an event has called for those that the last verb has left."
-    # a verb that trains takes all attributes when it ends
-    if not run.editable_state or run.owner is not None: return
-    before = run.editable_state["attributes"]
-    before.values.update({h.name: _stamps_of(h) for h in _called_since(run, before) if h.name in before.values})
-    before.num_calls.update(run.callbacks.num_calls)
-
-def accept_attributes(run: RunState, names: Collection[str]) -> None:
-    "Take the present values of these attributes for those that the last verb has left: they are recorded, or no assignments."
-    if not run.editable_state: return
-    there = run.editable_state["attributes"].values
-    for holder, here in take_stamps(run).values.items():
-        for key in {**here, **there.get(holder, {})}:
-            if f"{holder}.{key}" not in names or holder not in there: continue
-            if key in here:
-                there[holder][key] = here[key]
-            else:
-                del there[holder][key]
+        if run.edits is not None: run.edits.accept(changed)
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #70561845
 _ATTRIBUTE_OWNERS = ("loss", "loss_func", "compute_loss_func")
@@ -480,7 +413,7 @@ def call_with_learner(learner: TrainerBase, function: Callable[[TrainerBase], An
     value, changed = call_and_compare(learner, function)
     if changed:
         run.history.note("by hand", run.state.global_step, changed=changed)
-        accept_attributes(run, changed)
+        if run.edits is not None: run.edits.accept(changed)
     return value
 
 def call_and_compare(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> tuple[Any, list[str]]:
