@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from ..args.deepspeed_args import activate_deepspeed
+from ..args.setters import assign
 from ..args.training_args import TrainingArguments, resolve_args
 from ..core.callbacks import COMPUTED_STATE_FIELDS, PROCESS_STATE_FIELDS, CallbackHandler
 from ..core.callbacks import DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState, bound_handler
@@ -659,25 +660,15 @@ class ModelFact:
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #788950ae
 def replace_args(learner: TrainerBase, args: Any) -> None:
-    """Change the settings that differ between the learner's arguments and others: before the first step as assignments to
-    their fields do, later as `set` does."""
+    "Assign the fields in which other arguments differ from those of the learner."
     own = learner.args
-    run = learner.run_state
     if args is own: return
     present = own.to_dict()
     new = resolve_args(args)
-    changes = {
-        name: value for name, value in new.to_dict().items()
+    assign(own, {
+        name: getattr(new, name) for name, value in new.to_dict().items()
         if not (name in present and is_identical(value, present[name]))
-    }
-    if changes.get("hub_token") is not None:
-        # a dictionary does not contain it
-        changes["hub_token"] = new.hub_token
-    if not run.has_begun and run.remote_run is None:
-        for name in changes:
-            setattr(own, name, getattr(new, name))
-    elif changes:
-        learner.set(**changes)
+    })
 
 _POSITION = ("global_step", "epoch", "max_steps", "num_train_epochs")
 _OWN_STATE_FIELDS = (*_POSITION, *COMPUTED_STATE_FIELDS, *PROCESS_STATE_FIELDS, "stateful_callbacks")
@@ -818,7 +809,6 @@ class TrainerBase:
         **settings: Any,
     ):
         processing_class = resolve_processing_class(processing_class, settings)
-        given_args = args if isinstance(args, TrainingArguments) else None
         args = resolve_args(args, settings)
         check_constructor_args(
             model, model_init, args, loss_func, compute_loss_func, optimizers, optimizer_cls_and_kwargs
@@ -863,11 +853,8 @@ class TrainerBase:
         self.current_gradient_accumulation_steps = args.gradient_accumulation_steps
         self.current_micro_batch = 0
         self.current_weight = 1.0
-        args.watch_assignments()
         self.run_state = RunState(
             args=args,
-            given_settings=args.to_dict(),
-            given_args=(given_args, comparable_copy(vars(given_args)) if given_args is not None else {}),
             callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]),
             learner=weakref.ref(self),
         )
@@ -1138,9 +1125,6 @@ class TrainerBase:
         "Change settings."
         raise NotImplementedError
 
-    def _adopt_assignments(self) -> None:
-        "Apply what was assigned to fields of args since the last step."
-        raise NotImplementedError
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         "Log values."

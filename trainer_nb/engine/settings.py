@@ -9,6 +9,7 @@ import copy
 import gc
 import math
 import weakref
+from collections.abc import Iterable
 from dataclasses import fields
 
 import torch
@@ -412,9 +413,9 @@ def clear_best(run: RunState):
     run.state.best_metric = run.state.best_global_step = run.state.best_model_checkpoint = run.best_source = None
 
 # %% ../../nbs/06_engine/24_settings.ipynb #95cedd52
-def check_settable(learner: TrainerBase, changes):
-    "Raise ValueError or TypeError for settings that cannot be changed, or not to this value now."
-    for name in changes:
+def check_names(learner: TrainerBase, names: Iterable[str]) -> None:
+    "Raise ValueError or TypeError for settings that cannot be changed."
+    for name in names:
         if name in LOADER_ARGS and isinstance(learner.train_dataset, torch.utils.data.DataLoader):
             raise ValueError(
                 f"{name} cannot be set: train_dataset is a DataLoader, which has its own batch size and workers."
@@ -433,6 +434,10 @@ def check_settable(learner: TrainerBase, changes):
         meant = settings_hints().get(name)
         if meant in SETTABLE: raise TypeError(f"There is no setting {name!r}; it is called {meant!r} here.")
         raise TypeError(f"There is no setting {name!r}.{suggest_names(name, SETTABLE)}")
+
+def check_settable(learner: TrainerBase, changes):
+    "Raise ValueError or TypeError for settings that cannot be changed, or not to this value now."
+    check_names(learner, changes)
     if (
         changes.get("auto_find_batch_size")
         and learner.run_state.device is not None

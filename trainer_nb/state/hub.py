@@ -549,14 +549,14 @@ def rename_repository(
     uploader = get_uploader(run)
     before = run.args.hub_model_id, uploader.repo_id, uploader.url
     try:
-        run.args.hub_model_id = name
+        vars(run.args)["hub_model_id"] = name
         # without push_to_hub, the next push opens it
         uploader.repo_id = uploader.url = None
         if run.args.push_to_hub:
             open_repository(learner)
             announce_repository(run)
     except BaseException:
-        run.args.hub_model_id, uploader.repo_id, uploader.url = before
+        vars(run.args)["hub_model_id"], uploader.repo_id, uploader.url = before
         raise
 
 # %% ../../nbs/07_state/20_hub.ipynb #50e82736
