@@ -20,13 +20,13 @@ from ..core.errors import used_names, uses_name, warn
 from ..core.interrupts import RUN_LOCK
 from ..data.collate import comparable_copy, is_identical
 from ..device.accelerator import check_fp16
-from .dataloaders import check_eval_data, is_overridden
+from .dataloaders import check_eval_data
 from .generate import warn_of_idle
 from .overrides import TrainerBase, apply_args, check_batch_eval_metrics, check_label_smoothing
 from .overrides import drop_loader, renew_model
 from .prepare import OPTIMIZER_MAKERS, discard_former_parts, discard_made_optimizer
 from .run_state import as_callback, record_act
-from .settings import SETTABLE, change_settings, check_names, discard_overridden_parts
+from .settings import SETTABLE, apply_log_level, change_settings, check_names, discard_overridden_parts
 from .state_holders import LEARNER, SCALAR_TYPES
 
 # %% ../../nbs/06_engine/25_assignment.ipynb #c6c43716
@@ -250,26 +250,6 @@ def forget_early_assignments(learner: TrainerBase) -> None:
 # settings that an optimizer keeps; all others are read when a part is made, or in each step
 OPTIMIZER_SETTINGS = frozenset(("learning_rate", "weight_decay"))
 
-def held_settings(learner: TrainerBase, changes: Collection[str]) -> frozenset[str]:
-    """Return the settings that the existing optimizer holds, so that a change is applied to it. Before the first step there
-    are none where the optimizer is the user's, with rates of its own, or is made anew."""
-    run = learner.run_state
-    if run.optimizer is None: return frozenset()
-    if run.has_begun: return OPTIMIZER_SETTINGS
-    is_renewed = run.optimizer_settings is not None and not run.optimizer_settings.keys().isdisjoint(changes)
-    if is_renewed or not run.own_optimizer or is_overridden(learner, *OPTIMIZER_MAKERS): return frozenset()
-    return OPTIMIZER_SETTINGS
-
-def applied_settings(
-    learner: TrainerBase,
-    changes: Collection[str],  # names of settings that are changed together
-    anew: bool,  # as in begin_run
-) -> Collection[str]:
-    "Return the settings of which `set` applies a change to existing parts; a change of any other is only stored."
-    held = held_settings(learner, changes)
-    if anew or learner.run_state.loader is None: return held
-    return SETTABLE.keys() - (OPTIMIZER_SETTINGS - held)
-
 class GivenSettings:
     """Hold the settings that a script gives: to the constructor, in its own TrainingArguments, of which the learner has a copy,
     and by assignments to that copy before the run begins."""
@@ -310,8 +290,8 @@ def assign_settings(
     args: TrainingArguments,
     values: dict[str, Any],  # that were assigned to fields of these arguments
 ) -> bool:
-    """Change settings as `set` does, in a run that has begun; return False before it begins, where all that was assigned is
-    checked together. Raise ValueError for a setting that cannot be changed in a run."""
+    """Change settings as `set` does, in a run that has begun; return False before it begins and when it is finished: what is
+    assigned for the next one is checked together. Raise ValueError for a setting that cannot be changed in a run."""
     learner = learner_ref()
     run = None if learner is None else vars(learner).get("run_state")
     if learner is None or run is None or run.args is not args: return False
@@ -319,20 +299,19 @@ def assign_settings(
     changes = {name: value for name, value in values.items() if not is_identical(to_builtin(value), present[name])}
     if not changes: return True
     me = threading.get_ident()
-    is_at_end = run.finished and (run.phase != "idle" or not changes.keys() <= SETTABLE.keys())
     is_elsewhere = run.remote_run is not None or run.unloaded is not None or run.owner is not None and run.owner[1] != me
     if run.background_run is not None and RUN_LOCK.owner != me:
         is_elsewhere = is_elsewhere or run.background_run.training
-    if not is_elsewhere and (not run.has_begun or is_at_end):
+    if not is_elsewhere and (not run.has_begun or run.finished):
         # for the run that begins next
         for name in changes: run.given.assigned.setdefault(name, present[name])
         return False
-    check_names(learner, changes)
     def change() -> None:
         if left := {name: value for name, value in changes.items() if not is_identical(to_builtin(value), present[name])}:
             change_settings(learner, left)
     if RUN_LOCK.owner == me and run.phase in ("step", "tasks", "evaluate"):
         # of a callback or an override
+        check_names(learner, changes)
         run.deferred_changes.append(as_callback(run, change))
     else:
         learner.set(**changes)
@@ -378,18 +357,23 @@ def adopt_settings(
         check_batch_eval_metrics(new, learner.compute_metrics)
         check_fp16(new)
         check_eval_data(learner, new)
-    settable = changes if run.remote_run is not None else applied_settings(learner, changes, anew)
-    if applied := {name: value for name, value in changes.items() if name in settable}:
-        learner.set(**applied)
-    if others := {name: value for name, value in changes.items() if name not in settable}:
+    # a run that begins anew keeps its optimizer
+    applied = changes if run.remote_run is not None else changes.keys() & OPTIMIZER_SETTINGS if run.has_begun else ()
+    if applied:
+        learner.set(**{name: changes[name] for name in changes if name in applied})
+    if others := {name: value for name, value in changes.items() if name not in applied}:
         warn_of_idle(new)
         apply_args(run.model, new)
         vars(run.args).update(vars(new))
         # of the settings, and of the model's signature
         learner._model_facts = None
+        if run.own_optimizer and others.keys() & OPTIMIZER_SETTINGS:
+            discard_made_optimizer(run)
         discard_overridden_parts(learner)
         if run.loader is not None:
             drop_loader(run)
+        if "log_level" in others:
+            apply_log_level(learner, new.log_level)
         record_act(run, "set", **others)
     shown = new.to_dict()
     run.given.values = run.given.values | {name: shown[name] for name in changes}

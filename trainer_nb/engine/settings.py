@@ -167,7 +167,7 @@ def _repatch(learner: TrainerBase, value):
     if learner.run_state.device is not None:
         apply_patches(learner)
 
-def _set_log_level(learner: TrainerBase, value):
+def apply_log_level(learner: TrainerBase, value):
     "Set the loggers' level and add a callback that logs, if needed."
     set_log_level(learner.args)
     callbacks = learner.run_state.callbacks
@@ -232,7 +232,7 @@ SETTABLE = {  # name: (description of its effect, function that applies it)
     "metric_for_best_model": (_EFFECT_NEXT_TIME, None),
     "greater_is_better": (_EFFECT_NEXT_TIME, None),
     "disable_tqdm": (_EFFECT_NEXT_TIME, None),
-    "log_level": (_EFFECT_NEXT_STEP, _set_log_level),
+    "log_level": (_EFFECT_NEXT_STEP, apply_log_level),
     "activation_checkpointing": (_EFFECT_NEXT_STEP, _repatch),
     "activation_checkpointing_kwargs": (_EFFECT_NEXT_STEP, _repatch),
     "neftune_noise_alpha": (_EFFECT_NEXT_STEP, _repatch),

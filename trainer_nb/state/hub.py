@@ -463,13 +463,13 @@ def open_branch_repository(
     leave_repository(learner, origin, tokens)
     if "hub_model_id" in changes or "hub_revision" in changes:
         # a revision alone is a branch in the origin's repository
-        args.hub_model_id = model_id if "hub_model_id" in changes else place[0]
-        args.hub_revision = revision
+        name = model_id if "hub_model_id" in changes else place[0]
+        vars(args).update(hub_model_id=name, hub_revision=revision)
         if pushes and place_in_hub(learner.run_state) != place:
             open_repository(learner)
         # the full name may be the origin's
         if place_in_hub(learner.run_state) != place:
-            args.push_to_hub = pushes
+            vars(args)["push_to_hub"] = pushes
             return
         leave_repository(learner, origin, tokens)
     if pushes:
