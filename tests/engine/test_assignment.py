@@ -175,8 +175,8 @@ def test_args_that_cannot_change_in_a_run_say_so():
     with pytest.raises(ValueError, match="max_steps=1 lies behind"): learn.args.max_steps = 1
     with pytest.raises(ValueError, match="cannot be changed in a run"): learn.args.set_optimizer(weight_decay=0.5, beta1=0.5)
     assert (learn.args.seed, learn.args.weight_decay, learn.args.adam_beta1) == (42, 0, 0.9) and learn.args.max_steps != 1
-    learn.args.set_logging(steps=2, strategy=learn.args.logging_strategy, report_to=learn.args.report_to)
-    assert [e["what"] for e in learn.history.journal()] == ["logging_steps=2"] and learn.step()
+    learn.args.set_lr_scheduler(learn.args.lr_scheduler_type, num_epochs=3, max_steps=learn.args.max_steps, warmup_steps=learn.args.warmup_steps)
+    assert [e["what"] for e in learn.history.journal()] == ["num_train_epochs=3"] and learn.step()
     learn.reset()
     learn.args.seed = 5
     assert learn.step() and learn.args.seed == 5

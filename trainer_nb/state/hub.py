@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from ..args.args_files import JSON_FILE, args_to_json
 from ..args.fields import HubStrategy
-from ..args.training_args import TrainingArguments
+from ..args.training_args import TrainingArguments, resolve_args
 from ..core.errors import Interrupted, of_package, warn
 from ..core.interrupts import RUN_LOCK, InterruptGuard
 from ..device.collectives import SINGLE_PROCESS
@@ -549,7 +549,7 @@ def rename_repository(
     uploader = get_uploader(run)
     before = run.args.hub_model_id, uploader.repo_id, uploader.url
     try:
-        vars(run.args)["hub_model_id"] = name
+        vars(run.args)["hub_model_id"] = resolve_args(run.args, {"hub_model_id": name}).hub_model_id
         # without push_to_hub, the next push opens it
         uploader.repo_id = uploader.url = None
         if run.args.push_to_hub:
