@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Make nbs/reference.ipynb, the tables of all public names, from the docstrings of the package.
+"""Make nbs/reference.ipynb, the tables of all public names, from the docstrings of the package, and trainer_nb/args/keywords.pyi,
+the types of the settings, for editors.
 
-    python scripts/make_reference.py            # write the page
-    python scripts/make_reference.py --check    # exit with 1 where the page is not what the package gives"""
+    python scripts/make_reference.py            # write both
+    python scripts/make_reference.py --check    # exit with 1 where one of them is not what the package gives"""
 import argparse, dataclasses, hashlib, inspect, json, re, sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT/"nbs"/"reference.ipynb"
+STUB = ROOT/"trainer_nb"/"args"/"keywords.pyi"
 # the repository's package, also where another one is installed
 sys.path.insert(0, str(ROOT))
 from drop_lists import drop_lists
@@ -130,16 +132,28 @@ class Reference:
         return json.dumps(page, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
+def keywords():
+    "Return the settings as a typed dictionary, which type checkers read."
+    from trainer_nb.args.fields import field_types
+    from trainer_nb.args.training_args import TrainingArguments
+    from trainer_nb.args.validation import describe_type
+    types = {name: describe_type(kind) for name, kind in field_types(TrainingArguments).items()}
+    enums = sorted({word for kind in types.values() for word in re.findall(r"\b[A-Z]\w+", kind) if word not in ("None", "Any")})
+    heads = ["# written by scripts/make_reference.py", "from typing import TypedDict", "", f"from trainer_nb.args.fields import {', '.join(enums)}", ""]
+    heads += ["class TrainingArgumentsKwargs(TypedDict, total=False):", '    "List the fields of `TrainingArguments` as keywords."']
+    return "\n".join([*heads, *(f"    {name}: {kind}" for name, kind in types.items())]) + "\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where the page would change")
     args = parser.parse_args()
     # the export of the modules ends here
     if not args.check: drop_lists()
-    text = Reference().notebook()
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text: return
-    if args.check: sys.exit("nbs/reference.ipynb is not what the docstrings give; run `make export`")
-    PAGE.write_text(text, encoding="utf-8")
+    for file, text in ((PAGE, Reference().notebook()), (STUB, keywords())):
+        if file.exists() and file.read_text(encoding="utf-8") == text: continue
+        if args.check: sys.exit(f"{file.relative_to(ROOT)} is not what the package gives; run `make export`")
+        file.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__": main()

@@ -14,7 +14,7 @@ from argument_values import NEEDS, OTHER
 from trainer_nb import Learner, TrainingArguments
 from trainer_nb.args.names import FIELD_ALIASES
 from trainer_nb.device.accelerator import kwargs_handlers
-from trainer_nb.args.fields import ScriptArgs
+from trainer_nb.args.fields import SCRIPT_FIELDS
 from trainer_nb.args.validation import UNSUPPORTED
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -153,7 +153,7 @@ VALUES = {   # another value than that of the walk in test_args, to differ in so
     "adam_beta1": 0.5,
 }
 NEEDED = {"layer_groups": dict(learning_rate=[1e-3, 1e-2, 1e-1])}
-HONOURED = sorted({f.name for f in dataclasses.fields(TrainingArguments)} - set(UNSUPPORTED) - set(FIELD_ALIASES) - {f.name for f in dataclasses.fields(ScriptArgs)} - {"sortish_sampler"})
+HONOURED = sorted({f.name for f in dataclasses.fields(TrainingArguments)} - set(UNSUPPORTED) - set(FIELD_ALIASES) - set(SCRIPT_FIELDS) - {"sortish_sampler"})
 
 
 def same(a, b):

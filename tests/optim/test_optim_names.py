@@ -11,13 +11,12 @@ from torch import nn
 from trainer_nb import Learner, differences
 from trainer_nb.args.training_args import TrainingArguments
 from trainer_nb.args.fields import METRIC_SCHEDULES, OPTIMIZER_NAMES, SCHEDULE_NAMES, TARGETED_OPTIMIZERS
-from trainer_nb.optim.greedy import GreedyLR
 from trainer_nb.optim.extra_optimizers import LIBRARY_OPTIMIZERS, _apollo, _grokadamw
 from trainer_nb.optim.extra_optimizers import Muon
 from trainer_nb.optim.optimizers import OPTIMIZERS, create_optimizer, optimizer_class
 from trainer_nb.args.validation import UNSUPPORTED_VALUES
 from trainer_nb.state.async_save import wait_for_save
-from trainer_nb.optim.schedules import SCHEDULES, is_metric_driven, create_scheduler, load_scheduler_state, scheduler_state
+from trainer_nb.optim.schedules import SCHEDULES, is_metric_driven, create_scheduler
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*[Pp]aged optimizers", "ignore:.*has no effect", "ignore:.*cannot fall")
 
@@ -52,7 +51,7 @@ BESIDE = {"sgd": dict(learning_rate=0.1, optim_args="momentum=0.9,nesterov=True"
           "apollo_adamw": dict(optim_args="rank=4,update_proj_gap=3"), "schedule_free_adamw": dict(warmup_steps=4),
           "schedule_free_sgd": dict(learning_rate=0.5), "schedule_free_radam": dict(learning_rate=0.3, adam_beta2=0.9), "lion_32bit": dict(learning_rate=1e-3)}
 MODULE = {"bnb": "bitsandbytes", "torchao": "torchao", "galore": "galore_torch", "apollo": "apollo_torch", "schedule_free": "schedulefree",
-          "stable_adamw": "optimi", "grokadamw": "grokadamw", "anyprecision": "torchdistx"}
+          "stable_adamw": "optimi", "grokadamw": "grokadamw", "anyprecision": "torchdistx", "adafactor": "transformers"}
 
 
 def there(name):
@@ -95,10 +94,12 @@ def test_every_name_of_the_trainer_is_there_or_refused_by_name():
 def test_without_its_library_a_name_says_what_to_install(monkeypatch):
     for name, maker in LIBRARY_OPTIMIZERS.items():
         for module in ("bitsandbytes", "torchao", "torchao.optim", "galore_torch", "apollo_torch", "schedulefree", "optimi", "grokadamw", "torchdistx",
-                       "torchdistx.optimizers"):
+                       "torchdistx.optimizers", "transformers.optimization"):
             monkeypatch.setitem(sys.modules, module, None)
         for made in (_apollo, _grokadamw): made.cache_clear()
         with pytest.raises(ImportError, match=rf"optim='{name}' needs a library .* install it with `%pip install "): optimizer_class(TrainingArguments(optim=name))
+    with pytest.raises(ImportError, match="greedy.*%pip install"):
+        create_scheduler(torch.optim.SGD([nn.Parameter(torch.zeros(1))]), TrainingArguments(lr_scheduler_type="greedy", eval_strategy="epoch"), 9)
 
 
 def test_anyprecision_gets_what_the_trainer_gives_it(monkeypatch):
@@ -137,21 +138,6 @@ def test_the_trainers_numbers(name, tmp_path):
     assert relative(theirs.model, net()) > 1e-3, "the reference did not train"
     assert relative(ours.model, theirs.model) < 1e-6
     assert np.allclose(told(ours, "loss", "learning_rate"), told(theirs, "loss", "learning_rate"), rtol=1e-5)
-
-
-def test_adafactor_is_transformers_bit_for_bit():
-    Theirs = pytest.importorskip("transformers.optimization").Adafactor
-    from trainer_nb.optim.extra_optimizers import Adafactor
-    for given in ({}, dict(beta1=0.9), dict(weight_decay=0.1), dict(scale_parameter=True, clip_threshold=0.5, decay_rate=-0.5)):
-        for dtype in (torch.float32, torch.bfloat16):
-            torch.manual_seed(0)
-            a = nn.ParameterList([torch.randn(5, 7), torch.randn(9), torch.randn(2, 3, 4)]).to(dtype)
-            b = copy.deepcopy(a)
-            one, two = Adafactor(a.parameters(), lr=1e-2, **given), Theirs(b.parameters(), lr=1e-2, relative_step=False, **{"scale_parameter": False} | given)
-            for _ in range(12):
-                for p, q in zip(a, b): p.grad = torch.randn_like(p); q.grad = p.grad.clone()
-                one.step(), two.step()
-            assert all(torch.equal(p, q) for p, q in zip(a, b)) and [*one.state[a[0]]] == [*two.state[b[0]]]
 
 
 def test_the_groups_and_options_are_the_trainers(tmp_path):
@@ -383,24 +369,6 @@ def test_every_schedule_gives_the_trainers_rates():
                     ours.step(), theirs.step(), mine.step()
                     try: other.step()
                     except ZeroDivisionError: break   # theirs, where the warm-up fills a polynomial wholly
-
-
-def test_greedy_is_transformers():
-    Theirs = pytest.importorskip("transformers.optimization").GreedyLR
-    rng = np.random.default_rng(0)
-    for given in ({}, dict(patience=1, factor=0.5), dict(patience=0, factor=0.7, warmup=2, cooldown=1, max_lr=0.3), dict(mode="max", threshold_mode="rel", threshold=0.05, patience=0),
-                  dict(patience=0, smooth=True, window_size=3, min_lr=0.05, reset_start=2), dict(patience=0, min_lr=[0.2, 0.01], reset_start=1)):
-        ours, theirs = (torch.optim.SGD([{"params": [nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (0.1, 0.02)]) for _ in range(2))
-        mine, other = GreedyLR(ours, **given), Theirs(theirs, **given)
-        for k in range(60):
-            metric = float(rng.normal(5 - 0.1 * k if k < 30 else k / 10, 0.3))
-            mine.step(metric), other.step(metric)
-            assert mine.get_last_lr() == other.get_last_lr() == [g["lr"] for g in ours.param_groups], (given, k)
-            if k == 20:   # through a file and on
-                state = json.loads(json.dumps(scheduler_state(mine)))
-                mine = GreedyLR(ours, **given)
-                load_scheduler_state(mine, state)
-        assert set(other.state_dict()) - {"verbose"} <= set(mine.state_dict())
 
 
 def accuracy(p): return {"accuracy": float((p.predictions.argmax(-1) == p.label_ids).mean())}

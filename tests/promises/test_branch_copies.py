@@ -303,7 +303,7 @@ def test_a_method_that_was_replaced_is_copied(patch):
                                    with_a_method_around_a_closure, with_a_partial_around_a_closure])
 def test_a_function_that_would_compute_with_the_original_is_refused(patch):
     learn = patched(patch)
-    with pytest.raises(InvalidOperation, match="inner.forward is a function that .* write it as a method of a subclass"): learn.branch()
+    with pytest.raises(InvalidOperation, match="inner.forward: the function .* reads the model"): learn.branch()
     learn.train()
 
 

@@ -296,7 +296,7 @@ DOUBLE = r"The column 'x' is float64, and the layer 'layer' \(Linear\) takes flo
 
 TRAINED = {
     "no loss, pairs": (lambda: plain(loss_func=None), TypeError, "Linear's forward takes input, and a sample has 2 parts.*give the Learner loss_func="),
-    "no loss, rows": (lambda: learner(Labelless()), TypeError, "Labelless's forward takes x and no labels, so it returns no loss; give the Learner loss_func="),
+    "no loss, rows": (lambda: learner(Labelless()), TypeError, "Labelless's forward takes x, .* returns no loss, so give the Learner loss_func="),
     "a column missing": (lambda: learner(Two()), TypeError, "Two's forward needs 'y', and the batch has x, labels; rename"),
     "three parts": (lambda: plain(data=[(x, x, 1) for x in X]), TypeError, "a sample has 2 parts besides the label"),
     "no parameters": (lambda: learner(Empty()), ValueError, r"Empty has no parameters.*self.layer = nn.Linear"),

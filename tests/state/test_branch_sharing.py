@@ -2,7 +2,7 @@
 
 A branch goes on as its run does, byte for byte, and its steps do not change the run that it came from.
 """
-import dataclasses, functools, hashlib, threading, types, warnings
+import dataclasses, functools, hashlib, os, threading, types, warnings
 
 import pytest
 import torch
@@ -410,7 +410,7 @@ def test_a_part_of_an_object_that_could_not_be_copied_is_no_half():
         def __init__(self, helper): self.helper, self.alpha = helper, 1.0
         def on_step_end(self, args, state, control, **kwargs): pass
     class Helper:
-        def __init__(self): self.factor, self.lock = 2.0, threading.Lock()
+        def __init__(self): self.factor, self.file = 2.0, open(os.devnull)
     class Loss:
         def __init__(self, callback): self.callback = callback
         def __call__(self, outputs, labels): return cross_entropy(outputs, labels) * self.callback.alpha * self.callback.helper.factor
@@ -427,7 +427,7 @@ def test_the_data_are_shared_and_the_settings_of_a_data_set_are_not():
     class Transform:
         def __init__(self): self.p, self.calls = 0.5, 0
     class Data(Noisy):
-        def __init__(self): super().__init__({"w": 0.0}); self.x, self.transform, self.mode = torch.ones(3), Transform(), "easy"
+        def __init__(self): super().__init__({"w": 0.0}); self.rows, self.x, self.transform, self.mode = rows(2000), torch.ones(30_000), Transform(), "easy"
     learn, other = check(lambda: learner(train_dataset=Data(), eval_dataset={"a": Data(), "b": rows(8)}))
     for ours, theirs in ((learn.train_dataset, other.train_dataset), (learn.eval_dataset["a"], other.eval_dataset["a"])):
         assert ours.rows is theirs.rows and ours.x is theirs.x

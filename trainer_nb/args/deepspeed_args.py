@@ -6,19 +6,17 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import sys
 import warnings
 import weakref
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .fsdp_args import is_fsdp_enabled
-from .parallel import connect_processes, device_of
+from .parallel import connect_processes, device_of, read_config
 from ..core.errors import InvalidOperation
 
 if TYPE_CHECKING:
@@ -30,29 +28,15 @@ def is_deepspeed_enabled(args: TrainingArguments) -> bool:
     "Return whether DeepSpeed trains the model: with `deepspeed=`, or with the variables of `accelerate launch`."
     return bool(args.deepspeed) or os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() in ("true", "1", "yes")
 
-def read_deepspeed_config(
-    value: dict[str, Any] | str,  # a dict, the path of a JSON file, or JSON
-    name: str = "deepspeed",  # of the argument or variable with this value, for messages
-) -> dict[str, Any]:
-    "Return the configuration as a dictionary; raise ValueError if it cannot be read."
-    if isinstance(value, dict): return value
-    try:
-        text = value if value.lstrip().startswith("{") else Path(value).expanduser().read_text("utf-8")
-        config = json.loads(text)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{name}={value!r} should be a dict, or the path of a JSON file ({error}).") from None
-    if isinstance(config, dict): return config
-    raise ValueError(f"{name}={value!r} contains no dictionary of keys and values.")
-
 _FILE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
 _STAGE = "ACCELERATE_DEEPSPEED_ZERO_STAGE"
 
 def deepspeed_config(args: TrainingArguments) -> tuple[str, dict[str, Any]]:
     """Return the configuration that is in force, as it was written, after the name of the argument or variable that gives
     it. Raise ValueError if it cannot be read."""
-    if args.deepspeed: return "deepspeed=", read_deepspeed_config(args.deepspeed)
+    if args.deepspeed: return "deepspeed=", read_config(args.deepspeed, "deepspeed")
     path = os.environ.get(_FILE, "none")
-    if path != "none": return _FILE, read_deepspeed_config(path, _FILE)
+    if path != "none": return _FILE, read_config(path, _FILE)
     stage = os.environ.get(_STAGE, "2")
     return _STAGE, {"zero_optimization": {"stage": int(stage) if stage.isdigit() else stage}}
 
@@ -164,7 +148,7 @@ def make_plugin(
     from accelerate.utils import DeepSpeedPlugin
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
     if args.deepspeed:
-        written = _config_for_processes(read_deepspeed_config(args.deepspeed))
+        written = _config_for_processes(read_config(args.deepspeed, "deepspeed"))
         config = HfTrainerDeepSpeedConfig(dict.fromkeys(TAKEN_FROM_ARGUMENTS, "auto") | written)
         config.trainer_config_process(args)
         return DeepSpeedPlugin(hf_ds_config=config)

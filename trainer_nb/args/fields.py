@@ -27,7 +27,7 @@ class StoreGiven(argparse.Action):
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
         setattr(namespace, self.dest, values)
 
-def arg_field(
+def arg(
     default: Any,  # default value; a list or dictionary is copied for each object
     help: str,  # one line: the effect of the argument, and the meaning of None
     bare: bool = False,  # on a command line the option may be given without a value, which means True
@@ -217,282 +217,232 @@ def dtypes_to_names(value: Any) -> Any:
 
 # %% ../../nbs/02_args/00_fields.ipynb #7821e185
 @dataclass(init=False, repr=False, eq=False)
-class DurationArgs:
-    output_dir: str | None = arg_field(None, "folder for the run's files; None: what is asked for goes to trainer_output")
-    per_device_train_batch_size: int = arg_field(8, "examples in one micro-batch of training, per device")
-    per_device_eval_batch_size: int = arg_field(8, "examples in one batch of evaluation, per device")
-    num_train_epochs: float = arg_field(3.0, "passes over the training data; may be fractional")
-    max_steps: int = arg_field(-1, "total number of optimizer steps; above 0 it overrides num_train_epochs")
-    gradient_accumulation_steps: int = arg_field(1, "micro-batches in one optimizer step")
-    average_tokens_across_devices: bool = arg_field(
+class SettingFields:
+    "Hold the fields of `TrainingArguments`; see `TrainingArguments.help(name)`."
+    # duration and batch sizes
+    output_dir: str | None = arg(None, "folder for the run's files; None: what is asked for goes to trainer_output")
+    per_device_train_batch_size: int = arg(8, "examples in one micro-batch of training, per device")
+    per_device_eval_batch_size: int = arg(8, "examples in one batch of evaluation, per device")
+    num_train_epochs: float = arg(3.0, "passes over the training data; may be fractional")
+    max_steps: int = arg(-1, "total number of optimizer steps; above 0 it overrides num_train_epochs")
+    gradient_accumulation_steps: int = arg(1, "micro-batches in one optimizer step")
+    average_tokens_across_devices: bool = arg(
         True, "average a loss per token over the tokens of all processes; False: of each process"
     )
-    auto_find_batch_size: bool = arg_field(
-        False, "when memory runs out, halve the micro-batch and double the accumulation"
-    )
-
-# %% ../../nbs/02_args/00_fields.ipynb #62df14f3
-@dataclass(init=False, repr=False, eq=False)
-class OptimizationArgs:
-    learning_rate: float = arg_field(5e-5, "highest learning rate of the schedule; a list: one per layer group")
-    layer_groups: list[str] | None = arg_field(None, "prefixes of parameter names, one group each, from input to output")
-    lr_scheduler_type: SchedulerType | str = arg_field("linear", "name of the schedule, one of SchedulerType")
-    lr_scheduler_kwargs: dict | str | None = arg_field(
+    auto_find_batch_size: bool = arg(False, "when memory runs out, halve the micro-batch and double the accumulation")
+    # optimization
+    learning_rate: float = arg(5e-5, "highest learning rate of the schedule; a list: one per layer group")
+    layer_groups: list[str] | None = arg(None, "prefixes of parameter names, one group each, from input to output")
+    lr_scheduler_type: SchedulerType | str = arg("linear", "name of the schedule, one of SchedulerType")
+    lr_scheduler_kwargs: dict | str | None = arg(
         None, "further arguments of the schedule, such as num_cycles; a dict or JSON"
     )
-    warmup_steps: float = arg_field(0, "steps of warm-up; below 1 a ratio of all steps")
-    optim: OptimizerNames | str = arg_field("adamw_torch_fused", "name of the optimizer, one of OptimizerNames")
-    optim_args: dict | str | None = arg_field(None, "further arguments of the optimizer, 'a=1,b=2' or a dict")
-    optim_target_modules: None | str | list[str] = arg_field(
+    warmup_steps: float = arg(0, "steps of warm-up; below 1 a ratio of all steps")
+    optim: OptimizerNames | str = arg("adamw_torch_fused", "name of the optimizer, one of OptimizerNames")
+    optim_args: dict | str | None = arg(None, "further arguments of the optimizer, 'a=1,b=2' or a dict")
+    optim_target_modules: None | str | list[str] = arg(
         None, "linear layers for a low-rank optimizer or muon: names, a pattern, or 'all-linear'"
     )
-    weight_decay: float = arg_field(0.0, "weight decay of all parameters except biases and norms")
-    adam_beta1: float = arg_field(0.9, "AdamW: decay of the running mean of gradients")
-    adam_beta2: float = arg_field(0.999, "AdamW: decay of the running mean of their squares")
-    adam_epsilon: float = arg_field(1e-8, "AdamW: added to the denominator")
-    max_grad_norm: float = arg_field(1.0, "clip gradients to this norm; 0: no clipping")
-    label_smoothing_factor: float = arg_field(0.0, "share of the target spread over all classes, in [0, 1)")
-    neftune_noise_alpha: float | None = arg_field(
+    weight_decay: float = arg(0.0, "weight decay of all parameters except biases and norms")
+    adam_beta1: float = arg(0.9, "AdamW: decay of the running mean of gradients")
+    adam_beta2: float = arg(0.999, "AdamW: decay of the running mean of their squares")
+    adam_epsilon: float = arg(1e-8, "AdamW: added to the denominator")
+    max_grad_norm: float = arg(1.0, "clip gradients to this norm; 0: no clipping")
+    label_smoothing_factor: float = arg(0.0, "share of the target spread over all classes, in [0, 1)")
+    neftune_noise_alpha: float | None = arg(
         None, "strength of uniform noise added to the embeddings in training; None: no noise"
     )
-
-# %% ../../nbs/02_args/00_fields.ipynb #d203229a
-@dataclass(init=False, repr=False, eq=False)
-class PrecisionArgs:
-    bf16: bool = arg_field(False, "mixed precision with bfloat16")
-    fp16: bool = arg_field(False, "mixed precision with float16 and a loss scaler")
-    bf16_full_eval: bool = arg_field(False, "evaluate with the weights in bfloat16 and restore them afterwards")
-    fp16_full_eval: bool = arg_field(False, "evaluate with the weights in float16 and restore them afterwards")
-    tf32: bool | None = arg_field(None, "TF32 in matrix products of newer NVIDIA GPUs, on or off; None: unchanged")
-    full_determinism: bool = arg_field(False, "use deterministic kernels, even where they are slower")
-    seed: int = arg_field(42, "seed of all random generators of the run")
-    data_seed: int | None = arg_field(None, "seed of the order of the data; None: the same as seed")
-    use_cpu: bool = arg_field(False, "train on the CPU even if there is an accelerator")
-    rollback: str = arg_field(
+    # precision, device and randomness
+    bf16: bool = arg(False, "mixed precision with bfloat16")
+    fp16: bool = arg(False, "mixed precision with float16 and a loss scaler")
+    bf16_full_eval: bool = arg(False, "evaluate with the weights in bfloat16 and restore them afterwards")
+    fp16_full_eval: bool = arg(False, "evaluate with the weights in float16 and restore them afterwards")
+    tf32: bool | None = arg(None, "TF32 in matrix products of newer NVIDIA GPUs, on or off; None: unchanged")
+    full_determinism: bool = arg(False, "use deterministic kernels, even where they are slower")
+    seed: int = arg(42, "seed of all random generators of the run")
+    data_seed: int | None = arg(None, "seed of the order of the data; None: the same as seed")
+    use_cpu: bool = arg(False, "train on the CPU even if there is an accelerator")
+    rollback: str = arg(
         "light", "what a failed step restores: 'light': buffers; 'full': weights and optimizer state too"
     )
-    rewind_every: int | None = arg_field(
-        None,
-        "steps between two snapshots to rewind to; None: as many as take at most 0.5 % of the time; 0: no"
-        " snapshots",
+    rewind_every: int | None = arg(
+        None, "steps between two snapshots to rewind to; None: as many as take at most 0.5 % of the time;"
+        " 0: no snapshots"
     )
-    rewind_memory: float | None = arg_field(
-        None,
-        "GB of host memory for these snapshots; None: a tenth of the process's peak memory, larger ones in a temporary"
-        " file",
+    rewind_memory: float | None = arg(
+        None, "GB of host memory for these snapshots; None: a tenth of the process's peak memory, larger"
+        " ones in a temporary file"
     )
-
-# %% ../../nbs/02_args/00_fields.ipynb #b34583fd
-@dataclass(init=False, repr=False, eq=False)
-class MemoryArgs:
-    activation_checkpointing: bool | None = arg_field(
+    # memory and speed
+    activation_checkpointing: bool | None = arg(
         None, "keep few activations and recompute the others in the backward pass", bare=True
     )
-    activation_checkpointing_kwargs: dict | str | None = arg_field(
+    activation_checkpointing_kwargs: dict | str | None = arg(
         None, "further arguments of activation_checkpointing, such as use_reentrant and every_n_layers"
     )
-    gradient_checkpointing: bool | None = arg_field(None, "older name of activation_checkpointing", bare=True)
-    gradient_checkpointing_kwargs: dict | str | None = arg_field(None, "older name of activation_checkpointing_kwargs")
-    torch_compile: bool = arg_field(False, "compile the model with torch.compile")
-    torch_compile_backend: str | None = arg_field(None, "backend of torch.compile; a name enables torch_compile")
-    torch_compile_mode: str | None = arg_field(None, "mode of torch.compile; a name enables torch_compile")
-    use_liger_kernel: bool = arg_field(False, "use Liger's fused kernels in transformers' models, on a GPU")
-    liger_kernel_config: dict[str, bool] | None = arg_field(None, "which of its kernels to use; None: Liger's default")
-    use_cache: bool = arg_field(False, "use the cache of keys and values in training")
-    torch_empty_cache_steps: int | None = arg_field(
+    gradient_checkpointing: bool | None = arg(None, "older name of activation_checkpointing", bare=True)
+    gradient_checkpointing_kwargs: dict | str | None = arg(None, "older name of activation_checkpointing_kwargs")
+    torch_compile: bool = arg(False, "compile the model with torch.compile")
+    torch_compile_backend: str | None = arg(None, "backend of torch.compile; a name enables torch_compile")
+    torch_compile_mode: str | None = arg(None, "mode of torch.compile; a name enables torch_compile")
+    use_liger_kernel: bool = arg(False, "use Liger's fused kernels in transformers' models, on a GPU")
+    liger_kernel_config: dict[str, bool] | None = arg(None, "which of its kernels to use; None: Liger's default")
+    use_cache: bool = arg(False, "use the cache of keys and values in training")
+    torch_empty_cache_steps: int | None = arg(
         None, "steps between two calls that release unused device memory; None: never"
     )
-    skip_memory_metrics: bool = arg_field(True, "False: measure the memory used and add it to the metrics")
-    debug: None | str | list[str] = arg_field(
+    skip_memory_metrics: bool = arg(True, "False: measure the memory used and add it to the metrics")
+    debug: None | str | list[str] = arg(
         "", "'underflow_overflow': stop at the first activation or weight that is not finite, and report where"
     )
-
-# %% ../../nbs/02_args/00_fields.ipynb #4840655e
-@dataclass(init=False, repr=False, eq=False)
-class DistributedArgs:
-    ddp_backend: str | None = arg_field(None, "backend of torch.distributed, 'nccl' or 'gloo'; None: the one for the device")
-    ddp_find_unused_parameters: bool | None = arg_field(
-        None,
-        "whether parameters may have no gradient in a step, which may differ between the processes; None: True, without"
-        " DDP's search in every step; False: such a parameter is an error",
+    # several processes
+    ddp_backend: str | None = arg(None, "backend of torch.distributed, 'nccl' or 'gloo'; None: the one for the device")
+    ddp_find_unused_parameters: bool | None = arg(
+        None, "whether parameters may have no gradient in a step, which may differ between the processes;"
+        " None: True, without DDP's search in every step; False: such a parameter is an error"
     )
-    ddp_bucket_cap_mb: int | None = arg_field(None, "MB of gradients that are averaged at once; None: torch's default")
-    ddp_broadcast_buffers: bool | None = arg_field(
+    ddp_bucket_cap_mb: int | None = arg(None, "MB of gradients that are averaged at once; None: torch's default")
+    ddp_broadcast_buffers: bool | None = arg(
         None, "copy the buffers of rank 0 to all ranks after every step; None: True"
     )
-    ddp_static_graph: bool | None = arg_field(None, "every step uses the same parameters, in the same way")
-    ddp_timeout: int = arg_field(1800, "seconds that a process waits for the others")
-    fsdp: str | None = arg_field(
+    ddp_static_graph: bool | None = arg(None, "every step uses the same parameters, in the same way")
+    ddp_timeout: int = arg(1800, "seconds that a process waits for the others")
+    fsdp: str | None = arg(
         None, "True: each process holds a shard of every weight, of its gradient and of the optimizer state", bare=True
     )
-    fsdp_config: dict | str | None = arg_field(
+    fsdp_config: dict | str | None = arg(
         None, "how the model is sharded: a dict, the path of a JSON file, or accelerate's plugin"
     )
-    deepspeed: dict | str | None = arg_field(None, "a DeepSpeed configuration: a dict, or the path of a JSON file")
-    accelerator_config: dict | str | None = arg_field(
+    deepspeed: dict | str | None = arg(None, "a DeepSpeed configuration: a dict, or the path of a JSON file")
+    accelerator_config: dict | str | None = arg(
         None, "how processes share batches, with the keys of Accelerate: a dict, or the path of a JSON file"
     )
-    parallelism_config: dict | None = arg_field(None, "Accelerate's configuration of parallelism in several dimensions")
-
-# %% ../../nbs/02_args/00_fields.ipynb #3135232e
-@dataclass(init=False, repr=False, eq=False)
-class LoggingArgs:
-    logging_strategy: IntervalStrategy | str = arg_field("steps", "when to log: 'no', 'steps', 'epoch'")
-    logging_steps: float = arg_field(500, "steps between two logs; below 1 a ratio of all steps")
-    logging_first_step: bool = arg_field(False, "log the first step too")
-    logging_nan_inf_filter: bool = arg_field(
-        True, "in the logged mean, replace a loss that is not finite by the mean so far"
-    )
-    logging_dir: str | None = arg_field(
+    parallelism_config: dict | None = arg(None, "Accelerate's configuration of parallelism in several dimensions")
+    # logging
+    logging_strategy: IntervalStrategy | str = arg("steps", "when to log: 'no', 'steps', 'epoch'")
+    logging_steps: float = arg(500, "steps between two logs; below 1 a ratio of all steps")
+    logging_first_step: bool = arg(False, "log the first step too")
+    logging_nan_inf_filter: bool = arg(True, "in the logged mean, replace a loss that is not finite by the mean so far")
+    logging_dir: str | None = arg(
         None, "folder for TensorBoard's event files, with a subfolder per run; None: runs/ in output_dir"
     )
-    include_num_input_tokens_seen: str = arg_field(
+    include_num_input_tokens_seen: str = arg(
         "no", "count the tokens trained on: 'no', 'all' (also True), 'non_padding'", bare=True
     )
-    disable_tqdm: bool | None = arg_field(
-        None,
-        "True: no progress bar; logs are printed, except in a notebook. None: decided when the bar is drawn",
+    disable_tqdm: bool | None = arg(
+        None, "True: no progress bar; logs are printed, except in a notebook. None: decided when the bar is drawn"
     )
-    log_level: str = arg_field(
-        "passive",
-        "level of the loggers of this package, transformers and datasets, on rank 0; 'passive': unchanged",
+    log_level: str = arg(
+        "passive", "level of the loggers of this package, transformers and datasets, on rank 0; 'passive': unchanged"
     )
-    log_level_replica: str = arg_field("warning", "log_level of the other processes")
-    log_on_each_node: bool = arg_field(
-        True,
-        "the first process of every machine shows progress and has log_level, not only rank 0",
+    log_level_replica: str = arg("warning", "log_level of the other processes")
+    log_on_each_node: bool = arg(
+        True, "the first process of every machine shows progress and has log_level, not only rank 0"
     )
-    report_to: None | str | list[str] = arg_field(
-        "none", "trackers that receive the logs: names from TRACKERS or TRANSFORMERS_TRACKERS; 'all': those that are"
-        " installed; 'none'"
+    report_to: None | str | list[str] = arg(
+        "none", "trackers that receive the logs: names from TRACKERS or TRANSFORMERS_TRACKERS; 'all': those"
+        " that are installed; 'none'"
     )
-    run_name: str | None = arg_field(None, "name of the run, for display and trackers")
-    project: str = arg_field(
-        "huggingface",
-        "name of the project at a tracker, the experiment at MLflow; WANDB_PROJECT and MLFLOW_EXPERIMENT_NAME take"
-        " precedence",
+    run_name: str | None = arg(None, "name of the run, for display and trackers")
+    project: str = arg(
+        "huggingface", "name of the project at a tracker, the experiment at MLflow; WANDB_PROJECT and"
+        " MLFLOW_EXPERIMENT_NAME take precedence"
     )
-    trackio_space_id: str | None = arg_field(None, "Trackio: the Space to send to")
-    trackio_bucket_id: str | None = arg_field(None, "Trackio: the bucket to store in")
-    trackio_static_space_id: str | None = arg_field(
+    trackio_space_id: str | None = arg(None, "Trackio: the Space to send to")
+    trackio_bucket_id: str | None = arg(None, "Trackio: the bucket to store in")
+    trackio_static_space_id: str | None = arg(
         None, "Trackio: the Space for a view that remains after the run; False: none"
     )
-
-# %% ../../nbs/02_args/00_fields.ipynb #9d5daa5d
-@dataclass(init=False, repr=False, eq=False)
-class EvaluationArgs:
-    eval_strategy: IntervalStrategy | str = arg_field("no", "when to evaluate: 'no', 'steps', 'epoch'")
-    eval_steps: float | None = arg_field(None, "steps between two evaluations; None: as logging_steps; below 1 a ratio")
-    eval_delay: float = arg_field(0, "steps or epochs before the first evaluation")
-    eval_on_start: bool = arg_field(False, "evaluate once before the first step")
-    prediction_loss_only: bool = arg_field(False, "evaluation keeps the loss only, no predictions")
-    eval_accumulation_steps: int | None = arg_field(
-        None, "move predictions to the CPU every n batches; None: at the end"
-    )
-    eval_do_concat_batches: bool = arg_field(
+    # evaluation
+    eval_strategy: IntervalStrategy | str = arg("no", "when to evaluate: 'no', 'steps', 'epoch'")
+    eval_steps: float | None = arg(None, "steps between two evaluations; None: as logging_steps; below 1 a ratio")
+    eval_delay: float = arg(0, "steps or epochs before the first evaluation")
+    eval_on_start: bool = arg(False, "evaluate once before the first step")
+    prediction_loss_only: bool = arg(False, "evaluation keeps the loss only, no predictions")
+    eval_accumulation_steps: int | None = arg(None, "move predictions to the CPU every n batches; None: at the end")
+    eval_do_concat_batches: bool = arg(
         True, "join the predictions of all batches; False: a list with one entry per batch"
     )
-    eval_use_gather_object: bool = arg_field(
+    eval_use_gather_object: bool = arg(
         False, "predictions may be any objects; those that cannot be joined become a list with one entry per batch"
     )
-    batch_eval_metrics: bool = arg_field(
-        False, "call compute_metrics for each batch, the last time with compute_result=True"
-    )
-    include_for_metrics: list[str] = arg_field([], "additional arrays for compute_metrics: 'inputs', 'loss'")
-    metric_for_best_model: str | None = arg_field(
+    batch_eval_metrics: bool = arg(False, "call compute_metrics for each batch, the last time with compute_result=True")
+    include_for_metrics: list[str] = arg([], "additional arrays for compute_metrics: 'inputs', 'loss'")
+    metric_for_best_model: str | None = arg(
         None, "name of the metric that decides which model is best; None: the loss, if a best model is requested"
     )
-    greater_is_better: bool | None = arg_field(None, "whether a greater metric is better; None: True unless its name ends in 'loss'")
-
-# %% ../../nbs/02_args/00_fields.ipynb #217e306d
-@dataclass(init=False, repr=False, eq=False)
-class GenerationArgs:
-    predict_with_generate: bool = arg_field(False, "generate in evaluation and prediction")
-    generation_max_length: int | None = arg_field(
+    greater_is_better: bool | None = arg(
+        None, "whether a greater metric is better; None: True unless its name ends in 'loss'"
+    )
+    # evaluation of generated text
+    predict_with_generate: bool = arg(False, "generate in evaluation and prediction")
+    generation_max_length: int | None = arg(
         None, "maximum number of tokens, including the prompt for models without encoder; None: the model's default"
     )
-    generation_num_beams: int | None = arg_field(None, "beams of the search; None: the model's default")
-    generation_config: str | None = arg_field(
+    generation_num_beams: int | None = arg(None, "beams of the search; None: the model's default")
+    generation_config: str | None = arg(
         None, "a generation configuration: an object, a dict of its values, or a path; it is assigned to the model"
     )
-    sortish_sampler: bool = arg_field(False, "older name of train_sampling_strategy='group_by_length'")
-
-# %% ../../nbs/02_args/00_fields.ipynb #18c9f249
-@dataclass(init=False, repr=False, eq=False)
-class CheckpointingArgs:
+    sortish_sampler: bool = arg(False, "older name of train_sampling_strategy='group_by_length'")
+    # checkpoints
     # the default saves only with an output_dir
-    save_strategy: SaveStrategy | str = arg_field(
+    save_strategy: SaveStrategy | str = arg(
         DefaultText("steps"), "when to write a checkpoint: 'no', 'steps', 'epoch', 'best'"
     )
-    save_steps: float = arg_field(500, "steps between two checkpoints; below 1 a ratio of all steps")
-    save_total_limit: int | None = arg_field(None, "number of checkpoints to keep, the newest ones and the best one; None: all")
-    save_only_model: bool = arg_field(False, "write the weights only; such a checkpoint cannot be resumed")
-    save_format: str = arg_field(
+    save_steps: float = arg(500, "steps between two checkpoints; below 1 a ratio of all steps")
+    save_total_limit: int | None = arg(
+        None, "number of checkpoints to keep, the newest ones and the best one; None: all"
+    )
+    save_only_model: bool = arg(False, "write the weights only; such a checkpoint cannot be resumed")
+    save_format: str = arg(
         "safetensors", "'safetensors': our own files; 'trainer': files that transformers' Trainer resumes from too"
     )
-    load_best_model_at_end: bool = arg_field(
+    load_best_model_at_end: bool = arg(
         False, "load the weights of the best evaluation at the end of training; they are saved for that purpose"
     )
-    save_on_each_node: bool = arg_field(
-        False, "every machine writes, not only the first; for machines without a shared disk"
+    save_on_each_node: bool = arg(False, "every machine writes, not only the first; for machines without a shared disk")
+    enable_jit_checkpoint: bool = arg(False, "write a checkpoint when the process receives SIGTERM")
+    ignore_data_skip: bool = arg(False, "after resuming within an epoch, start its data from the beginning")
+    restore_callback_states_from_checkpoint: bool = arg(
+        False, "rewinding and resuming restore the constructor arguments of callbacks, not only their state"
     )
-    enable_jit_checkpoint: bool = arg_field(False, "write a checkpoint when the process receives SIGTERM")
-    ignore_data_skip: bool = arg_field(False, "after resuming within an epoch, start its data from the beginning")
-    restore_callback_states_from_checkpoint: bool = arg_field(
-        False,
-        "rewinding and resuming restore the constructor arguments of callbacks, not only their state",
+    # the Hub
+    push_to_hub: bool = arg(False, "push the model to the Hub while it is trained, with each save")
+    hub_model_id: str | None = arg(None, "name of the repository on the Hub")
+    hub_strategy: HubStrategy | str = arg(
+        "every_save", "when to push: 'end', 'every_save', 'checkpoint', 'all_checkpoints'"
     )
-
-# %% ../../nbs/02_args/00_fields.ipynb #97a7353a
-@dataclass(init=False, repr=False, eq=False)
-class HubArgs:
-    push_to_hub: bool = arg_field(False, "push the model to the Hub while it is trained, with each save")
-    hub_model_id: str | None = arg_field(None, "name of the repository on the Hub")
-    hub_strategy: HubStrategy | str = arg_field("every_save", "when to push: 'end', 'every_save', 'checkpoint', 'all_checkpoints'")
-    hub_token: str | None = arg_field(None, "access token; None: the one stored on this machine")
-    hub_private_repo: bool | None = arg_field(
-        None, "whether the repository is private; None: the organization's default"
-    )
-    hub_always_push: bool = arg_field(False, "push even if the previous push has not finished")
-    hub_revision: str | None = arg_field(None, "branch to push to")
-
-# %% ../../nbs/02_args/00_fields.ipynb #86e702c6
-@dataclass(init=False, repr=False, eq=False)
-class DataArgs:
-    dataloader_drop_last: bool = arg_field(False, "drop the last batch if it is not full")
-    dataloader_num_workers: int = arg_field(0, "processes that load data; 0: the training process loads it")
-    dataloader_pin_memory: bool = arg_field(
+    hub_token: str | None = arg(None, "access token; None: the one stored on this machine")
+    hub_private_repo: bool | None = arg(None, "whether the repository is private; None: the organization's default")
+    hub_always_push: bool = arg(False, "push even if the previous push has not finished")
+    hub_revision: str | None = arg(None, "branch to push to")
+    # data loading
+    dataloader_drop_last: bool = arg(False, "drop the last batch if it is not full")
+    dataloader_num_workers: int = arg(0, "processes that load data; 0: the training process loads it")
+    dataloader_pin_memory: bool = arg(
         True, "copy batches to a GPU from page-locked memory, so that no step waits for the copy"
     )
-    dataloader_persistent_workers: bool = arg_field(False, "keep the workers from one epoch to the next")
-    dataloader_prefetch_factor: int | None = arg_field(
-        None, "batches that each worker loads ahead; None: torch's default"
-    )
-    dataloader_multiprocessing_context: str | None = arg_field(
+    dataloader_persistent_workers: bool = arg(False, "keep the workers from one epoch to the next")
+    dataloader_prefetch_factor: int | None = arg(None, "batches that each worker loads ahead; None: torch's default")
+    dataloader_multiprocessing_context: str | None = arg(
         None, "how workers are started: 'fork', 'spawn', 'forkserver'; None: the system's default"
     )
-    dataloader_in_order: bool = arg_field(True, "return batches in the order of the data, whichever is ready first")
-    remove_unused_columns: bool = arg_field(True, "drop the columns that the model's forward does not accept")
-    label_names: list[str] | None = arg_field(
-        None, "names of the labels among the inputs; None: found by their usual names"
-    )
-    train_sampling_strategy: str = arg_field(
+    dataloader_in_order: bool = arg(True, "return batches in the order of the data, whichever is ready first")
+    remove_unused_columns: bool = arg(True, "drop the columns that the model's forward does not accept")
+    label_names: list[str] | None = arg(None, "names of the labels among the inputs; None: found by their usual names")
+    train_sampling_strategy: str = arg(
         "random", "order of the training data: 'random', 'sequential', 'group_by_length', 'batch_rebalance'"
     )
-    length_column_name: str = arg_field(
+    length_column_name: str = arg(
         "length", "column with the lengths of the samples, for train_sampling_strategy='group_by_length'"
     )
+    # flags for scripts, which the loop does not read
+    do_train: bool = arg(False, "for scripts; has no effect on train()")
+    do_eval: bool = arg(False, "for scripts; True if eval_strategy requests evaluations")
+    do_predict: bool = arg(False, "for scripts; has no effect on predict()")
+    resume_from_checkpoint: str | None = arg(None, "for scripts, which pass it to train(resume_from_checkpoint=)")
+    local_rank: int = arg(-1, "for old launchers; now the rank is read from the environment")
 
 # %% ../../nbs/02_args/00_fields.ipynb #52cf8bda
-@dataclass(init=False, repr=False, eq=False)
-class ScriptArgs:
-    do_train: bool = arg_field(False, "for scripts; has no effect on train()")
-    do_eval: bool = arg_field(False, "for scripts; True if eval_strategy requests evaluations")
-    do_predict: bool = arg_field(False, "for scripts; has no effect on predict()")
-    resume_from_checkpoint: str | None = arg_field(None, "for scripts, which pass it to train(resume_from_checkpoint=)")
-    local_rank: int = arg_field(-1, "for old launchers; now the rank is read from the environment")
-
-FIELD_GROUPS = (
-    DurationArgs, OptimizationArgs, PrecisionArgs, MemoryArgs, DistributedArgs, LoggingArgs, EvaluationArgs,
-    GenerationArgs, CheckpointingArgs, HubArgs, DataArgs, ScriptArgs
-)
+HUB_FIELDS = tuple(name for name in SettingFields.__dataclass_fields__ if "hub" in name)
+SCRIPT_FIELDS = ("do_train", "do_eval", "do_predict", "resume_from_checkpoint", "local_rank")

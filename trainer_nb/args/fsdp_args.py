@@ -5,16 +5,14 @@
 # %% ../../nbs/02_args/03_fsdp_args.ipynb #ae694218
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from .parallel import without
-from ..core.errors import suggest_names, warn
+from .parallel import ConfigKeys, check_config_keys, read_config, without
+from ..core.errors import warn
 
 if TYPE_CHECKING:
     from trainer_nb.args.training_args import TrainingArguments
@@ -43,11 +41,6 @@ class ShardingConfig(NamedTuple):
     separate_files: bool = False  # each process writes its shards
 
 # %% ../../nbs/02_args/03_fsdp_args.ipynb #9d5ff8e7
-FSDP_KEYS = (
-    "version", "reshard_after_forward", "sharding_strategy", "auto_wrap_policy", "transformer_layer_cls_to_wrap",
-    "min_num_params", "cpu_offload", "dp_shard_size", "mixed_precision_policy",
-    "activation_checkpointing", "activation_checkpointing_offload", "cpu_ram_efficient_loading", "state_dict_type",
-)
 # key: value that describes version 2
 FSDP1_KEYS: dict[str, Any] = {
     "forward_prefetch": False,
@@ -56,13 +49,16 @@ FSDP1_KEYS: dict[str, Any] = {
     "sync_module_states": True,
     "limit_all_gathers": True,
 }
-_NO_XLA = "XLA is unsupported"
-FIXED_FSDP_KEYS: dict[str, tuple[Any, str]] = {  # key: (accepted value, reason why no other is)
-    "xla": (False, _NO_XLA),
-    "xla_fsdp_v2": (False, _NO_XLA),
-    "xla_fsdp_settings": ({}, _NO_XLA),
-    "xla_fsdp_grad_ckpt": (False, _NO_XLA),
-    "ignored_modules": (None, "an optimizer cannot update sharded and complete weights together"),
+_NO_XLA: tuple[tuple, str] = ((False, {}), "XLA is unsupported")
+FSDP_KEYS: ConfigKeys = {
+    **dict.fromkeys((
+        "reshard_after_forward", "sharding_strategy", "auto_wrap_policy", "transformer_layer_cls_to_wrap",
+        "min_num_params", "cpu_offload", "dp_shard_size", "mixed_precision_policy", "activation_checkpointing",
+        "activation_checkpointing_offload", "cpu_ram_efficient_loading", "state_dict_type", *FSDP1_KEYS
+    ), ((), "")),
+    "version": ((2, 1, "2", "1"), "there are versions 1 and 2"),
+    **dict.fromkeys(("xla", "xla_fsdp_v2", "xla_fsdp_settings", "xla_fsdp_grad_ckpt"), _NO_XLA),
+    "ignored_modules": ((None,), "an optimizer cannot update sharded and complete weights together"),
 }
 # options in `fsdp` when it is a string; also the strategies of version 1, by number as well
 FSDP_WORDS: dict[str, dict[str, Any]] = {
@@ -86,12 +82,8 @@ def read_fsdp_config(
 ) -> dict[str, Any]:
     """Return the keys of a configuration without the prefix `fsdp_`, as plain values.
     Raise ValueError if the file cannot be read."""
-    if isinstance(fsdp_config, str):
-        try:
-            fsdp_config = json.loads(Path(fsdp_config).expanduser().read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"fsdp_config={fsdp_config!r} cannot be read as a JSON file ({error}).") from None
     config = read_fsdp_plugin(fsdp_config) if hasattr(fsdp_config, "fsdp_version") else fsdp_config or {}
+    config = read_config(config, "fsdp_config")
     if not isinstance(config, dict):
         raise ValueError("fsdp_config contains no dictionary of keys and values.")
     config = {k.removeprefix("fsdp_"): parse_bool(v) for k, v in config.items() if v is not None}
@@ -142,20 +134,6 @@ def read_fsdp_plugin(plugin: Any) -> dict[str, Any]:
         "cpu_offload": type(offload).__name__ == "CPUOffloadPolicy" or getattr(offload, "offload_params", False),
         "state_dict_type": plugin.state_dict_type.name,
     } | {key: getattr(plugin, key, None) for key in same}
-
-def check_fsdp_config(config: Mapping[str, Any]) -> None:
-    "Raise ValueError for the first key that is unknown or unsupported."
-    known = [*FSDP_KEYS, *FSDP1_KEYS, *FIXED_FSDP_KEYS]
-    for key, value in config.items():
-        if key not in known:
-            remedy = suggest_names(key, known) or f" It has {', '.join(FSDP_KEYS)}."
-            raise ValueError(f"fsdp_config has no key {key!r}.{remedy}")
-        if key not in FIXED_FSDP_KEYS: continue
-        accepted, reason = FIXED_FSDP_KEYS[key]
-        if value != accepted:
-            raise ValueError(f"fsdp_config={{{key!r}: {value!r}}} is unsupported: {reason}; leave it out.")
-    if str(config.get("version", 2)) not in ("1", "2"):
-        raise ValueError(f"fsdp_config={{'version': {config['version']!r}}} is not 2; leave it out.")
 
 def without_effect(config: Mapping[str, Any]) -> list[str]:
     "Return a sentence for each option of version 1 that changes nothing."
@@ -216,7 +194,7 @@ def resolve_sharding(
 ) -> ShardingConfig | None:
     "Return the requested sharding, or None; raise ValueError for unsupported or contradictory options."
     config = read_fsdp_config(fsdp_config)
-    check_fsdp_config(config)
+    check_config_keys(config, FSDP_KEYS, "fsdp_config")
     if not is_fsdp_enabled(fsdp):
         idle = [k for k in config if k in _NEED_FSDP]
         if not idle: return None
@@ -345,12 +323,22 @@ def fsdp_config_from_environment(
 # %% ../../nbs/02_args/03_fsdp_args.ipynb #d5d87240
 # elementwise update rules, which work on shards
 ELEMENTWISE_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
-UNTESTED_WITH_FSDP = ("auto_find_batch_size", "use_liger_kernel")
-DDP_FIELDS = ("ddp_find_unused_parameters", "ddp_static_graph", "ddp_bucket_cap_mb")
-
-def _first_set(args: TrainingArguments, names: Collection[str]) -> str | None:
-    "Return 'name=value' of the first of the fields that is set, None if none is."
-    return next((f"{name}={getattr(args, name)!r}" for name in names if getattr(args, name)), None)
+# settings that contradict sharding: why
+_NOT_SHARDED = {
+    **dict.fromkeys(("auto_find_batch_size", "use_liger_kernel"), "is unsupported with fsdp"),
+    **dict.fromkeys(
+        ("ddp_find_unused_parameters", "ddp_static_graph", "ddp_bucket_cap_mb"),
+        "configures DDP and has no effect with fsdp",
+    ),
+}
+# values that contradict checkpoints of shards: why
+_NOT_IN_SHARDS = {
+    "save_only_model": ((True,), "writes full weights, and state_dict_type='SHARDED_STATE_DICT' shards of a whole run"),
+    **dict.fromkeys(("save_format", "save_on_each_node"), (
+        ("trainer", True),
+        "is for full weights, and state_dict_type='SHARDED_STATE_DICT' writes shards into one folder",
+    )),
+}
 
 def convert_sharding(args: TrainingArguments) -> None:
     "Set `fsdp` and `fsdp_config` from the launcher's environment, and convert the latter to plain values."
@@ -378,25 +366,13 @@ def check_sharding(args: TrainingArguments) -> None:
             "activation_checkpointing=True (gradient_checkpointing) and fsdp_config={'activation_checkpointing': True}"
             " both compute the layers again; leave the first one out."
         )
-    if sharding.separate_files and args.save_only_model:
-        raise ValueError(
-            "save_only_model=True writes full weights, and state_dict_type='SHARDED_STATE_DICT' shards of a whole run;"
-            " leave one of them out."
-        )
-    for name, value in (("save_format", "trainer"), ("save_on_each_node", True)):
-        if sharding.separate_files and getattr(args, name) == value:
-            raise ValueError(
-                f"{name}={value!r} is for full weights, and state_dict_type='SHARDED_STATE_DICT' writes shards into one"
-                " folder; leave one of them out."
-            )
     if args.optim not in ELEMENTWISE_OPTIMIZERS:
         raise ValueError(
             f"optim={args.optim!r} cannot update sharded weights (fsdp); give one of"
             f" {', '.join(map(repr, ELEMENTWISE_OPTIMIZERS))}."
         )
-    untested = _first_set(args, UNTESTED_WITH_FSDP)
-    if untested is not None:
-        raise ValueError(f"{untested} is unsupported with fsdp; leave one of them out.")
-    ddp_only = _first_set(args, DDP_FIELDS)
-    if ddp_only is not None:
-        raise ValueError(f"{ddp_only} configures DDP and has no effect with fsdp; leave one of them out.")
+    problems = {name: why for name, why in _NOT_SHARDED.items() if getattr(args, name)}
+    if sharding.separate_files:
+        problems |= {name: why for name, (values, why) in _NOT_IN_SHARDS.items() if getattr(args, name) in values}
+    for name, why in problems.items():
+        raise ValueError(f"{name}={getattr(args, name)!r} {why}; leave one of them out.")

@@ -242,5 +242,5 @@ class CheckedNames:
         if name in RENAMED: return (RENAMED[name],)
         if name in REPLACED: return REPLACED[name](True)
         meant = find_hints("assigned").get(name)
-        if meant in known: return (meant,)
+        if meant is not None and meant in known: return (meant,)
         return [field for field in known if is_misspelling(name, field)]

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -171,19 +172,23 @@ def first_process_first(
             torch.distributed.barrier()
 
 # %% ../../nbs/02_args/02_parallel.ipynb #81799c85
-ACCELERATOR_KEYS: dict[str, tuple[tuple, str]] = {  # key: (accepted values, the default first; reason for no others)
-    "split_batches": ((False, True), ""),
+_FLAG = ((False, True), "")
+# key: (accepted values, the default first; empty: any), and why no other is supported
+ConfigKeys = dict[str, tuple[tuple, str]]
+
+ACCELERATOR_KEYS: ConfigKeys = {
+    "split_batches": _FLAG,
     "even_batches": ((True, False), ""),
-    "non_blocking": ((False, True), ""),
+    "non_blocking": _FLAG,
     "dispatch_batches": ((None, False, True), ""),
     "use_seedable_sampler": (
         (True,),
         "the order of an epoch is always a function of the seed, which rewinding and resuming require",
     ),
-    "use_configured_state": ((False, True), ""),
+    "use_configured_state": _FLAG,
 }
-ACCUMULATION_KEYS: dict[str, tuple[tuple, str]] = {
-    "sync_each_batch": ((False, True), ""),
+ACCUMULATION_KEYS: ConfigKeys = {
+    "sync_each_batch": _FLAG,
     "adjust_scheduler": (
         (True,),
         "a schedule advances once per optimizer step, regardless of the number of micro-batches",
@@ -193,7 +198,7 @@ ACCUMULATION_KEYS: dict[str, tuple[tuple, str]] = {
 
 def check_config_keys(
     given: Mapping[str, Any],
-    supported: Mapping[str, tuple[tuple, str]],  # ACCELERATOR_KEYS or ACCUMULATION_KEYS
+    supported: ConfigKeys,
     name: str,  # name of the dictionary, for the message
 ) -> None:
     "Raise ValueError for the first key that is unknown or has an unsupported value."
@@ -203,32 +208,34 @@ def check_config_keys(
                 f"{name} has no key {key!r}; the keys are {', '.join(supported)}.{suggest_names(key, supported)}"
             )
         values, reason = supported[key]
-        # not `in`: 1 is not True
-        if any(value is v for v in values): continue
+        # 1 is equal to True, and no flag
+        if not values or any(value == v and type(value) is type(v) for v in values): continue
         problem = f"is unsupported: {reason}" if reason else "should be True or False"
-        raise ValueError(f"{name}: {key}={value!r} {problem}; leave it out.")
+        raise ValueError(f"{name}={{{key!r}: {value!r}}} {problem}; leave it out.")
 
 # %% ../../nbs/02_args/02_parallel.ipynb #31eb4fb3
-def read_accelerator_config(
-    value: Any,  # a dict, a path, or an object with to_dict(); any other value is returned unchanged
+def read_config(
+    value: Any,  # a dict, JSON, the path of a JSON file, or an object with to_dict(); any other value is returned unchanged
+    name: str,  # of the argument or variable with this value, for messages
 ) -> Any:
-    "Return the configuration as a dict, None if all values are defaults; raise ValueError if the file cannot be read."
-    if isinstance(value, str):
-        try:
-            with open(os.path.expanduser(value), encoding="utf-8") as f:
-                value = json.load(f)
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"accelerator_config={value!r} should be a dict, or the path of a JSON file ({error})."
-            ) from None
-    elif hasattr(value, "to_dict"):
-        value = value.to_dict()
-    if not isinstance(value, dict): return value
-    return {key: v for key, v in value.items() if not _is_default(key, v)} or None
+    "Return a configuration as a dictionary. Raise ValueError if the text or the file holds none."
+    if hasattr(value, "to_dict"): return value.to_dict()
+    if not isinstance(value, str): return value
+    try:
+        config = json.loads(value if value.lstrip().startswith("{") else Path(value).expanduser().read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name}={value!r} should be a dict, or the path of a JSON file ({error}).") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{name}={value!r} should be a dict, or a file that holds one.")
+    return config
 
-def _is_default(key: str, value: Any) -> bool:
-    "Return True if a key of `accelerator_config` has its default value."
-    return value is None or (key in ACCELERATOR_KEYS and value is ACCELERATOR_KEYS[key][0][0])
+def read_accelerator_config(value: Any) -> Any:
+    "Return `accelerator_config` without the keys that have their default value, None if no key is left."
+    config = read_config(value, "accelerator_config")
+    if not isinstance(config, dict): return config
+    def is_default(key: str, value: Any) -> bool:
+        return value is None or key in ACCELERATOR_KEYS and value is ACCELERATOR_KEYS[key][0][0]
+    return {key: v for key, v in config.items() if not is_default(key, v)} or None
 
 # %% ../../nbs/02_args/02_parallel.ipynb #bbdb7385
 def without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -253,34 +260,31 @@ def check_accelerator_config(args: TrainingArguments) -> None:
             " disables; leave one of them out."
         )
     if "num_steps" not in inner: return
-    _merge_num_steps(args, inner["num_steps"])
+    steps = inner["num_steps"]
+    if args.gradient_accumulation_steps not in (1, steps):
+        raise ValueError(
+            f"accelerator_config: num_steps={steps!r} is another name of gradient_accumulation_steps, which is"
+            f" {args.gradient_accumulation_steps}; leave num_steps out."
+        )
+    args.gradient_accumulation_steps = steps
     inner = without(inner, "num_steps")
     if inner:
         outer["gradient_accumulation_kwargs"] = inner
     args.accelerator_config = outer or None
 
-def _merge_num_steps(args: TrainingArguments, steps: int) -> None:
-    "Set `gradient_accumulation_steps`; raise ValueError if it contradicts the existing value."
-    if args.gradient_accumulation_steps not in (1, steps):
-        raise ValueError(
-            f"accelerator_config: num_steps={steps!r} is another name of gradient_accumulation_steps, which is "
-            f"{args.gradient_accumulation_steps}; leave num_steps out."
-        )
-    args.gradient_accumulation_steps = steps
-
 # %% ../../nbs/02_args/02_parallel.ipynb #88d7d85b
+def _accelerator_key(args: TrainingArguments, key: str) -> Any:
+    config = args.accelerator_config
+    return config.get(key) if isinstance(config, dict) else None
+
 def splits_batches(args: TrainingArguments) -> bool:
     "Return True if the batch size is that of all processes together."
-    config = args.accelerator_config
-    return isinstance(config, dict) and bool(config.get("split_batches"))
+    return bool(_accelerator_key(args, "split_batches"))
 
 def dispatches_batches(args: TrainingArguments) -> bool:
     "Return True if the main process reads the training data for all processes."
-    config = args.accelerator_config
-    return isinstance(config, dict) and bool(config.get("dispatch_batches"))
+    return bool(_accelerator_key(args, "dispatch_batches"))
 
 def syncs_each_batch(args: TrainingArguments) -> bool:
     "Return True if gradients are averaged over the processes after every micro-batch instead of once per step."
-    config = args.accelerator_config
-    if not isinstance(config, dict): return False
-    return bool(config.get("gradient_accumulation_kwargs", {}).get("sync_each_batch"))
+    return bool((_accelerator_key(args, "gradient_accumulation_kwargs") or {}).get("sync_each_batch"))

@@ -13,15 +13,12 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import timedelta
-from typing import Any, Self, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
 
 import torch
 
-from .fields import ENUM_FIELDS, METRIC_SCHEDULES, CheckpointingArgs, Choice, DataArgs
-from .fields import DistributedArgs, DurationArgs, EvaluationArgs, GenerationArgs, HubArgs
-from .fields import HubStrategy, IntervalStrategy, LoggingArgs, MemoryArgs, OptimizationArgs
-from .fields import OptimizerNames, PrecisionArgs, SaveStrategy, SchedulerType, ScriptArgs
-from .fields import DefaultText, dtypes_to_names, field_default, field_types, is_given, mark_in_json
+from .fields import ENUM_FIELDS, HUB_FIELDS, METRIC_SCHEDULES, SCRIPT_FIELDS, Choice, DefaultText
+from .fields import SettingFields, dtypes_to_names, field_default, field_types, is_given, mark_in_json
 from .fields import to_builtin
 from .fsdp_args import check_sharding, convert_sharding
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
@@ -29,10 +26,13 @@ from .parallel import ParallelMode, Ranks, check_accelerator_config, connect_lau
 from .parallel import device_of, first_process_first, log_level
 from .deepspeed_args import activate_deepspeed, check_deepspeed, is_deepspeed_enabled
 from .setters import ArgumentSetters
-from .validation import check_assigned, check_conflicts, check_hub, check_saving, check_steps
-from .validation import check_trackers, check_types, check_unsupported, check_values
+from .validation import check_assigned, check_conflicts, check_hub, check_intervals, check_types
+from .validation import check_unsupported, check_values
 from .validation import matches_type, tracker_names
 from ..display.tables import html_table
+
+if TYPE_CHECKING:
+    from trainer_nb.args.keywords import TrainingArgumentsKwargs
 
 # %% ../../nbs/02_args/08_training_args.ipynb #1d774ad3
 # of saved files, without an output_dir
@@ -151,22 +151,7 @@ def hide_tokens(values: dict[str, Any]) -> dict[str, Any]:
 
 # %% ../../nbs/02_args/08_training_args.ipynb #f55f3ef6
 @dataclass(repr=False)
-class TrainingArguments(
-    CheckedNames,
-    ArgumentSetters,
-    ScriptArgs,
-    DataArgs,
-    HubArgs,
-    CheckpointingArgs,
-    GenerationArgs,
-    EvaluationArgs,
-    LoggingArgs,
-    DistributedArgs,
-    MemoryArgs,
-    PrecisionArgs,
-    OptimizationArgs,
-    DurationArgs,
-):
+class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
     "Hold the settings of a run, with the Trainer's names and defaults; validate them on construction."
 
     def __init_subclass__(cls) -> None:
@@ -189,11 +174,9 @@ class TrainingArguments(
         check_types(self, TrainingArguments)
         check_unsupported(self)
         check_values(self)
-        check_steps(self)
+        check_intervals(self)
         check_conflicts(self)
-        check_saving(self)
         check_hub(self)
-        check_trackers(self)
         check_sharding(self)
         check_deepspeed(self)
         _sync_aliases(self)
@@ -313,8 +296,8 @@ class TrainingArguments(
         if self.output_dir is not None or self.push_to_hub: return True
         if self.enable_jit_checkpoint or self.load_best_model_at_end: return True
         if self.save_strategy == "no": return False
-        saving = (f for f in fields(CheckpointingArgs) if f.name.startswith("save_"))
-        return any(is_given(vars(self)[f.name], field_default(f)) for f in saving)
+        default = TrainingArguments.defaults()
+        return any(is_given(vars(self)[name], default[name]) for name in default if name.startswith("save_"))
 
     def get_warmup_steps(
         self,
@@ -382,133 +365,8 @@ TrainingArguments.report_to = property(  # type: ignore[assignment]
 )
 
 # %% ../../nbs/02_args/08_training_args.ipynb #e3024596
-class TrainingArgumentsKwargs(TypedDict, total=False):
-    "List the fields of `TrainingArguments` as keywords."
-    output_dir: str | None
-    per_device_train_batch_size: int
-    per_device_eval_batch_size: int
-    num_train_epochs: float
-    max_steps: int
-    gradient_accumulation_steps: int
-    average_tokens_across_devices: bool
-    auto_find_batch_size: bool
-    learning_rate: float | list[float]
-    layer_groups: list[str] | None | list[str | list[str]]
-    lr_scheduler_type: SchedulerType | str
-    lr_scheduler_kwargs: dict | str | None
-    warmup_steps: float
-    optim: OptimizerNames | str
-    optim_args: dict | str | None
-    optim_target_modules: None | str | list[str] | bool
-    weight_decay: float
-    adam_beta1: float
-    adam_beta2: float
-    adam_epsilon: float
-    max_grad_norm: float
-    label_smoothing_factor: float
-    neftune_noise_alpha: float | None
-    bf16: bool
-    fp16: bool
-    bf16_full_eval: bool
-    fp16_full_eval: bool
-    tf32: bool | None
-    full_determinism: bool
-    seed: int
-    data_seed: int | None
-    use_cpu: bool
-    rollback: str
-    rewind_every: int | None
-    rewind_memory: float | None
-    activation_checkpointing: bool | None
-    activation_checkpointing_kwargs: dict | str | None
-    gradient_checkpointing: bool | None
-    gradient_checkpointing_kwargs: dict | str | None
-    torch_compile: bool
-    torch_compile_backend: str | None
-    torch_compile_mode: str | None
-    use_liger_kernel: bool
-    liger_kernel_config: dict[str, bool] | None
-    use_cache: bool
-    torch_empty_cache_steps: int | None
-    skip_memory_metrics: bool
-    debug: None | str | list[str]
-    ddp_backend: str | None
-    ddp_find_unused_parameters: bool | None
-    ddp_bucket_cap_mb: int | None
-    ddp_broadcast_buffers: bool | None
-    ddp_static_graph: bool | None
-    ddp_timeout: int
-    fsdp: str | None | bool | list[str]
-    fsdp_config: dict | str | None
-    deepspeed: dict | str | None
-    accelerator_config: dict | str | None
-    parallelism_config: dict | None | object
-    logging_strategy: IntervalStrategy | str
-    logging_steps: float
-    logging_first_step: bool
-    logging_nan_inf_filter: bool
-    logging_dir: str | None
-    include_num_input_tokens_seen: str | bool
-    disable_tqdm: bool | None
-    log_level: str
-    log_level_replica: str
-    log_on_each_node: bool
-    report_to: None | str | list[str]
-    run_name: str | None
-    project: str
-    trackio_space_id: str | None
-    trackio_bucket_id: str | None
-    trackio_static_space_id: str | None | bool
-    eval_strategy: IntervalStrategy | str
-    eval_steps: float | None
-    eval_delay: float
-    eval_on_start: bool
-    prediction_loss_only: bool
-    eval_accumulation_steps: int | None
-    eval_do_concat_batches: bool
-    eval_use_gather_object: bool
-    batch_eval_metrics: bool
-    include_for_metrics: list[str]
-    metric_for_best_model: str | None
-    greater_is_better: bool | None
-    predict_with_generate: bool
-    generation_max_length: int | None
-    generation_num_beams: int | None
-    generation_config: str | None | object
-    sortish_sampler: bool
-    save_strategy: SaveStrategy | str
-    save_steps: float
-    save_total_limit: int | None
-    save_only_model: bool
-    save_format: str
-    load_best_model_at_end: bool
-    save_on_each_node: bool
-    enable_jit_checkpoint: bool
-    ignore_data_skip: bool
-    restore_callback_states_from_checkpoint: bool
-    push_to_hub: bool
-    hub_model_id: str | None
-    hub_strategy: HubStrategy | str
-    hub_token: str | None
-    hub_private_repo: bool | None
-    hub_always_push: bool
-    hub_revision: str | None
-    dataloader_drop_last: bool
-    dataloader_num_workers: int
-    dataloader_pin_memory: bool
-    dataloader_persistent_workers: bool
-    dataloader_prefetch_factor: int | None
-    dataloader_multiprocessing_context: str | None
-    dataloader_in_order: bool
-    remove_unused_columns: bool
-    label_names: list[str] | None
-    train_sampling_strategy: str
-    length_column_name: str
-    do_train: bool
-    do_eval: bool
-    do_predict: bool
-    resume_from_checkpoint: str | None | bool
-    local_rank: int
+if not TYPE_CHECKING:
+    TrainingArgumentsKwargs = TypedDict("TrainingArgumentsKwargs", field_types(TrainingArguments), total=False)
 
 # %% ../../nbs/02_args/08_training_args.ipynb #ba804f6e
 PROCESS_FIELDS = (
@@ -520,7 +378,7 @@ PROCESS_FIELDS = (
     "torch_compile_backend", "torch_compile_mode", "use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps",
     "skip_memory_metrics", "debug", "fsdp", "fsdp_config", "deepspeed", "eval_on_start", "enable_jit_checkpoint", "ddp_backend",
     "ddp_timeout", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph",
-    *(f.name for f in fields(HubArgs)), *(f.name for f in fields(ScriptArgs))
+    *HUB_FIELDS, *SCRIPT_FIELDS
 )
 
 # %% ../../nbs/02_args/08_training_args.ipynb #4e44ebbd

@@ -10,12 +10,12 @@ import importlib.util
 import os
 import re
 from collections.abc import Callable
-from dataclasses import Field, fields
+from dataclasses import fields
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from .fields import CHOICES, METRIC_SCHEDULES, TARGETED_OPTIMIZERS, TRACKERS, TRANSFORMERS_TRACKERS
-from .fields import field_default, field_types, to_builtin
+from .fields import field_types, to_builtin
 from ..core.errors import short_repr, suggest_names, warn
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ UNSUPPORTED: dict[str, str] = {  # name: reason
     "sortish_sampler": "is an older name; give train_sampling_strategy='group_by_length'",
 }
 # they configure the pushes during training; learn.push_to_hub() does not read them
-HUB_FIELDS = ("hub_strategy", "hub_always_push")
+PUSH_FIELDS = ("hub_strategy", "hub_always_push")
 
 # %% ../../nbs/02_args/05_validation.ipynb #def05f0a
 _FUSED_BACKWARD = "changes weights during the backward pass, so that a failed step could not be rolled back; "
@@ -46,35 +46,18 @@ UNSUPPORTED_VALUES: dict[str, dict[str, str]] = {  # name of a field: value: rea
         **{f"{name}_layerwise": f"{_FUSED_BACKWARD}optim={name!r} is the same rule after it" for name in _LAYERWISE},
         "adamw_torch_xla": "is for TPUs with torch_xla, which are unsupported; give optim='adamw_torch_fused'",
         "adamw_torch_npu_fused": "is for NPUs with torch_npu, which are unsupported; give optim='adamw_torch_fused'",
-    }
+    },
+    "debug": {"tpu_metrics_debug": "is for TPUs, which are unsupported; leave it out"},
 }
 
 # %% ../../nbs/02_args/05_validation.ipynb #fa061c85
-def has_no_effect(f: Field, value: Any) -> bool:
-    "Return True if the value of a field requests only the default behaviour."
-    default = field_default(f)
-    if value is None: return True
-    if value == default and type(value) is type(default): return True
-    if isinstance(value, (str, list, dict)) and not value: return True
-    # tf32=False disables TF32, which torch enables in places
-    return value is False and default is None and f.name != "tf32"
-
-def format_argument(name: str, value: Any) -> str:
-    "Format an argument for a message, without secrets."
-    return f"{name}='...'" if name.endswith("token") else f"{name}={value!r}"
-
-def check_unsupported(
-    args: Any,  # TrainingArguments, or another dataclass with some of its fields
-) -> None:
+def check_unsupported(args: TrainingArguments) -> None:
     "Raise ValueError for the first field that requests unsupported behaviour."
-    for f in fields(args):
-        # from the dictionary, because reading an attribute converts it
-        value = vars(args)[f.name]
-        reason = UNSUPPORTED_VALUES.get(f.name, {}).get(value) if isinstance(value, str) else None
-        if reason is not None:
-            raise ValueError(f"{f.name}={value!r} {reason}.")
-        if f.name not in UNSUPPORTED or has_no_effect(f, value): continue
-        raise ValueError(f"{format_argument(f.name, value)} {UNSUPPORTED[f.name]}.")
+    default = type(args).defaults()
+    for name, reason in UNSUPPORTED.items():
+        value = getattr(args, name)
+        # an empty value requests what None requests
+        if bool(value) != bool(default[name]): raise ValueError(f"{name}={value!r} {reason}.")
 
 # %% ../../nbs/02_args/05_validation.ipynb #c307dc76
 def matches_type(
@@ -152,8 +135,9 @@ def check_types(
         check_type(f.name, getattr(args, f.name), types[f.name])
 
 # %% ../../nbs/02_args/05_validation.ipynb #7900f469
-VALUE_BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {  # condition: (test, fields)
-    "at least 1": (
+_BOUNDS: tuple[tuple[str, Callable[[float], bool], tuple[str, ...]], ...] = (  # (condition, test, fields)
+    (
+        "at least 1",
         lambda x: x >= 1,
         (
             "per_device_train_batch_size", "per_device_eval_batch_size", "save_total_limit",
@@ -161,7 +145,8 @@ VALUE_BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {  # 
             "torch_empty_cache_steps", "generation_max_length", "generation_num_beams"
         ),
     ),
-    "0 or more": (
+    (
+        "0 or more",
         lambda x: 0 <= x < math.inf,
         (
             "learning_rate", "weight_decay", "warmup_steps", "max_grad_norm", "adam_epsilon", "rewind_every",
@@ -170,30 +155,17 @@ VALUE_BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {  # 
         ),
     ),
     # a generator of torch takes 64 bits, and the number of the epoch is added
-    "0 or more and below 2**63": (lambda x: 0 <= x < 2**63, ("seed", "data_seed")),
-    "from 0 to below 1": (lambda x: 0 <= x < 1, ("label_smoothing_factor", "adam_beta1", "adam_beta2")),
+    ("0 or more and below 2**63", lambda x: 0 <= x < 2**63, ("seed", "data_seed")),
+    ("from 0 to below 1", lambda x: 0 <= x < 1, ("label_smoothing_factor", "adam_beta1", "adam_beta2")),
+)
+# name of a field: (condition, test)
+VALUE_BOUNDS = {name: (condition, test) for condition, test, names in _BOUNDS for name in names}
+# names of fields with any number of values, and the choices for each
+LIST_CHOICES = {
+    "debug": ("underflow_overflow",),
+    "include_for_metrics": ("inputs", "loss"),
+    "report_to": (*TRACKERS, *TRANSFORMERS_TRACKERS, "all", "none"),
 }
-
-def check_values(args: TrainingArguments) -> None:
-    "Raise ValueError for the first value that is out of bounds or not among its choices."
-    for condition, (is_valid, names) in VALUE_BOUNDS.items():
-        for name in names:
-            check_bound(name, getattr(args, name), condition, is_valid)
-    _check_debug(args)
-    for name in CHOICES:
-        check_choice(name, getattr(args, name))
-
-def check_bound(
-    name: str,
-    value: Any,  # a number, a list of them, or None
-    condition: str,  # in words
-    is_valid: Callable[[float], bool],
-) -> None:
-    "Raise ValueError for a value of a field that is out of bounds."
-    if value is None: return
-    numbers = value if isinstance(value, list) else [value]
-    if not all(is_valid(number) for number in numbers): raise ValueError(f"{name}={value!r} should be {condition}.")
-
 # names that other libraries have for a value
 _VALUES_ELSEWHERE = {
     "optim": {"adam": "adamw_torch", "adamw": "adamw_torch", "Adam": "adamw_torch", "AdamW": "adamw_torch", "SGD": "sgd"},
@@ -204,16 +176,38 @@ _VALUES_ELSEWHERE = {
     "logging_strategy": {"step": "steps", "epochs": "epoch"},
 }
 
-def check_choice(name: str, value: Any) -> None:
-    "Raise ValueError for a value of a field that is not among its choices."
-    choices = CHOICES[name]
+def check_value(
+    name: str,  # of a field
+    value: Any,  # of the field's type
+) -> None:
+    "Raise ValueError for a value that is out of bounds or not among its choices."
+    condition, is_valid = VALUE_BOUNDS.get(name, ("", bool))
+    numbers = value if isinstance(value, list) else [] if value is None else [value]
+    if condition and not all(map(is_valid, numbers)): raise ValueError(f"{name}={value!r} should be {condition}.")
+    if name in LIST_CHOICES:
+        for word in value.split() if isinstance(value, str) else value or []:
+            _check_choice(name, word, LIST_CHOICES[name])
+    # a flag is converted to a choice
+    elif name in CHOICES and not isinstance(value, bool):
+        _check_choice(name, value, CHOICES[name])
+
+def _check_choice(name: str, value: Any, choices: tuple) -> None:
+    "Raise ValueError for a value that is not among the choices of a field."
     if value in choices: return
+    reason = UNSUPPORTED_VALUES.get(name, {}).get(value)
+    if reason is not None: raise ValueError(f"{name}={value!r} {reason}.")
     listed = ", ".join(repr(choice) for choice in choices[:8])
     if len(choices) > 8:
         listed += f" and {len(choices) - 8} more"
     meant = _VALUES_ELSEWHERE.get(name, {}).get(value)
     hint = f" Did you mean {meant!r}?" if meant else suggest_names(value, choices)
     raise ValueError(f"{name}={value!r} is not one of {listed}.{hint}")
+
+def check_values(args: TrainingArguments) -> None:
+    "Raise ValueError for the first value that is out of bounds or not among its choices."
+    for name in (*VALUE_BOUNDS, *LIST_CHOICES, *CHOICES):
+        # from the dictionary: reading report_to expands 'all'
+        check_value(name, vars(args)[name])
 
 def check_assigned(
     name: str,  # of a field of TrainingArguments
@@ -223,148 +217,131 @@ def check_assigned(
     "Raise ValueError for a single value that `TrainingArguments` would reject."
     value = to_builtin(value)
     check_type(name, value, kind)
-    for condition, (is_valid, names) in VALUE_BOUNDS.items():
-        if name in names:
-            check_bound(name, value, condition, is_valid)
-    reason = UNSUPPORTED_VALUES.get(name, {}).get(value) if isinstance(value, str) else None
-    if reason is not None: raise ValueError(f"{name}={value!r} {reason}.")
-    if name in CHOICES and not isinstance(value, bool):
-        check_choice(name, value)
-
-def _check_debug(args: TrainingArguments) -> None:
-    "Raise ValueError for an unknown name in `debug`."
-    names = args.debug.split() if isinstance(args.debug, str) else args.debug or []
-    for name in names:
-        if name == "tpu_metrics_debug":
-            raise ValueError("debug='tpu_metrics_debug' is for TPUs, which are unsupported; leave it out.")
-        if name != "underflow_overflow":
-            raise ValueError(
-                f"debug={name!r} is not one of 'underflow_overflow'.{suggest_names(name, ['underflow_overflow'])}"
-            )
+    check_value(name, value)
 
 # %% ../../nbs/02_args/05_validation.ipynb #acbda3ef
-def check_steps(args: TrainingArguments) -> None:
-    "Raise ValueError for an invalid interval or length; convert integral intervals to int."
+def check_intervals(args: TrainingArguments) -> None:
+    "Raise ValueError for an invalid number of steps between two actions; convert integral numbers to int."
     for action in ("logging", "eval", "save"):
-        _check_interval(args, f"{action}_steps", f"{action}_strategy")
-    if not math.isfinite(args.num_train_epochs):
-        raise ValueError(
-            f"num_train_epochs={args.num_train_epochs!r} is not a finite number; to train without an end, give a large"
-            " max_steps and stop the run."
-        )
-    if args.max_steps < -1:
-        raise ValueError(
-            f"max_steps={args.max_steps!r} is negative; give a number above 0, or leave it out and give"
-            " num_train_epochs."
-        )
-    if args.num_train_epochs <= 0 and args.max_steps <= 0:
-        raise ValueError(
-            f"num_train_epochs={args.num_train_epochs!r} and max_steps={args.max_steps!r}: nothing would be trained;"
-            " give one of them above 0."
-        )
-
-def _check_interval(
-    args: TrainingArguments,
-    name: str,  # name of the field with the number of steps
-    strategy: str,  # name of the field with the strategy
-) -> None:
-    "Validate one interval, and convert it to int if it is a count."
-    value = getattr(args, name)
-    if value is None: return
-    # evaluations are then as frequent as logs
-    if value == 0 and getattr(args, strategy) == "steps" and name != "eval_steps":
-        raise ValueError(f"{name}=0 with {strategy}='steps': give a number of steps, or {strategy}='no'.")
-    if value < 1: return
-    if value != int(value):
-        raise ValueError(f"{name}={value!r} should be a whole number, or a ratio of all steps below 1.")
-    setattr(args, name, int(value))
+        name, strategy = f"{action}_steps", f"{action}_strategy"
+        value = getattr(args, name)
+        if value is None: continue
+        # evaluations are then as frequent as logs
+        if value == 0 and getattr(args, strategy) == "steps" and action != "eval":
+            raise ValueError(f"{name}=0 with {strategy}='steps': give a number of steps, or {strategy}='no'.")
+        if value < 1: continue
+        if value != int(value):
+            raise ValueError(f"{name}={value!r} should be a whole number, or a ratio of all steps below 1.")
+        setattr(args, name, int(value))
 
 # %% ../../nbs/02_args/05_validation.ipynb #89d8a30d
-# field: the field that it requires
-REQUIRED_FIELDS = {
-    "activation_checkpointing_kwargs": "activation_checkpointing",
-    "liger_kernel_config": "use_liger_kernel",
-}
-DATA_WORKER_FIELDS = (
-    "dataloader_prefetch_factor",
-    "dataloader_persistent_workers",
-    "dataloader_multiprocessing_context",
+def _given_trackers(args: TrainingArguments) -> list[str]:
+    "Return the names in `report_to` as they were given."
+    given = vars(args)["report_to"]
+    return given if isinstance(given, list) else [given or "none"]
+
+_FOR_DATA_WORKERS = " is for data workers; give dataloader_num_workers as well."
+_NO_EVALUATIONS = " needs evaluations to compare models; give eval_strategy='epoch' or 'steps'."
+
+# (whether settings contradict each other, the sentence for it)
+CONFLICTS: tuple[tuple[Callable[[TrainingArguments], object], str], ...] = (
+    (
+        lambda a: not math.isfinite(a.num_train_epochs),
+        "num_train_epochs={num_train_epochs!r} is not a finite number; to train without an end, give a large max_steps"
+        " and stop the run.",
+    ),
+    (
+        lambda a: a.max_steps < -1,
+        "max_steps={max_steps!r} is negative; give a number above 0, or leave it out and give num_train_epochs.",
+    ),
+    (
+        lambda a: a.num_train_epochs <= 0 and a.max_steps <= 0,
+        "num_train_epochs={num_train_epochs!r} and max_steps={max_steps!r}: nothing would be trained; give one of them"
+        " above 0.",
+    ),
+    (lambda a: a.fp16 and a.bf16, "fp16 and bf16 exclude each other; give one of them."),
+    (
+        lambda a: a.fp16_full_eval and a.bf16_full_eval,
+        "fp16_full_eval and bf16_full_eval exclude each other; give one of them.",
+    ),
+    (
+        lambda a: a.lr_scheduler_type in METRIC_SCHEDULES and a.eval_strategy == "no",
+        "lr_scheduler_type={lr_scheduler_type!r} requires evaluations, and there are none; give eval_strategy='epoch'"
+        " or 'steps' and an eval_dataset=.",
+    ),
+    (lambda a: a.learning_rate == [], "learning_rate=[] contains no rate; give one for each layer group."),
+    (
+        lambda a: isinstance(a.learning_rate, list) and not a.layer_groups,
+        "A list as learning_rate needs layer_groups, one for each rate, for example layer_groups=['encoder', 'head'].",
+    ),
+    (
+        lambda a: a.optim_target_modules is not None and a.optim not in TARGETED_OPTIMIZERS,
+        f"optim_target_modules is for {', '.join(TARGETED_OPTIMIZERS)}, and optim={{optim!r}} updates all parameters by"
+        " one rule; leave it out.",
+    ),
+    (
+        lambda a: isinstance(a.optim_target_modules, bool),
+        "optim_target_modules={optim_target_modules!r} names no modules; give 'all-linear', a list of names, or a"
+        " pattern.",
+    ),
+    (
+        lambda a: a.activation_checkpointing_kwargs and not a.activation_checkpointing,
+        "activation_checkpointing_kwargs is for activation_checkpointing; give activation_checkpointing=True as well,"
+        " or leave it out.",
+    ),
+    (
+        lambda a: a.liger_kernel_config and not a.use_liger_kernel,
+        "liger_kernel_config is for use_liger_kernel; give use_liger_kernel=True as well, or leave it out.",
+    ),
+    (
+        lambda a: a.dataloader_prefetch_factor is not None and not a.dataloader_num_workers,
+        f"dataloader_prefetch_factor{_FOR_DATA_WORKERS}",
+    ),
+    (
+        lambda a: a.dataloader_persistent_workers and not a.dataloader_num_workers,
+        f"dataloader_persistent_workers{_FOR_DATA_WORKERS}",
+    ),
+    (
+        lambda a: a.dataloader_multiprocessing_context is not None and not a.dataloader_num_workers,
+        f"dataloader_multiprocessing_context{_FOR_DATA_WORKERS}",
+    ),
+    (
+        lambda a: a.length_column_name != "length" and a.train_sampling_strategy in ("random", "sequential"),
+        "length_column_name={length_column_name!r} is for orders by length; give"
+        " train_sampling_strategy='group_by_length' as well.",
+    ),
+    (
+        lambda a: a.load_best_model_at_end and a.eval_strategy == "no",
+        f"load_best_model_at_end=True{_NO_EVALUATIONS}",
+    ),
+    (lambda a: a.save_strategy == "best" and a.eval_strategy == "no", f"save_strategy='best'{_NO_EVALUATIONS}"),
+    (
+        lambda a: {"all", "none"} & {*_given_trackers(a)} and len(_given_trackers(a)) > 1,
+        "report_to={report_to!r} combines 'all' or 'none' with other names; leave it out, or the others.",
+    ),
+    (
+        lambda a: "tensorboard" in _given_trackers(a)
+        and not (a.logging_dir or a.output_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")),
+        "report_to='tensorboard' needs a folder for the event files; give output_dir= or logging_dir=.",
+    ),
 )
 
 def check_conflicts(args: TrainingArguments) -> None:
     "Raise ValueError for settings that contradict each other."
-    if args.fp16 and args.bf16:
-        raise ValueError("fp16 and bf16 exclude each other; give one of them.")
-    if args.fp16_full_eval and args.bf16_full_eval:
-        raise ValueError("fp16_full_eval and bf16_full_eval exclude each other; give one of them.")
-    for name in args.include_for_metrics:
-        if name not in ("inputs", "loss"):
-            raise ValueError(f"include_for_metrics={args.include_for_metrics!r}: {name!r} is not one of 'inputs',"
-                             " 'loss'.")
-    _check_optimization(args)
-    for name, required in REQUIRED_FIELDS.items():
-        if getattr(args, name) and not getattr(args, required):
-            raise ValueError(f"{name} is for {required}; give {required}=True as well, or leave it out.")
-    for name in DATA_WORKER_FIELDS:
-        if not args.dataloader_num_workers and getattr(args, name) not in (None, False):
-            raise ValueError(f"{name} is for data workers; give dataloader_num_workers as well.")
-    sorts = args.train_sampling_strategy in ("group_by_length", "batch_rebalance")
-    if args.length_column_name != "length" and not sorts:
-        raise ValueError(
-            f"length_column_name={args.length_column_name!r} is for orders by length; give"
-            " train_sampling_strategy='group_by_length' as well."
-        )
-
-def _check_optimization(args: TrainingArguments) -> None:
-    "Raise ValueError for settings of optimizer and schedule that contradict each other."
-    if args.lr_scheduler_type in METRIC_SCHEDULES and args.eval_strategy == "no":
-        raise ValueError(
-            f"lr_scheduler_type={args.lr_scheduler_type!r} requires evaluations, and there are none; give"
-            " eval_strategy='epoch' or 'steps' and an eval_dataset=."
-        )
-    if isinstance(args.learning_rate, list) and not args.learning_rate:
-        raise ValueError("learning_rate=[] contains no rate; give one for each layer group.")
-    if isinstance(args.learning_rate, list) and not args.layer_groups:
-        raise ValueError(
-            "A list as learning_rate needs layer_groups, one for each rate, for example"
-            " layer_groups=['encoder', 'head']."
-        )
-    if args.optim_target_modules is None: return
-    if args.optim not in TARGETED_OPTIMIZERS:
-        raise ValueError(
-            f"optim_target_modules is for {', '.join(TARGETED_OPTIMIZERS)}, and optim={args.optim!r} updates all"
-            " parameters by one rule; leave it out."
-        )
-    if isinstance(args.optim_target_modules, bool):
-        raise ValueError(
-            f"optim_target_modules={args.optim_target_modules!r} names no modules; give 'all-linear', a list of names,"
-            " or a pattern."
-        )
+    for is_true, sentence in CONFLICTS:
+        if is_true(args): raise ValueError(sentence.format_map(vars(args)))
 
 # %% ../../nbs/02_args/05_validation.ipynb #aa651360
-def check_saving(args: TrainingArguments) -> None:
-    "Raise ValueError for a best model without evaluations."
-    best = _best_model_setting(args)
-    if best is None: return
-    if args.eval_strategy == "no":
-        raise ValueError(f"{best} needs evaluations to compare models; give eval_strategy='epoch' or 'steps'.")
-
 def check_hub(args: TrainingArguments) -> None:
     "Warn about settings of pushes that do not take place."
     default = type(args).defaults()
-    given = [name for name in HUB_FIELDS if getattr(args, name) != default[name]]
-    if not given or (args.push_to_hub and args.save_strategy != "no"): return
-    text = format_argument(given[0], vars(args)[given[0]])
+    given = next((name for name in PUSH_FIELDS if getattr(args, name) != default[name]), None)
+    if given is None or (args.push_to_hub and args.save_strategy != "no"): return
+    text = f"{given}={vars(args)[given]!r}"
     if not args.push_to_hub:
         warn(f"{text} has no effect, since nothing is pushed during training; push_to_hub=True pushes.")
     elif args.hub_strategy != "end":
         warn(f"{text} pushes with each checkpoint, and save_strategy='no' writes none; give save_strategy='steps'.")
-
-def _best_model_setting(args: TrainingArguments) -> str | None:
-    "Return the setting that requests the best model, None if it is not requested."
-    if args.load_best_model_at_end: return "load_best_model_at_end=True"
-    if args.save_strategy == "best": return "save_strategy='best'"
-    return None
 
 # %% ../../nbs/02_args/05_validation.ipynb #9c5854d0
 # modules of the trackers that do not have their name; any of them will do
@@ -415,23 +392,3 @@ def tracker_names(
     if report_to in (None, "none", ["none"]): return []
     if report_to in ("all", ["all"]): return installed_trackers()
     return report_to if isinstance(report_to, list) else [report_to]
-
-def check_trackers(args: TrainingArguments) -> None:
-    "Raise ValueError for unknown trackers, and for TensorBoard without a folder to write to."
-    # as it was given
-    given = vars(args)["report_to"]
-    names = given if isinstance(given, list) else [given or "none"]
-    for name in names:
-        if name in ("all", "none") and len(names) > 1:
-            raise ValueError(f"report_to={names!r} combines {name!r} with other names; leave it out, or the others.")
-        known = (*TRACKERS, *TRANSFORMERS_TRACKERS)
-        if name not in (*known, "all", "none"):
-            raise ValueError(
-                f"report_to={name!r} is not one of {', '.join(map(repr, known))}, 'all', 'none'."
-                f"{suggest_names(name, known)}"
-            )
-    folder = args.logging_dir or args.output_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")
-    if "tensorboard" in names and folder is None:
-        raise ValueError(
-            "report_to='tensorboard' needs a folder for the event files; give output_dir= or logging_dir=."
-        )

@@ -19,7 +19,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
 
 # %% ../../nbs/01_core/10_tree.ipynb #0437959c
 import numpy as np
@@ -80,7 +80,13 @@ def is_resource(value: object) -> bool:
         return True
     return hasattr(value, "run_state")   # a learner
 
-@functools.cache
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+def cached(function: _Function) -> _Function:
+    "Apply functools.cache and keep the declared type, which accepts each class as an argument."
+    return cast(_Function, functools.cache(function))
+
+@cached
 def of_library(cls: type) -> bool:
     "Return whether a class comes with Python or from an installed package, not from user code."
     top = cls.__module__.partition(".")[0]
@@ -432,6 +438,6 @@ _HANDLERS: tuple[tuple[Any, Callable[[Capture, Any, str], Any]], ...] = (
     (object, _other),
 )
 
-@functools.cache
+@cached
 def _handler(cls: type) -> Callable[[Capture, Any, str], Any]:
     return next(handler for classes, handler in _HANDLERS if issubclass(cls, classes))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -37,30 +38,23 @@ def failing_layer(error: BaseException, model: nn.Module) -> FailingLayer | None
     "Return the innermost layer of a model in an error's traceback; None if there is none with a tensor."
     names = {id(layer): name for name, layer in model.named_modules()}
     found = None
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        variables = trace.tb_frame.f_locals
-        layer = variables.get("self")
-        if id(layer) in names and not code.co_name.endswith("call_impl"):
-            given = [variables.get(name) for name in code.co_varnames[1:code.co_argcount]]
-            tensors = [t for t in given if isinstance(t, torch.Tensor)]
-            if tensors:
-                found = FailingLayer(names[id(layer)], layer, tensors)
-        trace = trace.tb_next
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        code, layer = frame.f_code, frame.f_locals.get("self")
+        if id(layer) not in names or code.co_name.endswith("call_impl"): continue
+        given = [frame.f_locals.get(name) for name in code.co_varnames[1:code.co_argcount]]
+        tensors = [t for t in given if isinstance(t, torch.Tensor)]
+        if tensors:
+            found = FailingLayer(names[id(layer)], layer, tensors)
     return found
 
 def failing_loss(error: BaseException) -> tuple[torch.Tensor, torch.Tensor] | None:
     "Return output and labels of the loss function of torch in an error's traceback; None if there is none."
     found = None
-    trace = error.__traceback__
-    while trace is not None:
-        variables = trace.tb_frame.f_locals
-        if trace.tb_frame.f_globals.get("__name__") == "torch.nn.functional":
-            pair = variables.get("input"), variables.get("target")
-            if all(isinstance(t, torch.Tensor) for t in pair):
-                found = pair
-        trace = trace.tb_next
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        pair = frame.f_locals.get("input"), frame.f_locals.get("target")
+        is_of_torch = frame.f_globals.get("__name__") == "torch.nn.functional"
+        if is_of_torch and all(isinstance(t, torch.Tensor) for t in pair):
+            found = pair
     return found
 
 def is_label_name(name: object) -> bool: return "label" in str(name)
@@ -78,19 +72,19 @@ def layer_error(error: BaseException, call: FailingLayer, batch: Any) -> ValueEr
     given = call.inputs[0]
     is_embedding = isinstance(layer, (nn.Embedding, nn.EmbeddingBag))
     weight = next((p for p in layer.parameters() if p.is_floating_point()), None)
-    kind = "whole numbers" if is_embedding else "" if weight is None else dtype_name(weight)
-    wrong = None
-    if is_embedding:
-        wrong = given if given.is_floating_point() else None
-    elif weight is not None:
-        wrong = next((t for t in call.inputs if t.dtype != weight.dtype), None)
-    if wrong is not None and any(words in str(error) for words in _DTYPE_ERRORS):
-        columns = (name for name, part in batch_parts(batch).items()
-                   if isinstance(part, torch.Tensor) and part.dtype == wrong.dtype and not is_label_name(name))
-        column = next(columns, f"The input of {call.describe()}")
-        convert = "x.long()" if is_embedding else "x.float()" if kind == "float32" else f"x.to(torch.{kind})"
-        return ValueError(f"{column} is {dtype_name(wrong)}, and {call.describe()} takes {kind}; convert it in the data"
-                          f" set: {convert} for a tensor.")
+    if weight is not None and any(words in str(error) for words in _DTYPE_ERRORS):
+        # an embedding takes integers, another layer the type of its weights
+        is_wrong = torch.is_floating_point if is_embedding else lambda t: t.dtype != weight.dtype
+        wrong = next(filter(is_wrong, call.inputs), None)
+        if wrong is not None:
+            columns = (name for name, part in batch_parts(batch).items()
+                       if isinstance(part, torch.Tensor) and part.dtype == wrong.dtype and not is_label_name(name))
+            column = next(columns, f"The input of {call.describe()}")
+            kind = dtype_name(weight)
+            convert = "x.long()" if is_embedding else "x.float()" if kind == "float32" else f"x.to(torch.{kind})"
+            return ValueError(f"{column} is {dtype_name(wrong)}, and {call.describe()} takes"
+                              f" {'whole numbers' if is_embedding else kind}; convert it in the data set: {convert} for a"
+                              " tensor.")
     if is_embedding and isinstance(error, IndexError) and given.numel():
         return ValueError(f"The numbers that {call.describe()} was given go from {int(given.min())} to {int(given.max())},"
                           f" and it has {layer.num_embeddings} rows; make it with more rows, or change the data.")
@@ -100,6 +94,8 @@ def layer_error(error: BaseException, call: FailingLayer, batch: Any) -> ValueEr
 
 # %% ../../nbs/03_data/06_batch_errors.ipynb #9f10adc7
 NO_LOSS_FUNC = "give the Learner loss_func=, a function of (output, labels) such as torch.nn.functional.cross_entropy"
+
+_TOKENIZE = "make numbers of it in the data set, for example with a tokenizer"
 
 def text_columns(sample: Any) -> list[str]:
     "Return the names of the columns of a sample that are text."
@@ -122,33 +118,31 @@ def call_mismatch(
     except TypeError:
         parameters = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     names = [p.name for p in parameters]
-    listed = ", ".join(names) or "nothing"
-    if by_position and all(isinstance(part, (Mapping, tuple)) for part in by_position):
-        return TypeError(f"The data_collator returned a list of {len(by_position)} samples; it has to make one batch of"
-                         " them, such as a dict or a tuple of tensors.")
-    if by_position and isinstance(by_position[0], str):
-        return TypeError(f"The samples are text ({short_repr(by_position[0], 30)}), and {name} takes tensors; make"
-                         " numbers of it in the data set, for example with a tokenizer.")
+    missing = [repr(p.name) for p in parameters if p.default is p.empty and p.name not in by_name]
+    does = f"takes {', '.join(names) or 'nothing'}"
     if by_position:
         n = len(by_position)
+        has = f"a sample has {n} part{'s' if n != 1 else ''}{' besides the label' if has_loss_func else ''}"
         remedy = "let the data set return as many as the model takes, or dicts with the names of its arguments"
-        if n == len(names) + 1 and not has_loss_func:
+        if isinstance(by_position[0], str):
+            remedy = f"the first is text ({short_repr(by_position[0], 30)}), so {_TOKENIZE}"
+        elif all(isinstance(part, (Mapping, tuple)) for part in by_position):
+            has, remedy = f"the data_collator returned a list of {n} samples", "it has to make one batch of them"
+        elif n == len(names) + 1 and not has_loss_func:
             remedy = f"if the last is the label, {NO_LOSS_FUNC}"
-        parts = f"{n} part{'s' if n != 1 else ''}{' besides the label' if has_loss_func else ''}"
-        return TypeError(f"{name}'s forward takes {listed}, and a sample has {parts}; {remedy}.")
-    missing = [p.name for p in parameters if p.default is p.empty and p.name not in by_name]
-    unknown = [column for column in by_name if column not in names]
-    if not missing and not has_loss_func and all(map(is_label_name, unknown)):
-        return TypeError(f"{name}'s forward takes {listed} and no {', '.join(unknown)}, so it returns no loss;"
-                         f" {NO_LOSS_FUNC}.")
-    if not missing:
-        return TypeError(f"{name}'s forward takes {listed}, and was given {', '.join(map(str, unknown))} as well; remove"
-                         " the column, or let forward take it.")
-    columns = ", ".join(map(str, by_name)) or "no columns"
-    remedy = "rename a column of the data, or let forward take it under its name"
-    if texts := text_columns(sample):
-        remedy = f"the column {texts[0]!r} is text, so make numbers of it in the data set, for example with a tokenizer"
-    return TypeError(f"{name}'s forward needs {', '.join(map(repr, missing))}, and the batch has {columns}; {remedy}.")
+    else:
+        has = f"the batch has {', '.join(map(str, by_name)) or 'no columns'}"
+        texts = text_columns(sample)
+        if missing:
+            does = f"needs {', '.join(missing)}"
+            remedy = "rename a column of the data, or let forward take it under its name"
+            if texts:
+                remedy = f"the column {texts[0]!r} is text, so {_TOKENIZE}"
+        elif not has_loss_func and all(is_label_name(column) for column in by_name if column not in names):
+            remedy = f"it returns no loss, so {NO_LOSS_FUNC}"
+        else:
+            remedy = "remove the other columns, or let forward take them"
+    return TypeError(f"{name}'s forward {does}, and {has}; {remedy}.")
 
 # %% ../../nbs/03_data/06_batch_errors.ipynb #e191ebe0
 # parts of Python's and torch's messages

@@ -17,7 +17,7 @@ import torch
 
 from ..core.errors import checked_class, short_repr, warn
 from ..core.seeding import preserve_generators
-from .collate import Tokenizer, check_return_tensors, check_tokenizer, to_return_type
+from .collate import TextCollator, Tokenizer
 from .text_collators import DataCollatorWithFlattening, pad_rows, round_up
 from ..display.svg import HtmlDisplay
 from ..display.tables import escape_html
@@ -72,7 +72,8 @@ def render(
     messages: Sequence[Mapping],
     **options,  # of apply_chat_template
 ) -> list[int]:
-    "Return the tokens of messages; raise ValueError if there are none."
+    "Return the tokens of messages; raise ValueError without messages or a chat template."
+    chat_template_of(tokenizer, options.get("chat_template"))
     if not len(messages): raise ValueError("A conversation or a prompt has no messages; leave such samples out.")
     found = tokenizer.apply_chat_template(list(messages), tokenize=True, return_dict=True, **options)
     return list(found["input_ids"])
@@ -171,13 +172,6 @@ def template_options(sample: Mapping, chat_template: str | None) -> dict:
     given = {"tools": tools} if tools else {}
     return {"chat_template": chat_template, **given, **(sample.get("chat_template_kwargs") or {})}
 
-def truncation(mode: str, length: int | None) -> slice:
-    "Return the part of a sequence to keep; raise ValueError for an unknown mode."
-    if mode not in ("keep_start", "keep_end"):
-        raise ValueError(f"truncation_mode={mode!r} is unknown; give 'keep_start' or 'keep_end'.")
-    if length is None: return slice(None)
-    return slice(length) if mode == "keep_start" else slice(-length, None)
-
 def plain_ids(tokenizer: Any, text: str) -> list[int]: return list(tokenizer(text)["input_ids"])
 
 def plain_list(values: Any) -> list: return values.tolist() if hasattr(values, "tolist") else list(values)
@@ -206,15 +200,6 @@ def padding_id(tokenizer: Any) -> int:
         if found is not None: return found
     raise ValueError("The tokenizer has no padding token; give it one: tokenizer.pad_token = tokenizer.eos_token.")
 
-def warn_unless_issued(
-    issued: set[str],  # the warnings of this collator
-    text: str,
-):
-    "Issue a warning, unless this collator has."
-    if text in issued: return
-    issued.add(text)
-    warn(text)
-
 PROMPT_WARNING = (
     "The tokens of a prompt alone are not the beginning of the tokens of prompt and completion together: the chat"
     " template renders it differently, or tokens merge at the boundary. The completion starts where they differ, so"
@@ -232,6 +217,38 @@ END_WARNING = (
     "No trained token is {!r}, which ends the assistant's messages, so the model does not learn to stop. Put it inside"
     " the template's {{% generation %}} ... {{% endgeneration %}}."
 )
+
+class ChatCollator(TextCollator):
+    "Base of the collators of conversations: `encode` returns the tokens of a sample."
+    truncation_mode: str
+    chat_template: str | None
+    pads = False
+    not_state = ("_issued",)
+
+    def __post_init__(self):
+        super().__post_init__()
+        # raises for an unknown mode
+        self.keep(())
+        self._issued: set[str] = set()
+
+    def keep(self, values: Sequence) -> Sequence:
+        "Return the part of a sequence within `max_length`; raise ValueError for an unknown mode."
+        if self.truncation_mode not in ("keep_start", "keep_end"):
+            raise ValueError(f"truncation_mode={self.truncation_mode!r} is unknown; give 'keep_start' or 'keep_end'.")
+        if self.max_length is None: return values
+        return values[:self.max_length] if self.truncation_mode == "keep_start" else values[-self.max_length:]
+
+    def warn_once(self, text: str):
+        "Issue a warning, unless this collator has."
+        if text in self._issued: return
+        self._issued.add(text)
+        warn(text)
+
+    def padded_rows(self, ids: list[list[int]], **more: tuple[list[list[int]], int]) -> dict:
+        "Return tokens and attention mask with padding on the right, and more columns, each with its padding."
+        seen = [[1] * len(row) for row in ids]
+        columns = {"input_ids": (ids, padding_id(self.tokenizer)), **more, "attention_mask": (seen, 0)}
+        return {name: pad_rows(*rows, multiple=self.pad_to_multiple_of) for name, rows in columns.items()}
 
 # %% ../../nbs/03_data/07_chat.ipynb #fd9e8c8f
 PACKING_STRATEGIES = ("bfd", "bfd_split", "wrapped")
@@ -342,7 +359,7 @@ def pack_dataset(
 # %% ../../nbs/03_data/07_chat.ipynb #05df4c6a
 @checked_class
 @dataclass
-class DataCollatorForChat:
+class DataCollatorForChat(ChatCollator):
     "Turn conversations, prompts with completions, and texts into padded or flattened batches with labels."
     tokenizer: Tokenizer                 # with a chat template, for conversations
     assistant_only_loss: bool = False    # label only the assistant's tokens
@@ -358,13 +375,6 @@ class DataCollatorForChat:
     return_flash_attn_kwargs: bool = False   # boundaries of the samples in a batch without padding
     return_seq_idx: bool = False             # index of each token's sample in a batch without padding
     return_tensors: str = "pt"
-    not_state = ("_warned",)
-
-    def __post_init__(self):
-        check_tokenizer(self, self.tokenizer, pads=False)
-        check_return_tensors(self.return_tensors)
-        truncation(self.truncation_mode, self.max_length)
-        self._warned = set()
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -374,13 +384,10 @@ class DataCollatorForChat:
             "assistant_masks", "completion_mask", "seq_lengths",
         )
 
-    def __call__(self, features: list, return_tensors: str | None = None) -> dict:
-        "Return a batch."
-        kind = return_tensors or self.return_tensors
-        check_return_tensors(kind)
+    def make_batch(self, features: list, kind: str) -> dict:
         samples = [self.encode(f) for f in features]
-        flat = "seq_lengths" in samples[0] if self.padding_free is None else self.padding_free
-        return to_return_type(self._flatten(samples) if flat else self._pad(samples), kind)
+        if "seq_lengths" in samples[0] if self.padding_free is None else self.padding_free: return self._flatten(samples)
+        return self.padded_rows([s["input_ids"] for s in samples], labels=([s["labels"] for s in samples], -100))
 
     def encode(self, sample: Mapping) -> dict:
         "Return the `input_ids` and the `labels` of a sample, truncated; a tokenized sample keeps its own."
@@ -388,11 +395,11 @@ class DataCollatorForChat:
             kept = {k: sample[k] for k in _ENCODED if k in sample}
             return kept if "labels" in sample else kept | {"labels": self._labels(sample)}
         ids, labels = self._tokenize(sample)
-        kept = truncation(self.truncation_mode, self.max_length)
+        kept = self.keep(labels)
         # a tokenized sample may have come without trained tokens
-        if len(ids) > len(ids[kept]) and not is_trained(labels[kept]) and is_trained(labels):
-            warn_unless_issued(self._warned, TRUNCATION_WARNING.format(self.max_length))
-        return {"input_ids": ids[kept], "labels": labels[kept]}
+        if not is_trained(kept) and is_trained(labels):
+            self.warn_once(TRUNCATION_WARNING.format(self.max_length))
+        return {"input_ids": self.keep(ids), "labels": kept}
 
     def _tokenize(self, sample: Mapping) -> tuple[list[int], list[int]]:
         "Return the tokens and the labels of a sample of any format."
@@ -432,7 +439,7 @@ class DataCollatorForChat:
         completion_only = self.completion_only_loss
         if completion_only is None: completion_only = "prompt" in sample and "completion" in sample
         ignored = "labels" not in sample and sample.get("completion_mask") is not None and not completion_only
-        if ignored and self.completion_only_loss is None: warn_unless_issued(self._warned, MASK_WARNING)
+        if ignored and self.completion_only_loss is None: self.warn_once(MASK_WARNING)
         return labels_of(sample, completion_only)
 
     def _prompt_and_completion(self, sample: Mapping, chat: bool, options: dict):
@@ -441,7 +448,6 @@ class DataCollatorForChat:
             raise ValueError(f"A sample has a prompt and no completion; it has {', '.join(sample)}.")
         prompt, completion = sample["prompt"], sample["completion"]
         if chat:
-            chat_template_of(self.tokenizer, self.chat_template)
             whole = [*prompt, *completion]
             before = render(self.tokenizer, prompt, add_generation_prompt=True, **options)
             ids = render(self.tokenizer, whole, **options)
@@ -450,7 +456,7 @@ class DataCollatorForChat:
             before = plain_ids(self.tokenizer, prompt)
             ids = plain_ids(self.tokenizer, whole)
         start = common_prefix(before, ids)
-        if start < len(before): warn_unless_issued(self._warned, PROMPT_WARNING)
+        if start < len(before): self.warn_once(PROMPT_WARNING)
         return whole, start
 
     def _ids_and_mask(self, whole: Any, chat: bool, options: dict) -> tuple[list[int], list[int]]:
@@ -459,24 +465,13 @@ class DataCollatorForChat:
             ids = plain_ids(self.tokenizer, whole)
             return ids, [1] * len(ids)
         if not self.assistant_only_loss:
-            chat_template_of(self.tokenizer, self.chat_template)
             ids = render(self.tokenizer, whole, **options)
             return ids, [1] * len(ids)
         ids, mask = assistant_mask(self.tokenizer, whole, **options)
         end = getattr(self.tokenizer, "eos_token_id", None)
         if end in ids and not any(trained for token, trained in zip(ids, mask) if token == end):
-            warn_unless_issued(self._warned, END_WARNING.format(self.tokenizer.eos_token))
+            self.warn_once(END_WARNING.format(self.tokenizer.eos_token))
         return ids, mask
-
-    def _pad(self, samples: list[dict]) -> dict:
-        "Return a batch with padding on the right."
-        multiple = self.pad_to_multiple_of
-        ids = [s["input_ids"] for s in samples]
-        return {
-            "input_ids": pad_rows(ids, padding_id(self.tokenizer), multiple=multiple),
-            "labels": pad_rows([s["labels"] for s in samples], -100, multiple=multiple),
-            "attention_mask": pad_rows([[1] * len(row) for row in ids], 0, multiple=multiple),
-        }
 
     def _flatten(self, samples: list[dict]) -> dict:
         "Return a batch of one row, in which positions start again with each sample."
@@ -510,7 +505,7 @@ def tokenize_chat(
     "Return samples with `input_ids` and `labels`, without those whose trained tokens were cut off."
     silent = replace(collator)
     # the number of dropped samples is reported below
-    silent._warned.add(TRUNCATION_WARNING.format(collator.max_length))
+    silent._issued.add(TRUNCATION_WARNING.format(collator.max_length))
     if hasattr(dataset, "map"):
         names = column_names(dataset)
         tokens = dataset.map(silent.encode, remove_columns=names)
@@ -571,8 +566,8 @@ def split_prompt(
 
 @checked_class
 @dataclass
-class DataCollatorForPreference:
-    "Pad pairs of completions: the chosen ones, then the rejected ones."
+class DataCollatorForPreference(ChatCollator):
+    "Pad pairs of completions: the chosen ones, then the rejected ones, in a batch of twice as many rows as samples."
     tokenizer: Tokenizer
     max_length: int | None = None
     truncation_mode: str = "keep_start"  # or "keep_end"
@@ -581,13 +576,6 @@ class DataCollatorForPreference:
     return_tensors: str = "pt"
     reads = ("prompt", "chosen", "rejected", "prompt_ids", "chosen_ids", "rejected_ids", "ref_chosen_logps",
              "ref_rejected_logps", "tools", "chat_template_kwargs")
-    not_state = ("_warned",)
-
-    def __post_init__(self):
-        check_tokenizer(self, self.tokenizer, pads=False)
-        check_return_tensors(self.return_tensors)
-        truncation(self.truncation_mode, self.max_length)
-        self._warned = set()
 
     def encode(self, sample: Mapping) -> dict:
         "Return the tokens of a sample: prompt_ids, chosen_ids, rejected_ids."
@@ -602,7 +590,7 @@ class DataCollatorForPreference:
         rows = [self._ids(sample, None), self._ids(sample, "chosen"), self._ids(sample, "rejected")]
         prompt, chosen, rejected = rows
         start = min(common_prefix(prompt, chosen), common_prefix(prompt, rejected))
-        if start < len(prompt): warn_unless_issued(self._warned, PROMPT_WARNING)
+        if start < len(prompt): self.warn_once(PROMPT_WARNING)
         ids = {"prompt_ids": prompt[:start], "chosen_ids": chosen[start:], "rejected_ids": rejected[start:]}
         return ids | {k: sample[k] for k in ("ref_chosen_logps", "ref_rejected_logps") if k in sample}
 
@@ -611,31 +599,21 @@ class DataCollatorForPreference:
         if not is_conversational(sample):
             text = sample["prompt"] if answer is None else sample["prompt"] + with_eos(self.tokenizer, sample[answer])
             return plain_ids(self.tokenizer, text)
-        chat_template_of(self.tokenizer, self.chat_template)
         options = template_options(sample, self.chat_template)
         if answer is None: return render(self.tokenizer, sample["prompt"], add_generation_prompt=True, **options)
         return render(self.tokenizer, [*sample["prompt"], *sample[answer]], **options)
 
-    def __call__(self, features: list, return_tensors: str | None = None) -> dict:
-        "Return a batch of twice as many rows as samples."
-        kind = return_tensors or self.return_tensors
-        check_return_tensors(kind)
+    def make_batch(self, features: list, kind: str) -> dict:
         samples = [self.encode(f) for f in features]
-        kept = truncation(self.truncation_mode, self.max_length)
         ids, masks = [], []
         for name in ("chosen_ids", "rejected_ids"):
             for s in samples:
                 prompt, answer = plain_list(s["prompt_ids"]), plain_list(s[name])
-                ids.append((prompt + answer)[kept])
-                masks.append(([0] * len(prompt) + [1] * len(answer))[kept])
+                ids.append(self.keep(prompt + answer))
+                masks.append(self.keep([0] * len(prompt) + [1] * len(answer)))
                 if answer and 1 not in masks[-1]:
-                    warn_unless_issued(self._warned, TRUNCATION_WARNING.format(self.max_length))
-        multiple = self.pad_to_multiple_of
-        batch = {
-            "input_ids": pad_rows(ids, padding_id(self.tokenizer), multiple=multiple),
-            "attention_mask": pad_rows([[1] * len(row) for row in ids], 0, multiple=multiple),
-            "completion_mask": pad_rows(masks, 0, multiple=multiple),
-        }
+                    self.warn_once(TRUNCATION_WARNING.format(self.max_length))
+        batch = self.padded_rows(ids, completion_mask=(masks, 0))
         for name in ("ref_chosen_logps", "ref_rejected_logps"):
             if name in samples[0]: batch[name] = torch.tensor([float(s[name]) for s in samples])
-        return to_return_type(batch, kind)
+        return batch

@@ -19,34 +19,29 @@ import torch
 from ..core.errors import checked_class, short_repr, warn
 
 # %% ../../nbs/03_data/00_collate.ipynb #9bc54807
-def _label_tensor(values: list):
-    "Return the labels of a batch as one tensor; integers stay integers."
+def _stack(
+    values: list,  # of one key of each example
+    is_label: bool,  # integers stay integers, all others become floats
+    as_array: bool,  # return an array of NumPy, not a tensor
+) -> Any:
+    "Return the values of one key as one tensor, or as one array with NumPy's own number types."
     first = values[0]
-    if isinstance(first, torch.Tensor): return torch.stack(values)
-    if isinstance(first, np.ndarray): return torch.from_numpy(np.stack(values))
-    deepest = first
-    while isinstance(deepest, (list, tuple)) and deepest:
-        deepest = deepest[0]
-    return torch.tensor(values, dtype=torch.long if isinstance(deepest, (int, np.integer)) else torch.float)
-
-def _column_tensor(values: list):
-    "Return the values of one key as one tensor."
-    first = values[0]
-    if isinstance(first, torch.Tensor): return torch.stack(values)
-    if isinstance(first, np.ndarray): return torch.from_numpy(np.stack(values))
-    return torch.tensor(values)
-
-def _label_array(values: list):
-    "Return the labels of a batch as one array; integers stay integers."
-    return _label_tensor(values).numpy()
-
-def _column_array(values: list):
-    "Return the values of one key as one array, of NumPy's own number types."
-    first = values[0]
-    if isinstance(first, torch.Tensor): return torch.stack(values).numpy()
-    array = np.stack(values) if isinstance(first, np.ndarray) else np.array(values)
-    if array.dtype.hasobject: raise ValueError("they are not numbers")
-    return array
+    if isinstance(first, torch.Tensor):
+        tensor = torch.stack(values)
+    elif isinstance(first, np.ndarray):
+        tensor = torch.from_numpy(np.stack(values))
+    elif is_label:
+        deepest = first
+        while isinstance(deepest, (list, tuple)) and deepest:
+            deepest = deepest[0]
+        tensor = torch.tensor(values, dtype=torch.long if isinstance(deepest, (int, np.integer)) else torch.float)
+    elif as_array:
+        array = np.array(values)
+        if array.dtype.hasobject: raise ValueError("they are not numbers")
+        return array
+    else:
+        tensor = torch.tensor(values)
+    return tensor.numpy() if as_array else tensor
 
 # %% ../../nbs/03_data/00_collate.ipynb #141114a0
 def check_return_tensors(return_tensors: str):
@@ -76,17 +71,16 @@ def default_data_collator(
     check_return_tensors(return_tensors)
     first = features[0]
     if not isinstance(first, Mapping): return _default_collate(features)
-    stack, stack_labels = (_column_tensor, _label_tensor) if return_tensors == "pt" else (_column_array, _label_array)
     batch = {}
     for key, value in first.items():
         if value is None or isinstance(value, str): continue
-        collate, name = (stack_labels, "labels") if key in ("label", "label_ids") else (stack, key)
+        is_label = key in ("label", "label_ids")
         values = [f[key] for f in features if key in f]
         if len(values) < len(features):
             raise ValueError(f"{len(features) - len(values)} of the {len(features)} samples of a batch have no {key!r},"
                              " which the first one has; give each sample the same columns.")
         try:
-            batch[name] = collate(values)
+            batch["labels" if is_label else key] = _stack(values, is_label, return_tensors == "np")
         except (RuntimeError, ValueError, TypeError) as error:
             raise ragged_error(key, values, error, padding_advice(values, f"s[{key!r}]", key)) from error
     return batch
@@ -199,46 +193,53 @@ def pad_features(
     finally:
         issued[advice] = before.get(advice, False)
 
-class PaddingCollator(Protocol):
-    "Describe the fields that collators with padding have in common."
+class TextCollator:
+    "Base of the collators of texts: a subclass makes a batch of tensors, in `make_batch`."
     tokenizer: Tokenizer
+    return_tensors: str
+    # of a collator that pads with the tokenizer
     padding: bool | str
     max_length: int | None
     pad_to_multiple_of: int | None
-    return_tensors: str
+    # whether the tokenizer's pad() is used
+    pads = True
 
-def pad_batch(
-    collator: PaddingCollator,
-    features: list,
-    return_tensors: str | None = None,  # overrides the collator's
-) -> Any:
-    "Pad features as a collator's fields determine, as torch tensors; raise ValueError for other `return_tensors`."
-    check_return_tensors(return_tensors or collator.return_tensors)
-    length, multiple = collator.max_length, collator.pad_to_multiple_of
-    return pad_features(
-        collator.tokenizer, features, padding=collator.padding, max_length=length, pad_to_multiple_of=multiple
-    )
+    def __post_init__(self):
+        check_tokenizer(self, self.tokenizer, self.pads)
+        check_return_tensors(self.return_tensors)
+
+    def __call__(self, features: list, return_tensors: str | None = None) -> Any:
+        "Return a batch, of arrays if `return_tensors` is 'np'."
+        kind = return_tensors or self.return_tensors
+        check_return_tensors(kind)
+        return to_return_type(self.make_batch(features, kind), kind)
+
+    def make_batch(self, features: list, kind: str) -> Any: raise NotImplementedError
+
+    def padded(self, features: list) -> Any:
+        "Return the features as a batch that the tokenizer has padded, as the fields determine."
+        return pad_features(
+            self.tokenizer, features, padding=self.padding, max_length=self.max_length,
+            pad_to_multiple_of=self.pad_to_multiple_of
+        )
 
 # %% ../../nbs/03_data/00_collate.ipynb #ca11d8a1
 @checked_class
 @dataclass
-class DataCollatorWithPadding:
-    "Pad the examples of a batch with a tokenizer."
+class DataCollatorWithPadding(TextCollator):
+    "Pad the examples of a batch with a tokenizer; `label` and `label_ids` become `labels`."
     tokenizer: Tokenizer                    # pad() takes max_length= and pad_to_multiple_of= if they are used
     padding: bool | str = True              # True: pad to the longest example; "max_length": pad to max_length
     max_length: int | None = None
     pad_to_multiple_of: int | None = None
     return_tensors: str = "pt"
 
-    def __post_init__(self): check_tokenizer(self, self.tokenizer)
-
-    def __call__(self, features: list):
-        "Return a padded batch; `label` and `label_ids` become `labels`."
-        batch = pad_batch(self, features)
+    def make_batch(self, features: list, kind: str) -> Any:
+        batch = self.padded(features)
         for name in ("label", "label_ids"):
             if name in batch:
                 batch["labels"] = batch.pop(name)
-        return to_return_type(batch, self.return_tensors)
+        return batch
 
 # %% ../../nbs/03_data/00_collate.ipynb #e5da879e
 def kept_columns(

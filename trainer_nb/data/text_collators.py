@@ -14,8 +14,8 @@ import torch
 
 from ..core.errors import checked_class
 from ..core.seeding import is_making_batch, mix_seed
-from .collate import PaddingCollator, Tokenizer, check_tokenizer, pad_batch, pad_features
-from .collate import check_return_tensors, ragged_error, to_return_type
+from .collate import TextCollator, Tokenizer, check_return_tensors, pad_features, ragged_error
+from .collate import to_return_type
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #91e7ac71
 def round_up(n: int, multiple: int | None) -> int: return n if not multiple else -(-n // multiple) * multiple
@@ -55,20 +55,55 @@ def mask_token_id(tokenizer: Tokenizer) -> int | None:
     return found if found is not None or token is None else tokenizer.convert_tokens_to_ids(token)
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #019bf3b8
+class Draws:
+    "Draw random numbers for the tokens of a batch, from a generator of torch or, for arrays, of NumPy."
+    def __init__(
+        self,
+        shape: torch.Size,  # (batch, length)
+        kind: str,  # "pt" or "np"
+        generator: torch.Generator | np.random.Generator | None = None,  # None: the global one of the library
+    ):
+        self.shape = shape
+        self.generator = generator
+        self.numpy: Any = None
+        if kind == "np":
+            self.numpy = np.random if generator is None else generator
+
+    def choose(
+        self,
+        p: float,
+        never: torch.Tensor | None = None,  # True where nothing is chosen
+    ) -> torch.Tensor:
+        "Return a bool tensor that is True with a probability."
+        if self.numpy is None:
+            chances = torch.full(self.shape, float(p))
+            if never is not None:
+                chances.masked_fill_(never, 0.0)
+            return torch.bernoulli(chances, generator=self.generator).bool()
+        chances = p if never is None else np.where(never.numpy(), 0.0, p)
+        return torch.from_numpy(self.numpy.binomial(1, chances, size=self.shape).astype(bool))
+
+    def tokens(self, words: int, where: torch.Tensor) -> torch.Tensor:
+        "Return a random token of the vocabulary for each place that is True."
+        if self.numpy is None: return torch.randint(words, self.shape, generator=self.generator)[where]
+        integers = self.numpy.randint if self.numpy is np.random else self.numpy.integers
+        return torch.from_numpy(integers(low=0, high=words, size=int(where.sum()), dtype=np.int64))
+
 def mask_tokens(
     ids: torch.Tensor,
     chosen: torch.Tensor,  # bool tensor
     mask: int,
     words: int,  # size of the vocabulary
-    replace: float, other: float, generator: torch.Generator | None = None,
+    replace: float, other: float,
+    draws: Draws,
 ):
     "Return the batch with some of the chosen tokens masked and some replaced by random tokens."
-    def drawn(p: float): return torch.bernoulli(torch.full(ids.shape, p), generator=generator).bool()
-    covered = drawn(replace) & chosen
+    covered = draws.choose(replace) & chosen
     ids = torch.where(covered, mask, ids)
     if replace == 1 or other == 0: return ids
-    changed = drawn(other / (1 - replace)) & chosen & ~covered
-    return torch.where(changed, torch.randint(words, ids.shape, generator=generator), ids)
+    changed = draws.choose(other / (1 - replace)) & chosen & ~covered
+    ids[changed] = draws.tokens(words, changed)
+    return ids
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #591ab894
 def word_ids(
@@ -87,30 +122,6 @@ def expand_to_words(numbers: torch.Tensor, chosen: torch.Tensor):
     "Extend the chosen tokens to all tokens of their words."
     same = (numbers[:, :, None] == numbers[:, None, :]) & (numbers >= 0)[:, :, None]
     return (same & chosen[:, None, :]).any(2)
-
-# %% ../../nbs/03_data/05_text_collators.ipynb #1d1f6ef0
-def mask_arrays(
-    collator: DataCollatorForLanguageModeling,
-    ids: np.ndarray,  # shape (batch, length)
-    kept: np.ndarray,  # True where nothing may be masked
-    numbers: torch.Tensor | None,  # index of each token's word, if whole words are masked
-    generator: np.random.Generator | torch.Generator | None,  # None: the global generator of NumPy
-) -> tuple[np.ndarray, np.ndarray]:
-    "Return masked inputs and labels as arrays."
-    own = generator if isinstance(generator, np.random.Generator) else None
-    draw: Any = np.random if own is None else own
-    integers: Any = np.random.randint if own is None else own.integers
-    chosen = draw.binomial(1, np.where(kept, 0.0, collator.mlm_probability), size=ids.shape).astype(bool)
-    if numbers is not None:
-        chosen = expand_to_words(numbers, torch.from_numpy(chosen)).numpy()
-    labels = np.where(chosen, ids, -100)
-    replace, other = collator.mask_replace_prob, collator.random_replace_prob
-    covered = draw.binomial(1, replace, size=ids.shape).astype(bool) & chosen
-    inputs = np.where(covered, mask_token_id(collator.tokenizer), ids)
-    if replace == 1 or other == 0: return inputs, labels
-    changed = draw.binomial(1, other / (1 - replace), size=ids.shape).astype(bool) & chosen & ~covered
-    inputs[changed] = integers(low=0, high=len(collator.tokenizer), size=np.count_nonzero(changed), dtype=np.int64)
-    return inputs, labels
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #bd151868
 def pad_texts(tokenizer: Tokenizer, features: list, multiple: int | None):
@@ -170,7 +181,7 @@ def check_masking(collator: DataCollatorForLanguageModeling):
 # %% ../../nbs/03_data/05_text_collators.ipynb #7729d562
 @checked_class
 @dataclass
-class DataCollatorForLanguageModeling:
+class DataCollatorForLanguageModeling(TextCollator):
     "Pad texts and add the labels of a masked or causal language model."
     tokenizer: Tokenizer
     mlm: bool = True                     # mask tokens; False: the labels are the inputs
@@ -184,11 +195,10 @@ class DataCollatorForLanguageModeling:
     seed: int | None = None
     reads = ("special_tokens_mask", "offset_mapping")   # columns that the collator reads and the model does not
     not_state = ("generator",)                          # in a run, the position of a batch determines its masks
+    pads = False                                        # a tokenizer without pad() will do for lists of tokens
 
     def __post_init__(self):
-        # a tokenizer without pad() will do for lists of tokens
-        check_tokenizer(self, self.tokenizer, pads=False)
-        check_return_tensors(self.return_tensors)
+        super().__post_init__()
         self.generator: torch.Generator | np.random.Generator | None = None
         if not self.mlm and self.whole_word_mask:
             raise ValueError("whole_word_mask=True masks words, but mlm=False masks nothing. Give mlm=True, or leave"
@@ -199,10 +209,7 @@ class DataCollatorForLanguageModeling:
             self.mask_replace_prob = 1.0
             self.random_replace_prob = 0.0
 
-    def __call__(self, features: list, return_tensors: str | None = None):
-        "Return a padded batch with labels."
-        kind = return_tensors or self.return_tensors
-        check_return_tensors(kind)
+    def make_batch(self, features: list, kind: str) -> Any:
         batch, special, offsets = pad_texts(self.tokenizer, features, self.pad_to_multiple_of)
         ids = batch["input_ids"]
         if self.mlm:
@@ -210,7 +217,7 @@ class DataCollatorForLanguageModeling:
         else:
             pad = getattr(self.tokenizer, "pad_token_id", None)
             batch["labels"] = ids.clone() if pad is None else ids.masked_fill(ids == pad, -100)
-        return to_return_type(batch, kind)
+        return batch
 
     def create_rng(self):
         "Make the generator that the batches outside of a run share, from the seed and the number of the data worker."
@@ -232,7 +239,7 @@ class DataCollatorForLanguageModeling:
     def _mask(self, ids: torch.Tensor, special: torch.Tensor | None, offsets: torch.Tensor | None, kind: str):
         "Return the masked inputs and the labels; raise ValueError if whole words are masked without offsets."
         special = find_special_tokens(self.tokenizer, ids) if special is None else special
-        own = self._current_generator()
+        draws = Draws(ids.shape, kind, self._current_generator())
         kept = special
         numbers = None
         if self.whole_word_mask:
@@ -243,13 +250,10 @@ class DataCollatorForLanguageModeling:
                 )
             numbers, first = word_ids(offsets, special)
             kept = ~first
-        if kind == "np": return mask_arrays(self, ids.numpy(), kept.numpy(), numbers, own)
-        chosen = torch.bernoulli(
-            torch.full(ids.shape, float(self.mlm_probability)).masked_fill_(kept, 0.0), generator=own
-        ).bool()
+        chosen = draws.choose(self.mlm_probability, kept)
         if numbers is not None: chosen = expand_to_words(numbers, chosen)
         mask, words = mask_token_id(self.tokenizer), len(self.tokenizer)
-        inputs = mask_tokens(ids, chosen, mask, words, self.mask_replace_prob, self.random_replace_prob, own)
+        inputs = mask_tokens(ids, chosen, mask, words, self.mask_replace_prob, self.random_replace_prob, draws)
         return inputs, ids.masked_fill(~chosen, -100)
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #50ac2756
@@ -270,15 +274,10 @@ def pop_labels(
     labels = None if name is None else [f[name] for f in features]
     return rest, None if labels is None or all(o is None for o in labels) else labels
 
-def pad_texts_and_pop_labels(collator: PaddingCollator, features: list, return_tensors: str | None) -> tuple:
-    "Return a padded batch of texts, and their unpadded labels or None."
-    features, labels = pop_labels(features, "label", "labels")
-    return pad_batch(collator, features, return_tensors), labels
-
 @checked_class
 @dataclass
-class DataCollatorForTokenClassification:
-    "Pad texts and the labels of their tokens."
+class DataCollatorForTokenClassification(TextCollator):
+    "Pad texts and the labels of their tokens; `label` becomes `labels`."
     tokenizer: Tokenizer
     padding: bool | str = True           # True: pad to the longest example; "max_length": pad to max_length
     max_length: int | None = None
@@ -286,22 +285,19 @@ class DataCollatorForTokenClassification:
     label_pad_token_id: int = -100
     return_tensors: str = "pt"
 
-    def __post_init__(self): check_tokenizer(self, self.tokenizer)
-
-    def __call__(self, features: list, return_tensors: str | None = None):
-        "Return a padded batch; `label` becomes `labels`."
-        batch, labels = pad_texts_and_pop_labels(self, features, return_tensors)
+    def make_batch(self, features: list, kind: str) -> Any:
+        features, labels = pop_labels(features, "label", "labels")
+        batch = self.padded(features)
         if labels is not None:
-            batch["labels"] = pad_rows(
-                labels, self.label_pad_token_id, padding_side(self.tokenizer), batch["input_ids"].shape[1]
-            )
-        return to_return_type(batch, return_tensors or self.return_tensors)
+            length = batch["input_ids"].shape[1]
+            batch["labels"] = pad_rows(labels, self.label_pad_token_id, padding_side(self.tokenizer), length)
+        return batch
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #1cad9c51
 @checked_class
 @dataclass
-class DataCollatorForSeq2Seq:
-    "Pad source texts and target texts."
+class DataCollatorForSeq2Seq(TextCollator):
+    "Pad source texts and target texts; `label` becomes `labels`."
     tokenizer: Tokenizer
     # if it has prepare_decoder_input_ids_from_labels, that method makes decoder_input_ids
     model: object = None
@@ -312,18 +308,15 @@ class DataCollatorForSeq2Seq:
     label_pad_token_id: int = -100
     return_tensors: str = "pt"
 
-    def __post_init__(self): check_tokenizer(self, self.tokenizer)
-
-    def __call__(self, features: list, return_tensors: str | None = None):
-        "Return a padded batch; `label` becomes `labels`."
-        batch, labels = pad_texts_and_pop_labels(self, features, return_tensors)
-        kind = return_tensors or self.return_tensors
-        if labels is None: return to_return_type(batch, kind)
+    def make_batch(self, features: list, kind: str) -> Any:
+        features, labels = pop_labels(features, "label", "labels")
+        batch = self.padded(features)
+        if labels is None: return batch
         batch["labels"] = self._labels(labels)
         prepare = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
         if prepare is not None:
             batch["decoder_input_ids"] = prepare(labels=batch["labels"])
-        return to_return_type(batch, kind)
+        return batch
 
     def _labels(self, labels: list):
         "Return the labels as one tensor; raise ValueError if their lengths differ and padding is off."
@@ -338,25 +331,21 @@ class DataCollatorForSeq2Seq:
 # %% ../../nbs/03_data/05_text_collators.ipynb #ca2f0d30
 @checked_class
 @dataclass
-class DataCollatorForMultipleChoice:
-    "Pad examples that have several texts each."
+class DataCollatorForMultipleChoice(TextCollator):
+    "Pad examples that have several texts each, to the shape (examples, choices, length)."
     tokenizer: Tokenizer
     padding: bool | str = True
     max_length: int | None = None
     pad_to_multiple_of: int | None = None
     return_tensors: str = "pt"
 
-    def __post_init__(self): check_tokenizer(self, self.tokenizer)
-
-    def __call__(self, features: list, return_tensors: str | None = None):
-        "Return a batch of shape (examples, choices, length)."
+    def make_batch(self, features: list, kind: str) -> Any:
         features, labels = pop_labels(features, "label", "labels")
         choices = len(features[0]["input_ids"])
         flat = [{k: v[i] for k, v in f.items()} for f in features for i in range(choices)]
-        padded = pad_batch(self, flat, return_tensors)
-        batch = {k: v.view(len(features), choices, -1) for k, v in padded.items()}
+        batch = {k: v.view(len(features), choices, -1) for k, v in self.padded(flat).items()}
         if labels is not None: batch["labels"] = torch.tensor(labels)
-        return to_return_type(batch, return_tensors or self.return_tensors)
+        return batch
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #ec77a24c
 @checked_class

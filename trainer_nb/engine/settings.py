@@ -31,10 +31,11 @@ from .loss import warn_multi_label
 from .overrides import TrainerBase, check_label_smoothing, drop_loader
 from .prepare import AUTO_BATCH_SIZE_ERROR, OPTIMIZER_MAKERS, discard_made_optimizer
 from .prepare import makes_schedule, prepare, recompute_run_length
+from .rollback import copy_scheduler_state, restore_scheduler_state
 from .run_state import RunState, Task, record_act, schedule_args
 from ..optim.optimizers import refuse_regrouping
 from ..optim.schedules import add_scheduled_group, base_lrs, is_metric_driven, look_ahead
-from ..optim.schedules import num_scheduled_groups, schedule_parts, set_base_lr, set_lr
+from ..optim.schedules import num_scheduled_groups, set_base_lr, set_lr
 
 # %% ../../nbs/06_engine/24_settings.ipynb #bac457c9
 def _set_weight_decay(learner: TrainerBase, value):
@@ -480,10 +481,7 @@ def make_undo(learner: TrainerBase):
         else [(g, {k: list(v) if k == "params" else v for k, v in g.items()}) for g in run.optimizer.param_groups]
     )
     scheduler = run.lr_scheduler
-    schedule = [
-        (part, {k: copy.copy(v) if isinstance(v, (list, dict)) else v for k, v in vars(part).items()})
-        for part in (() if scheduler is None else schedule_parts(scheduler))
-    ]
+    schedule = copy_scheduler_state(scheduler)
     def put_back():
         vars(run.args).update(args)
         run.loader = feed
@@ -492,9 +490,7 @@ def make_undo(learner: TrainerBase):
         run.due.clear()
         run.due.extend(due)
         run.optimizer, run.lr_scheduler = optimizer, scheduler
-        for part, attributes in schedule:
-            vars(part).clear()
-            vars(part).update(attributes)
+        restore_scheduler_state(schedule)
         if groups:
             run.optimizer.param_groups[:] = [g for g, _ in groups]
         for group, before in groups:

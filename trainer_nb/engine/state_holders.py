@@ -18,7 +18,7 @@ import torch
 
 from ..core.callbacks import exported_state
 from ..core.seeding import GENERATOR_TYPES
-from ..core.tree import FUNCTIONS, OPTIMIZER, has_state_dict, is_resource, of_library
+from ..core.tree import FUNCTIONS, OPTIMIZER, cached, has_state_dict, is_resource, of_library
 from ..data.sources import MapSource
 from ..device.sharding import FSDP_ATTRIBUTES, fsdp_attributes, module_class
 from .overrides import TrainerBase
@@ -140,7 +140,7 @@ def _fitted(run: RunState) -> dict:
             found[id(module)].update(new)
     return found
 
-@functools.cache
+@cached
 def kinds_of_module(cls: type) -> str:
     "Return which attributes of modules of a class are copied, as in Holder; an empty string for a wrapper of torch."
     if issubclass(cls, torch.jit.ScriptModule): return ""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #6ca7a3e5
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import torch
 from ..core.errors import warn
 from ..core.put import MISSING, Put, class_finder
 from ..core.content import Content
-from ..core.nodes import ATOMS, LeafNode, StatefulNode, TensorNode, Tree, Unsupported
+from ..core.nodes import ATOMS, LeafNode, Ref, StatefulNode, TensorNode, Tree, Unsupported
 from ..core.tree import GENERATOR_CLASSES, Capture, has_state_dict, is_resource, of_library
 from ..data.loader import OpaqueSource
 from ..data.sources import MOST_VALUES, MapSource
@@ -148,10 +149,11 @@ def capture_user_state(
         state.holders[holder.name] = {"names": [*vars(holder.owner)], "items": items, "owner": id(holder.owner)}
         state.left_out |= inexact_generators(run, holder)
         # what is larger in data or samplers is data
-        if holder.kinds != "all": capture.too_large.clear()
+        if holder.kinds == "all" and holder.reports: state.left_out |= capture.too_large
+        capture.too_large.clear()
     tree = capture.finish()
     names = tuple(f"{holder.name}." for holder in find(run) if holder.reports)
-    state.left_out |= {path: why for path, why in (tree.problems | capture.too_large).items() if path.startswith(names)}
+    state.left_out |= {path: why for path, why in tree.problems.items() if path.startswith(names)}
     weights = {o.place.name for o in tree.nodes if isinstance(o, TensorNode) and o.is_parameter} if not trains else ()
     tree.tensors = {n: t if n in weights else put(n, t) for n, t in tree.tensors.items()}
     return state
@@ -201,7 +203,7 @@ def restore_user_state(
     only: Collection[str] | None = None,  # as in capture_user_state
     find: Callable[[RunState], list[Holder]] = user_state_holders,  # as in capture_user_state
     own: bool = True,  # whether the copy was made of this learner: its objects are filled
-    in_branch: bool = False,  # this learner is a branch of that one: what it has copied already stays as it is
+    in_branch: bool = False,  # this learner is a branch of that one: what it has copied already, and not shared, stays as it is
 ) -> dict[str, str]:
     "Restore attributes; return the reasons why some could not be restored, by name."
     problems: dict[str, str] = {}
@@ -222,10 +224,15 @@ def restore_user_state(
         settings = _unchanged(state, holder) if holder.kinds == "data" and not is_same else ()
         for key, ref in saved["items"].items():
             name = f"{holder.name}.{key}"
-            if key in holder.skip or name in settings or name in equal or only is not None and name not in only: continue
+            if key in holder.skip or name in settings or only is not None and name not in only: continue
+            now = attributes.get(key, MISSING)
+            if in_branch and saved["owner"] != id(holder.owner) and _is_captured(state, ref, now):
+                now = MISSING
+            elif name in equal:
+                continue
             put_names.add(name)
             try:
-                attributes[key] = put.put(ref, attributes.get(key, MISSING))
+                attributes[key] = put.put(ref, now)
             except Unsupported as error:
                 problems[name] = str(error)
             except Exception as error:
@@ -234,6 +241,12 @@ def restore_user_state(
             for key in [k for k in holder.items() if k not in saved["names"]]:
                 del attributes[key]
     return dict.fromkeys(_inexact(run, state, put_names, find), "could not be restored exactly") | problems
+
+def _is_captured(state: UserState, ref: Any, value: Any) -> bool:
+    "Return whether a value is the very object of which the copy was made, and no leaf."
+    if type(ref) is not Ref or state.tree.live is None or isinstance(state.tree.nodes[ref], LeafNode): return False
+    there = state.tree.live.objects[ref]
+    return there() is value if isinstance(there, weakref.ref) else there == id(value)
 
 def _unchanged(state: UserState, holder: Holder) -> set[str]:
     "Return the names of the attributes of a holder that the run had not changed when it was copied."

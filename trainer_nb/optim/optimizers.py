@@ -20,7 +20,7 @@ from ..args.training_args import TrainingArguments
 from ..core.errors import call_error, suggest_names, warn
 from ..device.sharding import is_dtensor, to_local
 from ..device.weight_storage import has_adapters
-from .extra_optimizers import LIBRARY_OPTIMIZERS, Adafactor, Muon, adam_kwargs, isolate_bnb_manager
+from .extra_optimizers import LIBRARY_OPTIMIZERS, Muon, adam_kwargs, isolate_bnb_manager
 from .extra_optimizers import target_options
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #39e30258
@@ -205,7 +205,6 @@ _TORCH_OPTIMIZERS = {
     "sgd": lambda args: (torch.optim.SGD, {}),
     "adagrad": lambda args: (torch.optim.Adagrad, {}),
     "rmsprop": lambda args: (torch.optim.RMSprop, {}),  # without options; momentum and others come from optim_args
-    "adafactor": lambda args: (Adafactor, {}),
     "muon": lambda args: (Muon, adam_kwargs(args)),
 }
 OPTIMIZERS = {name: {**_TORCH_OPTIMIZERS, **LIBRARY_OPTIMIZERS}[name] for name in OPTIMIZER_NAMES}

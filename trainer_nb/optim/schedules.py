@@ -11,28 +11,34 @@ import math
 from collections.abc import Collection, Iterator
 from functools import partial
 from types import FunctionType, SimpleNamespace
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch.optim.lr_scheduler import CyclicLR, LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
-from ..args.fields import SCHEDULE_NAMES
+from ..args.fields import METRIC_SCHEDULES, SCHEDULE_NAMES, to_builtin
 from ..args.training_args import TrainingArguments
-from ..args.fields import to_builtin
 from ..core.errors import suggest_names, warn
-from .greedy import GreedyLR
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #6013e947
+def _warmup(step: int, num_warmup_steps: int) -> float: return step / max(1, num_warmup_steps)
+
+def _progress(step: int, num_warmup_steps: int, num_training_steps: int) -> float:
+    "Return the fraction of the steps after the warm-up that are completed."
+    return (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
+
+def _cosine(progress: float, num_cycles: float) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress))
+
 def linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
     "Rise to 1 over the warm-up, then fall linearly to 0."
-    if step < num_warmup_steps: return step / max(1, num_warmup_steps)
+    if step < num_warmup_steps: return _warmup(step, num_warmup_steps)
     return max(0.0, (num_training_steps - step) / max(1, num_training_steps - num_warmup_steps))
 
 def cosine(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cycles: float = 0.5) -> float:
     "Rise to 1 over the warm-up, then follow a cosine; half a cycle ends at 0."
-    if step < num_warmup_steps: return step / max(1, num_warmup_steps)
-    progress = (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
-    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress)))
+    if step < num_warmup_steps: return _warmup(step, num_warmup_steps)
+    return max(0.0, _cosine(_progress(step, num_warmup_steps, num_training_steps), num_cycles))
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #979869fd
 def constant(step: int) -> float:
@@ -41,21 +47,21 @@ def constant(step: int) -> float:
 
 def constant_with_warmup(step: int, *, num_warmup_steps: int) -> float:
     "Rise to 1 over the warm-up, then stay at 1."
-    return step / max(1, num_warmup_steps) if step < num_warmup_steps else 1.0
+    return _warmup(step, num_warmup_steps) if step < num_warmup_steps else 1.0
 
 def polynomial(step: int, *, num_warmup_steps: int, num_training_steps: int, lr_init: float,
                lr_end: float = 1e-7, power: float = 1.0) -> float:
     "Rise to 1 over the warm-up, then fall to `lr_end` along a power of the remaining fraction."
-    if step < num_warmup_steps: return step / max(1, num_warmup_steps)
+    if step < num_warmup_steps: return _warmup(step, num_warmup_steps)
     if step > num_training_steps: return lr_end / lr_init
-    remaining = 1 - (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
+    remaining = 1 - _progress(step, num_warmup_steps, num_training_steps)
     return ((lr_init - lr_end) * remaining**power + lr_end) / lr_init
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #5db5f475
 def cosine_with_restarts(step: int, *, num_warmup_steps: int, num_training_steps: int, num_cycles: int = 1) -> float:
     "Rise to 1 over the warm-up, then fall several times along half a cosine to 0."
-    if step < num_warmup_steps: return step / max(1, num_warmup_steps)
-    progress = (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
+    if step < num_warmup_steps: return _warmup(step, num_warmup_steps)
+    progress = _progress(step, num_warmup_steps, num_training_steps)
     return 0.0 if progress >= 1 else max(0.0, 0.5 * (1.0 + math.cos(math.pi * ((float(num_cycles) * progress) % 1.0))))
 
 def _scale_above_min(factor: float, lr_init: float, min_lr: float | None, min_lr_rate: float | None) -> float:
@@ -63,45 +69,27 @@ def _scale_above_min(factor: float, lr_init: float, min_lr: float | None, min_lr
     least = min_lr / lr_init if min_lr_rate is None else min_lr_rate
     return max(0, factor * (1 - least) + least)
 
-
-def cosine_with_min_lr(
-    step: int,
-    *,
-    num_warmup_steps: int,
-    num_training_steps: int,
-    lr_init: float,
-    num_cycles: float = 0.5,
-    min_lr: float | None = None,
-    min_lr_rate: float | None = None
-) -> float:
+def cosine_with_min_lr(step: int, *, num_warmup_steps: int, num_training_steps: int, lr_init: float,
+                       num_cycles: float = 0.5, min_lr: float | None = None, min_lr_rate: float | None = None) -> float:
     "Rise to 1 over the warm-up, then fall along a cosine to the minimum rate."
-    if step < num_warmup_steps: return step / max(1, num_warmup_steps)
-    progress = (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps)
-    return _scale_above_min(0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress)), lr_init, min_lr, min_lr_rate)
+    if step < num_warmup_steps: return _warmup(step, num_warmup_steps)
+    factor = _cosine(_progress(step, num_warmup_steps, num_training_steps), num_cycles)
+    return _scale_above_min(factor, lr_init, min_lr, min_lr_rate)
 
-
-def cosine_warmup_with_min_lr(
-    step: int,
-    *,
-    num_warmup_steps: int,
-    num_training_steps: int,
-    lr_init: float,
-    num_cycles: float = 0.5,
-    min_lr: float | None = None,
-    min_lr_rate: float | None = None,
-    warmup_lr_rate: float | None = None
-) -> float:
+def cosine_warmup_with_min_lr(step: int, *, num_warmup_steps: int, num_training_steps: int, lr_init: float,
+                              num_cycles: float = 0.5, min_lr: float | None = None, min_lr_rate: float | None = None,
+                              warmup_lr_rate: float | None = None) -> float:
     "Rise to 1 from above 0, then fall along a cosine to the minimum rate."
     if step < num_warmup_steps:
         if warmup_lr_rate is None: return (step + 1.0) / max(1.0, num_warmup_steps)
         return warmup_lr_rate + (1.0 - warmup_lr_rate) * step / max(1, num_warmup_steps - 1.0)
-    progress = (step - num_warmup_steps + 1.0) / max(1.0, num_training_steps - num_warmup_steps)
-    return _scale_above_min(0.5 * (1.0 + math.cos(math.pi * num_cycles * 2.0 * progress)), lr_init, min_lr, min_lr_rate)
+    factor = _cosine(_progress(step + 1, num_warmup_steps, num_training_steps), num_cycles)
+    return _scale_above_min(factor, lr_init, min_lr, min_lr_rate)
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #c70d1d4f
 def inverse_sqrt(step: int, *, num_warmup_steps: int, timescale: int | None = None) -> float:
     "Rise to 1 over the warm-up, then fall with the inverse square root of the steps."
-    if step < num_warmup_steps: return step / max(1, num_warmup_steps)
+    if step < num_warmup_steps: return _warmup(step, num_warmup_steps)
     if timescale is None: timescale = num_warmup_steps or 10_000
     return 1.0 / math.sqrt((step + timescale - num_warmup_steps) / timescale)
 
@@ -110,26 +98,16 @@ _WARMUP_SHAPES = {
     "cosine": lambda p: 0.5 * (1.0 - math.cos(math.pi * p)),
     "1-sqrt": lambda p: 1.0 - math.sqrt(1.0 - p),
 }
-_DECAY_SHAPES = {"linear": lambda p, c: 1.0 - p, "cosine": lambda p, c: 0.5 * (1.0 + math.cos(math.pi * c * 2.0 * p)),
-          "1-sqrt": lambda p, c: 1.0 - math.sqrt(p)}
+_DECAY_SHAPES = {"linear": lambda p, c: 1.0 - p, "cosine": _cosine, "1-sqrt": lambda p, c: 1.0 - math.sqrt(p)}
 
-
-def warmup_stable_decay(
-    step: int,
-    *,
-    num_warmup_steps: int,
-    num_training_steps: int,
-    num_decay_steps: int | None = None,
-    num_stable_steps: int | None = None,
-    warmup_type: str = "linear",
-    decay_type: str = "cosine",
-    min_lr_ratio: float = 0,
-    num_cycles: float = 0.5,
-) -> float:
+def warmup_stable_decay(step: int, *, num_warmup_steps: int, num_training_steps: int,
+                        num_decay_steps: int | None = None, num_stable_steps: int | None = None,
+                        warmup_type: str = "linear", decay_type: str = "cosine", min_lr_ratio: float = 0,
+                        num_cycles: float = 0.5) -> float:
     "Rise to 1, stay there, and fall to the minimum fraction."
     stable = num_training_steps - num_warmup_steps - num_decay_steps if num_stable_steps is None else num_stable_steps
     if step < num_warmup_steps:
-        factor = _WARMUP_SHAPES[warmup_type](step / max(1, num_warmup_steps))
+        factor = _WARMUP_SHAPES[warmup_type](_warmup(step, num_warmup_steps))
     elif step < num_warmup_steps + stable:
         return 1.0
     elif step < num_warmup_steps + stable + num_decay_steps:
@@ -255,25 +233,30 @@ def check_schedule_numbers(
                 )
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #dce0897e
-_METRIC_SCHEDULERS = {"reduce_lr_on_plateau": ReduceLROnPlateau, "greedy": GreedyLR}
-
-class MetricDrivenScheduler(Protocol):
-    "Describe a schedule that is stepped with a metric."
-    def step(self, metrics: float) -> None:
-        "Adapt the rates after an evaluation."
-
-def is_metric_driven(scheduler: LRScheduler) -> TypeGuard[MetricDrivenScheduler]:
-    "Return whether a schedule is stepped with the metric of an evaluation; includes transformers' own GreedyLR."
+def is_metric_driven(scheduler: LRScheduler) -> TypeGuard[ReduceLROnPlateau]:
+    "Return whether a schedule is stepped with the metric of an evaluation; transformers' GreedyLR is stepped alike."
     return isinstance(scheduler, ReduceLROnPlateau) or type(scheduler).__name__ == "GreedyLR"
+
+def _greedy_class() -> type:
+    "Return transformers' GreedyLR. Raise ImportError without it."
+    try:
+        from transformers.optimization import GreedyLR
+    except ImportError as error:
+        raise ImportError(
+            f"lr_scheduler_type='greedy' needs a newer transformers ({error}); install it with `%pip install -U"
+            " transformers`."
+        ) from error
+    return GreedyLR
 
 def create_metric_scheduler(optimizer: torch.optim.Optimizer, args: TrainingArguments, rates: list):
     "Return a schedule that depends on evaluations."
-    cls = _METRIC_SCHEDULERS[args.lr_scheduler_type]
+    is_greedy = args.lr_scheduler_type == "greedy"
+    cls = _greedy_class() if is_greedy else ReduceLROnPlateau
     kwargs = dict(args.lr_scheduler_kwargs or {})
     _check_kwargs(kwargs, set(inspect.signature(cls).parameters) - {"optimizer"}, args.lr_scheduler_type)
     _set_initial_lr(optimizer, rates)
     scheduler = cls(optimizer, **{"mode": "max" if args.greater_is_better else "min", **kwargs})
-    if cls is GreedyLR and all(r <= least for r, least in zip(rates, scheduler.min_lrs)):
+    if is_greedy and all(r <= least for r, least in zip(rates, scheduler.min_lrs)):
         warn(
             f"The schedule 'greedy' never goes below min_lr={scheduler.min_lrs[0]:g}, and the learning rate is"
             f" {float(rates[0]):g}: it cannot fall. Give a smaller one, lr_scheduler_kwargs={{'min_lr': 1e-6}}."
@@ -300,7 +283,7 @@ def create_scheduler(
     n = max(1, num_training_steps)
     rates = base_lrs(optimizer)
     if name == "one_cycle": return one_cycle(optimizer, args, n, rates)
-    if name in _METRIC_SCHEDULERS: return create_metric_scheduler(optimizer, args, rates)
+    if name in METRIC_SCHEDULES: return create_metric_scheduler(optimizer, args, rates)
     if name not in SCHEDULES:
         raise ValueError(f"There is no schedule {name!r}.{suggest_names(name, SCHEDULE_NAMES)}")
     functions = _lr_lambdas(args, n, rates)
@@ -628,16 +611,6 @@ def _can_look_ahead(scheduler: LRScheduler | None) -> bool:
         if not all(isinstance(f, (FunctionType, partial)) for f in getattr(part, "lr_lambdas", ())): return False
     return scheduler is not None
 
-def _detached(scheduler: LRScheduler, optimizer: Any) -> LRScheduler:
-    "Return a copy of a schedule for another optimizer."
-    copied = copy.copy(scheduler)
-    copied.optimizer = optimizer
-    # 1 would make torch check for an optimizer step in between
-    copied._step_count = max(2, getattr(scheduler, "_step_count", 2))
-    if hasattr(copied, "_schedulers"):
-        copied._schedulers = [_detached(part, optimizer) for part in copied._schedulers]
-    return copied
-
 def look_ahead(
     scheduler: LRScheduler | None,
     optimizer: torch.optim.Optimizer,
@@ -650,7 +623,10 @@ def look_ahead(
     def plain(group: dict[str, Any]) -> dict[str, Any]:
         return {k: float(v) if isinstance(v, torch.Tensor) else v for k, v in group.items() if k != "params"}
     groups = [plain(group) for group in optimizer.param_groups]
-    ahead = _detached(scheduler, SimpleNamespace(param_groups=groups, _opt_called=True))
+    ahead = copy.deepcopy(scheduler, {id(scheduler.optimizer): SimpleNamespace(param_groups=groups, _opt_called=True)})
+    for part in schedule_parts(ahead):
+        # 1 would make torch check for an optimizer step in between
+        part._step_count = max(2, getattr(part, "_step_count", 2))
     wanted = sorted({round(i * (num_steps - 1) / max(1, most - 1)) for i in range(most)} | _turning_points(scheduler, num_steps))
     found: list[list[float]] = []
     momentum = []
@@ -671,4 +647,3 @@ def _turning_points(scheduler: LRScheduler, num_steps: int) -> set[int]:
     ends = [f.keywords.get("num_warmup_steps", 0) for f in getattr(scheduler, "lr_lambdas", ()) if isinstance(f, partial)]
     ends += [round(phase["end_step"]) for phase in getattr(scheduler, "_schedule_phases", ())]
     return {end - scheduler.last_epoch for end in ends if 0 <= end - scheduler.last_epoch < num_steps}
-

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dis
 import functools
+import io
 import itertools
 import pathlib
 import types
@@ -27,8 +28,8 @@ from ..data.sources import sampler_parts, sampler_state
 from ..device.weight_storage import packed_objects
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
-from ..core.tree import FUNCTIONS, is_resource, of_library
-from ..engine.state_holders import LEARNER, PLAIN, SCALAR_TYPES, is_generator, not_state
+from ..core.tree import FUNCTIONS, OPTIMIZER, has_state_dict, is_resource, of_library
+from ..engine.state_holders import LEARNER, PLAIN, is_generator, not_state
 from ..optim.schedules import schedule_parts
 from .restore import Snapshots
 from .rewind_buffer import RewindBuffer
@@ -66,52 +67,78 @@ def walk(
 
 def is_shared_resource(value: object) -> bool:
     "Return whether copies of user code share an object: a data set, a tokenizer, an open file, a lock, a tracker."
-    apart = (*FUNCTIONS, torch.nn.Module, torch.Tensor)
-    return is_resource(value) and not isinstance(value, apart) and not type(value).__module__.startswith("trainer_nb.")
+    apart = (types.MethodType, functools.partial, torch.nn.Module, torch.Tensor)
+    copied = ("trainer_nb.", "torch.utils.hooks")
+    return is_resource(value) and not isinstance(value, apart) and not type(value).__module__.startswith(copied)
 
 def enter_in_memo(
-    value,
+    value: object,
     memo: dict,  # of copy.deepcopy
-    shares: bool = False,  # resources are shared
-):
-    "Enter copies of the objects in a value that deepcopy does not support, and the resources that stay the same."
-    for part in walk(value, memo):
-        if id(part) in memo: continue
-        if isinstance(part, torch.Generator):
-            memo[id(part)] = torch.Generator(part.device)
-            memo[id(part)].set_state(part.get_state())
-        elif isinstance(part, torch.Tensor) and not part.is_leaf:
+    shares: bool = False,  # open files are shared, too
+) -> list[object]:
+    "Enter copies of what deepcopy does not copy as it is, and the resources that stay the same; return the objects to copy."
+    # quantized weights are only read: both models have the same ones
+    if isinstance(value, torch.nn.Module):
+        memo.update({id(o): o for o in packed_objects(value)})
+    parts = {id(part): part for part in walk(value, memo) if id(part) not in memo}
+    for part in parts.values():
+        if isinstance(part, torch.Tensor) and not part.is_leaf:
             memo[id(part)] = part.detach().clone()
-        elif shares and is_shared_resource(part):
+        elif type(part) is np.ndarray and isinstance(base := part.base, np.ndarray) and id(base) in parts and base.flags.c_contiguous:
+            whole = memo.setdefault(id(base), base.copy())
+            memo[id(part)] = np.ndarray(part.shape, part.dtype, whole, part.ctypes.data - base.ctypes.data, part.strides)
+        elif part is value:
+            pass
+        elif isinstance(part, (torch.utils.data.Dataset, torch.utils.data.DataLoader)):
+            copy_data(part, memo)
+        elif is_shared_resource(part) and (shares or not isinstance(part, io.IOBase)):
             memo[id(part)] = part
+    return [*parts.values()]
 
-def copy_with_memo(
-    value,
+# torch's attribute names for the hooks of tensors
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+def complete_copies(parts: list[object], memo: dict):
+    "Give copies of tensors, modules and optimizers what deepcopy has lost."
+    by_storage: dict[int, list[torch.Tensor]] = {}
+    for part in parts:
+        new: Any = memo.get(id(part), part)
+        if new is part or new is None: continue
+        if isinstance(part, torch.Tensor):
+            for name in _HOOKS:
+                hooks = getattr(part, name, None)
+                if hooks and not getattr(new, name, None): setattr(new, name, copy.deepcopy(hooks, memo))
+            if type(part) in (torch.Tensor, torch.nn.Parameter) and part.layout is torch.strided and part.numel():
+                by_storage.setdefault(part.untyped_storage().data_ptr(), []).append(part)
+        elif isinstance(part, torch.nn.Module):
+            drop_library_wrappers(part, new)
+        if isinstance(part, (torch.Tensor, torch.optim.Optimizer)):
+            for name, value in vars(part).items():
+                if name not in vars(new) and name not in OPTIMIZER: setattr(new, name, copy.deepcopy(value, memo))
+    for found in by_storage.values():
+        # deepcopy keeps the memory that tensors share, but not that of parameters, as flat weights of recurrent layers
+        if len(found) == 1 or not any(isinstance(t, torch.nn.Parameter) for t in found): continue
+        storage = found[0].untyped_storage().clone()
+        for t in found:
+            view = torch.empty(0, dtype=t.dtype, device=t.device)
+            memo[id(t)].data = view.set_(storage, t.storage_offset(), t.size(), t.stride())
+
+def copy_part(
+    value: Any,
     memo: dict,  # of copy.deepcopy
-    make: Callable[[Any, dict], Any] = copy.deepcopy,
-):
+    shares: bool = False,  # open files are shared
+) -> Any:
     "Return a deep copy; if an error is raised, leave no unfinished copies of its parts in the memo."
+    parts = enter_in_memo(value, memo, shares)
     known = len(memo)
     try:
-        return make(value, memo)
+        new = copy.deepcopy(value, memo)
+        complete_copies(parts, memo)
+        return new
     except Exception:
         for key in [*itertools.islice(memo, known, None)]:
             del memo[key]
         raise
-
-def copy_attributes(learner: TrainerBase, new, memo: dict) -> list[str]:
-    "Give a learner copies of the attributes that a subclass has added; return the names that cannot be copied."
-    shared = []
-    for name in [k for k in vars(learner) if k not in LEARNER | not_state(learner)]:
-        value = vars(learner)[name]
-        is_function = isinstance(value, (types.MethodType, functools.partial))
-        if is_resource(value) and not is_function: continue
-        enter_in_memo(value, memo, shares=is_function)
-        try:
-            vars(new)[name] = copy_with_memo(value, memo)
-        except Exception:
-            shared.append(name)
-    return shared
 
 # %% ../../nbs/07_state/14_clone.ipynb #9f181ff4
 # attributes of a data set that stay the same
@@ -133,84 +160,59 @@ def is_small(
         elif not hasattr(part, "__dict__") and not isinstance(part, _VALUES): return False
     return True
 
-def copy_small(value, memo: dict, arrays: bool = True):
-    "Return a deep copy of a small value; the same object if it is large or cannot be copied."
-    if not is_small(value, memo, arrays): return value
-    enter_in_memo(value, memo, shares=True)
+def copy_data(
+    data: Any,
+    memo: dict,  # of copy.deepcopy
+    arrays: bool = False,  # whether small tensors, arrays and lists are settings, as in a collator
+) -> Any:
+    "Return a copy of a data set or a collator with its own state and the same data; the same object if it has no state."
+    # what the model holds is not yet copied
+    known = memo.pop(id(data), data)
+    if known is not data: return memo.setdefault(id(data), known)
+    if isinstance(data, torch.utils.data.DataLoader): return copy_loader(data, memo)
+    if type(data) is dict: return {name: copy_data(one, memo) for name, one in data.items()}
+    if isinstance(data, (torch.nn.Module, *FUNCTIONS)):
+        has_state = arrays and is_small(data, memo, arrays)
+    else:
+        # `__del__` of a copy may close a file of both
+        has_state = hasattr(data, "__dict__") and not hasattr(type(data), "__del__")
+        values = [*vars(data).values()] if has_state else []
+        copied = [_copy_inside(value, memo, arrays) for value in values]
+        only_data = of_library(type(data)) or not arrays and not any(type(v) in PLAIN for v in values)
+        has_state = has_state and not (only_data and all(a is b for a, b in zip(copied, values)))
     try:
-        return copy_with_memo(value, memo)
+        return copy_part(data, memo, shares=True) if has_state else memo.setdefault(id(data), data)
     except Exception:
-        return value
+        return memo.setdefault(id(data), data)
+
+def _copy_inside(value: Any, memo: dict, arrays: bool) -> Any:
+    "Return the copy of an attribute of a data set or a collator, and enter it in the memo; data stay the same."
+    if id(value) in memo: return memo[id(value)]
+    if isinstance(value, torch.utils.data.Dataset): return copy_data(value, memo)
+    if isinstance(value, list) and value and all(isinstance(v, torch.utils.data.Dataset) for v in value):
+        return [copy_data(v, memo) for v in value]
+    is_data = is_shared_resource(value) or not arrays and isinstance(value, _DATA)
+    if not is_data and is_small(value, memo, arrays):
+        try:
+            return copy_part(value, memo, shares=True)
+        except Exception:
+            pass
+    return memo.setdefault(id(value), value)
 
 def copy_loader(loader: torch.utils.data.DataLoader, memo: dict) -> torch.utils.data.DataLoader:
     """Return a loader with copies of its samplers and its collator over a copy of the data set, each as far as it holds
     state; the same loader if none does."""
-    new = {"dataset": copy_data_state(loader.dataset, memo), "collate_fn": copy_collator(loader.collate_fn, memo)}
-    memo[id(loader.dataset)] = new["dataset"]
-    if any(map(sampler_state, sampler_parts(loader.batch_sampler).values())) or new["dataset"] is not loader.dataset:
-        for part in sampler_parts(loader.batch_sampler).values():
-            for value in vars(part).values():
-                enter_in_memo(value, memo)
-                if isinstance(value, torch.utils.data.Dataset):
-                    memo.setdefault(id(value), value)
-        new |= copy.deepcopy({k: vars(loader)[k] for k in ("sampler", "batch_sampler")}, memo)
-    if all(value is vars(loader)[k] for k, value in new.items()): return loader
+    new = {"dataset": copy_data(loader.dataset, memo), "collate_fn": copy_data(loader.collate_fn, memo, arrays=True)}
+    parts = sampler_parts(loader.batch_sampler).values()
+    if all(value is vars(loader)[k] for k, value in new.items()) and not any(map(sampler_state, parts)):
+        return memo.setdefault(id(loader), loader)
+    for value in itertools.chain(*(vars(part).values() for part in parts)):
+        if isinstance(value, torch.utils.data.Dataset): memo.setdefault(id(value), value)
+    new |= copy_part({k: vars(loader)[k] for k in ("sampler", "batch_sampler")}, memo)
     memo[id(loader)] = made = copy.copy(loader)
     # a loader refuses to have its attributes assigned
     vars(made).update(new)
     return made
-
-def _copy_owner(owner, memo: dict, copied: Callable[[str, Any], Any], has_state: bool):
-    "Return a shallow copy with copies of some attributes; the same object if it has no state or cannot be copied."
-    # `__del__` of a copy may close a file of both
-    if not hasattr(owner, "__dict__") or isinstance(owner, FUNCTIONS) or hasattr(type(owner), "__del__"): return owner
-    try:
-        made = copy.copy(owner)
-    except Exception:
-        return owner
-    # before the attributes, which may refer to it
-    memo[id(owner)] = made
-    for name, value in vars(owner).items():
-        vars(made)[name] = inner = copied(name, value)
-        has_state = has_state or inner is not value
-    if not has_state:
-        memo[id(owner)] = owner
-    return memo[id(owner)]
-
-def copy_data_state(data, memo: dict):
-    "Return a copy of a data set with its own state and the same data; the same object if it has no state."
-    known = memo.get(id(data), data)
-    if known is not data: return known
-    if isinstance(data, torch.utils.data.DataLoader): return copy_loader(data, memo)
-    if isinstance(data, torch.nn.Module): return data
-    if type(data) is dict:
-        new = {name: copy_data_state(one, memo) for name, one in data.items()}
-        return data if all(new[name] is one for name, one in data.items()) else new
-
-    def copied(name, value):
-        # of a ConcatDataset
-        if name == "datasets" and isinstance(value, list):
-            inner = [copy_data_state(d, memo) for d in value]
-            return value if all(a is b for a, b in zip(inner, value)) else inner
-        is_data = isinstance(value, _DATA) and id(value) not in memo
-        return value if is_data else _copy_part(value, memo, arrays=False)
-
-    has_state = not of_library(type(data)) and any(type(v) in SCALAR_TYPES for v in getattr(data, "__dict__", {}).values())
-    return _copy_owner(data, memo, copied, has_state)
-
-def _copy_part(value, memo: dict, arrays: bool):
-    # what has been copied already, as the model; None stands for a model that is made anew
-    known = memo.get(id(value))
-    if known is not None: return known
-    return copy_data_state(value, memo) if isinstance(value, torch.utils.data.Dataset) else copy_small(value, memo, arrays)
-
-def copy_collator(collator, memo: dict):
-    "Return a copy of a collator with its own state, and the same tokenizers, data sets and large objects."
-    known = memo.get(id(collator), collator)
-    if known is not collator: return known
-    if isinstance(collator, (torch.nn.Module, types.MethodType, functools.partial)): return copy_small(collator, memo)
-    return _copy_owner(collator, memo, lambda name, value: _copy_part(value, memo, arrays=True), has_state=True)
-
 
 # %% ../../nbs/07_state/14_clone.ipynb #4681b985
 _LOSSES = ("loss_func", "compute_loss_func")
@@ -246,18 +248,23 @@ def clone_learner(
         memo[id(run.model)] = None
     check_functions(learner, anew)
     # without a model until model_init has made one
-    model = cast(torch.nn.Module, None if anew else copied_whole(run.model, memo))
+    model = cast(torch.nn.Module, None if anew else copy_part(run.model, memo))
     # not by assignment, which is recorded as an act of the user
     vars(new).update(
-        _train_dataset=copy_data_state(learner.train_dataset, memo),
-        eval_dataset=copy_data_state(learner.eval_dataset, memo),
-        data_collator=copy_collator(learner.data_collator, memo),
+        _train_dataset=copy_data(learner.train_dataset, memo),
+        eval_dataset=copy_data(learner.eval_dataset, memo),
+        data_collator=copy_data(learner.data_collator, memo, arrays=True),
     )
     callbacks = [copy_or_share(c, memo) for c in run.callbacks.callbacks]
-    vars(new).update(copy_functions(learner, memo))
-    shared = copy_attributes(learner, new, memo)
-    if shared:
-        warn(f"{type(learner).__name__}.{shared[0]} cannot be copied, so the branch shares it.")
+    parts = model_parts(run.model)
+    for name in (*_LOSSES, _OPTIONS, *_METRICS):
+        vars(new)[name] = copy_or_share(vars(learner)[name], memo, name, {} if name in _METRICS else parts)
+    if learner.metrics is not None:
+        new.metrics = {key: copy_or_share(metric, memo, "metrics") for key, metric in learner.metrics.items()}
+    for name, value in vars(learner).items():
+        is_function = isinstance(value, (types.MethodType, functools.partial))
+        if name in LEARNER | not_state(learner) or is_resource(value) and not is_function: continue
+        vars(new)[name] = copy_or_share(value, memo, f"{type(learner).__name__}.{name}", shares=is_function)
     check_common_data(learner, memo)
     new.run_state = RunState(
         args=args,
@@ -278,18 +285,17 @@ def clone_learner(
     return new
 
 def copy_or_share(
-    thing,
+    thing: Any,
     memo: dict,  # as of copy.deepcopy
-    name: str = "",  # of a function, in which resources are shared; empty for a callback
+    name: str = "",  # of a function or an attribute; empty for a callback
     parts: Mapping[int, str] = types.MappingProxyType({}),  # that a shared one must not hold, by id
-):
-    "Return a deep copy of a module, a callback or a function; share it with a warning if it cannot be copied."
-    if isinstance(thing, torch.nn.Module): return copied_whole(thing, memo)
-    enter_in_memo(thing, memo, shares=bool(name))
+    shares: bool | None = None,  # whether open files are shared; None: if it has a name
+) -> Any:
+    "Return a deep copy of a callback, a function or an attribute; share it with a warning if it cannot be copied."
     try:
-        return copy_with_memo(thing, memo)
+        return copy_part(thing, memo, bool(name) if shares is None else shares)
     except Exception as error:
-        used = used_part(thing, parts)
+        used = used_part(thing, by_id(parts))
         if used is not None:
             raise InvalidOperation(
                 f"{name} holds {used}, and cannot be copied ({type(error).__name__}: {error}), so a copy of the learner would"
@@ -299,91 +305,31 @@ def copy_or_share(
         memo[id(thing)] = thing
         # a function of a library, as of torch.jit, has no state
         if not name or not of_library(type(thing)):
-            warn(f"{type(thing).__name__} cannot be copied ({type(error).__name__}: {error}), so the branch shares it.")
+            where = name if "." in name else type(thing).__name__
+            warn(f"{where} cannot be copied ({type(error).__name__}: {error}), so the branch shares it.")
         return thing
 
-def copy_functions(learner: TrainerBase, memo: dict) -> dict[str, Any]:
-    "Return copies of the functions and objects that a learner was given, by the names of its attributes."
-    parts = model_parts(learner.run_state.model)
-    new = {name: copy_or_share(vars(learner)[name], memo, name, parts) for name in (*_LOSSES, _OPTIONS)}
-    new |= {name: copy_or_share(vars(learner)[name], memo, name) for name in _METRICS}
-    if learner.metrics is not None:
-        new["metrics"] = {key: copy_or_share(metric, memo, "metrics") for key, metric in learner.metrics.items()}
-    return new
-
-
-# %% ../../nbs/07_state/14_clone.ipynb #a3f46dad
-def copied_whole(
-    thing: torch.nn.Module,
-    memo,  # as of copy.deepcopy
-):
-    "Return a deep copy with the hooks, attributes and shared memory of parameters."
-    check_replaced_methods(thing)
-    enter_in_memo(thing, memo)
-    # quantized weights are only read: both models have the same ones
-    shared = packed_objects(thing)
-    memo.update({id(o): o for o in shared})
-    new = copy.deepcopy(thing, memo)
-    drop_library_wrappers(new)
-    apart = set(map(id, shared))
-    tensors = [t for t in (*thing.parameters(), *thing.buffers()) if id(t) in memo and id(t) not in apart]
-    share_memory(tensors, memo)
-    for t in tensors:
-        hang_hooks(t, memo[id(t)], memo)
-    return new
-
-# %% ../../nbs/07_state/14_clone.ipynb #4afbb7cc
-def share_memory(tensors, memo):
-    "Make copies share memory where the originals do, as flat weights of recurrent layers."
-    groups = {}
-    for t in tensors:
-        if type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided and t.numel():
-            groups.setdefault(t.untyped_storage().data_ptr(), []).append(t)
-    for found in groups.values():
-        if len(found) == 1 or not any(isinstance(t, torch.nn.Parameter) for t in found): continue
-        storage = found[0].untyped_storage().clone()
-        for t in found:
-            view = torch.empty(0, dtype=t.dtype, device=t.device)
-            memo[id(t)].data = view.set_(storage, t.storage_offset(), t.size(), t.stride())
-
-# torch's attribute names for the hooks of tensors
-_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-
-def hang_hooks(tensor, new, memo):
-    "Copy the hooks and attributes of `tensor` to `new`."
-    for name in _HOOKS:
-        hooks = getattr(tensor, name, None)
-        if hooks and not getattr(new, name, None):
-            setattr(new, name, copy.deepcopy(hooks, memo))
-    for name, value in vars(tensor).items():
-        if name not in vars(new):
-            setattr(new, name, copy.deepcopy(value, memo))
-
 # %% ../../nbs/07_state/14_clone.ipynb #a3f46da3
-def functions_in(module: torch.nn.Module) -> list[tuple[str, types.FunctionType]]:
-    "Return the functions among a module's attributes, which are the same in a copy, by name."
-    return [(name, value) for name, value in vars(module).items() if isinstance(value, types.FunctionType)]
-
-def of_accelerate(function: types.FunctionType) -> bool:
+def of_accelerate(function: object) -> bool:
     "Return whether Accelerate has made a function, such as the one that warns where a model is moved."
-    return str(function.__globals__.get("__name__")).partition(".")[0] == "accelerate"
+    of = getattr(function, "__globals__", {})
+    return str(of.get("__name__")).partition(".")[0] == "accelerate"
 
-def drop_library_wrappers(module: torch.nn.Module):
-    "Remove Accelerate's functions that wrap a method of the original from a copied module."
-    for m in module.modules():
-        for name, value in functions_in(m):
-            if of_accelerate(value) and getattr(getattr(value, "__wrapped__", None), "__self__", m) is not m:
-                del vars(m)[name]
+def drop_library_wrappers(module: torch.nn.Module, new: torch.nn.Module):
+    "Remove Accelerate's functions that wrap a method of the original from its copy."
+    for name, value in vars(module).items():
+        if of_accelerate(value) and getattr(getattr(value, "__wrapped__", None), "__self__", new) is not new:
+            del vars(new)[name]
 
 def global_names(code: types.CodeType) -> set[str]:
     "Return the global names that a function reads, also in functions that it defines."
-    # not co_names, which has the names of attributes as well
+    # not co_names, which has the names of attributes as well: a notebook has a global `model`, a callback `self.model`
     names = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return names.union(*(global_names(part) for part in code.co_consts if isinstance(part, types.CodeType)))
 
 def class_functions(cls: type) -> list[types.FunctionType]:
     "Return the methods that user code has defined for a class and its bases."
-    own = [] if of_library(cls) else [c for c in cls.__mro__ if not of_library(c)]  # type: ignore[arg-type]
+    own = [] if of_library(cls) else [c for c in cls.__mro__ if not of_library(c)]
     return [value for c in own for value in vars(c).values() if isinstance(value, types.FunctionType)]
 
 def parts_in(value: object) -> list[object]:
@@ -397,31 +343,14 @@ def parts_in(value: object) -> list[object]:
 
 def used_part(
     value: object,
-    parts: Mapping[int, str],  # names of objects, by id
+    name_of: Callable[[object], str | None],  # returns the name of an object that counts
     stop: Container[int] = (),  # ids of objects that are not searched
 ) -> str | None:
     "Return the name of the first of some objects that a function or an object refers to; None if it refers to none."
     for part in itertools.islice(walk(value, stop, parts_in), 100 * MAX_ITEMS):
-        if id(part) in parts: return parts[id(part)]
+        name = name_of(part)
+        if name is not None: return name
     return None
-
-def own_function(value: object) -> types.FunctionType | None:
-    "Return the function of an attribute that is the same in a copy, also that of a method or a partial; None for others."
-    if isinstance(value, functools.partial): return own_function(value.func)
-    if isinstance(value, types.MethodType): return own_function(value.__func__)
-    return value if isinstance(value, types.FunctionType) else None
-
-def check_replaced_methods(module: torch.nn.Module):
-    "Raise InvalidOperation for a function in place of a method that would compute with the original in a copy as well."
-    names = {id(m): name for name, m in module.named_modules()}
-    for prefix, m in module.named_modules():
-        for name, value in vars(m).items():
-            function = own_function(value)
-            if function is None or of_accelerate(function) or used_part(function, names) is None: continue
-            raise InvalidOperation(
-                f"{prefix}{'.' if prefix else ''}{name} is a function that wraps a method of this model, and a copy of the"
-                " model would still call it on the original; write it as a method of a subclass."
-            )
 
 # %% ../../nbs/07_state/14_clone.ipynb #a3f46da5
 def model_parts(model: torch.nn.Module | None) -> dict[int, str]:
@@ -429,6 +358,10 @@ def model_parts(model: torch.nn.Module | None) -> dict[int, str]:
     if model is None: return {}
     named = (*model.named_parameters(), *model.named_buffers(), *model.named_modules())
     return {id(part): f"the model's {name}" if name else "the model" for name, part in named}
+
+def by_id(parts: Mapping[int, str]) -> Callable[[object], str | None]:
+    "Return a function that returns the name of one of some objects, None for any other."
+    return lambda part: parts.get(id(part))
 
 def run_parts(learner: TrainerBase) -> dict[int, str]:
     "Return names for the objects of a learner of which a copy has its own, by id."
@@ -445,6 +378,10 @@ def run_parts(learner: TrainerBase) -> dict[int, str]:
 def _hooks(run: RunState) -> Iterator[tuple[str, object]]:
     "Yield the hooks of user code, which a step calls."
     for name, m in run.model.named_modules() if run.model is not None else ():
+        for key, value in vars(m).items():
+            # in place of a method
+            is_function = isinstance(value, (types.FunctionType, types.MethodType, functools.partial))
+            if is_function and not of_accelerate(value): yield f"model{'.' if name else ''}{name}.{key}", value
         tables = [table for key, table in vars(m).items() if "_hooks" in key and isinstance(table, dict)]
         tables += [getattr(t, key, None) or {} for t in m._parameters.values() if t is not None for key in _HOOKS]
         yield f"a hook of model{'.' if name else ''}{name}", [*itertools.chain(*(table.values() for table in tables))]
@@ -472,12 +409,17 @@ def functions_below(root: object, stop: Mapping[int, str]) -> Iterator[types.Fun
     for value in walk(root, stop.keys() - {id(root)}, parts):
         if isinstance(value, types.FunctionType): yield value
 
-def uses_of(code: Iterator[tuple[str, object]], parts: Mapping[int, str], stop: Mapping[int, str]) -> Iterator[str]:
+def uses_of(
+    code: Iterator[tuple[str, object]],
+    name_of: Callable[[object], str | None],  # as of used_part
+    stop: Mapping[int, str],
+) -> Iterator[str]:
     "Yield a phrase for each function that refers to one of some objects."
     for name, root in code:
         for function in functions_below(root, stop):
-            used = used_part(function, parts, stop)
-            if used is not None: yield f"{name}: the function {function.__qualname__} reads {used}"
+            used = used_part(function, name_of, stop)
+            if used is not None:
+                yield f"{name}: the function {function.__qualname__} reads {used}, by its closure, a default value or a global"
 
 _INSTEAD = "a method of the model, functools.partial(function, model), or an object of a class with __call__ that holds the model"
 
@@ -488,35 +430,33 @@ def check_functions(
     "Raise InvalidOperation for a function that would compute with the original's model, as part of a step; warn of others."
     parts = run_parts(learner)
     for name in (*_LOSSES, _OPTIONS) if anew else ():
-        used = used_part(vars(learner)[name], model_parts(learner.run_state.model))
+        used = used_part(vars(learner)[name], by_id(model_parts(learner.run_state.model)))
         if used is None: continue
         raise InvalidOperation(
             f"{name} refers to {used}, and model_init makes another model for each trial; override compute_loss(model, inputs)"
             " or create_optimizer() in a subclass, which find the trial's model."
         )
-    for use in uses_of(training_code(learner), parts, parts):
+    for use in uses_of(training_code(learner), by_id(parts), parts):
         raise InvalidOperation(
-            f"{use}, by its closure, a default value or a global, and would compute with the same one in a copy of the"
-            f" learner. What is copied with the model is {_INSTEAD}."
+            f"{use}, and would compute with the same one in a copy of the learner. What is copied with the model is {_INSTEAD}."
         )
-    for use in uses_of(other_code(learner), parts, parts):
-        warn(f"{use}, also in the copy of the learner: it finds it in its closure, a default value or a global.")
+    for use in uses_of(other_code(learner), by_id(parts), parts):
+        warn(f"{use}, also in the copy of the learner.")
 
 def check_common_data(
     learner: TrainerBase,
     memo: dict,  # of the copies
 ):
-    "Warn of functions that refer to objects of which the copy of a learner has its own."
+    "Warn of functions that refer to objects of which the copy of a learner has its own, or to data sets with a state."
     own = run_parts(learner)
-    parts = {
-        key: f"a {type(new).__name__}"
-        for key, new in memo.items()
-        if key not in own and key not in (id(new), id(memo)) and new is not None and not is_resource(new)
-    }
-    for use in uses_of(itertools.chain(training_code(learner), other_code(learner)), parts, own):
+    copied = {key for key, new in memo.items() if key not in (id(new), id(memo)) and new is not None and not is_resource(new)}
+    def name_of(part: object) -> str | None:
+        counts = id(part) in copied or isinstance(part, torch.utils.data.Dataset) and has_state_dict(part)
+        return f"a {type(part).__name__}" if counts and id(part) not in own else None
+    for use in uses_of(itertools.chain(training_code(learner), other_code(learner)), name_of, own):
         warn(
-            f"{use} by its closure, a default value or a global, and another part of the learner holds it, which is copied;"
-            " the function reads the original in the copy as well. Write it as a class with __call__ that holds the object."
+            f"{use}, and would read the original in the copy of the learner as well. Write it as a class with __call__ that"
+            " holds the object, or a callback that has it in an attribute: that is copied."
         )
 
 # %% ../../nbs/07_state/14_clone.ipynb #6372d09f
@@ -534,9 +474,7 @@ def take_over(run: RunState, new, memo):
     for name in _OF_OPTIMIZER:
         hooks = getattr(run.optimizer, name, None)
         there = getattr(new.optimizer, name, None)
-        if there is not None and hooks and not there:
-            enter_in_memo(hooks, memo)
-            there.update(copy.deepcopy(hooks, memo))
+        if there is not None and hooks and not there: there.update(copy_part(hooks, memo))
     for part, of_new in zip(schedule_parts(run.lr_scheduler), schedule_parts(new.lr_scheduler)):
         if getattr(part, "lr_lambdas", None) and hasattr(of_new, "lr_lambdas"):
             of_new.lr_lambdas = copy.deepcopy(part.lr_lambdas, memo)
