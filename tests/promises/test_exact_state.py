@@ -757,16 +757,6 @@ def times_counted(table, out, y):
 class loss_with_a_bound_dict:
     def make(self, **settings): return learner(loss_func=functools.partial(times_counted, {}), **settings)
 
-@program("callback", "n")
-class group_added_under_way:
-    "A second layer is trained from the third step on."
-    def begin(self, model, optimizer): self.n = 0
-    def factor(self, model, optimizer):
-        self.n += 1
-        if self.n == 3:
-            optimizer.param_groups[0]["params"][:] = [p for p in optimizer.param_groups[0]["params"] if p is not model.layer.bias]
-            optimizer.add_param_group({"params": [model.layer.bias], "lr": 0.05})
-        return len(optimizer.param_groups)
 
 @program("module", lambda learn: vars(learn.model.config))
 class configuration_of_a_model:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Container, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,16 +38,6 @@ def args_to_json(
     values = {k: v for k, v in values.items() if not (k.endswith("_token") and v is not None)}
     return json.dumps({k: v for k, v in values.items() if is_plain(v) and k not in without}, indent=2) + "\n"
 
-def read_json_args(path: Path) -> dict[str, Any]:
-    "Return the settings in a JSON file. Raise ValueError for a file of another kind."
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read as JSON ({error}).") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} holds no settings, which are a JSON object with names and values.")
-    return values
-
 # %% ../../nbs/02_args/06_args_files.ipynb #5a0c1e09
 class Inert:
     "Take the place of an object in a pickle; hold its attributes."
@@ -78,7 +67,11 @@ def read_trainer_args(path: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals(allowed):
             found = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        names = [name for name in _unknown_globals(path) if name not in {*_OBJECTS, *_ENUMS}]
+        try:
+            unknown = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+        except Exception:
+            unknown = []
+        names = [name for name in unknown if name not in {*_OBJECTS, *_ENUMS}]
         what = f"names {', '.join(names)}" if names else f"is no file of the Trainer's ({str(error).splitlines()[0][:200]})"
         raise ValueError(
             f"{path} {what}, and was not run; the settings of a subclass are read with"
@@ -88,13 +81,6 @@ def read_trainer_args(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} cannot be read ({type(error).__name__}); it may have been cut short.") from None
     if not isinstance(found, Inert): raise ValueError(f"{path} holds {type(found).__name__}, and no training arguments.")
     return vars(found)
-
-def _unknown_globals(path: Path) -> list[str]:
-    "Return the names in a pickle that torch does not know."
-    try:
-        return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-    except Exception:
-        return []
 
 def from_trainer_values(values: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
     "Return the Trainer's settings as arguments here: its fields by their names, in the forms that a script gives."
@@ -129,9 +115,11 @@ def read_args_file(
             raise FileNotFoundError(f"There is neither {JSON_FILE} nor {TRAINER_FILE} in {path}.")
         path = there[0]
     if not path.is_file(): raise FileNotFoundError(f"There is no file {path}.")
-    if path.suffix != ".bin": return read_json_args(path)
-    return from_trainer_values(read_trainer_args(path), known)
-
-def field_names(cls: type[TrainingArguments]) -> set[str]:
-    "Return the names of the fields that a constructor takes."
-    return {f.name for f in fields(cls) if f.init}
+    if path.suffix == ".bin": return from_trainer_values(read_trainer_args(path), known)
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as JSON ({error}).") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} holds no settings, which are a JSON object with names and values.")
+    return values

@@ -30,11 +30,6 @@ def _type_parts(kind: Any) -> list:
         for part in ((k,) if get_origin(k) in (list, dict) else get_args(k) or (k,))
     ]
 
-def _parse_truth(word: str) -> bool:
-    if word.lower() not in _BOOL_WORDS:
-        raise argparse.ArgumentTypeError(f"{word!r} is neither true nor false")
-    return _BOOL_WORDS[word.lower()]
-
 def choices_of(
     kind: Any,  # type of a field
 ) -> dict[str, Any]:
@@ -45,17 +40,14 @@ def choices_of(
     among = [k for k in get_args(kind) if k is not type(None)] if get_origin(kind) in (Union, UnionType) else []
     return choices_of(among[0]) if len(among) == 1 else {}
 
-def _parse_choice(word: str, named: dict[str, Any]) -> Any:
-    if word not in named:
-        raise argparse.ArgumentTypeError(f"{word!r} is not one of {', '.join(map(repr, named))}")
-    return named[word]
-
 def read_word(
     word: str,  # one word of a command line
     kind: Any,  # type of the field
 ) -> Any:
     "Convert a word to a value of the field's type; raise ValueError or argparse.ArgumentTypeError if it does not fit."
-    if named := choices_of(kind): return _parse_choice(word, named)
+    if named := choices_of(kind):
+        if word in named: return named[word]
+        raise argparse.ArgumentTypeError(f"{word!r} is not one of {', '.join(map(repr, named))}")
     parts = [kind] if get_origin(kind) in (list, dict) else _type_parts(kind)
     if word == "None" and type(None) in parts: return None
     if any(dict in (part, get_origin(part)) for part in parts) and word.lstrip().startswith("{"):
@@ -67,7 +59,8 @@ def read_word(
             except ValueError:
                 if str not in parts and not (number is int and float in parts): raise
     if bool in parts and (str not in parts or word.lower() in ("true", "false")):
-        return _parse_truth(word)
+        if word.lower() in _BOOL_WORDS: return _BOOL_WORDS[word.lower()]
+        raise argparse.ArgumentTypeError(f"{word!r} is neither true nor false")
     return word
 
 # %% ../../nbs/02_args/09_cli.ipynb #0f6b4a30
@@ -77,25 +70,20 @@ def _add_option(
     kind: Any,  # type of the field
 ) -> None:
     "Add a field as an option; without a default, so that options that were not given can be detected."
-    names = [f"--{n}" for n in dict.fromkeys((f.name, f.name.replace("_", "-")))]
+    is_required = f.default is MISSING and f.default_factory is MISSING
     common = dict(
-        dest=f.name, default=argparse.SUPPRESS, help=f.metadata.get("help", "").replace("%", "%%"), required=required(f)
+        dest=f.name, default=argparse.SUPPRESS, help=f.metadata.get("help", "").replace("%", "%%"), required=is_required,
+        metavar=f.name.upper(), type=lambda word: read_word(word, kind),
     )
+    bare = {k: f.metadata[k] for k in ("nargs", "const") if k in f.metadata}
     lists = [k for k in (kind, *get_args(kind)) if get_origin(k) is list]
     if kind is bool or kind == bool | None:
-        parser.add_argument(*names, nargs="?", const=True, type=_parse_truth, metavar="BOOL", **common)
+        bare = dict(nargs="?", const=True, metavar="BOOL")
     elif lists:
-        parser.add_argument(
-            *names, nargs="*" if f.metadata.get("const") else "+",
-            type=lambda word: read_word(word, kind if str in _type_parts(kind) else get_args(lists[0])[0]),
-            metavar=f.name.upper(), **common
-        )
-    else:
-        parser.add_argument(
-            *names, type=lambda word: read_word(word, kind), metavar=f.name.upper(), **common,
-            **{k: f.metadata[k] for k in ("nargs", "const") if k in f.metadata}
-        )
-    if not required(f) and field_default(f) is True:
+        of_word = kind if str in _type_parts(kind) else get_args(lists[0])[0]
+        bare = dict(nargs="*" if bare.get("const") else "+", type=lambda word: read_word(word, of_word))
+    parser.add_argument(*(f"--{n}" for n in dict.fromkeys((f.name, f.name.replace("_", "-")))), **common | bare)
+    if not is_required and field_default(f) is True:
         parser.add_argument(
             *negated(f.name), dest=f.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS
         )
@@ -103,17 +91,6 @@ def _add_option(
 def negated(name: str) -> list[str]:
     "Return the options that switch a flag off."
     return [f"--no_{name}", "--no-" + name.replace("_", "-")]
-def required(f: Field) -> bool:
-    "Return True if the field has no default."
-    return f.default is MISSING and f.default_factory is MISSING
-
-def _add_legacy_options(parser: argparse.ArgumentParser, taken: set[str]) -> None:
-    "Add the older names, each with an optional value."
-    for name in sorted({*RENAMED, *REPLACED, *REMOVED} - taken):
-        parser.add_argument(
-            f"--{name}", nargs="?", const="True", dest=name, default=argparse.SUPPRESS, help=argparse.SUPPRESS,
-            type=_parse_legacy_value
-        )
 
 def _parse_legacy_value(word: str) -> Any:
     try:
@@ -124,32 +101,23 @@ def _parse_legacy_value(word: str) -> Any:
 def make_parser(
     *classes: type,  # dataclasses
 ) -> argparse.ArgumentParser:
-    "Return a parser with an option for every field of the classes."
+    "Return a parser with an option for every field of the classes, and for the older names."
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for cls in classes:
         group = parser.add_argument_group(cls.__name__)
         for f in fields(cls):
             if f.init:
                 _add_option(group, f, field_types(cls)[f.name])
-    _add_legacy_options(parser, {f.name for cls in classes for f in fields(cls)})
+    taken = {f.name for cls in classes for f in fields(cls)}
+    for name in sorted({*RENAMED, *REPLACED, *REMOVED} - taken):
+        parser.add_argument(
+            f"--{name}", nargs="?", const="True", dest=name, default=argparse.SUPPRESS, help=argparse.SUPPRESS,
+            type=_parse_legacy_value
+        )
     return parser
 
 # %% ../../nbs/02_args/09_cli.ipynb #727ac283
-def _read_arguments(parser: argparse.ArgumentParser, words: list[str]) -> dict[str, Any]:
-    "Return the given options by name, parsed from the words or read from a JSON file."
-    if len(words) == 1 and words[0].endswith(".json"):
-        return json.loads(Path(words[0]).read_text(encoding="utf-8"))
-    given = vars(parser.parse_args(words))
-    return {
-        name: alone(value) if isinstance(value, list) and name in SINGLE_VALUE_FIELDS else value
-        for name, value in given.items()
-    }
-
-def alone(words: list) -> Any:
-    "Return a single word by itself, no word as True, and several as a list."
-    return words[0] if len(words) == 1 else words or True
-
-# one word is a single value, several are a list
+# one word is a single value, no word is True, several are a list
 SINGLE_VALUE_FIELDS = ("learning_rate", "report_to", "debug", "fsdp", "optim_target_modules")
 
 def parse_args(*classes,    # dataclasses, which may include TrainingArguments; none: TrainingArguments
@@ -159,7 +127,15 @@ def parse_args(*classes,    # dataclasses, which may include TrainingArguments; 
     Exit with a message if an argument is invalid."""
     classes = classes or (TrainingArguments,)
     parser = make_parser(*classes)
-    given = _read_arguments(parser, list(sys.argv[1:] if argv is None else argv))
+    words = list(sys.argv[1:] if argv is None else argv)
+    if len(words) == 1 and words[0].endswith(".json"):
+        given = json.loads(Path(words[0]).read_text(encoding="utf-8"))
+    else:
+        given = vars(parser.parse_args(words))
+        for name in SINGLE_VALUE_FIELDS:
+            value = given.get(name)
+            if isinstance(value, list):
+                given[name] = value[0] if len(value) == 1 else value or True
     objects = []
     try:
         for cls in classes:

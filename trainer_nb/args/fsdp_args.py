@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -152,19 +152,6 @@ def without_effect(config: Mapping[str, Any]) -> list[str]:
     return sentences
 
 # %% ../../nbs/02_args/03_fsdp_args.ipynb #63d668d5
-def fsdp_words_to_config(
-    fsdp: bool | str | list[str] | None,  # a flag, a string of options, or a list of them
-) -> dict[str, Any]:
-    "Return the options of `fsdp` in terms of `fsdp_config`; raise ValueError for an unsupported one."
-    if isinstance(fsdp, str):
-        fsdp = fsdp.split()
-    if not isinstance(fsdp, list): return {}
-    config: dict[str, Any] = {}
-    for word in fsdp:
-        if str(parse_bool(word)) == "True": continue
-        config |= strategy_to_config(word, f"fsdp={str(word)!r}")
-    return config
-
 def strategy_to_config(
     word: str,  # one of FSDP_WORDS
     given: str,  # the setting, for the message
@@ -199,7 +186,10 @@ def resolve_sharding(
         idle = [k for k in config if k in _NEED_FSDP]
         if not idle: return None
         raise ValueError(f"fsdp_config={{{idle[0]!r}: ...}} has no effect without fsdp=True; give both, or neither.")
-    words = fsdp_words_to_config(fsdp)
+    words: dict[str, Any] = {}
+    for word in fsdp.split() if isinstance(fsdp, str) else fsdp if isinstance(fsdp, list) else []:
+        if str(parse_bool(word)) != "True":
+            words |= strategy_to_config(word, f"fsdp={str(word)!r}")
     for key in ("sharding_strategy", "reshard_after_forward"):
         # a strategy of version 1, by name or by number
         word = config.get(key, True)
@@ -221,6 +211,8 @@ _STATE_DICT_TYPES = ("FULL_STATE_DICT", "SHARDED_STATE_DICT")
 def build_sharding_config(config: Mapping[str, Any]) -> ShardingConfig:
     "Return the sharding described by the supported keys; raise ValueError if they contradict each other."
     classes = config.get("transformer_layer_cls_to_wrap")
+    if isinstance(classes, str):
+        classes = [name.strip() for name in classes.split(",")]
     min_params = config.get("min_num_params", 0)
     # a number of parameters alone can only mean this policy
     default = "SIZE_BASED_WRAP" if min_params and classes is None else "TRANSFORMER_BASED_WRAP"
@@ -261,7 +253,7 @@ def build_sharding_config(config: Mapping[str, Any]) -> ShardingConfig:
     policy_of = config.get("mixed_precision_policy")
     return ShardingConfig(
         policy,
-        None if classes is None else _split_names(classes),
+        None if classes is None else tuple(classes),
         int(min_params),
         flags["reshard_after_forward"],
         flags["cpu_offload"],
@@ -274,10 +266,6 @@ def build_sharding_config(config: Mapping[str, Any]) -> ShardingConfig:
 
 _FLAGS = ("reshard_after_forward", "cpu_offload", "activation_checkpointing", "activation_checkpointing_offload",
           "cpu_ram_efficient_loading")
-
-def _split_names(names: str | Iterable[str]) -> tuple[str, ...]:
-    "Return the names in a list, or in a string with commas."
-    return tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else tuple(names)
 
 # %% ../../nbs/02_args/03_fsdp_args.ipynb #145a158d
 # variable: key

@@ -75,24 +75,21 @@ def matches_type(
     return isinstance(value, kind)
 
 # %% ../../nbs/02_args/05_validation.ipynb #89a200e6
-def _parse_number(text: str) -> int | float | None:
-    "Return the number that a text contains; None if it contains none."
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return int(number) if text.strip().lstrip("+-").isdigit() else number
-
 def _type_hint(
     name: str,
     value: Any,
     kind: Any,  # the annotation of the field
 ) -> str:
     "Return how to correct a value of a wrong type, empty if unknown."
-    number = _parse_number(value) if isinstance(value, str) else None
-    if isinstance(number, int): return f" Write the number without quotes: {number!r}."
-    if number is not None:
-        return f" Write the number without quotes: {number!r} (YAML reads 5e-5 as text, 5.0e-5 as a number)."
+    if isinstance(value, str) and value.strip().lstrip("+-").isdigit():
+        return f" Write the number without quotes: {int(value)!r}."
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            number = None
+        if number is not None:
+            return f" Write the number without quotes: {number!r} (YAML reads 5e-5 as text, 5.0e-5 as a number)."
     if value is False and name in CHOICES: return " Write 'no' in quotes (YAML reads a bare no as False)."
     if value is None and name == "max_grad_norm": return " Write 0 for no clipping."
     if isinstance(value, float) and value.is_integer(): return f" Write {int(value)}."

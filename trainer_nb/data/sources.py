@@ -11,10 +11,11 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -300,24 +301,10 @@ class WorkerDeathWatch:
 WORKER_WATCH = WorkerDeathWatch()
 
 # %% ../../nbs/03_data/02_sources.ipynb #a9d920a7
-def check_complete(
-    missing: Collection[object],  # requests without a batch
-):
-    "Raise RuntimeError if batches are missing when the workers have ended."
-    if missing:
-        raise RuntimeError(f"The data workers ended before they returned {len(missing)} of the requested batches.")
-
 class _PresetBatchSampler:
     "Yield the requests that were assigned last."
     requests = ()
     def __iter__(self): return iter(self.requests)
-
-def out_of_fetch(error: BaseException) -> bool:
-    "Return True if an error was raised by a data set or a collator called by torch in this process."
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__name__") != "torch.utils.data._utils.fetch":
-        trace = trace.tb_next
-    return trace is not None
 
 def raise_worker_deaths(
     batches: Iterator[Any],  # an iterator of a DataLoader
@@ -333,7 +320,9 @@ def raise_worker_deaths(
             # torch re-raises a worker's error with its type, and the worker's traceback as the message
             if isinstance(end.value, str) and end.value.startswith("Caught StopIteration"):
                 raise ended_early(end.value.rstrip()) from None
-            if indexed and out_of_fetch(end):
+            # raised by a data set or a collator that torch called in this process
+            frames = traceback.walk_tb(end.__traceback__)
+            if indexed and any(f.f_globals.get("__name__") == "torch.utils.data._utils.fetch" for f, _ in frames):
                 raise ended_early("the data set or the data_collator of the DataLoader raised it") from end
             return
         except RuntimeError as error:
@@ -487,15 +476,6 @@ class _ListedPlan:
             if behind > position:
                 yield take_own_batch(self.share, group) if complete else split_evenly(self.share, left)
     def left(self, position: int): return sum(1 for _ in self.iterate_from(position))
-
-# %% ../../nbs/03_data/02_sources.ipynb #c341ecf1
-def _epoch_order(sampler: SequentialSampler | EpochSampler, epoch: int):
-    "Return the order of an epoch: a range for sequential data; a list if it is short, since lists are sliced faster."
-    if type(sampler) is SequentialSampler:
-        # otherwise an EpochSampler or a subclass
-        return range(len(sampler))
-    order = sampler.order(epoch)
-    return order.tolist() if len(order) <= 1 << 20 else order
 
 # %% ../../nbs/03_data/02_sources.ipynb #c341ecf4
 # nodes, and values of a list or a tensor, of an attribute that is copied; a larger one is data
@@ -718,7 +698,10 @@ class MapSource(BatchSource):
         in_order = type(sampler) is SequentialSampler
         by_epoch = getattr(type(sampler), "__iter__", None) is EpochSampler.__iter__
         if type(batches) is BatchSampler and (in_order or by_epoch):
-            return _SlicedPlan(_epoch_order(sampler, epoch), batches.batch_size, self.drop_last, self.share)
+            order = range(len(sampler)) if in_order else sampler.order(epoch)
+            # a short list is sliced faster than a tensor
+            if not in_order and len(order) <= 1 << 20: order = order.tolist()
+            return _SlicedPlan(order, batches.batch_size, self.drop_last, self.share)
         if self.sets_epoch:
             # the sampler may ask the data set
             self.dataset.set_epoch(epoch)
@@ -762,9 +745,11 @@ class MapSource(BatchSource):
         for batch in chain(batches, [_PresetBatchSampler]):
             while announced and not announced[0][0]:
                 yield None, announced.popleft()[1]
-            if batch is _PresetBatchSampler: return check_complete(announced)
+            if batch is _PresetBatchSampler: break
             _, samples, self.weight = announced.popleft()
             yield batch, samples
+        if announced:
+            raise RuntimeError(f"The data workers ended before they returned {len(announced)} of the requested batches.")
 
     def at_end(self, cursor: Cursor) -> bool: return cursor.position >= self.plan(cursor.epoch).samples
     def batches_left(self, cursor: Cursor) -> int: return self.plan(cursor.epoch).left(cursor.position)

@@ -12,7 +12,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -310,23 +309,6 @@ class StreamMark:
     state: Any      # state of the data set; None: that of the previous mark
     ended: bool     # True if the stream has ended
 
-# %% ../../nbs/03_data/03_streams.ipynb #ab7291e3
-def collate_for_all(
-    share: RankShard,
-    collate: Callable[[RankShard], tuple[Any, int, float]],  # returns batch, samples and weight of a process
-) -> tuple[list, int, list[float]]:
-    "Return the batches of all processes, the number of their samples, and their weights."
-    states = generator_states()
-    batches: list = []
-    weights: list[float] = []
-    samples = 0
-    for rank in range(share.of):
-        set_generator_states(states)
-        batch, samples, weight = collate(share._replace(rank=rank))
-        batches.append(batch)
-        weights.append(weight)
-    return batches, samples, weights
-
 # %% ../../nbs/03_data/03_streams.ipynb #6fe67ae3
 class SeededStream(IterableDataset):
     "Cut an iterable data set into batches of examples, each with seeded generators and a mark."
@@ -412,8 +394,14 @@ class CountingCollate:
         try:
             with making_batch():
                 if not self.all_ranks: return *self._own(group, self.share), mark
-                batches, samples, weights = collate_for_all(self.share, partial(self._own, group))
-                return batches, samples, weights, mark
+                states = generator_states()
+                parts = []
+                for rank in range(self.share.of):
+                    # the same draws as in the process itself
+                    set_generator_states(states)
+                    parts.append(self._own(group, self.share._replace(rank=rank)))
+                batches, samples, weights = zip(*parts)
+                return list(batches), samples[-1], list(weights), mark
         except StopIteration as error:
             raise ended_early(f"the data_collator raised it{self._place(mark)}") from error
 
@@ -459,34 +447,6 @@ def skip_samples(
             "Restore the former batch size, and change it at the end of an epoch."
         )
     return batches
-
-# %% ../../nbs/03_data/03_streams.ipynb #c47fca89
-def update_marks(
-    marks: list[dict[str, Any] | None] | None,  # marks of all readers as dicts; None: no batch was yielded yet
-    mark: StreamMark,
-    workers: int,
-) -> list:
-    "Return the marks with that of one reader updated."
-    marks = list(marks or [None] * max(workers, 1))
-    state = mark.state if mark.at == mark.given else marks[mark.worker]["state"]
-    marks[mark.worker] = {"given": mark.given, "at": mark.at, "state": state, "ended": mark.ended}
-    return marks
-
-# %% ../../nbs/03_data/03_streams.ipynb #b5bb7ff5
-def check_same_readers(
-    then: dict[str, Any],  # num_workers and batch_size of a bookmark
-    now: dict[str, Any],  # those of the loader
-):
-    """Raise ValueError if the number of workers, or with workers the batch size, has
-    changed: the remaining samples would be unknown."""
-    names = ("num_workers", "batch_size") if now["num_workers"] else ("num_workers",)
-    name = next((n for n in names if then.get(n, now[n]) != now[n]), None)
-    if name is None: return
-    raise ValueError(
-        f"This place is in the middle of an epoch of a stream that was loaded with {name}={then[name]}, and here it is"
-        f" {now[name]}, so the remaining samples are unknown. Load the data with {name}={then[name]}, or go to a"
-        " place at the end of an epoch."
-    )
 
 # %% ../../nbs/03_data/03_streams.ipynb #d3d1c5b5
 class StreamSource(BatchSource):
@@ -563,13 +523,27 @@ class StreamSource(BatchSource):
             batch, samples, self.weight, mark = given
             position += samples
             if mark is not None:
-                marks = update_marks(marks, mark, workers)
+                marks = list(marks or [None] * max(workers, 1))
                 last = mark.worker
+                state = mark.state if mark.at == mark.given else marks[last]["state"]
+                marks[last] = {"given": mark.given, "at": mark.at, "state": state, "ended": mark.ended}
                 self.bookmark = readers | {"place": [cursor.epoch, position], "last": last, "marks": marks}
             yield batch, samples
 
     def moved(self) -> bool: return self.states is not None and not self.loader.num_workers and self.states.moved()
     def check(self, bookmark: dict[str, Any] | None):
-        check_same_readers(bookmark or {}, {"num_workers": self.loader.num_workers, "batch_size": self.size})
+        """Raise ValueError if the number of workers, or with workers the batch size, has changed: the remaining samples
+        would be unknown."""
+        workers = self.loader.num_workers
+        now = {"num_workers": workers} | ({"batch_size": self.size} if workers else {})
+        then = {name: (bookmark or {}).get(name, value) for name, value in now.items()}
+        name = next((name for name in now if then[name] != now[name]), None)
+        if name is None: return
+        raise ValueError(
+            f"This place is in the middle of an epoch of a stream that was loaded with {name}={then[name]}, and here it"
+            f" is {now[name]}, so the remaining samples are unknown. Load the data with {name}={then[name]}, or go to a"
+            " place at the end of an epoch."
+        )
+
     def batches_left(self, cursor: Cursor):
         return self.batches and max(self.batches - -(-cursor.position // (self.size or 1)), 0)

@@ -34,30 +34,20 @@ def decay_parameter_names(
     names = (n for n, _ in model.named_parameters(remove_duplicate=False))
     return {n for n in names if not NO_DECAY.search(n.lower()) and not n.startswith(norms)}
 
-# %% ../../nbs/05_optim/01_optimizers.ipynb #ea07dde9
-def _group_by_child(model: torch.nn.Module) -> list:
-    "Return groups by the first part of the name."
-    found = {}
-    for name, p in model.named_parameters():
-        child = name.partition(".")[0] if "." in name else type(model).__name__
-        found.setdefault(child, []).append((name, p))
-    return list(found.items())
-
-# %% ../../nbs/05_optim/01_optimizers.ipynb #f7b46390
-def _group_by_prefix(model: torch.nn.Module, groups: list) -> list:
-    "Return groups by the longest matching prefix."
+# %% ../../nbs/05_optim/01_optimizers.ipynb #88ef41ba
+def layer_groups(
+    model: nn.Module,
+    groups: list | None = None,  # prefixes of parameter names, a string or a list of them per group
+) -> list[tuple[str, list[tuple[str, nn.Parameter]]]]:  # name of the group, and its (name, parameter) pairs
+    """Return the model's parameters in named groups from input to output, including frozen ones. Raise ValueError for
+    a prefix that no parameter has, or a group without parameters."""
+    if groups is None:
+        children: dict[str, list] = {}
+        for name, p in model.named_parameters():
+            child = name.partition(".")[0] if "." in name else type(model).__name__
+            children.setdefault(child, []).append((name, p))
+        return list(children.items())
     groups = [[g] if isinstance(g, str) else list(g) for g in groups]
-    rest = []
-    found = [(" + ".join(g), []) for g in groups]
-    for name, p in model.named_parameters():
-        fitting = [(len(o), i) for i, g in enumerate(groups) for o in g if name == o or name.startswith(f"{o}.")]
-        (found[max(fitting)[1]][1] if fitting else rest).append((name, p))
-    _check_groups(model, groups, found)
-    return [("rest", rest), *found] if rest else found
-
-# %% ../../nbs/05_optim/01_optimizers.ipynb #b983c6f9
-def _check_groups(model: torch.nn.Module, groups: list, found: list[tuple[str, list]]):
-    "Raise ValueError for a prefix that no parameter has, or a group without parameters."
     known = set()
     for name, _ in model.named_parameters(remove_duplicate=False):
         parts = name.split(".")
@@ -67,70 +57,53 @@ def _check_groups(model: torch.nn.Module, groups: list, found: list[tuple[str, l
             raise ValueError(
                 f"layer_groups has {prefix!r}, but no parameter's name begins like that.{suggest_names(prefix, known)}"
             )
+    rest = []
+    found = [(" + ".join(g), []) for g in groups]
+    for name, p in model.named_parameters():
+        fitting = [(len(o), i) for i, g in enumerate(groups) for o in g if name == o or name.startswith(f"{o}.")]
+        (found[max(fitting)[1]][1] if fitting else rest).append((name, p))
     for name, params in found:
         if not params:
             raise ValueError(
                 f"The layer group {name!r} has no parameters of its own: they are tied to another group's, "
                 "or a longer prefix takes them; leave it out."
             )
-
-# %% ../../nbs/05_optim/01_optimizers.ipynb #88ef41ba
-def layer_groups(
-    model: nn.Module,
-    groups: list | None = None,  # prefixes of parameter names, a string or a list of them per group
-) -> list[tuple[str, list[tuple[str, nn.Parameter]]]]:  # name of the group, and its (name, parameter) pairs
-    "Return the model's parameters in named groups from input to output, including frozen ones."
-    return _group_by_child(model) if groups is None else _group_by_prefix(model, groups)
-
-# %% ../../nbs/05_optim/01_optimizers.ipynb #0b1cc89d
-def _is_targeted(
-    name: str,  # of a module
-    chosen: str | list[str],  # as in optim_target_modules
-) -> bool:
-    "Return whether a module is selected."
-    if isinstance(chosen, str):
-        return chosen.replace("_", "-") == "all-linear" or re.fullmatch(chosen, name) is not None
-    return any(o in name or re.fullmatch(o, name) for o in chosen)
-
-def _linear_names(model: torch.nn.Module) -> list[str]:
-    "Return the names of the linear layers in the order of the model."
-    return [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
+    return [("rest", rest), *found] if rest else found
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #e7e0da8a
-def _hidden_linear_names(model: torch.nn.Module) -> list[str]:
-    "Return the names of the linear layers except the output layer."
-    linear = _linear_names(model)
-    ask = getattr(model, "get_output_embeddings", None)
-    try:
-        last = ask() if callable(ask) else None
-    except (NotImplementedError, AttributeError):
-        # a model without such a layer
-        last = None
-    hidden = [n for n in linear if model.get_submodule(n) is not last]
-    return hidden[:-1] if last is None and len(hidden) > 1 else hidden
-
 def target_parameter_names(
     model: nn.Module,
     chosen: str | list[str] | None,  # optim_target_modules
     optim: str,  # for the message
 ) -> set[str]:  # as in `named_parameters`
     "Return the names of the weights with the optimizer's special rule. Raise ValueError if there are none."
+    linear = [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
     if chosen is None and optim != "muon":
         raise ValueError(
             f"optim={optim!r} applies to some linear layers, and none are selected. Give"
             " optim_target_modules='all-linear', a list of parts of their names, or a pattern."
         )
     if chosen is None:
-        modules = _hidden_linear_names(model)
+        ask = getattr(model, "get_output_embeddings", None)
+        try:
+            last = ask() if callable(ask) else None
+        except (NotImplementedError, AttributeError):
+            # a model without such a layer
+            last = None
+        modules = [n for n in linear if model.get_submodule(n) is not last]
+        if last is None and len(modules) > 1: modules = modules[:-1]
+    elif isinstance(chosen, str):
+        is_all = chosen.replace("_", "-") == "all-linear"
+        modules = [n for n in linear if is_all or re.fullmatch(chosen, n)]
     else:
-        modules = [n for n in _linear_names(model) if _is_targeted(n, chosen)]
+        modules = [n for n in linear if any(o in n or re.fullmatch(o, n) for o in chosen)]
     tied = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     found = {id(w) for n in modules if id(w := model.get_submodule(n).weight) not in tied or chosen is not None}
     if not found:
         raise ValueError(
             f"optim_target_modules={chosen!r} fits none of the model's linear layers,"
-            f" {', '.join(map(repr, _linear_names(model))) or 'of which it has none'}."
-            f"{suggest_names(chosen, _linear_names(model)) if isinstance(chosen, str) else ''}"
+            f" {', '.join(map(repr, linear)) or 'of which it has none'}."
+            f"{suggest_names(chosen, linear) if isinstance(chosen, str) else ''}"
         )
     return {n for n, p in model.named_parameters() if id(p) in found}
 
@@ -151,7 +124,11 @@ def parameter_groups(
     # also if no rate needs them: freeze() does, and a wrong name should not wait for it
     layers = layer_groups(model, args.layer_groups) if several or args.layer_groups else []
     if several:
-        _check_lr_count(args.learning_rate, [name for name, _ in layers])
+        if len(args.learning_rate) != len(layers):
+            raise ValueError(
+                f"learning_rate has {len(args.learning_rate)} values, but there are {len(layers)} layer groups:"
+                f" {', '.join(repr(name) for name, _ in layers)}; give one for each."
+            )
     else:
         layers = [("all", list(model.named_parameters()))]
     # the two groups of the Trainer, for any weight decay
@@ -185,18 +162,6 @@ def parameter_groups(
         raise ValueError("Every parameter is frozen, so there is nothing to train; call learn.unfreeze().")
     return groups
 
-# %% ../../nbs/05_optim/01_optimizers.ipynb #a51efc55
-def _check_lr_count(rates: list[float], names: list[str]):
-    "Raise ValueError for a list of rates without exactly one per layer group."
-    if len(rates) == len(names): return
-    raise ValueError(f"learning_rate has {len(rates)} values, but there are {len(names)} layer groups: "
-                     f"{', '.join(repr(o) for o in names)}; give one for each.")
-
-# %% ../../nbs/05_optim/01_optimizers.ipynb #3fa99f69
-def _default_lr(args: TrainingArguments) -> float:
-    "Return the learning rate of an optimizer as a whole; groups with their own rate do not use it."
-    return args.learning_rate[0] if isinstance(args.learning_rate, list) else args.learning_rate
-
 # %% ../../nbs/05_optim/01_optimizers.ipynb #33711f09
 _TORCH_OPTIMIZERS = {
     "adamw_torch": lambda args: (torch.optim.AdamW, adam_kwargs(args)),  # torch chooses the implementation
@@ -210,11 +175,6 @@ _TORCH_OPTIMIZERS = {
 OPTIMIZERS = {name: {**_TORCH_OPTIMIZERS, **LIBRARY_OPTIMIZERS}[name] for name in OPTIMIZER_NAMES}
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #45ea07ba
-def _literal(node: ast.expr):
-    "Return the value of one keyword: a Python literal, true and false in any case, or a word."
-    if not isinstance(node, ast.Name): return ast.literal_eval(node)
-    return {"true": True, "false": False, "none": None}.get(node.id.lower(), node.id)
-
 def parse_optim_args(
     text: str | dict | None,  # "a=1,b=(0.9, 0.95)", or a dictionary
 ) -> dict[str, Any]:
@@ -223,7 +183,12 @@ def parse_optim_args(
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         if not isinstance(call, ast.Call) or call.args: raise ValueError
-        read = {k.arg: _literal(k.value) for k in call.keywords}
+        # a Python literal, true and false in any case, or a word
+        words = {"true": True, "false": False, "none": None}
+        read = {
+            k.arg: words.get(k.value.id.lower(), k.value.id) if isinstance(k.value, ast.Name) else ast.literal_eval(k.value)
+            for k in call.keywords
+        }
         if None in read or len(read) < len(call.keywords): raise ValueError   # **x, or a repeated key
         return read
     except (ValueError, SyntaxError):
@@ -240,15 +205,6 @@ def _convert_options(
     single = {int(k[4:]): found.pop(k) for k in list(found) if default and re.fullmatch(rf"beta[1-{len(default)}]", k)}
     return {**found, "betas": tuple(single.get(i + 1, b) for i, b in enumerate(default))} if single else found
 
-def _check_options(extra: dict[str, Any], known: set[str], name: str):
-    "Raise TypeError for an option that would have no effect, or that the optimizer does not have."
-    for key in extra:
-        if key in ("lr", "weight_decay"):
-            field = "learning_rate" if key == "lr" else key
-            raise TypeError(f"optim_args has {key!r}, which the argument `{field}` decides; give that one.")
-        if key not in known:
-            raise TypeError(f"optim_args has {key!r}, which {name} does not take.{suggest_names(key, known)}")
-
 # %% ../../nbs/05_optim/01_optimizers.ipynb #3a681924
 def optimizer_class(args: TrainingArguments) -> tuple[type, dict]:  # the class, and its keyword arguments
     """Return the optimizer class that `args` names.
@@ -259,9 +215,17 @@ def optimizer_class(args: TrainingArguments) -> tuple[type, dict]:  # the class,
     of_groups = target_options(args) or {}
     extra = _convert_options(parse_optim_args(args.optim_args), kwargs.get("betas"))
     known = set(inspect.signature(cls).parameters) - {"params"}
-    _check_options(extra, known | set(of_groups) - {"muon"}, cls.__name__)
+    possible = known | set(of_groups) - {"muon"}
+    for key in extra:
+        if key in ("lr", "weight_decay"):
+            field = "learning_rate" if key == "lr" else key
+            raise TypeError(f"optim_args has {key!r}, which the argument `{field}` decides; give that one.")
+        if key not in possible:
+            raise TypeError(f"optim_args has {key!r}, which {cls.__name__} does not take.{suggest_names(key, possible)}")
     own = {k: v for k, v in extra.items() if k in known and k not in of_groups}
-    return cls, {"lr": _default_lr(args), **kwargs, **own}
+    # groups with a rate of their own do not use this one
+    lr = args.learning_rate[0] if isinstance(args.learning_rate, list) else args.learning_rate
+    return cls, {"lr": lr, **kwargs, **own}
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #29b6f9b4
 def optimizer_groups(

@@ -138,22 +138,6 @@ class OneCycle(OneCycleLR):
         self._former_momentums = [float(g["betas"][0] if "betas" in g else g.get("momentum", 0)) for g in optimizer.param_groups]
         super().__init__(optimizer, **kwargs)
 
-def _check_cycle(kwargs: dict[str, Any]):
-    "Raise ValueError for numbers that are invalid for a cycle."
-    share = kwargs.get("pct_start", 0)
-    if not 0 <= float(share) <= 1:
-        raise ValueError(f"pct_start={share!r} is the fraction of the steps on the way up, from 0 to 1; 0.3 is 30 percent.")
-    for name in ("div_factor", "final_div_factor"):
-        if not float(kwargs.get(name, 1)) > 0:
-            raise ValueError(f"{name}={kwargs[name]!r} should be above 0; the learning rate is divided by it.")
-
-def _pct_start(args: TrainingArguments, n: int) -> float:
-    "Return the fraction of steps on the way up, shifted off the values for which torch divides by zero."
-    kwargs = args.lr_scheduler_kwargs or {}
-    warmup = args.get_warmup_steps(n)
-    pct = min(float(kwargs.get("pct_start", warmup / n if warmup else 0.3)), (n - 1) / n)
-    return 0.0 if abs(pct * n - 1) < 1e-6 else pct
-
 # %% ../../nbs/05_optim/03_schedules.ipynb #dcaa2bab
 def one_cycle(optimizer: torch.optim.Optimizer, args: TrainingArguments, n: int, rates: list) -> OneCycle:
     "Return the schedule `one_cycle` over `n` steps, with the maximum rates `rates`."
@@ -161,9 +145,17 @@ def one_cycle(optimizer: torch.optim.Optimizer, args: TrainingArguments, n: int,
     known = set(inspect.signature(OneCycleLR).parameters)
     known -= {"optimizer", "max_lr", "total_steps", "epochs", "steps_per_epoch", "last_epoch"}
     _check_kwargs(kwargs, known, "one_cycle")
-    _check_cycle(kwargs)
-    has_momentum = "betas" in optimizer.defaults or bool(optimizer.defaults.get("momentum"))
-    kwargs = {"cycle_momentum": has_momentum, **kwargs, "pct_start": _pct_start(args, n)}
+    share = kwargs.get("pct_start", 0)
+    if not 0 <= float(share) <= 1:
+        raise ValueError(f"pct_start={share!r} is the fraction of the steps on the way up, from 0 to 1; 0.3 is 30 percent.")
+    for name in ("div_factor", "final_div_factor"):
+        if not float(kwargs.get(name, 1)) > 0:
+            raise ValueError(f"{name}={kwargs[name]!r} should be above 0; the learning rate is divided by it.")
+    # torch divides by zero if the way up is one step, or all steps
+    warmup = args.get_warmup_steps(n)
+    pct = min(float(kwargs.get("pct_start", warmup / n if warmup else 0.3)), (n - 1) / n)
+    kwargs["pct_start"] = 0.0 if abs(pct * n - 1) < 1e-6 else pct
+    kwargs.setdefault("cycle_momentum", "betas" in optimizer.defaults or bool(optimizer.defaults.get("momentum")))
     return OneCycle(optimizer, max_lr=rates, total_steps=n, **kwargs)
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #201ad70d
@@ -174,19 +166,6 @@ def base_lrs(optimizer: torch.optim.Optimizer) -> list[float]:
 def base_lr_key(group: dict[str, Any]) -> str | None:
     "Return the key of a group's base rate. Some optimizers have a `max_lr` of their own; one cycle also sets `min_lr`."
     return "max_lr" if "max_lr" in group and "min_lr" in group else "initial_lr" if "initial_lr" in group else None
-
-def _lr_lambdas(args: TrainingArguments, n: int, rates: list) -> list:
-    "Return the function of each group, with all its numbers except the step."
-    function = SCHEDULES[args.lr_scheduler_type]
-    kwargs = args.lr_scheduler_kwargs or {}
-    params = inspect.signature(function).parameters
-    _check_kwargs(kwargs, {k for k, p in params.items() if p.default is not p.empty}, args.lr_scheduler_type)
-    functions = []
-    for rate in rates:
-        offered = dict(num_warmup_steps=args.get_warmup_steps(n), num_training_steps=n, lr_init=float(rate))
-        functions.append(partial(function, **{k: v for k, v in offered.items() if k in params}, **kwargs))
-        check_schedule_numbers(functions[-1])
-    return functions
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #4e1c0a02
 _FROM_BASE = (LambdaLR, OneCycleLR, CyclicLR)
@@ -237,21 +216,18 @@ def is_metric_driven(scheduler: LRScheduler) -> TypeGuard[ReduceLROnPlateau]:
     "Return whether a schedule is stepped with the metric of an evaluation; transformers' GreedyLR is stepped alike."
     return isinstance(scheduler, ReduceLROnPlateau) or type(scheduler).__name__ == "GreedyLR"
 
-def _greedy_class() -> type:
-    "Return transformers' GreedyLR. Raise ImportError without it."
-    try:
-        from transformers.optimization import GreedyLR
-    except ImportError as error:
-        raise ImportError(
-            f"lr_scheduler_type='greedy' needs a newer transformers ({error}); install it with `%pip install -U"
-            " transformers`."
-        ) from error
-    return GreedyLR
-
 def create_metric_scheduler(optimizer: torch.optim.Optimizer, args: TrainingArguments, rates: list):
-    "Return a schedule that depends on evaluations."
+    "Return a schedule that depends on evaluations. Raise ImportError for 'greedy' without transformers."
+    cls: Any = ReduceLROnPlateau
     is_greedy = args.lr_scheduler_type == "greedy"
-    cls = _greedy_class() if is_greedy else ReduceLROnPlateau
+    if is_greedy:
+        try:
+            from transformers.optimization import GreedyLR as cls
+        except ImportError as error:
+            raise ImportError(
+                f"lr_scheduler_type='greedy' needs a newer transformers ({error}); install it with `%pip install -U"
+                " transformers`."
+            ) from error
     kwargs = dict(args.lr_scheduler_kwargs or {})
     _check_kwargs(kwargs, set(inspect.signature(cls).parameters) - {"optimizer"}, args.lr_scheduler_type)
     _set_initial_lr(optimizer, rates)
@@ -286,7 +262,15 @@ def create_scheduler(
     if name in METRIC_SCHEDULES: return create_metric_scheduler(optimizer, args, rates)
     if name not in SCHEDULES:
         raise ValueError(f"There is no schedule {name!r}.{suggest_names(name, SCHEDULE_NAMES)}")
-    functions = _lr_lambdas(args, n, rates)
+    function = SCHEDULES[name]
+    kwargs = args.lr_scheduler_kwargs or {}
+    params = inspect.signature(function).parameters
+    _check_kwargs(kwargs, {k for k, p in params.items() if p.default is not p.empty}, name)
+    functions = []
+    for rate in rates:
+        offered = dict(num_warmup_steps=args.get_warmup_steps(n), num_training_steps=n, lr_init=float(rate))
+        functions.append(partial(function, **{k: v for k, v in offered.items() if k in params}, **kwargs))
+        check_schedule_numbers(functions[-1])
     _set_initial_lr(optimizer, rates)
     return LambdaLR(optimizer, functions)
 
@@ -603,14 +587,6 @@ class RatesAhead(NamedTuple):
 # steps that a schedule without a closed form takes to look ahead
 MAX_SIMULATED_STEPS = 20_000
 
-def _can_look_ahead(scheduler: LRScheduler | None) -> bool:
-    "Return whether copies of a schedule and its parts can take steps without side effects."
-    for part in schedule_parts(scheduler):
-        if not isinstance(part, LRScheduler) or is_metric_driven(part): return False
-        if not type(part).__module__.startswith(("torch.optim.", "trainer_nb.")): return False
-        if not all(isinstance(f, (FunctionType, partial)) for f in getattr(part, "lr_lambdas", ())): return False
-    return scheduler is not None
-
 def look_ahead(
     scheduler: LRScheduler | None,
     optimizer: torch.optim.Optimizer,
@@ -618,8 +594,14 @@ def look_ahead(
     most: int = 400,  # maximum number of rates for each group
 ) -> RatesAhead | None:
     "Return the rates of the next steps; None if the schedule does not determine them."
-    closed = scheduler is not None and (is_builtin_schedule(scheduler) or isinstance(scheduler, OneCycle))
-    if num_steps < 1 or not _can_look_ahead(scheduler) or not closed and num_steps > MAX_SIMULATED_STEPS: return None
+    if scheduler is None or num_steps < 1: return None
+    closed = is_builtin_schedule(scheduler) or isinstance(scheduler, OneCycle)
+    if not closed and num_steps > MAX_SIMULATED_STEPS: return None
+    for part in schedule_parts(scheduler):
+        # steps of a copy could have side effects
+        if not isinstance(part, LRScheduler) or is_metric_driven(part): return None
+        if not type(part).__module__.startswith(("torch.optim.", "trainer_nb.")): return None
+        if not all(isinstance(f, (FunctionType, partial)) for f in getattr(part, "lr_lambdas", ())): return None
     def plain(group: dict[str, Any]) -> dict[str, Any]:
         return {k: float(v) if isinstance(v, torch.Tensor) else v for k, v in group.items() if k != "params"}
     groups = [plain(group) for group in optimizer.param_groups]
@@ -627,7 +609,12 @@ def look_ahead(
     for part in schedule_parts(ahead):
         # 1 would make torch check for an optimizer step in between
         part._step_count = max(2, getattr(part, "_step_count", 2))
-    wanted = sorted({round(i * (num_steps - 1) / max(1, most - 1)) for i in range(most)} | _turning_points(scheduler, num_steps))
+    # the ends of a warm-up or a phase, which samples of the steps could miss
+    functions = getattr(scheduler, "lr_lambdas", ())
+    ends = [f.keywords.get("num_warmup_steps", 0) for f in functions if isinstance(f, partial)]
+    ends += [round(phase["end_step"]) for phase in getattr(scheduler, "_schedule_phases", ())]
+    turns = {end - scheduler.last_epoch for end in ends if 0 <= end - scheduler.last_epoch < num_steps}
+    wanted = sorted({round(i * (num_steps - 1) / max(1, most - 1)) for i in range(most)} | turns)
     found: list[list[float]] = []
     momentum = []
     at = 0
@@ -641,9 +628,3 @@ def look_ahead(
         momentum.append(float(groups[0]["betas"][0] if "betas" in groups[0] else groups[0].get("momentum") or 0))
     moves = isinstance(scheduler, OneCycle) and scheduler.cycle_momentum
     return RatesAhead(wanted, [list(rates) for rates in zip(*found)], momentum if moves else None)
-
-def _turning_points(scheduler: LRScheduler, num_steps: int) -> set[int]:
-    "Return the offsets of the ends of a warm-up or a phase, which samples of the steps could miss."
-    ends = [f.keywords.get("num_warmup_steps", 0) for f in getattr(scheduler, "lr_lambdas", ()) if isinstance(f, partial)]
-    ends += [round(phase["end_step"]) for phase in getattr(scheduler, "_schedule_phases", ())]
-    return {end - scheduler.last_epoch for end in ends if 0 <= end - scheduler.last_epoch < num_steps}

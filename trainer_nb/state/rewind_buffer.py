@@ -66,7 +66,9 @@ def has_acts_after(history: History, snapshot: Snapshot, step) -> bool:
     repeated = {id(e) for e in repeated_acts(later)}
     later = [e for e in later if id(e) not in repeated and (not e["abandoned"] or stays_in_use(e))]
     return any(
-        e["kind"] in ACTS and e["step"] <= step and not e["abandoned"] or e["kind"] in LASTING_ACTS and snapshot.step < step
+        e["kind"] in ACTS and e["step"] <= step and not e["abandoned"]
+        # a part that is in use was not the one of the snapshot's step either
+        or stays_in_use(e) or e["kind"] in LASTING_ACTS and snapshot.step < step
         for e in later
     )
 
