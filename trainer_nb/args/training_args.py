@@ -38,20 +38,18 @@ if TYPE_CHECKING:
 # of saved files, without an output_dir
 DEFAULT_OUTPUT_DIR = "trainer_output"
 
-def default_member(member: Choice, default: DefaultText) -> Choice:
-    "Return a double of an enum's member, equal to it, whose value is marked as the default."
-    double = str.__new__(type(member), member.value)
-    double._name_ = member.name
-    double._value_ = default
-    return double
-
 def enum_property(
     field: str,  # name of the attribute
     enum: type[Choice],
     default: Any = None,  # of the field
 ) -> property:
     "Return a property that stores a plain string and returns a member of an enum."
-    marked = default_member(enum(str(default)), default) if isinstance(default, DefaultText) else None
+    marked = None
+    if isinstance(default, DefaultText):
+        # a double of the member, equal to it, whose value is marked as the default
+        marked = str.__new__(enum, str(default))
+        marked._name_ = enum(str(default)).name
+        marked._value_ = default
     # a dictionary, because callbacks read it at each step; an invalid value is returned as it is, for the message
     members: dict[Any, Choice] = {member.value: member for member in enum}
     def read(args: object) -> Any:
@@ -64,21 +62,6 @@ def enum_property(
     def write(args: object, value: Any) -> None:
         vars(args)[field] = default if value is None and marked is not None else to_builtin(value)
     return property(read, write)
-
-# %% ../../nbs/02_args/08_training_args.ipynb #163ad6dd
-def _parse_json_fields(args: TrainingArguments) -> None:
-    "Parse dictionaries given as JSON; raise ValueError for other text in a field that is a dictionary only."
-    for name, kind in field_types(TrainingArguments).items():
-        value = getattr(args, name)
-        if not isinstance(value, str) or not matches_type({}, kind): continue
-        # other fields accept the path of a file, or pairs
-        if not value.lstrip().startswith("{") and not name.endswith("_kwargs"): continue
-        try:
-            setattr(args, name, json.loads(value))
-        except json.JSONDecodeError:
-            raise ValueError(
-                f"{name}={value!r} should be a dict, or JSON with quotes around the names, such as '{{\"name\": 1}}'."
-            ) from None
 
 # %% ../../nbs/02_args/08_training_args.ipynb #3ad68217
 def _sync_aliases(args: TrainingArguments) -> None:
@@ -113,22 +96,6 @@ def _derived_values(args: TrainingArguments) -> dict[str, Any]:
     if compiles and args.torch_compile_backend is None:
         derived["torch_compile_backend"] = "inductor"
     return derived
-
-def _remove_derived(args: TrainingArguments) -> None:
-    "Reset derived fields to their defaults, except those that were changed since."
-    for name, value in vars(args).pop("_filled", {}).items():
-        if getattr(args, name) == value:
-            setattr(args, name, TrainingArguments.defaults()[name])
-
-def _fill_derived(args: TrainingArguments) -> None:
-    "Set and record the derived values; raise ValueError if no interval of evaluations results."
-    derived = _derived_values(args)
-    for name, value in derived.items():
-        setattr(args, name, value)
-    if args.eval_strategy == "steps" and args.eval_steps == 0:
-        raise ValueError("eval_strategy='steps' needs eval_steps (or logging_steps) above 0.")
-    # the name is part of the files that earlier versions wrote
-    vars(args)["_filled"] = derived
 
 # %% ../../nbs/02_args/08_training_args.ipynb #53337634
 def masked_token(name: str) -> str:
@@ -166,7 +133,10 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
 
     def check(self) -> None:
         "Convert all values to plain ones, validate them and fill in derived ones; raise ValueError if one is invalid."
-        _remove_derived(self)
+        for name, value in vars(self).pop("_filled", {}).items():
+            # a derived value, which has not been changed since
+            if getattr(self, name) == value:
+                setattr(self, name, TrainingArguments.defaults()[name])
         self._convert()
         check_accelerator_config(self)
         convert_sharding(self)
@@ -180,7 +150,13 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
         check_sharding(self)
         check_deepspeed(self)
         _sync_aliases(self)
-        _fill_derived(self)
+        derived = _derived_values(self)
+        for name, value in derived.items():
+            setattr(self, name, value)
+        if self.eval_strategy == "steps" and self.eval_steps == 0:
+            raise ValueError("eval_strategy='steps' needs eval_steps (or logging_steps) above 0.")
+        # the name is part of the files that earlier versions wrote
+        vars(self)["_filled"] = derived
         if is_deepspeed_enabled(self):
             activate_deepspeed(self)
 
@@ -208,7 +184,18 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
             counted = {"true": True, "false": False}.get(counted.lower(), counted)
         if isinstance(counted, bool):
             self.include_num_input_tokens_seen = "all" if counted else "no"
-        _parse_json_fields(self)
+        # dictionaries given as JSON
+        for name, kind in field_types(TrainingArguments).items():
+            value = getattr(self, name)
+            if not isinstance(value, str) or not matches_type({}, kind): continue
+            # other fields accept the path of a file, or pairs
+            if not value.lstrip().startswith("{") and not name.endswith("_kwargs"): continue
+            try:
+                setattr(self, name, json.loads(value))
+            except json.JSONDecodeError:
+                raise ValueError(
+                    f"{name}={value!r} should be a dict, or JSON with quotes around the names, such as '{{\"name\": 1}}'."
+                ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         "Set an attribute; raise ValueError for a value that the constructor would reject as well."
@@ -234,8 +221,8 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
         path: str | os.PathLike[str],  # training_args.json, the Trainer's training_args.bin, or a folder with one
     ) -> Self:
         "Read the arguments of a saved run; nothing in the file is run. Raise ValueError for a file of another kind."
-        from trainer_nb.args.args_files import field_names, read_args_file
-        return cls(**read_args_file(os.fspath(path), field_names(cls)))
+        from trainer_nb.args.args_files import read_args_file
+        return cls(**read_args_file(os.fspath(path), {f.name for f in fields(cls) if f.init}))
 
     def to_dict(self) -> dict[str, Any]:
         "Return all fields as plain values that JSON can hold, in a new dictionary without tokens."
