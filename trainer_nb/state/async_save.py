@@ -364,7 +364,7 @@ def make_checkpoint_writer(
     protected = [path for path in (run.state.best_model_checkpoint, get_saver(run).discarded_best) if path is not None]
     beside = history.log is not None and history.path is not None and history.path.parent.parent == place.parent
     about = {
-        "given": {k: v for k, v in run.given_settings.items() if k in TrainingArguments.__dataclass_fields__},
+        "given": {k: v for k, v in run.given.values.items() if k in TrainingArguments.__dataclass_fields__},
         "data": describe_train_data(learner),
         "beside": beside,
     }
