@@ -26,7 +26,7 @@ from .overrides import TrainerBase, apply_args, check_batch_eval_metrics, check_
 from .overrides import drop_loader, renew_model
 from .prepare import OPTIMIZER_MAKERS, discard_former_parts, discard_made_optimizer
 from .run_state import as_callback, record_act
-from .settings import SETTABLE, apply_log_level, change_settings, check_names, discard_overridden_parts
+from .settings import SETTABLE, apply_log_level, change_settings, check_settable_names, discard_overridden_parts
 from .state_holders import LEARNER, SCALAR_TYPES
 
 # %% ../../nbs/06_engine/25_assignment.ipynb #c6c43716
@@ -311,7 +311,7 @@ def assign_settings(
             change_settings(learner, left)
     if RUN_LOCK.owner == me and run.phase in ("step", "tasks", "evaluate"):
         # of a callback or an override
-        check_names(learner, changes)
+        check_settable_names(learner, changes)
         run.deferred_changes.append(as_callback(run, change))
     else:
         learner.set(**changes)

@@ -414,7 +414,7 @@ def clear_best(run: RunState):
     run.state.best_metric = run.state.best_global_step = run.state.best_model_checkpoint = run.best_source = None
 
 # %% ../../nbs/06_engine/24_settings.ipynb #95cedd52
-def check_names(learner: TrainerBase, names: Iterable[str]) -> None:
+def check_settable_names(learner: TrainerBase, names: Iterable[str]) -> None:
     "Raise ValueError or TypeError for settings that cannot be changed."
     for name in names:
         if name in LOADER_ARGS and isinstance(learner.train_dataset, torch.utils.data.DataLoader):
@@ -438,7 +438,7 @@ def check_names(learner: TrainerBase, names: Iterable[str]) -> None:
 
 def check_settable(learner: TrainerBase, changes):
     "Raise ValueError or TypeError for settings that cannot be changed, or not to this value now."
-    check_names(learner, changes)
+    check_settable_names(learner, changes)
     if (
         changes.get("auto_find_batch_size")
         and learner.run_state.device is not None
