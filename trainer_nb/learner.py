@@ -18,7 +18,7 @@ from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
 from .engine.assignment import begin_run, check_assignment, check_deletion, check_elsewhere
-from .engine.assignment import forget_early_assignments, own_settings, record_attribute, record_override
+from .engine.assignment import forget_early_assignments, record_attribute, record_override, watch_assignments
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
 from .engine.loop import make_train_output, validate_step_count
@@ -1079,7 +1079,7 @@ class Learner(
             metrics=metrics,
             **settings,
         )
-        own_settings(self, args if isinstance(args, TrainingArguments) else None)
+        watch_assignments(self)
         from trainer_nb.state.rewind_buffer import RewindBuffer
         from trainer_nb.state.async_save import Saver
         from trainer_nb.state.restore import Snapshots

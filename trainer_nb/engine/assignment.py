@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Collection
-from dataclasses import fields
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -18,7 +17,7 @@ from ..args.training_args import TrainingArguments, resolve_args
 from ..core.errors import assigns_name, find_hints, is_misspelling, misspelt_error, of_package, short_repr
 from ..core.errors import used_names, uses_name, warn
 from ..core.interrupts import RUN_LOCK
-from ..data.collate import comparable_copy, is_identical
+from ..data.collate import is_identical
 from ..device.accelerator import check_fp16
 from .dataloaders import check_eval_data
 from .generate import warn_of_idle
@@ -250,40 +249,9 @@ def forget_early_assignments(learner: TrainerBase) -> None:
 # settings that an optimizer keeps; all others are read when a part is made, or in each step
 OPTIMIZER_SETTINGS = frozenset(("learning_rate", "weight_decay"))
 
-class GivenSettings:
-    """Hold the settings that a script gives: to the constructor, in its own TrainingArguments, of which the learner has a copy,
-    and by assignments to that copy before the run begins."""
-    def __init__(
-        self,
-        values: dict[str, Any],  # as TrainingArguments.to_dict() returns them
-        script: TrainingArguments | None = None,
-    ):
-        self.values = values
-        self.script = script
-        self.known = {} if script is None else comparable_copy(vars(script))
-        # former values of the assigned fields
-        self.assigned: dict[str, Any] = {}
-
-    def take_changes(self, args: TrainingArguments) -> dict[str, Any]:
-        "Return what was assigned since the last call, and give the arguments their former values until it is checked."
-        own = {name: vars(args)[name] for name in self.assigned}
-        former, known = self.assigned, self.known
-        vars(args).update(former)
-        self.assigned = {}
-        if self.script is not None: self.known = comparable_copy(vars(self.script))
-        changes = {f.name: self.known[f.name] for f in fields(self.script)} if self.script is not None else {}
-        changes = {name: value for name, value in changes.items() if not is_identical(value, known.get(name))}
-        return changes | {name: value for name, value in own.items() if not is_identical(value, former[name])}
-
-def own_settings(
-    learner: TrainerBase,
-    script: TrainingArguments | None = None,  # that was given to the constructor
-    values: dict[str, Any] | None = None,  # that were given; None: those of the learner's arguments
-) -> None:
-    "Let the arguments of a learner belong to its run, which decides about assignments to them."
-    run = learner.run_state
-    run.given = GivenSettings(run.args.to_dict() if values is None else values, script)
-    run.args.on_assign = partial(assign_settings, weakref.ref(learner))
+def watch_assignments(learner: TrainerBase) -> None:
+    "Let the run of a learner decide about assignments to its arguments."
+    learner.run_state.args.on_assign = partial(assign_settings, weakref.ref(learner))
 
 def assign_settings(
     learner_ref: weakref.ref[TrainerBase],
@@ -325,15 +293,14 @@ def begin_run(
     another one. Raise ValueError or TypeError for invalid values, and change nothing."""
     run = learner.run_state
     if run.phase != "idle" or run.has_begun and not anew: return
-    if run.given is not None:
-        known = run.given.known
-        changes = run.given.take_changes(run.args)
-        try:
-            if changes: adopt_settings(learner, changes, anew)
-        except BaseException:
-            # the script's own arguments still have them
-            run.given.known = known
-            raise
+    known = run.given.known
+    changes = run.given.take_changes(run.args)
+    try:
+        if changes: adopt_settings(learner, changes, anew)
+    except BaseException:
+        # the script's own arguments still have them
+        run.given.known = known
+        raise
     if run.remote_run is None:
         discard_former_parts(run)
     if not run.state.global_step and run.model_seed not in (None, run.args.seed):

@@ -48,7 +48,7 @@ from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels
 from .loss import explain_override_error, extract_labels, inspect_model, is_single_input
 from .loss import label_smoother, unwrap_model, warn_multi_label
 from .loss import model_arguments, predict_batch, raise_explained
-from .run_state import RunState, as_callback, record_act, schedule_args, schedule_start
+from .run_state import GivenSettings, RunState, as_callback, record_act, schedule_args, schedule_start
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
 from .streaming_metrics import check_metrics
 from .training_modes import TrainingModes
@@ -209,7 +209,6 @@ def loss_weight(
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #8f9afcdc
 NO_MODEL_MESSAGE = "There is no model; give the Learner a model, or model_init=, a function that makes one."
-
 
 def check_is_model(model: Any) -> None:
     "Raise TypeError for anything but an instance of a module."
@@ -400,7 +399,6 @@ def is_same_source(value: Any, former: Any) -> bool:
     "Return whether two parts are the same object, or two tuples of the same objects."
     if not isinstance(value, tuple) or not isinstance(former, tuple): return value is former
     return len(value) == len(former) and all(map(operator.is_, value, former))
-
 
 # what the optimizer comes from, if not from the settings
 _OPTIMIZER_SOURCES = ("optimizers", "optimizer_cls_and_kwargs")
@@ -825,6 +823,7 @@ class TrainerBase:
         **settings: Any,
     ):
         processing_class = resolve_processing_class(processing_class, settings)
+        script = args if isinstance(args, TrainingArguments) else None
         args = resolve_args(args, settings)
         check_constructor_args(
             model, model_init, args, loss_func, compute_loss_func, optimizers, optimizer_cls_and_kwargs
@@ -871,6 +870,7 @@ class TrainerBase:
         self.current_weight = 1.0
         self.run_state = RunState(
             args=args,
+            given=GivenSettings(args.to_dict(), script),
             callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]),
             learner=weakref.ref(self),
         )
@@ -1140,7 +1140,6 @@ class TrainerBase:
     def set(self, **changes: Any) -> Any:
         "Change settings."
         raise NotImplementedError
-
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         "Log values."

@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -25,6 +25,7 @@ from ..core.history import History
 from ..core.records import Record
 from ..core.interrupts import InterruptGuard
 from ..core.memory import MemoryMeter
+from ..data.collate import comparable_copy, is_identical
 from ..data.loader import MicroBatch, ResumableLoader
 from ..data.sampling import Cursor
 from ..device.accelerator import AsyncHostCopy, Device
@@ -32,7 +33,6 @@ from .training_modes import TrainingModes, module_modes, restore_modes
 from ..optim.parameters import ParameterWatch
 
 if TYPE_CHECKING:
-    from trainer_nb.engine.assignment import GivenSettings
     from trainer_nb.engine.edits import Edits
     from trainer_nb.engine.overrides import TrainerBase
     from trainer_nb.engine.rollback import Backups, FetchBackup
@@ -203,6 +203,32 @@ class TransientState:
     evaluations: tuple[list, list] | None = session_field(None)
     requested_by: str = session_field("")                 # "callback" while a change that a callback requested is applied
 
+# %% ../../nbs/06_engine/03_run_state.ipynb #9c1e5a70
+class GivenSettings:
+    """Hold the settings that a script gives: to the constructor, in its own TrainingArguments, of which the learner has a copy,
+    and by assignments to that copy before the run begins."""
+    def __init__(
+        self,
+        values: dict[str, Any],  # as TrainingArguments.to_dict() returns them
+        script: TrainingArguments | None = None,
+    ):
+        self.values = values
+        self.script = script
+        self.known = {} if script is None else comparable_copy(vars(script))
+        # former values of the assigned fields
+        self.assigned: dict[str, Any] = {}
+
+    def take_changes(self, args: TrainingArguments) -> dict[str, Any]:
+        "Return what was assigned since the last call, and give the arguments their former values until it is checked."
+        own = {name: vars(args)[name] for name in self.assigned}
+        former, known = self.assigned, self.known
+        vars(args).update(former)
+        self.assigned = {}
+        if self.script is not None: self.known = comparable_copy(vars(self.script))
+        changes = {f.name: self.known[f.name] for f in fields(self.script)} if self.script is not None else {}
+        changes = {name: value for name, value in changes.items() if not is_identical(value, known.get(name))}
+        return changes | {name: value for name, value in own.items() if not is_identical(value, former[name])}
+
 # %% ../../nbs/06_engine/03_run_state.ipynb #7666cd3e
 @dataclass(repr=False, eq=False)
 class RunState(TransientState):
@@ -213,7 +239,7 @@ class RunState(TransientState):
     loss_module: torch.nn.Module | None = rebuilt_field()          # the loss function, if it is a module
     callbacks: CallbackHandler = kept_field(CallbackHandler)       # snapshots contain those with a state
     learner: weakref.ref[TrainerBase] | None = kept_field()        # for attributes of its subclass, its callbacks and its data
-    given: GivenSettings | None = rebuilt_field()                  # the settings that the script gives
+    given: GivenSettings = rebuilt_field()                         # the settings that the script gives
     model_seed: int | None = rebuilt_field()                       # with which model_init made the model
     inspected_forward: Callable | None = rebuilt_field()           # of the model, when the learner's model_facts were read
 

@@ -21,9 +21,9 @@ from ..core.history import log_header, unsent_lines
 from ..core.interrupts import InterruptGuard
 from ..device.weight_storage import move_model
 from ..engine.overrides import TrainerBase, drop_loader
-from ..engine.assignment import own_settings
+from ..engine.assignment import watch_assignments
 from ..engine.prepare import prepare
-from ..engine.run_state import RunState
+from ..engine.run_state import GivenSettings, RunState
 from ..engine.edits import edits_of
 from ..engine.snapshot import restore_fields
 from ..engine.snapshot_tensors import Snapshot
@@ -112,7 +112,7 @@ def make_learner(
     vars(learner).update(NOT_COPIED | {name: parts[attribute_key(name)] for name in parts["names"]})
     learner.run_state = RunState(
         args=parts["settings"],
-
+        given=GivenSettings(parts["given settings"]),
         model=parts["model"],
         callbacks=CallbackHandler(parts["callbacks"]),
         history=history_from_lines(parts["history"]),
@@ -121,11 +121,10 @@ def make_learner(
         uploader=Uploader.of(*parts["repository"]),
         callbacks_begun=parts["callbacks begun"],
         begins_with_first=False,
-
     )
     learner.run_state.modes.held = parts["modes"]
     learner.run_state.learner = weakref.ref(learner)
-    own_settings(learner, values=parts["given settings"])
+    watch_assignments(learner)
     learner.snapshots = Snapshots()
     return learner
 

@@ -27,7 +27,7 @@ from ..core.errors import InvalidOperation, warn
 from ..data.sources import sampler_parts, sampler_state
 from ..device.weight_storage import packed_objects
 from ..engine.overrides import TrainerBase
-from ..engine.run_state import RunState
+from ..engine.run_state import GivenSettings, RunState
 from ..core.tree import FUNCTIONS, OPTIMIZER, has_state_dict, is_resource, of_library
 from ..engine.state_holders import LEARNER, PLAIN, is_generator, not_state
 from ..optim.schedules import schedule_parts
@@ -268,6 +268,7 @@ def clone_learner(
     check_common_data(learner, memo)
     new.run_state = RunState(
         args=args,
+        given=GivenSettings(args.to_dict()),
         model=model,
         callbacks=CallbackHandler(callbacks),
         rewind_buffer=RewindBuffer(),
@@ -341,6 +342,10 @@ def parts_in(value: object) -> list[object]:
     if of_library(value): return parts  # type: ignore[arg-type]  # it reads only __module__
     return parts + [value.__globals__[name] for name in global_names(value.__code__) if name in value.__globals__]
 
+def by_id(parts: Mapping[int, str]) -> Callable[[object], str | None]:
+    "Return a function that returns the name of one of some objects, None for any other."
+    return lambda part: parts.get(id(part))
+
 def used_part(
     value: object,
     name_of: Callable[[object], str | None],  # returns the name of an object that counts
@@ -358,10 +363,6 @@ def model_parts(model: torch.nn.Module | None) -> dict[int, str]:
     if model is None: return {}
     named = (*model.named_parameters(), *model.named_buffers(), *model.named_modules())
     return {id(part): f"the model's {name}" if name else "the model" for name, part in named}
-
-def by_id(parts: Mapping[int, str]) -> Callable[[object], str | None]:
-    "Return a function that returns the name of one of some objects, None for any other."
-    return lambda part: parts.get(id(part))
 
 def run_parts(learner: TrainerBase) -> dict[int, str]:
     "Return names for the objects of a learner of which a copy has its own, by id."

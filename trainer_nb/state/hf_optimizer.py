@@ -219,7 +219,7 @@ def convert_optimizer_state(
             "give the Learner the weight_decay= that the Trainer had"
         )
     groups, schedule = regroup(groups, schedule, own, numbers)
-    check_fixed(run.optimizer, groups)
+    check_state_of_groups(run.optimizer, groups)
     groups = [
         mine | {k: v for k, v in g.items() if k not in OPTIMIZER_FLAGS} for mine, g in zip(template["groups"], groups)
     ]
@@ -227,20 +227,11 @@ def convert_optimizer_state(
     (tensors, others), host = split_optimizer_state(state), cpu_state_names(run.device.device, groups, state)
     return tensors, template | {"groups": groups, "plain": others, "on_cpu": host, "apart": {}}, schedule
 
-def check_fixed(optimizer: torch.optim.Optimizer, groups: list[dict]):
-    "Raise ValueError if the file's groups have options that this optimizer does not support."
-    name = type(optimizer).__name__
-    for key, value in getattr(optimizer, "FIXED", {}).items():
-        there = next((g[key] for g in groups if g.get(key, value) != value), value)
-        if there != value:
-            raise ValueError(
-                f"optimizer.pt is of an optimizer with {key}={there!r}, and the {name} of this learner has"
-                f" {key}={value!r}; give the Learner the optimizer that the Trainer had, as optimizers=(optimizer,"
-                " None)"
-            )
+def check_state_of_groups(optimizer: torch.optim.Optimizer, groups: list[dict]):
+    "Raise ValueError if the file's groups have a state of their own."
     if any("state" in g for g in groups):
         raise ValueError(
-            f"optimizer.pt has the state of {name} in its groups, under keys that no longer belong to any parameter; "
+            f"optimizer.pt has the state of {type(optimizer).__name__} in its groups, under keys that no longer belong to any parameter; "
             "load the weights into the model and begin a new run"
         )
 

@@ -17,7 +17,7 @@ from ..args.fields import to_builtin
 from ..core.callbacks import TrainerState
 from ..core.errors import InvalidOperation, Paused, install_excepthook, short_repr, suggest_names
 from ..core.seeding import preserve_generators
-from ..engine.assignment import own_settings
+from ..engine.assignment import watch_assignments
 from ..engine.overrides import TrainerBase, local_model, trial_parameter
 from ..engine.session import check_can_train, describe_position
 from ..engine.signatures import check_callable
@@ -106,7 +106,7 @@ def make_trial_learner(learner: TrainerBase, trial: Trial, args: TrainingArgumen
         anew,
     )
     new.run_state.saver = Saver()
-    own_settings(new)
+    watch_assignments(new)
     leave_repository(new, learner)
     new._trial = trial
     new.hp_search_backend = "optuna"
