@@ -215,7 +215,7 @@ def check_config_keys(
 
 # %% ../../nbs/02_args/02_parallel.ipynb #31eb4fb3
 def read_config(
-    value: Any,  # a dict, JSON, the path of a JSON file, or an object with to_dict(); any other value is returned unchanged
+    value: Any,  # a dict, JSON, the path of a JSON file, or an object with to_dict(); others are returned unchanged
     name: str,  # of the argument or variable with this value, for messages
 ) -> Any:
     "Return a configuration as a dictionary. Raise ValueError if the text or the file holds none."

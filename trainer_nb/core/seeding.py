@@ -77,7 +77,7 @@ _IS_KNOWN_LAYOUT = _is_known_layout()
 
 def _numpy_state() -> tuple:
     """Return the state of numpy's global generator: the bytes of its twister, and the normal number that it has kept for the
-    next call, or None. numpy's own functions take 90 µs to read and to set it, these 5; each verb does both."""
+    next call, or None. numpy's own functions take 150 µs to read it and to set it, these 15; each verb does both."""
     address = _twister_address()
     if address is None or not _IS_KNOWN_LAYOUT: return np.random.get_state()
     twister = ctypes.string_at(address, _TWISTER_BYTES)

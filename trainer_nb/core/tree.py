@@ -67,8 +67,8 @@ _RESOURCES = (*FUNCTIONS, property, logging.Logger, logging.Handler, io.IOBase, 
 # Packages whose objects are resources or settings.
 _PACKAGES = frozenset("""logging tempfile threading socket subprocess multiprocessing queue concurrent contextlib
     asyncio tqdm wandb mlflow tensorboard tensorboardX comet_ml neptune clearml swanlab trackio aim dvclive codecarbon
-    matplotlib plotly IPython ipywidgets anywidget rich accelerate transformers tokenizers sentencepiece tiktoken spacy peft datasets huggingface_hub PIL
-    trainer_nb optuna typing""".split())
+    matplotlib plotly IPython ipywidgets anywidget rich accelerate transformers tokenizers sentencepiece tiktoken spacy
+    peft datasets huggingface_hub PIL trainer_nb optuna typing""".split())
 _NAMED = ("torch.utils.tensorboard", "torch.cuda", "torch.profiler", "torch.utils.hooks", "torch.distributed")
 
 def is_resource(value: object) -> bool:
@@ -172,7 +172,7 @@ class Capture:
         most: int = 1 << 20,  # of its nodes
         limit: int | None = None,  # of the bytes of its tensors and arrays; None: there is none
     ) -> Any:
-        "Return the reference to a value; an atom itself. One that is too large becomes a leaf, with the reason in `too_large`."
+        "Return the reference to a value; an atom itself. A large one becomes a leaf, with the reason in `too_large`."
         if is_atom(value): return value
         nodes, pieces, problems = len(self.tree.nodes), len(self.memory.pieces), len(self.tree.problems)
         self.most = nodes + most

@@ -250,7 +250,7 @@ def forget_early_assignments(learner: TrainerBase) -> None:
 OPTIMIZER_SETTINGS = frozenset(("learning_rate", "weight_decay"))
 
 def watch_assignments(learner: TrainerBase) -> None:
-    "Let the run of a learner decide about assignments to its arguments."
+    "Pass assignments to the arguments of a learner on to its run."
     learner.run_state.args.on_assign = partial(assign_settings, weakref.ref(learner))
 
 def assign_settings(
@@ -258,8 +258,8 @@ def assign_settings(
     args: TrainingArguments,
     values: dict[str, Any],  # that were assigned to fields of these arguments
 ) -> bool:
-    """Change settings as `set` does, in a run that has begun; return False before it begins and when it is finished: what is
-    assigned for the next one is checked together. Raise ValueError for a setting that cannot be changed in a run."""
+    """Change settings as `set` does, in a run that has begun; return False before it begins and when it is finished: what
+    is assigned for the next one is checked together. Raise ValueError for a setting that cannot be changed in a run."""
     learner = learner_ref()
     run = None if learner is None else vars(learner).get("run_state")
     if learner is None or run is None or run.args is not args: return False
@@ -289,8 +289,8 @@ def begin_run(
     learner: TrainerBase,
     anew: bool = False,  # the run begins again or is restored, so its parts are made or filled with the new values
 ) -> None:
-    """Where a run begins, take over what the script has assigned since, all together, and make the model anew if the seed is
-    another one. Raise ValueError or TypeError for invalid values, and change nothing."""
+    """Where a run begins, take over what the script has assigned since, all together, and make the model anew if the seed
+    is another one. Raise ValueError or TypeError for invalid values, and change nothing."""
     run = learner.run_state
     if run.phase != "idle" or run.has_begun and not anew: return
     known = run.given.known

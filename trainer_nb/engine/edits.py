@@ -35,7 +35,8 @@ def stamp(value: Any, level: int = 0) -> Any:
     if kind in ATOMS: return value
     if isinstance(value, torch.Tensor): return id(value), 0 if value.is_inference() else value._version
     if isinstance(value, np.generic): return kind, value.tobytes()
-    if isinstance(value, np.ndarray): return id(value), value.tobytes() if value.nbytes <= 4096 and not value.dtype.hasobject else 0
+    if isinstance(value, np.ndarray):
+        return id(value), value.tobytes() if value.nbytes <= 4096 and not value.dtype.hasobject else 0
     if kind in (list, tuple, set, frozenset, dict, collections.deque, collections.OrderedDict):
         if len(value) > FEW_NODES or level > _MOST_LEVELS: return id(value), len(value)
         items = tuple([stamp(v, level + 1) for v in (value.values() if isinstance(value, dict) else value)])
@@ -45,7 +46,7 @@ def stamp(value: Any, level: int = 0) -> Any:
     return id(value)
 
 # %% ../../nbs/06_engine/14_edits.ipynb #b57d954d
-class Seen:
+class AttributeStamps:
     "Hold the stamps of the attributes of an object, as the last verb has left them."
     def __init__(self, holder: Holder, attributes: dict[str, Any], num_calls: int | None = None):
         self.name = holder.name
@@ -116,11 +117,11 @@ class Edits:
     def forget(self) -> None:
         "Forget what the last verb has left: nothing counts as changed until `keep` is called."
         self.is_kept = False
-        # ids of the parts in which `seen` was searched, and of what the modules in them hold
+        # ids of the parts in which `stamped` was searched, and of what the modules in them hold
         self.parts: list[int] = []
         self.tables: list[dict] = []
         self.inside: list[int] = []
-        self.seen: list[Seen] = []
+        self.stamped: list[AttributeStamps] = []
         self.weights: list[int] = []
         self.flags: list[bool] = []
         # of the optimizer, with the number of its parameters; None: unknown, because the run itself has changed them
@@ -137,11 +138,11 @@ class Edits:
             self._search(run)
             return
         self._take_called(run)
-        for seen in self.seen:
-            if seen.is_same(): continue
-            seen.take(seen.num_calls)
+        for one in self.stamped:
+            if one.is_same(): continue
+            one.take(one.num_calls)
             # it may hold another data set now
-            if seen.name.startswith("train_dataset"): self.parts = []
+            if one.name.startswith("train_dataset"): self.parts = []
 
     def _has_same_parts(self, run: RunState) -> bool:
         return self.parts == _parts(run) and self.inside == self._ids_inside()
@@ -154,7 +155,7 @@ class Edits:
         self.tables = _module_tables(run)
         self.inside = self._ids_inside()
         is_alone = run.device is None or run.device.world.is_single_process
-        self.seen = [*_see(run)] if is_alone else []
+        self.stamped = [*_stamp_attributes(run)] if is_alone else []
 
     def accept_called(self, run: RunState) -> None:
         "Take the present attributes of callbacks that an event has called since for those that the last verb has left."
@@ -163,15 +164,15 @@ class Edits:
 
     def _take_called(self, run: RunState) -> None:
         counts = run.callbacks.num_calls
-        for seen in self.seen:
-            if seen.num_calls != counts.get(id(seen.owner)): seen.take(counts.get(id(seen.owner)))
+        for one in self.stamped:
+            if one.num_calls != counts.get(id(one.owner)): one.take(counts.get(id(one.owner)))
 
     def accept(self, names: Collection[str]) -> None:
-        "Take the present values of these attributes for those that the last verb has left: they are recorded, or no edits."
-        for seen in self.seen: seen.take_names(names)
+        "Keep the present values of these attributes as those of the last verb: they are recorded, or no edits."
+        for one in self.stamped: one.take_names(names)
 
     def find(self, run: RunState) -> list[str]:
-        "Return the names of what was changed since the last verb, or the last call; in a run without an optimizer, nothing."
+        "Return the names of what was changed since the last verb or call; nothing in a run without an optimizer."
         if not self.is_kept or run.optimizer is None:
             self.keep(run)
             return []
@@ -195,20 +196,20 @@ class Edits:
 
     def _changed_attributes(self, run: RunState) -> list[str]:
         self._take_called(run)
-        edited = [seen for seen in self.seen if not seen.is_same()]
+        edited = [one for one in self.stamped if not one.is_same()]
         if not edited: return []
         here = {holder.name: holder.owner for holder in editable_holders(run)}
-        names = [name for seen in edited if here.get(seen.name) is seen.owner for name in seen.changed()]
+        names = [name for one in edited if here.get(one.name) is one.owner for name in one.changed()]
         if not names or run.evaluated is None: return names
         by_evaluation = differing(run.evaluated.before, run.evaluated.after)
         return [name for name in names if name not in by_evaluation]
 
-def _see(run: RunState) -> Iterator[Seen]:
+def _stamp_attributes(run: RunState) -> Iterator[AttributeStamps]:
     counts = run.callbacks.num_calls
     for holder in editable_holders(run):
         attributes = vars(holder.owner)
-        yield Seen(holder, attributes, counts.get(id(holder.owner)))
-        if attributes.get("_buffers"): yield Seen(holder, attributes["_buffers"])
+        yield AttributeStamps(holder, attributes, counts.get(id(holder.owner)))
+        if attributes.get("_buffers"): yield AttributeStamps(holder, attributes["_buffers"])
 
 def edits_of(run: RunState) -> Edits:
     "Return the edits of a run."

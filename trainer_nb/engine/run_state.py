@@ -205,8 +205,8 @@ class TransientState:
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #9c1e5a70
 class GivenSettings:
-    """Hold the settings that a script gives: to the constructor, in its own TrainingArguments, of which the learner has a copy,
-    and by assignments to that copy before the run begins."""
+    """Hold the settings that a script gives: to the constructor, in its own TrainingArguments, and by assignments to the
+    learner's copy of them before the run begins."""
     def __init__(
         self,
         values: dict[str, Any],  # as TrainingArguments.to_dict() returns them
@@ -254,7 +254,6 @@ class RunState(TransientState):
     epoch_open: bool = value_field(False)                          # on_epoch_begin has been dispatched
     finished: bool = value_field(False)                            # on_train_end has been dispatched
     callbacks_begun: bool = rebuilt_field(False)                   # the callbacks of this process received on_train_begin
-
 
     # -- counters
     batches_in_epoch: int = value_field(0)                         # micro-batches since the epoch began

@@ -239,7 +239,6 @@ def enter_training(run: RunState) -> None:
     if run.modes.begin(run.wrapped_model, run.model, run.loss_module):
         run.history.note("by hand", run.state.global_step, changed=["training modes"])
 
-
 def record_callback_changes(run: RunState) -> None:
     "Record callbacks that were added and removed in the handler itself, as code for the Trainer does."
     for act, name in run.callbacks.take_changes():

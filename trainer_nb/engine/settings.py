@@ -308,8 +308,8 @@ def describe_course(learner: TrainerBase) -> str:
     return f"the {name} schedule {' and '.join(parts)}"
 
 class RateText:
-    """Describe the learning rate of the next step and the rest of the schedule, where it is shown: looking ahead takes longer
-    than a step. Empty before there is a schedule."""
+    """Describe the learning rate of the next step and the rest of the schedule, where it is shown: looking ahead takes
+    longer than a step. Empty before there is a schedule."""
     def __init__(
         self, learner: TrainerBase,
         before: list[float],  # next_rates() before the change
@@ -554,8 +554,8 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
             "lr and learning_rate are different settings; set the one (the next step's rate) or the other (the schedule's"
             " base)."
         )
-    # `lr` is no field of the arguments
-    new = resolve_args(learner.args, {k: v for k, v in changes.items() if k != "lr"}) if changes.keys() != {"lr"} else None
+    fields_only = {k: v for k, v in changes.items() if k != "lr"}
+    new = resolve_args(learner.args, fields_only) if fields_only else None
     check_label_smoothing(new or learner.args, learner.loss_func, learner.compute_loss_func)
     if "label_smoothing_factor" in changes:
         warn_multi_label(learner.run_state.model, new.label_smoothing_factor)

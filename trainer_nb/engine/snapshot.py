@@ -55,7 +55,6 @@ def num_train_samples(run: RunState) -> int | None:
     "Return the number of training samples; None if unknown."
     return None if run.loader is None else run.loader.count_samples()
 
-
 def capture_snapshot(
     run: RunState,
     spare=(),  # tensors of a snapshot that is no longer needed, by name

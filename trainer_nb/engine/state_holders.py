@@ -213,7 +213,8 @@ def _of_data(name: str, data: object, depth: int = 0) -> Iterator[Holder]:
     if isinstance(data, (torch.nn.Module, *FUNCTIONS)) or not hasattr(data, "__dict__") or depth > 5:
         return
     # A stream with state_dict() goes back by that, with the place in it.
-    is_stream = isinstance(data, torch.utils.data.IterableDataset) or hasattr(data, "__iter__") and not hasattr(data, "__getitem__")
+    is_iterable_only = hasattr(data, "__iter__") and not hasattr(data, "__getitem__")
+    is_stream = isinstance(data, torch.utils.data.IterableDataset) or is_iterable_only
     if not (is_stream and has_state_dict(data)):
         yield Holder(name, data, "generators" if of_library(type(data)) else "data", not_state(data))
     for key, v in vars(data).items():

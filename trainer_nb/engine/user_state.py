@@ -203,7 +203,7 @@ def restore_user_state(
     only: Collection[str] | None = None,  # as in capture_user_state
     find: Callable[[RunState], list[Holder]] = user_state_holders,  # as in capture_user_state
     own: bool = True,  # whether the copy was made of this learner: its objects are filled
-    in_branch: bool = False,  # this learner is a branch of that one: what it has copied already, and not shared, stays as it is
+    in_branch: bool = False,  # this learner is a branch of that one: what it has copied, and not shared, stays as it is
 ) -> dict[str, str]:
     "Restore attributes; return the reasons why some could not be restored, by name."
     problems: dict[str, str] = {}
@@ -392,8 +392,8 @@ def module_settings(model: torch.nn.Module) -> dict[tuple[str, str], Any]:
     }
 
 def _attributes_of_functions(learner: TrainerBase) -> tuple[dict[str, str | None], dict[str, int]]:
-    """Return the digests of the attributes of the learner, its callbacks and its loss, and of plain ones of the model's modules;
-    and the ids of the objects that have the former, by name."""
+    """Return the digests of the attributes of the learner, its callbacks and its loss, and of plain ones of the model's
+    modules; and the ids of the objects that have the former, by name."""
     run = learner.run_state
     callbacks = {id(c) for c in run.callbacks.callbacks}
     def find(run: RunState) -> list[Holder]:

@@ -339,7 +339,6 @@ def match_lr_type(old: float | torch.Tensor, rate: float):
     (required by optimizers that were created with one)."""
     return torch.full_like(old, rate) if isinstance(old, torch.Tensor) else rate
 
-
 def load_scheduler_state(
     scheduler: LRScheduler,  # created in the same way as the one with this state
     state: dict,  # from `scheduler_state`; not modified
@@ -350,7 +349,6 @@ def load_scheduler_state(
     state = copy.deepcopy(state)
     _adapt(scheduler, state, groups)
     scheduler.load_state_dict(state)
-
 
 def _adapt(scheduler: LRScheduler, state: dict[str, Any], groups: list[int] | None):
     "Give a schedule the functions of the state's groups, and convert the state to the types of the schedule's rates."

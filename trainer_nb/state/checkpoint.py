@@ -207,7 +207,6 @@ class CheckpointContents(NamedTuple):
     base: frozenset         # snapshot names of the adapters' base, of which only the digests are written
     shards: ShardFiles | None = None  # of a sharded model, whose weights are written by all processes
 
-
 def collect_checkpoint(run: RunState, snapshot: Snapshot, processing_class=None, manifest=None,
                        about=None) -> CheckpointContents:
     "Collect the parts of a checkpoint, so that the run can continue while they are written."

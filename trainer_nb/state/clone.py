@@ -76,7 +76,7 @@ def enter_in_memo(
     memo: dict,  # of copy.deepcopy
     shares: bool = False,  # open files are shared, too
 ) -> list[object]:
-    "Enter copies of what deepcopy does not copy as it is, and the resources that stay the same; return the objects to copy."
+    "Enter copies of what deepcopy would change, and the resources that stay; return the objects to copy."
     # quantized weights are only read: both models have the same ones
     if isinstance(value, torch.nn.Module):
         memo.update({id(o): o for o in packed_objects(value)})
@@ -165,7 +165,7 @@ def copy_data(
     memo: dict,  # of copy.deepcopy
     arrays: bool = False,  # whether small tensors, arrays and lists are settings, as in a collator
 ) -> Any:
-    "Return a copy of a data set or a collator with its own state and the same data; the same object if it has no state."
+    "Return a copy of a data set or a collator with the same data; the same object if it has no state."
     # what the model holds is not yet copied
     known = memo.pop(id(data), data)
     if known is not data: return memo.setdefault(id(data), known)

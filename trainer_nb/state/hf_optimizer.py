@@ -231,8 +231,8 @@ def check_state_of_groups(optimizer: torch.optim.Optimizer, groups: list[dict]):
     "Raise ValueError if the file's groups have a state of their own."
     if any("state" in g for g in groups):
         raise ValueError(
-            f"optimizer.pt has the state of {type(optimizer).__name__} in its groups, under keys that no longer belong to any parameter; "
-            "load the weights into the model and begin a new run"
+            f"optimizer.pt has the state of {type(optimizer).__name__} in its groups, under keys that no longer"
+            " belong to any parameter; load the weights into the model and begin a new run"
         )
 
 def cpu_state_names(device, groups, state) -> list:

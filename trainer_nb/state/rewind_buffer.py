@@ -59,7 +59,7 @@ def repeated_acts(events: Iterable[dict]) -> list[dict]:
     return found
 
 def has_acts_after(history: History, snapshot: Snapshot, step) -> bool:
-    "Check whether an act that a replay does not repeat lies between a snapshot and a step, or the snapshot is abandoned."
+    "Check whether an act without a replay lies between a snapshot and a step, or the snapshot is abandoned."
     place = snapshot.values["place"]
     if not is_ancestor(history, place): return True
     later = history.events[place.events:]
@@ -188,7 +188,7 @@ class RewindBuffer:
         self.account.open()
 
     def before_step(self, learner: TrainerBase):
-        "Take a snapshot at the boundary before a step, if one is due or an act has occurred that a replay does not repeat."
+        "Take a snapshot before a step, if one is due or an act has occurred that a replay does not repeat."
         run = learner.run_state
         if run.args.rewind_every == 0: return
         events = run.history.events
