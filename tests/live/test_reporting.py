@@ -270,7 +270,7 @@ def test_which_trackers(tmp_path, monkeypatch):
 
 
 def test_names_that_are_refused():
-    for name, text in (("wanb", "Did you mean 'wandb'"), (["all", "wandb"], "combines 'all' with other names"), ("tensorboard", "output_dir= or logging_dir=")):
+    for name, text in (("wanb", "Did you mean 'wandb'"), (["all", "wandb"], "combines 'all' or 'none' with other names"), ("tensorboard", "output_dir= or logging_dir=")):
         with pytest.raises(ValueError, match=text): TrainingArguments(report_to=name)
 
 
