@@ -17,8 +17,8 @@ from .core.errors import InvalidOperation, checked, is_device_lost, release_last
 from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
-from .engine.assignment import adopt_assignments, begin_run, check_assignment, check_deletion
-from .engine.assignment import check_elsewhere, forget_early_assignments, record_attribute, record_override
+from .engine.assignment import begin_run, check_assignment, check_deletion, check_elsewhere
+from .engine.assignment import forget_early_assignments, own_settings, record_attribute, record_override
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
 from .engine.loop import make_train_output, validate_step_count
@@ -131,9 +131,6 @@ class TrainingMixin(TrainerBase):
         begin_run(self)
         apply_change(self, "plan()", lambda: plan_epochs(self, epochs, lr, schedule, options))
 
-    def _adopt_assignments(self) -> None:
-        "Apply what was assigned to fields of args since the last step."
-        adopt_assignments(self)
 
     @exclusive
     def _begin_again(self):
@@ -1082,6 +1079,7 @@ class Learner(
             metrics=metrics,
             **settings,
         )
+        own_settings(self, args if isinstance(args, TrainingArguments) else None)
         from trainer_nb.state.rewind_buffer import RewindBuffer
         from trainer_nb.state.async_save import Saver
         from trainer_nb.state.restore import Snapshots

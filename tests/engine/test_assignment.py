@@ -7,7 +7,6 @@ import torch
 from toys import Augmented, collate, finish, hard_learner, hard_model, outcome, unequal
 from trainer_nb import Learner, TrainerCallback
 from trainer_nb.core.errors import one_edit
-from trainer_nb.engine.assignment import adopt_assignments
 from trainer_nb.engine.settings import SETTABLE
 
 MISTAKES = {"lr": r"lr is a setting, and learn.set\(lr=...\) changes it", "learning_rate": r"learn.set\(learning_rate=...\)", "max_steps": r"learn.set\(max_steps=...\)",
@@ -145,14 +144,14 @@ def test_one_edit(a, b, near): assert one_edit(a, b) == one_edit(b, a) == near
 # --- fields of learn.args ------------------------------------------------------------------------------------------------
 
 def test_args_assigned_in_the_middle_of_a_run_count_as_set_does():
-    "From the next verb on, and the journal has them."
+    "Each is a call of `set`, and the journal has them."
     assigned, want = hard_learner(num_train_epochs=3), hard_learner(num_train_epochs=3)
     for learn in (assigned, want): learn.step(2)
     assigned.args.weight_decay, assigned.args.num_train_epochs, assigned.args.learning_rate = 0.5, 2, 0.003
-    want.set(weight_decay=0.5, num_train_epochs=2, learning_rate=0.003)
+    for name, value in {"weight_decay": 0.5, "num_train_epochs": 2, "learning_rate": 0.003}.items(): want.set(**{name: value})
     assert unequal(finish(assigned), finish(want)) == []
     journals = [[(e["step"], e["act"], e["what"]) for e in learn.history.journal()] for learn in (assigned, want)]
-    assert journals[0] == journals[1] == [(2, "set", "weight_decay=0.5, num_train_epochs=2, learning_rate=0.003")]
+    assert journals[0] == journals[1] == [(2, "set", "weight_decay=0.5"), (2, "set", "num_train_epochs=2"), (2, "set", "learning_rate=0.003")]
 
 
 def test_args_assigned_before_a_run_is_resumed_count(tmp_path):
@@ -168,14 +167,31 @@ def test_args_assigned_before_a_run_is_resumed_count(tmp_path):
 
 
 def test_args_that_cannot_change_in_a_run_say_so():
-    "A value that is not valid is refused where it is assigned, and one that is refused by `set` leaves the others as they were."
+    "Where they are assigned; the present value may be assigned again, and the next run takes any."
     learn = hard_learner()
-    learn.step()
+    learn.step(2)
+    with pytest.raises(ValueError, match="seed cannot be changed in a run that is under way; make a new Learner with it"): learn.args.seed = 5
+    learn.args.seed = learn.args.seed
+    with pytest.raises(ValueError, match="max_steps=1 lies behind"): learn.args.max_steps = 1
+    with pytest.raises(ValueError, match="cannot be changed in a run"): learn.args.set_optimizer(weight_decay=0.5, beta1=0.5)
+    assert (learn.args.seed, learn.args.weight_decay, learn.args.adam_beta1) == (42, 0, 0.9) and learn.args.max_steps != 1
+    learn.args.set_lr_scheduler(learn.args.lr_scheduler_type, num_epochs=3, max_steps=learn.args.max_steps, warmup_steps=learn.args.warmup_steps)
+    assert [e["what"] for e in learn.history.journal()] == ["num_train_epochs=3"] and learn.step()
+    learn.reset()
     learn.args.seed = 5
-    with pytest.warns(UserWarning, match=r"learn.args.seed was assigned in the middle of a run.*learn.reset\(\)"): learn.step()
-    learn.args.weight_decay, learn.args.max_steps = 0.5, 1
-    with pytest.raises(ValueError, match="max_steps=1 lies behind"): learn.step()
-    assert learn.args.weight_decay == 0 and learn.args.max_steps != 1 and learn.step()
+    assert learn.step() and learn.args.seed == 5
+
+
+def test_fields_that_only_fit_together_are_assigned_one_after_the_other(tmp_path):
+    learn = hard_learner(eval_dataset=Augmented(6))
+    learn.args.load_best_model_at_end = True
+    learn.args.eval_strategy = learn.args.save_strategy = "epoch"
+    learn.args.output_dir = str(tmp_path)
+    learn.step()
+    learn = hard_learner(eval_dataset=Augmented(6))
+    learn.args.load_best_model_at_end = True
+    with pytest.raises(ValueError, match="load_best_model_at_end"): learn.step()
+    assert not learn.args.load_best_model_at_end and learn.step()
 
 
 CALLBACK_CHANGES = [{"weight_decay": 0.5}, {"learning_rate": 0.003}, {"num_train_epochs": 3}, {"per_device_train_batch_size": 3},
@@ -204,7 +220,7 @@ def test_args_that_a_callback_assigns_count_from_the_next_step(changes, event):
     learn = make(False)
     if event != "on_substep_end": assert unequal(finish(learn), outcome(whole)) == []
     acts = [(e["step"], e["act"], e.get("by")) for e in whole.history.journal()]
-    assert len(acts) == 1 and acts[0][1:] == ("set", "callback")
+    assert acts and {act[1:] for act in acts} == {("set", "callback")}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -258,13 +274,13 @@ def test_args_that_a_callback_cannot_assign_stop_the_run_between_two_steps():
 
 
 def test_args_that_a_cell_assigns_while_the_run_trains_in_the_background_count_as_set_does():
-    "From a later step on; the journal has them as the user's, and a new run is given them."
+    "From a later step on; the journal has them as the user's."
     learn = hard_learner(num_train_epochs=50)
     background = learn.start()
     learn.args.weight_decay = 0.5
     background.wait()
     assert [(e["act"], e["what"], e.get("by", "")) for e in learn.history.journal()] == [("set", "weight_decay=0.5", "")]
-    assert learn.optimizer.param_groups[0]["weight_decay"] == 0.5 and learn.run_state.given_settings["weight_decay"] == 0.5
+    assert learn.optimizer.param_groups[0]["weight_decay"] == 0.5
 
 
 def test_args_of_a_branch_count_too():
@@ -282,11 +298,9 @@ def test_values_without_an_order_are_compared_by_their_content():
     learn = hard_learner()
     vars(learn.args)["lr_scheduler_kwargs"] = {"rates": torch.tensor([1.0, 2.0])}
     learn.args.lr_scheduler_kwargs = {"rates": torch.tensor([1.0, 2.0])}
-    adopt_assignments(learn, anew=False)
-    assert not learn.history.journal()
+    assert not learn.run_state.given.assigned
     learn.args.lr_scheduler_kwargs = {"rates": torch.tensor([1.0, 3.0])}
-    adopt_assignments(learn, anew=False)
-    assert len(learn.history.journal()) == 1
+    assert [*learn.run_state.given.assigned] == ["lr_scheduler_kwargs"]
 
 
 # what prepares a run before its first step

@@ -60,7 +60,7 @@ def test_a_change_counts_wherever_a_run_begins(verb, before):
     assert {name: getattr(learn.args, name) for name in changes} == changes
     assert learn.optimizer.param_groups[0]["lr"] == 0.5
     assert torch.equal(weights(learn), weights(whole))
-    assert {name: learn.run_state.given_settings[name] for name in changes} == changes
+    assert {name: learn.run_state.given.values[name] for name in changes} == changes
     assert [e["data"] for e in learn.history.events if e["kind"] == "set"] == [changes]
 
 

@@ -334,7 +334,7 @@ def only(rank, act):
     (lambda learn: len(repr(learn.set(lr=1e-3))), "\\(the journal and the optimizer\'s groups\\)"),
     (lambda learn: learn.add_callback(Keeper()), "\\(the journal and the callbacks\\)"),
     (lambda learn: learn.freeze("inward"), "\\(the journal and requires_grad of the parameters\\)"),
-    (lambda learn: setattr(learn.args, "max_grad_norm", 0.1), "\\(the settings\\)"),
+    (lambda learn: setattr(learn.args, "max_grad_norm", 0.1), "\\(the journal and the settings\\)"),
     (lambda learn: learn.optimizer.param_groups[0].update(lr=5.0), "\\(the optimizer\'s groups\\)"),
 ], ids=["set", "callback", "freeze", "args", "groups"])
 def test_what_one_process_changes_alone_raises_an_error(rank, act, what):

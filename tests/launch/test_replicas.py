@@ -78,12 +78,12 @@ class ChangesOne(TrainerCallback):
             with torch.no_grad(): model.layer.weight[0, 0] += 1
 
 
-@pytest.mark.parametrize("where", ["evaluate", "save", "finish", "close"])
+@pytest.mark.parametrize("where", ["evaluate", "save", "by hand", "finish", "close"])
 def test_replicas_that_differ_are_an_error(where, tmp_path):
     "Wherever it is noticed; the run can be closed, and goes on with the weights of rank 0."
     settings = {"save": dict(save_strategy="steps", save_steps=3, output_dir=str(tmp_path))}.get(where, {})
     learn = make(callbacks=[ChangesOne()], eval_dataset=DATA[:8], max_steps=4, **settings)
-    act = {"evaluate": learn.evaluate, "close": learn.close}.get(where, learn.train)
+    act = {"evaluate": learn.evaluate, "by hand": lambda: learn.save_checkpoint(tmp_path / "checkpoint-2"), "close": learn.close}.get(where, learn.train)
     learn.launch(2)
     learn.step(2)
     with pytest.raises(ReplicasDiffer, match="'layer.weight'.* step " + {"save": "3", "finish": "4"}.get(where, "2")): act()

@@ -385,7 +385,7 @@ def test_a_worker_that_fails_at_its_very_beginning(monkeypatch, where):
     assert "no such file" in said and "rank 1" in said and "test_worker_pool.py" in said
 
 def test_a_start_that_takes_too_long_or_is_interrupted():
-    with pytest.raises(TimeoutError, match="After 1 s, 1 of 2 workers were ready"): WorkerPool(2, lambda worker: worker.rank and time.sleep(LIMIT), timeout=1)
+    with pytest.raises(TimeoutError, match="After 1 s, [01] of 2 workers were ready"): WorkerPool(2, lambda worker: worker.rank and time.sleep(LIMIT), timeout=1)
     threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt): WorkerPool(2, hang)
 

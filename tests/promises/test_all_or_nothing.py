@@ -142,7 +142,7 @@ def other_shape(snapshot):
     snapshot.tensors[name] = torch.zeros(2, 2)
 
 
-MUTATIONS = [without_tensor("weights/"), without_tensor("buffers/"), strange_group, strange_schedule, other_optimizer, bad_callback, bad_due,
+MUTATIONS = [without_tensor("weights/"), strange_group, strange_schedule, other_optimizer, bad_callback, bad_due,
              other_shape]
 
 

@@ -83,7 +83,7 @@ def test_resources_are_no_state(tmp_path):
     learn.step(1)
     assert warned(lambda: learn.restore(taken)) == []
     learn.step(1)
-    assert sum(t.nbytes for n, t in taken.tensors.items() if n.startswith("user/")) < 100   # the model is not copied a second time
+    assert sum(t.nbytes for n, t in taken.tensors.items() if n.startswith("user/")) < 300   # the model is not copied a second time
 
 
 def test_an_attribute_above_the_limit_is_reported():

@@ -106,30 +106,6 @@ FIELD_ALIASES = {name: RENAMED[name] for name in ("gradient_checkpointing", "gra
 # such a field -> default of the newer one, which transformers' parser gives beside it
 _DEFAULTS_BESIDE = {"sortish_sampler": "random"}
 
-def _translate_argument(name: str, value: Any) -> dict[str, Any] | None:
-    """Return the newer arguments of an older one; None if the name is not an older one. Raise ValueError for a value of a
-    removed argument that requests something."""
-    if name in RENAMED: return {} if value is None else {RENAMED[name]: value}
-    if name in REPLACED: return REPLACED[name](value)
-    if name not in REMOVED: return None
-    reason, droppable = REMOVED[name]
-    if droppable is not None and value not in droppable:
-        raise ValueError(f"{name}={value!r} is an argument of older Trainers that was removed: {reason}; leave it out.")
-    if value:
-        warn(f"{name} is an argument of older Trainers that is not needed any more: {reason}.")
-    return {}
-
-def _merge_hub_organization(given: dict[str, Any]) -> None:
-    "Merge the Hub's organization, now part of the repository's name, into the model's name."
-    organization = given.pop("push_to_hub_organization", None)
-    if not organization: return
-    name = "push_to_hub_model_id" if given.get("push_to_hub_model_id") else "hub_model_id"
-    if not given.get(name):
-        raise ValueError(
-            f"push_to_hub_organization={organization!r} is an older argument; give hub_model_id='{organization}/NAME'."
-        )
-    given[name] = f"{organization}/{given[name]}"
-
 def _merge_translated(
     new: dict[str, Any],  # newer arguments so far; changed in place
     older: str,  # the older name, for messages
@@ -160,16 +136,36 @@ def _merge_translated(
 def translate_legacy(given: dict[str, Any]) -> dict[str, Any]:  # a new dictionary
     "Translate older names, with a warning for each; raise ValueError for a contradiction or a value that is gone."
     given = dict(given)
-    _merge_hub_organization(given)
-    translated = {name: _translate_argument(name, value) for name, value in given.items()}
-    new = {}
+    # the Hub's organization is part of the repository's name now
+    organization = given.pop("push_to_hub_organization", None)
+    if organization:
+        name = "push_to_hub_model_id" if given.get("push_to_hub_model_id") else "hub_model_id"
+        if not given.get(name):
+            raise ValueError(
+                f"push_to_hub_organization={organization!r} is an older argument; give hub_model_id='{organization}/NAME'."
+            )
+        given[name] = f"{organization}/{given[name]}"
+    new: dict[str, Any] = {}
+    translated: dict[str, dict[str, Any]] = {}
     for name, value in given.items():
-        if translated[name] is not None: continue
-        new[name] = RENAMED_VALUES.get((name, str(value)), value)
-        if new[name] is not value:
-            warn(f"{name}={value!r} is an older value: give {name}={new[name]!r}.")
+        if name in RENAMED:
+            translated[name] = {} if value is None else {RENAMED[name]: value}
+        elif name in REPLACED:
+            translated[name] = REPLACED[name](value)
+        elif name in REMOVED:
+            reason, droppable = REMOVED[name]
+            if droppable is not None and value not in droppable:
+                raise ValueError(
+                    f"{name}={value!r} is an argument of older Trainers that was removed: {reason}; leave it out."
+                )
+            if value:
+                warn(f"{name} is an argument of older Trainers that is not needed any more: {reason}.")
+        else:
+            new[name] = RENAMED_VALUES.get((name, str(value)), value)
+            if new[name] is not value:
+                warn(f"{name}={value!r} is an older value: give {name}={new[name]!r}.")
     for older, arguments in translated.items():
-        for name, value in (arguments or {}).items():
+        for name, value in arguments.items():
             _merge_translated(new, older, name, value)
     return new
 

@@ -15,6 +15,24 @@ class Checked(Protocol):
 
     def check(self) -> None: ...
 
+class Owned:
+    "Hold settings that may belong to a run, which decides about an assignment; a copy belongs to none."
+    # called with the object and the assigned values by name; returns whether nothing is left to be assigned
+    __slots__ = ("on_assign",)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        new = super().__new__(cls)
+        object.__setattr__(new, "on_assign", None)
+        return new
+
+    def __getstate__(self) -> dict[str, Any]: return dict(vars(self))
+
+def assign(args: Any, values: dict[str, Any]) -> None:
+    "Assign fields; together, where a run decides about them."
+    if args.on_assign is not None and args.on_assign(args, values): return
+    for name, value in values.items():
+        setattr(args, name, value)
+
 T = TypeVar("T", bound=Checked)
 
 def set_fields(
@@ -24,8 +42,7 @@ def set_fields(
     "Set all values and return the arguments; if validation fails, set none and re-raise."
     before = dict(vars(args))
     try:
-        for name, value in values.items():
-            setattr(args, name, value)
+        assign(args, values)
         args.check()
     except BaseException:
         vars(args).clear()
@@ -34,7 +51,7 @@ def set_fields(
     return args
 
 # %% ../../nbs/02_args/07_setters.ipynb #c6bb1b65
-class ArgumentSetters:
+class ArgumentSetters(Owned):
     "Set arguments in groups; each method validates them and returns the arguments."
 
     def check(self) -> None:

@@ -9,12 +9,11 @@ import copy
 import json
 import math
 import os
-import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
 
 import torch
 
@@ -118,11 +117,6 @@ def hide_tokens(values: dict[str, Any]) -> dict[str, Any]:
     return values | masked
 
 # %% ../../nbs/02_args/08_training_args.ipynb #f55f3ef6
-class Assignment(NamedTuple):
-    "Hold the former value of a field that was assigned, and the thread that has assigned it."
-    former: Any
-    thread: int   # its identifier
-
 @dataclass(repr=False)
 class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
     "Hold the settings of a run, with the Trainer's names and defaults; validate them on construction."
@@ -208,27 +202,8 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
         # the constructor and check() convert values first; they end by recording the derived ones
         if name in TrainingArguments.__dataclass_fields__ and "_filled" in vars(self):
             check_assigned(name, value, field_types(TrainingArguments)[name])
-            assigned = vars(self).get("_assigned")
-            if assigned is not None and name not in assigned:
-                # a new dictionary, because copies of the arguments have this one
-                vars(self)["_assigned"] = assigned | {name: Assignment(vars(self)[name], threading.get_ident())}
+            if self.on_assign is not None and self.on_assign(self, {name: value}): return
         super().__setattr__(name, value)
-
-    def watch_assignments(self) -> None:
-        "Record the former values of fields that are assigned from here on."
-        vars(self)["_assigned"] = {}
-
-    @property
-    def has_assignments(self) -> bool:
-        "Return whether fields were assigned since the last call of `pop_assignments`."
-        return bool(vars(self).get("_assigned"))
-
-    def pop_assignments(self) -> dict[str, Assignment]:
-        "Return the fields that were assigned since the last call, or since `watch_assignments`."
-        assigned = vars(self).get("_assigned")
-        if not assigned: return {}
-        vars(self)["_assigned"] = {}
-        return assigned
 
     def __getattr__(self, name: str) -> Any:
         "Return the value of an older name."
@@ -396,7 +371,7 @@ PROCESS_FIELDS = (
 # %% ../../nbs/02_args/08_training_args.ipynb #4e44ebbd
 def without_subclass_fields(args: TrainingArguments) -> dict[str, Any]:
     "Return the settings by name, without the fields added by a subclass."
-    added = {f.name for f in fields(args)} - {*TrainingArguments.__dataclass_fields__} | {"_assigned"}
+    added = {f.name for f in fields(args)} - {*TrainingArguments.__dataclass_fields__}
     return {name: value for name, value in vars(args).items() if name not in added}
 
 def resolve_args(
@@ -409,7 +384,6 @@ def resolve_args(
         return TrainingArguments(**(translate_legacy(args or {}) | changes))
     if not isinstance(args, TrainingArguments): raise TypeError(_wrong_type_message(args))
     new = copy.deepcopy(args)
-    vars(new).pop("_assigned", None)
     check_names(changes, [f.name for f in fields(new)])
     for name, value in changes.items():
         setattr(new, name, copy.deepcopy(value))

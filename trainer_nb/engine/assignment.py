@@ -5,24 +5,28 @@
 # %% ../../nbs/06_engine/25_assignment.ipynb #45c87c19
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Collection
 from dataclasses import fields
 from functools import partial
 from types import MethodType
 from typing import Any
 
+from ..args.fields import to_builtin
 from ..args.training_args import TrainingArguments, resolve_args
-from ..core.errors import InvalidOperation, assigns_name, find_hints, is_misspelling, misspelt_error, of_package, short_repr
+from ..core.errors import assigns_name, find_hints, is_misspelling, misspelt_error, of_package, short_repr
 from ..core.errors import used_names, uses_name, warn
+from ..core.interrupts import RUN_LOCK
 from ..data.collate import comparable_copy, is_identical
 from ..device.accelerator import check_fp16
-from .dataloaders import check_eval_data, is_overridden
+from .dataloaders import check_eval_data
 from .generate import warn_of_idle
 from .overrides import TrainerBase, apply_args, check_batch_eval_metrics, check_label_smoothing
 from .overrides import drop_loader, renew_model
 from .prepare import OPTIMIZER_MAKERS, discard_former_parts, discard_made_optimizer
 from .run_state import as_callback, record_act
-from .settings import SETTABLE, change_settings, discard_overridden_parts
+from .settings import SETTABLE, apply_log_level, change_settings, check_names, discard_overridden_parts
 from .state_holders import LEARNER, SCALAR_TYPES
 
 # %% ../../nbs/06_engine/25_assignment.ipynb #c6c43716
@@ -246,141 +250,131 @@ def forget_early_assignments(learner: TrainerBase) -> None:
 # settings that an optimizer keeps; all others are read when a part is made, or in each step
 OPTIMIZER_SETTINGS = frozenset(("learning_rate", "weight_decay"))
 
+class GivenSettings:
+    """Hold the settings that a script gives: to the constructor, in its own TrainingArguments, of which the learner has a copy,
+    and by assignments to that copy before the run begins."""
+    def __init__(
+        self,
+        values: dict[str, Any],  # as TrainingArguments.to_dict() returns them
+        script: TrainingArguments | None = None,
+    ):
+        self.values = values
+        self.script = script
+        self.known = {} if script is None else comparable_copy(vars(script))
+        # former values of the assigned fields
+        self.assigned: dict[str, Any] = {}
+
+    def take_changes(self, args: TrainingArguments) -> dict[str, Any]:
+        "Return what was assigned since the last call, and give the arguments their former values until it is checked."
+        own = {name: vars(args)[name] for name in self.assigned}
+        former, known = self.assigned, self.known
+        vars(args).update(former)
+        self.assigned = {}
+        if self.script is not None: self.known = comparable_copy(vars(self.script))
+        changes = {f.name: self.known[f.name] for f in fields(self.script)} if self.script is not None else {}
+        changes = {name: value for name, value in changes.items() if not is_identical(value, known.get(name))}
+        return changes | {name: value for name, value in own.items() if not is_identical(value, former[name])}
+
+def own_settings(
+    learner: TrainerBase,
+    script: TrainingArguments | None = None,  # that was given to the constructor
+    values: dict[str, Any] | None = None,  # that were given; None: those of the learner's arguments
+) -> None:
+    "Let the arguments of a learner belong to its run, which decides about assignments to them."
+    run = learner.run_state
+    run.given = GivenSettings(run.args.to_dict() if values is None else values, script)
+    run.args.on_assign = partial(assign_settings, weakref.ref(learner))
+
+def assign_settings(
+    learner_ref: weakref.ref[TrainerBase],
+    args: TrainingArguments,
+    values: dict[str, Any],  # that were assigned to fields of these arguments
+) -> bool:
+    """Change settings as `set` does, in a run that has begun; return False before it begins and when it is finished: what is
+    assigned for the next one is checked together. Raise ValueError for a setting that cannot be changed in a run."""
+    learner = learner_ref()
+    run = None if learner is None else vars(learner).get("run_state")
+    if learner is None or run is None or run.args is not args: return False
+    present = vars(args)
+    changes = {name: value for name, value in values.items() if not is_identical(to_builtin(value), present[name])}
+    if not changes: return True
+    me = threading.get_ident()
+    is_elsewhere = run.remote_run is not None or run.unloaded is not None or run.owner is not None and run.owner[1] != me
+    if run.background_run is not None and RUN_LOCK.owner != me:
+        is_elsewhere = is_elsewhere or run.background_run.training
+    if not is_elsewhere and (not run.has_begun or run.finished):
+        # for the run that begins next
+        for name in changes: run.given.assigned.setdefault(name, present[name])
+        return False
+    def change() -> None:
+        if left := {name: value for name, value in changes.items() if not is_identical(to_builtin(value), present[name])}:
+            change_settings(learner, left)
+    if RUN_LOCK.owner == me and run.phase in ("step", "tasks", "evaluate"):
+        # of a callback or an override
+        check_names(learner, changes)
+        run.deferred_changes.append(as_callback(run, change))
+    else:
+        learner.set(**changes)
+    return True
+
 def begin_run(
     learner: TrainerBase,
     anew: bool = False,  # the run begins again or is restored, so its parts are made or filled with the new values
 ) -> None:
-    """Take over what was assigned to learn.args; where a run begins, also what the script has changed in the
-    TrainingArguments that it gave to the constructor, of which the learner has a copy, and make the model anew if
-    the seed is another one. Raise ValueError or TypeError for invalid values."""
+    """Where a run begins, take over what the script has assigned since, all together, and make the model anew if the seed is
+    another one. Raise ValueError or TypeError for invalid values, and change nothing."""
     run = learner.run_state
-    if run.phase != "idle": return
-    adopt_assignments(learner, anew)
-    if run.state.global_step and not anew: return
-    given, then = run.given_args
-    if given is not None:
-        now = comparable_copy(vars(given))
-        changes = {f.name: now[f.name] for f in fields(given) if not is_identical(now[f.name], then.get(f.name))}
-        if changes:
-            # first, since `set` may prepare the run
-            run.given_args = given, now
-            try:
-                adopt_changes(learner, changes, anew)
-            except BaseException:
-                run.given_args = given, then
-                raise
+    if run.phase != "idle" or run.has_begun and not anew: return
+    if run.given is not None:
+        known = run.given.known
+        changes = run.given.take_changes(run.args)
+        try:
+            if changes: adopt_settings(learner, changes, anew)
+        except BaseException:
+            # the script's own arguments still have them
+            run.given.known = known
+            raise
     if run.remote_run is None:
         discard_former_parts(run)
     if not run.state.global_step and run.model_seed not in (None, run.args.seed):
         # as in the Trainer: the weights are those of the seed with which training begins
         renew_model(learner)
 
-def held_settings(learner: TrainerBase, changes: Collection[str]) -> frozenset[str]:
-    """Return the settings that the existing optimizer holds, so that a change is applied to it. Before the first step there
-    are none where the optimizer is the user's, with rates of its own, or is made anew."""
-    run = learner.run_state
-    if run.optimizer is None: return frozenset()
-    if run.has_begun: return OPTIMIZER_SETTINGS
-    is_renewed = run.optimizer_settings is not None and not run.optimizer_settings.keys().isdisjoint(changes)
-    if is_renewed or not run.own_optimizer or is_overridden(learner, *OPTIMIZER_MAKERS): return frozenset()
-    return OPTIMIZER_SETTINGS
-
-def applied_settings(
+def adopt_settings(
     learner: TrainerBase,
-    changes: Collection[str],  # names of settings that are changed together
+    changes: dict[str, Any],
     anew: bool,  # as in begin_run
-) -> Collection[str]:
-    "Return the settings of which `set` applies a change to existing parts; a change of any other is only stored."
-    held = held_settings(learner, changes)
-    if anew or learner.run_state.loader is None: return held
-    return SETTABLE.keys() - (OPTIMIZER_SETTINGS - held)
-
-def adopt_assignments(learner: TrainerBase, anew: bool = False) -> None:
-    "Apply what was assigned to fields of learn.args, as `set` does; between two steps, callbacks have assigned it."
+) -> None:
+    "Check changes of settings together, apply those that existing parts hold, as `set` does, and store the others."
     run = learner.run_state
-    # other processes have the run: RemoteRun raises an error for what is assigned
-    if run.remote_run is not None: return
-    values = vars(run.args)
-    assigned = run.args.pop_assignments()
-    former = {name: assignment.former for name, assignment in assigned.items()}
-    changes = {name: values[name] for name, value in former.items() if not is_identical(values[name], value)}
-    if not changes: return
-    # `set` compares with them, and an error leaves all as it was
-    values.update(former)
-    if run.unloaded is not None:
-        name, value = next(iter(changes.items()))
-        raise InvalidOperation(
-            f"learn.args.{name} was assigned while no process can train the run, so it is {values[name]!r} again; after"
-            f" learn.launch(...) or learn.restore(...), learn.set({name}={value!r}) changes it."
-        )
-    apply = partial(apply_assignments, learner, changes, anew)
-    # while a run trains in the background, cells can assign as well, in another thread
-    if run.owner is not None and all(assignment.thread == run.owner[1] for assignment in assigned.values()):
-        as_callback(run, apply)()
-    else:
-        apply()
-        shown = run.args.to_dict()
-        run.given_settings = run.given_settings | {name: shown[name] for name in changes}
-
-def apply_assignments(learner: TrainerBase, changes: dict[str, Any], anew: bool) -> None:
-    "Apply changes as `set` does, and store those that it does not apply; warn about one that the present run ignores."
-    run = learner.run_state
-    settable = applied_settings(learner, changes, anew)
-    applied = {name: value for name, value in changes.items() if name in settable}
-    if applied and run.owner is None:
-        learner.set(**applied)
-    elif applied:
-        # a verb is training, between two steps
-        change_settings(learner, applied)
-    others = {name: value for name, value in changes.items() if name not in applied}
-    if others:
-        # where nothing was made with the former values yet, these are all that is needed
-        vars(run.args).update(others)
-        record_act(run, "set", **others)
-        if not run.has_begun:
-            # of the model's signature, and of label_names
-            learner._model_facts = None
-            discard_overridden_parts(learner)
-        if (anew or not run.has_begun) and run.loader is not None:
-            drop_loader(run)
-    if anew or not run.has_begun: return
-    for name in others.keys() - SETTABLE.keys():
-        warn(
-            f"learn.args.{name} was assigned in the middle of a run: parts that were made with the former value keep it,"
-            " and learn.reset() begins anew with the new one."
-        )
-
-def adopt_changes(learner: TrainerBase, changes: dict[str, Any], anew: bool) -> None:
-    "Apply the changes of the script's arguments, as `set` does to the parts that exist already."
-    run = learner.run_state
-    new = resolve_args(run.args, changes)
-    shown = new.to_dict()
     # the arguments are written to files
     token = changes.pop("hub_token", None)
-    new.hub_token = run.args.hub_token
+    new = resolve_args(run.args, changes)
     if token is not None and run.uploader is not None:
         run.uploader.token = token
-    kept = dict(changes)
-    if run.remote_run is None and (run.loader is None or anew or not run.has_begun):
-        settable = applied_settings(learner, changes, anew)
-        kept = {name: value for name, value in changes.items() if name in settable}
+    if run.remote_run is None:
         check_label_smoothing(new, learner.loss_func, learner.compute_loss_func)
         check_batch_eval_metrics(new, learner.compute_metrics)
         check_fp16(new)
         check_eval_data(learner, new)
-    if kept:
-        learner.set(**kept)
-    adopted = {name: value for name, value in changes.items() if name not in kept}
-    if adopted:
+    # a run that begins anew keeps its optimizer
+    applied = changes if run.remote_run is not None else changes.keys() & OPTIMIZER_SETTINGS if run.has_begun else ()
+    if applied:
+        learner.set(**{name: changes[name] for name in changes if name in applied})
+    if others := {name: value for name, value in changes.items() if name not in applied}:
         warn_of_idle(new)
         apply_args(run.model, new)
         vars(run.args).update(vars(new))
         # of the settings, and of the model's signature
         learner._model_facts = None
-        if run.remote_run is None:
-            discard_overridden_parts(learner)
+        if run.own_optimizer and others.keys() & OPTIMIZER_SETTINGS:
+            discard_made_optimizer(run)
+        discard_overridden_parts(learner)
         if run.loader is not None:
             drop_loader(run)
-        record_act(run, "set", **adopted)
-    run.given_settings = run.given_settings | {name: shown[name] for name in changes}
+        if "log_level" in others:
+            apply_log_level(learner, new.log_level)
+        record_act(run, "set", **others)
+    shown = new.to_dict()
+    run.given.values = run.given.values | {name: shown[name] for name in changes}
 

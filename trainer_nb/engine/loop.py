@@ -62,19 +62,13 @@ def open_epoch(learner: TrainerBase) -> None:
         run.control.should_epoch_stop = False
         run.due.append(Task("event", "on_epoch_begin"))
 
-def has_new_settings(run: RunState) -> bool:
-    "Return whether callbacks have assigned settings for this run; those of on_train_end are for the next one."
-    return run.args.has_assignments and not run.finished
-
 def run_all_pending(learner: TrainerBase) -> None:
-    "Run pending tasks and postponed changes until none are left, also those that callbacks assign to fields of args."
+    "Run pending tasks and postponed changes until none are left."
     run = learner.run_state
-    while run.due or run.deferred_changes or has_new_settings(run):
+    while run.due or run.deferred_changes:
         ensure_prepared(learner)
         run_pending(learner)
         run_deferred_changes(run)
-        if has_new_settings(run):
-            learner._adopt_assignments()
 
 def reach_next_step(learner: TrainerBase) -> bool:
     "Run all tasks that precede the next step; return False if the run is finished."

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from ..args.deepspeed_args import activate_deepspeed
+from ..args.setters import assign
 from ..args.training_args import TrainingArguments, resolve_args
 from ..core.callbacks import COMPUTED_STATE_FIELDS, PROCESS_STATE_FIELDS, CallbackHandler
 from ..core.callbacks import DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState, bound_handler
@@ -385,39 +387,20 @@ def check_not_elsewhere(
         run.remote_run.refuse_reading(name, example)
 
 class UserPart:
-    "Store a user-provided part; an assignment raises an error while other processes have the run."
+    "Store a part that the user gives; one that is assigned later replaces it."
     def __set_name__(self, owner: type, name: str) -> None: self.name = name
     def __set__(self, learner: TrainerBase, value: Any) -> None:
-        run = vars(learner).get("run_state")
-        check_not_remote(run, self.name)
-        former = vars(learner).get(self.name)
-        if run is not None:
+        if "run_state" in vars(learner):
+            replace_part(learner, self.name, value)
+        else:
             # the constructor has checked its arguments
-            check_part(learner, self.name, value)
-            if self.name in _OPTIMIZER_SOURCES:
-                check_run_not_begun(run, self.name, None if is_same_source(value, former) else run.optimizer)
-            # a collator is recorded when the loader takes it over
-            is_loss = self.name in ("loss_func", "compute_loss_func")
-            if is_loss and run.begun and value is not vars(learner).get(self.name):
-                record_act(run, self.name)
-        vars(learner)[self.name] = value
-        if run is not None and not is_same_source(value, former):
-            discard_made_parts(learner, self.name)
+            vars(learner)[self.name] = value
 
 def is_same_source(value: Any, former: Any) -> bool:
     "Return whether two parts are the same object, or two tuples of the same objects."
     if not isinstance(value, tuple) or not isinstance(former, tuple): return value is former
     return len(value) == len(former) and all(map(operator.is_, value, former))
 
-def discard_made_parts(learner: TrainerBase, name: str) -> None:
-    "Before the first step, discard what was made with the former value of a part."
-    run = learner.run_state
-    if run.state.global_step: return
-    if name in _OPTIMIZER_SOURCES:
-        run.discard("optimizer", "lr_scheduler", "initial_snapshot", "backups")
-    elif name == "model_init" and run.model is not None and learner.model_init is not None:
-        # as in the Trainer, whose train() calls it
-        renew_model(learner)
 
 # what the optimizer comes from, if not from the settings
 _OPTIMIZER_SOURCES = ("optimizers", "optimizer_cls_and_kwargs")
@@ -489,20 +472,36 @@ def check_replaceable(run: RunState, name: str) -> None:
         f"learn.{name} cannot be replaced in the middle of a step; do it between two steps, or at on_step_end."
     )
 
-def replace_part(
-    learner: TrainerBase, name: str,
-    replace: Callable[[], object],
-) -> None:
-    """Replace a part now, or at the boundary if a callback requests it after the step.
-    Raise InvalidOperation in the middle of a step."""
+def replace_part(learner: TrainerBase, name: str, value: Any) -> None:
+    """Replace a part of a learner, checked as by its constructor; model and training data at the boundary if a callback
+    requests it after the step. Raise InvalidOperation for a part that the step under way, the run or other processes keep."""
     with RUN_LOCK:
         run = learner.run_state
-        check_not_remote(run, name)
+        check_part(learner, name, value)
+        if name not in _REPLACE: return replace_value(learner, name, value)
         check_replaceable(run, name)
-        if run.phase in ("tasks", "evaluate"):
-            run.deferred_changes.append(as_callback(run, replace))
+        if name in ("model", "train_dataset") and run.phase in ("tasks", "evaluate"):
+            run.deferred_changes.append(as_callback(run, partial(_REPLACE[name], learner, value)))
         else:
-            replace()
+            _REPLACE[name](learner, value)
+
+def replace_value(learner: TrainerBase, name: str, value: Any) -> None:
+    "Store another value of a part; before the first step, discard what was made with the former one."
+    run = learner.run_state
+    former = vars(learner).get(name)
+    is_same = is_same_source(value, former)
+    if name in _OPTIMIZER_SOURCES and not is_same:
+        check_run_not_begun(run, name, run.optimizer)
+    # a collator is recorded when the loader takes it over
+    if name in ("loss_func", "compute_loss_func") and run.begun and value is not former:
+        record_act(run, name)
+    vars(learner)[name] = value
+    if is_same or run.state.global_step: return
+    if name in _OPTIMIZER_SOURCES:
+        run.discard("optimizer", "lr_scheduler", "initial_snapshot", "backups")
+    elif name == "model_init" and run.model is not None and value is not None:
+        # as in the Trainer, whose train() calls it
+        renew_model(learner)
 
 def replace_train_dataset(learner: TrainerBase, dataset: Any) -> None:
     "Replace the training set, from the next step on. Raise TypeError for an object that is no data set."
@@ -546,7 +545,6 @@ def keep_given_parts(learner: TrainerBase) -> Iterator[None]:
 
 def replace_optimizer(run: RunState, optimizer: torch.optim.Optimizer) -> None:
     "Replace the optimizer before the first step; discard a schedule that was created for the old one."
-    check_not_remote(run, "optimizer")
     check_replaceable(run, "optimizer")
     check_run_not_begun(run, "optimizer", run.optimizer)
     if run.own_scheduler and run.optimizer is not None and run.optimizer is not optimizer:
@@ -556,11 +554,25 @@ def replace_optimizer(run: RunState, optimizer: torch.optim.Optimizer) -> None:
 
 def replace_scheduler(run: RunState, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
     "Replace the schedule before the first step."
-    check_not_remote(run, "lr_scheduler")
     check_replaceable(run, "lr_scheduler")
     check_run_not_begun(run, "lr_scheduler", run.lr_scheduler)
     run.lr_scheduler = scheduler
     run.own_scheduler = False
+
+def give_optimizer(learner: TrainerBase, optimizer: torch.optim.Optimizer) -> None:
+    "Replace the optimizer by one of the user's, which reset() uses again, as that of the constructor."
+    replace_optimizer(learner.run_state, optimizer)
+    vars(learner)["optimizers"] = optimizer, learner.optimizers[1]
+
+def give_scheduler(learner: TrainerBase, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
+    "Replace the schedule by one of the user's, which reset() uses again."
+    run = learner.run_state
+    replace_scheduler(run, scheduler)
+    optimizer = learner.optimizers[0]
+    if optimizer is None and getattr(scheduler, "optimizer", None) is run.optimizer:
+        # one of create_optimizer(), to which the schedule belongs
+        optimizer = run.optimizer
+    vars(learner)["optimizers"] = optimizer, scheduler
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #fa7c7662
 def replace_model(learner: TrainerBase, model: torch.nn.Module) -> None:
@@ -583,6 +595,11 @@ def renew_model(learner: TrainerBase) -> None:
     run.modes = TrainingModes()
     run.modes.see(run.model)
     discard_model_parts(learner)
+
+# parts besides those that are only stored
+_REPLACE: dict[str, Callable[[TrainerBase, Any], None]] = {
+    "model": replace_model, "train_dataset": replace_train_dataset, "optimizer": give_optimizer, "lr_scheduler": give_scheduler
+}
 
 def discard_model_parts(learner: TrainerBase) -> None:
     "Discard the parts that were made for an earlier model."
@@ -659,25 +676,15 @@ class ModelFact:
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #788950ae
 def replace_args(learner: TrainerBase, args: Any) -> None:
-    """Change the settings that differ between the learner's arguments and others: before the first step as assignments to
-    their fields do, later as `set` does."""
+    "Assign the fields in which other arguments differ from those of the learner."
     own = learner.args
-    run = learner.run_state
     if args is own: return
     present = own.to_dict()
     new = resolve_args(args)
-    changes = {
-        name: value for name, value in new.to_dict().items()
+    assign(own, {
+        name: getattr(new, name) for name, value in new.to_dict().items()
         if not (name in present and is_identical(value, present[name]))
-    }
-    if changes.get("hub_token") is not None:
-        # a dictionary does not contain it
-        changes["hub_token"] = new.hub_token
-    if not run.has_begun and run.remote_run is None:
-        for name in changes:
-            setattr(own, name, getattr(new, name))
-    elif changes:
-        learner.set(**changes)
+    })
 
 _POSITION = ("global_step", "epoch", "max_steps", "num_train_epochs")
 _OWN_STATE_FIELDS = (*_POSITION, *COMPUTED_STATE_FIELDS, *PROCESS_STATE_FIELDS, "stateful_callbacks")
@@ -818,7 +825,6 @@ class TrainerBase:
         **settings: Any,
     ):
         processing_class = resolve_processing_class(processing_class, settings)
-        given_args = args if isinstance(args, TrainingArguments) else None
         args = resolve_args(args, settings)
         check_constructor_args(
             model, model_init, args, loss_func, compute_loss_func, optimizers, optimizer_cls_and_kwargs
@@ -863,11 +869,8 @@ class TrainerBase:
         self.current_gradient_accumulation_steps = args.gradient_accumulation_steps
         self.current_micro_batch = 0
         self.current_weight = 1.0
-        args.watch_assignments()
         self.run_state = RunState(
             args=args,
-            given_settings=args.to_dict(),
-            given_args=(given_args, comparable_copy(vars(given_args)) if given_args is not None else {}),
             callbacks=CallbackHandler([DefaultFlowCallback(), *(callbacks or [])]),
             learner=weakref.ref(self),
         )
@@ -1138,9 +1141,6 @@ class TrainerBase:
         "Change settings."
         raise NotImplementedError
 
-    def _adopt_assignments(self) -> None:
-        "Apply what was assigned to fields of args since the last step."
-        raise NotImplementedError
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         "Log values."
@@ -1269,15 +1269,12 @@ class TrainerBase:
             self.run_state.remote_run.warn_stale_model()
         return local_model(self)
     @model.setter
-    def model(self, model: torch.nn.Module) -> None:
-        check_part(self, "model", model)
-        replace_part(self, "model", lambda: replace_model(self, model))
+    def model(self, model: torch.nn.Module) -> None: replace_part(self, "model", model)
 
     @property
     def train_dataset(self) -> Any: return self._train_dataset
     @train_dataset.setter
-    def train_dataset(self, dataset: Any) -> None:
-        replace_part(self, "train_dataset", lambda: replace_train_dataset(self, dataset))
+    def train_dataset(self, dataset: Any) -> None: replace_part(self, "train_dataset", dataset)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -1285,12 +1282,7 @@ class TrainerBase:
         check_not_elsewhere(self.run_state, "optimizer", 'optimizer.param_groups[0]["lr"]')
         return self.optimizers[0] if self.run_state.optimizer is None else self.run_state.optimizer
     @optimizer.setter
-    def optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        check_part(self, "optimizer", optimizer)
-        with RUN_LOCK:
-            replace_optimizer(self.run_state, optimizer)
-            # as those of the constructor: reset() uses it again
-            vars(self)["optimizers"] = optimizer, self.optimizers[1]
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> None: replace_part(self, "optimizer", optimizer)
 
     @property
     def lr_scheduler(self) -> torch.optim.lr_scheduler.LRScheduler:
@@ -1299,14 +1291,7 @@ class TrainerBase:
         return self.optimizers[1] if self.run_state.lr_scheduler is None else self.run_state.lr_scheduler
     @lr_scheduler.setter
     def lr_scheduler(self, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
-        check_part(self, "lr_scheduler", scheduler)
-        with RUN_LOCK:
-            replace_scheduler(self.run_state, scheduler)
-            optimizer = self.optimizers[0]
-            if optimizer is None and getattr(scheduler, "optimizer", None) is self.run_state.optimizer:
-                # one of create_optimizer(), to which the schedule belongs
-                optimizer = self.run_state.optimizer
-            vars(self)["optimizers"] = optimizer, scheduler
+        replace_part(self, "lr_scheduler", scheduler)
 
     # -- facts that are derived from the parts, once
 

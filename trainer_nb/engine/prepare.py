@@ -694,7 +694,7 @@ def _is_changed_by_hand(run: RunState, since: Snapshot) -> bool:
     # the journal begins anew with a reset
     known = since.values["place"].events if since.values["run"] == run.history.run_id else 0
     events = run.history.events[known:]
-    def counts(name: str) -> bool: return name == "weights" or "." in name and not name.startswith("args.")
+    def counts(name: str) -> bool: return name == "weights" or "." in name
     return any(e["kind"] == "by hand" and any(map(counts, e["data"]["changed"])) for e in events if not e["abandoned"])
 
 def _are_attributes_changed(run: RunState, since: Snapshot) -> bool:

@@ -32,6 +32,7 @@ from .training_modes import TrainingModes, module_modes, restore_modes
 from ..optim.parameters import ParameterWatch
 
 if TYPE_CHECKING:
+    from trainer_nb.engine.assignment import GivenSettings
     from trainer_nb.engine.edits import Edits
     from trainer_nb.engine.overrides import TrainerBase
     from trainer_nb.engine.rollback import Backups, FetchBackup
@@ -154,6 +155,9 @@ class DebugStepPart(Protocol):
 
 class BackgroundRunPart(Protocol):
     "Control a run that trains in a thread (`live.background`)."
+    @property
+    def training(self) -> bool:
+        "Return whether the run trains, or is about to."
     def request_pause(self) -> None:
         "Request a pause at the next step boundary; return at once."
 
@@ -209,9 +213,7 @@ class RunState(TransientState):
     loss_module: torch.nn.Module | None = rebuilt_field()          # the loss function, if it is a module
     callbacks: CallbackHandler = kept_field(CallbackHandler)       # snapshots contain those with a state
     learner: weakref.ref[TrainerBase] | None = kept_field()        # for attributes of its subclass, its callbacks and its data
-    given_settings: dict[str, Any] = rebuilt_field(dict)           # the settings that were passed to the constructor
-    # the user's TrainingArguments, of which `args` is a copy, and their values at that time
-    given_args: tuple[TrainingArguments | None, dict[str, Any]] = rebuilt_field((None, {}))
+    given: GivenSettings | None = rebuilt_field()                  # the settings that the script gives
     model_seed: int | None = rebuilt_field()                       # with which model_init made the model
     inspected_forward: Callable | None = rebuilt_field()           # of the model, when the learner's model_facts were read
 

@@ -9,6 +9,7 @@ import copy
 import gc
 import math
 import weakref
+from collections.abc import Iterable
 from dataclasses import fields
 
 import torch
@@ -30,10 +31,11 @@ from .loss import warn_multi_label
 from .overrides import TrainerBase, check_label_smoothing, drop_loader
 from .prepare import AUTO_BATCH_SIZE_ERROR, OPTIMIZER_MAKERS, discard_made_optimizer
 from .prepare import makes_schedule, prepare, recompute_run_length
+from .rollback import copy_scheduler_state, restore_scheduler_state
 from .run_state import RunState, Task, record_act, schedule_args
 from ..optim.optimizers import refuse_regrouping
 from ..optim.schedules import add_scheduled_group, base_lrs, is_metric_driven, look_ahead
-from ..optim.schedules import num_scheduled_groups, schedule_parts, set_base_lr, set_lr
+from ..optim.schedules import num_scheduled_groups, set_base_lr, set_lr
 
 # %% ../../nbs/06_engine/24_settings.ipynb #bac457c9
 def _set_weight_decay(learner: TrainerBase, value):
@@ -166,7 +168,7 @@ def _repatch(learner: TrainerBase, value):
     if learner.run_state.device is not None:
         apply_patches(learner)
 
-def _set_log_level(learner: TrainerBase, value):
+def apply_log_level(learner: TrainerBase, value):
     "Set the loggers' level and add a callback that logs, if needed."
     set_log_level(learner.args)
     callbacks = learner.run_state.callbacks
@@ -231,7 +233,7 @@ SETTABLE = {  # name: (description of its effect, function that applies it)
     "metric_for_best_model": (_EFFECT_NEXT_TIME, None),
     "greater_is_better": (_EFFECT_NEXT_TIME, None),
     "disable_tqdm": (_EFFECT_NEXT_TIME, None),
-    "log_level": (_EFFECT_NEXT_STEP, _set_log_level),
+    "log_level": (_EFFECT_NEXT_STEP, apply_log_level),
     "activation_checkpointing": (_EFFECT_NEXT_STEP, _repatch),
     "activation_checkpointing_kwargs": (_EFFECT_NEXT_STEP, _repatch),
     "neftune_noise_alpha": (_EFFECT_NEXT_STEP, _repatch),
@@ -412,9 +414,9 @@ def clear_best(run: RunState):
     run.state.best_metric = run.state.best_global_step = run.state.best_model_checkpoint = run.best_source = None
 
 # %% ../../nbs/06_engine/24_settings.ipynb #95cedd52
-def check_settable(learner: TrainerBase, changes):
-    "Raise ValueError or TypeError for settings that cannot be changed, or not to this value now."
-    for name in changes:
+def check_names(learner: TrainerBase, names: Iterable[str]) -> None:
+    "Raise ValueError or TypeError for settings that cannot be changed."
+    for name in names:
         if name in LOADER_ARGS and isinstance(learner.train_dataset, torch.utils.data.DataLoader):
             raise ValueError(
                 f"{name} cannot be set: train_dataset is a DataLoader, which has its own batch size and workers."
@@ -433,6 +435,10 @@ def check_settable(learner: TrainerBase, changes):
         meant = settings_hints().get(name)
         if meant in SETTABLE: raise TypeError(f"There is no setting {name!r}; it is called {meant!r} here.")
         raise TypeError(f"There is no setting {name!r}.{suggest_names(name, SETTABLE)}")
+
+def check_settable(learner: TrainerBase, changes):
+    "Raise ValueError or TypeError for settings that cannot be changed, or not to this value now."
+    check_names(learner, changes)
     if (
         changes.get("auto_find_batch_size")
         and learner.run_state.device is not None
@@ -475,10 +481,7 @@ def make_undo(learner: TrainerBase):
         else [(g, {k: list(v) if k == "params" else v for k, v in g.items()}) for g in run.optimizer.param_groups]
     )
     scheduler = run.lr_scheduler
-    schedule = [
-        (part, {k: copy.copy(v) if isinstance(v, (list, dict)) else v for k, v in vars(part).items()})
-        for part in (() if scheduler is None else schedule_parts(scheduler))
-    ]
+    schedule = copy_scheduler_state(scheduler)
     def put_back():
         vars(run.args).update(args)
         run.loader = feed
@@ -487,9 +490,7 @@ def make_undo(learner: TrainerBase):
         run.due.clear()
         run.due.extend(due)
         run.optimizer, run.lr_scheduler = optimizer, scheduler
-        for part, attributes in schedule:
-            vars(part).clear()
-            vars(part).update(attributes)
+        restore_scheduler_state(schedule)
         if groups:
             run.optimizer.param_groups[:] = [g for g, _ in groups]
         for group, before in groups:

@@ -99,7 +99,9 @@ LEARNER = frozenset("""_train_dataset eval_dataset processing_class _learns_itse
 ENGINE = frozenset("""_external_params _original_parameters all_parameters applied_pre_backward_ref_cnt ds_external_parameters
     ds_grads_remaining ds_id ds_inflight_param_registry ds_model_granularity ds_recompute_parameters pre_bwd_fn post_bwd_fn
     wall_clock_breakdown _z3_leaf""".split())
-MODULE = frozenset(vars(torch.nn.Module())) | ENGINE | {"_is_full_backward_hook", "_version", "forward"}
+# what torch.compile and unwrap_compiled() leave on a module
+COMPILED = frozenset(("_compile_context", "_compiled_call_impl", "_is_torch_compile"))
+MODULE = frozenset(vars(torch.nn.Module())) | ENGINE | COMPILED | {"_is_full_backward_hook", "_version", "forward"}
 # further attributes of modules of libraries: where a model was loaded from, and which warnings it has given
 LIBRARY_MODULE = MODULE | FSDP_ATTRIBUTES | {"name_or_path", "warnings_issued", "model_tags", "_is_hf_initialized"}
 
@@ -211,7 +213,8 @@ def _of_data(name: str, data: object, depth: int = 0) -> Iterator[Holder]:
     if isinstance(data, (torch.nn.Module, *FUNCTIONS)) or not hasattr(data, "__dict__") or depth > 5:
         return
     # A stream with state_dict() goes back by that, with the place in it.
-    if not (has_state_dict(data) and isinstance(data, torch.utils.data.IterableDataset)):
+    is_stream = isinstance(data, torch.utils.data.IterableDataset) or hasattr(data, "__iter__") and not hasattr(data, "__getitem__")
+    if not (is_stream and has_state_dict(data)):
         yield Holder(name, data, "generators" if of_library(type(data)) else "data", not_state(data))
     for key, v in vars(data).items():
         if isinstance(v, torch.utils.data.Dataset):

@@ -18,7 +18,7 @@ import torch
 from ..core.errors import warn
 from ..core.put import MISSING, Put, class_finder
 from ..core.content import Content
-from ..core.nodes import ATOMS, LeafNode, Ref, StatefulNode, TensorNode, Tree, Unsupported
+from ..core.nodes import ATOMS, GeneratorNode, LeafNode, Ref, StatefulNode, TensorNode, Tree, Unsupported
 from ..core.tree import GENERATOR_CLASSES, Capture, has_state_dict, is_resource, of_library
 from ..data.loader import OpaqueSource
 from ..data.sources import MOST_VALUES, MapSource
@@ -221,7 +221,7 @@ def restore_user_state(
             continue
         attributes = vars(holder.owner)
         is_same = own and saved["owner"] == id(holder.owner)
-        settings = _unchanged(state, holder) if holder.kinds == "data" and not is_same else ()
+        settings = _unchanged(state, holder, own) if holder.kinds == "data" and not is_same else ()
         for key, ref in saved["items"].items():
             name = f"{holder.name}.{key}"
             if key in holder.skip or name in settings or only is not None and name not in only: continue
@@ -248,10 +248,15 @@ def _is_captured(state: UserState, ref: Any, value: Any) -> bool:
     there = state.tree.live.objects[ref]
     return there() is value if isinstance(there, weakref.ref) else there == id(value)
 
-def _unchanged(state: UserState, holder: Holder) -> set[str]:
-    "Return the names of the attributes of a holder that the run had not changed when it was copied."
+def _unchanged(state: UserState, holder: Holder, own: bool) -> set[str]:
+    """Return the names of the attributes of a holder that the run had not changed when it was copied; in a learner that
+    continues another one's run, none with generators, which continue with the seeds that they began with."""
+    contents = state.contents([holder.name])
+    # before it begins, a run has changed none
+    if not state.first: return {*contents}
+    drawn = {name for name, content in contents.items() if not own and GeneratorNode.__name__ in content.words}
     digests = state.digests([holder.name])
-    return {name for name, digest in digests.items() if digest is not None and state.first.get(name) == digest}
+    return {name for name, digest in digests.items() if digest is not None and state.first.get(name) == digest} - drawn
 
 def _inexact(run: RunState, state: UserState, names: Collection[str], find: Callable[[RunState], list[Holder]]) -> list[str]:
     "Return those of these attributes that differ from the copy after it was put back."

@@ -21,6 +21,7 @@ from ..core.history import log_header, unsent_lines
 from ..core.interrupts import InterruptGuard
 from ..device.weight_storage import move_model
 from ..engine.overrides import TrainerBase, drop_loader
+from ..engine.assignment import own_settings
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState
 from ..engine.edits import edits_of
@@ -80,7 +81,7 @@ def learner_parts(learner: TrainerBase) -> dict[str, Any]:
         "learner's class": type(learner),
         "model": run.model,
         "settings": run.args,
-        "given settings": dict(run.given_settings),
+        "given settings": run.given.values,
         "callbacks": list(run.callbacks.callbacks),
         "history": history_lines(run.history),
         "torch settings": {name: read() for name, (read, _) in TORCH_SETTINGS.items()},
@@ -111,7 +112,7 @@ def make_learner(
     vars(learner).update(NOT_COPIED | {name: parts[attribute_key(name)] for name in parts["names"]})
     learner.run_state = RunState(
         args=parts["settings"],
-        given_settings=parts["given settings"],
+
         model=parts["model"],
         callbacks=CallbackHandler(parts["callbacks"]),
         history=history_from_lines(parts["history"]),
@@ -124,6 +125,7 @@ def make_learner(
     )
     learner.run_state.modes.held = parts["modes"]
     learner.run_state.learner = weakref.ref(learner)
+    own_settings(learner, values=parts["given settings"])
     learner.snapshots = Snapshots()
     return learner
 

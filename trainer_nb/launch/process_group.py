@@ -25,7 +25,6 @@ from ..core.interrupts import InterruptGuard
 from ..data.sampling import split_global_batch
 from ..display.tables import Table
 from ..engine.overrides import TrainerBase
-from ..engine.settings import SETTABLE
 from .pool_messages import PendingCall
 from .ray_cluster import RayCluster
 from .replica import RunStatus, close_gate, confirm_flush, count_exchanges, count_steps, has_completed
@@ -412,61 +411,10 @@ class ProcessGroup:
             remove_scratch_folder(str(barrier.path.parent))
 
 # %% ../../nbs/11_launch/15_process_group.ipynb #339f1dd2
-class SettingsMirror:
-    "Hold the settings as of the last answer, to detect assignments in the kernel."
-    def __init__(
-        self,
-        num_processes: int,
-        local_names: Iterable[str],  # settings whose values differ in the processes
-    ):
-        self.num_processes = num_processes
-        self.local_names = frozenset(local_names)
-        self.values: dict[str, Any] = {}
-
-    def remember(self, args: TrainingArguments):
-        "Take the present settings for those of the processes."
-        self.values = dict(vars(args))
-
-    def changed(self, args: TrainingArguments) -> dict[str, Any]:
-        "Return the settings that were changed here without learn.set()."
-        return {
-            name: value
-            for name, value in vars(args).items()
-            if not name.startswith("_") and (name not in self.values or self.values[name] != value)
-        }
-
-    def revert(self, args: TrainingArguments) -> str:
-        "Restore settings that were assigned here, and return the error message about them; empty if there are none."
-        changed = self.changed(args)
-        if not changed: return ""
-        vars(args).clear()
-        vars(args).update(self.values)
-        name, value = next(iter(changed.items()))
-        restored = f", so it is {self.values[name]!r} again" if name in self.values else ""
-        advice = (
-            f"learn.set({name}={value!r}) sets it there"
-            if name in SETTABLE
-            else "call learn.close(), which brings the run back, and change it then"
-        )
-        return (
-            f"learn.args.{name} was changed by hand, which does not reach the {self.num_processes} processes that have"
-            f" the run{restored}: {advice}."
-        )
-
-    def check(self, args: TrainingArguments):
-        "Raise `InvalidOperation` for settings that were assigned here, and restore them."
-        raise_if_message(self.revert(args))
-
-def raise_if_message(message: str):
-    "Raise `InvalidOperation` with a message, if it is not empty."
-    if message: raise InvalidOperation(message)
-
-def apply_status(learner: TrainerBase, status: RunStatus, settings: SettingsMirror):
+def apply_status(learner: TrainerBase, status: RunStatus,
+                 local_names: frozenset[str]):  # of settings whose values differ in the processes
     "Make the status of the processes that of the kernel's learner."
     run = learner.run_state
-    if message := settings.revert(learner.args):
-        # assigned while they were busy
-        run.pending_messages.append(lambda: raise_if_message(message))
     logs = run.state.log_history
     process_state = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
     for name, value in status.fields.items():
@@ -475,6 +423,5 @@ def apply_status(learner: TrainerBase, status: RunStatus, settings: SettingsMirr
     run.state.log_history = logs[:num_known] + new_logs
     run.corrupted = status.corrupted
     vars(run.state).update(process_state)
-    shared = {name: value for name, value in status.settings.items() if name not in settings.local_names}
+    shared = {name: value for name, value in status.settings.items() if name not in local_names}
     vars(run.args).update(shared)
-    settings.remember(run.args)

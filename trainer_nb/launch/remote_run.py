@@ -38,7 +38,7 @@ from .learner_parts import keep_unloaded, learner_parts, release_local_run, rest
 from .learner_parts import take_unloaded
 from .outcomes import find_root_failure
 from .process_group import HistoryMirror, LaunchPlan, OutOfSync, ProcessDied, ProcessGroup
-from .process_group import ProcessTable, SettingsMirror, apply_status
+from .process_group import ProcessTable, apply_status
 from .recovery import BaseState, realign_processes, recover_run
 from .remote_training import run_remote_slice
 from .replica import FunctionResult, ReplicaResult, RunStatus, call_function, final_initial_snapshot
@@ -87,10 +87,8 @@ def store_named_snapshot(learner: TrainerBase, snapshot: Snapshot, name: str | N
 def store_local_settings(learner: TrainerBase, _: Any, **changes):
     "Update the settings whose values differ in the processes: here they have the user's values, and the access token."
     set_token(learner.run_state, pop_token(changes))
-    settings = learner.run_state.remote_run.settings
-    local = {name: value for name, value in changes.items() if name in settings.local_names}
-    vars(learner.args).update(local)
-    settings.remember(learner.args)
+    names = learner.run_state.remote_run.local_names
+    vars(learner.args).update({name: value for name, value in changes.items() if name in names})
 
 # called with the learner, the value of the verb, and its arguments
 MIRRORED_VERBS: dict[str, Callable] = {
@@ -183,9 +181,8 @@ class RemoteRun:
         self.num_processes = plan.num_processes
         self.processes = ProcessGroup(plan)
         self.mirror = HistoryMirror(learner.run_state.history)
-        self.settings = SettingsMirror(
-            plan.num_processes, {*plan.divided_settings(learner.run_state.args), "disable_tqdm"}
-        )
+        # settings whose values differ in the processes
+        self.local_names = frozenset([*plan.divided_settings(learner.run_state.args), "disable_tqdm"])
         # those of the processes
         self.callbacks: list[TrainerCallback] = []
         # of the user's objects, as the processes have received them
@@ -271,14 +268,14 @@ class RemoteRun:
         num_handled = interrupts.pressed
         self.mirror = HistoryMirror(learner.history)
         run.num_processes = self.num_processes
-        self.settings.remember(run.args)
+
         self.callbacks = list(run.callbacks.callbacks)
         self.remember_data(learner)
         self.attributes.remember(learner)
         self.base = BaseState(transfer, learner.history.place())
         payload = learner_parts(learner) | {
             "settings": self.plan.process_settings(run.args),
-            "kernel settings": {name: getattr(run.args, name) for name in self.settings.local_names},
+            "kernel settings": {name: getattr(run.args, name) for name in self.local_names},
             "run": transfer,
             "log path": learner.history.path,
             "generators": (*generator_states()[:1], None, *generator_states()[2:]),
@@ -296,9 +293,7 @@ class RemoteRun:
         self.data_attributes = attributes_of(learner.train_dataset, learner.data_collator, *own_eval_sets(learner))
 
     def check_changes(self, learner: TrainerBase):
-        """Raise InvalidOperation, and undo them, for changes of settings or callbacks that do not reach the processes;
-        warn about those of the data."""
-        self.settings.check(learner.args)
+        "Raise InvalidOperation, and undo it, for a change of the callbacks that does not reach the processes; warn about the data."
         if have_changed(self.data_attributes):
             self.remember_data(learner)
             warn(
@@ -355,7 +350,7 @@ class RemoteRun:
 
     def apply_status(self, learner: TrainerBase, status: RunStatus):
         "Make the status of the processes that of the kernel's learner."
-        apply_status(learner, status, self.settings)
+        apply_status(learner, status, self.local_names)
 
     def run_on_all(self, learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> list:
         "Call a function of the learner on all processes, and return the results by rank."
@@ -619,12 +614,10 @@ class RemoteRun:
 
     def bring_back(self, learner: TrainerBase):
         "End the processes, and continue in the kernel."
-        changed = [f"args.{name}" for name in self.settings.changed(learner.args)]
         with learner.run_state.interrupts:
             checksums = self.collect(learner, replica_checksums)
             self.end(learner, self.fetch_run(learner))
-        if changed:
-            learner.history.note("by hand", learner.state.global_step, changed=changed)
+
         # the run is here, with the weights of rank 0
         compare_checksums([checksums[rank] for rank in sorted(checksums)], learner.state.global_step)
 

@@ -121,7 +121,7 @@ class Replica:
         for callback in run.callbacks.callbacks:
             if isinstance(callback, ProgressCallback):
                 callback.mute = "JPY_PARENT_PID" in os.environ or not kernel_settings.get("disable_tqdm")
-        run.args.disable_tqdm = True
+        vars(run.args)["disable_tqdm"] = True
 
     def interrupt(self, *signal_and_frame):
         "Interrupt, as by the last press of the interrupt button; the handler of a signal."

@@ -205,15 +205,6 @@ def _convert_options(
     single = {int(k[4:]): found.pop(k) for k in list(found) if default and re.fullmatch(rf"beta[1-{len(default)}]", k)}
     return {**found, "betas": tuple(single.get(i + 1, b) for i, b in enumerate(default))} if single else found
 
-def _check_options(extra: dict[str, Any], known: set[str], name: str):
-    "Raise TypeError for an option that would have no effect, or that the optimizer does not have."
-    for key in extra:
-        if key in ("lr", "weight_decay"):
-            field = "learning_rate" if key == "lr" else key
-            raise TypeError(f"optim_args has {key!r}, which the argument `{field}` decides; give that one.")
-        if key not in known:
-            raise TypeError(f"optim_args has {key!r}, which {name} does not take.{suggest_names(key, known)}")
-
 # %% ../../nbs/05_optim/01_optimizers.ipynb #3a681924
 def optimizer_class(args: TrainingArguments) -> tuple[type, dict]:  # the class, and its keyword arguments
     """Return the optimizer class that `args` names.
@@ -224,7 +215,13 @@ def optimizer_class(args: TrainingArguments) -> tuple[type, dict]:  # the class,
     of_groups = target_options(args) or {}
     extra = _convert_options(parse_optim_args(args.optim_args), kwargs.get("betas"))
     known = set(inspect.signature(cls).parameters) - {"params"}
-    _check_options(extra, known | set(of_groups) - {"muon"}, cls.__name__)
+    possible = known | set(of_groups) - {"muon"}
+    for key in extra:
+        if key in ("lr", "weight_decay"):
+            field = "learning_rate" if key == "lr" else key
+            raise TypeError(f"optim_args has {key!r}, which the argument `{field}` decides; give that one.")
+        if key not in possible:
+            raise TypeError(f"optim_args has {key!r}, which {cls.__name__} does not take.{suggest_names(key, possible)}")
     own = {k: v for k, v in extra.items() if k in known and k not in of_groups}
     # groups with a rate of their own do not use this one
     lr = args.learning_rate[0] if isinstance(args.learning_rate, list) else args.learning_rate

@@ -587,14 +587,6 @@ class RatesAhead(NamedTuple):
 # steps that a schedule without a closed form takes to look ahead
 MAX_SIMULATED_STEPS = 20_000
 
-def _can_look_ahead(scheduler: LRScheduler | None) -> bool:
-    "Return whether copies of a schedule and its parts can take steps without side effects."
-    for part in schedule_parts(scheduler):
-        if not isinstance(part, LRScheduler) or is_metric_driven(part): return False
-        if not type(part).__module__.startswith(("torch.optim.", "trainer_nb.")): return False
-        if not all(isinstance(f, (FunctionType, partial)) for f in getattr(part, "lr_lambdas", ())): return False
-    return scheduler is not None
-
 def look_ahead(
     scheduler: LRScheduler | None,
     optimizer: torch.optim.Optimizer,
@@ -602,8 +594,14 @@ def look_ahead(
     most: int = 400,  # maximum number of rates for each group
 ) -> RatesAhead | None:
     "Return the rates of the next steps; None if the schedule does not determine them."
-    closed = scheduler is not None and (is_builtin_schedule(scheduler) or isinstance(scheduler, OneCycle))
-    if num_steps < 1 or not _can_look_ahead(scheduler) or not closed and num_steps > MAX_SIMULATED_STEPS: return None
+    if scheduler is None or num_steps < 1: return None
+    closed = is_builtin_schedule(scheduler) or isinstance(scheduler, OneCycle)
+    if not closed and num_steps > MAX_SIMULATED_STEPS: return None
+    for part in schedule_parts(scheduler):
+        # steps of a copy could have side effects
+        if not isinstance(part, LRScheduler) or is_metric_driven(part): return None
+        if not type(part).__module__.startswith(("torch.optim.", "trainer_nb.")): return None
+        if not all(isinstance(f, (FunctionType, partial)) for f in getattr(part, "lr_lambdas", ())): return None
     def plain(group: dict[str, Any]) -> dict[str, Any]:
         return {k: float(v) if isinstance(v, torch.Tensor) else v for k, v in group.items() if k != "params"}
     groups = [plain(group) for group in optimizer.param_groups]
@@ -611,7 +609,12 @@ def look_ahead(
     for part in schedule_parts(ahead):
         # 1 would make torch check for an optimizer step in between
         part._step_count = max(2, getattr(part, "_step_count", 2))
-    wanted = sorted({round(i * (num_steps - 1) / max(1, most - 1)) for i in range(most)} | _turning_points(scheduler, num_steps))
+    # the ends of a warm-up or a phase, which samples of the steps could miss
+    functions = getattr(scheduler, "lr_lambdas", ())
+    ends = [f.keywords.get("num_warmup_steps", 0) for f in functions if isinstance(f, partial)]
+    ends += [round(phase["end_step"]) for phase in getattr(scheduler, "_schedule_phases", ())]
+    turns = {end - scheduler.last_epoch for end in ends if 0 <= end - scheduler.last_epoch < num_steps}
+    wanted = sorted({round(i * (num_steps - 1) / max(1, most - 1)) for i in range(most)} | turns)
     found: list[list[float]] = []
     momentum = []
     at = 0
@@ -625,9 +628,3 @@ def look_ahead(
         momentum.append(float(groups[0]["betas"][0] if "betas" in groups[0] else groups[0].get("momentum") or 0))
     moves = isinstance(scheduler, OneCycle) and scheduler.cycle_momentum
     return RatesAhead(wanted, [list(rates) for rates in zip(*found)], momentum if moves else None)
-
-def _turning_points(scheduler: LRScheduler, num_steps: int) -> set[int]:
-    "Return the offsets of the ends of a warm-up or a phase, which samples of the steps could miss."
-    ends = [f.keywords.get("num_warmup_steps", 0) for f in getattr(scheduler, "lr_lambdas", ()) if isinstance(f, partial)]
-    ends += [round(phase["end_step"]) for phase in getattr(scheduler, "_schedule_phases", ())]
-    return {end - scheduler.last_epoch for end in ends if 0 <= end - scheduler.last_epoch < num_steps}

@@ -26,7 +26,7 @@ from ..core.interrupts import InterruptGuard
 from ..core.log_file import to_plain_data
 from ..engine.evaluate import averaged_weights, is_in_train_mode
 from ..engine.overrides import TrainerBase
-from ..engine.prepare import prepare
+from ..engine.prepare import check_replicas, prepare
 from ..engine.run_state import RunState, Task, announce_save_dir
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from ..engine.snapshot_fields import FIELD_KEEPERS
@@ -318,6 +318,7 @@ def save_checkpoint_sync(
     if place is None:
         announce_save_dir(learner.run_state)
     prepare(learner)
+    check_replicas(learner.run_state)
     place = save_checkpoint_async(learner, place, wait=True)
     run_tasks_now(learner, Task("event", "on_save"))
     return place
@@ -363,7 +364,7 @@ def make_checkpoint_writer(
     protected = [path for path in (run.state.best_model_checkpoint, get_saver(run).discarded_best) if path is not None]
     beside = history.log is not None and history.path is not None and history.path.parent.parent == place.parent
     about = {
-        "given": {k: v for k, v in run.given_settings.items() if k in TrainingArguments.__dataclass_fields__},
+        "given": {k: v for k, v in run.given.values.items() if k in TrainingArguments.__dataclass_fields__},
         "data": describe_train_data(learner),
         "beside": beside,
     }

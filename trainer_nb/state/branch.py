@@ -24,6 +24,7 @@ from ..display.panels import LineSeries, Marker, Panel
 from ..display.svg import pair_colors
 from ..display.tables import Table, format_setting
 from ..engine.overrides import TrainerBase
+from ..engine.assignment import own_settings
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, change_settings, current_value
@@ -124,8 +125,7 @@ def branch(learner: TrainerBase, changes: dict):
     new.run_state.initial_snapshot = run.initial_snapshot
     if args.output_dir is not None or args.saves_checkpoints:
         args.output_dir = os.path.join(args.save_dir, "branches", new.run_state.history.run_id)
-    new.run_state.given_settings = args.to_dict()
-    args.watch_assignments()
+    own_settings(new)
     taken = capture_snapshot(run)
     prepare(new)
     for name in [

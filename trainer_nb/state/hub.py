@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from ..args.args_files import JSON_FILE, args_to_json
 from ..args.fields import HubStrategy
-from ..args.training_args import TrainingArguments
+from ..args.training_args import TrainingArguments, resolve_args
 from ..core.errors import Interrupted, of_package, warn
 from ..core.interrupts import RUN_LOCK, InterruptGuard
 from ..device.collectives import SINGLE_PROCESS
@@ -463,13 +463,13 @@ def open_branch_repository(
     leave_repository(learner, origin, tokens)
     if "hub_model_id" in changes or "hub_revision" in changes:
         # a revision alone is a branch in the origin's repository
-        args.hub_model_id = model_id if "hub_model_id" in changes else place[0]
-        args.hub_revision = revision
+        name = model_id if "hub_model_id" in changes else place[0]
+        vars(args).update(hub_model_id=name, hub_revision=revision)
         if pushes and place_in_hub(learner.run_state) != place:
             open_repository(learner)
         # the full name may be the origin's
         if place_in_hub(learner.run_state) != place:
-            args.push_to_hub = pushes
+            vars(args)["push_to_hub"] = pushes
             return
         leave_repository(learner, origin, tokens)
     if pushes:
@@ -549,14 +549,14 @@ def rename_repository(
     uploader = get_uploader(run)
     before = run.args.hub_model_id, uploader.repo_id, uploader.url
     try:
-        run.args.hub_model_id = name
+        vars(run.args)["hub_model_id"] = resolve_args(run.args, {"hub_model_id": name}).hub_model_id
         # without push_to_hub, the next push opens it
         uploader.repo_id = uploader.url = None
         if run.args.push_to_hub:
             open_repository(learner)
             announce_repository(run)
     except BaseException:
-        run.args.hub_model_id, uploader.repo_id, uploader.url = before
+        vars(run.args)["hub_model_id"], uploader.repo_id, uploader.url = before
         raise
 
 # %% ../../nbs/07_state/20_hub.ipynb #50e82736

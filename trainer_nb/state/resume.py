@@ -292,7 +292,7 @@ def load_checkpoint(
     snapshot = read_snapshot(learner, folder, unpickle, everywhere=True)
     check_run_not_open(run, folder, snapshot)
     then = checkpoint_info(snapshot).get("given", {})
-    edits = edited_settings(then, run.given_settings)
+    edits = edited_settings(then, run.given.values)
     # learn.set() may have changed them since the run began
     before = then | settings_of(run, snapshot)
     lacking = settings_without_eval_data(learner, snapshot)

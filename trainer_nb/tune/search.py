@@ -17,6 +17,7 @@ from ..args.fields import to_builtin
 from ..core.callbacks import TrainerState
 from ..core.errors import InvalidOperation, Paused, install_excepthook, short_repr, suggest_names
 from ..core.seeding import preserve_generators
+from ..engine.assignment import own_settings
 from ..engine.overrides import TrainerBase, local_model, trial_parameter
 from ..engine.session import check_can_train, describe_position
 from ..engine.signatures import check_callable
@@ -104,8 +105,8 @@ def make_trial_learner(learner: TrainerBase, trial: Trial, args: TrainingArgumen
         "hyperparameter_search() needs an optimizer for each trial, and the one that was given belongs to one model",
         anew,
     )
-    new.run_state.given_settings, new.run_state.saver = args.to_dict(), Saver()
-    args.watch_assignments()
+    new.run_state.saver = Saver()
+    own_settings(new)
     leave_repository(new, learner)
     new._trial = trial
     new.hp_search_backend = "optuna"
