@@ -107,6 +107,10 @@ class Put:
         # two nodes were two objects
         return None if found is MISSING or id(found) in self._used else found
 
+    def is_captured(self, value: object) -> bool:
+        "Return whether an object was captured, or has been filled."
+        return id(value) in self._used or any(isinstance(o, weakref.ref) and o() is value for o in self.objects or ())
+
     def held_target(self, ref: Ref, now: Any, kind: str) -> Any:
         "Return the object into which a node must be put. Raise Unsupported if there is none of its class."
         found = self.target(ref, now)
@@ -326,6 +330,9 @@ def _object_array(put: Put, ref: Ref, node: ObjectArrayNode, now: Any) -> np.nda
 
 def _generator(put: Put, ref: Ref, node: GeneratorNode, now: Any) -> Any:
     found = put.target(ref, now)
+    if found is None and not put.is_captured(now):
+        # the captured one is gone, and others may refer to the one at its place
+        found = now
     state = put.put(node.state)
     if not is_of(found, node.kind) or str(getattr(found, "device", "cpu")) != node.device:
         cls = put.function(node.kind)
