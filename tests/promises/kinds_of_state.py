@@ -47,7 +47,7 @@ class Picture:
         if isinstance(v, functools.partial): return self.of(v.func), self.of(v.args), self.of(v.keywords)
         if isinstance(v, array.array): return v.typecode, v.tobytes()
         if isinstance(v, (bytearray, io.BytesIO)): return (bytes(v),) if isinstance(v, bytearray) else (v.getvalue(), v.tell())
-        if isinstance(v, (collections.abc.Mapping, dict)): return self.all(v.keys()), self.all(v.values()), repr(getattr(v, "default_factory", None))
+        if isinstance(v, (collections.abc.Mapping, dict)): return self.all(v.keys()), self.all(v.values()), getattr(getattr(v, "default_factory", None), "__qualname__", None)
         if isinstance(v, (set, frozenset)): return sorted(map(repr, v)),
         if isinstance(v, BaseException): return repr(v),
         if isinstance(v, (list, tuple, collections.deque)): return self.all(v), getattr(v, "maxlen", None)
@@ -58,7 +58,8 @@ class Picture:
     def attributes(self, v):
         if isinstance(v, (pd.DataFrame, pd.Series, functools.partial, types.FunctionType, functools.cached_property)): return ()
         found = {n: getattr(v, n) for n in copyreg._slotnames(type(v)) if hasattr(v, n)}
-        return [(n, self.of(o)) for n, o in sorted({**getattr(v, "__dict__", {}), **found}.items())]
+        # whether a masked array has copied its mask yet
+        return [(n, self.of(o)) for n, o in sorted({**getattr(v, "__dict__", {}), **found}.items()) if n != "_sharedmask"]
 
     def tensor(self, t):
         about = str(t.dtype), str(t.layout), tuple(t.shape), t.requires_grad, t.is_leaf and t.grad is not None and self.of(t.grad)

@@ -70,6 +70,8 @@ class TensorNode(NamedTuple):
     requires_grad: bool
     is_parameter: bool
     grad: Any = None
+    kind: str = ""             # a subclass of torch.Tensor that adds methods only
+    attributes: Any = None     # its __dict__, unless it is empty or that of a parameter
 
 class SparseNode(NamedTuple):
     "Describe a sparse tensor by its parts."
@@ -95,6 +97,7 @@ class GeneratorNode(NamedTuple):
     kind: str
     state: Any
     device: str
+    attributes: dict[str, Any]   # of a subclass of random.Random
 
 class StatefulNode(NamedTuple):
     "Describe an object by its state_dict()."

@@ -16,6 +16,7 @@ import io
 import itertools
 import pathlib
 import random
+import re
 import sys
 import types
 import uuid
@@ -47,6 +48,7 @@ KNOWN: dict[str, Any] = {
         *(pathlib.PurePosixPath, pathlib.PosixPath, pathlib.PureWindowsPath, pathlib.WindowsPath),
         *(random.Random, torch.Generator, np.random.Generator, np.random.RandomState, np.dtype),
         *(np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64),
+        *(re._compile, np.random.bit_generator.__pyx_unpickle_SeedSequence, int, float, str, bool, dict, list, tuple, set),
     )
 }
 
@@ -136,6 +138,12 @@ class Put:
         for name, ref in refs.items():
             own[name] = self.put(ref, own.get(name, MISSING))
 
+    def all_attributes(self, owner: object, refs: Mapping[str, Any]) -> None:
+        "Put the attributes of an object, and remove others."
+        self.attributes(owner, refs)
+        for name in vars(owner).keys() - refs.keys():
+            del vars(owner)[name]
+
     def is_free(self, t: torch.Tensor) -> bool:
         "Return whether no held tensor has the memory of a tensor, so that it may be written."
         if self._spans is None:
@@ -192,6 +200,8 @@ def _held(put: Put, ref: Ref, node: HeldNode, now: Any) -> Any:
 def _leaf(put: Put, ref: Ref, node: LeafNode, now: Any) -> Any:
     there = put.objects[ref] if put.objects is not None else None
     if isinstance(there, FUNCTIONS): return there
+    named = put.find(node.kind) if put.tree.live is None else put.tree.live.functions.get(node.kind)
+    if isinstance(named, type) and isinstance(now, type): return named
     # a lock, an open file: what is there now stays
     if now is not MISSING and now is not None: return now
     there = there() if isinstance(there, weakref.ref) else put.find(node.kind)
@@ -246,6 +256,7 @@ def _tensor(put: Put, ref: Ref, node: TensorNode, now: Any, fills: bool = False)
         (fills or put.objects is not None)
         and isinstance(found, torch.Tensor)
         and isinstance(found, torch.nn.Parameter) == node.is_parameter
+        and (not node.kind or is_of(found, node.kind))
         and (tuple(found.shape), found.dtype) == (node.shape, node.dtype)
         and (fills or str(found.device) == node.device)
     )
@@ -254,6 +265,7 @@ def _tensor(put: Put, ref: Ref, node: TensorNode, now: Any, fills: bool = False)
         made.requires_grad_(node.requires_grad)
     if node.requires_grad:
         made.grad = None if node.grad is None else put.put(node.grad, made.grad)
+    if not node.is_parameter: put.all_attributes(made, node.attributes or {})
     return made
 
 def _fill(put: Put, node: TensorNode, t: torch.Tensor) -> bool:
@@ -279,6 +291,7 @@ def _new_tensor(put: Put, node: TensorNode) -> torch.Tensor:
         made = region_view(put.region(node.place.name, available_device(node.device)), node, node.place.offset)
     else:
         made = compact(node_value(put.tree, node)).to(available_device(node.device), copy=True).expand(node.shape)
+    if node.kind: return made.as_subclass(put.function(node.kind))
     return torch.nn.Parameter(made, node.requires_grad) if node.is_parameter else made.detach()
 
 def _sparse(put: Put, ref: Ref, node: SparseNode, now: Any) -> torch.Tensor:
@@ -327,9 +340,11 @@ def _generator(put: Put, ref: Ref, node: GeneratorNode, now: Any) -> Any:
             found = cls(available_device(node.device))
         else:
             takes_bits = cls in (np.random.Generator, np.random.RandomState)
-            found = cls(getattr(np.random, state[0]["bit_generator"])()) if takes_bits else cls()
+            found = cls(getattr(np.random, state[0]["bit_generator"])()) if takes_bits else cls.__new__(cls)
     set_generator_state(found, state)
-    return put.enter(ref, found)
+    put.enter(ref, found)
+    if hasattr(found, "__dict__"): put.all_attributes(found, node.attributes)
+    return found
 
 # %% ../../nbs/01_core/12_put.ipynb #633b2877
 def _stateful(put: Put, ref: Ref, node: StatefulNode, now: Any) -> Any:
@@ -404,10 +419,7 @@ def _object(put: Put, ref: Ref, node: ObjectNode, now: Any) -> Any:
                 object.__delattr__(found, name)
     # what a function has made without a state is complete
     if hasattr(found, "__dict__") and (node.attributes is not None or not node.make):
-        attributes = node.attributes or {}
-        put.attributes(found, attributes)
-        for name in vars(found).keys() - attributes.keys():
-            del vars(found)[name]
+        put.all_attributes(found, node.attributes or {})
     return found
 
 _PUT: dict[type, Callable[[Put, Ref, Any, Any], Any]] = {

@@ -12,7 +12,6 @@ import functools
 import io
 import logging
 import random
-import re
 import sys
 import sysconfig
 import threading
@@ -61,9 +60,9 @@ def is_global_generator(g: object) -> bool:
 
 # %% ../../nbs/01_core/10_tree.ipynb #ca8b1f8d
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, type, types.ModuleType)
-_RESOURCES = (*FUNCTIONS, property, logging.Logger, logging.Handler, io.IOBase, weakref.ReferenceType, re.Pattern,
+_RESOURCES = (*FUNCTIONS, property, logging.Logger, logging.Handler, io.IOBase, weakref.ReferenceType,
               type(threading.Lock()), type(threading.RLock()), threading.Thread, threading.Event, threading.Condition,
-              torch.utils.data.DataLoader, torch.utils.data.Dataset, np.dtype)
+              torch.utils.data.DataLoader, torch.utils.data.Dataset)
 # Packages whose objects are resources or settings.
 _PACKAGES = frozenset("""logging tempfile threading socket subprocess multiprocessing queue concurrent contextlib
     asyncio tqdm wandb mlflow tensorboard tensorboardX comet_ml neptune clearml swanlab trackio aim dvclive codecarbon
@@ -281,23 +280,35 @@ def _mapping(capture: Capture, value: Any, path: str) -> Any:
     factory = capture.walk(value.default_factory, path) if kind == "defaultdict" else None
     return capture.fill(ref, MappingNode(kind, keys, values, factory))
 
+def is_tensor_with_methods(t: torch.Tensor) -> bool:
+    "Return whether a tensor is of a subclass that adds methods, and computes as torch does."
+    plain = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    return type(t) not in plain and type(t).__torch_dispatch__ is torch.Tensor.__torch_dispatch__ and not is_distributed(t)
+
 def _tensor(capture: Capture, t: torch.Tensor, path: str) -> Ref:
     if t.layout is not torch.strided: return _sparse(capture, t, path)
     part = local(t).detach()
     plain = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-    if part.is_quantized or part.is_meta or type(local(t)) not in plain:
+    kind = capture.function(type(t)) if is_tensor_with_methods(t) else ""
+    if kind:
+        part = part.as_subclass(torch.Tensor)
+    if part.is_quantized or part.is_meta or type(local(t)) not in plain and not kind:
         raise Unsupported(f"is a {type(t).__name__} of a kind that cannot be copied")
     if part.is_conj() or part.is_neg():
         part = part.resolve_conj().resolve_neg()
     is_trained = t.requires_grad and t.is_leaf
     is_parameter = isinstance(t, torch.nn.Parameter)
-    node = TensorNode(BytesPlace(), part.dtype, tuple(part.shape), part.stride(), str(part.device), is_trained, is_parameter)
+    where = str(part.device)
+    node = TensorNode(BytesPlace(), part.dtype, tuple(part.shape), part.stride(), where, is_trained, is_parameter, None, kind)
     ref = capture.node(t, node)
     capture.memory.pieces.append(Piece(ref, path, t.detach() if is_distributed(t) else part))
     # user code may accumulate gradients over several steps
     if is_trained and t.grad is not None:
-        capture.fill(ref, node._replace(grad=capture.walk(t.grad, f"{path}.grad")))
-    return ref
+        node = node._replace(grad=capture.walk(t.grad, f"{path}.grad"))
+    # those of parameters belong to libraries
+    if vars(t) and not is_parameter:
+        node = node._replace(attributes=capture.attributes(vars(t), path))
+    return capture.fill(ref, node)
 
 def _sparse(capture: Capture, t: torch.Tensor, path: str) -> Ref:
     layout = str(t.layout).removeprefix("torch.")
@@ -327,12 +338,11 @@ def _array(capture: Capture, value: np.ndarray | np.generic, path: str) -> Any:
 def _generator(capture: Capture, g: Any, path: str) -> Any:
     if is_global_generator(g): return capture.node(g, LeafNode(name_of(type(g))))
     if isinstance(g, random.SystemRandom): raise Unsupported("draws from the system's entropy")
-    # a class of the user may have attributes
-    if isinstance(g, random.Random) and type(g) is not random.Random: return _other(capture, g, path)
     ref = capture.node(g)
     state = capture.walk(capture.temporary(generator_state(g)), path)
     device = str(g.device) if isinstance(g, torch.Generator) else "cpu"
-    return capture.fill(ref, GeneratorNode(capture.function(type(g)), state, device))
+    attributes = capture.attributes(getattr(g, "__dict__", {}), path)
+    return capture.fill(ref, GeneratorNode(capture.function(type(g)), state, device, attributes))
 
 def _module(capture: Capture, m: torch.nn.Module, path: str) -> Ref:
     if isinstance(m, torch.jit.ScriptModule): return capture.node(m, LeafNode(name_of(type(m))))
@@ -385,6 +395,7 @@ def _reduce(value: Any) -> tuple:
         found = reduce(value) if reduce is not None else value.__reduce_ex__(4)
     except Exception as error:
         raise Unsupported(f"is an object of {cls.__name__}, which cannot be copied ({error})") from None
+    if hasattr(value, "cache_clear"): raise Unsupported("is a function with a cache, which cannot be copied")
     # a name of a module
     if isinstance(found, str): return (found,)
     if len(found) > 5 and found[5] is not None:

@@ -11,6 +11,7 @@ import functools
 import io
 import itertools
 import pathlib
+import random
 import types
 import weakref
 from collections import deque
@@ -28,7 +29,7 @@ from ..data.sources import sampler_parts, sampler_state
 from ..device.weight_storage import packed_objects
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import GivenSettings, RunState
-from ..core.tree import FUNCTIONS, OPTIMIZER, has_state_dict, is_resource, of_library
+from ..core.tree import FUNCTIONS, OPTIMIZER, has_state_dict, is_resource, is_tensor_with_methods, of_library
 from ..engine.state_holders import LEARNER, PLAIN, is_generator, not_state
 from ..optim.schedules import schedule_parts
 from .restore import Snapshots
@@ -82,7 +83,7 @@ def enter_in_memo(
         memo.update({id(o): o for o in packed_objects(value)})
     parts = {id(part): part for part in walk(value, memo) if id(part) not in memo}
     for part in parts.values():
-        if isinstance(part, torch.Tensor) and not part.is_leaf:
+        if isinstance(part, torch.Tensor) and (not part.is_leaf or is_tensor_with_methods(part)):
             memo[id(part)] = part.detach().clone()
         elif type(part) is np.ndarray and isinstance(base := part.base, np.ndarray) and id(base) in parts and base.flags.c_contiguous:
             whole = memo.setdefault(id(base), base.copy())
@@ -112,8 +113,8 @@ def complete_copies(parts: list[object], memo: dict):
                 by_storage.setdefault(part.untyped_storage().data_ptr(), []).append(part)
         elif isinstance(part, torch.nn.Module):
             drop_library_wrappers(part, new)
-        if isinstance(part, (torch.Tensor, torch.optim.Optimizer)):
-            for name, value in vars(part).items():
+        if isinstance(part, (torch.Tensor, torch.optim.Optimizer, random.Random)):
+            for name, value in getattr(part, "__dict__", {}).items():
                 if name not in vars(new) and name not in OPTIMIZER: setattr(new, name, copy.deepcopy(value, memo))
     for found in by_storage.values():
         # deepcopy keeps the memory that tensors share, but not that of parameters, as flat weights of recurrent layers
