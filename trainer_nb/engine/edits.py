@@ -171,7 +171,7 @@ class Edits:
     def _is_untouched(self) -> bool:
         "Return whether ids and versions show that no attribute has another value; compare only what they do not show."
         if self.ids != self._attribute_ids() or self.versions != self._versions(): return False
-        return all([one.is_same() for one in self.stamped if not one.is_simple])
+        return all(one.is_same() for one in self.stamped if not one.is_simple)
 
     def _attribute_ids(self) -> list[int]:
         tables = [one.attributes for one in self.stamped]

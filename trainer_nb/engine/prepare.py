@@ -448,24 +448,28 @@ def compares_parameters(run: RunState) -> bool:
     return run.optimizer is not None and run.device is not None and not run.device.divides_state
 
 def discard_outdated_parts(learner: TrainerBase):
-    """Discard what was made for modules, methods or parameters that the model no longer has; before the first step, also an
-    optimizer that was made here before a parameter could be trained."""
+    "Discard what was made for modules, methods or parameters that the model no longer has."
     run = learner.run_state
     renew_facts(learner)
-    is_wrapped = run.wrapped_model is not None
-    if is_wrapped and run.device.is_outdated(run.model):
+    if run.wrapped_model is None: return
+    if run.device.is_outdated(run.model):
         run.device.patches.clear()
         run.discard("wrapped_model", "backups")
     if not compares_parameters(run): return
     changes = run.parameter_watch.compare(parameters_of(run.model), run.optimizer)
-    if is_wrapped and (changes.are_others or changes.resized or changes.converted):
+    if changes.are_others or changes.resized or changes.converted:
         # new modules have to be moved to the device, and wrapped
         run.discard("wrapped_model", "backups")
         if not run.state.global_step: run.discard("initial_snapshot")
+
+def discard_incomplete_optimizer(run: RunState):
+    "Before the first step, discard an optimizer that was made here before a parameter could be trained."
+    if not compares_parameters(run) or not run.own_optimizer or run.has_begun: return
+    unheld = run.parameter_watch.compare(parameters_of(run.model), run.optimizer).unheld
     # an optimizer with state is that of an earlier run, which this one continues
-    if not changes.unheld or not run.own_optimizer or run.has_begun or any(run.optimizer.state.values()): return
+    if not unheld or any(run.optimizer.state.values()): return
     if run.state.is_world_process_zero:
-        name = next(n for n, p in run.model.named_parameters() if p is changes.unheld[0])
+        name = next(n for n, p in run.model.named_parameters() if p is unheld[0])
         warn(
             f"The optimizer was made before {name!r} could be trained, so it is made anew before the first step; changes"
             " of its groups have to be made again."
