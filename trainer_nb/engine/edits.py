@@ -71,13 +71,6 @@ class AttributeStamps:
         self.stamps = {
             k: v if type(v) in ATOMS else stamp(v) for k, v in self.attributes.items() if k not in self.skip
         }
-        self._sort()
-
-    def _sort(self) -> None:
-        # ids show all changes of atoms, which `stamps` keeps alive, and of what is known by its id; versions those of tensors
-        others = [key for key, value in self.stamps.items() if type(value) in (tuple, bytes)]
-        self.tensors = [key for key in others if isinstance(self.attributes[key], torch.Tensor)]
-        self.is_simple = len(self.tensors) == len(others)
 
     def take_names(self, names: Collection[str]) -> None:
         "Take the present values of these attributes, which are known."
@@ -87,7 +80,6 @@ class AttributeStamps:
             if key in self.attributes:
                 self.stamps[key] = stamp(self.attributes[key])
         self.size = len(self.attributes)
-        self._sort()
 
     def is_same(self) -> bool:
         "Return whether no attribute has another value."
@@ -107,9 +99,6 @@ class AttributeStamps:
         ]
 
 # %% ../../nbs/06_engine/14_edits.ipynb #319733be
-_VALUES = operator.methodcaller("values")
-_VERSION = operator.attrgetter("_version")
-_REQUIRES_GRAD = operator.attrgetter("requires_grad")
 _HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _DATA = ("_train_dataset", "data_collator", "loss_func", "compute_loss_func")
 
@@ -135,9 +124,6 @@ class Edits:
         self.tables: list[dict] = []
         self.inside: list[int] = []
         self.stamped: list[AttributeStamps] = []
-        # ids of the attributes, and versions of the tensors among them
-        self.ids: list[int] = []
-        self.versions: list[int] = []
         self.weights: list[int] = []
         self.flags: list[bool] = []
         # of the optimizer, with the number of its parameters; None: unknown, because the run itself has changed them
@@ -147,39 +133,24 @@ class Edits:
         "Keep the present state as what the last verb has left; nothing before there is an optimizer."
         if run.optimizer is None: return self.forget()
         self.is_kept = True
-        self.weights = list(map(_VERSION, run.params))
-        self.flags = list(map(_REQUIRES_GRAD, run.params))
+        self.weights = [p._version for p in run.params]
+        self.flags = [p.requires_grad for p in run.params]
         self.groups = [(dict(g), len(g["params"])) for g in run.optimizer.param_groups]
         if not self.has_same_parts(run):
             self._search(run)
             return
         self._take_called(run)
-        if self._is_untouched(): return
         for one in self.stamped:
             if one.is_same(): continue
             one.take(one.num_calls)
             # it may hold another data set now
             if one.name.startswith("train_dataset"): self.parts = []
-        self.ids, self.versions = self._attribute_ids(), self._versions()
 
     def has_same_parts(self, run: RunState) -> bool:
         "Return whether the run has the parts that the last verb has left; those inside modules, as `find` has seen them."
         return self.parts == _parts(run)
 
-    def _ids_inside(self) -> list[int]: return [*map(id, chain.from_iterable(map(_VALUES, self.tables)))]
-
-    def _is_untouched(self) -> bool:
-        "Return whether ids and versions show that no attribute has another value; compare only what they do not show."
-        if self.ids != self._attribute_ids() or self.versions != self._versions(): return False
-        return all(one.is_same() for one in self.stamped if not one.is_simple)
-
-    def _attribute_ids(self) -> list[int]:
-        tables = [one.attributes for one in self.stamped]
-        return [*map(id, chain(chain.from_iterable(tables), chain.from_iterable(map(_VALUES, tables))))]
-
-    def _versions(self) -> list[int]:
-        tensors = [one.attributes[key] for one in self.stamped for key in one.tensors]
-        return [0 if t.is_inference() else t._version for t in tensors]
+    def _ids_inside(self) -> list[int]: return [*map(id, chain.from_iterable([t.values() for t in self.tables]))]
 
     def _search(self, run: RunState) -> None:
         "Search the objects whose attributes count; in one of several processes none: their journals have to be alike."
@@ -196,7 +167,6 @@ class Edits:
             attributes = vars(holder.owner)
             self.stamped.append(AttributeStamps(holder, attributes, counts.get(id(holder.owner))))
             if attributes.get("_buffers"): self.stamped.append(AttributeStamps(holder, attributes["_buffers"]))
-        self.ids, self.versions = self._attribute_ids(), self._versions()
 
     def accept_called(self, run: RunState) -> None:
         "Take the present attributes of callbacks that an event has called since for those that the last verb has left."
@@ -211,7 +181,6 @@ class Edits:
     def accept(self, names: Collection[str]) -> None:
         "Keep the present values of these attributes as those of the last verb: they are recorded, or no edits."
         for one in self.stamped: one.take_names(names)
-        self.ids = []
 
     def find(self, run: RunState) -> list[str]:
         "Return the names of what was changed since the last verb or call; nothing in a run without an optimizer."
@@ -219,8 +188,8 @@ class Edits:
             self.keep(run)
             return []
         changed = []
-        if self.weights != list(map(_VERSION, run.params)): changed.append("weights")
-        if self.flags != list(map(_REQUIRES_GRAD, run.params)): changed.append("requires_grad")
+        if self.weights != [p._version for p in run.params]: changed.append("weights")
+        if self.flags != [p.requires_grad for p in run.params]: changed.append("requires_grad")
         if self._has_other_groups(run): changed.append("param_groups")
         changed += self._changed_attributes(run)
         if self.inside != self._ids_inside(): self.parts = []
@@ -239,8 +208,8 @@ class Edits:
 
     def _changed_attributes(self, run: RunState) -> list[str]:
         self._take_called(run)
-        if self._is_untouched(): return []
         edited = [one for one in self.stamped if not one.is_same()]
+        if not edited: return []
         here = {holder.name: holder.owner for holder in editable_holders(run)}
         names = [name for one in edited if here.get(one.name) is one.owner for name in one.changed()]
         if not names or run.evaluated is None: return names

@@ -659,7 +659,7 @@ def prepare(learner: TrainerBase):
     # each part is created completely or not at all
     with run.interrupts.opened():
         prepare_data(learner)
-
+        discard_incomplete_optimizer(run)
         if run.device.deepspeed is not None:
             prepare_engine(learner, run.device.deepspeed)
         create_optimizer_and_schedule(learner)
