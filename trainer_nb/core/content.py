@@ -104,8 +104,9 @@ class Content:
             if not is_view and node.place.kind != "none":
                 self.tensors.append(node_value(self.tree, node))
             if isinstance(node, TensorNode):
-                self.words.append(f"{node.requires_grad}{node.is_parameter}")
+                self.words.append(f"{node.requires_grad}{node.is_parameter}{node.kind}")
                 self._visit(node.grad)
+                if node.attributes: self._visit(node.attributes)
         elif isinstance(node, SequenceNode) and node.kind in ("set", "frozenset"):
             # the order of a set differs between processes
             parts = sorted((Content(self.tree, item) for item in node.items), key=lambda content: content.words)
