@@ -113,7 +113,7 @@ def test_batch_by_batch(make):
     assert [call[0] for call in our_given] == [False, False, True, False, True]
     same(given, our_given)
     same(out.predictions, our_out.predictions)
-    with pytest.raises(ValueError, match="let it take compute_result"): Learner(net(), batch_eval_metrics=True, compute_metrics=accuracy)
+    with pytest.raises(TypeError, match="compute_result"): Learner(net(), batch_eval_metrics=True, compute_metrics=accuracy)
     with pytest.raises(TypeError, match="compute_metrics returned NoneType"):
         Learner(net(), batch_eval_metrics=True, compute_metrics=lambda pred, compute_result: None, eval_dataset=points(9), use_cpu=True).evaluate()
 

@@ -29,7 +29,8 @@ from .dataloaders import count_samples, is_columns, is_overridden
 from .eval_outputs import EvalLoopOutput, EvalPrediction, LogGatherer, LossGatherer, OutputGatherer
 from .eval_outputs import PredictionOutput
 from .loss import split_labels
-from .overrides import TrainerBase, check_batch_eval_metrics
+from .given_parts import check_functions
+from .overrides import TrainerBase
 from .prepare import check_equal_lengths, check_replicas, prepare, prepare_model
 from .rollback import BufferBackup
 from .run_state import preserve_training_modes, run_modules
@@ -262,7 +263,7 @@ class EvalAccumulator:
         self.loader = loader
         self.args = args
         self.per_batch_metrics = args.batch_eval_metrics and learner.compute_metrics is not None
-        check_batch_eval_metrics(args, learner.compute_metrics)
+        check_functions(args, compute_metrics=learner.compute_metrics)
         self.predictions = OutputGatherer(args)
         self.labels = OutputGatherer(args)
         self.inputs = OutputGatherer(args)
