@@ -22,7 +22,7 @@ from ..device.collectives import World
 from ..device.sharding import is_dtensor, local_nbytes, to_local
 from ..device.weight_storage import is_read_only
 from ..core.put import MISSING
-from ..core.nodes import has_own_memory, write_tensor
+from ..core.nodes import ATOMS, has_own_memory, write_tensor
 from .run_state import RunState
 from .snapshot_fields import has_max_norm
 from .state_holders import Holder, fetch_holders, is_fetch_state, step_holders
@@ -49,9 +49,10 @@ class UserBackup:
         self.logs = 0
         # by name, the holders of attributes that change before the update, with those only
         self.changing: dict[str, Holder] = {}
-        # of all holders in an observed step; what it could not copy
+        # before this step: of all holders if it is observed; what could not be copied
         self.state: UserState | None = None
         self.left_out: dict[str, str] = {}
+        self.numbers: list[tuple[Holder, dict[str, Any]]] = []
 
     @property
     def run(self) -> RunState:
@@ -62,10 +63,17 @@ class UserBackup:
     def keep(self):
         "Copy the attributes that change; copy all of them in an observed step."
         self.state = None
+        self.numbers = []
         # after the first steps, the attributes of most runs are known not to change before the update
         if not (self.observing or self.changing): return
         start = time.perf_counter()
         changing = [*self.changing.values()]
+        if not self.observing:
+            now = [(holder, holder.items()) for holder in changing]
+            # most of what changes is a counter
+            if all(ATOMS.issuperset(map(type, values.values())) for _, values in now):
+                self.numbers = now
+                return
         self.find = step_holders if self.observing else lambda run: changing
         self.state = capture_user_state(self.run, find=self.find)
         if self.observing:
@@ -102,6 +110,12 @@ class UserBackup:
         run.lost = run.lost | self.left_out
         if self.state is not None:
             run.lost = run.lost | restore_user_state(run, self.state, find=self.find)
+        for holder, values in self.numbers:
+            attributes = holder.attributes()
+            for key in holder.items().keys() - values.keys():
+                del attributes[key]
+            attributes.update(values)
+            holder.complete(attributes)
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #c4d1a002
 _DATA = frozenset({torch.Tensor, np.ndarray, list, tuple, dict})

@@ -202,28 +202,15 @@ def undo_restore(
     run.discard("backups")
 
 # %% ../../nbs/06_engine/17_snapshot.ipynb #43f67564
+_NOT_COMPARED = frozenset("""modes_seen shapes made_with run taken place length batches about seconds callbacks bookmark user
+    of_optimizer""".split())
+
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
     """Return the names of the values that differ, byte for byte, between two snapshots.
     Clocks, logs and the bookmark are not compared."""
     def same(n): return n in a.tensors and n in b.tensors and is_identical(a.tensors[n], b.tensors[n])
-    left_out = {
-        "modes_seen",
-        "shapes",
-        "made_with",
-        "run",
-        "taken",
-        "place",
-        "length",
-        "batches",
-        "about",
-        "seconds",
-        "callbacks",
-        "bookmark",
-        "user",
-        "of_optimizer",
-    }
     def plain(values):
-        kept = {k: v for k, v in values.items() if k not in left_out}
+        kept = {k: v for k, v in values.items() if k not in _NOT_COMPARED}
         return kept | {"state": vars(values["state"]) | {"log_history": None}}
     x = plain(a.values)
     y = plain(b.values)

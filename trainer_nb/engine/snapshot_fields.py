@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ..args.training_args import PROCESS_FIELDS, TrainingArguments, without_subclass_fields
-from ..core.callbacks import TrainerCallback, exported_state
+from ..args.training_args import PROCESS_FIELDS, without_subclass_fields
+from ..core.callbacks import exported_state
 from ..device.model_patches import PATCH_ARGS
 from ..device.deepspeed import MASTER, DeepSpeedModel, check_parameter_states, has_flat_state, shared_state, torch_scale
 from ..device.sharding import copy_into, full_shape, is_dtensor, is_sharded, replicate_like, shard_like, to_local
@@ -634,11 +634,6 @@ def _capture_callbacks(run: RunState, tensors, values):
         return (None, None) if exported is None else (exported["attributes"], exported.get("args"))
     values["callbacks"] = [(type(c).__name__, *copy.deepcopy(states(c))) for c in run.callbacks.callbacks]
 
-def _reinitialize(callback: TrainerCallback, args: TrainingArguments, attributes):
-    "Restore the constructor arguments of a callback in place, since other objects refer to it."
-    make = getattr(type(callback), "from_state", None) or (lambda state: type(callback)(**state["args"]))
-    vars(callback).update(vars(make(copy.deepcopy({"args": args, "attributes": attributes}))))
-
 def _restore_callbacks(run: RunState, snapshot: Snapshot):
     todo = list(run.callbacks.callbacks)
     for kind, state, made in snapshot.values["callbacks"]:
@@ -647,7 +642,9 @@ def _restore_callbacks(run: RunState, snapshot: Snapshot):
         todo = [c for c in todo if c is not callback]
         if state is None: continue
         if made is not None and run.args.restore_callback_states_from_checkpoint:
-            _reinitialize(callback, made, state)
+            # in place, since other objects refer to it
+            make = getattr(type(callback), "from_state", None) or (lambda state, cls=type(callback): cls(**state["args"]))
+            vars(callback).update(vars(make(copy.deepcopy({"args": made, "attributes": state}))))
         if hasattr(callback, "load_state_dict"):
             callback.load_state_dict(copy.deepcopy(state))
         else:

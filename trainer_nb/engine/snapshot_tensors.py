@@ -194,11 +194,6 @@ def allocate_host_copy(
 # bytes from which a tensor is worth a reference instead of a copy
 _LEAST_REFERENCE_BYTES = 1 << 17
 
-def can_be_referred_to(t: torch.Tensor) -> bool:
-    "Return whether a snapshot by reference uses a tensor itself: a large one, on the host."
-    # a small one may be a part of a large memory, with which it would be pickled
-    return t.is_cpu and not t.is_quantized and t.nbytes >= _LEAST_REFERENCE_BYTES
-
 class HostCopies(dict):
     "Copy tensors to the host, by name; reuse spare memory."
     def __init__(
@@ -208,7 +203,7 @@ class HostCopies(dict):
         among_steps: bool = False,  # as in allocate_host_copy
         folder: str | Path | None = None,  # for a file with the larger tensors
         earlier: SharedCopies | None = None,  # the run's, to share tensors that have not changed
-        by_reference: bool = False,  # use large tensors on the host as they are, without a copy
+        by_reference: bool = False,  # use large tensors on the host as they are
     ):
         self.spare = dict(spare)
         self.by_reference = by_reference
@@ -243,7 +238,8 @@ class HostCopies(dict):
         if unchanged is not None:
             self[name] = unchanged
             return
-        if self.by_reference and can_be_referred_to(t):
+        # a small one may be a part of a large memory, with which it would be pickled
+        if self.by_reference and t.is_cpu and not t.is_quantized and t.nbytes >= _LEAST_REFERENCE_BYTES:
             self[name] = t.detach()
             return
         if self.folder is not None and t.nbytes >= SMALLEST:
