@@ -6,10 +6,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import tomllib
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum, StrEnum
 from functools import cache
+from importlib import resources
 from typing import Any, get_type_hints
 
 import torch
@@ -193,6 +197,23 @@ CHOICES: dict[str, tuple] = {
     "log_level_replica": LOG_LEVELS,
     "dataloader_multiprocessing_context": (None, "fork", "spawn", "forkserver"),
 }
+
+# %% ../../nbs/02_args/00_fields.ipynb #0404bd5b
+@cache
+def settings_table(name: str) -> Any:
+    "Return a table of `settings.toml`."
+    return tomllib.loads(resources.files("trainer_nb").joinpath("args/settings.toml").read_text("utf-8"))[name]
+
+@cache
+def _compiled(expression: str) -> Any: return compile(expression, "settings.toml", "eval")
+
+def evaluate(
+    expression: str,  # of settings.toml
+    values: Mapping[str, Any],  # of the settings, by name
+) -> Any:
+    "Return the value of an expression over settings."
+    constants = {"isfinite": math.isfinite, "os": os, "METRIC_SCHEDULES": METRIC_SCHEDULES, "TARGETED_OPTIMIZERS": TARGETED_OPTIMIZERS}
+    return eval(_compiled(expression), constants | {**values})
 
 # %% ../../nbs/02_args/00_fields.ipynb #48f22908
 def to_builtin(value: Any) -> Any:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from .fields import settings_table
 from ..core.errors import suggest_names, warn
 
 if TYPE_CHECKING:
@@ -172,42 +173,18 @@ def first_process_first(
             torch.distributed.barrier()
 
 # %% ../../nbs/02_args/02_parallel.ipynb #81799c85
-_FLAG = ((False, True), "")
-# key: (accepted values, the default first; empty: any), and why no other is supported
-ConfigKeys = dict[str, tuple[tuple, str]]
-
-ACCELERATOR_KEYS: ConfigKeys = {
-    "split_batches": _FLAG,
-    "even_batches": ((True, False), ""),
-    "non_blocking": _FLAG,
-    "dispatch_batches": ((None, False, True), ""),
-    "use_seedable_sampler": (
-        (True,),
-        "the order of an epoch is always a function of the seed, which rewinding and resuming require",
-    ),
-    "use_configured_state": _FLAG,
-}
-ACCUMULATION_KEYS: ConfigKeys = {
-    "sync_each_batch": _FLAG,
-    "adjust_scheduler": (
-        (True,),
-        "a schedule advances once per optimizer step, regardless of the number of micro-batches",
-    ),
-    "sync_with_dataloader": ((True,), "no step extends beyond the end of an epoch"),
-}
-
 def check_config_keys(
     given: Mapping[str, Any],
-    supported: ConfigKeys,
-    name: str,  # name of the dictionary, for the message
+    name: str,  # name of the dictionary, as in settings.toml
 ) -> None:
     "Raise ValueError for the first key that is unknown or has an unsupported value."
+    supported = settings_table("config_keys")[name]
     for key, value in given.items():
         if key not in supported:
             raise ValueError(
                 f"{name} has no key {key!r}; the keys are {', '.join(supported)}.{suggest_names(key, supported)}"
             )
-        values, reason = supported[key]
+        values, reason = supported[key].get("values"), supported[key].get("reason")
         # 1 is equal to True, and no flag
         if not values or any(value == v and type(value) is type(v) for v in values): continue
         problem = f"is unsupported: {reason}" if reason else "should be True or False"
@@ -233,9 +210,8 @@ def read_accelerator_config(value: Any) -> Any:
     "Return `accelerator_config` without the keys that have their default value, None if no key is left."
     config = read_config(value, "accelerator_config")
     if not isinstance(config, dict): return config
-    def is_default(key: str, value: Any) -> bool:
-        return value is None or key in ACCELERATOR_KEYS and value is ACCELERATOR_KEYS[key][0][0]
-    return {key: v for key, v in config.items() if not is_default(key, v)} or None
+    keys = settings_table("config_keys")["accelerator_config"]
+    return {k: v for k, v in config.items() if v is not None and v is not keys.get(k, {}).get("default")} or None
 
 # %% ../../nbs/02_args/02_parallel.ipynb #bbdb7385
 def without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -252,8 +228,8 @@ def check_accelerator_config(args: TrainingArguments) -> None:
     if not isinstance(inner, dict):
         raise ValueError(f"accelerator_config: gradient_accumulation_kwargs={inner!r} should be a dict.")
     outer = without(config, "gradient_accumulation_kwargs")
-    check_config_keys(outer, ACCELERATOR_KEYS, "accelerator_config")
-    check_config_keys(without(inner, "num_steps"), ACCUMULATION_KEYS, "gradient_accumulation_kwargs")
+    check_config_keys(outer, "accelerator_config")
+    check_config_keys(without(inner, "num_steps"), "gradient_accumulation_kwargs")
     if config.get("non_blocking") and not args.dataloader_pin_memory:
         raise ValueError(
             "accelerator_config: non_blocking=True requires page-locked memory, which dataloader_pin_memory=False"
