@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .fields import check_rules
 from .fsdp_args import is_fsdp_enabled
 from .parallel import connect_processes, device_of, read_config
-from .validation import check_rules
 from ..core.errors import InvalidOperation
 
 if TYPE_CHECKING:

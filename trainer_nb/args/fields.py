@@ -18,6 +18,8 @@ from typing import Any, get_type_hints
 
 import torch
 
+from ..core.errors import warn
+
 # %% ../../nbs/02_args/00_fields.ipynb #cc957b19
 class DefaultText(str):
     """Mark a text as the default of its field: a copy of the arguments, field by field, is as little a request for it as
@@ -214,6 +216,16 @@ def evaluate(
     "Return the value of an expression over settings."
     constants = {"isfinite": math.isfinite, "os": os, "METRIC_SCHEDULES": METRIC_SCHEDULES, "TARGETED_OPTIMIZERS": TARGETED_OPTIMIZERS}
     return eval(_compiled(expression), constants | {**values})
+
+def check_rules(
+    group: str,  # of the rules in settings.toml
+    values: Mapping[str, Any],  # of the settings, by name
+) -> None:
+    "Raise ValueError for the first rule that settings break; issue a warning for a rule that only warns."
+    for rule in settings_table("rules")[group]:
+        if not evaluate(rule["when"], values): continue
+        if "error" in rule: raise ValueError(rule["error"].format_map(values))
+        warn(rule["warning"].format_map(values))
 
 # %% ../../nbs/02_args/00_fields.ipynb #48f22908
 def to_builtin(value: Any) -> Any:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from .fields import settings_table
+from .fields import check_rules, settings_table
 from .parallel import check_config_keys, read_config, without
-from .validation import check_rules
 from ..core.errors import warn
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from .fields import settings_table
+from .fields import check_rules, settings_table
 from ..core.errors import suggest_names, warn
 
 if TYPE_CHECKING:
@@ -206,13 +206,6 @@ def read_config(
         raise ValueError(f"{name}={value!r} should be a dict, or a file that holds one.")
     return config
 
-def read_accelerator_config(value: Any) -> Any:
-    "Return `accelerator_config` without the keys that have their default value, None if no key is left."
-    config = read_config(value, "accelerator_config")
-    if not isinstance(config, dict): return config
-    keys = settings_table("config_keys")["accelerator_config"]
-    return {k: v for k, v in config.items() if v is not None and v is not keys.get(k, {}).get("default")} or None
-
 # %% ../../nbs/02_args/02_parallel.ipynb #bbdb7385
 def without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
     "Return a copy of a dictionary without one key."
@@ -220,33 +213,23 @@ def without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def check_accelerator_config(args: TrainingArguments) -> None:
     "Convert `accelerator_config` to a dict of supported keys; raise ValueError for any other key or value."
-    config = read_accelerator_config(args.accelerator_config)
+    config = read_config(args.accelerator_config, "accelerator_config")
+    if isinstance(config, dict):
+        keys = settings_table("config_keys")["accelerator_config"]
+        default = {k: keys.get(k, {}).get("default") for k in config}
+        config = {k: v for k, v in config.items() if v is not None and v is not default[k]} or None
     args.accelerator_config = config
     # None, or of a wrong type, for which the check of types raises
     if not isinstance(config, dict): return
-    inner = config.get("gradient_accumulation_kwargs", {})
-    if not isinstance(inner, dict):
-        raise ValueError(f"accelerator_config: gradient_accumulation_kwargs={inner!r} should be a dict.")
-    outer = without(config, "gradient_accumulation_kwargs")
-    check_config_keys(outer, "accelerator_config")
-    check_config_keys(without(inner, "num_steps"), "gradient_accumulation_kwargs")
-    if config.get("non_blocking") and not args.dataloader_pin_memory:
-        raise ValueError(
-            "accelerator_config: non_blocking=True requires page-locked memory, which dataloader_pin_memory=False"
-            " disables; leave one of them out."
-        )
-    if "num_steps" not in inner: return
-    steps = inner["num_steps"]
-    if args.gradient_accumulation_steps not in (1, steps):
-        raise ValueError(
-            f"accelerator_config: num_steps={steps!r} is another name of gradient_accumulation_steps, which is"
-            f" {args.gradient_accumulation_steps}; leave num_steps out."
-        )
-    args.gradient_accumulation_steps = steps
+    inner = config.pop("gradient_accumulation_kwargs", {})
+    check_rules("accelerator_config", vars(args) | {"config": config, "inner": inner})
+    args.gradient_accumulation_steps = inner.get("num_steps", args.gradient_accumulation_steps)
     inner = without(inner, "num_steps")
+    check_config_keys(config, "accelerator_config")
+    check_config_keys(inner, "gradient_accumulation_kwargs")
     if inner:
-        outer["gradient_accumulation_kwargs"] = inner
-    args.accelerator_config = outer or None
+        config["gradient_accumulation_kwargs"] = inner
+    args.accelerator_config = config or None
 
 # %% ../../nbs/02_args/02_parallel.ipynb #88d7d85b
 def _accelerator_key(args: TrainingArguments, key: str) -> Any:

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
 import torch
 
 from .fields import ENUM_FIELDS, HUB_FIELDS, METRIC_SCHEDULES, SCRIPT_FIELDS, Choice, DefaultText
-from .fields import SettingFields, dtypes_to_names, field_default, field_types, is_given, mark_in_json
-from .fields import to_builtin
+from .fields import SettingFields, check_rules, dtypes_to_names, field_default, field_types, is_given
+from .fields import mark_in_json, to_builtin
 from .fsdp_args import check_sharding, convert_sharding
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
 from .parallel import ParallelMode, Ranks, check_accelerator_config, connect_launched, connect_processes
 from .parallel import device_of, first_process_first, log_level
 from .deepspeed_args import activate_deepspeed, check_deepspeed, is_deepspeed_enabled
 from .setters import ArgumentSetters
-from .validation import check_assigned, check_rules, check_types, check_values, matches_type, tracker_names
+from .validation import check_assigned, check_types, check_values, matches_type, tracker_names
 from ..display.tables import html_table
 
 if TYPE_CHECKING:

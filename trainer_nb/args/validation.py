@@ -9,14 +9,12 @@ import math
 import importlib.util
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import fields
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
-from .fields import CHOICES, TRACKERS, TRANSFORMERS_TRACKERS, evaluate, field_types, settings_table
-from .fields import to_builtin
-from ..core.errors import short_repr, suggest_names, warn
+from .fields import CHOICES, TRACKERS, TRANSFORMERS_TRACKERS, field_types, settings_table, to_builtin
+from ..core.errors import short_repr, suggest_names
 
 if TYPE_CHECKING:
     from trainer_nb.args.training_args import TrainingArguments
@@ -156,17 +154,6 @@ def check_assigned(
     value = to_builtin(value)
     check_type(name, value, kind)
     check_value(name, value)
-
-# %% ../../nbs/02_args/05_validation.ipynb #89d8a30d
-def check_rules(
-    group: str,  # of the rules in settings.toml
-    values: Mapping[str, Any],  # of the settings, by name
-) -> None:
-    "Raise ValueError for the first rule that settings break; issue a warning for a rule that only warns."
-    for rule in settings_table("rules")[group]:
-        if not evaluate(rule["when"], values): continue
-        if "error" in rule: raise ValueError(rule["error"].format_map(values))
-        warn(rule["warning"].format_map(values))
 
 # %% ../../nbs/02_args/05_validation.ipynb #9c5854d0
 # modules that a tracker needs, where they do not have its name; those of transformers' callbacks
