@@ -32,8 +32,9 @@ from ..device.weight_storage import check_placement, is_read_only, keep_training
 from ..device.weight_storage import weight_digest
 from .dataloaders import check_eval_data, copied_attributes, have_changed, is_overridden
 from .generate import align_special_tokens
-from .overrides import OPTIMIZER_ARGS, SCHEDULE_ARGS, TrainerBase, call_create_optimizer
-from .overrides import drop_loader, forget_samplers, keep_given_parts, optimizer_settings, renew_facts
+from .given_parts import OPTIMIZER_ARGS, SCHEDULE_ARGS, drop_loader, forget_samplers, keep_given_parts
+from .given_parts import optimizer_settings, renew_facts
+from .overrides import TrainerBase, call_create_optimizer
 from .rollback import weight_versions
 from .run_state import RunState, Task, record_act, run_modules, schedule_args, schedule_start
 from .snapshot import capture_snapshot, environment_info, num_train_samples

@@ -60,6 +60,7 @@ def check_callable(
     function: Any,  # None: not given
     example: str,  # how it is called, for the message: "compute_metrics(prediction)"
     *given: Any,  # arguments like those with which it will be called
+    **by_name: Any,
 ) -> None:
     "Raise TypeError for an object that is no function, for a class in place of an instance, and for another signature."
     if function is None: return
@@ -75,7 +76,7 @@ def check_callable(
     except (TypeError, ValueError):
         return
     try:
-        signature.bind(*given)
+        signature.bind(*given, **by_name)
     except TypeError:
         taken = getattr(function, "__name__", type(function).__name__)
         raise TypeError(f"{name} is called as {example}, and {taken}{signature} cannot be; let it take these"

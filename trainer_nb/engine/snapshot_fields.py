@@ -21,7 +21,7 @@ from ..device.sharding import copy_into, full_shape, is_dtensor, is_sharded, rep
 from ..device.weight_storage import ReadOnlyWeight, has_adapters, is_packed, is_read_only, is_spread
 from .snapshot_tensors import FrozenWeightCache, HostCopies, Snapshot, is_shared, list_merged_adapters
 from .loss import describe_output
-from .overrides import drop_loader
+from .given_parts import drop_loader
 from ..core.nodes import has_own_memory
 from .run_state import RunState, Task, schedule_args
 from .state_holders import code_holders

@@ -19,7 +19,8 @@ from ..core.history import History
 from ..device.weight_storage import move_model
 from ..display.tables import html_table, text_table
 from ..engine.dataloaders import is_overridden
-from ..engine.overrides import TrainerBase, forget_samplers, renew_model
+from ..engine.given_parts import forget_samplers, renew_model
+from ..engine.overrides import TrainerBase
 from ..engine.prepare import group_settings, makes_schedule, prepare, redistribute_data
 from ..engine.prepare import restore_group_settings
 from ..engine.run_state import RunState, record_act
