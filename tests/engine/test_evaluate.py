@@ -399,7 +399,7 @@ def test_several_sets_are_shown_side_by_side():
 
 def test_rounds_of_two_processes():
     "Of each round the first process goes through the batches in the order of the data, and knows the last."
-    from trainer_nb.engine.streaming_metrics import OrderedBatches
+    from trainer_nb.engine.eval_outputs import OrderedBatches
     class Two:
         is_single_process, size, theirs = False, 2, [[(1, torch.ones(1))], []]
         def gather_object(self, mine): return [mine, self.theirs.pop(0)]

@@ -43,7 +43,7 @@ from .loss import label_smoother
 from .loss import model_arguments, predict_batch, raise_explained
 from .run_state import GivenSettings, RunState, schedule_args, schedule_start
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
-from .streaming_metrics import check_metrics
+from .eval_outputs import check_metrics
 from ..optim.extra_optimizers import target_options
 from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
 from ..optim.schedules import create_scheduler
