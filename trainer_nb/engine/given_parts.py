@@ -31,7 +31,7 @@ from .generate import put_on
 from .loss import unwrap_model, warn_multi_label
 from .run_state import RunState, as_callback, record_act
 from .signatures import check_callable, positional_args
-from .streaming_metrics import check_metrics
+from .eval_outputs import check_metrics
 from .training_modes import TrainingModes
 
 if TYPE_CHECKING:
