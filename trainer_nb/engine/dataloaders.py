@@ -112,11 +112,6 @@ def check_dataset(
             f"{name} is {short_repr(dataset)}, which is no data set; load it first, for example with"
             " datasets.load_dataset(...)."
         )
-
-    _check_indexing(dataset, name)
-
-def _check_indexing(dataset: Any, name: str) -> None:
-    "Raise TypeError for a data set whose class lacks __getitem__ or __len__."
     if is_iterable_only(dataset): return
     kind = type(dataset)
     torch_default = getattr(torch.utils.data.Dataset, "__getitem__", None)
@@ -176,15 +171,6 @@ LOADER_ARGS = (
     "train_sampling_strategy",
     "length_column_name",
 )
-
-def warn_ignored_loader_args(args: TrainingArguments) -> None:
-    "Warn about settings that have no effect on a ready DataLoader."
-    given = [n for n in args.changed() if n in LOADER_ARGS]
-    if given:
-        warn(
-            f"train_dataset is a DataLoader, which has its own batch size, order and workers, so {', '.join(given)} has"
-            " no effect; give the data set itself for that."
-        )
 
 # %% ../../nbs/06_engine/08_dataloaders.ipynb #77e6bddb
 def signature_columns(learner: TrainerBase) -> list[str]:
@@ -256,8 +242,6 @@ def rank_shard(learner: TrainerBase) -> RankShard:
     if device is None: return RankShard(learner.args.process_index, learner.args.world_size)
     return device.world.rank_shard
 
-def _num_processes(learner: TrainerBase) -> int: return rank_shard(learner).of
-
 def divide_loader(
     learner: TrainerBase,
     loader: DataLoader,
@@ -272,7 +256,7 @@ def per_process_batch_size(
     size: int,  # of a batch, by the settings
 ) -> int:
     "Return the number of samples of a batch for one process; raise ValueError if it cannot be split evenly."
-    n = _num_processes(learner)
+    n = rank_shard(learner).of
     if n == 1 or not splits_batches(learner.args): return size
     if size % n:
         raise ValueError(
@@ -293,14 +277,6 @@ def _loader_options(args: TrainingArguments, batch_size: int, collate: Callable)
         "prefetch_factor": args.dataloader_prefetch_factor,
     }
 
-def check_sampling_strategy(args: TrainingArguments) -> None:
-    "Raise ValueError for an order that a stream cannot have."
-    if args.train_sampling_strategy in ("group_by_length", "batch_rebalance"):
-        raise ValueError(
-            f"train_sampling_strategy={args.train_sampling_strategy!r} needs data that can be indexed, and the"
-            " train_dataset is a stream, which comes in its own order; leave it out."
-        )
-
 # %% ../../nbs/06_engine/08_dataloaders.ipynb #a67d5377
 def make_train_loader(learner: TrainerBase) -> DataLoader:
     "Return the loader of the training data. Raise ValueError without training data, TypeError if it is not a data set."
@@ -309,14 +285,22 @@ def make_train_loader(learner: TrainerBase) -> DataLoader:
     if dataset is None:
         raise ValueError("There is nothing to train on; give the Learner a train_dataset=.")
     if isinstance(dataset, DataLoader):
-        warn_ignored_loader_args(args)
+        if given := [n for n in args.changed() if n in LOADER_ARGS]:
+            warn(
+                f"train_dataset is a DataLoader, which has its own batch size, order and workers, so {', '.join(given)} has"
+                " no effect; give the data set itself for that."
+            )
         return dataset
     check_dataset(dataset, "train_dataset")
     selected, collate = _select_columns(learner, dataset, "training")
     options = _loader_options(args, per_process_batch_size(learner, args.train_batch_size), collate)
     options["drop_last"] = args.dataloader_drop_last
     if is_iterable_only(selected):
-        check_sampling_strategy(args)
+        if args.train_sampling_strategy in ("group_by_length", "batch_rebalance"):
+            raise ValueError(
+                f"train_sampling_strategy={args.train_sampling_strategy!r} needs data that can be indexed, and the"
+                " train_dataset is a stream, which comes in its own order; leave it out."
+            )
         return DataLoader(to_iterable_dataset(selected), **options)
     if len(selected) == 0:
         raise ValueError("The train_dataset is empty: its length is 0. Check how it was loaded or filtered.")
@@ -462,11 +446,6 @@ def count_samples(loader: Any) -> int | None:
     except TypeError:
         return None
 
-def total_train_batch_size(learner: TrainerBase, args: TrainingArguments) -> int:
-    "Return the number of samples per optimizer step, over all processes."
-    samples = per_process_batch_size(learner, args.train_batch_size) * _num_processes(learner)
-    return samples * args.gradient_accumulation_steps
-
 def initial_training_values(learner: TrainerBase, args: TrainingArguments, dataloader: Any) -> tuple:
     """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per
     epoch, and steps of the run.
@@ -475,7 +454,7 @@ def initial_training_values(learner: TrainerBase, args: TrainingArguments, datal
     total = learner.get_total_train_batch_size(args)
     try:
         # a divided one has the length of one process
-        n = 1 if isinstance(dataloader, DividedLoader) else _num_processes(learner)
+        n = 1 if isinstance(dataloader, DividedLoader) else rank_shard(learner).of
         batches = math.ceil(len(dataloader) / n)
     except TypeError:
         batches = None
