@@ -311,27 +311,6 @@ def make_train_loader(learner: TrainerBase) -> DataLoader:
     del options["batch_size"], options["drop_last"]
     return DataLoader(selected, batch_sampler=sampler, **options)
 
-def find_eval_dataset(
-    learner: TrainerBase,
-    dataset: Any,  # a data set, or the name of one; None: the learner's own
-) -> Any:
-    "Return the data set to evaluate on. Raise ValueError without one."
-    if isinstance(dataset, str):
-        sets = learner.eval_dataset if isinstance(learner.eval_dataset, dict) else {}
-        if dataset not in sets:
-            raise ValueError(
-                f"There is no evaluation set {dataset!r}; there are:"
-                f" {', '.join(map(repr, sets)) or 'none with a name'}."
-            )
-        dataset = sets[dataset]
-    if dataset is None:
-        dataset = learner.eval_dataset
-    if dataset is None:
-        raise ValueError(
-            "There is nothing to evaluate on; give the Learner an eval_dataset=, or call evaluate(dataset)."
-        )
-    return dataset
-
 def make_test_loader(learner: TrainerBase, dataset: Any) -> DataLoader:
     "Return a loader of every sample, in order."
     if dataset is None:
@@ -347,22 +326,18 @@ def make_test_loader(learner: TrainerBase, dataset: Any) -> DataLoader:
 # data sets within data sets
 _MAX_DEPTH = 5
 
-def _data_within(value: object) -> list[object]:
-    "Return the data sets that an attribute holds."
-    def is_data(v: object) -> bool: return isinstance(v, torch.utils.data.Dataset) or hasattr(type(v), "set_format")
-    if is_data(value): return [value]
-    # of a ConcatDataset; a list of samples may be long
-    return value if isinstance(value, list) and value and is_data(value[0]) else []
-
 def attributes_of(*data: object, depth: int = 0) -> list[tuple[object, dict[str, object]]]:
     "Return data sets and collators, and the data sets that they hold, each with its present attributes."
+    def is_data(v: object) -> bool: return isinstance(v, torch.utils.data.Dataset) or hasattr(type(v), "set_format")
     found = []
     for one in data:
         attributes = dict(getattr(one, "__dict__", {}))
         found.append((one, attributes))
         if depth == _MAX_DEPTH: continue
         for value in attributes.values():
-            found += attributes_of(*_data_within(value), depth=depth + 1)
+            # those of a ConcatDataset; a list of samples may be long
+            inner = value if isinstance(value, list) and value and is_data(value[0]) else [value] if is_data(value) else []
+            found += attributes_of(*inner, depth=depth + 1)
     return found
 
 def have_changed(attributes: list[tuple[object, dict[str, object]]]) -> bool:
@@ -405,9 +380,21 @@ def make_eval_loader(
     learner: TrainerBase,
     eval_dataset: Any,  # a data set, or the name of one; None: the learner's own
 ) -> DataLoader:
-    "Return the loader of an evaluation; one whose workers stay is kept for the next."
-    dataset = find_eval_dataset(learner, eval_dataset)
+    "Return the loader of an evaluation; one whose workers stay is kept for the next. Raise ValueError without data."
     own = own_eval_sets(learner)
+    dataset = learner.eval_dataset if eval_dataset is None else eval_dataset
+    if isinstance(dataset, str):
+        sets = learner.eval_dataset if isinstance(learner.eval_dataset, dict) else {}
+        if dataset not in sets:
+            raise ValueError(
+                f"There is no evaluation set {dataset!r}; there are:"
+                f" {', '.join(map(repr, sets)) or 'none with a name'}."
+            )
+        dataset = sets[dataset]
+    if dataset is None:
+        raise ValueError(
+            "There is nothing to evaluate on; give the Learner an eval_dataset=, or call evaluate(dataset)."
+        )
     if not any(dataset is one for one in own): return learner.get_test_dataloader(dataset)
     names = ("per_device_eval_batch_size", "remove_unused_columns", "label_names", "use_cpu")
     settings = {k: v for k, v in vars(learner.args).items() if k.startswith("dataloader_") or k in names}

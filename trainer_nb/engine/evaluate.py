@@ -210,9 +210,6 @@ class EvalBatches:
         "Return whether the current batch is the last one; may read another one."
         return self.feed.at_end(self.cursor)
 
-def eval_batches(learner: TrainerBase, dataloader, share: RankShard = UNSHARDED):
-    return iter(EvalBatches(learner, dataloader, share))
-
 # %% ../../nbs/06_engine/27_evaluate.ipynb #aad5d809
 class EvalAccumulator:
     "Hold the results of an evaluation, and select the parts of a batch to keep."
@@ -503,7 +500,7 @@ def check_is_dataset(dataset) -> None:
     "Raise TypeError for a single sample, or for several data sets, in place of a data set."
     kind = f"an object of type {type(dataset).__name__}"
     if is_columns(dataset): kind = f"a {type(dataset).__name__} of {len(dataset)} tensors or arrays"
-    elif isinstance(dataset, (torch.Tensor, np.ndarray)) and dataset.ndim < 2: kind = "one row of numbers"
+    elif isinstance(dataset, (torch.Tensor, np.ndarray)) and dataset.ndim < 2: kind = "one row of numbers" if dataset.ndim else "a number"
     # a dict with numbers for keys is a data set
     elif isinstance(dataset, Mapping) and 0 in dataset: return
     elif not isinstance(dataset, (Mapping, str, bytes)) and not is_picture(dataset): return

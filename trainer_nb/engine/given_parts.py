@@ -392,10 +392,14 @@ _REPLACE: dict[str, Callable[[TrainerBase, Any], None]] = {
 }
 
 # %% ../../nbs/06_engine/08_given_parts.ipynb #ade483e1
-def forget_columns(learner: TrainerBase) -> None:
-    "Compute the columns that the model uses again, unless a subclass has set them; read the data with them."
-    if learner._signature_columns is None or learner._signature_columns != signature_columns(learner): return
+def forget_columns(learner: TrainerBase, facts: bool = False) -> None:
+    """Compute the columns that the model uses again, unless a subclass has set them, and with them, on request, the facts
+    about the model; read the data with them if they differ."""
     run = learner.run_state
+    columns = learner._signature_columns
+    is_own = columns is not None and columns == signature_columns(learner)
+    if facts: learner._model_facts = None
+    if not is_own or facts and columns == signature_columns(learner): return
     check_replaceable(run, "label_names")
     learner._signature_columns = None
     if run.loader is not None:
@@ -408,16 +412,10 @@ def own_forward(model: torch.nn.Module) -> Callable:
     return getattr(own, "__func__", own)
 
 def renew_facts(learner: TrainerBase) -> None:
-    "If the model has another forward than the one that was inspected, inspect it again; read the data with its columns."
+    "If the model has another forward than the one that was inspected, inspect it again."
     run = learner.run_state
-    if learner._model_facts is None or own_forward(run.model) is run.inspected_forward: return
-    # as in forget_columns
-    is_own = learner._signature_columns is not None and learner._signature_columns == signature_columns(learner)
-    learner._model_facts = None
-    if is_own and learner._signature_columns != signature_columns(learner):
-        learner._signature_columns = None
-        if run.loader is not None:
-            drop_loader(run)
+    if learner._model_facts is not None and own_forward(run.model) is not run.inspected_forward:
+        forget_columns(learner, facts=True)
 
 class ModelFact:
     "Return a field of the learner's `model_facts`, or the value that was assigned in its place."

@@ -17,29 +17,27 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from ..args.training_args import TrainingArguments, resolve_args
-from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState
-from ..core.callbacks import bound_handler
+from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerCallback, TrainerControl
+from ..core.callbacks import TrainerState, bound_handler
 from ..core.errors import warn
 from ..core.history import History
 from ..core.seeding import preserve_generators
 from ..data.batch_errors import explain_forward_error
 from ..data.collate import DataCollatorWithPadding, default_data_collator, map_tensors, to_device
 from ..device.accelerator import NO_CONTEXT, Device, check_fp16, empty_device_cache
-from .counters import count_flops, store_flops
-from .dataloaders import check_eval_data, check_given_data
-from .dataloaders import column_dropping_collator, count_samples, drop_unused_columns
-from .dataloaders import initial_training_values, is_iterable_only
-from .dataloaders import divide_loader, make_eval_loader, make_test_loader, make_train_loader
+from .counters import num_non_embedding_parameters, store_flops
+from .dataloaders import check_eval_data, check_given_data, column_dropping_collator, count_samples
+from .dataloaders import divide_loader, drop_unused_columns, initial_training_values
+from .dataloaders import is_iterable_only, make_eval_loader, make_test_loader, make_train_loader
 from .dataloaders import make_train_sampler, per_process_batch_size, rank_shard, signature_columns
 from .generate import NO_GENERATION, generating_step, padding_token, warn_of_idle
-from .given_parts import NO_MODEL_MESSAGE, ModelFact, UserPart, check_functions
-from .given_parts import check_is_model, check_losses, check_not_elsewhere, check_not_remote
-from .given_parts import check_processing_class, check_sources, local_model, optimizer_settings
-from .given_parts import own_forward, replace_args, replace_callbacks, replace_part, replace_state
-from .given_parts import take_model, trial_parameter
-from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels
-from .loss import extract_labels, inspect_model, is_single_input, label_smoother, unwrap_model
-from .loss import model_arguments, predict_batch, raise_explained
+from .given_parts import NO_MODEL_MESSAGE, ModelFact, UserPart, check_functions, check_is_model
+from .given_parts import check_losses, check_not_elsewhere, check_not_remote, check_processing_class
+from .given_parts import check_sources, local_model, optimizer_settings, own_forward, replace_args
+from .given_parts import replace_callbacks, replace_part, replace_state, take_model, trial_parameter
+from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels, extract_labels
+from .loss import inspect_model, is_single_input, label_smoother, predict_batch
+from .loss import raise_explained, unwrap_model
 from .run_state import GivenSettings, RunState, schedule_args, schedule_start
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
 from .eval_outputs import check_metrics
@@ -334,10 +332,6 @@ class TrainerBase:
         "Return a context without effect; for subclasses that override it."
         return NO_CONTEXT
 
-    def model_arguments(self, inputs: Any, num_items: torch.Tensor | None = None) -> tuple[Any, Any]:
-        "Return the arguments for the model, and the labels if the loss is not computed by the model."
-        return model_arguments(self, inputs, num_items)
-
     def _prepare_inputs(self, inputs: Any) -> Any:
         "Move the batch to the device. Raise ValueError if it is empty."
         if isinstance(inputs, (dict, Mapping)) and not inputs:
@@ -392,7 +386,10 @@ class TrainerBase:
         inputs: Any,  # a micro-batch
     ) -> int:
         "Return the floating-point operations of a micro-batch, forward and backward; 0 if unknown."
-        return count_flops(self.run_state.model, inputs) if self.model_facts.counts_parameters else 0
+        model = self.run_state.model
+        name = getattr(model, "main_input_name", "input_ids")
+        if not self.model_facts.counts_parameters or not isinstance(inputs, Mapping) or name not in inputs: return 0
+        return 6 * inputs[name].numel() * num_non_embedding_parameters(model)
 
     def store_flos(self) -> None:
         "Add the operations since the last call, of all processes, to state.total_flos."
