@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from ..core.errors import of_package, warn
 from ..core.seeding import preserve_generators
-from ..data.batch_errors import explain_forward_error, explain_loss_error, text_label, text_label_error
+from ..data.batch_errors import explain_forward_error, explain_loss_error, sample_label, text_label_error
 from ..data.collate import to_device
 from ..device.sharding import module_class
 from ..optim.optimizers import NO_PARAMETERS_HINT
@@ -323,8 +323,7 @@ def compute_batch_loss(
         try:
             loss = extract_loss(outputs, inputs if isinstance(inputs, _MAPPING) else ())
         except ValueError:
-            text = text_label(first_sample(learner))
-            if text is not None: raise text_label_error(text) from None
+            if text := text_label_error(sample_label(first_sample(learner))): raise text from None
             if not isinstance(inputs, torch.Tensor): raise
             raise ValueError(
                 "The data set gives single tensors without labels, and the model returns no loss for them; give pairs"
