@@ -17,30 +17,27 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from ..args.training_args import TrainingArguments, resolve_args
-from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState
-from ..core.callbacks import bound_handler
+from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerCallback, TrainerControl
+from ..core.callbacks import TrainerState, bound_handler
 from ..core.errors import warn
 from ..core.history import History
 from ..core.seeding import preserve_generators
+from ..data.batch_errors import explain_forward_error
 from ..data.collate import DataCollatorWithPadding, default_data_collator, map_tensors, to_device
 from ..device.accelerator import NO_CONTEXT, Device, check_fp16, empty_device_cache
-from .counters import count_flops, store_flops
-from .dataloaders import check_eval_data, check_given_data
-from .dataloaders import column_dropping_collator, count_samples, drop_unused_columns
-from .dataloaders import initial_training_values, is_iterable_only
-from .dataloaders import divide_loader, make_eval_loader, make_test_loader, make_train_loader
-from .dataloaders import make_train_sampler, signature_columns
-from .dataloaders import total_train_batch_size
-from .generate import NO_GENERATION, filled_to, generating_step, padding_token, warn_of_idle
-from .given_parts import NO_MODEL_MESSAGE, ModelFact, UserPart, check_functions
-from .given_parts import check_is_model, check_losses, check_not_elsewhere, check_not_remote
-from .given_parts import check_processing_class, check_sources, local_model, optimizer_settings
-from .given_parts import own_forward, replace_args, replace_callbacks, replace_part, replace_state
-from .given_parts import take_model, trial_parameter
-from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels
-from .loss import explain_override_error, extract_labels, inspect_model, is_single_input
-from .loss import label_smoother
-from .loss import model_arguments, predict_batch, raise_explained
+from .counters import num_non_embedding_parameters, store_flops
+from .dataloaders import check_eval_data, check_given_data, column_dropping_collator, count_samples
+from .dataloaders import divide_loader, drop_unused_columns, initial_training_values
+from .dataloaders import is_iterable_only, make_eval_loader, make_test_loader, make_train_loader
+from .dataloaders import make_train_sampler, per_process_batch_size, rank_shard, signature_columns
+from .generate import NO_GENERATION, generating_step, padding_token, warn_of_idle
+from .given_parts import NO_MODEL_MESSAGE, ModelFact, UserPart, check_functions, check_is_model
+from .given_parts import check_losses, check_not_elsewhere, check_not_remote, check_processing_class
+from .given_parts import check_sources, local_model, optimizer_settings, own_forward, replace_args
+from .given_parts import replace_callbacks, replace_part, replace_state, take_model, trial_parameter
+from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels, extract_labels
+from .loss import inspect_model, is_single_input, label_smoother, predict_batch
+from .loss import raise_explained, unwrap_model
 from .run_state import GivenSettings, RunState, schedule_args, schedule_start
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
 from .eval_outputs import check_metrics
@@ -300,7 +297,9 @@ class TrainerBase:
             try:
                 loss = self.compute_loss(model, inputs, **items)
             except Exception as error:
-                raise_explained(error, explain_override_error(self, error, inputs))
+                # an override may call the model in its own way
+                if not isinstance(error, TypeError):
+                    raise_explained(error, explain_forward_error(error, unwrap_model(self.model), inputs))
                 raise
         if run.args.torch_empty_cache_steps and run.state.global_step % run.args.torch_empty_cache_steps == 0:
             empty_device_cache(prepared_device(self).device)
@@ -332,10 +331,6 @@ class TrainerBase:
     def autocast_smart_context_manager(self, cache_enabled: bool = True) -> AbstractContextManager:
         "Return a context without effect; for subclasses that override it."
         return NO_CONTEXT
-
-    def model_arguments(self, inputs: Any, num_items: torch.Tensor | None = None) -> tuple[Any, Any]:
-        "Return the arguments for the model, and the labels if the loss is not computed by the model."
-        return model_arguments(self, inputs, num_items)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         "Move the batch to the device. Raise ValueError if it is empty."
@@ -391,7 +386,10 @@ class TrainerBase:
         inputs: Any,  # a micro-batch
     ) -> int:
         "Return the floating-point operations of a micro-batch, forward and backward; 0 if unknown."
-        return count_flops(self.run_state.model, inputs) if self.model_facts.counts_parameters else 0
+        model = self.run_state.model
+        name = getattr(model, "main_input_name", "input_ids")
+        if not self.model_facts.counts_parameters or not isinstance(inputs, Mapping) or name not in inputs: return 0
+        return 6 * inputs[name].numel() * num_non_embedding_parameters(model)
 
     def store_flos(self) -> None:
         "Add the operations since the last call, of all processes, to state.total_flos."
@@ -445,7 +443,7 @@ class TrainerBase:
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
         "Return the number of samples per optimizer step, over all processes."
-        return total_train_batch_size(self, args)
+        return per_process_batch_size(self, args.train_batch_size) * rank_shard(self).of * args.gradient_accumulation_steps
 
     def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple:
         """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per
@@ -584,8 +582,8 @@ class TrainerBase:
         return predict_batch(self, model, inputs, prediction_loss_only, ignore_keys)
 
     def _pad_tensors_to_max_len(self, tensor: torch.Tensor, max_length: int) -> torch.Tensor:
-        "Return generated tokens, padded to a length."
-        return filled_to(tensor, max_length, padding_token(self))
+        "Return generated tokens, padded on the right to a length."
+        return torch.nn.functional.pad(tensor, (0, max_length - tensor.shape[-1]), value=padding_token(self))
 
     def _extract_labels(self, inputs: Any) -> Any:
         "Return the labels in a batch; None if there are none."
