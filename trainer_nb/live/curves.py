@@ -38,7 +38,7 @@ def block_values(
     stop = int(chosen[-1]) + 1
     names = ("step", "epoch", "seconds", "loss", "learning_rate", "grad_norm")
     with rows.lock:
-        columns = {name: rows.columns.view(name)[first:stop].copy() for name in names}
+        columns = {name: rows.view(name)[first:stop].copy() for name in names}
     positions = [columns["step"], columns["epoch"], columns["seconds"] / 60]
     quantities = [columns["loss"], columns["learning_rate"], columns["grad_norm"], throughput(rows, first, stop)]
     indices = chosen - first
@@ -121,7 +121,7 @@ class BlockSeries:
 
     def _add_rows(self, rows: RowStore, stop: int):
         with rows.lock:
-            abandoned = rows.columns.view("abandoned")[self.seen:stop].copy()
+            abandoned = rows.view("abandoned")[self.seen:stop].copy()
         chosen = np.concatenate([self.tail, self.seen + np.flatnonzero(abandoned == 0)])
         self.seen = stop
         while len(chosen):
@@ -166,7 +166,7 @@ def abandoned_blocks(
     whole = history.rows.whole()
     with history.rows.lock:
         names = ("step", "loss", "abandoned")
-        steps, losses, abandoned = (history.rows.columns.view(name)[:whole] for name in names)
+        steps, losses, abandoned = (history.rows.view(name)[:whole] for name in names)
         rows = np.flatnonzero(discarded_mask(steps, losses, abandoned == 1)) if abandoned.any() else np.empty(0, int)
         if not len(rows): return np.empty((0, BLOCK_COLUMNS), np.float32)
         steps = steps[rows]
@@ -185,7 +185,7 @@ def replay_progress(history: History) -> tuple[int, int]:
     whole = history.rows.whole()
     if not history.abandons or not whole: return 0, 0
     with history.rows.lock:
-        steps, abandoned = (history.rows.columns.view(name)[:whole] for name in ("step", "abandoned"))
+        steps, abandoned = (history.rows.view(name)[:whole] for name in ("step", "abandoned"))
         return len(history.abandons), int(min(steps[-1], np.max(steps, where=abandoned == 1, initial=0)))
 
 # %% ../../nbs/10_live/06_curves.ipynb #9486bb2d
@@ -203,7 +203,7 @@ def x_positions(
 
 def metric_values(history: History, name: str) -> tuple[list[int], list[float]]:
     "Return the rows that have a metric and are not abandoned, and its values."
-    abandoned = history.columns.abandoned
+    abandoned = history.rows.abandoned
     rows = []
     values = []
     for row, metrics in sorted(history.metrics.items()):

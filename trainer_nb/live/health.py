@@ -104,8 +104,8 @@ def find_rise(
 # %% ../../nbs/10_live/07_health.ipynb #8c41b9ae
 def evaluation_losses(history: History, name: str = "eval_loss") -> list[tuple[int, float]]:
     "Return the steps and values of an evaluation's loss, without abandoned and non-finite ones."
-    steps = history.columns.step
-    abandoned = history.columns.abandoned
+    steps = history.rows.step
+    abandoned = history.rows.abandoned
     losses = []
     # a copy: the training thread may add metrics meanwhile
     for row, metrics in sorted(dict(history.metrics).items()):
@@ -177,7 +177,7 @@ def read_losses(
     rows = np.append(np.arange(0, recent, stride), np.arange(recent, whole))
     with history.rows.lock:
         step, loss, abandoned, unknown = (
-            history.rows.columns.view(name)[rows] for name in ("step", "loss", "abandoned", "unknown")
+            history.rows.view(name)[rows] for name in ("step", "loss", "abandoned", "unknown")
         )
     # bit 0 of `unknown` marks a row whose loss was not given
     counts = (abandoned == 0) & (unknown & 1 == 0)

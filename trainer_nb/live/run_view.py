@@ -97,7 +97,7 @@ def recent_speed(
     "Return the recent number of steps per second; None if there are too few steps."
     with history.rows.lock:
         names = ("seconds", "step", "abandoned")
-        times, steps, abandoned = (history.columns.view(name)[-1000:].copy() for name in names)
+        times, steps, abandoned = (history.rows.view(name)[-1000:].copy() for name in names)
     times = times[abandoned == 0]
     steps = steps[abandoned == 0]
     if len(times) < 2: return None
@@ -119,9 +119,9 @@ def format_memory_use(device: torch.device | None = None) -> str | None:
 def last_known_loss(history: History) -> float | None:
     "Return the newest loss that is not abandoned and is on the host."
     with history.rows.lock:
-        rows = np.flatnonzero(history.columns.view("abandoned")[:history.rows.whole()] == 0)
+        rows = np.flatnonzero(history.rows.view("abandoned")[:history.rows.whole()] == 0)
     if not len(rows) or not history.rows.known("loss", int(rows[-1])): return None
-    return float(history.columns.loss[rows[-1]])
+    return float(history.rows.loss[rows[-1]])
 
 def progress_numbers(
     history: History,
@@ -190,13 +190,13 @@ def axis_position(
 ) -> list[float]:
     "Return step, epoch and minutes of an event after so many rows."
     if rows < 1: return [0, 0.0, 0.0]
-    columns = history.columns
+    columns = history.rows
     return [columns.step[rows - 1], columns.epoch[rows - 1], columns.seconds[rows - 1] / 60]
 
 def rows_before_event(history: History, event: dict) -> int:
     "Return the number of rows up to the step of an event."
     rows = event["rows"]
-    if not rows or history.columns.step[rows - 1] == event["step"]: return rows
+    if not rows or history.rows.step[rows - 1] == event["step"]: return rows
     row = last_row_of_step(history.rows, event["step"], rows)
     return 0 if row is None else row + 1
 
@@ -228,7 +228,7 @@ class MetricPoints:
                 self.reset()
                 self.abandons = len(history.abandons)
             for row in history.metric_rows[self.seen:]:
-                if history.columns.abandoned[row]: continue
+                if history.rows.abandoned[row]: continue
                 for name, value in history.metrics[row].items():
                     if is_metric(name, value):
                         self.values.setdefault(format_value(name, MAX_NAME_CHARS), {})[row] = float(value)
