@@ -24,7 +24,7 @@ from typing import Any, Protocol, Self, TextIO, cast
 
 import torch
 
-from .errors import check_attribute, checked, is_misspelling, missing_attribute_error, of_package, warn
+from .errors import check_attribute, checked, find_hints, is_misspelling, missing_attribute_error, of_package, warn
 from .interrupts import InterruptGuard
 from .seeding import SEED_CALLBACK, mix_seed, seed_all
 
@@ -56,17 +56,6 @@ class EventArgs(Protocol):
     def get_process_log_level(self) -> int: ...
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #5c3708ec
-# what is probably meant by a name
-STATE_HINTS = {
-    **dict.fromkeys(("step", "steps", "current_step"), "state.global_step is the number of completed steps"),
-    **dict.fromkeys(("total_steps", "num_steps"), "state.max_steps is the number of all steps"),
-    "loss": "learn.history[-1].loss is that of the last step, and state.log_history has those that were logged",
-    **dict.fromkeys(("lr", "learning_rate"), "learn.get_learning_rates() returns the present ones"),
-    "history": "learn.history has the values of all steps, and state.log_history those that were logged",
-    "logs": "it is state.log_history",
-    "metrics": "state.log_history has the metrics that were logged",
-}
-
 # fields of the state that identify this process: not part of the run
 PROCESS_STATE_FIELDS = ("is_world_process_zero", "is_local_process_zero")
 # fields that follow from the settings
@@ -98,7 +87,7 @@ class TrainerState:
 
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that is probably meant; called for missing attributes only."
-        raise missing_attribute_error("The state", name, dir(type(self)), STATE_HINTS)
+        raise missing_attribute_error("The state", name, dir(type(self)), find_hints("state"))
 
     def save_to_json(self, json_path: str | Path):
         "Write the state to a JSON file."

@@ -21,7 +21,7 @@ import torch
 
 from .columns import COLUMN_NAMES, PACK_SIZE, Readings, RowStore, Scalar, append_rows
 from .columns import columns_to_lists, copy_rows, kept_losses, last_row_of_step, mean_or_nan, throughput
-from .errors import checked, is_device_lost, missing_attribute_error, short_repr, suggest_names, warn
+from .errors import checked, find_hints, is_device_lost, missing_attribute_error, short_repr, suggest_names, warn
 from .log_file import LOG_WRITER, FileClaim, LogFile, decode_non_finite, dump_line, find_log
 from .log_file import log_path, prepare_log_file, read_log_lines, to_plain_data, validate_run_id
 from .records import RECORD_FIELDS, TIMING_SUFFIXES, Evaluations, Journal, Record, Records
@@ -325,21 +325,6 @@ def select_records(
         raise IndexError(f"There is no row {row}: there are {len(rows)} rows.")
     return Record(history, int(rows[row]))
 
-# names of other libraries, and what to type for them
-HISTORY_HINTS = {
-    "history": "history['loss'] is a column, and history.frame() a table of all",
-    "log_history": "it is learn.state.log_history",
-    "losses": "history['loss'] is the loss of each step",
-    "lr": "history['learning_rate'] is the learning rate of each step",
-    "lrs": "history['learning_rate'] is the learning rate of each step",
-    "steps": "history['step'] has the number of each step, and history[-1].step the last",
-    "plot": "learn.plot() draws the history",
-    "values": "history['loss'] is a column, and history.frame() a table of all",
-    "to_csv": "history.frame().to_csv(path) writes it",
-    "to_pandas": "it is called frame",
-    "dataframe": "it is called frame",
-}
-
 def missing_value_error(
     metrics: dict[int, dict[str, Any]],  # by row
     name: str,  # of the attribute
@@ -347,7 +332,7 @@ def missing_value_error(
     known: Sequence[str] = (),  # its attributes; empty: those of a history
 ) -> AttributeError:
     "Return the error for an attribute that a history does not have: a column, a metric, or another name."
-    hints = HISTORY_HINTS
+    hints = find_hints("history")
     if name in RECORD_FIELDS:
         hints = {name: f"{source}[{name!r}] is that of each step, and {source}[-1].{name} that of the last"}
     elif any(name in row for row in list(metrics.values())):

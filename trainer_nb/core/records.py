@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .columns import DEFERRED, RowStore, append_rows, columns_to_lists, copy_rows, throughput
-from .errors import missing_attribute_error, short_repr
+from .errors import find_hints, missing_attribute_error, short_repr
 from ..display.tables import Table, format_setting, head_and_tail, to_frame
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Record:
         "Raise AttributeError with the name that is probably meant; called for missing attributes only."
         # an error inside a property: its own message is the right one
         if hasattr(type(self), name): return object.__getattribute__(self, name)
-        hints = RECORD_HINTS
+        hints = find_hints("record")
         if name[:1] != "_" and name in self.metrics:
             hints = {name: f"it is a metric, record.metrics[{name!r}]"}
         raise missing_attribute_error("A record", name, RECORD_FIELDS, hints)
@@ -118,14 +118,6 @@ RECORD_FIELDS = (
     "step", "epoch", "loss", "learning_rate", "grad_norm", "samples", "seconds", "samples_per_second", "abandoned",
     "metrics"
 )
-# names of other libraries, and what to type for them
-RECORD_HINTS = {
-    "lr": "it is called learning_rate",
-    "global_step": "it is called step",
-    "losses": "a record has the loss of one step, and history['loss'] is that of all",
-    "time": "the training time at the end of the step is called seconds",
-    "speed": "it is called samples_per_second",
-}
 # suffixes of metrics that tables omit
 TIMING_SUFFIXES = ("_runtime", "_per_second")
 
@@ -157,7 +149,7 @@ class Records(Table):
 
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that is probably meant; called for missing attributes only."
-        hints = RECORD_HINTS
+        hints = find_hints("record")
         if name[:1] != "_" and any(name in record.metrics for record in self):
             hints = {name: f"it is a metric, and records.frame()[{name!r}] is its column"}
         raise missing_attribute_error("A table of records", name, dir(type(self)), hints)

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..core.errors import Interrupted, InvalidOperation, install_excepthook, release_last_traceback
+from ..core.errors import Interrupted, InvalidOperation, find_hints, install_excepthook, release_last_traceback
 from ..core.errors import missing_attribute_error, release_traceback_memory, warn
 from ..core.interrupts import RUN_LOCK, Button, low_priority
 from ..engine.loop import TrainOutput, lookahead_limit, make_stop_condition, make_train_output, run_until
@@ -123,22 +123,11 @@ def is_debug_step_open(handle: BackgroundRun) -> bool:
     return learner is not None and learner.run_state.phase == "debug"
 
 # %% ../../nbs/10_live/05_background.ipynb #5e9c3b32
-# names of threads and futures, and what to type for them
-HANDLE_HINTS = {
-    **dict.fromkeys(("join", "result"), "handle.wait() waits for the end and returns the result of train()"),
-    **dict.fromkeys(("cancel", "kill", "terminate", "close"), "handle.stop() ends the run, and handle.pause() pauses it"),
-    **dict.fromkeys(("is_alive", "running", "done"), "handle.training is True while it trains, and handle.status the words for it"),
-    "history": "learn.history has all steps",
-    "rewind": "learn.rewind(n) goes back n steps, after handle.pause()",
-    "restore": "learn.restore(snapshot) goes back, after handle.pause()",
-    "branch": "learn.branch() continues from here as another run, after handle.pause()",
-}
-
 class BackgroundRun:
     "Control a run that trains in a thread; returned by `learn.start()`."
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that is probably meant; called for missing attributes only."
-        raise missing_attribute_error("A background run", name, dir(type(self)), HANDLE_HINTS)
+        raise missing_attribute_error("A background run", name, dir(type(self)), find_hints("handle"))
 
     def __init__(self, learner: TrainerBase):
         self._learner = weakref.ref(learner)
