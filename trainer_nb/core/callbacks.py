@@ -594,9 +594,10 @@ def fire_event(
         pending = list(run.callbacks.listeners(event))
     if not pending: return
     number = _SEEDED_EVENTS.get(event)
+    position = None
     # the generators belong to the cell that calls a method between two steps
-    is_seeded = number is not None and not run.is_manual
-    position = (run.args.seed, SEED_CALLBACK, run.state.global_step, number) if is_seeded else None
+    if number is not None and not run.is_manual:
+        position = (run.args.seed, SEED_CALLBACK, run.state.global_step, number)
     run.control = run.callbacks.call(
         event, pending, run.args, run.state, run.control, run.interrupts, position, **event_arguments(learner), **data
     )
