@@ -22,7 +22,8 @@ from .engine.assignment import forget_early_assignments, record_attribute, recor
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
 from .engine.loop import make_train_output, validate_step_count
-from .engine.overrides import TrainerBase, check_not_elsewhere
+from .engine.given_parts import check_not_elsewhere
+from .engine.overrides import TrainerBase
 from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, announce_save_dir, record_act
 from .engine.session import apply_change, check_between_steps, check_can_train

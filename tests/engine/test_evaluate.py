@@ -113,7 +113,7 @@ def test_batch_by_batch(make):
     assert [call[0] for call in our_given] == [False, False, True, False, True]
     same(given, our_given)
     same(out.predictions, our_out.predictions)
-    with pytest.raises(ValueError, match="let it take compute_result"): Learner(net(), batch_eval_metrics=True, compute_metrics=accuracy)
+    with pytest.raises(TypeError, match="compute_result"): Learner(net(), batch_eval_metrics=True, compute_metrics=accuracy)
     with pytest.raises(TypeError, match="compute_metrics returned NoneType"):
         Learner(net(), batch_eval_metrics=True, compute_metrics=lambda pred, compute_result: None, eval_dataset=points(9), use_cpu=True).evaluate()
 
@@ -399,7 +399,7 @@ def test_several_sets_are_shown_side_by_side():
 
 def test_rounds_of_two_processes():
     "Of each round the first process goes through the batches in the order of the data, and knows the last."
-    from trainer_nb.engine.streaming_metrics import OrderedBatches
+    from trainer_nb.engine.eval_outputs import OrderedBatches
     class Two:
         is_single_process, size, theirs = False, 2, [[(1, torch.ones(1))], []]
         def gather_object(self, mine): return [mine, self.theirs.pop(0)]

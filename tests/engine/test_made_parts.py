@@ -255,7 +255,7 @@ def squared(output, labels): return output.pow(2).mean()
 
 @pytest.mark.parametrize("settings, name, value, error", [
     ({"loss_func": squared}, "compute_loss_func", smooth, "Both loss_func and compute_loss_func"), ({"compute_loss_func": smooth}, "loss_func", squared, "Both loss_func and compute_loss_func"),
-    ({"label_smoothing_factor": 0.1}, "loss_func", squared, "label_smoothing_factor works on the model's own loss"), ({}, "compute_loss_func", squared, "does not take num_items_in_batch"),
+    ({"label_smoothing_factor": 0.1}, "loss_func", squared, "label_smoothing_factor works on the model's own loss"), ({}, "compute_loss_func", squared, "num_items_in_batch"),
     ({}, "processing_class", "bert-base", "processing_class is a tokenizer or a processor")])
 def test_a_part_that_is_assigned_is_checked_as_the_constructors(settings, name, value, error):
     learn = hard_learner(**settings)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .fields import mark_in_json
+from .fields import mark_in_json, settings_table
 from .names import REMOVED, RENAMED, REPLACED
 
 if TYPE_CHECKING:
@@ -42,27 +42,10 @@ def args_to_json(
 class Inert:
     "Take the place of an object in a pickle; hold its attributes."
 
-_OBJECTS = (
-    "transformers.training_args.TrainingArguments",
-    "transformers.training_args_seq2seq.Seq2SeqTrainingArguments",
-    "transformers.trainer_pt_utils.AcceleratorConfig",
-    "accelerate.state.PartialState",
-)
-_ENUMS = (
-    "transformers.trainer_utils.IntervalStrategy",
-    "transformers.trainer_utils.SaveStrategy",
-    "transformers.trainer_utils.EvaluationStrategy",
-    "transformers.trainer_utils.HubStrategy",
-    "transformers.trainer_utils.SchedulerType",
-    "transformers.trainer_utils.FSDPOption",
-    "transformers.training_args.OptimizerNames",
-    "transformers.debug_utils.DebugOption",
-    "accelerate.utils.dataclasses.DistributedType",
-)
-
 def read_trainer_args(path: Path) -> dict[str, Any]:
     "Return the settings in the Trainer's training_args.bin without running it. Raise ValueError for any other content."
-    allowed: list[Any] = [*((Inert, name) for name in _OBJECTS), *((str, name) for name in _ENUMS)]
+    table = settings_table("trainer_file")
+    allowed: list[Any] = [*((Inert, name) for name in table["objects"]), *((str, name) for name in table["enums"])]
     try:
         with torch.serialization.safe_globals(allowed):
             found = torch.load(path, map_location="cpu", weights_only=True)
@@ -71,7 +54,7 @@ def read_trainer_args(path: Path) -> dict[str, Any]:
             unknown = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
         except Exception:
             unknown = []
-        names = [name for name in unknown if name not in {*_OBJECTS, *_ENUMS}]
+        names = [name for name in unknown if name not in {*table["objects"], *table["enums"]}]
         what = f"names {', '.join(names)}" if names else f"is no file of the Trainer's ({str(error).splitlines()[0][:200]})"
         raise ValueError(
             f"{path} {what}, and was not run; the settings of a subclass are read with"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .fields import check_rules
 from .fsdp_args import is_fsdp_enabled
 from .parallel import connect_processes, device_of, read_config
 from ..core.errors import InvalidOperation
@@ -46,49 +47,12 @@ def zero_stage(config: dict[str, Any]) -> int:
     return stage if isinstance(stage, int) else 0
 
 # %% ../../nbs/02_args/04_deepspeed_args.ipynb #1e9039e2
-# settings that are not supported with DeepSpeed: what to do instead
-UNTESTED_WITH_DEEPSPEED = {
-    "torch_compile": "leave it out",
-    "auto_find_batch_size": "give per_device_train_batch_size",
-    "ddp_static_graph": "leave it out, it configures DDP",
-    "ddp_bucket_cap_mb": "set zero_optimization.reduce_bucket_size in the configuration of DeepSpeed",
-}
-# parts of a configuration: why they are unsupported
-UNSUPPORTED_SECTIONS = {
-    "pipeline": "the loop here trains whole models",
-    "zenflow": "it updates weights outside of the optimizer's step",
-    "hybrid_engine": "the loop here does not switch between training and generation",
-    "elasticity": "the number of processes is that of the launcher",
-    "autotuning": "learn.batch_size_find() finds a batch size",
-}
-
 def check_deepspeed(args: TrainingArguments) -> None:
     "Raise ValueError for settings that contradict DeepSpeed, ImportError without the package."
     if not is_deepspeed_enabled(args): return
-    if is_fsdp_enabled(args.fsdp):
-        raise ValueError("fsdp and deepspeed both divide the model among processes; give one of them.")
     source, config = deepspeed_config(args)
-    if "zero_optimization" not in config:
-        raise ValueError(f"{source} has no 'zero_optimization'; add {{'zero_optimization': {{'stage': 2}}}}, for example.")
-    if zero_stage(config) not in (1, 2, 3):
-        raise ValueError(
-            f"{source} needs a 'stage' of 1, 2 or 3 in 'zero_optimization'; without DeepSpeed, DDP trains the model,"
-            " which does what stage 0 does."
-        )
-    for name, advice in UNTESTED_WITH_DEEPSPEED.items():
-        if getattr(args, name):
-            raise ValueError(f"{name}={getattr(args, name)!r} is unsupported with deepspeed; {advice}.")
-    if args.rollback == "full":
-        raise ValueError("rollback='full' copies whole weights, which deepspeed divides; leave it out.")
-    for name, reason in UNSUPPORTED_SECTIONS.items():
-        if config.get(name): raise ValueError(f"{name!r} in {source} is unsupported: {reason}; leave it out.")
-    if (config.get("tensor_parallel") or {}).get("autotp_size", 1) > 1:
-        raise ValueError(f"'tensor_parallel' in {source} is unsupported; leave it out, and divide the model with ZeRO.")
-    if isinstance(args.learning_rate, list) and "optimizer" in config:
-        raise ValueError(
-            f"A list as learning_rate needs layer groups, and the optimizer in {source} has one group; leave the"
-            " optimizer out of the configuration, and name it with optim=."
-        )
+    about = {"source": source, "config": config, "stage": zero_stage(config), "is_fsdp_enabled": is_fsdp_enabled(args.fsdp)}
+    check_rules("deepspeed", vars(args) | about)
     if importlib.util.find_spec("deepspeed") is None:
         raise ImportError("deepspeed= needs the package deepspeed; pip install 'deepspeed>=0.19.8' installs it.")
 

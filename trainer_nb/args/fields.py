@@ -6,13 +6,19 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import tomllib
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum, StrEnum
 from functools import cache
+from importlib import resources
 from typing import Any, get_type_hints
 
 import torch
+
+from ..core.errors import warn
 
 # %% ../../nbs/02_args/00_fields.ipynb #cc957b19
 class DefaultText(str):
@@ -193,6 +199,33 @@ CHOICES: dict[str, tuple] = {
     "log_level_replica": LOG_LEVELS,
     "dataloader_multiprocessing_context": (None, "fork", "spawn", "forkserver"),
 }
+
+# %% ../../nbs/02_args/00_fields.ipynb #0404bd5b
+@cache
+def settings_table(name: str) -> Any:
+    "Return a table of `settings.toml`."
+    return tomllib.loads(resources.files("trainer_nb").joinpath("args/settings.toml").read_text("utf-8"))[name]
+
+@cache
+def _compiled(expression: str) -> Any: return compile(expression, "settings.toml", "eval")
+
+def evaluate(
+    expression: str,  # of settings.toml
+    values: Mapping[str, Any],  # of the settings, by name
+) -> Any:
+    "Return the value of an expression over settings."
+    constants = {"isfinite": math.isfinite, "os": os, "METRIC_SCHEDULES": METRIC_SCHEDULES, "TARGETED_OPTIMIZERS": TARGETED_OPTIMIZERS}
+    return eval(_compiled(expression), constants | {**values})
+
+def check_rules(
+    group: str,  # of the rules in settings.toml
+    values: Mapping[str, Any],  # of the settings, by name
+) -> None:
+    "Raise ValueError for the first rule that settings break; issue a warning for a rule that only warns."
+    for rule in settings_table("rules")[group]:
+        if not evaluate(rule["when"], values): continue
+        if "error" in rule: raise ValueError(rule["error"].format_map(values))
+        warn(rule["warning"].format_map(values))
 
 # %% ../../nbs/02_args/00_fields.ipynb #48f22908
 def to_builtin(value: Any) -> Any:

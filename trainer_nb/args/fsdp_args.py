@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from .parallel import ConfigKeys, check_config_keys, read_config, without
+from .fields import check_rules, settings_table
+from .parallel import check_config_keys, read_config, without
 from ..core.errors import warn
 
 if TYPE_CHECKING:
@@ -39,37 +40,6 @@ class ShardingConfig(NamedTuple):
     recompute: bool = False  # compute wrapped layers again in the backward pass
     offload_inputs: bool = False  # keep the inputs of these layers on the host
     separate_files: bool = False  # each process writes its shards
-
-# %% ../../nbs/02_args/03_fsdp_args.ipynb #9d5ff8e7
-# key: value that describes version 2
-FSDP1_KEYS: dict[str, Any] = {
-    "forward_prefetch": False,
-    "backward_prefetch": "NO_PREFETCH",
-    "use_orig_params": True,
-    "sync_module_states": True,
-    "limit_all_gathers": True,
-}
-_NO_XLA: tuple[tuple, str] = ((False, {}), "XLA is unsupported")
-FSDP_KEYS: ConfigKeys = {
-    **dict.fromkeys((
-        "reshard_after_forward", "sharding_strategy", "auto_wrap_policy", "transformer_layer_cls_to_wrap",
-        "min_num_params", "cpu_offload", "dp_shard_size", "mixed_precision_policy", "activation_checkpointing",
-        "activation_checkpointing_offload", "cpu_ram_efficient_loading", "state_dict_type", *FSDP1_KEYS
-    ), ((), "")),
-    "version": ((2, 1, "2", "1"), "there are versions 1 and 2"),
-    **dict.fromkeys(("xla", "xla_fsdp_v2", "xla_fsdp_settings", "xla_fsdp_grad_ckpt"), _NO_XLA),
-    "ignored_modules": ((None,), "an optimizer cannot update sharded and complete weights together"),
-}
-# options in `fsdp` when it is a string; also the strategies of version 1, by number as well
-FSDP_WORDS: dict[str, dict[str, Any]] = {
-    "full_shard": {"reshard_after_forward": True},
-    "shard_grad_op": {"reshard_after_forward": False},
-    "hybrid_shard": {"reshard_after_forward": True, "dp_shard_size": 0},
-    "hybrid_shard_zero2": {"reshard_after_forward": False, "dp_shard_size": 0},
-    "offload": {"cpu_offload": True},
-    "auto_wrap": {},
-}
-_STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 
 # %% ../../nbs/02_args/03_fsdp_args.ipynb #277d9d46
 def parse_bool(value: Any) -> Any:
@@ -135,25 +105,9 @@ def read_fsdp_plugin(plugin: Any) -> dict[str, Any]:
         "state_dict_type": plugin.state_dict_type.name,
     } | {key: getattr(plugin, key, None) for key in same}
 
-def without_effect(config: Mapping[str, Any]) -> list[str]:
-    "Return a sentence for each option of version 1 that changes nothing."
-    sentences = []
-    if str(config.get("version", 2)) == "1":
-        sentences.append(
-            "fsdp_config={'version': 1} trains with version 2 of FSDP, which gives the same numbers: torch has"
-            " deprecated version 1; write 'version': 2."
-        )
-    for key, value in FSDP1_KEYS.items():
-        given = config.get(key, value)
-        if str(given).upper() == str(value).upper(): continue
-        sentences.append(
-            f"fsdp_config={{{key!r}: {given!r}}} has no effect: it belongs to version 1 of FSDP; leave it out."
-        )
-    return sentences
-
 # %% ../../nbs/02_args/03_fsdp_args.ipynb #63d668d5
 def strategy_to_config(
-    word: str,  # one of FSDP_WORDS
+    word: str,  # such as 'full_shard'
     given: str,  # the setting, for the message
 ) -> dict[str, Any]:
     "Return an option in terms of `fsdp_config`; raise ValueError for an unknown one."
@@ -161,14 +115,15 @@ def strategy_to_config(
     word = str(getattr(word, "value", word)).lower()
     if word == "no_shard":
         raise ValueError(f"{given} shards nothing, which is DDP; leave fsdp out.")
-    if word not in FSDP_WORDS:
-        raise ValueError(f"{given} is unsupported; give fsdp=True, or {', '.join(map(repr, FSDP_WORDS))}.")
-    return FSDP_WORDS[word]
+    words = settings_table("fsdp_words")
+    if word not in words: raise ValueError(f"{given} is unsupported; give fsdp=True, or {', '.join(map(repr, words))}.")
+    return words[word]
 
 def is_fsdp_enabled(fsdp: bool | str | list[str] | None) -> bool:
     "Return True if sharding is requested."
     return bool(fsdp) and parse_bool(fsdp) is not False
 
+_STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 # without sharding, an error: the user expects an effect
 _NEED_FSDP = (
     "reshard_after_forward", "auto_wrap_policy", "transformer_layer_cls_to_wrap", "dp_shard_size",
@@ -181,7 +136,7 @@ def resolve_sharding(
 ) -> ShardingConfig | None:
     "Return the requested sharding, or None; raise ValueError for unsupported or contradictory options."
     config = read_fsdp_config(fsdp_config)
-    check_config_keys(config, FSDP_KEYS, "fsdp_config")
+    check_config_keys(config, "fsdp_config")
     if not is_fsdp_enabled(fsdp):
         idle = [k for k in config if k in _NEED_FSDP]
         if not idle: return None
@@ -206,128 +161,55 @@ def resolve_sharding(
     return build_sharding_config(words | config)
 
 # %% ../../nbs/02_args/03_fsdp_args.ipynb #c031dde4
-_STATE_DICT_TYPES = ("FULL_STATE_DICT", "SHARDED_STATE_DICT")
+_FLAGS = {"reshard_after_forward": True} | dict.fromkeys(
+    ("cpu_offload", "activation_checkpointing", "activation_checkpointing_offload", "cpu_ram_efficient_loading"), False
+)
 
 def build_sharding_config(config: Mapping[str, Any]) -> ShardingConfig:
     "Return the sharding described by the supported keys; raise ValueError if they contradict each other."
+    values = {**_FLAGS, "min_num_params": 0, "dp_shard_size": None, **config}
+    for name in _FLAGS:
+        if not isinstance(values[name], bool):
+            raise ValueError(f"fsdp_config={{{name!r}: {values[name]!r}}} should be True or False.")
     classes = config.get("transformer_layer_cls_to_wrap")
     if isinstance(classes, str):
         classes = [name.strip() for name in classes.split(",")]
-    min_params = config.get("min_num_params", 0)
     # a number of parameters alone can only mean this policy
-    default = "SIZE_BASED_WRAP" if min_params and classes is None else "TRANSFORMER_BASED_WRAP"
+    default = "SIZE_BASED_WRAP" if values["min_num_params"] and classes is None else "TRANSFORMER_BASED_WRAP"
     policy = config.get("auto_wrap_policy", default)
-    if policy not in WRAP_POLICIES:
-        raise ValueError(
-            f"fsdp_config={{'auto_wrap_policy': {policy!r}}} is not one of {', '.join(map(repr, WRAP_POLICIES))}."
-        )
-    if classes is not None and policy != "TRANSFORMER_BASED_WRAP":
-        raise ValueError(
-            f"transformer_layer_cls_to_wrap has no effect with auto_wrap_policy={policy!r}; leave one of them out."
-        )
-    if bool(min_params) != (policy == "SIZE_BASED_WRAP"):
-        raise ValueError(
-            "min_num_params and auto_wrap_policy='SIZE_BASED_WRAP' require each other in fsdp_config; give both, or"
-            " neither."
-        )
-    flags = {name: config.get(name, name == "reshard_after_forward") for name in _FLAGS}
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise ValueError(f"fsdp_config={{{name!r}: {value!r}}} should be True or False.")
-    if flags["activation_checkpointing_offload"] and not flags["activation_checkpointing"]:
-        raise ValueError(
-            "fsdp_config={'activation_checkpointing_offload': True} is for activation_checkpointing=True in"
-            " fsdp_config; give both, or neither."
-        )
-    files = str(config.get("state_dict_type", _STATE_DICT_TYPES[0])).upper()
-    if files not in _STATE_DICT_TYPES:
-        raise ValueError(
-            f"fsdp_config={{'state_dict_type': {files!r}}} is unsupported; give"
-            f" {' or '.join(map(repr, _STATE_DICT_TYPES))}."
-        )
-    size = config.get("dp_shard_size")
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 0):
-        raise ValueError(
-            f"fsdp_config={{'dp_shard_size': {size!r}}} should be a number of processes; 0 means those of a machine."
-        )
-    policy_of = config.get("mixed_precision_policy")
+    files = str(config.get("state_dict_type", "FULL_STATE_DICT")).upper()
+    named = {"classes": classes, "policy": policy, "state_dict_type": files, "WRAP_POLICIES": WRAP_POLICIES}
+    check_rules("fsdp_config", values | named)
+    precision = config.get("mixed_precision_policy")
     return ShardingConfig(
         policy,
         None if classes is None else tuple(classes),
-        int(min_params),
-        flags["reshard_after_forward"],
-        flags["cpu_offload"],
-        size,
-        None if policy_of is None else ShardedPrecision(**policy_of),
-        flags["activation_checkpointing"],
-        flags["activation_checkpointing_offload"],
-        files == _STATE_DICT_TYPES[1],
+        int(values["min_num_params"]),
+        values["reshard_after_forward"],
+        values["cpu_offload"],
+        values["dp_shard_size"],
+        None if precision is None else ShardedPrecision(**precision),
+        values["activation_checkpointing"],
+        values["activation_checkpointing_offload"],
+        files == "SHARDED_STATE_DICT",
     )
-
-_FLAGS = ("reshard_after_forward", "cpu_offload", "activation_checkpointing", "activation_checkpointing_offload",
-          "cpu_ram_efficient_loading")
 
 # %% ../../nbs/02_args/03_fsdp_args.ipynb #145a158d
-# variable: key
-_FSDP_VARIABLES = {
-    f"FSDP_{name}": key
-    for name, key in (
-        ("VERSION", "version"), ("AUTO_WRAP_POLICY", "auto_wrap_policy"), ("OFFLOAD_PARAMS", "cpu_offload"),
-        ("TRANSFORMER_CLS_TO_WRAP", "transformer_layer_cls_to_wrap"), ("MIN_NUM_PARAMS", "min_num_params"),
-        ("STATE_DICT_TYPE", "state_dict_type"), ("FORWARD_PREFETCH", "forward_prefetch"),
-        ("BACKWARD_PREFETCH", "backward_prefetch"), ("USE_ORIG_PARAMS", "use_orig_params"),
-        ("SYNC_MODULE_STATES", "sync_module_states"), ("CPU_RAM_EFFICIENT_LOADING", "cpu_ram_efficient_loading"),
-        ("ACTIVATION_CHECKPOINTING", "activation_checkpointing"), ("IGNORED_MODULES", "ignored_modules"),
-        ("ACTIVATION_CHECKPOINTING_OFFLOAD", "activation_checkpointing_offload"),
-    )
-}
+_LOADING = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 
-def fsdp_config_from_environment(
-    environment: Mapping[str, str] = os.environ,
-) -> dict[str, Any] | None:
+def fsdp_config_from_environment() -> dict[str, Any] | None:
     "Return the `fsdp_config` of `accelerate launch`; None if it has not been configured for FSDP."
-    enabled = environment.get("ACCELERATE_USE_FSDP", "").lower() in ("true", "1", "yes")
-    if not enabled or int(environment.get("WORLD_SIZE") or 1) == 1: return None
-    config = {key: parse_bool(environment[name]) for name, key in _FSDP_VARIABLES.items() if environment.get(name)}
-    version = config.setdefault("version", "1")
-    # accelerate passes the strategy of the other version as well, which has no effect
-    strategy = ("sharding_strategy", "FSDP_SHARDING_STRATEGY", "FULL_SHARD")
-    if version == "2":
-        strategy = ("reshard_after_forward", "FSDP_RESHARD_AFTER_FORWARD", "true")
-        config = {k: v for k, v in config.items() if k not in FSDP1_KEYS}
-    config[strategy[0]] = parse_bool(environment.get(strategy[1]) or strategy[2])
-    config.setdefault("state_dict_type", _STATE_DICT_TYPES[version == "2"])
-    policy = config.setdefault("auto_wrap_policy", WRAP_POLICIES[2]).upper()
-    least = int(config.pop("min_num_params", 0))
-    if policy == WRAP_POLICIES[1] and least:
-        config["min_num_params"] = least
-    if policy == WRAP_POLICIES[1] and not least:
-        # accelerate wraps nothing then
-        policy = WRAP_POLICIES[2]
-    if policy != WRAP_POLICIES[0]:
-        config.pop("transformer_layer_cls_to_wrap", None)
-    return config | {"auto_wrap_policy": policy, "version": int(version)}
+    enabled = os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("true", "1", "yes")
+    if not enabled or int(os.environ.get("WORLD_SIZE") or 1) == 1: return None
+    from accelerate import FullyShardedDataParallelPlugin
+    loading = os.environ.get(_LOADING, "false")
+    # it would look for a GPU to copy the weights of rank 0 to
+    first = {} if os.environ.get("FSDP_VERSION") == "2" else {"sync_module_states": False}
+    plugin = FullyShardedDataParallelPlugin(cpu_ram_efficient_loading=False, **first)
+    os.environ[_LOADING] = loading
+    return read_fsdp_config(plugin) | {"cpu_ram_efficient_loading": parse_bool(loading)}
 
 # %% ../../nbs/02_args/03_fsdp_args.ipynb #d5d87240
-# elementwise update rules, which work on shards
-ELEMENTWISE_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop")
-# settings that contradict sharding: why
-_NOT_SHARDED = {
-    **dict.fromkeys(("auto_find_batch_size", "use_liger_kernel"), "is unsupported with fsdp"),
-    **dict.fromkeys(
-        ("ddp_find_unused_parameters", "ddp_static_graph", "ddp_bucket_cap_mb"),
-        "configures DDP and has no effect with fsdp",
-    ),
-}
-# values that contradict checkpoints of shards: why
-_NOT_IN_SHARDS = {
-    "save_only_model": ((True,), "writes full weights, and state_dict_type='SHARDED_STATE_DICT' shards of a whole run"),
-    **dict.fromkeys(("save_format", "save_on_each_node"), (
-        ("trainer", True),
-        "is for full weights, and state_dict_type='SHARDED_STATE_DICT' writes shards into one folder",
-    )),
-}
-
 def convert_sharding(args: TrainingArguments) -> None:
     "Set `fsdp` and `fsdp_config` from the launcher's environment, and convert the latter to plain values."
     launched = None if is_fsdp_enabled(args.fsdp) or args.fsdp_config else fsdp_config_from_environment()
@@ -345,22 +227,15 @@ def check_sharding(args: TrainingArguments) -> None:
     sharding = resolve_sharding(args.fsdp, args.fsdp_config)
     if sharding is None: return
     config = read_fsdp_config(args.fsdp_config)
-    for sentence in without_effect(config):
-        warn(sentence)
+    if str(config.get("version", 2)) == "1":
+        warn(
+            "fsdp_config={'version': 1} trains with version 2 of FSDP, which gives the same numbers: torch has"
+            " deprecated version 1; write 'version': 2."
+        )
+    for key, value in settings_table("fsdp1_keys").items():
+        given = config.get(key, value)
+        if str(given).upper() != str(value).upper():
+            warn(f"fsdp_config={{{key!r}: {given!r}}} has no effect: it belongs to version 1 of FSDP; leave it out.")
     # transformers reads it when a model is loaded
-    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = str(config.get("cpu_ram_efficient_loading", False)).lower()
-    if sharding.recompute and args.activation_checkpointing:
-        raise ValueError(
-            "activation_checkpointing=True (gradient_checkpointing) and fsdp_config={'activation_checkpointing': True}"
-            " both compute the layers again; leave the first one out."
-        )
-    if args.optim not in ELEMENTWISE_OPTIMIZERS:
-        raise ValueError(
-            f"optim={args.optim!r} cannot update sharded weights (fsdp); give one of"
-            f" {', '.join(map(repr, ELEMENTWISE_OPTIMIZERS))}."
-        )
-    problems = {name: why for name, why in _NOT_SHARDED.items() if getattr(args, name)}
-    if sharding.separate_files:
-        problems |= {name: why for name, (values, why) in _NOT_IN_SHARDS.items() if getattr(args, name) in values}
-    for name, why in problems.items():
-        raise ValueError(f"{name}={getattr(args, name)!r} {why}; leave one of them out.")
+    os.environ[_LOADING] = str(config.get("cpu_ram_efficient_loading", False)).lower()
+    check_rules("fsdp", vars(args) | {"config": config, "in_shards": sharding.separate_files})

@@ -5,11 +5,12 @@
 # %% ../../nbs/02_args/01_names.ipynb #8fa2f37b
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable
+from functools import partial, wraps
 from typing import Any
 
+from .fields import evaluate, settings_table
 from ..core.errors import check_attribute, find_hints, is_misspelling, suggest_names, warn
 
 # %% ../../nbs/02_args/01_names.ipynb #52044904
@@ -40,63 +41,23 @@ def check_names(
         raise TypeError(f"There is no argument `{name}`.{suggest_names(name, [*known, *_LEARNER_ARGUMENTS])}")
 
 # %% ../../nbs/02_args/01_names.ipynb #b150b119
-RENAMED: dict[str, str] = {  # older name: newer name
-    "evaluation_strategy": "eval_strategy",
-    "no_cuda": "use_cpu",
-    "warmup_ratio": "warmup_steps",
-    "per_gpu_train_batch_size": "per_device_train_batch_size",
-    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
-    "push_to_hub_model_id": "hub_model_id",
-    "push_to_hub_token": "hub_token",
-    "torchdynamo": "torch_compile_backend",
-    "xpu_backend": "ddp_backend",
-    "gradient_checkpointing": "activation_checkpointing",
-    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
-}
+RENAMED: dict[str, str] = settings_table("renamed")  # older name: newer name
+_FLAGS = settings_table("flags")
+_KEYS = settings_table("keys")
 
-# %% ../../nbs/02_args/01_names.ipynb #4a2406a7
-def _flag(name: str, value: Any) -> Callable[[Any], dict[str, Any]]:
-    "Return a function for an older flag that became a value of a newer argument."
-    return lambda old: {name: value} if old else {}
+def _newer(older: str, value: Any) -> dict[str, Any]:
+    "Return the newer arguments for the value of an older one; none if it requests nothing."
+    # False is a value of its own for this one
+    if value is None or not value and older != "dispatch_batches": return {}
+    name, meant = (_FLAGS | _KEYS)[older]
+    return {name: meant} if older in _FLAGS else {name: {meant: value}}
 
-def _nested(name: str, key: str) -> Callable[[Any], dict[str, Any]]:
-    "Return a function for an older argument that became a key of a newer one."
-    return lambda old: {name: {key: old}} if old else {}
-
-REPLACED: dict[str, Callable[[Any], dict[str, Any]]] = {  # older name: its value -> newer arguments
-    "adafactor": _flag("optim", "adafactor"),
-    "group_by_length": _flag("train_sampling_strategy", "group_by_length"),
-    "sortish_sampler": _flag("train_sampling_strategy", "group_by_length"),
-    "evaluate_during_training": _flag("eval_strategy", "steps"),
-    "include_inputs_for_metrics": _flag("include_for_metrics", ["inputs"]),
-    "include_tokens_per_second": _flag("include_num_input_tokens_seen", "all"),
-    "fsdp_min_num_params": _nested("fsdp_config", "min_num_params"),
-    "fsdp_transformer_layer_cls_to_wrap": _nested("fsdp_config", "transformer_layer_cls_to_wrap"),
-    "split_batches": _nested("accelerator_config", "split_batches"),
-    # False is passed on as well: it is a value of its own
-    "dispatch_batches": lambda on: {} if on is None else {"accelerator_config": {"dispatch_batches": on}},
-}
-# (field, older value): newer value
-RENAMED_VALUES = {("optim", "adamw_hf"): "adamw_torch", ("optim", "adamw_apex_fused"): "adamw_torch_fused"}
-
-# %% ../../nbs/02_args/01_names.ipynb #f7fe0425
-REMOVED: dict[str, tuple[str, tuple | None]] = {  # older name: (reason, values that can be dropped; None: any)
-    "overwrite_output_dir": ("each run writes its own log and checkpoints", None),
-    "use_mps_device": ("the accelerator is detected", None),
-    "fp16_backend": ("mixed precision is torch's", ("auto", "amp", "cuda_amp", "cpu_amp")),
-    "half_precision_backend": ("mixed precision is torch's", ("auto", "amp", "cuda_amp", "cpu_amp")),
-    "fp16_opt_level": ("it was for Apex; mixed precision is torch's", ("O0", "O1")),
-    "save_safetensors": ("weights are always written as safetensors", (True,)),
-    "use_legacy_prediction_loop": ("there is one evaluation loop", (False,)),
-    "jit_mode_eval": ("torch_compile=True compiles the model", (False,)),
-    "use_ipex": ("torch includes it", (False,)),
-    "past_index": ("models manage their cache", (-1, None)),
-    "tpu_num_cores": ("TPUs are unsupported", (None,)),
-    "tpu_metrics_debug": ("TPUs are unsupported", (False,)),
-    "sharded_ddp": ("fsdp=True shards the model", ("", False, None)),
-    "ray_scope": ("the search uses Optuna", (None, "last")),
-    "mp_parameters": ("it was for SageMaker", ("", None)),
-    "_n_gpu": ("learn.launch(num_processes=n) trains on several GPUs", (-1, 0, 1)),
+# older name: its value -> newer arguments
+REPLACED: dict[str, Callable[[Any], dict[str, Any]]] = {name: partial(_newer, name) for name in (*_FLAGS, *_KEYS)}
+# older name: (reason, values that can be dropped; None: any)
+REMOVED: dict[str, tuple[str, tuple | None]] = {
+    name: (about["reason"], (*about["values"], None) if "values" in about else None)
+    for name, about in settings_table("removed").items()
 }
 
 # %% ../../nbs/02_args/01_names.ipynb #f3763099
@@ -161,7 +122,7 @@ def translate_legacy(given: dict[str, Any]) -> dict[str, Any]:  # a new dictiona
             if value:
                 warn(f"{name} is an argument of older Trainers that is not needed any more: {reason}.")
         else:
-            new[name] = RENAMED_VALUES.get((name, str(value)), value)
+            new[name] = settings_table("renamed_values").get(name, {}).get(str(value), value)
             if new[name] is not value:
                 warn(f"{name}={value!r} is an older value: give {name}={new[name]!r}.")
     for older, arguments in translated.items():
@@ -170,22 +131,12 @@ def translate_legacy(given: dict[str, Any]) -> dict[str, Any]:  # a new dictiona
     return new
 
 # %% ../../nbs/02_args/01_names.ipynb #94f53e33
-# older names that correspond to a part of a newer argument -> function of the arguments that returns their value
-_LEGACY_READERS: dict[str, Callable[[Any], Any]] = {
-    "warmup_ratio": lambda args: args.warmup_steps if args.warmup_steps < 1 else 0.0,
-    "adafactor": lambda args: args.optim == "adafactor",
-    "group_by_length": lambda args: args.train_sampling_strategy == "group_by_length",
-    "include_inputs_for_metrics": lambda args: "inputs" in args.include_for_metrics,
-    "evaluate_during_training": lambda args: args.eval_strategy != "no",
-    "include_tokens_per_second": lambda args: args.include_num_input_tokens_seen != "no",
-}
-
 def legacy_value(
     args: object,  # the arguments
     name: str,
 ) -> Any:
     "Return the value of an older argument, derived from the newer ones; raise AttributeError for an unknown name."
-    if name in _LEGACY_READERS: return _LEGACY_READERS[name](args)
+    if name in settings_table("readers"): return evaluate(settings_table("readers")[name], vars(args))
     if name in RENAMED: return getattr(args, RENAMED[name])
     if name in REMOVED and not name.startswith("_"):
         droppable = REMOVED[name][1] or (False,)
@@ -202,7 +153,7 @@ def with_name_checks(init: Callable[..., None]) -> Callable[..., None]:
         # it passes unknown names on to another `__init__`, which checks them
         return init
 
-    @functools.wraps(init)
+    @wraps(init)
     def checked_init(self, *args, **kwargs):
         kwargs = translate_legacy(kwargs)
         check_names(kwargs, parameters)

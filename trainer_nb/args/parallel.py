@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from .fields import check_rules, settings_table
 from ..core.errors import suggest_names, warn
 
 if TYPE_CHECKING:
@@ -172,42 +173,18 @@ def first_process_first(
             torch.distributed.barrier()
 
 # %% ../../nbs/02_args/02_parallel.ipynb #81799c85
-_FLAG = ((False, True), "")
-# key: (accepted values, the default first; empty: any), and why no other is supported
-ConfigKeys = dict[str, tuple[tuple, str]]
-
-ACCELERATOR_KEYS: ConfigKeys = {
-    "split_batches": _FLAG,
-    "even_batches": ((True, False), ""),
-    "non_blocking": _FLAG,
-    "dispatch_batches": ((None, False, True), ""),
-    "use_seedable_sampler": (
-        (True,),
-        "the order of an epoch is always a function of the seed, which rewinding and resuming require",
-    ),
-    "use_configured_state": _FLAG,
-}
-ACCUMULATION_KEYS: ConfigKeys = {
-    "sync_each_batch": _FLAG,
-    "adjust_scheduler": (
-        (True,),
-        "a schedule advances once per optimizer step, regardless of the number of micro-batches",
-    ),
-    "sync_with_dataloader": ((True,), "no step extends beyond the end of an epoch"),
-}
-
 def check_config_keys(
     given: Mapping[str, Any],
-    supported: ConfigKeys,
-    name: str,  # name of the dictionary, for the message
+    name: str,  # name of the dictionary, as in settings.toml
 ) -> None:
     "Raise ValueError for the first key that is unknown or has an unsupported value."
+    supported = settings_table("config_keys")[name]
     for key, value in given.items():
         if key not in supported:
             raise ValueError(
                 f"{name} has no key {key!r}; the keys are {', '.join(supported)}.{suggest_names(key, supported)}"
             )
-        values, reason = supported[key]
+        values, reason = supported[key].get("values"), supported[key].get("reason")
         # 1 is equal to True, and no flag
         if not values or any(value == v and type(value) is type(v) for v in values): continue
         problem = f"is unsupported: {reason}" if reason else "should be True or False"
@@ -229,14 +206,6 @@ def read_config(
         raise ValueError(f"{name}={value!r} should be a dict, or a file that holds one.")
     return config
 
-def read_accelerator_config(value: Any) -> Any:
-    "Return `accelerator_config` without the keys that have their default value, None if no key is left."
-    config = read_config(value, "accelerator_config")
-    if not isinstance(config, dict): return config
-    def is_default(key: str, value: Any) -> bool:
-        return value is None or key in ACCELERATOR_KEYS and value is ACCELERATOR_KEYS[key][0][0]
-    return {key: v for key, v in config.items() if not is_default(key, v)} or None
-
 # %% ../../nbs/02_args/02_parallel.ipynb #bbdb7385
 def without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
     "Return a copy of a dictionary without one key."
@@ -244,33 +213,23 @@ def without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def check_accelerator_config(args: TrainingArguments) -> None:
     "Convert `accelerator_config` to a dict of supported keys; raise ValueError for any other key or value."
-    config = read_accelerator_config(args.accelerator_config)
+    config = read_config(args.accelerator_config, "accelerator_config")
+    if isinstance(config, dict):
+        keys = settings_table("config_keys")["accelerator_config"]
+        default = {k: keys.get(k, {}).get("default") for k in config}
+        config = {k: v for k, v in config.items() if v is not None and v is not default[k]} or None
     args.accelerator_config = config
     # None, or of a wrong type, for which the check of types raises
     if not isinstance(config, dict): return
-    inner = config.get("gradient_accumulation_kwargs", {})
-    if not isinstance(inner, dict):
-        raise ValueError(f"accelerator_config: gradient_accumulation_kwargs={inner!r} should be a dict.")
-    outer = without(config, "gradient_accumulation_kwargs")
-    check_config_keys(outer, ACCELERATOR_KEYS, "accelerator_config")
-    check_config_keys(without(inner, "num_steps"), ACCUMULATION_KEYS, "gradient_accumulation_kwargs")
-    if config.get("non_blocking") and not args.dataloader_pin_memory:
-        raise ValueError(
-            "accelerator_config: non_blocking=True requires page-locked memory, which dataloader_pin_memory=False"
-            " disables; leave one of them out."
-        )
-    if "num_steps" not in inner: return
-    steps = inner["num_steps"]
-    if args.gradient_accumulation_steps not in (1, steps):
-        raise ValueError(
-            f"accelerator_config: num_steps={steps!r} is another name of gradient_accumulation_steps, which is"
-            f" {args.gradient_accumulation_steps}; leave num_steps out."
-        )
-    args.gradient_accumulation_steps = steps
+    inner = config.pop("gradient_accumulation_kwargs", {})
+    check_rules("accelerator_config", vars(args) | {"config": config, "inner": inner})
+    args.gradient_accumulation_steps = inner.get("num_steps", args.gradient_accumulation_steps)
     inner = without(inner, "num_steps")
+    check_config_keys(config, "accelerator_config")
+    check_config_keys(inner, "gradient_accumulation_kwargs")
     if inner:
-        outer["gradient_accumulation_kwargs"] = inner
-    args.accelerator_config = outer or None
+        config["gradient_accumulation_kwargs"] = inner
+    args.accelerator_config = config or None
 
 # %% ../../nbs/02_args/02_parallel.ipynb #88d7d85b
 def _accelerator_key(args: TrainingArguments, key: str) -> Any:

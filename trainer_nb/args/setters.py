@@ -5,9 +5,11 @@
 # %% ../../nbs/02_args/07_setters.ipynb #4ec7bb67
 from __future__ import annotations
 
+from collections.abc import Callable
+from inspect import Parameter, Signature
 from typing import Any, Protocol, Self, TypeVar
 
-from .fields import to_builtin
+from .fields import SettingFields, evaluate, field_default, settings_table, to_builtin
 
 # %% ../../nbs/02_args/07_setters.ipynb #f8d0aba9
 class Checked(Protocol):
@@ -51,6 +53,29 @@ def set_fields(
     return args
 
 # %% ../../nbs/02_args/07_setters.ipynb #c6bb1b65
+def _make_setter(about: dict[str, Any]) -> Callable[..., Any]:
+    "Return a method that sets fields, as settings.toml describes it."
+    parameters = [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)]
+    names: dict[str, str] = {}
+    for parameter, text in about["parameters"].items():
+        names[parameter], has_own, own = text.partition(" = ")
+        field = SettingFields.__dataclass_fields__[names[parameter]]
+        default = (evaluate(own, {}) if own else Parameter.empty) if has_own else field_default(field)
+        parameters.append(
+            Parameter(parameter, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=field.type)
+        )
+    signature = Signature(parameters)
+
+    def setter(self, *args, **kwargs):
+        given = signature.bind(self, *args, **kwargs)
+        given.apply_defaults()
+        values = {name: given.arguments[parameter] for parameter, name in names.items()}
+        more = {name: evaluate(text, to_builtin(values)) for name, text in about.get("more", {}).items()}
+        return set_fields(self, **values | more)
+    setter.__doc__ = about["doc"]
+    setattr(setter, "__signature__", signature)
+    return setter
+
 class ArgumentSetters(Owned):
     "Set arguments in groups; each method validates them and returns the arguments."
 
@@ -58,140 +83,8 @@ class ArgumentSetters(Owned):
         "Raise ValueError if an argument is invalid; defined by the class of the arguments."
         raise NotImplementedError
 
-    def set_training(
-        self,
-        learning_rate: float = 5e-5,
-        batch_size: int = 8,
-        weight_decay: float = 0,
-        num_epochs: float = 3,
-        max_steps: int = -1,
-        gradient_accumulation_steps: int = 1,
-        seed: int = 42,
-        activation_checkpointing: bool = False,
-        gradient_checkpointing: bool | None = None,  # older name of activation_checkpointing
-    ) -> Self:
-        "Set the basic arguments of training."
-        if gradient_checkpointing is not None:
-            activation_checkpointing = gradient_checkpointing
-        return set_fields(
-            self, do_train=True, learning_rate=learning_rate, per_device_train_batch_size=batch_size,
-            weight_decay=weight_decay, num_train_epochs=num_epochs, max_steps=max_steps,
-            gradient_accumulation_steps=gradient_accumulation_steps, seed=seed,
-            activation_checkpointing=activation_checkpointing, gradient_checkpointing=activation_checkpointing
-        )
-
-    def set_optimizer(
-        self,
-        name: str = "adamw_torch",
-        learning_rate: float = 5e-5,
-        weight_decay: float = 0,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        args: dict[str, Any] | str | None = None,
-    ) -> Self:
-        "Set the optimizer."
-        return set_fields(
-            self, optim=name, learning_rate=learning_rate, weight_decay=weight_decay, adam_beta1=beta1,
-            adam_beta2=beta2, adam_epsilon=epsilon, optim_args=args
-        )
-
-    def set_lr_scheduler(
-        self,
-        name: str = "linear",
-        num_epochs: float = 3.0,
-        max_steps: int = -1,
-        warmup_steps: float = 0,
-    ) -> Self:
-        "Set the learning-rate schedule and its length."
-        return set_fields(
-            self, lr_scheduler_type=name, num_train_epochs=num_epochs, max_steps=max_steps, warmup_steps=warmup_steps
-        )
-
-    def set_dataloader(
-        self,
-        train_batch_size: int = 8,
-        eval_batch_size: int = 8,
-        drop_last: bool = False,
-        num_workers: int = 0,
-        pin_memory: bool = True,
-        persistent_workers: bool = False,
-        prefetch_factor: int | None = None,
-        multiprocessing_context: str | None = None,
-        in_order: bool = True,
-        auto_find_batch_size: bool = False,
-        ignore_data_skip: bool = False,
-        sampler_seed: int | None = None,
-    ) -> Self:
-        "Set how data is loaded."
-        return set_fields(
-            self, per_device_train_batch_size=train_batch_size, per_device_eval_batch_size=eval_batch_size,
-            dataloader_drop_last=drop_last, dataloader_num_workers=num_workers, dataloader_pin_memory=pin_memory,
-            dataloader_persistent_workers=persistent_workers, dataloader_prefetch_factor=prefetch_factor,
-            dataloader_multiprocessing_context=multiprocessing_context, dataloader_in_order=in_order,
-            auto_find_batch_size=auto_find_batch_size, ignore_data_skip=ignore_data_skip, data_seed=sampler_seed
-        )
-    def set_evaluate(
-        self,
-        strategy: str = "no",
-        steps: float = 500,
-        batch_size: int = 8,
-        accumulation_steps: int | None = None,
-        delay: float | None = None,
-        loss_only: bool = False,
-    ) -> Self:
-        "Set when and how to evaluate."
-        return set_fields(
-            self, eval_strategy=strategy, do_eval=to_builtin(strategy) != "no", eval_steps=steps,
-            per_device_eval_batch_size=batch_size, eval_accumulation_steps=accumulation_steps, eval_delay=delay or 0,
-            prediction_loss_only=loss_only
-        )
-
-    def set_testing(self, batch_size: int = 8, loss_only: bool = False) -> Self:
-        "Set how to predict on a test set."
-        return set_fields(self, do_predict=True, per_device_eval_batch_size=batch_size, prediction_loss_only=loss_only)
-
-    def set_save(
-        self,
-        strategy: str = "steps",
-        steps: float = 500,
-        total_limit: int | None = None,
-        on_each_node: bool = False,
-    ) -> Self:
-        "Set when to write checkpoints."
-        return set_fields(
-            self, save_strategy=strategy, save_steps=steps, save_total_limit=total_limit, save_on_each_node=on_each_node
-        )
-
-    def set_logging(
-        self,
-        strategy: str = "steps",
-        steps: float = 500,
-        report_to: str | list[str] = "none",
-        level: str = "passive",
-        first_step: bool = False,
-        nan_inf_filter: bool = False,
-        on_each_node: bool = False,
-        replica_level: str = "passive",
-    ) -> Self:
-        "Set when and where to log."
-        return set_fields(
-            self, logging_strategy=strategy, logging_steps=steps, report_to=report_to, log_level=level,
-            logging_first_step=first_step, logging_nan_inf_filter=nan_inf_filter, log_on_each_node=on_each_node,
-            log_level_replica=replica_level
-        )
-
-    def set_push_to_hub(
-        self,
-        model_id: str,
-        strategy: str = "every_save",
-        token: str | None = None,
-        private_repo: bool | None = None,
-        always_push: bool = False,
-        revision: str | None = None,
-    ) -> Self:
-        "Set how to push to the Hub, and push."
-        return set_fields(
-            self, push_to_hub=True, hub_model_id=model_id, hub_strategy=strategy, hub_token=token,
-            hub_private_repo=private_repo, hub_always_push=always_push, hub_revision=revision
-        )
+for _name, _about in settings_table("setters").items():
+    _setter = _make_setter(_about)
+    _setter.__name__ = _name
+    _setter.__qualname__ = f"ArgumentSetters.{_name}"
+    setattr(ArgumentSetters, _name, _setter)

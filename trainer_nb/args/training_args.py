@@ -18,17 +18,15 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
 import torch
 
 from .fields import ENUM_FIELDS, HUB_FIELDS, METRIC_SCHEDULES, SCRIPT_FIELDS, Choice, DefaultText
-from .fields import SettingFields, dtypes_to_names, field_default, field_types, is_given, mark_in_json
-from .fields import to_builtin
+from .fields import SettingFields, check_rules, dtypes_to_names, field_default, field_types, is_given
+from .fields import mark_in_json, to_builtin
 from .fsdp_args import check_sharding, convert_sharding
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
 from .parallel import ParallelMode, Ranks, check_accelerator_config, connect_launched, connect_processes
 from .parallel import device_of, first_process_first, log_level
 from .deepspeed_args import activate_deepspeed, check_deepspeed, is_deepspeed_enabled
 from .setters import ArgumentSetters
-from .validation import check_assigned, check_conflicts, check_hub, check_intervals, check_types
-from .validation import check_unsupported, check_values
-from .validation import matches_type, tracker_names
+from .validation import check_assigned, check_types, check_values, matches_type, tracker_names
 from ..display.tables import html_table
 
 if TYPE_CHECKING:
@@ -142,19 +140,17 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
         convert_sharding(self)
         # fields added by a subclass are not checked
         check_types(self, TrainingArguments)
-        check_unsupported(self)
         check_values(self)
-        check_intervals(self)
-        check_conflicts(self)
-        check_hub(self)
+        check_rules("settings", vars(self))
+        for name in ("logging_steps", "eval_steps", "save_steps"):
+            if (getattr(self, name) or 0) >= 1:
+                setattr(self, name, int(getattr(self, name)))
         check_sharding(self)
         check_deepspeed(self)
         _sync_aliases(self)
         derived = _derived_values(self)
         for name, value in derived.items():
             setattr(self, name, value)
-        if self.eval_strategy == "steps" and self.eval_steps == 0:
-            raise ValueError("eval_strategy='steps' needs eval_steps (or logging_steps) above 0.")
         # the name is part of the files that earlier versions wrote
         vars(self)["_filled"] = derived
         if is_deepspeed_enabled(self):

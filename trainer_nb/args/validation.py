@@ -9,55 +9,20 @@ import math
 import importlib.util
 import os
 import re
-from collections.abc import Callable
 from dataclasses import fields
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
-from .fields import CHOICES, METRIC_SCHEDULES, TARGETED_OPTIMIZERS, TRACKERS, TRANSFORMERS_TRACKERS
-from .fields import field_types, to_builtin
-from ..core.errors import short_repr, suggest_names, warn
+from .fields import CHOICES, TRACKERS, TRANSFORMERS_TRACKERS, field_types, settings_table, to_builtin
+from ..core.errors import short_repr, suggest_names
 
 if TYPE_CHECKING:
     from trainer_nb.args.training_args import TrainingArguments
 
 # %% ../../nbs/02_args/05_validation.ipynb #5cf558ad
-UNSUPPORTED: dict[str, str] = {  # name: reason
-    "parallelism_config": (
-        "is unsupported; learn.launch(n) trains with data parallelism on n processes, and fsdp=True shards the model"
-    ),
-    "dataloader_in_order": (
-        "makes the order of the batches depend on the speed of the workers, so that the run cannot be repeated,"
-        " rewound or resumed; leave it out"
-    ),
-    "sortish_sampler": "is an older name; give train_sampling_strategy='group_by_length'",
-}
-# they configure the pushes during training; learn.push_to_hub() does not read them
-PUSH_FIELDS = ("hub_strategy", "hub_always_push")
-
-# %% ../../nbs/02_args/05_validation.ipynb #def05f0a
-_FUSED_BACKWARD = "changes weights during the backward pass, so that a failed step could not be rolled back; "
-_LAYERWISE = ("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "apollo_adamw")
-
-UNSUPPORTED_VALUES: dict[str, dict[str, str]] = {  # name of a field: value: reason
-    "optim": {
-        "lomo": f"{_FUSED_BACKWARD}optim='adafactor' and 'adamw_8bit' need little memory too",
-        "adalomo": f"{_FUSED_BACKWARD}optim='adafactor' and 'adamw_8bit' need little memory too",
-        **{f"{name}_layerwise": f"{_FUSED_BACKWARD}optim={name!r} is the same rule after it" for name in _LAYERWISE},
-        "adamw_torch_xla": "is for TPUs with torch_xla, which are unsupported; give optim='adamw_torch_fused'",
-        "adamw_torch_npu_fused": "is for NPUs with torch_npu, which are unsupported; give optim='adamw_torch_fused'",
-    },
-    "debug": {"tpu_metrics_debug": "is for TPUs, which are unsupported; leave it out"},
-}
-
-# %% ../../nbs/02_args/05_validation.ipynb #fa061c85
-def check_unsupported(args: TrainingArguments) -> None:
-    "Raise ValueError for the first field that requests unsupported behaviour."
-    default = type(args).defaults()
-    for name, reason in UNSUPPORTED.items():
-        value = getattr(args, name)
-        # an empty value requests what None requests
-        if bool(value) != bool(default[name]): raise ValueError(f"{name}={value!r} {reason}.")
+UNSUPPORTED: dict[str, str] = settings_table("unsupported")  # name: reason
+# name of a field: value: reason
+UNSUPPORTED_VALUES: dict[str, dict[str, str]] = settings_table("unsupported_values")
 
 # %% ../../nbs/02_args/05_validation.ipynb #c307dc76
 def matches_type(
@@ -132,45 +97,13 @@ def check_types(
         check_type(f.name, getattr(args, f.name), types[f.name])
 
 # %% ../../nbs/02_args/05_validation.ipynb #7900f469
-_BOUNDS: tuple[tuple[str, Callable[[float], bool], tuple[str, ...]], ...] = (  # (condition, test, fields)
-    (
-        "at least 1",
-        lambda x: x >= 1,
-        (
-            "per_device_train_batch_size", "per_device_eval_batch_size", "save_total_limit",
-            "gradient_accumulation_steps", "eval_accumulation_steps", "dataloader_prefetch_factor",
-            "torch_empty_cache_steps", "generation_max_length", "generation_num_beams"
-        ),
-    ),
-    (
-        "0 or more",
-        lambda x: 0 <= x < math.inf,
-        (
-            "learning_rate", "weight_decay", "warmup_steps", "max_grad_norm", "adam_epsilon", "rewind_every",
-            "rewind_memory", "eval_delay", "logging_steps", "eval_steps", "save_steps", "dataloader_num_workers",
-            "neftune_noise_alpha"
-        ),
-    ),
-    # a generator of torch takes 64 bits, and the number of the epoch is added
-    ("0 or more and below 2**63", lambda x: 0 <= x < 2**63, ("seed", "data_seed")),
-    ("from 0 to below 1", lambda x: 0 <= x < 1, ("label_smoothing_factor", "adam_beta1", "adam_beta2")),
-)
-# name of a field: (condition, test)
-VALUE_BOUNDS = {name: (condition, test) for condition, test, names in _BOUNDS for name in names}
+# name of a field: its bound
+_BOUNDS = {name: bound for bound in settings_table("bounds") for name in bound["fields"]}
 # names of fields with any number of values, and the choices for each
 LIST_CHOICES = {
     "debug": ("underflow_overflow",),
     "include_for_metrics": ("inputs", "loss"),
     "report_to": (*TRACKERS, *TRANSFORMERS_TRACKERS, "all", "none"),
-}
-# names that other libraries have for a value
-_VALUES_ELSEWHERE = {
-    "optim": {"adam": "adamw_torch", "adamw": "adamw_torch", "Adam": "adamw_torch", "AdamW": "adamw_torch", "SGD": "sgd"},
-    "lr_scheduler_type": {"onecycle": "one_cycle", "OneCycleLR": "one_cycle", "cosine_annealing": "cosine",
-                          "CosineAnnealingLR": "cosine", "plateau": "reduce_lr_on_plateau"},
-    "eval_strategy": {"step": "steps", "epochs": "epoch", "yes": "epoch"},
-    "save_strategy": {"step": "steps", "epochs": "epoch", "yes": "epoch"},
-    "logging_strategy": {"step": "steps", "epochs": "epoch"},
 }
 
 def check_value(
@@ -178,9 +111,10 @@ def check_value(
     value: Any,  # of the field's type
 ) -> None:
     "Raise ValueError for a value that is out of bounds or not among its choices."
-    condition, is_valid = VALUE_BOUNDS.get(name, ("", bool))
-    numbers = value if isinstance(value, list) else [] if value is None else [value]
-    if condition and not all(map(is_valid, numbers)): raise ValueError(f"{name}={value!r} should be {condition}.")
+    if (bound := _BOUNDS.get(name)) is not None:
+        for number in value if isinstance(value, list) else [] if value is None else [value]:
+            if bound["least"] <= number < bound.get("below", math.inf): continue
+            raise ValueError(f"{name}={value!r} should be {bound['condition']}.")
     if name in LIST_CHOICES:
         for word in value.split() if isinstance(value, str) else value or []:
             _check_choice(name, word, LIST_CHOICES[name])
@@ -196,13 +130,18 @@ def _check_choice(name: str, value: Any, choices: tuple) -> None:
     listed = ", ".join(repr(choice) for choice in choices[:8])
     if len(choices) > 8:
         listed += f" and {len(choices) - 8} more"
-    meant = _VALUES_ELSEWHERE.get(name, {}).get(value)
+    meant = settings_table("values").get(name, {}).get(value)
     hint = f" Did you mean {meant!r}?" if meant else suggest_names(value, choices)
     raise ValueError(f"{name}={value!r} is not one of {listed}.{hint}")
 
 def check_values(args: TrainingArguments) -> None:
-    "Raise ValueError for the first value that is out of bounds or not among its choices."
-    for name in (*VALUE_BOUNDS, *LIST_CHOICES, *CHOICES):
+    "Raise ValueError for the first field that requests something unsupported, is out of bounds or not among its choices."
+    default = type(args).defaults()
+    for name, reason in UNSUPPORTED.items():
+        value = getattr(args, name)
+        # an empty value requests what None requests
+        if bool(value) != bool(default[name]): raise ValueError(f"{name}={value!r} {reason}.")
+    for name in (*_BOUNDS, *LIST_CHOICES, *CHOICES):
         # from the dictionary: reading report_to expands 'all'
         check_value(name, vars(args)[name])
 
@@ -216,140 +155,10 @@ def check_assigned(
     check_type(name, value, kind)
     check_value(name, value)
 
-# %% ../../nbs/02_args/05_validation.ipynb #acbda3ef
-def check_intervals(args: TrainingArguments) -> None:
-    "Raise ValueError for an invalid number of steps between two actions; convert integral numbers to int."
-    for action in ("logging", "eval", "save"):
-        name, strategy = f"{action}_steps", f"{action}_strategy"
-        value = getattr(args, name)
-        if value is None: continue
-        # evaluations are then as frequent as logs
-        if value == 0 and getattr(args, strategy) == "steps" and action != "eval":
-            raise ValueError(f"{name}=0 with {strategy}='steps': give a number of steps, or {strategy}='no'.")
-        if value < 1: continue
-        if value != int(value):
-            raise ValueError(f"{name}={value!r} should be a whole number, or a ratio of all steps below 1.")
-        setattr(args, name, int(value))
-
-# %% ../../nbs/02_args/05_validation.ipynb #89d8a30d
-def _given_trackers(args: TrainingArguments) -> list[str]:
-    "Return the names in `report_to` as they were given."
-    given = vars(args)["report_to"]
-    return given if isinstance(given, list) else [given or "none"]
-
-_FOR_DATA_WORKERS = " is for data workers; give dataloader_num_workers as well."
-_NO_EVALUATIONS = " needs evaluations to compare models; give eval_strategy='epoch' or 'steps'."
-
-# (whether settings contradict each other, the sentence for it)
-CONFLICTS: tuple[tuple[Callable[[TrainingArguments], object], str], ...] = (
-    (
-        lambda a: not math.isfinite(a.num_train_epochs),
-        "num_train_epochs={num_train_epochs!r} is not a finite number; to train without an end, give a large max_steps"
-        " and stop the run.",
-    ),
-    (
-        lambda a: a.max_steps < -1,
-        "max_steps={max_steps!r} is negative; give a number above 0, or leave it out and give num_train_epochs.",
-    ),
-    (
-        lambda a: a.num_train_epochs <= 0 and a.max_steps <= 0,
-        "num_train_epochs={num_train_epochs!r} and max_steps={max_steps!r}: nothing would be trained; give one of them"
-        " above 0.",
-    ),
-    (lambda a: a.fp16 and a.bf16, "fp16 and bf16 exclude each other; give one of them."),
-    (
-        lambda a: a.fp16_full_eval and a.bf16_full_eval,
-        "fp16_full_eval and bf16_full_eval exclude each other; give one of them.",
-    ),
-    (
-        lambda a: a.lr_scheduler_type in METRIC_SCHEDULES and a.eval_strategy == "no",
-        "lr_scheduler_type={lr_scheduler_type!r} requires evaluations, and there are none; give eval_strategy='epoch'"
-        " or 'steps' and an eval_dataset=.",
-    ),
-    (lambda a: a.learning_rate == [], "learning_rate=[] contains no rate; give one for each layer group."),
-    (
-        lambda a: isinstance(a.learning_rate, list) and not a.layer_groups,
-        "A list as learning_rate needs layer_groups, one for each rate, for example layer_groups=['encoder', 'head'].",
-    ),
-    (
-        lambda a: a.optim_target_modules is not None and a.optim not in TARGETED_OPTIMIZERS,
-        f"optim_target_modules is for {', '.join(TARGETED_OPTIMIZERS)}, and optim={{optim!r}} updates all parameters by"
-        " one rule; leave it out.",
-    ),
-    (
-        lambda a: isinstance(a.optim_target_modules, bool),
-        "optim_target_modules={optim_target_modules!r} names no modules; give 'all-linear', a list of names, or a"
-        " pattern.",
-    ),
-    (
-        lambda a: a.activation_checkpointing_kwargs and not a.activation_checkpointing,
-        "activation_checkpointing_kwargs is for activation_checkpointing; give activation_checkpointing=True as well,"
-        " or leave it out.",
-    ),
-    (
-        lambda a: a.liger_kernel_config and not a.use_liger_kernel,
-        "liger_kernel_config is for use_liger_kernel; give use_liger_kernel=True as well, or leave it out.",
-    ),
-    (
-        lambda a: a.dataloader_prefetch_factor is not None and not a.dataloader_num_workers,
-        f"dataloader_prefetch_factor{_FOR_DATA_WORKERS}",
-    ),
-    (
-        lambda a: a.dataloader_persistent_workers and not a.dataloader_num_workers,
-        f"dataloader_persistent_workers{_FOR_DATA_WORKERS}",
-    ),
-    (
-        lambda a: a.dataloader_multiprocessing_context is not None and not a.dataloader_num_workers,
-        f"dataloader_multiprocessing_context{_FOR_DATA_WORKERS}",
-    ),
-    (
-        lambda a: a.length_column_name != "length" and a.train_sampling_strategy in ("random", "sequential"),
-        "length_column_name={length_column_name!r} is for orders by length; give"
-        " train_sampling_strategy='group_by_length' as well.",
-    ),
-    (
-        lambda a: a.load_best_model_at_end and a.eval_strategy == "no",
-        f"load_best_model_at_end=True{_NO_EVALUATIONS}",
-    ),
-    (lambda a: a.save_strategy == "best" and a.eval_strategy == "no", f"save_strategy='best'{_NO_EVALUATIONS}"),
-    (
-        lambda a: {"all", "none"} & {*_given_trackers(a)} and len(_given_trackers(a)) > 1,
-        "report_to={report_to!r} combines 'all' or 'none' with other names; leave it out, or the others.",
-    ),
-    (
-        lambda a: "tensorboard" in _given_trackers(a)
-        and not (a.logging_dir or a.output_dir or os.environ.get("TENSORBOARD_LOGGING_DIR")),
-        "report_to='tensorboard' needs a folder for the event files; give output_dir= or logging_dir=.",
-    ),
-)
-
-def check_conflicts(args: TrainingArguments) -> None:
-    "Raise ValueError for settings that contradict each other."
-    for is_true, sentence in CONFLICTS:
-        if is_true(args): raise ValueError(sentence.format_map(vars(args)))
-
-# %% ../../nbs/02_args/05_validation.ipynb #aa651360
-def check_hub(args: TrainingArguments) -> None:
-    "Warn about settings of pushes that do not take place."
-    default = type(args).defaults()
-    given = next((name for name in PUSH_FIELDS if getattr(args, name) != default[name]), None)
-    if given is None or (args.push_to_hub and args.save_strategy != "no"): return
-    text = f"{given}={vars(args)[given]!r}"
-    if not args.push_to_hub:
-        warn(f"{text} has no effect, since nothing is pushed during training; push_to_hub=True pushes.")
-    elif args.hub_strategy != "end":
-        warn(f"{text} pushes with each checkpoint, and save_strategy='no' writes none; give save_strategy='steps'.")
-
 # %% ../../nbs/02_args/05_validation.ipynb #9c5854d0
-# modules of the trackers that do not have their name; any of them will do
-_TRACKER_MODULES = {"tensorboard": ("tensorboard", "tensorboardX")}
-# what transformers' callbacks need, all of it
-_CALLBACK_MODULES = {
-    "azure_ml": ("azureml", "azureml.core"),
-    "neptune": ("neptune",),
-    "dagshub": ("dagshub", "mlflow"),
-    "flyte": ("flytekit", "flytekitplugins"),
-    "kubeflow": (),
+# modules that a tracker needs, where they do not have its name; those of transformers' callbacks
+_TRACKER_MODULES = {
+    "azure_ml": ("azureml.core",), "dagshub": ("dagshub", "mlflow"), "flyte": ("flytekit", "flytekitplugins"), "kubeflow": ()
 }
 
 def is_module_installed(name: str) -> bool:
@@ -361,8 +170,8 @@ def is_module_installed(name: str) -> bool:
 
 def is_tracker_installed(name: str) -> bool:
     "Return True if the library of a tracker is installed."
-    if name in _CALLBACK_MODULES: return all(map(is_module_installed, _CALLBACK_MODULES[name]))
-    return any(map(is_module_installed, _TRACKER_MODULES.get(name, (name,))))
+    if name == "tensorboard" and is_module_installed("tensorboardX"): return True
+    return all(map(is_module_installed, _TRACKER_MODULES.get(name, (name,))))
 
 def is_variable_set(variable: str) -> bool:
     "Return True for an environment variable that is neither empty nor a word for no."

@@ -10,7 +10,7 @@ import math
 import re
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,78 +24,61 @@ def batch_parts(batch: Any) -> dict[str, Any]:  # description at the beginning o
     if isinstance(batch, (tuple, list)): return {f"Item {i} of the samples": value for i, value in enumerate(batch)}
     return {"The data": batch}
 
-class FailingLayer(NamedTuple):
-    "Hold a layer that failed, and the tensors that it was given."
-    name: str                    # in the model; empty for the model itself
-    layer: nn.Module
-    inputs: list[torch.Tensor]   # at least one
+def is_label_name(name: object) -> bool: return "label" in str(name)
 
-    def describe(self) -> str:
-        "Return the layer's name and class."
-        return f"the layer {self.name!r} ({type(self.layer).__name__})" if self.name else type(self.layer).__name__
+def dtype_name(t: torch.Tensor) -> str: return str(t.dtype).removeprefix("torch.")
 
-def failing_layer(error: BaseException, model: nn.Module) -> FailingLayer | None:
-    "Return the innermost layer of a model in an error's traceback; None if there is none with a tensor."
+def failing_layer(error: BaseException, model: nn.Module) -> tuple[str, nn.Module, list[torch.Tensor]] | None:
+    """Return the name of the innermost layer of a model in an error's traceback, the layer, and the tensors that it was
+    given; None if there is none with a tensor."""
     names = {id(layer): name for name, layer in model.named_modules()}
     found = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         code, layer = frame.f_code, frame.f_locals.get("self")
         if id(layer) not in names or code.co_name.endswith("call_impl"): continue
         given = [frame.f_locals.get(name) for name in code.co_varnames[1:code.co_argcount]]
-        tensors = [t for t in given if isinstance(t, torch.Tensor)]
-        if tensors:
-            found = FailingLayer(names[id(layer)], layer, tensors)
+        if tensors := [t for t in given if isinstance(t, torch.Tensor)]:
+            found = names[id(layer)], layer, tensors
     return found
-
-def failing_loss(error: BaseException) -> tuple[torch.Tensor, torch.Tensor] | None:
-    "Return output and labels of the loss function of torch in an error's traceback; None if there is none."
-    found = None
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        pair = frame.f_locals.get("input"), frame.f_locals.get("target")
-        is_of_torch = frame.f_globals.get("__name__") == "torch.nn.functional"
-        if is_of_torch and all(isinstance(t, torch.Tensor) for t in pair):
-            found = pair
-    return found
-
-def is_label_name(name: object) -> bool: return "label" in str(name)
-
-def dtype_name(t: torch.Tensor) -> str: return str(t.dtype).removeprefix("torch.")
 
 # %% ../../nbs/03_data/06_batch_errors.ipynb #b9d5505f
 # parts of torch's messages
 _DTYPE_ERRORS = ("same dtype", "scalar type", "should be the same", "match weight dtype", "not implemented for")
 _SHAPE_WORDS = re.compile(r"\b(sizes?|shapes?|dimensions?|batch_size|target|d?types?|not implemented for)\b")
 
-def layer_error(error: BaseException, call: FailingLayer, batch: Any) -> ValueError | None:
+def layer_error(error: Exception, model: nn.Module, batch: Any) -> ValueError | None:
     "Return an error about the type or the shape of a layer's input; None if the error is about something else."
-    layer = call.layer
-    given = call.inputs[0]
+    call = failing_layer(error, model)
+    if call is None: return None
+    name, layer, inputs = call
+    where = f"the layer {name!r} ({type(layer).__name__})" if name else type(layer).__name__
+    given = inputs[0]
     is_embedding = isinstance(layer, (nn.Embedding, nn.EmbeddingBag))
     weight = next((p for p in layer.parameters() if p.is_floating_point()), None)
     if weight is not None and any(words in str(error) for words in _DTYPE_ERRORS):
         # an embedding takes integers, another layer the type of its weights
         is_wrong = torch.is_floating_point if is_embedding else lambda t: t.dtype != weight.dtype
-        wrong = next(filter(is_wrong, call.inputs), None)
-        if wrong is not None:
-            columns = (name for name, part in batch_parts(batch).items()
-                       if isinstance(part, torch.Tensor) and part.dtype == wrong.dtype and not is_label_name(name))
-            column = next(columns, f"The input of {call.describe()}")
+        for wrong in filter(is_wrong, inputs):
+            columns = (part for part, value in batch_parts(batch).items()
+                       if isinstance(value, torch.Tensor) and value.dtype == wrong.dtype and not is_label_name(part))
             kind = dtype_name(weight)
             convert = "x.long()" if is_embedding else "x.float()" if kind == "float32" else f"x.to(torch.{kind})"
-            return ValueError(f"{column} is {dtype_name(wrong)}, and {call.describe()} takes"
+            return ValueError(f"{next(columns, f'The input of {where}')} is {dtype_name(wrong)}, and {where} takes"
                               f" {'whole numbers' if is_embedding else kind}; convert it in the data set: {convert} for a"
                               " tensor.")
     if is_embedding and isinstance(error, IndexError) and given.numel():
-        return ValueError(f"The numbers that {call.describe()} was given go from {int(given.min())} to {int(given.max())},"
-                          f" and it has {layer.num_embeddings} rows; make it with more rows, or change the data.")
-    if not type(layer).__module__.startswith("torch.nn.") or not _SHAPE_WORDS.search(str(error)): return None
-    return ValueError(f"The input of {call.describe()} has the shape {tuple(given.shape)}, and the layer is {layer}; change"
-                      f" the layer or the data ({str(error).splitlines()[0]}).")
+        return ValueError(f"The numbers that {where} was given go from {int(given.min())} to {int(given.max())}, and it has"
+                          f" {layer.num_embeddings} rows; make it with more rows, or change the data.")
+    if not type(layer).__module__.startswith("torch.nn."): return None
+    if _SHAPE_WORDS.search(str(error)):
+        return ValueError(f"The input of {where} has the shape {tuple(given.shape)}, and the layer is {layer}; change the"
+                          f" layer or the data ({str(error).splitlines()[0]}).")
+    if name:
+        error.add_note(f"(in {where}, whose input has the shape {tuple(given.shape)})")
+    return None
 
 # %% ../../nbs/03_data/06_batch_errors.ipynb #9f10adc7
 NO_LOSS_FUNC = "give the Learner loss_func=, a function of (output, labels) such as torch.nn.functional.cross_entropy"
-
-_TOKENIZE = "make numbers of it in the data set, for example with a tokenizer"
 
 def text_columns(sample: Any) -> list[str]:
     "Return the names of the columns of a sample that are text."
@@ -118,30 +101,25 @@ def call_mismatch(
     except TypeError:
         parameters = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     names = [p.name for p in parameters]
-    missing = [repr(p.name) for p in parameters if p.default is p.empty and p.name not in by_name]
     does = f"takes {', '.join(names) or 'nothing'}"
+    has = f"the batch has {', '.join(map(str, by_name)) or 'no columns'}"
+    missing = [repr(p.name) for p in parameters if p.default is p.empty and p.name not in by_name]
+    remedy = "rename or remove parts of the data, or let forward take them"
+    texts = [f"the column {column!r} is text" for column in text_columns(sample) if missing]
+    is_labels_only = not missing and all(is_label_name(column) for column in by_name if column not in names)
     if by_position:
         n = len(by_position)
         has = f"a sample has {n} part{'s' if n != 1 else ''}{' besides the label' if has_loss_func else ''}"
-        remedy = "let the data set return as many as the model takes, or dicts with the names of its arguments"
-        if isinstance(by_position[0], str):
-            remedy = f"the first is text ({short_repr(by_position[0], 30)}), so {_TOKENIZE}"
-        elif all(isinstance(part, (Mapping, tuple)) for part in by_position):
+        if all(isinstance(part, (Mapping, tuple)) for part in by_position):
             has, remedy = f"the data_collator returned a list of {n} samples", "it has to make one batch of them"
-        elif n == len(names) + 1 and not has_loss_func:
-            remedy = f"if the last is the label, {NO_LOSS_FUNC}"
-    else:
-        has = f"the batch has {', '.join(map(str, by_name)) or 'no columns'}"
-        texts = text_columns(sample)
-        if missing:
-            does = f"needs {', '.join(missing)}"
-            remedy = "rename a column of the data, or let forward take it under its name"
-            if texts:
-                remedy = f"the column {texts[0]!r} is text, so {_TOKENIZE}"
-        elif not has_loss_func and all(is_label_name(column) for column in by_name if column not in names):
-            remedy = f"it returns no loss, so {NO_LOSS_FUNC}"
-        else:
-            remedy = "remove the other columns, or let forward take them"
+        texts = [f"the data are text ({short_repr(part, 30)})" for part in by_position if isinstance(part, str)]
+        is_labels_only = n == len(names) + 1
+    elif missing:
+        does = f"needs {', '.join(missing)}"
+    if texts:
+        remedy = f"{texts[0]}, so make numbers of it in the data set, for example with a tokenizer"
+    elif is_labels_only and not has_loss_func:
+        remedy = f"it returns no loss, so {NO_LOSS_FUNC}"
     return TypeError(f"{name}'s forward {does}, and {has}; {remedy}.")
 
 # %% ../../nbs/03_data/06_batch_errors.ipynb #e191ebe0
@@ -178,28 +156,24 @@ def explain_forward_error(
             f"{name} has no forward; define it, or call another method of the model, such as its training_step, in an"
             " override of the learner's compute_loss(self, model, inputs, return_outputs=False)."
         )
-    if isinstance(error, AttributeError): return type_error(error, name, given)
-    if not isinstance(error, (TypeError, ValueError, RuntimeError, IndexError)): return None
-    if isinstance(error, TypeError):
-        return type_error(error, name, given) or call_mismatch(name, model.forward, given, sample(), has_loss_func)
+    if isinstance(error, (TypeError, AttributeError)):
+        explained = type_error(error, name, given)
+        if explained is not None or isinstance(error, AttributeError): return explained
+        return call_mismatch(name, model.forward, given, sample(), has_loss_func)
+    if not isinstance(error, (ValueError, RuntimeError, IndexError)): return None
     pair = failing_loss(error)
-    if pair is not None: return loss_error(error, *pair)
-    call = failing_layer(error, model)
-    if call is None: return None
-    explained = layer_error(error, call, given)
-    if explained is None and call.name and type(call.layer).__module__.startswith("torch.nn."):
-        error.add_note(f"(in {call.describe()}, whose input has the shape {tuple(call.inputs[0].shape)})")
-    return explained
+    return layer_error(error, model, given) if pair is None else loss_error(error, *pair)
 
 # %% ../../nbs/03_data/06_batch_errors.ipynb #cd24397d
-def is_about_shapes(error: BaseException, output: torch.Tensor, labels: torch.Tensor) -> bool:
-    "Return whether the message of an error is about shapes or types, and names no size that neither tensor has."
-    text = str(error)
-    if not isinstance(error, (RuntimeError, ValueError, IndexError)) or "device" in text: return False
-    sizes = {*output.shape, *labels.shape, output.numel(), labels.numel()}
-    # small numbers are those of dimensions
-    known = all(int(n) < 4 or int(n) in sizes for n in re.findall(r"\b\d+\b", text))
-    return known and _SHAPE_WORDS.search(text) is not None
+def failing_loss(error: BaseException) -> tuple[torch.Tensor, torch.Tensor] | None:
+    "Return output and labels of the loss function of torch in an error's traceback; None if there is none."
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        pair = frame.f_locals.get("input"), frame.f_locals.get("target")
+        is_of_torch = frame.f_globals.get("__name__") == "torch.nn.functional"
+        if is_of_torch and all(isinstance(t, torch.Tensor) for t in pair):
+            found = pair
+    return found
 
 def loss_error(
     error: BaseException,  # raised by the loss
@@ -210,7 +184,12 @@ def loss_error(
     numbers = (output.shape[0], *output.shape[2:]) if output.ndim > 1 else ()
     are_alike = labels.shape == output.shape and labels.dtype == output.dtype
     are_classes = labels.shape == numbers and labels.dtype == torch.int64
-    if are_alike or are_classes or not is_about_shapes(error, output, labels): return None
+    text = str(error)
+    is_about_shapes = isinstance(error, (RuntimeError, ValueError, IndexError)) and _SHAPE_WORDS.search(text)
+    if are_alike or are_classes or not is_about_shapes or "device" in text: return None
+    # a size that neither tensor has is that of another one; small numbers are those of dimensions
+    sizes = {*output.shape, *labels.shape, output.numel(), labels.numel(), 0, 1, 2, 3}
+    if not sizes.issuperset(map(int, re.findall(r"\b\d+\b", text))): return None
     remedy = "both need the same number of samples, and the same shape and type, or class numbers"
     if numbers and output.shape[1] > 1 and labels.numel() == math.prod(numbers):
         remedy = f"class numbers are of 64 bits, and of the shape {numbers}: labels.long()"
@@ -221,21 +200,23 @@ def loss_error(
         f" ({dtype_name(labels)}), which this loss cannot compare; {remedy}."
     )
 
+# %% ../../nbs/03_data/06_batch_errors.ipynb #8d6d2006
 def text_label_error(
-    label: str,  # one of them
-) -> ValueError:
-    "Return an error about labels that are text."
+    labels: Any,  # of a batch or of a sample; None if unknown
+) -> ValueError | None:
+    "Return an error about labels that are text; None if they are not."
+    first = labels[0] if isinstance(labels, (tuple, list)) and labels else labels
+    if not isinstance(first, str): return None
     return ValueError(
-        f"The labels are text ({short_repr(label, 30)}), and a loss needs numbers; give names.index(label) with names ="
+        f"The labels are text ({short_repr(first, 30)}), and a loss needs numbers; give names.index(label) with names ="
         " sorted(set(labels)), or use data.class_encode_column('label') of a datasets.Dataset."
     )
 
-def text_label(sample: Any) -> str | None:
-    "Return the label of a sample that is text; None if it is not, or has none."
-    if isinstance(sample, (tuple, list)): return sample[-1] if sample and isinstance(sample[-1], str) else None
+def sample_label(sample: Any) -> Any:
+    "Return the label of a sample: the last item, or the column with text that is named like one; None without one."
+    if isinstance(sample, (tuple, list)): return sample[-1] if sample else None
     return next((sample[name] for name in text_columns(sample) if is_label_name(name)), None)
 
-# %% ../../nbs/03_data/06_batch_errors.ipynb #8d6d2006
 def explain_loss_error(
     error: Exception,  # raised by the loss function
     output: Any,  # of the model
@@ -245,29 +226,26 @@ def explain_loss_error(
 ) -> Exception | None:
     "Return an error that names the cause in output or labels; None if it is not found."
     if is_out_of_memory(error): return None
-    first = labels[0] if isinstance(labels, (tuple, list)) and labels else labels
     is_kind_error = isinstance(error, (TypeError, AttributeError, ValueError))
-    if isinstance(first, str) and is_kind_error: return text_label_error(first)
+    if is_kind_error and (text := text_label_error(labels)) is not None: return text
     if labels is None and "NoneType" in str(error):
-        text = text_label(sample())
-        if text is not None: return text_label_error(text)
         columns = f": its columns are {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
-        return ValueError(f"The batch has no labels for loss_func{columns}. Their column has to be called labels or"
-                          " label, or be named by label_names=['...'].")
+        return text_label_error(sample_label(sample())) or ValueError(
+            f"The batch has no labels for loss_func{columns}. Their column has to be called labels or label, or be named by"
+            " label_names=['...']."
+        )
     if output is None and is_kind_error:
         return TypeError("The model returned None; let its forward return its output.")
     if "must be Tensor" in str(error):
-        kinds = type(output).__name__, type(labels).__name__
-        if isinstance(output, (tuple, list)):
-            return TypeError(f"The model returned a {kinds[0]} of {len(output)} parts, and loss_func takes tensors; give"
-                             " loss_func=lambda output, labels: ... of output[0], for example.")
-        return TypeError(f"loss_func is called with (output, labels), here of types {kinds[0]} and {kinds[1]}, and takes"
-                         " tensors; convert the labels in the data set, or give loss_func=lambda output, labels: ....")
-    if isinstance(batch, torch.Tensor) and isinstance(output, torch.Tensor) and is_about_shapes(error, output, batch):
+        parts = f" of {len(output)} parts; give loss_func=lambda output, labels: ... of output[0], for example"
+        return TypeError(
+            f"loss_func takes tensors, and the labels are of type {type(labels).__name__}; the model returned a"
+            f" {type(output).__name__}{parts if isinstance(output, (tuple, list)) else ''}."
+        )
+    if isinstance(batch, torch.Tensor) and isinstance(output, torch.Tensor) and loss_error(error, output, batch) is not None:
         return ValueError(
             "The data set gives single tensors, so each is its own label, and loss_func cannot compare them with an"
-            f" output of the shape {tuple(getattr(output, 'shape', ()))}; give pairs of input and label:"
-            " TensorDataset(X, Y)."
+            f" output of the shape {tuple(output.shape)}; give pairs of input and label: TensorDataset(X, Y)."
         )
     pair = failing_loss(error)
     if pair is None and isinstance(output, torch.Tensor) and isinstance(labels, torch.Tensor):

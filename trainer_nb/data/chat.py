@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,20 +37,20 @@ _KEY_NAMES = {"from": "role", "value": "content"}
 # ShareGPT's roles; other names are left to the chat template
 _ROLE_NAMES = {"human": "user", "gpt": "assistant"}
 
-def _renamed_message(message: Any) -> Any:
-    if not isinstance(message, Mapping): return message
-    found = {_KEY_NAMES.get(k, k): v for k, v in message.items()}
-    return found | {"role": _ROLE_NAMES.get(found["role"], found["role"])} if "from" in message else found
-
 def to_messages(
     sample: Mapping,
 ) -> dict:
     """Return a sample in which messages have the keys role and content, with the roles of chat templates,
     and a conversation is named messages."""
-    def renamed(value: Any): return [*map(_renamed_message, value)] if isinstance(value, (list, tuple)) else value
-    names = {"conversations": "messages"}
-    chats = (*MESSAGE_COLUMNS, "conversations")
-    return {names.get(k, k): renamed(v) if k in chats else v for k, v in sample.items()}
+    def renamed(message: Any) -> Any:
+        if not isinstance(message, Mapping): return message
+        found = {_KEY_NAMES.get(k, k): v for k, v in message.items()}
+        return found | {"role": _ROLE_NAMES.get(found["role"], found["role"])} if "from" in message else found
+    found = dict(sample)
+    if "conversations" in found:
+        found["messages"] = found.pop("conversations")
+    chats = {k: list(map(renamed, found[k])) for k in MESSAGE_COLUMNS if isinstance(found.get(k), (list, tuple))}
+    return found | chats
 
 # %% ../../nbs/03_data/07_chat.ipynb #0f46f31e
 def chat_template_of(
@@ -79,14 +78,7 @@ def render(
     return list(found["input_ids"])
 
 # %% ../../nbs/03_data/07_chat.ipynb #a2776484
-def has_generation_marks(template: str) -> bool: return re.search(r"\{%-?\s*generation\s*-?%\}", template) is not None
-
 _MARKS = "{% generation %}{{ message.content }}<the end-of-turn token>{% endgeneration %}"
-
-def end_of_part(ids: Sequence[int], part: Sequence[int]) -> int | None:
-    "Return the index behind the first occurrence of a part of a sequence, None if there is none."
-    ends = range(len(part), len(ids) + 1)
-    return next((end for end in ends if ids[end - len(part):end] == part), None)
 
 def mask_by_prefixes(
     tokenizer: Any,
@@ -107,7 +99,9 @@ def mask_by_prefixes(
             # the role's name would be trained
             reason = "add_generation_prompt=True adds no token"
         elif not i:
-            end = end_of_part(after, before[len(header):]) if before[:len(header)] == header else None
+            part = before[len(header):]
+            ends = range(len(part), len(after) + 1) if before[:len(header)] == header else ()
+            end = next((end for end in ends if after[end - len(part):end] == part), None)
             before = after[:end]
             if end is None: reason = "it begins with the assistant, and the generation prompt is not in its first message"
         if reason is None and (ids[:len(before)] != before or ids[:len(after)] != after):
@@ -129,7 +123,7 @@ def assistant_mask(
 ) -> tuple[list[int], list[int]]:
     "Return the tokens of messages, and 1 for those of the assistant; raise ValueError if there are none."
     options["chat_template"] = chat_template
-    if has_generation_marks(chat_template_of(tokenizer, chat_template)):
+    if re.search(r"\{%-?\s*generation\s*-?%\}", chat_template_of(tokenizer, chat_template)):
         found = tokenizer.apply_chat_template(
             list(messages), tokenize=True, return_dict=True, return_assistant_tokens_mask=True, **options
         )
@@ -154,22 +148,19 @@ def with_eos(tokenizer: Any, text: str) -> str:
     end = getattr(tokenizer, "eos_token", None) or ""
     return text if text.endswith(end) else text + end
 
-def parse_tools(tools: Any) -> Any:
-    "Return the tools of a sample, which may be a JSON text; raise ValueError for another text."
-    # tables often store them as text, since a column has one type
-    if not isinstance(tools, str) or not tools.strip(): return tools or None
-    try:
-        return json.loads(tools) or None
-    except ValueError as error:
-        raise ValueError(
-            f"The tools of a sample are a text that is not JSON ({error}): {short_repr(tools)}. Give a list of tools,"
-            " or json.dumps(tools)."
-        ) from None
-
 def template_options(sample: Mapping, chat_template: str | None) -> dict:
-    "Return the keyword arguments of apply_chat_template for a sample."
-    tools = parse_tools(sample.get("tools"))
-    given = {"tools": tools} if tools else {}
+    "Return the keyword arguments of apply_chat_template for a sample; raise ValueError for tools as a text without JSON."
+    tools = sample.get("tools")
+    # tables often store them as text, since a column has one type
+    if isinstance(tools, str) and tools.strip():
+        try:
+            tools = json.loads(tools)
+        except ValueError as error:
+            raise ValueError(
+                f"The tools of a sample are a text that is not JSON ({error}): {short_repr(tools)}. Give a list of tools,"
+                " or json.dumps(tools)."
+            ) from None
+    given = {"tools": tools} if tools and not isinstance(tools, str) else {}
     return {"chat_template": chat_template, **given, **(sample.get("chat_template_kwargs") or {})}
 
 def plain_ids(tokenizer: Any, text: str) -> list[int]: return list(tokenizer(text)["input_ids"])
@@ -244,6 +235,23 @@ class ChatCollator(TextCollator):
         self._issued.add(text)
         warn(text)
 
+    def whole(self, sample: Mapping, answer: str) -> Any:
+        "Return the prompt of a sample with one of its answers, as messages or as a text."
+        if is_conversational(sample): return [*sample["prompt"], *sample[answer]]
+        return sample["prompt"] + with_eos(self.tokenizer, sample[answer])
+
+    def tokens(self, given: Any, options: dict, **more: Any) -> list[int]:
+        "Return the tokens of messages or of a text."
+        if isinstance(given, str): return plain_ids(self.tokenizer, given)
+        return render(self.tokenizer, given, **more, **options)
+
+    def split(self, prompt: Any, wholes: list, options: dict) -> tuple[list[list[int]], int]:
+        "Return the tokens of a prompt and of each whole that begins with it, and the number of those that all have."
+        rows = [self.tokens(prompt, options, add_generation_prompt=True), *(self.tokens(o, options) for o in wholes)]
+        start = min(common_prefix(rows[0], row) for row in rows[1:])
+        if start < len(rows[0]): self.warn_once(PROMPT_WARNING)
+        return rows, start
+
     def padded_rows(self, ids: list[list[int]], **more: tuple[list[list[int]], int]) -> dict:
         "Return tokens and attention mask with padding on the right, and more columns, each with its padding."
         seen = [[1] * len(row) for row in ids]
@@ -254,28 +262,19 @@ class ChatCollator(TextCollator):
 PACKING_STRATEGIES = ("bfd", "bfd_split", "wrapped")
 
 def best_fit_rows(
-    sizes: Sequence[int],  # at most `length` each
+    sizes: Sequence[int],  # from 1 to `length`
     length: int,
 ) -> list[list[int]]:
     "Assign samples to rows, longest first, each to the fullest row with room; return the samples' indices by row."
     rows: list[list[int]] = []
-    by_space: dict[int, deque[list[int]]] = {}
-    spaces: list[int] = []
-    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        at = bisect_left(spaces, sizes[i])
-        if at < len(spaces):
-            space = spaces[at]
-            row = by_space[space].popleft()
-            if not by_space[space]: del spaces[at]
-        else:
-            space = length
-            row = []
-            rows.append(row)
+    # room of a row, when it got so, and the row; ascending
+    open_rows: list[tuple[int, int, list[int]]] = []
+    for when, i in enumerate(sorted(range(len(sizes)), key=lambda i: -sizes[i])):
+        at = bisect_left(open_rows, (sizes[i],))
+        room, _, row = open_rows.pop(at) if at < len(open_rows) else (length, 0, [])
+        if not row: rows.append(row)
         row.append(i)
-        left = space - sizes[i]
-        waiting = by_space.setdefault(left, deque())
-        if left and not waiting: insort(spaces, left)
-        waiting.append(row)
+        if room > sizes[i]: insort(open_rows, (room - sizes[i], when, row))
     return rows
 
 def wrapped_rows(
@@ -283,19 +282,17 @@ def wrapped_rows(
     length: int,
 ) -> list[list[tuple[int, int, int]]]:
     "Cut samples that are written one behind the other; return (sample, start, end) of the pieces of each row."
-    rows: list[list[tuple[int, int, int]]] = [[]]
-    room = length
+    rows: list[list[tuple[int, int, int]]] = []
+    behind = 0
     for i, size in enumerate(sizes):
         start = 0
         while start < size:
-            if not room:
-                rows.append([])
-                room = length
-            end = min(size, start + room)
+            if behind % length == 0: rows.append([])
+            end = min(size, start + length - behind % length)
             rows[-1].append((i, start, end))
-            room -= end - start
+            behind += end - start
             start = end
-    return rows if rows[-1] else []
+    return rows
 
 def packed_pieces(
     sizes: Sequence[int],
@@ -414,7 +411,10 @@ class DataCollatorForChat(ChatCollator):
         options = template_options(sample, self.chat_template)
         start = 0
         if "prompt" in sample:
-            whole, start = self._prompt_and_completion(sample, chat, options)
+            if "completion" not in sample:
+                raise ValueError(f"A sample has a prompt and no completion; it has {', '.join(sample)}.")
+            whole = self.whole(sample, "completion")
+            start = self.split(sample["prompt"], [whole], options)[1]
         elif chat:
             whole = sample["messages"]
         elif self.text_field in sample:
@@ -424,7 +424,14 @@ class DataCollatorForChat(ChatCollator):
                 f"A sample has {', '.join(sample)}; DataCollatorForChat reads messages, prompt and completion,"
                 f" {self.text_field}, or input_ids. text_field= names the column of plain texts."
             )
-        ids, mask = self._ids_and_mask(whole, chat, options)
+        if self.assistant_only_loss:
+            ids, mask = assistant_mask(self.tokenizer, whole, **options)
+            end = getattr(self.tokenizer, "eos_token_id", None)
+            if end in ids and not any(trained for token, trained in zip(ids, mask) if token == end):
+                self.warn_once(END_WARNING.format(self.tokenizer.eos_token))
+        else:
+            ids = self.tokens(whole, options)
+            mask = [1] * len(ids)
         if self.completion_only_loss or self.completion_only_loss is None:
             mask = [0] * min(start, len(ids)) + mask[start:]
         return ids, [token if trained else -100 for token, trained in zip(ids, mask)]
@@ -441,37 +448,6 @@ class DataCollatorForChat(ChatCollator):
         ignored = "labels" not in sample and sample.get("completion_mask") is not None and not completion_only
         if ignored and self.completion_only_loss is None: self.warn_once(MASK_WARNING)
         return labels_of(sample, completion_only)
-
-    def _prompt_and_completion(self, sample: Mapping, chat: bool, options: dict):
-        "Return prompt and completion together, and the number of tokens of the prompt."
-        if "completion" not in sample:
-            raise ValueError(f"A sample has a prompt and no completion; it has {', '.join(sample)}.")
-        prompt, completion = sample["prompt"], sample["completion"]
-        if chat:
-            whole = [*prompt, *completion]
-            before = render(self.tokenizer, prompt, add_generation_prompt=True, **options)
-            ids = render(self.tokenizer, whole, **options)
-        else:
-            whole = prompt + with_eos(self.tokenizer, completion)
-            before = plain_ids(self.tokenizer, prompt)
-            ids = plain_ids(self.tokenizer, whole)
-        start = common_prefix(before, ids)
-        if start < len(before): self.warn_once(PROMPT_WARNING)
-        return whole, start
-
-    def _ids_and_mask(self, whole: Any, chat: bool, options: dict) -> tuple[list[int], list[int]]:
-        "Return the tokens of messages or of a text, and 1 for those to train."
-        if not chat:
-            ids = plain_ids(self.tokenizer, whole)
-            return ids, [1] * len(ids)
-        if not self.assistant_only_loss:
-            ids = render(self.tokenizer, whole, **options)
-            return ids, [1] * len(ids)
-        ids, mask = assistant_mask(self.tokenizer, whole, **options)
-        end = getattr(self.tokenizer, "eos_token_id", None)
-        if end in ids and not any(trained for token, trained in zip(ids, mask) if token == end):
-            self.warn_once(END_WARNING.format(self.tokenizer.eos_token))
-        return ids, mask
 
     def _flatten(self, samples: list[dict]) -> dict:
         "Return a batch of one row, in which positions start again with each sample."
@@ -587,21 +563,11 @@ class DataCollatorForPreference(ChatCollator):
             )
         sample = to_messages(sample)
         if "prompt" not in sample: sample = split_prompt(sample)
-        rows = [self._ids(sample, None), self._ids(sample, "chosen"), self._ids(sample, "rejected")]
-        prompt, chosen, rejected = rows
-        start = min(common_prefix(prompt, chosen), common_prefix(prompt, rejected))
-        if start < len(prompt): self.warn_once(PROMPT_WARNING)
+        options = template_options(sample, self.chat_template)
+        wholes = [self.whole(sample, answer) for answer in ("chosen", "rejected")]
+        (prompt, chosen, rejected), start = self.split(sample["prompt"], wholes, options)
         ids = {"prompt_ids": prompt[:start], "chosen_ids": chosen[start:], "rejected_ids": rejected[start:]}
         return ids | {k: sample[k] for k in ("ref_chosen_logps", "ref_rejected_logps") if k in sample}
-
-    def _ids(self, sample: Mapping, answer: str | None) -> list[int]:
-        "Return the tokens of the prompt, with one of the completions or with the generation prompt."
-        if not is_conversational(sample):
-            text = sample["prompt"] if answer is None else sample["prompt"] + with_eos(self.tokenizer, sample[answer])
-            return plain_ids(self.tokenizer, text)
-        options = template_options(sample, self.chat_template)
-        if answer is None: return render(self.tokenizer, sample["prompt"], add_generation_prompt=True, **options)
-        return render(self.tokenizer, [*sample["prompt"], *sample[answer]], **options)
 
     def make_batch(self, features: list, kind: str) -> dict:
         samples = [self.encode(f) for f in features]

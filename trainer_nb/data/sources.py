@@ -97,28 +97,6 @@ def ended_early(
         "next(iterator, default), or a try around next(iterator), keeps it inside."
     )
 
-def batch_of(dataset: Any, collate: Callable[[list], Any], request: BatchRequest):
-    """Fetch the samples of a request and collate them in this process; raise
-    RuntimeError if the collator raises StopIteration."""
-    try:
-        with making_batch(): return collate(dataset.__getitems__(request))
-    except StopIteration as error:
-        raise ended_early(f"the data_collator raised it for the samples {request.indices}") from error
-
-def missing_sample(
-    dataset: Any,
-    where: str,  # description of the samples that were requested
-    error: LookupError,
-) -> LookupError:
-    "Return an error of the same kind for a sample that a data set counts and does not have."
-    name = type(dataset).__name__
-    kind = KeyError if isinstance(error, KeyError) else IndexError
-    return kind(
-        f"{name} raised {type(error).__name__}({short_repr(error.args[0] if error.args else '', 60)}) for {where}, and"
-        f" its __len__ is {len(dataset)}. Check that it is not larger than the number of items, and what __getitem__"
-        " does with this index."
-    )
-
 class SeededDataset(torch.utils.data.Dataset):
     "Wrap a map-style data set; seed the generators, also its own, before each batch, and set its epoch."
     def __init__(
@@ -162,7 +140,12 @@ class SeededDataset(torch.utils.data.Dataset):
                 raise ended_early(f"{type(dataset).__name__} raised it for {where}") from error
             # another key is missing in the data set's own code
             if isinstance(error, KeyError) and (many is not None or error.args != (index,)): raise
-            raise missing_sample(dataset, where, error) from error
+            kind = KeyError if isinstance(error, KeyError) else IndexError
+            raise kind(
+                f"{type(dataset).__name__} raised {type(error).__name__}({short_repr(error.args[0] if error.args else '', 60)})"
+                f" for {where}, and its __len__ is {len(dataset)}. Check that it is not larger than the number of items, and"
+                " what __getitem__ does with this index."
+            ) from error
 
 # %% ../../nbs/03_data/02_sources.ipynb #5c0de103
 def is_default_collator(collate: Callable[[list], Any]) -> bool:
@@ -204,12 +187,6 @@ def block_sigint():
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-def exit_with_parent(parent: int):
-    "Wait until the parent process has ended, then exit."
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
-
 class WorkerInit:
     "Initialize a data worker: ignore interrupts, watch the parent, then run the user's own initialization."
     def __init__(self, then: Callable[[int], object] | None = None): self.then = then
@@ -220,7 +197,11 @@ class WorkerInit:
             # started by a fork server, which ends with the parent
             served = os.getppid() != parent.pid and parent.is_alive()
             watched = os.getppid() if served else parent.pid
-            threading.Thread(target=exit_with_parent, args=(watched,), daemon=True).start()
+            def exit_with_parent():
+                while os.getppid() == watched:
+                    time.sleep(1)
+                os._exit(1)
+            threading.Thread(target=exit_with_parent, daemon=True).start()
         make_batches_only()
         if self.then is not None:
             self.then(worker_id)
@@ -725,7 +706,11 @@ class MapSource(BatchSource):
     def _fetch(self, request: BatchRequest):
         rows = stack_rows(self.dataset.dataset, request.indices) if self._stacks else None
         # stacking draws no random numbers, so no generator has to be seeded
-        return batch_of(self.dataset, self.collate, request) if rows is None else rows
+        if rows is not None: return rows
+        try:
+            with making_batch(): return self.collate(self.dataset.__getitems__(request))
+        except StopIteration as error:
+            raise ended_early(f"the data_collator raised it for the samples {request.indices}") from error
 
     def _load_with_workers(self, asked: Iterable[RequestedBatch]):
         # for each request: True if it belongs to this process, samples, weight

@@ -14,8 +14,8 @@ import torch
 
 from ..core.errors import checked_class
 from ..core.seeding import is_making_batch, mix_seed
-from .collate import TextCollator, Tokenizer, check_return_tensors, pad_features, ragged_error
-from .collate import to_return_type
+from .collate import DataCollatorWithPadding, TextCollator, Tokenizer, check_return_tensors, pad_features
+from .collate import ragged_error, to_return_type
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #91e7ac71
 def round_up(n: int, multiple: int | None) -> int: return n if not multiple else -(-n // multiple) * multiple
@@ -118,65 +118,27 @@ def word_ids(
     first = ~special & ((starts != before) | after_special)
     return first.cumsum(1).masked_fill(special, -1), first
 
-def expand_to_words(numbers: torch.Tensor, chosen: torch.Tensor):
-    "Extend the chosen tokens to all tokens of their words."
-    same = (numbers[:, :, None] == numbers[:, None, :]) & (numbers >= 0)[:, :, None]
-    return (same & chosen[:, None, :]).any(2)
-
 # %% ../../nbs/03_data/05_text_collators.ipynb #bd151868
 def pad_texts(tokenizer: Tokenizer, features: list, multiple: int | None):
-    "Return a padded batch, its special tokens and its token offsets; None for those that the examples lack."
+    """Return a padded batch, its special tokens and its token offsets; None for those that the examples lack. Raise
+    ValueError for lists of tokens that need padding, if the tokenizer has no padding token."""
+    side = padding_side(tokenizer)
     if not isinstance(features[0], Mapping):
-        return {"input_ids": pad_token_lists(tokenizer, features, multiple)}, None, None
+        lengths = {len(row) for row in features}
+        pad = getattr(tokenizer, "pad_token_id", None)
+        if pad is None and (len(lengths) > 1 or round_up(*lengths, multiple) not in lengths):
+            raise ValueError(
+                "The texts of a batch have different lengths, and the tokenizer has no padding token; give it one: "
+                "tokenizer.pad_token = tokenizer.eos_token."
+            )
+        return {"input_ids": pad_rows(features, pad or 0, side, multiple=multiple)}, None, None
     offsets = [f["offset_mapping"] for f in features] if "offset_mapping" in features[0] else None
-    batch = pad_features(
-        tokenizer,
-        [{k: v for k, v in f.items() if k != "offset_mapping"} for f in features],
-        pad_to_multiple_of=multiple,
-    )
+    texts = [{k: v for k, v in f.items() if k != "offset_mapping"} for f in features]
+    batch = pad_features(tokenizer, texts, pad_to_multiple_of=multiple)
     special = batch.pop("special_tokens_mask", None)
     if offsets is not None:
-        offsets = pad_rows(offsets, 0, padding_side(tokenizer), batch["input_ids"].shape[1])
+        offsets = pad_rows(offsets, 0, side, batch["input_ids"].shape[1])
     return batch, special if special is None else torch.as_tensor(special).bool(), offsets
-
-def pad_token_lists(tokenizer: Tokenizer, rows: Sequence[Any], multiple: int | None):
-    """Return lists of tokens as one tensor; raise ValueError if they need
-    padding and the tokenizer has no padding token."""
-    lengths = {len(r) for r in rows}
-    pad = getattr(tokenizer, "pad_token_id", None)
-    if pad is None and (len(lengths) > 1 or round_up(*lengths, multiple) not in lengths):
-        raise ValueError(
-            "The texts of a batch have different lengths, and the tokenizer has no padding token; give it one: "
-            "tokenizer.pad_token = tokenizer.eos_token."
-        )
-    return pad_rows(rows, pad or 0, padding_side(tokenizer), multiple=multiple)
-
-# %% ../../nbs/03_data/05_text_collators.ipynb #aeb1c734
-def check_masking(collator: DataCollatorForLanguageModeling):
-    "Raise ValueError for a tokenizer without a mask token and for invalid probabilities."
-    if mask_token_id(collator.tokenizer) is None:
-        raise ValueError(
-            "The tokenizer has no mask token, which mlm=True needs. Give mlm=False for a causal language model."
-        )
-    replace = collator.mask_replace_prob
-    other = collator.random_replace_prob
-    for name, value in {
-        "mlm_probability": collator.mlm_probability,
-        "mask_replace_prob": replace,
-        "random_replace_prob": other,
-    }.items():
-        if value is None or not 0 <= value <= 1:
-            raise ValueError(f"{name}={value!r} should be between 0 and 1.")
-    if replace + other > 1:
-        raise ValueError(
-            "mask_replace_prob and random_replace_prob are shares of the same tokens; together they should not"
-            " exceed 1."
-        )
-    if collator.whole_word_mask and (replace, other) not in ((0.8, 0.1), (1, 0)):
-        raise ValueError(
-            "whole_word_mask=True hides each chosen word, so mask_replace_prob and random_replace_prob have no effect;"
-            " leave them out."
-        )
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #7729d562
 @checked_class
@@ -204,10 +166,28 @@ class DataCollatorForLanguageModeling(TextCollator):
             raise ValueError("whole_word_mask=True masks words, but mlm=False masks nothing. Give mlm=True, or leave"
                              " whole_word_mask out.")
         if self.mlm:
-            check_masking(self)
+            self._check_masking()
         if self.whole_word_mask:
             self.mask_replace_prob = 1.0
             self.random_replace_prob = 0.0
+
+    def _check_masking(self):
+        "Raise ValueError for a tokenizer without a mask token and for invalid probabilities."
+        if mask_token_id(self.tokenizer) is None:
+            raise ValueError("The tokenizer has no mask token, which mlm=True needs. Give mlm=False for a causal language model.")
+        for name in ("mlm_probability", "mask_replace_prob", "random_replace_prob"):
+            value = getattr(self, name)
+            if value is None or not 0 <= value <= 1: raise ValueError(f"{name}={value!r} should be between 0 and 1.")
+        shares = (self.mask_replace_prob, self.random_replace_prob)
+        if sum(shares) > 1:
+            raise ValueError(
+                "mask_replace_prob and random_replace_prob are shares of the same tokens; together they should not exceed 1."
+            )
+        if self.whole_word_mask and shares not in ((0.8, 0.1), (1, 0)):
+            raise ValueError(
+                "whole_word_mask=True hides each chosen word, so mask_replace_prob and random_replace_prob have no effect;"
+                " leave them out."
+            )
 
     def make_batch(self, features: list, kind: str) -> Any:
         batch, special, offsets = pad_texts(self.tokenizer, features, self.pad_to_multiple_of)
@@ -251,7 +231,10 @@ class DataCollatorForLanguageModeling(TextCollator):
             numbers, first = word_ids(offsets, special)
             kept = ~first
         chosen = draws.choose(self.mlm_probability, kept)
-        if numbers is not None: chosen = expand_to_words(numbers, chosen)
+        if numbers is not None:
+            # all tokens of the chosen words
+            same = (numbers[:, :, None] == numbers[:, None, :]) & (numbers >= 0)[:, :, None]
+            chosen = (same & chosen[:, None, :]).any(2)
         mask, words = mask_token_id(self.tokenizer), len(self.tokenizer)
         inputs = mask_tokens(ids, chosen, mask, words, self.mask_replace_prob, self.random_replace_prob, draws)
         return inputs, ids.masked_fill(~chosen, -100)
@@ -329,15 +312,8 @@ class DataCollatorForSeq2Seq(TextCollator):
         return pad_rows(labels, self.label_pad_token_id, padding_side(self.tokenizer), length, self.pad_to_multiple_of)
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #ca2f0d30
-@checked_class
-@dataclass
-class DataCollatorForMultipleChoice(TextCollator):
+class DataCollatorForMultipleChoice(DataCollatorWithPadding):
     "Pad examples that have several texts each, to the shape (examples, choices, length)."
-    tokenizer: Tokenizer
-    padding: bool | str = True
-    max_length: int | None = None
-    pad_to_multiple_of: int | None = None
-    return_tensors: str = "pt"
 
     def make_batch(self, features: list, kind: str) -> Any:
         features, labels = pop_labels(features, "label", "labels")

@@ -21,8 +21,8 @@ from ..data.collate import is_identical
 from ..device.accelerator import check_fp16
 from .dataloaders import check_eval_data
 from .generate import warn_of_idle
-from .overrides import TrainerBase, apply_args, check_batch_eval_metrics, check_label_smoothing
-from .overrides import drop_loader, renew_model
+from .given_parts import apply_args, check_functions, check_losses, drop_loader, renew_model
+from .overrides import TrainerBase
 from .prepare import OPTIMIZER_MAKERS, discard_former_parts, discard_made_optimizer
 from .run_state import as_callback, record_act
 from .settings import SETTABLE, apply_log_level, change_settings, check_settable_names, discard_overridden_parts
@@ -320,8 +320,8 @@ def adopt_settings(
     if token is not None and run.uploader is not None:
         run.uploader.token = token
     if run.remote_run is None:
-        check_label_smoothing(new, learner.loss_func, learner.compute_loss_func)
-        check_batch_eval_metrics(new, learner.compute_metrics)
+        check_losses(new, learner.loss_func, learner.compute_loss_func)
+        check_functions(new, compute_metrics=learner.compute_metrics)
         check_fp16(new)
         check_eval_data(learner, new)
     # a run that begins anew keeps its optimizer

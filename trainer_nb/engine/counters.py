@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,17 +32,6 @@ def num_non_embedding_parameters(model: torch.nn.Module) -> int:
         # torch declares the attributes of a module as tensors or modules
         _PARAMETER_COUNTS[model] = model.num_parameters(exclude_embeddings=True)  # type: ignore[operator]
     return _PARAMETER_COUNTS[model]
-
-def count_flops(
-    model: torch.nn.Module,
-    batch: Any,  # a micro-batch
-) -> int:
-    "Return the floating-point operations of a micro-batch, forward and backward; 0 if unknown."
-    if not isinstance(batch, Mapping) or not hasattr(model, "num_parameters"):
-        # checked once: a failed look-up in a module is slow
-        return 0
-    name = getattr(model, "main_input_name", "input_ids")
-    return 6 * batch[name].numel() * num_non_embedding_parameters(model) if name in batch else 0
 
 def store_flops(run: RunState) -> None:
     "Add the operations since the last call, of all processes, to state.total_flos."

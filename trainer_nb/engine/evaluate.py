@@ -9,12 +9,12 @@ import time
 from collections.abc import Mapping
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, Protocol, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
 
-from ..args.training_args import TrainingArguments
+
 from ..core.callbacks import fire_event
 from ..core.errors import free_after_failure, suggest_names, warn
 from ..core.memory import free_host_memory, measure_memory
@@ -26,24 +26,19 @@ from ..data.sampling import UNSHARDED, Cursor, RankShard
 from ..device.accelerator import unwrap
 from ..device.sharding import is_dtensor, is_partitioned
 from .dataloaders import count_samples, is_columns, is_overridden
-from .eval_outputs import EvalLoopOutput, EvalPrediction, LogGatherer, LossGatherer, OutputGatherer
-from .eval_outputs import PredictionOutput
 from .loss import split_labels
-from .overrides import TrainerBase, check_batch_eval_metrics
+from .eval_outputs import EvalLoopOutput, EvalOutputs, EvalPrediction, OrderedBatches, PredictionOutput
+from .eval_outputs import StreamingMetrics, annotate_errors, average_logs, check_metrics, to_numbers
+from .given_parts import check_functions
+from .overrides import TrainerBase
 from .prepare import check_equal_lengths, check_replicas, prepare, prepare_model
 from .rollback import BufferBackup
 from .run_state import preserve_training_modes, run_modules
 from .session import manual_changes_recorded
 from .signatures import accepted_kwargs, positional_args
-from .streaming_metrics import OrderedBatches, StreamingMetrics, annotate_errors, check_metrics
-from .streaming_metrics import average_logs, to_numbers
 from .user_state import AttributeBackup
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #81890226
-def full_eval_dtype(args: TrainingArguments):
-    "Return the dtype of the weights during an evaluation; None if they are not converted."
-    return torch.bfloat16 if args.bf16_full_eval else torch.float16 if args.fp16_full_eval else None
-
 def cast_modules(
     modules, dtype,
     weights: list,  # receives the modules, the names and the original parameters
@@ -77,20 +72,12 @@ def cast_inputs(
     return cast(batch)
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #cf8e39df
-class OptimizerWithModes(Protocol):
-    "Define the interface of an optimizer with separate training and evaluation weights."
-    param_groups: list[dict[str, Any]]
-    def train(self) -> None:
-        "Switch to the training weights."
-    def eval(self) -> None:
-        "Switch to the evaluation weights."
-
-def is_in_train_mode(optimizer: torch.optim.Optimizer) -> TypeGuard[OptimizerWithModes]:
+def is_in_train_mode(optimizer: Any) -> bool:
     "Return whether the optimizer has separate training and evaluation weights, and is in training mode."
     return hasattr(optimizer, "train") and all(g.get("train_mode", True) for g in optimizer.param_groups)
 
 @contextmanager
-def averaged_weights(optimizer: torch.optim.Optimizer):
+def averaged_weights(optimizer: Any):
     "Switch to the evaluation weights of such an optimizer inside the block; restore the training weights exactly."
     if not is_in_train_mode(optimizer):
         yield
@@ -223,33 +210,7 @@ class EvalBatches:
         "Return whether the current batch is the last one; may read another one."
         return self.feed.at_end(self.cursor)
 
-def eval_batches(learner: TrainerBase, dataloader, share: RankShard = UNSHARDED):
-    return iter(EvalBatches(learner, dataloader, share))
-
 # %% ../../nbs/06_engine/27_evaluate.ipynb #aad5d809
-def warn_missing_labels(
-    names: list[str] | None,  # the setting label_names
-    batch,
-):
-    "Warn if the user has named columns as labels that a batch does not have, so that there is no loss."
-    missing = [name for name in names or () if isinstance(batch, Mapping) and name not in batch]
-    if not missing: return
-    warn(
-        f"label_names={names!r} names {missing[0]!r}, and the batch has only {', '.join(map(str, batch))}, so this"
-        f" evaluation has no loss.{suggest_names(missing[0], batch, 1)}"
-    )
-
-def reduce_logits(function, predicted, labels):
-    "Call the user's preprocess_logits_for_metrics. Raise TypeError if it returns None."
-    with annotate_errors("preprocess_logits_for_metrics", predicted, labels):
-        kept = function(predicted, labels)
-    if kept is None:
-        raise TypeError(
-            "preprocess_logits_for_metrics returned None; it has to return the values to keep of the logits, such as"
-            " logits.argmax(-1)."
-        )
-    return kept
-
 class EvalAccumulator:
     "Hold the results of an evaluation, and select the parts of a batch to keep."
     def __init__(
@@ -262,12 +223,8 @@ class EvalAccumulator:
         self.loader = loader
         self.args = args
         self.per_batch_metrics = args.batch_eval_metrics and learner.compute_metrics is not None
-        check_batch_eval_metrics(args, learner.compute_metrics)
-        self.predictions = OutputGatherer(args)
-        self.labels = OutputGatherer(args)
-        self.inputs = OutputGatherer(args)
-        self.losses = LossGatherer(args)
-        self.logged = LogGatherer(args)
+        check_functions(args, compute_metrics=learner.compute_metrics)
+        self.outputs = EvalOutputs(args)
         self.streams = StreamingMetrics(check_metrics(learner.metrics), world, learner.run_state.device.device)
         self.rounds = OrderedBatches(world, self._of_batch) if self.per_batch_metrics else None
         self.keeps = purpose == "Prediction" or not (
@@ -278,32 +235,36 @@ class EvalAccumulator:
         self.estimated = False
 
     def add(self, k: int, batch, n: int, loss, predicted, labels):
-        "Add a batch of this process."
+        "Add a batch of this process; return the object that holds it."
         learner = self.learner
         wanted = self.args.include_for_metrics
         if k == 0 and loss is None and labels is None and self.purpose == "Evaluation":
             warn_missing_labels(self.args.label_names, batch)
-        self.losses.add_loss(k, loss, n)
-        boil_down = learner.preprocess_logits_for_metrics
-        if predicted is not None and boil_down is not None:
-            predicted = reduce_logits(boil_down, predicted, labels)
-        self.streams.add(k, n, predicted, labels)
+        out = self.outputs.add(k, n, loss)
+        reduce = learner.preprocess_logits_for_metrics
+        if predicted is not None and reduce is not None:
+            with annotate_errors("preprocess_logits_for_metrics", predicted, labels):
+                predicted = reduce(predicted, labels)
+            if predicted is None:
+                raise TypeError(
+                    "preprocess_logits_for_metrics returned None; it has to return the values to keep of the logits,"
+                    " such as logits.argmax(-1)."
+                )
+        self.streams.add(out, predicted, labels)
         if self.rounds is not None and predicted is not None and labels is not None:
             more = {
                 "inputs": batch if "inputs" in wanted else None,
                 "losses": loss.repeat(n) if "loss" in wanted and loss is not None else None,
             }
             self.rounds.add(k, map_tensors({"predictions": predicted, "label_ids": labels} | more, torch.Tensor.detach))
-        if not self.keeps: return
-        self.predictions.add(k, predicted, n)
-        self.labels.add(k, labels, n)
-        if "inputs" in wanted:
-            self.inputs.add(k, main_input(learner, batch), n)
+        if not self.keeps: return out
+        inputs = main_input(learner, batch) if "inputs" in wanted else None
+        out.predictions, out.labels, out.inputs = map_tensors((predicted, labels, inputs), torch.Tensor.detach)
         if not self.estimated:
             warn_large_predictions(self, n)
-        if self.args.eval_accumulation_steps and len(self.predictions.parts) % self.args.eval_accumulation_steps == 0:
-            for found in (self.predictions, self.labels, self.inputs):
-                found.to_host()
+        if self.args.eval_accumulation_steps and len(self.outputs.batches) % self.args.eval_accumulation_steps == 0:
+            self.outputs.to_host()
+        return out
 
     def turn(self, k: int, batches):
         "Finish a batch of the data, on any process."
@@ -315,6 +276,18 @@ class EvalAccumulator:
         with annotate_errors("compute_metrics", thing["predictions"], thing["label_ids"]):
             return self.learner.compute_metrics(EvalPrediction(**thing), compute_result=last)
 
+def warn_missing_labels(
+    names: list[str] | None,  # the setting label_names
+    batch,
+):
+    "Warn if the user has named columns as labels that a batch does not have, so that there is no loss."
+    missing = [name for name in names or () if isinstance(batch, Mapping) and name not in batch]
+    if not missing: return
+    warn(
+        f"label_names={names!r} names {missing[0]!r}, and the batch has only {', '.join(map(str, batch))}, so this"
+        f" evaluation has no loss.{suggest_names(missing[0], batch, 1)}"
+    )
+
 # %% ../../nbs/06_engine/27_evaluate.ipynb #45ceee71
 def main_input(learner: TrainerBase, batch):
     "Return the inputs for compute_metrics."
@@ -325,16 +298,6 @@ def main_input(learner: TrainerBase, batch):
     return given[0] if isinstance(given, tuple) and len(given) == 1 else given
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #610f0b58
-def tensor_bytes(thing) -> int:
-    "Return the number of bytes of all tensors in a nested structure."
-    total = 0
-    def count_bytes(t: torch.Tensor) -> torch.Tensor:
-        nonlocal total
-        total += t.nbytes
-        return t
-    map_tensors(thing, count_bytes)
-    return total
-
 def warn_large_predictions(
     found: EvalAccumulator,
     n: int,  # number of samples in the batch that was kept
@@ -342,15 +305,19 @@ def warn_large_predictions(
     "Warn, after the first batch, if the predictions of the whole data set will not fit into memory."
     samples = count_samples(found.loader)
     found.estimated = True
-    kept = tensor_bytes([found.predictions.parts, found.labels.parts, found.inputs.parts]) * (samples or 0) / n
+    sizes: list[int] = []
+    def count_bytes(t: torch.Tensor) -> torch.Tensor:
+        sizes.append(t.nbytes)
+        return t
+    map_tensors([(out.predictions, out.labels, out.inputs) for out in found.outputs.batches], count_bytes)
+    kept = sum(sizes) * (samples or 0) / n
     # to ask how much memory is free takes longer than a batch of a small model
     if kept < 64e6: return
     held = found.learner.run_state.device
-    there = (
-        held.device.type == "cuda"
-        and not found.args.eval_accumulation_steps
-        and kept / held.world.size > free_gpu_memory(held.device)
-    )
+    there = False
+    if held.device.type == "cuda" and not found.args.eval_accumulation_steps:
+        free = torch.cuda.mem_get_info(held.device)[0] + torch.cuda.memory_reserved(held.device)
+        there = kept / held.world.size > free - torch.cuda.memory_allocated(held.device)
     if not there and 2 * kept <= (free_host_memory() or 8e9): return
     warn(
         f"Keeping the predictions of all {samples} samples takes about {kept / 1e9:.3g} GB, more than"
@@ -358,10 +325,6 @@ def warn_large_predictions(
         " preprocess_logits_for_metrics= keeps less of each; metrics= (streaming metrics) and batch_eval_metrics=True"
         f" keep none{'; eval_accumulation_steps= moves them to the host' if there else ''}."
     )
-
-def free_gpu_memory(device) -> int:
-    "Return the number of bytes that can still be allocated on a GPU."
-    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #56db259f
 def evaluation_loop(
@@ -377,7 +340,8 @@ def evaluation_loop(
     args = learner.args
     only_loss = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
     found = None
-    dtype = full_eval_dtype(args)
+    # of the weights
+    dtype = torch.bfloat16 if args.bf16_full_eval else torch.float16 if args.fp16_full_eval else None
     run.eval_dataloader = dataloader
     attributes = AttributeBackup(run)
     logged: list[dict] = []
@@ -406,9 +370,9 @@ def evaluation_loop(
                 # else it belongs to another process
                 if batch is not None:
                     batch = cast_inputs(batch, dtype, learner.label_names)
-                    found.add(k, batch, n, *learner.prediction_step(model, batch, only_loss, **keys))
+                    out = found.add(k, batch, n, *learner.prediction_step(model, batch, only_loss, **keys))
                     fire_event(learner, "on_prediction_step")
-                    found.logged.add(k, logged or None, n)
+                    out.logs = map_tensors(logged, torch.Tensor.detach)
                 logged.clear()
                 found.turn(k, batches)
             if found.samples == 0: raise ValueError(f"The data set for {description.lower()} is empty.")
@@ -429,9 +393,8 @@ def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:
     learner = found.learner
     world = learner.run_state.device.world
     everywhere = found.purpose == "Prediction" or is_overridden(learner, "evaluation_loop")
-    streamed = found.streams.found()
-    for gathered in (found.predictions, found.labels, found.inputs, found.losses, found.logged):
-        gathered.gather_processes(world)
+    found.outputs.gather_processes(world)
+    streamed = found.streams.found(found.outputs.batches)
     def finish() -> EvalLoopOutput: return finish_evaluation(found, streamed, prefix)
     if everywhere: return world.run_on_main(finish)
     out = world.run_on_main(finish, to_send=lambda out: out.metrics)
@@ -441,19 +404,20 @@ def merge_processes(found: EvalAccumulator, prefix) -> EvalLoopOutput:
 def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoopOutput:
     """Compute the metrics of the collected results; add the prefix to their names.
     Raise TypeError or ValueError for invalid metrics."""
-    predictions = found.predictions.joined()
-    labels = found.labels.joined()
+    outputs = found.outputs
+    predictions = outputs.joined("predictions")
+    labels = outputs.joined("labels")
     metrics: Any = {}
     compute = found.learner.compute_metrics
     wanted = found.args.include_for_metrics
     if found.rounds is not None and found.rounds.begun:
         metrics = found.rounds.result
     elif compute is not None and not found.per_batch_metrics and predictions is not None and labels is not None:
-        losses = found.losses.joined() if "loss" in wanted else None
+        losses = outputs.losses() if "loss" in wanted else None
         # a metric may draw numbers, for a confidence interval for example
         seeded = seeded_generators(found.args.seed, SEED_EVALUATE)
         with annotate_errors("compute_metrics", predictions, labels), seeded:
-            metrics = compute(EvalPrediction(predictions, labels, found.inputs.joined(), losses))
+            metrics = compute(EvalPrediction(predictions, labels, outputs.joined("inputs"), losses))
     if not isinstance(metrics, Mapping):
         raise TypeError(
             f"compute_metrics returned {type(metrics).__name__}; it must return a dict of names and numbers, "
@@ -462,8 +426,8 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
     if both := sorted(set(metrics) & set(streamed)):
         raise ValueError(f"Both compute_metrics and metrics= give {both[0]!r}; give one of them another name.")
     # by the loss, and by the metrics
-    logged = found.logged.means() | average_logs((logs, 1) for logs in found.learner.run_state.eval_logs or ())
-    loss = found.losses.mean(found.args.logging_nan_inf_filter)
+    logged = outputs.mean_logs() | average_logs((logs, 1) for logs in found.learner.run_state.eval_logs or ())
+    loss = outputs.mean_loss(found.args.logging_nan_inf_filter)
     if loss is not None:
         logged.pop("loss", None)
     metrics = {str(k): to_numbers(v) for k, v in {**logged, **metrics, **streamed}.items()}
@@ -534,25 +498,16 @@ def is_picture(thing: object) -> bool:
 
 def check_is_dataset(dataset) -> None:
     "Raise TypeError for a single sample, or for several data sets, in place of a data set."
-    kind = type(dataset)
-    if is_columns(dataset):
-        raise TypeError(
-            f"predict() takes a data set, not a {kind.__name__} of {len(dataset)} tensors or arrays: for one sample,"
-            " learn.predict_one(sample); for arrays of many, learn.predict(torch.utils.data.TensorDataset(X, Y))."
-        )
-    if isinstance(dataset, (torch.Tensor, np.ndarray)) and dataset.ndim < 2:
-        raise TypeError(
-            f"predict() takes a data set, not {'a number' if not dataset.ndim else 'one row of numbers'}:"
-            " learn.predict_one(sample) predicts one sample; a data set of single numbers is"
-            " torch.utils.data.TensorDataset(x[:, None])."
-        )
+    kind = f"an object of type {type(dataset).__name__}"
+    if is_columns(dataset): kind = f"a {type(dataset).__name__} of {len(dataset)} tensors or arrays"
+    elif isinstance(dataset, (torch.Tensor, np.ndarray)) and dataset.ndim < 2: kind = "one row of numbers" if dataset.ndim else "a number"
     # a dict with numbers for keys is a data set
-    is_sample = isinstance(dataset, Mapping) and 0 not in dataset or isinstance(dataset, (str, bytes))
-    if is_sample or is_picture(dataset):
-        raise TypeError(
-            f"predict() takes a data set, not an object of type {kind.__name__}: learn.predict_one(sample) predicts one"
-            " sample, and learn.predict(data['test']) one of several data sets."
-        )
+    elif isinstance(dataset, Mapping) and 0 in dataset: return
+    elif not isinstance(dataset, (Mapping, str, bytes)) and not is_picture(dataset): return
+    raise TypeError(
+        f"predict() takes a data set, not {kind}: for one sample, learn.predict_one(sample); for arrays of many,"
+        " learn.predict(torch.utils.data.TensorDataset(X, Y)); for one of several data sets, learn.predict(data['test'])."
+    )
 
 def predict_dataset(learner: TrainerBase, test_dataset, ignore_keys: list[str] | None, prefix) -> PredictionOutput:
     "Return predictions, labels and metrics of one data set."

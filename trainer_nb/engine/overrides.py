@@ -5,53 +5,42 @@
 # %% ../../nbs/06_engine/09_overrides.ipynb #a6599667
 from __future__ import annotations
 
-import copy
 import inspect
-import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import fields
-from functools import partial
+from contextlib import AbstractContextManager
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
-from ..args.deepspeed_args import activate_deepspeed
-from ..args.setters import assign
 from ..args.training_args import TrainingArguments, resolve_args
-from ..core.callbacks import COMPUTED_STATE_FIELDS, PROCESS_STATE_FIELDS, CallbackHandler
-from ..core.callbacks import DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState, bound_handler
-from ..core.errors import InvalidOperation, short_repr, warn
+from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerCallback, TrainerControl
+from ..core.callbacks import TrainerState, bound_handler
+from ..core.errors import warn
 from ..core.history import History
-from ..core.interrupts import RUN_LOCK
-from ..core.seeding import preserve_generators, seed_all
-from ..data.collate import DataCollatorWithPadding, comparable_copy, default_data_collator, is_identical
-from ..data.collate import map_tensors
-from ..data.collate import to_device
+from ..core.seeding import preserve_generators
+from ..data.batch_errors import explain_forward_error
+from ..data.collate import DataCollatorWithPadding, default_data_collator, map_tensors, to_device
 from ..device.accelerator import NO_CONTEXT, Device, check_fp16, empty_device_cache
-from ..device.model_patches import store_use_cache, unwrap_compiled
-from ..device.weight_storage import check_quantized, keep_training_layout
-from .counters import count_flops, store_flops
-from .dataloaders import check_eval_data, check_given_data, check_train_dataset
-from .dataloaders import column_dropping_collator, count_samples, drop_unused_columns
-from .dataloaders import initial_training_values, is_iterable_only
-from .dataloaders import divide_loader, make_eval_loader, make_test_loader, make_train_loader
-from .dataloaders import make_train_sampler, signature_columns
-from .dataloaders import total_train_batch_size
-from .generate import NO_GENERATION, filled_to, generating_step, padding_token, put_on, warn_of_idle
-from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels
-from .loss import explain_override_error, extract_labels, inspect_model, is_single_input
-from .loss import label_smoother, unwrap_model, warn_multi_label
-from .loss import model_arguments, predict_batch, raise_explained
-from .run_state import GivenSettings, RunState, as_callback, record_act, schedule_args, schedule_start
+from .counters import num_non_embedding_parameters, store_flops
+from .dataloaders import check_eval_data, check_given_data, column_dropping_collator, count_samples
+from .dataloaders import divide_loader, drop_unused_columns, initial_training_values
+from .dataloaders import is_iterable_only, make_eval_loader, make_test_loader, make_train_loader
+from .dataloaders import make_train_sampler, per_process_batch_size, rank_shard, signature_columns
+from .generate import NO_GENERATION, generating_step, padding_token, warn_of_idle
+from .given_parts import NO_MODEL_MESSAGE, ModelFact, UserPart, check_functions, check_is_model
+from .given_parts import check_losses, check_not_elsewhere, check_not_remote, check_processing_class
+from .given_parts import check_sources, local_model, optimizer_settings, own_forward, replace_args
+from .given_parts import replace_callbacks, replace_part, replace_state, take_model, trial_parameter
+from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels, extract_labels
+from .loss import inspect_model, is_single_input, label_smoother, predict_batch
+from .loss import raise_explained, unwrap_model
+from .run_state import GivenSettings, RunState, schedule_args, schedule_start
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
-from .streaming_metrics import check_metrics
-from .training_modes import TrainingModes
+from .eval_outputs import check_metrics
 from ..optim.extra_optimizers import target_options
 from ..optim.optimizers import create_optimizer, decay_parameter_names, optimizer_class, optimizer_groups
 from ..optim.schedules import create_scheduler
@@ -59,7 +48,15 @@ from ..optim.schedules import create_scheduler
 if TYPE_CHECKING:
     from trainer_nb.engine.snapshot_tensors import Snapshot
 
-# %% ../../nbs/06_engine/09_overrides.ipynb #b7daa136
+# %% ../../nbs/06_engine/09_overrides.ipynb #e46e4152
+def call_create_optimizer(learner: TrainerBase) -> torch.optim.Optimizer:
+    "Call create_optimizer; pass the model to an override that requires it."
+    needs_model = any(
+        p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+        for p in function_parameters(learner.create_optimizer) or ()
+    )
+    return learner.create_optimizer(learner.model) if needs_model else learner.create_optimizer()
+
 def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer:
     "Return the optimizer. Raise ValueError before it is created."
     if optimizer is None:
@@ -69,42 +66,6 @@ def require_optimizer(optimizer: torch.optim.Optimizer | None) -> torch.optim.Op
         )
     return optimizer
 
-def find_param_group(
-    learner: TrainerBase,
-    param: torch.nn.Parameter | str,  # a parameter or its name
-) -> dict[str, Any]:
-    "Return the optimizer's parameter group with a parameter. Raise ValueError if no group has it."
-    p = dict(local_model(learner).named_parameters()).get(param) if isinstance(param, str) else param
-    for group in require_optimizer(learner.optimizer).param_groups:
-        if any(q is p for q in group["params"]): return group
-    raise ValueError(
-        f"{param if isinstance(param, str) else 'That parameter'} is in none of the optimizer's groups; is it frozen?"
-    )
-
-# %% ../../nbs/06_engine/09_overrides.ipynb #e46e4152
-def make_optimizer(learner: TrainerBase, model: torch.nn.Module) -> torch.optim.Optimizer:
-    """Create the optimizer that the settings or optimizer_cls_and_kwargs name; an override of
-    get_optimizer_cls_and_kwargs takes precedence over the settings."""
-    given = learner.optimizer_cls_and_kwargs
-    if given is None and type(learner).get_optimizer_cls_and_kwargs is not TrainerBase.get_optimizer_cls_and_kwargs:
-        override = learner.get_optimizer_cls_and_kwargs
-        given = override(*positional_args(override, learner.args, model))
-    return create_optimizer(model, learner.args, given, set(learner.get_decay_parameter_names(model)))
-
-def call_create_optimizer(learner: TrainerBase) -> torch.optim.Optimizer:
-    "Call create_optimizer; pass the model to an override that requires it."
-    needs_model = any(
-        p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
-        for p in function_parameters(learner.create_optimizer) or ()
-    )
-    return learner.create_optimizer(learner.model) if needs_model else learner.create_optimizer()
-
-def call_create_scheduler(learner: TrainerBase, num_training_steps: int) -> torch.optim.lr_scheduler.LRScheduler:
-    "Call create_scheduler with as many arguments as an override accepts."
-    by_position = positional_args(learner.create_scheduler, num_training_steps, learner.optimizer)
-    if by_position: return learner.create_scheduler(*by_position)
-    return learner.create_scheduler(**accepted_kwargs(learner.create_scheduler, num_training_steps=num_training_steps))
-
 # %% ../../nbs/06_engine/09_overrides.ipynb #f896ad7f
 def prepared_device(learner: TrainerBase) -> Device:
     "Return the device of the run; prepare the model for a part of a step that is called by hand before the first one."
@@ -112,20 +73,6 @@ def prepared_device(learner: TrainerBase) -> Device:
         # reading it prepares the model
         _ = learner.accelerator
     return learner.run_state.device
-
-# %% ../../nbs/06_engine/09_overrides.ipynb #0fa858ef
-def count_items_in_processes(learner: TrainerBase, batches: Sequence[Any]) -> torch.Tensor | None:
-    "Return the number of labels in all processes; None if it is not needed. Micro-batches of weight 0 are not counted."
-    run = learner.run_state
-    if prepared_device(learner).world.is_single_process: return learner.count_items(batches)
-    weights = [f.weight for f in run.window or ()]
-    own = batches
-    if len(weights) == len(batches):
-        own = [b for b, weight in zip(batches, weights) if weight]
-    items = learner.count_items(own or batches)
-    if items is None or not learner.args.average_tokens_across_devices: return items
-    # a process with filler only takes part in the sum
-    return run.device.world.all_reduce_sum(items if own else torch.zeros_like(items))
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #4c338605
 # conversions, after which it is still the number of labels
@@ -171,10 +118,12 @@ def watched(items: torch.Tensor, use: ItemsUse) -> WatchedItems:
     found.use = use
     return found
 
-def is_count_ignored(learner: TrainerBase, num_items: torch.Tensor | None) -> bool:
-    "Return whether an override of compute_loss has neither used the number of labels nor passed it on: its loss is a mean."
-    if isinstance(num_items, WatchedItems): return not (num_items.use.is_used or num_items.use.is_passed)
-    return learner.run_state.count_is_ignored
+def is_loss_scaled(learner: TrainerBase, num_items: torch.Tensor | None) -> bool:
+    "Return whether compute_loss has divided the loss for the whole step already."
+    if learner.loss_is_scaled_for_ga is not None: return learner.loss_is_scaled_for_ga
+    if learner.loss_func is not None: return False
+    if learner.compute_loss_func is not None: return True
+    return learner.model_accepts_loss_kwargs and learner.loss_takes_items and num_items is not None
 
 def scale_loss(
     learner: TrainerBase,
@@ -183,165 +132,20 @@ def scale_loss(
 ) -> torch.Tensor:
     "Return a micro-batch's part of the step's loss."
     scaled = is_loss_scaled(learner, num_items)
-    is_mean = not scaled or is_count_ignored(learner, num_items)
-    weight = loss_weight(learner, None if is_mean else num_items)
+    # an override of compute_loss has neither used the number of labels nor passed it on: its loss is a mean
+    is_ignored = learner.run_state.count_is_ignored
+    if isinstance(num_items, WatchedItems): is_ignored = not (num_items.use.is_used or num_items.use.is_passed)
+    weight = learner.current_weight
+    world = prepared_device(learner).world
+    if not world.is_single_process and scaled and not is_ignored and num_items is not None:
+        # the gradients of all processes are averaged
+        if learner.args.average_tokens_across_devices: weight = world.size * bool(weight)
     if weight != 1: loss = loss * weight
     window = 1 if scaled else learner.current_gradient_accumulation_steps
     # dividing by 1 would add a node to the graph
     return loss if window == 1 else loss / window
 
-def is_loss_scaled(learner: TrainerBase, num_items: torch.Tensor | None) -> bool:
-    "Return whether compute_loss has divided the loss for the whole step already."
-    if learner.loss_is_scaled_for_ga is not None: return learner.loss_is_scaled_for_ga
-    if learner.loss_func is not None: return False
-    if learner.compute_loss_func is not None: return True
-    return learner.model_accepts_loss_kwargs and learner.loss_takes_items and num_items is not None
-
-def loss_weight(
-    learner: TrainerBase,
-    num_items: torch.Tensor | None,  # divisor of the loss, None for a mean over samples
-) -> float:
-    "Return the weight of this micro-batch's loss, if several processes compute parts and their gradients are averaged."
-    world = prepared_device(learner).world
-    if num_items is None or world.is_single_process or not learner.args.average_tokens_across_devices:
-        return learner.current_weight
-    return world.size * bool(learner.current_weight)
-
-# %% ../../nbs/06_engine/09_overrides.ipynb #8f9afcdc
-NO_MODEL_MESSAGE = "There is no model; give the Learner a model, or model_init=, a function that makes one."
-
-def check_is_model(model: Any) -> None:
-    "Raise TypeError for anything but an instance of a module."
-    if isinstance(model, type) and issubclass(model, torch.nn.Module):
-        raise TypeError(
-            f"model is the class {model.__name__}; give an instance of it: {model.__name__}(...), while a function that makes"
-            " the model goes into model_init=."
-        )
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(
-            f"model is {type(model).__name__}, not a torch.nn.Module; a function that makes the model goes into"
-            " model_init=."
-        )
-
-def check_constructor_args(
-    model: torch.nn.Module | None,
-    model_init: Callable[..., torch.nn.Module] | None,
-    args: TrainingArguments,
-    loss_func: Callable | None,
-    compute_loss_func: Callable | None,
-    optimizers: tuple,
-    cls_and_kwargs: tuple | None = None,
-) -> None:
-    "Raise ValueError or TypeError for constructor arguments that contradict each other or have the wrong type."
-    if model is None and model_init is None: raise ValueError(NO_MODEL_MESSAGE)
-    if model is not None and model_init is not None:
-        raise ValueError("Both model and model_init were given; give the one or the other.")
-    if model is not None:
-        check_is_model(model)
-        check_quantized(model)
-    check_loss_functions(args, loss_func, compute_loss_func)
-    check_sources(model_init, optimizers, cls_and_kwargs)
-
-def check_loss_functions(
-    args: TrainingArguments, loss_func: Callable | None, compute_loss_func: Callable | None
-) -> None:
-    "Raise ValueError or TypeError for a loss that is no function, or where two of them contradict each other."
-    for name, f in (("loss_func", loss_func), ("compute_loss_func", compute_loss_func)):
-        if isinstance(f, type):
-            raise TypeError(f"{name} is the class {f.__name__}; give a function, or an instance of it: {f.__name__}().")
-    if loss_func is not None and compute_loss_func is not None:
-        raise ValueError("Both loss_func and compute_loss_func were given; give the one or the other (None removes one).")
-    if compute_loss_func is not None and not callable(compute_loss_func):
-        raise TypeError(f"compute_loss_func is a function, not {short_repr(compute_loss_func)}.")
-    if callable(compute_loss_func) and not accepted_kwargs(compute_loss_func, num_items_in_batch=None):
-        raise TypeError(
-            "compute_loss_func is called as compute_loss_func(outputs, labels, num_items_in_batch=...), and this one"
-            " does not take num_items_in_batch; add that parameter, or give a function of (output, labels) as"
-            " loss_func=."
-        )
-    check_label_smoothing(args, loss_func, compute_loss_func)
-
-def check_sources(
-    model_init: Callable[..., torch.nn.Module] | None,
-    optimizers: tuple,
-    cls_and_kwargs: tuple | None,
-) -> None:
-    "Raise ValueError or TypeError for what makes no model or no optimizer, or where two of them contradict each other."
-    if isinstance(model_init, torch.nn.Module):
-        raise TypeError(f"model_init is a model and not a function that makes one; give the Learner"
-                        f" model={type(model_init).__name__}(...).")
-    if model_init is not None and not callable(model_init):
-        raise TypeError(f"model_init is a function, not {short_repr(model_init)}.")
-    if not (isinstance(optimizers, tuple) and len(optimizers) == 2):
-        raise TypeError("optimizers must be a pair (optimizer, lr_scheduler); None in place of either creates it.")
-    check_given_optimizers(*optimizers)
-    check_cls_and_kwargs(cls_and_kwargs)
-    if optimizers[0] is not None and cls_and_kwargs is not None:
-        raise ValueError("Both optimizers and optimizer_cls_and_kwargs were given; give the one or the other.")
-    if model_init is not None and optimizers[0] is not None:
-        raise ValueError(
-            "With model_init there is no model yet that an optimizer could hold; give optimizer_cls_and_kwargs=(class,"
-            " keywords), or override create_optimizer."
-        )
-
-# %% ../../nbs/06_engine/09_overrides.ipynb #3c04214d
-def check_given_optimizers(optimizer: Any, scheduler: Any) -> None:
-    "Raise TypeError for an optimizer or a schedule that is a class, a name, or in the place of the other."
-    # wrappers of other libraries are no subclasses
-    if optimizer is not None and (isinstance(optimizer, type) or not hasattr(optimizer, "param_groups")):
-        if isinstance(optimizer, type):
-            hint = f"optimizer_cls_and_kwargs=({optimizer.__name__}, {{'lr': 1e-3}}) makes one"
-        elif isinstance(optimizer, str): hint = f"optim={optimizer!r} is the argument for a name"
-        else: hint = "the pair is (optimizer, lr_scheduler)"
-        raise TypeError(f"optimizers[0] is {short_repr(optimizer, 60)}, and not an optimizer; {hint}.")
-    if scheduler is not None and (isinstance(scheduler, type) or not hasattr(scheduler, "state_dict")):
-        raise TypeError(
-            f"optimizers[1] is {short_repr(scheduler, 60)}, and not a schedule of an optimizer; a schedule by name is"
-            " lr_scheduler_type='cosine'."
-        )
-
-def check_cls_and_kwargs(given: Any) -> None:
-    "Raise TypeError unless it is a pair of an optimizer's class, or a factory, and its keywords."
-    if given is None: return
-    if isinstance(given, (tuple, list)) and len(given) == 2 and isinstance(given[1], Mapping):
-        if callable(given[0]) and not isinstance(given[0], torch.optim.Optimizer): return
-    raise TypeError(
-        f"optimizer_cls_and_kwargs is {short_repr(given, 60)}; it is a pair of a class and its keywords, such as"
-        " (torch.optim.SGD, {'lr': 0.1})."
-    )
-
-# %% ../../nbs/06_engine/09_overrides.ipynb #ed9a7605
-def check_label_smoothing(
-    args: TrainingArguments,
-    loss_func: Callable | None,
-    compute_loss_func: Callable | None,
-) -> None:
-    "Raise ValueError for label smoothing with a user-defined loss function."
-    if args.label_smoothing_factor and (loss_func is not None or compute_loss_func is not None):
-        raise ValueError(
-            "label_smoothing_factor works on the model's own loss; with a loss function of yours, smooth there, "
-            "for example CrossEntropyLoss(label_smoothing=0.1)."
-        )
-
-# arguments of a learner that are functions: how they are called, and as many arguments
-FUNCTIONS: dict[str, tuple[str, tuple]] = {
-    "data_collator": ("data_collator(samples)", (None,)),
-    "loss_func": ("loss_func(output, labels)", (None, None)),
-    "compute_metrics": ("compute_metrics(prediction)", (None,)),
-    "preprocess_logits_for_metrics": ("preprocess_logits_for_metrics(logits, labels)", (None, None)),
-}
-
-def check_arg_types(
-    callbacks: Sequence[TrainerCallback] | None,
-    **functions: Callable | None,  # arguments that are functions, by name
-) -> None:
-    "Raise TypeError for constructor arguments of the wrong kind."
-    if callbacks is not None and not isinstance(callbacks, (list, tuple)):
-        raise TypeError(f"callbacks is a list, not {type(callbacks).__name__}; write callbacks=[...].")
-    for name, f in functions.items():
-        example, arguments = FUNCTIONS[name]
-        check_callable(name, f, example, *arguments)
-
+# %% ../../nbs/06_engine/09_overrides.ipynb #c7d2a1e0
 def check_training_step(training_step: Callable) -> None:
     "Raise TypeError for an override of training_step that takes a batch in place of the model."
     parameters = function_parameters(training_step)
@@ -353,422 +157,6 @@ def check_training_step(training_step: Callable) -> None:
         f" {', '.join(names) or 'nothing'}; let it take these arguments and do the backward pass, or override"
         " compute_loss(self, model, inputs, return_outputs=False), which returns the loss."
     )
-
-def check_batch_eval_metrics(args: TrainingArguments, compute_metrics: Callable | None) -> None:
-    "Raise ValueError if compute_metrics has no compute_result parameter but batch_eval_metrics needs it."
-    if not args.batch_eval_metrics or compute_metrics is None: return
-    taken = inspect.signature(compute_metrics).parameters.values()
-    if any(p.name == "compute_result" or p.kind is p.VAR_KEYWORD for p in taken): return
-    raise ValueError(
-        "batch_eval_metrics=True calls compute_metrics(eval_pred, compute_result=...) for each batch, with True for the"
-        " last; let it take compute_result."
-    )
-
-# %% ../../nbs/06_engine/09_overrides.ipynb #7cb858d2
-def apply_args(model: torch.nn.Module | None, args: TrainingArguments) -> None:
-    "Store the settings that a model has itself; warn about a setting that has no effect on it."
-    put_on(model, args.generation_config)
-    store_use_cache(model, args)
-    warn_multi_label(model, args.label_smoothing_factor)
-
-def check_not_remote(run: RunState | None, name: str) -> None:
-    "Raise an error if a part is replaced while other processes have the run."
-    if run is not None and run.remote_run is not None:
-        run.remote_run.refuse(f"Replacing learn.{name}")
-
-def check_not_elsewhere(
-    run: RunState,
-    name: str,  # of a part of the run that only the processes have
-    example: str,  # an expression of the learner that reads it there
-) -> None:
-    "Raise an error if a part of the run is read while other processes have it: here, it would be None."
-    if run.remote_run is not None:
-        run.remote_run.refuse_reading(name, example)
-
-class UserPart:
-    "Store a part that the user gives; one that is assigned later replaces it."
-    def __set_name__(self, owner: type, name: str) -> None: self.name = name
-    def __set__(self, learner: TrainerBase, value: Any) -> None:
-        if "run_state" in vars(learner):
-            replace_part(learner, self.name, value)
-        else:
-            # the constructor has checked its arguments
-            vars(learner)[self.name] = value
-
-def is_same_source(value: Any, former: Any) -> bool:
-    "Return whether two parts are the same object, or two tuples of the same objects."
-    if not isinstance(value, tuple) or not isinstance(former, tuple): return value is former
-    return len(value) == len(former) and all(map(operator.is_, value, former))
-
-# what the optimizer comes from, if not from the settings
-_OPTIMIZER_SOURCES = ("optimizers", "optimizer_cls_and_kwargs")
-
-def check_part(
-    learner: TrainerBase,
-    name: str,  # of an attribute of the learner
-    value: Any,
-) -> None:
-    "Raise TypeError for a part that the constructor would not accept either."
-    check_not_remote(learner.run_state, name)
-    if name == "data_collator" and value is None:
-        raise TypeError("data_collator is a function, not None; trainer_nb.default_data_collator is the default.")
-    if name in FUNCTIONS and not (name == "compute_metrics" and learner.args.batch_eval_metrics):
-        check_callable(name, value, FUNCTIONS[name][0], *FUNCTIONS[name][1])
-        if name == "loss_func":
-            check_loss_functions(learner.args, value, learner.compute_loss_func)
-    elif name == "metrics":
-        check_metrics(value)
-    elif name == "optimizer":
-        check_given_optimizers(value, None)
-    elif name == "lr_scheduler":
-        check_given_optimizers(None, value)
-    elif name == "model":
-        check_is_model(value)
-    elif name == "compute_loss_func":
-        check_loss_functions(learner.args, learner.loss_func, value)
-    elif name == "processing_class":
-        check_processing_class(value)
-    elif name in ("model_init", *_OPTIMIZER_SOURCES):
-        sources = {n: getattr(learner, n) for n in ("model_init", *_OPTIMIZER_SOURCES)} | {name: value}
-        check_sources(*sources.values())
-
-# %% ../../nbs/06_engine/09_overrides.ipynb #c2bf1f66
-def resolve_processing_class(processing_class: Any, settings: dict[str, Any]) -> Any:
-    """Return the processing class; remove its older name from the settings, with a warning.
-    Raise TypeError for the name of one, or the class itself."""
-    if "tokenizer" in settings:
-        warn("tokenizer is the older name of processing_class: give processing_class=tokenizer.")
-        older = settings.pop("tokenizer")
-        processing_class = older if processing_class is None else processing_class
-    check_processing_class(processing_class)
-    return processing_class
-
-def check_processing_class(processing_class: Any) -> None:
-    "Raise TypeError for the name of a tokenizer, or its class."
-    if not isinstance(processing_class, (str, type)): return
-    raise TypeError(
-        f"processing_class is a tokenizer or a processor, not {short_repr(processing_class)}; load it, for example with"
-        " AutoTokenizer.from_pretrained(name) of transformers."
-    )
-
-# %% ../../nbs/06_engine/09_overrides.ipynb #3ddf9ad9
-def check_run_not_begun(
-    run: RunState, name: str,
-    present: object,  # the part that would be replaced
-) -> None:
-    "Raise InvalidOperation for a part that cannot be replaced once the run has begun."
-    if present is None or not run.state.global_step: return
-    raise InvalidOperation(
-        f"The {name} of a run that has begun cannot be replaced (it has done {run.state.global_step} steps); "
-        "make a new Learner with it."
-    )
-
-def check_replaceable(run: RunState, name: str) -> None:
-    "Raise InvalidOperation if a part is replaced in the middle of a step."
-    if run.phase not in ("step", "debug"): return
-    raise InvalidOperation(
-        f"learn.{name} cannot be replaced in the middle of a step; do it between two steps, or at on_step_end."
-    )
-
-def replace_part(learner: TrainerBase, name: str, value: Any) -> None:
-    """Replace a part of a learner, checked as by its constructor; model and training data at the boundary if a callback
-    requests it after the step. Raise InvalidOperation for a part that the step under way, the run or other processes keep."""
-    with RUN_LOCK:
-        run = learner.run_state
-        check_part(learner, name, value)
-        if name not in _REPLACE: return replace_value(learner, name, value)
-        check_replaceable(run, name)
-        if name in ("model", "train_dataset") and run.phase in ("tasks", "evaluate"):
-            run.deferred_changes.append(as_callback(run, partial(_REPLACE[name], learner, value)))
-        else:
-            _REPLACE[name](learner, value)
-
-def replace_value(learner: TrainerBase, name: str, value: Any) -> None:
-    "Store another value of a part; before the first step, discard what was made with the former one."
-    run = learner.run_state
-    former = vars(learner).get(name)
-    is_same = is_same_source(value, former)
-    if name in _OPTIMIZER_SOURCES and not is_same:
-        check_run_not_begun(run, name, run.optimizer)
-    # a collator is recorded when the loader takes it over
-    if name in ("loss_func", "compute_loss_func") and run.begun and value is not former:
-        record_act(run, name)
-    vars(learner)[name] = value
-    if is_same or run.state.global_step: return
-    if name in _OPTIMIZER_SOURCES:
-        run.discard("optimizer", "lr_scheduler", "initial_snapshot", "backups")
-    elif name == "model_init" and run.model is not None and value is not None:
-        # as in the Trainer, whose train() calls it
-        renew_model(learner)
-
-def replace_train_dataset(learner: TrainerBase, dataset: Any) -> None:
-    "Replace the training set, from the next step on. Raise TypeError for an object that is no data set."
-    run = learner.run_state
-    check_train_dataset(learner, dataset)
-    learner._train_dataset = dataset
-    learner._learns_itself = None
-    run.bookmark = None
-    if run.loader is not None:
-        drop_loader(run)
-    forget_samplers(run)
-    record_act(run, "train_dataset")
-
-# settings from which the optimizer is made, and the schedule
-OPTIMIZER_ARGS = (
-    "learning_rate",
-    "weight_decay",
-    "optim",
-    "optim_args",
-    "layer_groups",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-)
-SCHEDULE_ARGS = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
-
-def optimizer_settings(args: TrainingArguments) -> dict[str, Any]:
-    "Return the settings from which optimizer and schedule are made, and which cannot change in a run."
-    # set() applies learning_rate and weight_decay to the optimizer
-    names = {"optim_target_modules", *OPTIMIZER_ARGS, *SCHEDULE_ARGS} - {"learning_rate", "weight_decay"}
-    return {name: comparable_copy(getattr(args, name)) for name in sorted(names)}
-
-@contextmanager
-def keep_given_parts(learner: TrainerBase) -> Iterator[None]:
-    "Leave learner.optimizers as it is inside the block: what a method assigns there is made for this run, not given."
-    given = learner.optimizers
-    try:
-        yield
-    finally:
-        vars(learner)["optimizers"] = given
-
-def replace_optimizer(run: RunState, optimizer: torch.optim.Optimizer) -> None:
-    "Replace the optimizer before the first step; discard a schedule that was created for the old one."
-    check_replaceable(run, "optimizer")
-    check_run_not_begun(run, "optimizer", run.optimizer)
-    if run.own_scheduler and run.optimizer is not None and run.optimizer is not optimizer:
-        run.discard("lr_scheduler", "initial_snapshot")
-    run.optimizer = optimizer
-    run.own_optimizer = False
-
-def replace_scheduler(run: RunState, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
-    "Replace the schedule before the first step."
-    check_replaceable(run, "lr_scheduler")
-    check_run_not_begun(run, "lr_scheduler", run.lr_scheduler)
-    run.lr_scheduler = scheduler
-    run.own_scheduler = False
-
-def give_optimizer(learner: TrainerBase, optimizer: torch.optim.Optimizer) -> None:
-    "Replace the optimizer by one of the user's, which reset() uses again, as that of the constructor."
-    replace_optimizer(learner.run_state, optimizer)
-    vars(learner)["optimizers"] = optimizer, learner.optimizers[1]
-
-def give_scheduler(learner: TrainerBase, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
-    "Replace the schedule by one of the user's, which reset() uses again."
-    run = learner.run_state
-    replace_scheduler(run, scheduler)
-    optimizer = learner.optimizers[0]
-    if optimizer is None and getattr(scheduler, "optimizer", None) is run.optimizer:
-        # one of create_optimizer(), to which the schedule belongs
-        optimizer = run.optimizer
-    vars(learner)["optimizers"] = optimizer, scheduler
-
-# %% ../../nbs/06_engine/09_overrides.ipynb #fa7c7662
-def replace_model(learner: TrainerBase, model: torch.nn.Module) -> None:
-    "Replace the model before the first step."
-    run = learner.run_state
-    check_run_not_begun(run, "model", run.model)
-    model = unwrap_compiled(model)
-    check_quantized(model)
-    keep_training_layout(model)
-    apply_args(model, run.args)
-    run.model = model
-    run.model_seed = None
-    run.modes.see(model)
-    discard_model_parts(learner)
-
-def renew_model(learner: TrainerBase) -> None:
-    "Replace the model by a new one from model_init."
-    run = learner.run_state
-    build_model(learner)
-    run.modes = TrainingModes()
-    run.modes.see(run.model)
-    discard_model_parts(learner)
-
-# parts besides those that are only stored
-_REPLACE: dict[str, Callable[[TrainerBase, Any], None]] = {
-    "model": replace_model, "train_dataset": replace_train_dataset, "optimizer": give_optimizer, "lr_scheduler": give_scheduler
-}
-
-def discard_model_parts(learner: TrainerBase) -> None:
-    "Discard the parts that were made for an earlier model."
-    run = learner.run_state
-    if run.device is not None:
-        run.device.release()
-    learner._model_facts = None
-    learner._signature_columns = None
-    run.discard("wrapped_model", "optimizer", "lr_scheduler", "backups", "initial_snapshot", "frozen_weights")
-    if run.loader is not None:
-        drop_loader(run)
-
-def drop_loader(run: RunState) -> None:
-    "Discard the loader; it is prepared again when needed, and its samplers continue where these are."
-    run.loader.close()
-    run.former_samplers = run.loader.samplers()
-    run.restored_samplers = None
-    run.discard("loader", "window")
-
-def forget_samplers(run: RunState) -> None:
-    "Let the samplers of the next loader begin anew: they are those of other data, or of a new run."
-    run.former_samplers = {}
-    run.restored_samplers = None
-
-# %% ../../nbs/06_engine/09_overrides.ipynb #83646f26
-def forget_columns(learner: TrainerBase) -> None:
-    "Compute the columns that the model uses again, unless a subclass has set them; read the data with them."
-    if learner._signature_columns is None or learner._signature_columns != signature_columns(learner): return
-    run = learner.run_state
-    check_replaceable(run, "label_names")
-    learner._signature_columns = None
-    if run.loader is not None:
-        drop_loader(run)
-
-def own_forward(model: torch.nn.Module) -> Callable:
-    "Return the function that a model's forward is: of its class, or one that was assigned to it; not Accelerate's wrapper."
-    inner = unwrap_model(model)
-    own = vars(inner).get("_original_forward") or vars(inner).get("forward") or type(inner).forward
-    return getattr(own, "__func__", own)
-
-def renew_facts(learner: TrainerBase) -> None:
-    "If the model has another forward than the one that was inspected, inspect it again; read the data with its columns."
-    run = learner.run_state
-    if learner._model_facts is None or own_forward(run.model) is run.inspected_forward: return
-    # as in forget_columns
-    is_own = learner._signature_columns is not None and learner._signature_columns == signature_columns(learner)
-    learner._model_facts = None
-    if is_own and learner._signature_columns != signature_columns(learner):
-        learner._signature_columns = None
-        if run.loader is not None:
-            drop_loader(run)
-
-class ModelFact:
-    "Return a field of the learner's `model_facts`, or the value that was assigned in its place."
-    def __init__(self, field: str): self.field = field
-    def __set_name__(self, owner: type, name: str) -> None: self.name = name
-    def __get__(self, learner: TrainerBase | None, owner: type | None = None) -> Any:
-        if learner is None: return self
-        values = learner.__dict__
-        if self.name in values: return values[self.name]
-        # each step reads several: the property is for the first access
-        return getattr(values["_model_facts"] or learner.model_facts, self.field)
-
-    def __set__(self, learner: TrainerBase, value: Any) -> None:
-        check_not_remote(vars(learner).get("run_state"), self.name)
-        if self.name == "label_names":
-            if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(n, str) for n in value):
-                raise TypeError(f"label_names is a list of names, not {short_repr(value)}; write ['labels'].")
-            value = list(value)
-            forget_columns(learner)
-        elif not isinstance(value, bool):
-            raise TypeError(f"{self.name} is True or False, not {short_repr(value)}.")
-        vars(learner)[self.name] = value
-
-# %% ../../nbs/06_engine/09_overrides.ipynb #788950ae
-def replace_args(learner: TrainerBase, args: Any) -> None:
-    "Assign the fields in which other arguments differ from those of the learner."
-    own = learner.args
-    if args is own: return
-    present = own.to_dict()
-    new = resolve_args(args)
-    assign(own, {
-        name: getattr(new, name) for name, value in new.to_dict().items()
-        if not (name in present and is_identical(value, present[name]))
-    })
-
-_POSITION = ("global_step", "epoch", "max_steps", "num_train_epochs")
-_OWN_STATE_FIELDS = (*_POSITION, *COMPUTED_STATE_FIELDS, *PROCESS_STATE_FIELDS, "stateful_callbacks")
-
-def replace_state(run: RunState, state: Any) -> None:
-    "Take over logs, best values and counts from another state; raise InvalidOperation if it has another position."
-    if state is run.state: return
-    check_not_remote(run, "state")
-    check_replaceable(run, "state")
-    if not hasattr(state, "log_history") or not hasattr(state, "global_step"):
-        raise TypeError(f"state is a TrainerState, not {short_repr(state)}.")
-    for name in _POSITION:
-        given, own = getattr(state, name), getattr(run.state, name)
-        # 0 and 0.0 stand for a state that has not begun
-        if given and given != own:
-            raise InvalidOperation(
-                f"learn.state = ... cannot move the run to another {name} ({given}, it is {own}): weights and data would"
-                " stay where they are. learn.load_checkpoint(folder) continues from a checkpoint, and other values can"
-                f" be assigned one by one: learn.state.best_metric = {getattr(state, 'best_metric', None)!r}."
-            )
-    for f in fields(run.state):
-        if f.name not in _OWN_STATE_FIELDS and hasattr(state, f.name):
-            # a later change of the one state is none of the other
-            setattr(run.state, f.name, copy.deepcopy(getattr(state, f.name)))
-
-def replace_callbacks(learner: TrainerBase, handler: Any) -> None:
-    "Replace the callbacks by those of another handler. Raise TypeError for a handler that calls them in its own way."
-    own = learner.callback_handler
-    if handler is own: return
-    check_not_remote(learner.run_state, "callback_handler")
-    callbacks = getattr(handler, "callbacks", None)
-    if not isinstance(callbacks, list):
-        raise TypeError(f"callback_handler is a CallbackHandler, not {short_repr(handler)}; learn.add_callback(...) adds"
-                        " a callback.")
-    if type(handler).__module__.partition(".")[0] not in ("trainer_nb", "transformers"):
-        raise TypeError(
-            f"{type(handler).__name__} is a handler of your own, and the loop calls callbacks itself; learn.add_callback(...)"
-            " adds a callback whose events do what the handler does."
-        )
-    # raises an error for an invalid callback before the first one is replaced
-    given = CallbackHandler(callbacks).callbacks
-    for act, some, others in (("remove_callback", own.callbacks, given), ("add_callback", given, own.callbacks)):
-        for callback in some:
-            if not any(callback is other for other in others):
-                record_act(learner.run_state, act, callback=type(callback).__name__)
-    own.replace_callbacks(given)
-    own.take_changes()
-
-# %% ../../nbs/06_engine/09_overrides.ipynb #f930ada3
-def trial_parameter(model_init: Callable[..., torch.nn.Module] | None) -> inspect.Parameter | None:
-    """Return the parameter of a model_init that takes the trial of a search; None if it takes none.
-    Raise ValueError if it takes several."""
-    if model_init is None: return None
-    parameters = inspect.signature(model_init).parameters.values()
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(positional) > 1:
-        raise ValueError(
-            f"model_init takes {len(positional)} arguments; it is called with none, or with the trial of a search."
-        )
-    return positional[0] if positional else None
-
-def build_model(learner: TrainerBase) -> None:
-    "Call model_init. Raise ValueError without one, TypeError if it returns no module."
-    run = learner.run_state
-    if learner.model_init is None: raise ValueError(NO_MODEL_MESSAGE)
-    activate_deepspeed(run.args)
-    with preserve_generators():
-        # as in the Trainer: the same initial weights
-        seed_all(run.args.seed)
-        with run.interrupts.opened():
-            model = learner.call_model_init(*positional_args(learner.call_model_init, learner._trial))
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
-    model = unwrap_compiled(model)
-    check_quantized(model)
-    keep_training_layout(model)
-    apply_args(model, run.args)
-    run.modes.see(model)
-    run.model = model
-    run.model_seed = run.args.seed
-
-def local_model(learner: TrainerBase) -> torch.nn.Module:
-    "Return the model of this process, outdated while others have the run; create it by model_init if necessary."
-    if learner.run_state.model is None:
-        build_model(learner)
-    return learner.run_state.model
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #e57182c2
 class TrainerBase:
@@ -822,28 +210,33 @@ class TrainerBase:
         metrics: dict[str, Any] | None = None,
         **settings: Any,
     ):
-        processing_class = resolve_processing_class(processing_class, settings)
+        if "tokenizer" in settings:
+            warn("tokenizer is the older name of processing_class: give processing_class=tokenizer.")
+            older = settings.pop("tokenizer")
+            processing_class = older if processing_class is None else processing_class
+        check_processing_class(processing_class)
         script = args if isinstance(args, TrainingArguments) else None
         args = resolve_args(args, settings)
-        check_constructor_args(
-            model, model_init, args, loss_func, compute_loss_func, optimizers, optimizer_cls_and_kwargs
-        )
-        check_arg_types(
-            callbacks,
+        if model is None and model_init is None: raise ValueError(NO_MODEL_MESSAGE)
+        if model is not None:
+            if model_init is not None: raise ValueError("Both model and model_init were given; give the one or the other.")
+            check_is_model(model)
+        check_losses(args, loss_func, compute_loss_func)
+        check_sources(model_init, optimizers, optimizer_cls_and_kwargs)
+        if callbacks is not None and not isinstance(callbacks, (list, tuple)):
+            raise TypeError(f"callbacks is a list, not {type(callbacks).__name__}; write callbacks=[...].")
+        check_functions(
+            args,
             data_collator=data_collator,
             loss_func=loss_func,
-            # with batch_eval_metrics it takes one argument more
-            compute_metrics=None if args.batch_eval_metrics and callable(compute_metrics) else compute_metrics,
+            compute_loss_func=compute_loss_func,
+            compute_metrics=compute_metrics,
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
         )
         check_metrics(metrics)
         if type(self).training_step is not TrainerBase.training_step:
             check_training_step(self.training_step)
-        check_batch_eval_metrics(args, compute_metrics)
         warn_of_idle(args)
-        if model is not None:
-            model = unwrap_compiled(model)
-        apply_args(model, args)
         pads = hasattr(processing_class, "pad")
         self._train_dataset = train_dataset
         self.eval_dataset = eval_dataset
@@ -875,10 +268,7 @@ class TrainerBase:
             learner=weakref.ref(self),
         )
         self.run_state.callbacks.warn_repeated(*(c if isinstance(c, type) else type(c) for c in callbacks or ()))
-        if model is not None:
-            keep_training_layout(model)
-            self.run_state.model = model
-        self.run_state.modes.see(model)
+        if model is not None: take_model(self.run_state, model)
         check_given_data(self)
         check_eval_data(self)
         check_fp16(args)
@@ -907,7 +297,9 @@ class TrainerBase:
             try:
                 loss = self.compute_loss(model, inputs, **items)
             except Exception as error:
-                raise_explained(error, explain_override_error(self, error, inputs))
+                # an override may call the model in its own way
+                if not isinstance(error, TypeError):
+                    raise_explained(error, explain_forward_error(error, unwrap_model(self.model), inputs))
                 raise
         if run.args.torch_empty_cache_steps and run.state.global_step % run.args.torch_empty_cache_steps == 0:
             empty_device_cache(prepared_device(self).device)
@@ -940,10 +332,6 @@ class TrainerBase:
         "Return a context without effect; for subclasses that override it."
         return NO_CONTEXT
 
-    def model_arguments(self, inputs: Any, num_items: torch.Tensor | None = None) -> tuple[Any, Any]:
-        "Return the arguments for the model, and the labels if the loss is not computed by the model."
-        return model_arguments(self, inputs, num_items)
-
     def _prepare_inputs(self, inputs: Any) -> Any:
         "Move the batch to the device. Raise ValueError if it is empty."
         if isinstance(inputs, (dict, Mapping)) and not inputs:
@@ -974,7 +362,16 @@ class TrainerBase:
         self, batch_samples: Sequence[Any], device: torch.device | None = None
     ) -> torch.Tensor | None:
         "Return the number of labels in all processes; None if it is not needed."
-        return count_items_in_processes(self, batch_samples)
+        run = self.run_state
+        if prepared_device(self).world.is_single_process: return self.count_items(batch_samples)
+        own = batch_samples
+        if run.window is not None and len(run.window) == len(batch_samples):
+            # those of weight 0 fill up the step of this process
+            own = [batch for batch, filled in zip(batch_samples, run.window) if filled.weight]
+        items = self.count_items(own or batch_samples)
+        if items is None or not self.args.average_tokens_across_devices: return items
+        # a process with filler only takes part in the sum
+        return run.device.world.all_reduce_sum(items if own else torch.zeros_like(items))
 
     def count_items(
         self,
@@ -989,7 +386,10 @@ class TrainerBase:
         inputs: Any,  # a micro-batch
     ) -> int:
         "Return the floating-point operations of a micro-batch, forward and backward; 0 if unknown."
-        return count_flops(self.run_state.model, inputs) if self.model_facts.counts_parameters else 0
+        model = self.run_state.model
+        name = getattr(model, "main_input_name", "input_ids")
+        if not self.model_facts.counts_parameters or not isinstance(inputs, Mapping) or name not in inputs: return 0
+        return 6 * inputs[name].numel() * num_non_embedding_parameters(model)
 
     def store_flos(self) -> None:
         "Add the operations since the last call, of all processes, to state.total_flos."
@@ -1043,7 +443,7 @@ class TrainerBase:
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
         "Return the number of samples per optimizer step, over all processes."
-        return total_train_batch_size(self, args)
+        return per_process_batch_size(self, args.train_batch_size) * rank_shard(self).of * args.gradient_accumulation_steps
 
     def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple:
         """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per
@@ -1069,7 +469,9 @@ class TrainerBase:
             self.optimizer = optimizer
         if self.optimizer is None:
             raise TypeError("create_optimizer made no optimizer: it has to set self.optimizer, and to return it.")
-        scheduler = call_create_scheduler(self, num_training_steps)
+        make = self.create_scheduler
+        given = positional_args(make, num_training_steps, self.optimizer)
+        scheduler = make(*given) if given else make(**accepted_kwargs(make, num_training_steps=num_training_steps))
         if self.lr_scheduler is None:
             self.lr_scheduler = scheduler
         if self.lr_scheduler is None:
@@ -1079,7 +481,13 @@ class TrainerBase:
         "Create the optimizer, unless there is one; return it."
         if self.optimizer is None:
             run = self.run_state
-            replace_optimizer(run, make_optimizer(self, self.model if model is None else model))
+            model = self.model if model is None else model
+            given = self.optimizer_cls_and_kwargs
+            # an override takes precedence over the settings
+            if given is None and type(self).get_optimizer_cls_and_kwargs is not TrainerBase.get_optimizer_cls_and_kwargs:
+                override = self.get_optimizer_cls_and_kwargs
+                given = override(*positional_args(override, self.args, model))
+            run.optimizer = create_optimizer(model, self.args, given, set(self.get_decay_parameter_names(model)))
             run.own_optimizer = True
             run.optimizer_settings = optimizer_settings(run.args)
             # the base of later comparisons: what it leaves out now, it leaves out on purpose
@@ -1094,7 +502,7 @@ class TrainerBase:
             optimizer = self.optimizer if optimizer is None else optimizer
             run = self.run_state
             args = schedule_args(run.args, run.schedule_plan)
-            replace_scheduler(run, create_scheduler(optimizer, args, num_training_steps - schedule_start(run)))
+            run.lr_scheduler = create_scheduler(optimizer, args, num_training_steps - schedule_start(run))
             run.own_scheduler = True
             run.optimizer_settings = run.optimizer_settings or optimizer_settings(run.args)
         return self.lr_scheduler
@@ -1128,60 +536,28 @@ class TrainerBase:
     ) -> Any:
         "Return the optimizer's parameter group with a parameter. Raise ValueError if no group has it."
         if param is None: return [g["params"] for g in require_optimizer(self.optimizer).param_groups]
-        return find_param_group(self, param)
+        p = dict(local_model(self).named_parameters()).get(param) if isinstance(param, str) else param
+        for group in require_optimizer(self.optimizer).param_groups:
+            if any(q is p for q in group["params"]): return group
+        raise ValueError(
+            f"{param if isinstance(param, str) else 'That parameter'} is in none of the optimizer's groups; is it frozen?"
+        )
 
     # -- verbs that the loop calls, so that overrides of them take effect; Learner defines them
+
+    set: Callable[..., Any]
+    log: Callable[..., None]
+    evaluate: Callable[..., dict[str, float]]
+    evaluation_loop: Callable[..., Any]
+    save_model: Callable[..., str | None]
+    _save_checkpoint: Callable[..., None]
+    _load_best_model: Callable[[], None]
+    # what identifies the loop's evaluations
+    _describe_evaluation: Callable[[], dict[str, Any]]
 
     @property
     def accelerator(self) -> Any:
         "Return the Accelerator, created if necessary."
-        raise NotImplementedError
-
-    def set(self, **changes: Any) -> Any:
-        "Change settings."
-        raise NotImplementedError
-
-    def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
-        "Log values."
-        raise NotImplementedError
-
-    def evaluate(
-        self,
-        eval_dataset: Any = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-        **gen_kwargs: Any,
-    ) -> dict[str, float]:
-        "Return the metrics of an evaluation."
-        raise NotImplementedError
-
-    def evaluation_loop(
-        self,
-        dataloader: Any,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> Any:
-        "Run the model over a loader."
-        raise NotImplementedError
-
-    def _save_checkpoint(
-        self, model: torch.nn.Module | None = None, trial: Any = None, metrics: dict[str, Any] | None = None
-    ) -> None:
-        "Save a checkpoint."
-        raise NotImplementedError
-
-    def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> str | None:
-        "Write the model's weights; return the folder."
-        raise NotImplementedError
-
-    def _load_best_model(self) -> None:
-        "Load the model of the best evaluation."
-        raise NotImplementedError
-
-    def _describe_evaluation(self) -> dict[str, Any]:
-        "Return what identifies the loop's evaluations; warn if the best value so far is one of others."
         raise NotImplementedError
 
     # -- evaluation
@@ -1206,8 +582,8 @@ class TrainerBase:
         return predict_batch(self, model, inputs, prediction_loss_only, ignore_keys)
 
     def _pad_tensors_to_max_len(self, tensor: torch.Tensor, max_length: int) -> torch.Tensor:
-        "Return generated tokens, padded to a length."
-        return filled_to(tensor, max_length, padding_token(self))
+        "Return generated tokens, padded on the right to a length."
+        return torch.nn.functional.pad(tensor, (0, max_length - tensor.shape[-1]), value=padding_token(self))
 
     def _extract_labels(self, inputs: Any) -> Any:
         "Return the labels in a batch; None if there are none."

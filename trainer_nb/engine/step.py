@@ -30,7 +30,7 @@ from .overrides import ItemsUse, TrainerBase, WatchedItems, is_loss_scaled, watc
 from .rollback import AdaptiveBackup, Backups, FetchBackup, FullBackup, UserBackup, weight_versions
 from .run_state import RunState, run_modules
 from .signatures import positional_args
-from .streaming_metrics import to_numbers
+from .eval_outputs import to_numbers
 from .user_state import report_lost, restore_evaluated
 from ..optim.fused_update import update_weights
 from ..optim.optimizers import check_optimizer_state
@@ -535,7 +535,7 @@ def commit_step(step: Step) -> StepResult:
         raise
     # from here on the step counts
     try:
-        run.backups.adaptive.drop_unchanged()
+        run.backups.adaptive.compare()
         if not run.state.global_step and run.device.engine is None:
             check_optimizer_state(run.optimizer)
     except BaseException as error:

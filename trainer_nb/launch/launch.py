@@ -20,7 +20,8 @@ from ..data.sampling import split_global_batch
 from ..device.collectives import world_size
 from ..device.sharding import require_several_processes
 from ..device.weight_storage import check_placement
-from ..engine.overrides import TrainerBase, drop_loader
+from ..engine.given_parts import drop_loader
+from ..engine.overrides import TrainerBase
 from ..engine.prepare import AUTO_BATCH_SIZE_ERROR, check_eval_data, prepare
 from ..engine.settings import check_own_loader
 from ..engine.user_state import restore_evaluated

@@ -20,7 +20,8 @@ from ..core.history import NOTHING_SENT, History, apply_log_line, history_from_h
 from ..core.history import log_header, unsent_lines
 from ..core.interrupts import InterruptGuard
 from ..device.weight_storage import move_model
-from ..engine.overrides import TrainerBase, drop_loader
+from ..engine.given_parts import drop_loader
+from ..engine.overrides import TrainerBase
 from ..engine.assignment import watch_assignments
 from ..engine.prepare import prepare
 from ..engine.run_state import GivenSettings, RunState

@@ -26,7 +26,8 @@ from ..core.seeding import set_generator_states
 from ..device.accelerator import abort_collectives
 from ..device.weight_storage import is_read_only
 from ..engine.loop import StepLimit, run_until
-from ..engine.overrides import TrainerBase, drop_loader
+from ..engine.given_parts import drop_loader
+from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare, weight_checksums
 from ..engine.run_state import RunState, record_act, run_modules
 from ..engine.edits import edits_of

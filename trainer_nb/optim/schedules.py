@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeGuard
 import torch
 from torch.optim.lr_scheduler import CyclicLR, LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
-from ..args.fields import METRIC_SCHEDULES, SCHEDULE_NAMES, to_builtin
+from ..args.fields import METRIC_SCHEDULES, SCHEDULE_NAMES, check_rules, to_builtin
 from ..args.training_args import TrainingArguments
 from ..core.errors import suggest_names, warn
 
@@ -145,12 +145,7 @@ def one_cycle(optimizer: torch.optim.Optimizer, args: TrainingArguments, n: int,
     known = set(inspect.signature(OneCycleLR).parameters)
     known -= {"optimizer", "max_lr", "total_steps", "epochs", "steps_per_epoch", "last_epoch"}
     _check_kwargs(kwargs, known, "one_cycle")
-    share = kwargs.get("pct_start", 0)
-    if not 0 <= float(share) <= 1:
-        raise ValueError(f"pct_start={share!r} is the fraction of the steps on the way up, from 0 to 1; 0.3 is 30 percent.")
-    for name in ("div_factor", "final_div_factor"):
-        if not float(kwargs.get(name, 1)) > 0:
-            raise ValueError(f"{name}={kwargs[name]!r} should be above 0; the learning rate is divided by it.")
+    check_rules("schedule", {"name": "one_cycle", "given": kwargs})
     # torch divides by zero if the way up is one step, or all steps
     warmup = args.get_warmup_steps(n)
     pct = min(float(kwargs.get("pct_start", warmup / n if warmup else 0.3)), (n - 1) / n)
@@ -187,29 +182,11 @@ def check_schedule_numbers(
 ):
     "Raise ValueError for numbers that are invalid for a schedule."
     given = {**(function.func.__kwdefaults__ or {}), **function.keywords}
-    name = function.func.__name__
-    if name == "polynomial" and not given["lr_init"] > given["lr_end"]:
-        raise ValueError(
-            f"The schedule 'polynomial' goes down to lr_end={given['lr_end']:g}, which is not below the learning rate "
-            f"{given['lr_init']:g}; give a smaller lr_end in lr_scheduler_kwargs."
-        )
-    if "min_lr_rate" in given and (given["min_lr"] is None) == (given["min_lr_rate"] is None):
-        raise ValueError(
-            f"The schedule {name!r} needs exactly one smallest rate. Give lr_scheduler_kwargs={{'min_lr': a"
-            " rate} or {'min_lr_rate': a fraction of the learning rate}."
-        )
-    if name == "warmup_stable_decay":
-        if given["num_decay_steps"] is None:
-            raise ValueError(
-                "The schedule 'warmup_stable_decay' needs the number of steps in which it comes down; give "
-                "lr_scheduler_kwargs={'num_decay_steps': 100}."
-            )
-        for key in ("warmup_type", "decay_type"):
-            if given[key] not in _DECAY_SHAPES:
-                raise ValueError(
-                    f"{key}={given[key]!r} is not one of"
-                    f" {', '.join(map(repr, _DECAY_SHAPES))}.{suggest_names(given[key], _DECAY_SHAPES)}"
-                )
+    check_rules("schedule", {"name": function.func.__name__, "given": given})
+    for key in ("warmup_type", "decay_type"):
+        if given.get(key, "linear") in _DECAY_SHAPES: continue
+        names = ", ".join(map(repr, _DECAY_SHAPES))
+        raise ValueError(f"{key}={given[key]!r} is not one of {names}.{suggest_names(given[key], _DECAY_SHAPES)}")
 
 # %% ../../nbs/05_optim/03_schedules.ipynb #dce0897e
 def is_metric_driven(scheduler: LRScheduler) -> TypeGuard[ReduceLROnPlateau]:

@@ -28,7 +28,8 @@ from ..args.training_args import TrainingArguments, resolve_args
 from ..core.errors import Interrupted, of_package, warn
 from ..core.interrupts import RUN_LOCK, InterruptGuard
 from ..device.collectives import SINGLE_PROCESS
-from ..engine.overrides import TrainerBase, check_not_remote
+from ..engine.given_parts import check_not_remote
+from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState, Task
 from ..engine.tasks import run_tasks_now
 from .checkpoint_dirs import CHECKPOINT_PATTERN, MANIFEST_NAME, CheckpointInfo, is_in_history

@@ -19,7 +19,8 @@ from ..core.history import History
 from ..device.weight_storage import move_model
 from ..display.tables import html_table, text_table
 from ..engine.dataloaders import is_overridden
-from ..engine.overrides import TrainerBase, forget_samplers, renew_model
+from ..engine.given_parts import forget_samplers, renew_model
+from ..engine.overrides import TrainerBase
 from ..engine.prepare import group_settings, makes_schedule, prepare, redistribute_data
 from ..engine.prepare import restore_group_settings
 from ..engine.run_state import RunState, record_act
@@ -217,7 +218,7 @@ def free_run(learner: TrainerBase):
         run.device.release()
     if run.model is not None:
         move_model(run.model, torch.device("cpu"))
-    run.discard("device", "wrapped_model", "initial_snapshot", "frozen_weights", "eval_dataloader")
+    run.discard("device", "wrapped_model", "initial_snapshot", "earlier_copies", "eval_dataloader")
     run.params = []
     for kept in run.eval_loaders:
         kept.close()

@@ -22,7 +22,8 @@ from ..device.sharding import broadcast_tensors, copy_into, dtypes_and_shapes
 from ..display.tables import text_table
 from ..engine.dataloaders import can_evaluate
 from ..engine.loss import unwrap_model
-from ..engine.overrides import TrainerBase, drop_loader
+from ..engine.given_parts import drop_loader
+from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare, prepare_model, redistribute_data, sync_weights
 from ..engine.run_state import RunState
 from ..engine.edits import edits_of

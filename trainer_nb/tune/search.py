@@ -18,7 +18,8 @@ from ..core.callbacks import TrainerState
 from ..core.errors import InvalidOperation, Paused, install_excepthook, short_repr, suggest_names
 from ..core.seeding import preserve_generators
 from ..engine.assignment import watch_assignments
-from ..engine.overrides import TrainerBase, local_model, trial_parameter
+from ..engine.given_parts import local_model, trial_parameter
+from ..engine.overrides import TrainerBase
 from ..engine.session import check_can_train, describe_position
 from ..engine.signatures import check_callable
 from ..engine.snapshot import restore_fields
