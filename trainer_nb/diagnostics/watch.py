@@ -26,7 +26,8 @@ from .tensor_stats import first_tensor, rebin_shares, saturated_fraction
 from ..display.charts import Chart, PanelDisplay
 from ..display.panels import Heatmap, Panel, format_tick, nan_mean
 from ..display.tables import to_frame
-from ..engine.overrides import TrainerBase, local_model
+from ..engine.given_parts import local_model
+from ..engine.overrides import TrainerBase
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #7bd8f72c
 WATCH_COLUMNS = {

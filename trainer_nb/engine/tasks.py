@@ -29,7 +29,7 @@ from .signatures import positional_args
 from .snapshot_tensors import Snapshot
 from .snapshot import capture_snapshot, restore_snapshot, undo_restore
 from .step import StepResult
-from .streaming_metrics import average_logs, to_numbers
+from .eval_outputs import average_logs, to_numbers
 
 from ..optim.schedules import is_metric_driven
 

@@ -21,7 +21,7 @@ from ..display.charts import Chart
 from ..display.panels import Heatmap, LineSeries, Marker, Panel, axis_range, centered_moving_average, suits_log_axis
 from ..display.svg import run_colors
 from ..display.tables import format_setting, format_value
-from ..engine.overrides import local_model
+from ..engine.given_parts import local_model
 from .background import BackgroundRun
 
 # %% ../../nbs/10_live/06_curves.ipynb #97e96b28
