@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
     from trainer_nb.engine.rollback import Backups, FetchBackup
     from trainer_nb.engine.settings import OomRecovery
-    from trainer_nb.engine.snapshot_tensors import EarlierCopies, FrozenWeightCache, Snapshot
+    from trainer_nb.engine.snapshot_tensors import SharedCopies, Snapshot
     from trainer_nb.engine.user_state import EvaluatedState, UserState
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #d676918e
@@ -301,8 +301,7 @@ class RunState(TransientState):
     initial_snapshot_freed: bool = rebuilt_field(False)            # free() has released it
     begins_with_first: bool = rebuilt_field(True)                  # the run, at step 0, begins with the weights that reset() restores
     initial_weight_versions: list[int] = rebuilt_field(list)       # rollback.weight_versions() when it was taken
-    frozen_weights: FrozenWeightCache | None = rebuilt_field()     # copies that snapshots share
-    earlier_copies: EarlierCopies | None = rebuilt_field()         # copies in snapshots, to share unchanged ones
+    earlier_copies: SharedCopies | None = rebuilt_field()          # copies in snapshots, to share unchanged ones
     # what a rollback restores: the state that forward passes change; with rollback="full" all weights too
     backups: Backups = rebuilt_field()   # made by the first step
     fetch_backup: FetchBackup = rebuilt_field()                    # state of the data that a rollback restores
