@@ -313,7 +313,7 @@ def discard_model_parts(learner: TrainerBase) -> None:
         run.device.release()
     learner._model_facts = None
     learner._signature_columns = None
-    run.discard("wrapped_model", "optimizer", "lr_scheduler", "backups", "initial_snapshot", "frozen_weights")
+    run.discard("wrapped_model", "optimizer", "lr_scheduler", "backups", "initial_snapshot", "earlier_copies")
     if run.loader is not None:
         drop_loader(run)
 

@@ -535,7 +535,7 @@ def commit_step(step: Step) -> StepResult:
         raise
     # from here on the step counts
     try:
-        run.backups.adaptive.drop_unchanged()
+        run.backups.adaptive.compare()
         if not run.state.global_step and run.device.engine is None:
             check_optimizer_state(run.optimizer)
     except BaseException as error:
