@@ -122,7 +122,7 @@ def do_log(learner: TrainerBase, task: Task) -> None:
         learner.store_flos()
         # after a restore, rows of discarded steps follow the newest one
         row = len(run.history) - 1
-        while row > 0 and run.history.columns.abandoned[row]:
+        while row > 0 and run.history.rows.abandoned[row]:
             row -= 1
         last = run.history[row]
         logs = {"loss": mean_loss_to_log(run, start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate}
@@ -146,8 +146,8 @@ def do_log(learner: TrainerBase, task: Task) -> None:
 def first_unlogged_row(run: RunState) -> int | None:
     "Return the index of the first row that no log has covered, or None."
     if run.state.global_step <= run.logged: return None
-    steps = run.history.columns.step
-    abandoned = run.history.columns.abandoned
+    steps = run.history.rows.step
+    abandoned = run.history.rows.abandoned
     start = len(run.history)
     while start and (abandoned[start - 1] or steps[start - 1] > run.logged):
         start -= 1
