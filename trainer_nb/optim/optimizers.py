@@ -195,16 +195,6 @@ def parse_optim_args(
         raise ValueError(f"optim_args={text!r} cannot be read; write it as 'momentum=0.9,nesterov=True', "
                          "or give a dictionary.") from None
 
-# %% ../../nbs/05_optim/01_optimizers.ipynb #1595af71
-def _convert_options(
-    extra: dict,
-    default: tuple | None,  # the betas, if the optimizer has any
-) -> dict:
-    "Return options with `beta1`, `beta2`, ... as one tuple, and dtypes of torch in place of their names."
-    found = {k: getattr(torch, v, v) if k.endswith("_dtype") and isinstance(v, str) else v for k, v in extra.items()}
-    single = {int(k[4:]): found.pop(k) for k in list(found) if default and re.fullmatch(rf"beta[1-{len(default)}]", k)}
-    return {**found, "betas": tuple(single.get(i + 1, b) for i, b in enumerate(default))} if single else found
-
 # %% ../../nbs/05_optim/01_optimizers.ipynb #3a681924
 def optimizer_class(args: TrainingArguments) -> tuple[type, dict]:  # the class, and its keyword arguments
     """Return the optimizer class that `args` names.
@@ -213,7 +203,12 @@ def optimizer_class(args: TrainingArguments) -> tuple[type, dict]:  # the class,
         raise ValueError(f"There is no optimizer {args.optim!r}.{suggest_names(args.optim, OPTIMIZERS)}")
     cls, kwargs = OPTIMIZERS[args.optim](args)
     of_groups = target_options(args) or {}
-    extra = _convert_options(parse_optim_args(args.optim_args), kwargs.get("betas"))
+    extra = parse_optim_args(args.optim_args)
+    # dtypes of torch by name, and beta1, beta2, ... as one tuple
+    extra = {k: getattr(torch, v, v) if k.endswith("_dtype") and isinstance(v, str) else v for k, v in extra.items()}
+    betas = {f"beta{i + 1}": b for i, b in enumerate(kwargs.get("betas") or ())}
+    if betas.keys() & extra.keys():
+        extra["betas"] = tuple(extra.pop(name, b) for name, b in betas.items())
     known = set(inspect.signature(cls).parameters) - {"params"}
     possible = known | set(of_groups) - {"muon"}
     for key in extra:
