@@ -4,8 +4,8 @@ import json, math
 import numpy as np
 import pytest, torch
 
-from trainer_nb.core.columns import (COLUMN_TYPES, COLUMN_NAMES, PACK_SIZE, DeferredScalars, RowStore, mark_abandoned, get_column, append_rows, last_row_of_step, mean_loss,
-                                     copy_rows, throughput, columns_to_lists)
+from trainer_nb.core.columns import (COLUMN_TYPES, COLUMN_NAMES, PACK_SIZE, DeferredScalars, RowStore, append_rows, columns_to_lists, copy_rows, kept_losses,
+                                     last_row_of_step, mean_or_nan, throughput)
 from trainer_nb.core.log_file import encode_non_finite
 
 
@@ -53,7 +53,7 @@ def test_lists_and_back():
     append_rows(back, json.loads(json.dumps(encode_non_finite(lists), allow_nan=False)))
     append_rows(back, columns_to_lists(copy_rows(rows, 490, 500)), skip=10)          # known already
     assert len(back) == 500 and back.whole() == 500
-    for name in COLUMN_TYPES: np.testing.assert_array_equal(back.columns.view(name), rows.columns.view(name))
+    for name in COLUMN_TYPES: np.testing.assert_array_equal(back.view(name), rows.view(name))
     with pytest.raises(ValueError): append_rows(RowStore(), lists | {"loss": [1.0]})
     with pytest.raises(KeyError): append_rows(RowStore(), {"step": [1]})
 
@@ -61,15 +61,15 @@ def test_lists_and_back():
 def test_a_part_is_a_copy():
     rows = filled(10)
     copied = copy_rows(rows, 2, 4)
-    rows.columns.loss[2] = -1.0
+    rows.loss[2] = -1.0
     assert columns_to_lists(copied)["loss"] == [3.0, 4.0]
 
 
 def test_left_behind():
     rows = filled(6)
-    mark_abandoned(rows, get_column(rows, "step") > 4)
+    rows.view("abandoned")[:] = rows.view("step") > 4
     rows.append(5, 0.5, 1e-3, 32, 1.0, 50.0)
-    assert get_column(rows, "abandoned").tolist() == [0, 0, 0, 0, 1, 1, 0] and mean_loss(rows) == (1 + 2 + 3 + 4 + 50) / 5
+    assert rows.view("abandoned").tolist() == [0, 0, 0, 0, 1, 1, 0] and mean_or_nan(kept_losses(rows)) == (1 + 2 + 3 + 4 + 50) / 5
     assert last_row_of_step(rows, 5, 7) == 6 and last_row_of_step(rows, 5, 6) == 4 and last_row_of_step(rows, 9, 7) is None
     assert math.isnan(throughput(rows)[6]) and throughput(rows, 3, 4)[0] == pytest.approx(32 / 0.02)
 
@@ -78,8 +78,8 @@ def test_an_interrupt_while_growing_leaves_whole_rows(monkeypatch):
     rows = filled(256)
     def interrupted(): raise KeyboardInterrupt
     with monkeypatch.context() as m:
-        m.setattr(rows.columns, "grow", interrupted)
+        m.setattr(rows, "grow", interrupted)
         with pytest.raises(KeyboardInterrupt): rows.append(257, 1.0, 1e-3, 32, 5.0, torch.tensor(1.0))
     assert len(rows) == 256 and not rows.pending
     rows.append(257, 1.0, 1e-3, 32, 5.0, 1.0)
-    assert get_column(rows, "step").tolist() == list(range(1, 258))
+    assert rows.view("step").tolist() == list(range(1, 258))

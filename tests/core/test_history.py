@@ -26,7 +26,7 @@ def fill(h, n, start=1, loss=lambda i: 1.0 / i, norm=lambda i: float(i)):
 
 def same(a, b):
     for name in COLUMN_NAMES: np.testing.assert_array_equal(a.column(name), b.column(name))
-    assert a.columns.view("unknown").tolist() == b.columns.view("unknown").tolist()
+    assert a.rows.view("unknown").tolist() == b.rows.view("unknown").tolist()
     assert (a.run_id, a.parent, a.name, a.started) == (b.run_id, b.parent, b.name, b.started)
     assert encode_non_finite(a.events) == encode_non_finite(b.events) and encode_non_finite([*map(list, a.metrics.items())]) == encode_non_finite([*map(list, b.metrics.items())])
 
@@ -38,12 +38,12 @@ def test_a_row_takes_less_than_100_bytes_also_before_it_is_fetched(on_device):
     tracemalloc.start()
     h = History()
     for i in range(250_000): h.append(i, 0.5, 1e-3, 32, 0.5, one, one)
-    before = tracemalloc.get_traced_memory()[0] + sum(o[1].nbytes + 512 for o in h.pending.packed)
+    before = tracemalloc.get_traced_memory()[0] + sum(o[1].nbytes + 512 for o in h.rows.pending.packed)
     h.fetch()
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert before < 250_000 * 100 and after < 250_000 * 80   # so a million rows stay under 100 MB
-    assert h.mean_loss() == 1.5 and not h.pending
+    assert h.mean_loss() == 1.5 and not h.rows.pending
 
 
 def test_append_takes_constant_time():
@@ -78,7 +78,7 @@ def test_numbers_on_the_host_are_stored_at_once():
     "A row of CPU tensors is complete: nothing is kept for a transfer, and reading a record transfers nothing."
     h = History()
     for i in range(1, 101): h.append(i, i / 10, torch.tensor(1e-3), 32, i * 0.02, torch.tensor([1.0 / i]), torch.tensor(2.0, dtype=torch.bfloat16))
-    assert not h.pending and h.rows.fetched == h.rows.whole() == 100
+    assert not h.rows.pending and h.rows.fetched == h.rows.whole() == 100
     with Transfers() as t: found = h[99].loss, h[99].grad_norm
     assert t.seen == [] and found == (torch.tensor(1.0 / 100).item(), 2.0)
     with pytest.raises(ValueError, match="loss.mean"): h.append(101, 10.1, 1e-3, 32, 2.02, torch.ones(2))
@@ -89,8 +89,8 @@ def test_reading_old_rows_does_not_fetch_new_ones(on_device):
     h = fill(History(), 5)
     h.fetch()
     h.append(6, 0.6, 1e-3, 32, 0.2, torch.tensor(1.0))
-    assert h[2].loss == 1 / 3 and h.pending
-    assert h[-1].loss == 1.0 and not h.pending
+    assert h[2].loss == 1 / 3 and h.rows.pending
+    assert h[-1].loss == 1.0 and not h.rows.pending
 
 
 def test_a_failing_device_loses_nothing(monkeypatch, on_device):
@@ -119,12 +119,12 @@ def test_kinds_of_tensors():
     losses = [w.sum(), torch.tensor([2.0]), torch.tensor(3, dtype=torch.int64), torch.tensor(1.5, dtype=torch.bfloat16),
               torch.tensor(math.pi, dtype=torch.float64), torch.nn.Parameter(torch.tensor(4.0)), np.float32(0.5), 7, torch.tensor(math.nan)]
     for i, loss in enumerate(losses, 1): h.append(i, 0.1, 1e-3, 1, i, loss)
-    assert not any(o.requires_grad for _, o in h.pending.unpacked)
+    assert not any(o.requires_grad for _, o in h.rows.pending.unpacked)
     assert h.column("loss")[:-1].tolist() == [3.0, 2.0, 3.0, 1.5, math.pi, 4.0, 0.5, 7.0] and math.isnan(h[-1].loss)
     for bad in (torch.ones(2), torch.ones(0), "x"):
         with pytest.raises((ValueError, TypeError)): h.append(10, 0.1, 1e-3, 1, 10, bad)
     with pytest.raises(TypeError): h.append(10, None, 1e-3, 1, 10, 1.0)
-    assert len(h) == len(losses) and not h.pending
+    assert len(h) == len(losses) and not h.rows.pending
 
 
 def test_several_devices_have_a_transfer_each():
@@ -622,7 +622,7 @@ def test_a_pickled_record_has_values_of_its_own():
     h = fill(History(), 200, loss=lambda i: torch.tensor(1.0 / i))
     h.append(201, 20.1, 1e-3, 32, 4.02)   # without a loss and a norm
     h.metrics[1] = {"eval_loss": 3.0}
-    h.columns.abandoned[1] = 1
+    h.rows.abandoned[1] = 1
     for records in (h[:3], h[-2:]):
         found = pickle.loads(pickle.dumps(records))
         assert type(found) is Records and repr(found) == repr(records) and found._repr_html_() == records._repr_html_()

@@ -97,7 +97,7 @@ def losses_stay_there(monkeypatch, on_device):
     def read(readings):
         if any(isinstance(values, torch.Tensor) for *_, values in readings.kept): refuse()
     def lose():
-        monkeypatch.setattr("trainer_nb.core.columns.Readings._fetch", read)
+        monkeypatch.setattr("trainer_nb.core.columns.Readings.fetch", read)
         monkeypatch.setattr("trainer_nb.core.history.is_device_lost", lambda: True)
         monkeypatch.setattr("trainer_nb.core.columns.DeferredScalars.pack", lambda pending: pending and refuse())
     return lose

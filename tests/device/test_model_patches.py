@@ -527,7 +527,7 @@ def test_memory_is_measured_at_the_borders_of_verbs(monkeypatch):
     assert names(out) == names(learn.state.log_history[-1]) == of("train") | FIRST and all(isinstance(out[n], int) for n in names(out))
     assert not names([r for r in learn.state.log_history if "eval_loss" in r][-1])   # part of training
     assert names(learn.evaluate()) == of("eval") and names(learn.predict(Augmented(4)).metrics) == of("test")
-    assert learn.run_state.memory_meter.usage is None and encoded().run_state.memory_meter is None
+    assert learn.run_state.memory_meter.stage == "" and encoded().run_state.memory_meter is None
     by_hand = encoded(**how)
     by_hand.step(2)
     assert [names(r) for r in by_hand.state.log_history if "eval_loss" in r] == [of("eval") | FIRST, of("eval")]

@@ -353,7 +353,7 @@ def test_a_device_is_never_asked():
     h, peek = History(), LossPeek()
     for i in range(1, 131): h.append(i, 0.1, 1e-3, 32, 0.0, torch.empty((), device="meta"), torch.empty((), device="meta"))
     with Waits() as waits: assert peek.read(h) is None
-    assert waits.seen == [] and h.pending
+    assert waits.seen == [] and h.rows.pending
 
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 128, 200])

@@ -495,7 +495,7 @@ def test_a_full_disk_is_said_and_memory_used(monkeypatch):
     monkeypatch.setattr("trainer_nb.engine.snapshot_tensors.SMALLEST", 0)
     learn = hard_learner(rewind_every=2, **LONG)
     learn.step(2)
-    monkeypatch.setattr("os.pwrite", full)
+    monkeypatch.setattr("trainer_nb.engine.snapshot_file.SnapshotFile.append", full)
     with pytest.warns(UserWarning, match="kept in memory this time.*No space left"): learn.step(2)
     assert learn.rewind(1).different == []
 

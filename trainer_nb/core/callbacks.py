@@ -24,7 +24,7 @@ from typing import Any, Protocol, Self, TextIO, cast
 
 import torch
 
-from .errors import check_attribute, checked, is_misspelling, missing_attribute_error, of_package, warn
+from .errors import check_attribute, checked, find_hints, is_misspelling, missing_attribute_error, of_package, warn
 from .interrupts import InterruptGuard
 from .seeding import SEED_CALLBACK, mix_seed, seed_all
 
@@ -56,17 +56,6 @@ class EventArgs(Protocol):
     def get_process_log_level(self) -> int: ...
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #5c3708ec
-# what is probably meant by a name
-STATE_HINTS = {
-    **dict.fromkeys(("step", "steps", "current_step"), "state.global_step is the number of completed steps"),
-    **dict.fromkeys(("total_steps", "num_steps"), "state.max_steps is the number of all steps"),
-    "loss": "learn.history[-1].loss is that of the last step, and state.log_history has those that were logged",
-    **dict.fromkeys(("lr", "learning_rate"), "learn.get_learning_rates() returns the present ones"),
-    "history": "learn.history has the values of all steps, and state.log_history those that were logged",
-    "logs": "it is state.log_history",
-    "metrics": "state.log_history has the metrics that were logged",
-}
-
 # fields of the state that identify this process: not part of the run
 PROCESS_STATE_FIELDS = ("is_world_process_zero", "is_local_process_zero")
 # fields that follow from the settings
@@ -98,7 +87,7 @@ class TrainerState:
 
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that is probably meant; called for missing attributes only."
-        raise missing_attribute_error("The state", name, dir(type(self)), STATE_HINTS)
+        raise missing_attribute_error("The state", name, dir(type(self)), find_hints("state"))
 
     def save_to_json(self, json_path: str | Path):
         "Write the state to a JSON file."
@@ -176,7 +165,11 @@ class TrainerControl(ExportableState):
         "Set a request; raise AttributeError for a probable misspelling of one, and warn of a name that extends one."
         if name not in _REQUESTS and name not in vars(self):
             check_attribute(self, "control", name, _meant_requests)
-            warn_extended_request(name)
+            words = set(name.split("_"))
+            extended = [request for request in sorted(_REQUESTS) if words > set(request.split("_"))]
+            if extended:
+                warn(f"control.{name} is an attribute of your own, and requests nothing. To request:"
+                     f" control.{extended[0]} = True.")
         object.__setattr__(self, name, value)
 
 _REQUESTS = frozenset(f.name for f in dataclasses.fields(TrainerControl))
@@ -194,14 +187,6 @@ def _meant_requests(name: str) -> list[str]:
         if stem == own or is_part or is_misspelling(stem, own, 0.8):
             meant.append(request)
     return meant
-
-def warn_extended_request(name: str) -> None:
-    "Warn of a new attribute whose words contain those of a request: it may be meant as one."
-    words = set(name.split("_"))
-    extended = [request for request in sorted(_REQUESTS) if words > set(request.split("_"))]
-    if extended:
-        warn(f"control.{name} is an attribute of your own, and requests nothing. To request: control.{extended[0]} ="
-             " True.")
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #26b1d4f6
 class TrainerCallback:
@@ -257,89 +242,13 @@ def overrides_event(
     owner = next((c for c in type(callback).__mro__ if event in vars(c)), None)
     return owner is not None and owner.__name__ != "TrainerCallback"
 
-# %% ../../nbs/01_core/05_callbacks.ipynb #023673a0
-def _returned_control(
-    returned: object,  # by a callback
-    control: TrainerControl,
-) -> TrainerControl:
-    "Return the control object that a callback returned, or the current one; raise TypeError for another value."
-    if returned is None or returned is control: return control
-    # transformers' class has the same fields
-    if hasattr(returned, "should_training_stop") and hasattr(returned, "should_log"): return cast(TrainerControl, returned)
-    raise TypeError(f"The callback returned {returned!r}; return the `control` that was passed, or nothing.")
-
-# %% ../../nbs/01_core/05_callbacks.ipynb #ea50defa
-def matches_callback(kind: type, callback: TrainerCallback) -> bool:
-    "Return True if a callback is an instance of a class, or of our counterpart of a transformers class."
-    if isinstance(callback, kind): return True
-    if kind.__module__.partition(".")[0] != "transformers" or isinstance(callback, type): return False
-    return type(callback).__name__ == kind.__name__.replace("NotebookProgress", "Progress")
-
-# %% ../../nbs/01_core/05_callbacks.ipynb #803a7993
-# positional arguments of the Trainer's handler
+# %% ../../nbs/01_core/05_callbacks.ipynb #cd9928a7
+# names of the positional arguments of the Trainer's handler
 _EVENT_ARGUMENTS = {"on_log": ("logs",), "on_evaluate": ("metrics",), "on_predict": ("metrics",)}
 
-class TrainerHandlerCompat:
-    """Provide the interface of the Trainer's handler for code copied from it:
-    `on_*` methods, event data and `remove_callback`."""
-    context: Callable[[], dict[str, Any]] = dict   # returns the keywords of every event; replaced by a learner
-    args: EventArgs | None = None                  # of the learner
-
-    def remove_callback(self, callback: TrainerCallback):
-        "Remove a callback."
-        self.pop_callback(callback)
-
-    def call_event(
-        self, event: str, args: EventArgs, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        """Call an event on all callbacks that override it, as an override of the
-        Trainer's `log` does; return the control."""
-        return self.call(event, list(self.listeners(event)), args, state, control, **self.context() | kwargs)
-
-    def _call_positional(
-        self, event: str, args: EventArgs, state: TrainerState, control: TrainerControl, *data: Any, **kwargs: Any
-    ) -> TrainerControl:
-        named = dict(zip(_EVENT_ARGUMENTS.get(event, ()), data))
-        return self.call_event(event, args, state, control, **named | kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in EVENTS: return partial(self._call_positional, name)
-        if not name.startswith("_"):
-            context = self.context()
-            if name in context: return context[name]
-        raise AttributeError(f"The callback handler has no attribute {name!r}.")
-
-# %% ../../nbs/01_core/05_callbacks.ipynb #cd9928a7
-def _instance(cls: type[TrainerCallback]) -> TrainerCallback:
-    "Return an instance of a callback class; raise TypeError if it needs arguments."
-    try:
-        inspect.signature(cls).bind()
-    except TypeError:
-        raise TypeError(f"The callback is the class {cls.__name__}, which needs arguments; give an instance of it:"
-                        f" {cls.__name__}(...).") from None
-    except ValueError:
-        # the signature is unknown
-        pass
-    return cls()
-
-def check_overridden_methods(callback: Any):
-    """Raise TypeError for a subclass of a callback of this package with a method that the Trainer's callback of this
-    name calls, and the one here does not have."""
-    for cls in type(callback).__mro__ if "transformers" in sys.modules else ():
-        if not of_package(cls): continue
-        modules = map(sys.modules.get, ("transformers.trainer_callback", "transformers.utils.notebook"))
-        theirs = next((vars(m)[cls.__name__] for m in modules if m is not None and cls.__name__ in vars(m)), None)
-        for name, part in vars(theirs).items() if theirs is not None else ():
-            if name.startswith("_") or not callable(part) or hasattr(cls, name): continue
-            owner = next((c for c in type(callback).__mro__ if name in vars(c)), None)
-            if owner is None: continue
-            raise TypeError(
-                f"{owner.__name__}.{name} would have no effect: {cls.__name__} does not call it here. Override an event,"
-                " such as on_evaluate or on_log, and do there what the method does."
-            )
-
-def _check_event_methods(callback: Any):
-    "Raise TypeError for an event that cannot be called as all are; warn about a method that is almost called like one."
+def check_methods(callback: Any):
+    """Raise TypeError for an event that cannot be called as all are, and for a method that the Trainer's callback of this
+    name calls, and the one here does not have; warn about a method that is almost called like an event."""
     for event in EVENTS:
         if not overrides_event(callback, event): continue
         try:
@@ -355,9 +264,25 @@ def _check_event_methods(callback: Any):
         if meant:
             warn(f"{type(callback).__name__}.{name} is never called, since there is no such event. Did you mean"
                  f" {meant[0]!r}?")
+    for cls in type(callback).__mro__ if "transformers" in sys.modules else ():
+        if not of_package(cls): continue
+        modules = map(sys.modules.get, ("transformers.trainer_callback", "transformers.utils.notebook"))
+        theirs = next((vars(m)[cls.__name__] for m in modules if m is not None and cls.__name__ in vars(m)), None)
+        for name, part in vars(theirs).items() if theirs is not None else ():
+            if name.startswith("_") or not callable(part) or hasattr(cls, name): continue
+            owner = next((c for c in type(callback).__mro__ if name in vars(c)), None)
+            if owner is None: continue
+            raise TypeError(
+                f"{owner.__name__}.{name} would have no effect: {cls.__name__} does not call it here. Override an event,"
+                " such as on_evaluate or on_log, and do there what the method does."
+            )
 
-class CallbackHandler(TrainerHandlerCompat):
-    "Hold the callbacks of a run and call them by event."
+class CallbackHandler:
+    """Hold the callbacks of a run and call them by event. For code copied from the Trainer it has `on_*` methods, the
+    keywords of events as attributes, and `remove_callback`."""
+    context: Callable[[], dict[str, Any]] = dict   # returns the keywords of every event; replaced by a learner
+    args: EventArgs | None = None                  # of the learner
+
     def __init__(self, callbacks: Iterable[TrainerCallback | type[TrainerCallback]] = ()):
         self.callbacks: list[TrainerCallback] = []
         self._known: list[TrainerCallback] = []                  # those from which the following were made
@@ -386,7 +311,15 @@ class CallbackHandler(TrainerHandlerCompat):
 
     def _add(self, callback: TrainerCallback | type[TrainerCallback]):
         if isinstance(callback, type):
-            callback = _instance(callback)
+            try:
+                inspect.signature(callback).bind()
+            except TypeError:
+                raise TypeError(f"The callback is the class {callback.__name__}, which needs arguments; give an instance"
+                                f" of it: {callback.__name__}(...).") from None
+            except ValueError:
+                # the signature is unknown
+                pass
+            callback = callback()
         if not any(callable(getattr(callback, event, None)) for event in EVENTS):
             if hasattr(callback, "store_init_configuration"):
                 raise TypeError(f"{callback!r} is a tracker. Pass callbacks=[ReportCallback(tracker)] to the Learner.")
@@ -394,8 +327,7 @@ class CallbackHandler(TrainerHandlerCompat):
                 f"{callback!r} is not a callback: none of its methods is an event. Derive it from TrainerCallback"
                 " and define an event, such as on_step_end."
             )
-        _check_event_methods(callback)
-        check_overridden_methods(callback)
+        check_methods(callback)
         self.callbacks.append(callback)
         self.callbacks.sort(key=lambda c: getattr(c, "order", 0))
         self._changed()
@@ -417,12 +349,13 @@ class CallbackHandler(TrainerHandlerCompat):
 
     def find(self, callback: TrainerCallback | type) -> TrainerCallback | None:
         "Return a callback of this handler or None; a class matches its first instance."
-        for candidate in self.callbacks:
-            if isinstance(callback, type):
-                if matches_callback(callback, candidate): return candidate
-            elif candidate is callback or candidate == callback:
-                return candidate
-        return None
+        def matches(candidate: TrainerCallback) -> bool:
+            if not isinstance(callback, type): return candidate is callback or candidate == callback
+            if isinstance(candidate, callback): return True
+            # our counterpart of a class of transformers
+            if callback.__module__.partition(".")[0] != "transformers" or isinstance(candidate, type): return False
+            return type(candidate).__name__ == callback.__name__.replace("NotebookProgress", "Progress")
+        return next(filter(matches, self.callbacks), None)
 
     def pop_callback(self, callback: TrainerCallback | type) -> TrainerCallback | None:
         "Remove and return a callback, or return None; a class matches its first instance."
@@ -430,16 +363,16 @@ class CallbackHandler(TrainerHandlerCompat):
         if removed is not None:
             # in place: other code may hold the list
             self.callbacks[:] = [c for c in self.callbacks if c is not removed]
-        elif isinstance(callback, type):
-            removed = self._end_stand_in(callback)
+        elif isinstance(callback, type) and self.args is not None:
+            # the part of another callback that stands in for one of this class
+            ended = (c for c in self.callbacks if hasattr(c, "end_stand_in") and c.end_stand_in(callback, self.args))
+            removed = callback() if next(ended, None) is not None else None
         self._changed()
         return removed
 
-    def _end_stand_in(self, kind: type) -> TrainerCallback | None:
-        "Remove the part of a callback that stands in for one of a class; return an instance of the class, or None."
-        for c in self.callbacks if self.args is not None else ():
-            if hasattr(c, "end_stand_in") and c.end_stand_in(kind, self.args): return kind()
-        return None
+    def remove_callback(self, callback: TrainerCallback):
+        "Remove a callback."
+        self.pop_callback(callback)
 
     @property
     def callback_list(self) -> str:
@@ -506,7 +439,14 @@ class CallbackHandler(TrainerHandlerCompat):
             if interrupts is not None:
                 interrupts.abortable = not is_quick
             try:
-                control = _returned_control(getattr(callback, event)(args, state, control, **kwargs), control)
+                returned = getattr(callback, event)(args, state, control, **kwargs)
+                if returned is not None:
+                    # transformers' class has the same fields
+                    if not (hasattr(returned, "should_training_stop") and hasattr(returned, "should_log")):
+                        raise TypeError(
+                            f"The callback returned {returned!r}; return the `control` that was passed, or nothing."
+                        )
+                    control = cast(TrainerControl, returned)
             except BaseException as error:
                 # the code that handles the error must not be interrupted
                 before = False
@@ -518,6 +458,21 @@ class CallbackHandler(TrainerHandlerCompat):
                 if interrupts is not None:
                     interrupts.abortable = before
         return control
+
+    def call_event(
+        self, event: str, args: EventArgs, state: TrainerState, control: TrainerControl, *data: Any, **kwargs: Any
+    ) -> TrainerControl:
+        """Call an event on all callbacks that override it, as an override of the Trainer's `log` does, with the data of
+        the event by position or by name; return the control."""
+        named = dict(zip(_EVENT_ARGUMENTS.get(event, ()), data))
+        return self.call(event, list(self.listeners(event)), args, state, control, **self.context() | named | kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in EVENTS: return partial(self.call_event, name)
+        if not name.startswith("_"):
+            context = self.context()
+            if name in context: return context[name]
+        raise AttributeError(f"The callback handler has no attribute {name!r}.")
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #00082390
 def format_logs(logs: dict[str, Any]) -> dict[str, Any]:
@@ -627,13 +582,6 @@ _SEEDED_EVENTS = {
     )
 }
 
-def event_position(run: EventRun, event: str) -> tuple[int, ...] | None:
-    "Return the position with which the generators are seeded for an event; None if they stay as they are."
-    number = _SEEDED_EVENTS.get(event)
-    # the generators belong to the cell that calls a method between two steps
-    if number is None or run.is_manual: return None
-    return run.args.seed, SEED_CALLBACK, run.state.global_step, number
-
 def fire_event(
     learner: EventSource,
     event: str,
@@ -643,11 +591,13 @@ def fire_event(
     "Call an event on callbacks now."
     run = learner.run_state
     if pending is None:
-        pending = run.callbacks.listeners(event)
-        if not pending: return
-        pending = list(pending)
-    elif not pending: return
-    position = event_position(run, event)
+        pending = list(run.callbacks.listeners(event))
+    if not pending: return
+    number = _SEEDED_EVENTS.get(event)
+    position = None
+    # the generators belong to the cell that calls a method between two steps
+    if number is not None and not run.is_manual:
+        position = (run.args.seed, SEED_CALLBACK, run.state.global_step, number)
     run.control = run.callbacks.call(
         event, pending, run.args, run.state, run.control, run.interrupts, position, **event_arguments(learner), **data
     )
@@ -655,7 +605,6 @@ def fire_event(
 def fire_event_safely(learner: EventSource, event: str, **data: Any) -> BaseException | None:
     "Call an event on every callback that overrides it, even if one raises; return the first error or None."
     pending = list(learner.run_state.callbacks.listeners(event))
-    if not pending: return None
     first_error: BaseException | None = None
     while pending:
         try:
@@ -724,7 +673,11 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         name = f"eval_{(args.metric_for_best_model or '').removeprefix('eval_')}"
         value = metrics.get(name)
         if value is None:
-            self._warn_missing(name, metrics)
+            # with several evaluation sets, only one of them has it
+            if not self._has_warned:
+                self._has_warned = True
+                warn(f"EarlyStoppingCallback found no {name} among the metrics {', '.join(metrics)}; this evaluation is"
+                     " not counted.")
             return
         self.check_metric_value(args, state, control, value)
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
@@ -743,15 +696,6 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         if state.best_metric is None: return True
         gain = value - state.best_metric if args.greater_is_better else state.best_metric - value
         return gain > (self.early_stopping_threshold or 0.0)
-
-    def _warn_missing(self, name: str, metrics: dict[str, Any]):
-        "Warn once that a metric is missing; with several evaluation sets, only one of them has it."
-        if self._has_warned: return
-        self._has_warned = True
-        warn(
-            f"EarlyStoppingCallback found no {name} among the metrics {', '.join(metrics)}; this evaluation is not"
-            " counted."
-        )
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #2cde7c51
 def check_early_stopping(args: EventArgs):
@@ -782,7 +726,9 @@ def set_log_level(args: EventArgs):
     level = args.get_process_log_level()
     LOGGER.setLevel(level)
     if not LOGGER.hasHandlers():
-        LOGGER.addHandler(_make_stderr_handler())
+        handler = _StderrHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        LOGGER.addHandler(handler)
     for name in ("transformers.utils.logging", "datasets.utils.logging"):
         if (module := sys.modules.get(name)) is not None:
             module.set_verbosity(level)
@@ -792,11 +738,6 @@ class _StderrHandler(logging.StreamHandler):
     def __init__(self): logging.Handler.__init__(self)
     @property
     def stream(self) -> TextIO: return sys.stderr
-
-def _make_stderr_handler() -> logging.Handler:
-    handler = _StderrHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    return handler
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #42f6b392
 class LoggerCallback(TrainerCallback):

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, SupportsFloat, TypeVar
 
 import numpy as np
 import torch
 
-from .errors import keep_until_exit, suggest_names
+from .errors import keep_until_exit
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -28,57 +28,6 @@ COLUMN_TYPES = dict(
 COLUMN_NAMES = tuple(o for o in COLUMN_TYPES if o != "unknown")
 # values that may be given as tensors; the index is their bit in `unknown`
 DEFERRED = ("loss", "grad_norm", "learning_rate")
-
-# %% ../../nbs/01_core/04_columns.ipynb #dc7a0d1b
-class GrowableColumns:
-    "Store growable columns of numbers; a row counts once it is complete."
-    step: array[int]
-    epoch: array[float]
-    loss: array[float]
-    learning_rate: array[float]
-    grad_norm: array[float]
-    samples: array[int]
-    seconds: array[float]
-    unknown: array[int]     # bits of the deferred columns whose value was not given
-    abandoned: array[int]   # 0 or 1
-
-    def __init__(self):
-        self.rows = 0
-        for name, code in COLUMN_TYPES.items():
-            setattr(self, name, array(code))
-
-    def grow(self):
-        "Make room for an eighth more rows; safe to repeat after an interrupt."
-        size = self.rows + max(256, self.rows // 8)
-        for name, code in COLUMN_TYPES.items():
-            column = getattr(self, name)
-            missing = max(0, size - len(column)) * column.itemsize
-            setattr(self, name, column + array(code, bytes(missing)))
-
-    def append(
-        self,
-        step: int,
-        epoch: float,
-        loss: float,
-        learning_rate: float,
-        grad_norm: float,
-        samples: int,
-        seconds: float,
-        unknown: int = 0,  # bits of the deferred columns whose value was not given
-    ) -> int:
-        "Append a row and return its index."
-        row = self.rows
-        if row >= len(self.abandoned):
-            self.grow()
-        self.step[row], self.epoch[row], self.samples[row], self.seconds[row] = step, epoch, samples, seconds
-        self.loss[row], self.learning_rate[row], self.grad_norm[row] = loss, learning_rate, grad_norm
-        self.unknown[row], self.abandoned[row] = unknown, 0
-        self.rows = row + 1
-        return row
-
-    def view(self, name: str) -> np.ndarray:
-        "Return one column as an array that shares its memory: for immediate use, not to be kept."
-        return np.frombuffer(getattr(self, name), dtype=COLUMN_TYPES[name])[:self.rows]
 
 # %% ../../nbs/01_core/04_columns.ipynb #0e025eed
 class DeferredScalar:
@@ -115,19 +64,6 @@ def resolve_deferred(value: T | DeferredScalar) -> T | torch.Tensor:
 # number of rows after which single tensors are stacked
 PACK_SIZE = 64
 
-def as_scalar(
-    value: torch.Tensor,  # one number, of any shape
-    column: int,  # index of its column in `DEFERRED`, for the error
-) -> torch.Tensor:
-    "Return the tensor detached and with shape (), on its device; raise ValueError if it has several elements."
-    if not (value.requires_grad or value.dim()): return value
-    if value.numel() == 1: return value.detach().reshape(())
-    name = DEFERRED[column]
-    raise ValueError(
-        f"The {name} of a row must be one number, but the tensor has shape {tuple(value.shape)}. Pass its mean,"
-        f" `{name}.mean()`."
-    )
-
 # %% ../../nbs/01_core/04_columns.ipynb #b7af6a7e
 class DeferredScalars:
     "Hold values that are still on a device or being reduced, each with its position: 3 * row + column of `DEFERRED`."
@@ -142,14 +78,6 @@ class DeferredScalars:
         "Add a value, without waiting for it."
         self.unpacked.append((position, value))
 
-    def positions(self) -> list[int]:
-        "Return the positions of all values."
-        return [at for at, _ in self.unpacked] + [int(at) for positions, _ in self.packed for at in positions]
-
-    def wait(self):
-        "Wait for all values that are being reduced."
-        for _, value in list(self.unpacked):
-            resolve_deferred(value)
 
     def pack(self) -> None:
         "Stack the single tensors, one stack per device, without transferring or waiting."
@@ -177,25 +105,16 @@ class DeferredScalars:
                 return tensors[int(i)]
         return None
 
-    def drop(
-        self,
-        fetched: list[tuple[np.ndarray, torch.Tensor]],  # elements of `packed`
-    ):
-        "Discard the stacks that were fetched; keep those added since."
-        fetched_ids = set(map(id, fetched))
-        self.packed = [stack for stack in self.packed if id(stack) not in fetched_ids]
-
 # %% ../../nbs/01_core/04_columns.ipynb #21365257
-def to_host(
-    packed: list[tuple[np.ndarray, torch.Tensor]],  # positions and their values
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    "Copy the values to the host, with one transfer per device; return positions and values by device."
-    copied = []
-    for device in dict.fromkeys(values.device for _, values in packed):
-        stacks = [stack for stack in packed if stack[1].device == device]
-        values = torch.cat([values for _, values in stacks]).cpu()
-        copied.append((np.concatenate([positions for positions, _ in stacks]), values.double().numpy()))
-    return copied
+def to_host(tensors: list[torch.Tensor]) -> list[np.ndarray]:
+    "Copy tensors to the host, with one transfer per device; return the values of each as floats, in one dimension."
+    copied = {}
+    for device in {tensor.device for tensor in tensors}:
+        chosen = [(i, tensor.detach().reshape(-1)) for i, tensor in enumerate(tensors) if tensor.device == device]
+        values = torch.cat([tensor for _, tensor in chosen]).cpu().double().numpy()
+        ends = np.cumsum([len(tensor) for _, tensor in chosen])
+        copied.update({i: part for (i, _), part in zip(chosen, np.split(values, ends[:-1]))})
+    return [copied[i] for i in range(len(tensors))]
 
 # %% ../../nbs/01_core/04_columns.ipynb #63789fa6
 # a number, a tensor with one element, a number that is being reduced, or None if unknown
@@ -218,7 +137,13 @@ def split_deferred(
         elif value is None:
             unknown |= 1 << column
         elif isinstance(value, torch.Tensor):
-            value = as_scalar(value, column)
+            if value.requires_grad or value.dim():
+                if value.numel() != 1:
+                    raise ValueError(
+                        f"The {DEFERRED[column]} of a row must be one number, but the tensor has shape"
+                        f" {tuple(value.shape)}. Pass its mean, `{DEFERRED[column]}.mean()`."
+                    )
+                value = value.detach().reshape(())
             if is_on_host(value):
                 numbers[column] = value.item()
             else:
@@ -231,9 +156,22 @@ def split_deferred(
 
 # %% ../../nbs/01_core/04_columns.ipynb #251bd6e0
 class RowStore:
-    "Store rows of numbers; the columns in `DEFERRED` are valid once they are fetched."
+    "Store rows of numbers in columns that grow; those in `DEFERRED` are valid once they are fetched."
+    step: array[int]
+    epoch: array[float]
+    loss: array[float]
+    learning_rate: array[float]
+    grad_norm: array[float]
+    samples: array[int]
+    seconds: array[float]
+    unknown: array[int]     # bits of the deferred columns whose value was not given
+    abandoned: array[int]   # 0 or 1
+
     def __init__(self):
-        self.columns = GrowableColumns()
+        # of complete rows
+        self.count = 0
+        for name, code in COLUMN_TYPES.items():
+            setattr(self, name, array(code))
         self.pending = DeferredScalars()
         # number of leading rows that are complete
         self.fetched = 0
@@ -244,7 +182,32 @@ class RowStore:
         self.lock = threading.RLock()
         self.fetching = threading.RLock()
 
-    def __len__(self): return self.columns.rows
+    def __len__(self): return self.count
+
+    def grow(self):
+        "Make room for an eighth more rows; safe to repeat after an interrupt."
+        size = self.count + max(256, self.count // 8)
+        for name, code in COLUMN_TYPES.items():
+            column = getattr(self, name)
+            missing = max(0, size - len(column)) * column.itemsize
+            setattr(self, name, column + array(code, bytes(missing)))
+
+    def append_numbers(
+        self, step: int, epoch: float, samples: int, seconds: float, deferred: Iterable[float], unknown: int
+    ) -> int:
+        "Append a row and return its index; `deferred` are the values in the order of `DEFERRED`."
+        row = self.count
+        if row >= len(self.abandoned):
+            self.grow()
+        self.step[row], self.epoch[row], self.samples[row], self.seconds[row] = step, epoch, samples, seconds
+        self.loss[row], self.grad_norm[row], self.learning_rate[row] = deferred
+        self.unknown[row], self.abandoned[row] = unknown, 0
+        self.count = row + 1
+        return row
+
+    def view(self, name: str) -> np.ndarray:
+        "Return one column as an array that shares its memory: for immediate use, not to be kept."
+        return np.frombuffer(getattr(self, name), dtype=COLUMN_TYPES[name])[:self.count]
 
     def append(
         self,
@@ -259,7 +222,7 @@ class RowStore:
         "Append a row and return its index, without waiting for the device."
         numbers, deferred, unknown = split_deferred((loss, grad_norm, learning_rate))
         with self.lock:
-            row = self.columns.append(step, epoch, numbers[0], numbers[2], numbers[1], samples, seconds, unknown)
+            row = self.append_numbers(step, epoch, samples, seconds, numbers, unknown)
             for column, value in deferred:
                 self.pending.add(3 * row + column, value)
             if not self.pending:
@@ -279,23 +242,28 @@ class RowStore:
     def fetch(self):
         "Copy all values that are still on a device to the host, with one transfer per device."
         with self.fetching:
-            self.pending.wait()
+            for _, value in list(self.pending.unpacked):
+                resolve_deferred(value)
             with self.lock:
                 self.pending.pack()
                 packed = list(self.pending.packed)
                 rows = min((position // 3 for position, _ in self.pending.unpacked), default=len(self))
-            copied = to_host(packed)
+            positions = np.concatenate([np.empty(0, int), *(at for at, _ in packed)])
+            values = np.concatenate([np.empty(0), *to_host([values for _, values in packed])])
             with self.lock:
-                for positions, values in copied:
-                    fill_values(self.columns, positions, values)
-                self.pending.drop(packed)
+                for column, name in enumerate(DEFERRED):
+                    selected = positions % 3 == column
+                    self.view(name)[positions[selected] // 3] = values[selected]
+                # keep the stacks that were added since
+                self.pending.packed = self.pending.packed[len(packed):]
                 self.fetched = rows
 
     def discard_deferred(self):
         "Make the values that are still on a device unknown."
         with self.fetching, self.lock:
-            for position in self.pending.positions():
-                self.columns.unknown[position // 3] |= 1 << position % 3
+            positions = [at for at, _ in self.pending.unpacked]
+            for position in positions + [int(at) for stack, _ in self.pending.packed for at in stack]:
+                self.unknown[position // 3] |= 1 << position % 3
             keep_until_exit(self.pending)
             self.pending = DeferredScalars()
             self.fetched = len(self)
@@ -306,7 +274,7 @@ class RowStore:
 
     def known(self, name: str, row: int) -> bool:
         "Return True if this value of the row was given."
-        return name not in DEFERRED or not self.columns.unknown[row] >> DEFERRED.index(name) & 1
+        return name not in DEFERRED or not self.unknown[row] >> DEFERRED.index(name) & 1
 
     def peek(self, name: str, row: int) -> float | torch.Tensor | None:
         "Return the current value: a number, a tensor that is still on its device, or None if unknown."
@@ -314,18 +282,7 @@ class RowStore:
         if name in DEFERRED and row >= self.fetched:
             tensor = self.pending.find(3 * row + DEFERRED.index(name))
             if tensor is not None: return tensor
-        return getattr(self.columns, name)[row]
-
-# %% ../../nbs/01_core/04_columns.ipynb #31db87e3
-def fill_values(
-    columns: GrowableColumns,
-    positions: np.ndarray,  # as returned by `to_host`
-    values: np.ndarray,
-):
-    "Write values to their positions."
-    for column, name in enumerate(DEFERRED):
-        selected = positions % 3 == column
-        columns.view(name)[positions[selected] // 3] = values[selected]
+        return getattr(self, name)[row]
 
 # %% ../../nbs/01_core/04_columns.ipynb #764dc823
 def throughput(rows: RowStore, start: int = 0, stop: int | None = None) -> np.ndarray:
@@ -333,29 +290,18 @@ def throughput(rows: RowStore, start: int = 0, stop: int | None = None) -> np.nd
     before = max(0, start - 1)
     with rows.lock:
         step, samples, seconds = (
-            rows.columns.view(o)[before:stop].astype(float) for o in ("step", "samples", "seconds")
+            rows.view(o)[before:stop].astype(float) for o in ("step", "samples", "seconds")
         )
     took = np.diff(seconds, prepend=0.0)
     one = np.diff(step, prepend=0.0) == 1
     return np.divide(samples, took, out=np.full(len(samples), np.nan), where=one & (took > 0))[start - before:]
 
-def get_column(rows: RowStore, name: str) -> np.ndarray:
-    "Return a copy of a column, or the computed `samples_per_second`; raise KeyError for another name."
-    if name == "samples_per_second": return throughput(rows)
-    if name not in COLUMN_NAMES:
-        raise KeyError(f"There is no column {name!r}.{suggest_names(name, (*COLUMN_NAMES, 'samples_per_second'))}")
-    with rows.lock:
-        return rows.columns.view(name).copy()
 
 def kept_losses(rows: RowStore, start: int = 0, stop: int | None = None) -> np.ndarray:
     "Return the known losses of the rows `start` to `stop` that are not abandoned."
     with rows.lock:
-        loss, unknown, gone = (rows.columns.view(o)[start:stop].copy() for o in ("loss", "unknown", "abandoned"))
+        loss, unknown, gone = (rows.view(o)[start:stop].copy() for o in ("loss", "unknown", "abandoned"))
     return loss[(gone == 0) & (unknown & 1 == 0)]
-
-def mean_loss(rows: RowStore, start: int = 0, stop: int | None = None) -> float:
-    "Return the mean loss of the rows `start` to `stop` that are not abandoned; nan and inf propagate."
-    return mean_or_nan(kept_losses(rows, start, stop))
 
 def mean_or_nan(losses: np.ndarray) -> float:
     "Return the mean; nan for an empty array."
@@ -363,26 +309,18 @@ def mean_or_nan(losses: np.ndarray) -> float:
         return float(losses.mean()) if len(losses) else math.nan
 
 # %% ../../nbs/01_core/04_columns.ipynb #61801483
-def mark_abandoned(
-    rows: RowStore,
-    flags: np.ndarray,  # one bool for each of the first rows
-):
-    "Mark the first rows as abandoned or as counting."
-    with rows.lock:
-        rows.columns.view("abandoned")[:len(flags)] = flags
-
 def last_row_of_step(rows: RowStore, step: int, among: int) -> int | None:
     "Return the index of the last row of a step among the first `among` rows, or None."
     with rows.lock:
         # the usual case, without a search
-        if among and rows.columns.step[among - 1] == step: return among - 1
-        indices = np.flatnonzero(rows.columns.view("step")[:among] == step)
+        if among and rows.step[among - 1] == step: return among - 1
+        indices = np.flatnonzero(rows.view("step")[:among] == step)
     return int(indices[-1]) if len(indices) else None
 
 # %% ../../nbs/01_core/04_columns.ipynb #4218ebed
 def copy_rows(rows: RowStore, start: int, stop: int) -> dict[str, array]:
     "Return copies of the columns from row `start` to row `stop`."
-    return {o: getattr(rows.columns, o)[start:stop] for o in COLUMN_TYPES if o != "abandoned"}
+    return {o: getattr(rows, o)[start:stop] for o in COLUMN_TYPES if o != "abandoned"}
 
 def columns_to_lists(
     columns: dict[str, array],  # as returned by `copy_rows`
@@ -403,8 +341,8 @@ def append_rows(
     complete = list(zip(*(lists[o] for o in ("step", "epoch", "samples", "seconds", *DEFERRED)), strict=True))
     for step, epoch, samples, seconds, *deferred in complete[skip:]:
         unknown = sum(1 << bit for bit, value in enumerate(deferred) if value is None)
-        loss, norm, rate = (math.nan if value is None else float(value) for value in deferred)
-        rows.columns.append(step, float(epoch), loss, rate, norm, samples, float(seconds), unknown)
+        numbers = [math.nan if value is None else float(value) for value in deferred]
+        rows.append_numbers(step, float(epoch), samples, float(seconds), numbers, unknown)
     rows.fetched = len(rows)
 
 # %% ../../nbs/01_core/04_columns.ipynb #3a9ed254
@@ -448,18 +386,11 @@ class Readings:
     def fetch(self):
         "Copy all values that are still on a device to the host, with one transfer per device."
         with self.lock:
-            self._fetch()
-
-    def _fetch(self):
-        waiting = [entry for entry in self.kept if isinstance(entry[3], torch.Tensor)]
-        for device in {entry[3].device for entry in waiting}:
-            entries = [entry for entry in waiting if entry[3].device == device]
-            values = torch.cat([entry[3].detach().reshape(-1).float() for entry in entries]).cpu().numpy()
-            ends = np.cumsum([entry[3].numel() for entry in entries])
-            for entry, part in zip(entries, np.split(values, ends[:-1])):
-                entry[3] = part
-        if len(self.kept) > MAX_READINGS:
-            self.kept = self.kept[:MAX_READINGS // 2:2] + self.kept[MAX_READINGS // 2:]
+            waiting = [entry for entry in self.kept if isinstance(entry[3], torch.Tensor)]
+            for entry, values in zip(waiting, to_host([entry[3] for entry in waiting])):
+                entry[3] = values.astype(np.float32)
+            if len(self.kept) > MAX_READINGS:
+                self.kept = self.kept[:MAX_READINGS // 2:2] + self.kept[MAX_READINGS // 2:]
 
     def discard_deferred(self):
         "Remove the values that are still on a device."

@@ -56,7 +56,8 @@ def available_device(name: str) -> torch.device:
 
 def has_same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     "Return whether two tensors have the same dtype, shape and bytes."
-    if a.dtype != b.dtype or a.shape != b.shape: return False
+    if a.dtype != b.dtype or a.shape != b.shape or a.layout != b.layout: return False
+    if a.layout is not torch.strided: return has_same_bytes(a.to_dense(), b.to_dense())
     flat = [t.detach().resolve_conj().resolve_neg().reshape(-1).contiguous() for t in (a, b)]
     # eight bytes at a time are several times as fast as single ones
     aligned = all(t.nbytes % 8 == 0 and t.storage_offset() * t.itemsize % 8 == 0 for t in flat)
@@ -104,8 +105,9 @@ class Content:
             if not is_view and node.place.kind != "none":
                 self.tensors.append(node_value(self.tree, node))
             if isinstance(node, TensorNode):
-                self.words.append(f"{node.requires_grad}{node.is_parameter}")
+                self.words.append(f"{node.requires_grad}{node.is_parameter}{node.kind}")
                 self._visit(node.grad)
+                if node.attributes: self._visit(node.attributes)
         elif isinstance(node, SequenceNode) and node.kind in ("set", "frozenset"):
             # the order of a set differs between processes
             parts = sorted((Content(self.tree, item) for item in node.items), key=lambda content: content.words)

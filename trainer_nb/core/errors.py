@@ -242,8 +242,6 @@ def _is_number(value: Any) -> bool:
     is_number = isinstance(value, numbers.Real) or hasattr(value, "__float__") or hasattr(value, "__index__")
     return is_number and not isinstance(value, bool)
 
-def _is_list(value: Any) -> bool: return isinstance(value, Iterable) and not isinstance(value, (str, bytes))
-
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {  # annotation: (whether a value fits, in words)
     "None": (lambda value: value is None, "None"),
     "int": (_is_number, "a whole number"),
@@ -253,7 +251,10 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {  # annotation: (whether
     "Path": (lambda value: isinstance(value, os.PathLike), "a path"),
     "dict": (lambda value: isinstance(value, Mapping), "a dict"),
     "Callable": (callable, "a function"),
-    **dict.fromkeys(("list", "Sequence", "Iterable"), (_is_list, "a list")),
+    **dict.fromkeys(
+        ("list", "Sequence", "Iterable"),
+        (lambda value: isinstance(value, Iterable) and not isinstance(value, (str, bytes)), "a list"),
+    ),
 }
 
 def _kinds(annotation: str) -> list[tuple[str, str]]:
@@ -361,7 +362,6 @@ def note_lost_device(error: BaseException):
     keep_until_exit(error)
     gc.freeze()
 
-
 # %% ../../nbs/01_core/00_errors.ipynb #89bcf2a1
 # packages whose frames are skipped
 _INTERNAL_PACKAGES = ("trainer_nb", "contextlib", "functools", "threading")
@@ -384,14 +384,23 @@ class Paused(Interrupted):
     "Raised when training stops between two steps; no progress is lost and any operation continues from there."
 
 # %% ../../nbs/01_core/00_errors.ipynb #f5ff3dc9
-def _ipython_shell() -> Any:
+def ipython_shell() -> Any:
     "Return the active IPython shell, or None."
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+def call_after_cell(function: Callable[[], object]):
+    "Call a function once, at the end of the running cell; no-op outside IPython."
+    shell = ipython_shell()
+    if shell is None: return
+    def once(*ignored: object):
+        shell.events.unregister("post_run_cell", once)
+        function()
+    shell.events.register("post_run_cell", once)
 
 def install_excepthook():
     "Outside IPython, print an uncaught `Interrupted` as one line; end a script with a line on how to continue, and status 130."
     before = sys.excepthook
-    if _ipython_shell() is not None or getattr(before, "shows_pauses", False): return
+    if ipython_shell() is not None or getattr(before, "shows_pauses", False): return
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None):
         if not isinstance(error, Interrupted): return before(kind, error, trace)
         print(error, file=sys.stderr)
@@ -406,19 +415,6 @@ def _is_cell_frame(frame: FrameType) -> bool:
     "Return True for the frame of a cell or a module, False for that of a function."
     return not frame.f_code.co_flags & inspect.CO_OPTIMIZED
 
-def _clear_frame(frame: FrameType):
-    "Clear the local variables of a function's frame if it has returned; leave those of a cell."
-    if _is_cell_frame(frame): return
-    try:
-        frame.clear()
-    except RuntimeError:
-        # the frame is still running
-        return
-    if sys.version_info < (3, 13):
-        # copy created by reading f_locals
-        frame.f_locals.clear()
-
-# %% ../../nbs/01_core/00_errors.ipynb #faee28a0
 def _error_chain(error: BaseException | None) -> list[BaseException]:
     "Return an error with its causes, contexts and, for a group, its members."
     pending = [error]
@@ -445,17 +441,17 @@ def release_traceback_memory(
     "Clear the local variables of all frames held by an error and by the errors that it is chained to."
     for linked in _error_chain(error):
         for tb in _traceback_entries(linked):
-            _clear_frame(tb.tb_frame)
+            if _is_cell_frame(tb.tb_frame): continue
+            try:
+                tb.tb_frame.clear()
+            except RuntimeError:
+                # the frame is still running
+                continue
+            if sys.version_info < (3, 13):
+                # copy created by reading f_locals
+                tb.tb_frame.f_locals.clear()
 
 # %% ../../nbs/01_core/00_errors.ipynb #000719ff
-def _involves_package(error: BaseException) -> bool:
-    "Return True if a traceback of the error, or of an error that it is chained to, contains a frame of this package."
-    return any(
-        str(tb.tb_frame.f_globals.get("__name__")).startswith("trainer_nb.")
-        for linked in _error_chain(error)
-        for tb in _traceback_entries(linked)
-    )
-
 def _trim_traceback(error: BaseException):
     "Truncate the tracebacks to the entries that lead to the cell."
     for linked in _error_chain(error):
@@ -471,7 +467,11 @@ def release_last_traceback():
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     # an error that is raised again has a new traceback
     if error is None or getattr(error, "_released_traceback", None) is error.__traceback__: return
-    is_ours = _involves_package(error)
+    is_ours = any(
+        str(tb.tb_frame.f_globals.get("__name__")).startswith("trainer_nb.")
+        for linked in _error_chain(error)
+        for tb in _traceback_entries(linked)
+    )
     setattr(error, "_released_traceback", error.__traceback__)
     if not is_ours: return
     release_traceback_memory(error)
@@ -481,17 +481,13 @@ def release_last_traceback():
 # %% ../../nbs/01_core/00_errors.ipynb #dfacc415
 def release_traceback_after_cell():
     "Call `release_last_traceback` at the end of the running cell; no-op outside IPython."
-    shell = _ipython_shell()
-    if shell is None: return
-    def once(*ignored: object):
-        shell.events.unregister("post_run_cell", once)
+    def release():
         try:
             release_last_traceback()
         except KeyboardInterrupt:
             pass
-    shell.events.register("post_run_cell", once)
+    call_after_cell(release)
 
-# %% ../../nbs/01_core/00_errors.ipynb #3c2c173a
 # in messages of torch for the memory of the host and of devices, and of cuDNN, which needs memory of its own
 _OUT_OF_MEMORY = (
     "out of memory",

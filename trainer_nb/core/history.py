@@ -12,7 +12,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
@@ -20,9 +20,8 @@ import numpy as np
 import torch
 
 from .columns import COLUMN_NAMES, PACK_SIZE, Readings, RowStore, Scalar, append_rows
-from .columns import columns_to_lists, copy_rows, get_column, last_row_of_step, mark_abandoned
-from .columns import mean_loss, throughput
-from .errors import checked, is_device_lost, missing_attribute_error, short_repr, suggest_names, warn
+from .columns import columns_to_lists, copy_rows, kept_losses, last_row_of_step, mean_or_nan, throughput
+from .errors import checked, find_hints, is_device_lost, missing_attribute_error, short_repr, suggest_names, warn
 from .log_file import LOG_WRITER, FileClaim, LogFile, decode_non_finite, dump_line, find_log
 from .log_file import log_path, prepare_log_file, read_log_lines, to_plain_data, validate_run_id
 from .records import RECORD_FIELDS, TIMING_SUFFIXES, Evaluations, Journal, Record, Records
@@ -56,8 +55,6 @@ class History:
         self.branch_changes: dict[str, Any] | None = None
         self.rows = RowStore()
         self.readings = Readings()
-        self.columns = self.rows.columns
-        self.pending = self.rows.pending
         # in order of time
         self.events: list[dict[str, Any]] = []
         self.abandons: list[dict[str, Any]] = []
@@ -75,7 +72,8 @@ class History:
         # time of the last request to fetch, and seconds between two requests
         self.asked = 0.0
         self.every = FETCH_INTERVAL
-        register_for_forks(self)
+        # of all histories of this process: the copy in a forked child becomes a separate run
+        HISTORIES.add(self)
 
     def __len__(self): return len(self.rows)
     def __iter__(self) -> Iterator[Record]: return (Record(self, row) for row in range(len(self)))
@@ -91,8 +89,20 @@ class History:
         "Raise AttributeError with what is probably meant; called for missing attributes only."
         raise missing_value_error(vars(self).get("metrics", {}), name)
 
-    def __repr__(self): return describe_history(self)
-    def _repr_html_(self): return discarded_html(self) + Records(head_and_tail(self))._repr_html_()
+    def __repr__(self):
+        heading = f"History of run {run_heading(self)}, {len(self)} rows{self._discarded()}"
+        return f"{heading}\n{Records(head_and_tail(self))!r}" if len(self) else heading
+
+    def _repr_html_(self):
+        remark = self._discarded()
+        heading = f"<p>{len(self)} rows{remark}</p>" if remark else ""
+        return heading + Records(head_and_tail(self))._repr_html_()
+
+    def _discarded(self) -> str:
+        "Return how many rows were discarded, to be appended to the number of rows; empty if none were."
+        with self.rows.lock:
+            discarded = np.count_nonzero(self.rows.view("abandoned"))
+        return f", {discarded} of them discarded (history.current leaves them out)" if discarded else ""
 
     @property
     def current(self) -> CurrentRows:
@@ -118,7 +128,8 @@ class History:
         if row % PACK_SIZE == PACK_SIZE - 1:
             send_to_log(self)
         if self.log is not None and not 0 <= seconds - self.asked < self.every:
-            request_fetch(self, seconds)
+            self.asked = seconds
+            LOG_WRITER.put(None, partial(fetch_quietly, weakref.ref(self)))
 
     def fetch(self):
         """Copy all values that are still on a device to the host, with one transfer per device.
@@ -137,13 +148,26 @@ class History:
         """Return a copy of a column, the computed `samples_per_second`, or a metric, nan where it has no value.
         Raise KeyError for an unknown name."""
         self.fetch()
-        if name in RECORD_FIELDS: return get_column(self.rows, name)
-        return metric_column(self, name)
+        if name == "samples_per_second": return throughput(self.rows)
+        if name in COLUMN_NAMES:
+            with self.rows.lock:
+                return self.rows.view(name).copy()
+        values = np.full(len(self), math.nan)
+        known = dict.fromkeys([*COLUMN_NAMES, "samples_per_second"])
+        is_metric = False
+        for row, metrics in list(self.metrics.items()):
+            known |= dict.fromkeys(metrics)
+            value = metrics.get(name)
+            if isinstance(value, (int, float)) and row < len(values):
+                values[row] = value
+                is_metric = True
+        if not is_metric: raise KeyError(f"There is no column {name!r}.{suggest_names(name, known)}")
+        return values
 
     def mean_loss(self, start: int = 0, stop: int | None = None) -> float:
         "Return the mean loss of the rows `start` to `stop` that are not abandoned; nan and inf propagate."
         self.fetch()
-        return mean_loss(self.rows, start, stop)
+        return mean_or_nan(kept_losses(self.rows, start, stop))
 
     @checked
     def frame(
@@ -151,18 +175,59 @@ class History:
         all: bool = False,  # include abandoned rows, and a column `abandoned`
     ) -> pd.DataFrame:
         "Return a pandas DataFrame with a row for each step and a column for each metric."
-        return history_dataframe(self, all)
+        self.fetch()
+        with self.rows.lock:
+            columns: dict[str, Any] = {name: self.rows.view(name).copy() for name in COLUMN_NAMES}
+        rows = len(columns["step"])
+        abandoned = columns.pop("abandoned") == 1
+        columns["samples_per_second"] = throughput(self.rows, 0, rows)
+        for row, metrics in list(self.metrics.items()):
+            for name, value in qualify_metric_names(metrics).items():
+                if row < rows:
+                    columns.setdefault(name, [math.nan] * rows)[row] = value
+        if all: return to_frame(columns | {"abandoned": abandoned})
+        return to_frame(columns)[~abandoned].reset_index(drop=True)
 
     def note(self, kind: str, step: int, /, **data: Any) -> dict[str, Any]:
-        "Record an event with its data converted to plain values, and return it."
-        return add_event(self, kind, step, data)
+        """Record an event with its data converted to plain values, and return it. Raise ValueError for the kind of
+        another line of the log."""
+        if kind in RESERVED_KINDS:
+            raise ValueError(f"The kind {kind!r} is reserved for lines of the log. Choose another kind for the event.")
+        event = {
+            "kind": str(kind),
+            "step": int(step),
+            "time": time.time(),
+            "rows": len(self),
+            "data": to_plain_data(data),
+            "abandoned": False,
+        }
+        store_event(self, event)
+        send_to_log(self)
+        return event
 
     def abandon(
         self,
         place: Place,  # as returned by place()
     ):
         "Mark everything after a place as abandoned; new rows continue from that place."
-        abandon_after(self, place)
+        # a reader of the line has to find as many rows
+        try:
+            self.fetch()
+        except RuntimeError:
+            # a failed device raises elsewhere
+            pass
+        abandon = {
+            "kind": "abandon",
+            "to": list(place),
+            "rows": len(self),
+            "events": len(self.events),
+            "time": time.time(),
+        }
+        # a view in another thread must not see the one without the other
+        with self.rows.lock:
+            self.abandons.append(abandon)
+            update_abandoned(self)
+        send_to_log(self)
 
     @checked
     def evaluations(
@@ -170,7 +235,10 @@ class History:
         all: bool = False,  # include abandoned evaluations
     ) -> Evaluations:
         "Return the recorded evaluations."
-        return list_evaluations(self, all)
+        return Evaluations(
+            {"step": event["step"]} | {k: v for k, v in event["data"].items() if k != "step"}
+            for event in list(self.events) if event["kind"] == "evaluate" and (all or not event["abandoned"])
+        )
 
     def journal(self) -> Journal:
         "Return the changes that were made by hand."
@@ -183,18 +251,46 @@ class History:
     ) -> Path | None:
         """Write the history to `runs/run-<id>.jsonl` in a folder; return the
         path, or None after a warning if that fails."""
-        return open_log(self, output_dir, name)
+        path = log_path(output_dir, self.run_id)
+        if self.log is not None and self.path == path and not self.log.error: return path
+        # the folder has changed, or writing has failed
+        self.close_log()
+        close_other_logs(self, path)
+        if name is not None:
+            self.name = to_plain_data(name)
+        try:
+            self.claim = FileClaim(path)
+            self.sent = count_logged(self, path)
+        except (OSError, ValueError) as e:
+            disable_log(self, path, e)
+            return None
+        self.path = path
+        self.log = LogFile(path)
+        send_to_log(self)
+        return path
 
     def flush(
         self,
         timeout: float = 60.0,  # seconds
     ) -> bool:
         "Fetch all values and wait until they are written; return False on timeout."
-        return flush_log(self, timeout)
+        try:
+            self.fetch()
+        finally:
+            send_to_log(self)
+            log = self.log
+            done = log is None or log.wait(timeout)
+            # warns if writing has failed
+            send_to_log(self)
+        return done
 
     def close_log(self):
         "Write the remaining lines and close the log."
-        close_log(self)
+        if self.log is None: return
+        try:
+            self.flush()
+        finally:
+            detach_log(self)
 
 # %% ../../nbs/01_core/08_history.ipynb #30aa0eeb
 HISTORIES: weakref.WeakSet[History] = weakref.WeakSet()   # all of this process
@@ -207,16 +303,8 @@ def _reset_after_fork():
         history.parent = history.run_id
         history.run_id = os.urandom(6).hex()
 
-@cache
-def _register_fork_hook():
-    "Register the fork handler once per process."
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_reset_after_fork)
-
-def register_for_forks(history: History):
-    "Make the copy of this history in a forked child a separate run."
-    _register_fork_hook()
-    HISTORIES.add(history)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 # %% ../../nbs/01_core/08_history.ipynb #3361d173
 def select_records(
@@ -237,21 +325,6 @@ def select_records(
         raise IndexError(f"There is no row {row}: there are {len(rows)} rows.")
     return Record(history, int(rows[row]))
 
-# names of other libraries, and what to type for them
-HISTORY_HINTS = {
-    "history": "history['loss'] is a column, and history.frame() a table of all",
-    "log_history": "it is learn.state.log_history",
-    "losses": "history['loss'] is the loss of each step",
-    "lr": "history['learning_rate'] is the learning rate of each step",
-    "lrs": "history['learning_rate'] is the learning rate of each step",
-    "steps": "history['step'] has the number of each step, and history[-1].step the last",
-    "plot": "learn.plot() draws the history",
-    "values": "history['loss'] is a column, and history.frame() a table of all",
-    "to_csv": "history.frame().to_csv(path) writes it",
-    "to_pandas": "it is called frame",
-    "dataframe": "it is called frame",
-}
-
 def missing_value_error(
     metrics: dict[int, dict[str, Any]],  # by row
     name: str,  # of the attribute
@@ -259,7 +332,7 @@ def missing_value_error(
     known: Sequence[str] = (),  # its attributes; empty: those of a history
 ) -> AttributeError:
     "Return the error for an attribute that a history does not have: a column, a metric, or another name."
-    hints = HISTORY_HINTS
+    hints = find_hints("history")
     if name in RECORD_FIELDS:
         hints = {name: f"{source}[{name!r}] is that of each step, and {source}[-1].{name} that of the last"}
     elif any(name in row for row in list(metrics.values())):
@@ -270,59 +343,18 @@ def run_heading(history: History) -> str:
     "Return the id and the name of the run of a history."
     return f"{history.run_id} ({format_value(history.name)})" if history.name else history.run_id
 
-def describe_history(history: History) -> str:
-    "Return a history as text: its run and its records."
-    heading = f"History of run {run_heading(history)}, {len(history)} rows{discarded_remark(history)}"
-    return f"{heading}\n{Records(head_and_tail(history))!r}" if len(history) else heading
-
-def discarded_remark(history: History) -> str:
-    "Return how many rows were discarded, to be appended to the number of rows; empty if none were."
-    with history.rows.lock:
-        discarded = np.count_nonzero(history.rows.columns.view("abandoned"))
-    return f", {discarded} of them discarded (history.current leaves them out)" if discarded else ""
-
-def discarded_html(history: History) -> str:
-    "Return a line above the table of a history that contains discarded rows."
-    remark = discarded_remark(history)
-    return f"<p>{len(history)} rows{remark}</p>" if remark else ""
-
-def metric_column(history: History, name: str) -> np.ndarray:
-    "Return a metric by row, nan where it has no value; raise KeyError for an unknown name."
-    values = np.full(len(history), math.nan)
-    known = dict.fromkeys([*COLUMN_NAMES, "samples_per_second"])
-    is_metric = False
-    for row, metrics in list(history.metrics.items()):
-        known |= dict.fromkeys(metrics)
-        value = metrics.get(name)
-        if isinstance(value, (int, float)) and row < len(values):
-            values[row] = value
-            is_metric = True
-    if not is_metric:
-        raise KeyError(f"There is no column {name!r}.{suggest_names(name, known)}")
-    return values
-
 # %% ../../nbs/01_core/08_history.ipynb #3f884c96
 FETCH_INTERVAL = 2.0   # seconds
 
-class DeferredFetch:
-    "Fetch a history in the writer thread, through the interface of an event."
-    def __init__(self, history: History): self.history = weakref.ref(history)
-    def set(self):
-        "Fetch the history if it still exists."
-        history = self.history()
-        if history is None: return
-        try:
-            history.fetch()
-        except Exception:
-            # raised again by the next fetch
-            pass
+def fetch_quietly(reference: Callable[[], History | None]):
+    "Fetch a history if it still exists; called by the writer thread."
+    history = reference()
+    try:
+        if history is not None: history.fetch()
+    except Exception:
+        # raised again by the next fetch
+        pass
 
-def request_fetch(history: History, seconds: float):
-    "Ask the writer thread to fetch the rows."
-    history.asked = seconds
-    LOG_WRITER.put(None, DeferredFetch(history))
-
-# %% ../../nbs/01_core/08_history.ipynb #c8303712
 def send_to_log(history: History):
     "Pass everything that is complete and not yet written to the log, if there is one."
     if history.log is None: return
@@ -339,22 +371,6 @@ def send_to_log(history: History):
 # %% ../../nbs/01_core/08_history.ipynb #7cb064dc
 # kinds of log lines that are not events
 RESERVED_KINDS = ("run", "rows", "abandon", "table", "reading")
-
-def add_event(history: History, kind: str, step: int, data: dict[str, Any]) -> dict[str, Any]:
-    "Create an event and record it; raise ValueError for a reserved kind."
-    if kind in RESERVED_KINDS:
-        raise ValueError(f"The kind {kind!r} is reserved for lines of the log. Choose another kind for the event.")
-    event = {
-        "kind": str(kind),
-        "step": int(step),
-        "time": time.time(),
-        "rows": len(history),
-        "data": to_plain_data(data),
-        "abandoned": False,
-    }
-    store_event(history, event)
-    send_to_log(history)
-    return event
 
 # values that the loop logs itself: they are columns already, or describe the whole run
 LOGGED_BY_LOOP = ("loss", "grad_norm", "learning_rate", "epoch", "step", "num_input_tokens_seen")
@@ -409,6 +425,14 @@ def abandoned_at(history: History, place: Place) -> tuple[np.ndarray, np.ndarray
         events = _extend_flags(events, abandon["events"], at.events)
     return rows, events
 
+def update_abandoned(history: History):
+    "Mark rows and events as abandoned or counting."
+    with history.rows.lock:
+        rows, events = abandoned_at(history, history.place())
+        history.rows.view("abandoned")[:len(rows)] = rows
+        for event, is_abandoned in zip(history.events, events):
+            event["abandoned"] = bool(is_abandoned)
+
 def is_ancestor(history: History, place: Place) -> bool:
     "Return True if a place is on the current path: the items that counted there are a prefix of those that count now."
     current = history.place()
@@ -418,35 +442,6 @@ def is_ancestor(history: History, place: Place) -> bool:
         if not np.array_equal(counted, np.flatnonzero(~now)[:len(counted)]): return False
     return True
 
-# %% ../../nbs/01_core/08_history.ipynb #0a79daf8
-def abandon_after(history: History, place: Place):
-    "Go back to a place."
-    try:
-        history.fetch()
-    except RuntimeError:
-        # a failed device raises elsewhere
-        pass
-    abandon = {
-        "kind": "abandon",
-        "to": list(place),
-        "rows": len(history),
-        "events": len(history.events),
-        "time": time.time(),
-    }
-    # a view in another thread must not see the one without the other
-    with history.rows.lock:
-        history.abandons.append(abandon)
-        update_abandoned(history)
-    send_to_log(history)
-
-def update_abandoned(history: History):
-    "Mark rows and events as abandoned or counting."
-    with history.rows.lock:
-        rows, events = abandoned_at(history, history.place())
-        mark_abandoned(history.rows, rows)
-        for event, is_abandoned in zip(history.events, events):
-            event["abandoned"] = bool(is_abandoned)
-
 # %% ../../nbs/01_core/08_history.ipynb #c0de1a02
 class CurrentRows:
     "Give access to the rows of a history that are not abandoned."
@@ -455,7 +450,7 @@ class CurrentRows:
     def _rows(self) -> np.ndarray:
         "Return the indices of the rows in the history."
         with self.history.rows.lock:
-            return np.flatnonzero(self.history.rows.columns.view("abandoned") == 0)
+            return np.flatnonzero(self.history.rows.view("abandoned") == 0)
 
     def __len__(self): return len(self._rows())
     def __iter__(self) -> Iterator[Record]: return (Record(self.history, row) for row in self._rows().tolist())
@@ -487,30 +482,6 @@ class CurrentRows:
         heading = f"Current rows of run {run_heading(self.history)}, {len(self)} rows"
         return f"{heading}\n{Records(head_and_tail(self))!r}" if len(self) else heading
     def _repr_html_(self): return Records(head_and_tail(self))._repr_html_()
-
-# %% ../../nbs/01_core/08_history.ipynb #8421eaa2
-def list_evaluations(history: History, all: bool) -> Evaluations:
-    "Return the evaluations among the events."
-    rows = Evaluations()
-    for event in list(history.events):
-        if event["kind"] == "evaluate" and (all or not event["abandoned"]):
-            rows.append({"step": event["step"]} | {k: v for k, v in event["data"].items() if k != "step"})
-    return rows
-
-def history_dataframe(history: History, all: bool) -> pd.DataFrame:
-    "Return columns and metrics as a DataFrame."
-    history.fetch()
-    with history.rows.lock:
-        columns: dict[str, Any] = {name: history.columns.view(name).copy() for name in COLUMN_NAMES}
-    rows = len(columns["step"])
-    abandoned = columns.pop("abandoned") == 1
-    columns["samples_per_second"] = throughput(history.rows, 0, rows)
-    for row, metrics in list(history.metrics.items()):
-        for name, value in qualify_metric_names(metrics).items():
-            if row < rows:
-                columns.setdefault(name, [math.nan] * rows)[row] = value
-    if all: return to_frame(columns | {"abandoned": abandoned})
-    return to_frame(columns)[~abandoned].reset_index(drop=True)
 
 # %% ../../nbs/01_core/08_history.ipynb #b2367b8e
 def rows_line(
@@ -555,34 +526,6 @@ def unsent_lines(
             sent["readings"] = number + 1
 
 # %% ../../nbs/01_core/08_history.ipynb #6c8775bf
-def open_log(history: History, output_dir: str | Path, name: str | None) -> Path | None:
-    "Start or continue the log of a history."
-    path = log_path(output_dir, history.run_id)
-    if history.log is not None and history.path == path and not history.log.error: return path
-    # the folder has changed, or writing has failed
-    history.close_log()
-    close_other_logs(history, path)
-    if name is not None:
-        history.name = to_plain_data(name)
-    try:
-        history.claim = FileClaim(path)
-        history.sent = count_logged(history, path)
-    except (OSError, ValueError) as e:
-        disable_log(history, path, e)
-        return None
-    history.path = path
-    history.log = LogFile(path)
-    _register_exit_hook()
-    send_to_log(history)
-    return path
-
-def is_continuation(history: History, old: History) -> bool:
-    "Return True if a history continues another one."
-    rows = len(old)
-    if old.run_id != history.run_id or rows > len(history): return False
-    if not np.array_equal(old.columns.view("seconds"), history.columns.view("seconds")[:rows]): return False
-    return [e["time"] for e in old.events] == [e["time"] for e in history.events[:len(old.events)]]
-
 def close_other_logs(history: History, path: Path):
     "Close this log in other histories of the process."
     for other in list(HISTORIES):
@@ -597,28 +540,27 @@ def log_header(history: History) -> dict[str, Any]:
     return dict(run=history.run_id, parent=history.parent, started=history.started, name=history.name)
 
 def count_logged(history: History, path: Path) -> dict[str, int]:
-    "Prepare a log for appending and return the number of items that it contains."
+    "Prepare a log for appending and return the number of items that it contains. Raise ValueError for that of another run."
     if prepare_log_file(path, log_header(history)): return dict(NOTHING_SENT)
     old = read_history(path)
-    if not is_continuation(history, old):
+    rows, events = len(old), len(old.events)
+    is_continuation = (
+        old.run_id == history.run_id and rows <= len(history)
+        and np.array_equal(old.rows.view("seconds"), history.rows.view("seconds")[:rows])
+        and [e["time"] for e in old.events] == [e["time"] for e in history.events[:events]]
+    )
+    if not is_continuation:
         raise ValueError("the file belongs to another run, or another process has continued this run")
     return dict(
-        rows=len(old), events=len(old.events), abandons=len(old.abandons), tables=len(old.readings.tables),
-        readings=old.readings.count
+        rows=rows, events=events, abandons=len(old.abandons), tables=len(old.readings.tables), readings=old.readings.count
     )
 
 # %% ../../nbs/01_core/08_history.ipynb #5e379974
 def _at_exit():
     for history in [o for o in HISTORIES if o.log is not None]:
-        try:
-            history.fetch()
-        except Exception:
-            pass
+        fetch_quietly(weakref.ref(history))
 
-@cache
-def _register_exit_hook():
-    "Register the exit handler once per process."
-    atexit.register(_at_exit)
+atexit.register(_at_exit)
 
 # %% ../../nbs/01_core/08_history.ipynb #adab516f
 def disable_log(history: History, path: str | Path, error: BaseException):
@@ -629,18 +571,6 @@ def disable_log(history: History, path: str | Path, error: BaseException):
         " a log. When the cause is fixed, `history.open_log(output_dir)` writes the missing lines."
     )
 
-def flush_log(history: History, timeout: float) -> bool:
-    "Fetch, send, and wait for the log; return False on timeout."
-    try:
-        history.fetch()
-    finally:
-        send_to_log(history)
-        log = history.log
-        done = log is None or log.wait(timeout)
-        # warns if writing has failed
-        send_to_log(history)
-    return done
-
 def copy_log(history: History, path: Path):
     "Write the complete history to another file; raise OSError if that fails."
     history.fetch()
@@ -649,14 +579,6 @@ def copy_log(history: History, path: Path):
     prepare_log_file(path, log_header(history))
     with open(path, "ab") as f:
         f.writelines(dump_line(line).encode() for line in lines)
-
-def close_log(history: History):
-    "Flush and close the log."
-    if history.log is None: return
-    try:
-        history.flush()
-    finally:
-        detach_log(history)
 
 def detach_log(history: History):
     "Detach a history from its log and release the lock."
@@ -683,16 +605,21 @@ def apply_log_line(history: History, line: dict[str, Any]):
     elif kind == "table":
         history.readings.table(dict(decode_non_finite(line["says"])))
     elif kind == "reading":
-        apply_reading(history.readings, line)
+        readings = history.readings
+        number = operator.index(line["number"])
+        # written twice after an interrupt
+        if number < readings.count: return
+        if not 0 <= line["table"] < len(readings.tables): raise ValueError(f"there is no table {line['table']}")
+        readings.count = number
+        values = [math.nan if v is None else float(v) for v in line["values"]]
+        readings.add(operator.index(line["row"]), line["table"], values)
     elif kind == "abandon":
-        abandon = {
-            "kind": kind,
-            "time": float(line["time"]),
-            "rows": operator.index(line["rows"]),
-            "events": operator.index(line["events"]),
-        }
-        abandon["to"] = validate_position(line["to"], abandon, len(history.abandons))
-        history.abandons.append(abandon)
+        rows, events = operator.index(line["rows"]), operator.index(line["events"])
+        to = [operator.index(n) for n in line["to"]]
+        limits = (rows, events, len(history.abandons))
+        if len(to) != 3 or not all(0 <= n <= limit for n, limit in zip(to, limits)):
+            raise ValueError(f"{to} is not an earlier place")
+        history.abandons.append({"kind": kind, "time": float(line["time"]), "rows": rows, "events": events, "to": to})
     else:
         history.events.append({
             "kind": kind,
@@ -702,29 +629,6 @@ def apply_log_line(history: History, line: dict[str, Any]):
             "data": decode_non_finite(dict(line["data"])),
             "abandoned": False,
         })
-
-def apply_reading(readings: Readings, line: dict[str, Any]):
-    "Add a reading, ignoring duplicates."
-    number = operator.index(line["number"])
-    if number < readings.count: return
-    if not 0 <= line["table"] < len(readings.tables):
-        raise ValueError(f"there is no table {line['table']}")
-    readings.count = number
-    readings.add(
-        operator.index(line["row"]), line["table"], [math.nan if v is None else float(v) for v in line["values"]]
-    )
-
-def validate_position(
-    to: list[int],
-    line: dict[str, Any],  # holds the number of rows and events at that time
-    abandons: int,  # number of abandons at that time
-) -> list[int]:
-    "Validate the target of an abandon; raise ValueError if it does not exist."
-    to = [operator.index(n) for n in to]
-    limits = (line["rows"], line["events"], abandons)
-    if len(to) != 3 or not all(0 <= n <= limit for n, limit in zip(to, limits)):
-        raise ValueError(f"{to} is not an earlier place")
-    return to
 
 # %% ../../nbs/01_core/08_history.ipynb #6b4cf634
 def index_events(history: History):

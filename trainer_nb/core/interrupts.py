@@ -21,15 +21,11 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import torch
 
-from .errors import Interrupted, call_error, note_lost_device, release_last_traceback
+from .errors import Interrupted, call_after_cell, call_error, ipython_shell, note_lost_device
+from .errors import release_last_traceback
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #c51a8848
 def _in_main_thread() -> bool: return threading.current_thread() is threading.main_thread()
-
-def _sigint_is_handled() -> bool:
-    "Return True if interrupts are enabled, so that their handler can be replaced."
-    # signal.getsignal takes 5 µs
-    return _signal.getsignal(signal.SIGINT) not in (None, signal.SIG_IGN)
 
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a03
 # modules that hold a lock, or have sent part of a message, for a few instructions
@@ -70,14 +66,6 @@ def classify_frame(
 # %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a16
 Handler = Callable[[int, FrameType | None], object]   # of a signal
 
-def _interrupt_main_thread():
-    main = threading.main_thread().ident
-    if hasattr(signal, "pthread_kill") and main is not None:
-        signal.pthread_kill(main, signal.SIGINT)
-    else:
-        _thread.interrupt_main(signal.SIGINT)
-
-# %% ../../nbs/01_core/02_interrupts.ipynb #5d0c1a05
 class Reminder:
     "Re-send a deferred interrupt until it is handled."
     LIMIT = 1.0   # maximum delay of an interrupt in seconds
@@ -127,14 +115,19 @@ class Reminder:
                 if self.token is token and ready() and _signal.getsignal(signal.SIGINT) == handler:
                     self.sent = True
                     pause = min(2 * pause, 0.05)
-                    _interrupt_main_thread()
+                    main = threading.main_thread().ident
+                    if hasattr(signal, "pthread_kill") and main is not None:
+                        signal.pthread_kill(main, signal.SIGINT)
+                    else:
+                        _thread.interrupt_main(signal.SIGINT)
 
     def limit_wait(self, interrupts: InterruptGuard):
         "After the first interrupt, abandon the step if the wait for a batch exceeds its limit."
         if self.token is not None: return
         interrupted_at = time.monotonic()
         def is_overdue() -> bool:
-            if BATCH_WAIT.has_timed_out(interrupted_at):
+            since = BATCH_WAIT.since
+            if since is not None and time.monotonic() - max(since, interrupted_at) > BATCH_WAIT.TIMEOUT:
                 interrupts.presses_needed = 1
                 interrupts.timed_out = True
             return interrupts.timed_out
@@ -158,13 +151,6 @@ class BatchWait:
     "Record the wait of the main thread for another process."
     TIMEOUT = 10.0   # maximum wait for one batch after an interrupt, in seconds
     since: float | None = None   # start of the wait; None: not waiting
-
-    def has_timed_out(
-        self,
-        since: float,  # time of the interrupt
-    ) -> bool:
-        "Return True if the current wait has exceeded the limit since the interrupt."
-        return self.since is not None and time.monotonic() - max(self.since, since) > self.TIMEOUT
 
 BATCH_WAIT = BatchWait()
 
@@ -205,7 +191,8 @@ class InterruptGuard:
             self.abortable = False
             self.timed_out = False
             self._pid, self._grad = os.getpid(), torch.is_grad_enabled()
-            if _sigint_is_handled():
+            # interrupts are enabled; signal.getsignal takes 5 µs
+            if _signal.getsignal(signal.SIGINT) not in (None, signal.SIG_IGN):
                 self._before = _signal.signal(signal.SIGINT, self._press)
             if isinstance(outer := getattr(self._before, "__self__", None), InterruptGuard):
                 self.pressed = outer.take_pressed()
@@ -428,7 +415,7 @@ def note_verb_call(run: Any):
     while frame is not None and (frame.f_code.co_flags & inspect.CO_OPTIMIZED or frame.f_globals.get("__name__") != "__main__"):
         frame = frame.f_back
     if frame is None: return
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    shell = ipython_shell()
     # IPython has counted the running cell already
     number = 0 if shell is None else shell.execution_count - 1
     VERB_CALLS.setdefault((number, frame.f_lineno, run.history.run_id), (run.state.global_step, len(run.history.events)))
@@ -453,7 +440,8 @@ def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L,
                     # collecting garbage takes a while; a press meanwhile is one of the verb
                     with RUN_LOCK.button.deferred():
                         release_last_traceback()
-                    show_pending_messages(run.pending_messages)
+                    while run.pending_messages and threading.get_ident() not in RUN_LOCK.low_priority_threads:
+                        run.pending_messages.pop(0)()
                 if run.remote_run is not None and run.remote_run.handles_verb(method.__name__):
                     return run.remote_run.do(self, method.__name__, args, kwargs)
             try:
@@ -466,13 +454,6 @@ def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L,
                 note_lost_device(error)
                 raise
     return locked
-
-def show_pending_messages(
-    messages: list[Callable[[], object]],  # functions that show one each; emptied
-):
-    "Call pending notifications once, unless this thread has low priority."
-    while messages and threading.get_ident() not in RUN_LOCK.low_priority_threads:
-        messages.pop(0)()
 
 @contextmanager
 def no_preemption() -> Iterator[None]:
@@ -510,14 +491,12 @@ class IgnoreBriefly:
 
 def ignore_until_cell_ends():
     "In a kernel, ignore further interrupts until the cell has ended."
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if getattr(shell, "kernel", None) is None or not _in_main_thread(): return
-    def after_cell(*ignored: object):
-        shell.events.unregister("post_run_cell", after_cell)
+    if getattr(ipython_shell(), "kernel", None) is None or not _in_main_thread(): return
+    def ignore():
         if _in_main_thread():
             # as the kernel does shortly afterwards
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-    shell.events.register("post_run_cell", after_cell)
+    call_after_cell(ignore)
     before = getattr(RUN_LOCK.button._before, "before", RUN_LOCK.button._before)
     if callable(before):
         RUN_LOCK.button._before = IgnoreBriefly(before)

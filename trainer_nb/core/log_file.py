@@ -15,9 +15,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -113,10 +112,6 @@ def prepare_log_file(
     return new
 
 # %% ../../nbs/01_core/06_log_file.ipynb #3bb5b077
-class Settable(Protocol):
-    "Describe an event: the writer thread calls `set()`."
-    def set(self) -> None: ...
-
 # a line of text, or a function that returns its content; called by the writer thread
 LogItem = str | Callable[[], dict]
 
@@ -137,10 +132,10 @@ class LogWriterThread:
 
     def put(
         self,
-        log: LogFile | None,  # None: `item` is an event
-        item: LogItem | Settable,
+        log: LogFile | None,  # None: `item` is a function to be called
+        item: LogItem | Callable[[], object],
     ):
-        "Queue a line of a log, or an event to be set once everything before it is written."
+        "Queue a line of a log, or a function to be called once everything before it is written."
         with self.lock:
             if self.thread is None:
                 self.thread = threading.Thread(target=self.work, daemon=True, name="trainer_nb-log")
@@ -153,14 +148,10 @@ class LogWriterThread:
     ) -> bool:
         "Wait until everything queued so far is written; return False on timeout."
         done = threading.Event()
-        self.put(None, done)
+        self.put(None, done.set)
         # after the event is in the queue, since the thread clears the flag before it empties the queue
         self.is_awaited.set()
         return done.wait(timeout)
-
-    def write_queued(self):
-        "Wait until the lines that were queued in this process are written, before a file is read or changed."
-        self.wait_or_warn(60)
 
     def wait_or_warn(
         self,
@@ -182,36 +173,22 @@ class LogWriterThread:
             # all of them: the caller that has set the flag waits for the last one
             batch += [self.queue.get() for _ in range(self.queue.qsize())]
             for start in range(0, len(batch), 1000):
-                write_batch(batch[start : start + 1000])
+                lines: dict[LogFile, list[LogItem]] = {}
+                functions: list[Callable[[], object]] = []
+                for log, item in batch[start:start + 1000]:
+                    if log is None:
+                        functions.append(item)
+                    else:
+                        lines.setdefault(log, []).append(item)
+                for log, items in lines.items():
+                    log.write(items)
+                for function in functions:
+                    function()
 
 LOG_WRITER = LogWriterThread()
-
-# %% ../../nbs/01_core/06_log_file.ipynb #7666f600
-def write_batch(
-    batch: list[tuple[LogFile | None, Any]],  # items as given to `LogWriterThread.put`
-):
-    "Write lines, grouped by file; then set the events."
-    lines: dict[LogFile, list[LogItem]] = {}
-    events: list[Settable] = []
-    for log, item in batch:
-        if log is None:
-            events.append(item)
-        else:
-            lines.setdefault(log, []).append(item)
-    for log, items in lines.items():
-        log.write(items)
-    for event in events:
-        event.set()
-
-# %% ../../nbs/01_core/06_log_file.ipynb #941491e8
-def _at_exit():
-    LOG_WRITER.wait_or_warn(10)
-
-@cache
-def _register_hooks():
-    atexit.register(_at_exit)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=LOG_WRITER.reset)
+atexit.register(LOG_WRITER.wait_or_warn, 10)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=LOG_WRITER.reset)
 
 # %% ../../nbs/01_core/06_log_file.ipynb #a8e7ae90
 if sys.platform != "win32":
@@ -274,7 +251,6 @@ class LogFile:
         self.path = path
         self.error: Exception | None = None   # of the first write that failed; nothing is written after it
         self.pid = os.getpid()
-        _register_hooks()
 
     def put(
         self,
@@ -330,7 +306,7 @@ def read_log_lines(
 ):
     "Read a log line by line; raise ValueError for a damaged line."
     # another learner of this process may have written a part of it
-    LOG_WRITER.write_queued()
+    LOG_WRITER.wait_or_warn(60)
     number = 0
     for number, text in enumerate(complete_lines(path), 1):
         try:

@@ -52,13 +52,6 @@ def reset_peak_host_memory() -> bool:
         return False
 
 # %% ../../nbs/01_core/03_memory.ipynb #4d0b1a04
-def memory_in_use(
-    device: torch.device | None = None,  # None: the CPU
-) -> int:
-    "Return the bytes of the tensors on a GPU; for any other device, the resident memory of this process."
-    if device is not None and device.type == "cuda": return torch.cuda.memory_allocated(device)
-    return host_memory()
-
 def peak_memory() -> int:
     "Return the sum of the peaks of this process on the host and on the current GPU, if it uses one, in bytes."
     return peak_host_memory() + (torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else 0)
@@ -73,105 +66,75 @@ def trim_memory():
         pass
 
 # %% ../../nbs/01_core/03_memory.ipynb #4d0b1a07
-class MemoryGauge(Protocol):
-    "Describe a gauge: `reset()`, then `peak()`."
-    def reset(self): ...
-    def peak(self) -> int | None: ...
-
-class HostMemoryGauge:
-    "Measure the peak of the host memory of this process, above its use at construction."
-    def __init__(self):
-        self.can_reset = reset_peak_host_memory()
+class MemoryGauge:
+    "Measure the peak of the memory of tensors on a GPU, or of this process above its use at construction."
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.on_host = device.type == "cpu"
+        self.can_reset = not self.on_host or reset_peak_host_memory()
         self.base = peak_host_memory()
 
     def reset(self):
         "Restart measuring."
+        if not self.on_host:
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+            return
         trim_memory()
         if self.can_reset:
             reset_peak_host_memory()
 
     def peak(self) -> int | None:
         "Return the peak in bytes; None where it cannot be reset."
+        if not self.on_host: return torch.cuda.max_memory_allocated(self.device)
         return max(peak_host_memory() - self.base, 0) if self.can_reset else None
 
-class DeviceMemoryGauge:
-    "Measure the peak of the memory of tensors on a GPU."
-    def __init__(self, device: torch.device): self.device = device
-
-    def reset(self):
-        "Restart measuring."
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(self.device)
-
-    def peak(self) -> int:
-        "Return the peak in bytes."
-        return torch.cuda.max_memory_allocated(self.device)
-
 # %% ../../nbs/01_core/03_memory.ipynb #4d0b1a11
-class MemoryUsage:
-    "Record the memory of the process at construction and its peak from then on."
-    def __init__(self):
-        gc.collect()
-        self.has_gpu = torch.cuda.is_available()
-        reset_peak_host_memory()
-        if self.has_gpu:
-            torch.cuda.reset_peak_memory_stats()
-            torch.cuda.empty_cache()
-        self.initial = self.current()
+def memory_use() -> dict[str, int]:
+    "Return the current use in bytes, by device kind."
+    gpu = {"gpu": torch.cuda.memory_allocated()} if torch.cuda.is_available() else {}
+    return {"cpu": host_memory()} | gpu
 
-    def current(self) -> dict[str, int]:
-        "Return the current use in bytes, by device kind."
-        use = {"cpu": host_memory()}
-        if self.has_gpu:
-            use["gpu"] = torch.cuda.memory_allocated()
-        return use
-
-    def peak(self) -> dict[str, int]:
-        "Return the peak in bytes, by device kind."
-        use = {"cpu": peak_host_memory()}
-        if self.has_gpu:
-            use["gpu"] = torch.cuda.max_memory_allocated()
-        return use
-
-    def metrics(self) -> dict[str, int]:
-        "Return the change since construction and the peak above the current use, in bytes, by metric name."
-        peak = self.peak()
-        gc.collect()
-        if self.has_gpu:
-            torch.cuda.empty_cache()
-        current = self.current()
-        change = {f"mem_{kind}_alloc_delta": now - self.initial[kind] for kind, now in current.items()}
-        return change | {f"mem_{kind}_peaked_delta": max(0, peak[kind] - now) for kind, now in current.items()}
-
-# %% ../../nbs/01_core/03_memory.ipynb #688634ad
 class MemoryMeter:
     "Measure the stages of a learner: init, train, eval, test."
     def __init__(self) -> None:
-        self.usage: MemoryUsage | None = None   # of the stage that is being measured
-        self.stage = ""
+        self.stage = ""   # that is being measured; empty: none
+        self.initial: dict[str, int] = {}   # use at the beginning of the stage
         self.metrics: dict[str, dict[str, int]] = {}   # by stage
         self._unreported: dict[str, int] = {}   # metrics of the construction
 
     def begin(self, stage: str) -> bool:
         "Start measuring a stage; return False if another stage is being measured."
-        if self.usage is not None: return False
-        self.usage = MemoryUsage()
+        if self.stage: return False
+        gc.collect()
+        reset_peak_host_memory()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.empty_cache()
+        self.initial = memory_use()
         self.stage = stage
         return True
 
     def end(self) -> dict[str, int]:
         "Return the metrics of the stage that is being measured, in bytes, and stop measuring it."
-        usage = self.usage
-        if usage is None: return {}
-        self.usage = None
-        metrics = {f"{self.stage}_{k}": v for k, v in usage.metrics().items()}
-        if self.stage == "init":
-            self._unreported = metrics | {f"before_init_mem_{kind}": v for kind, v in usage.initial.items()}
+        stage = self.stage
+        if not stage: return {}
+        self.stage = ""
+        peak = {"cpu": peak_host_memory()}
+        gc.collect()
+        if torch.cuda.is_available():
+            peak["gpu"] = torch.cuda.max_memory_allocated()
+            torch.cuda.empty_cache()
+        current = memory_use()
+        metrics = {f"{stage}_mem_{kind}_alloc_delta": now - self.initial[kind] for kind, now in current.items()}
+        metrics |= {f"{stage}_mem_{kind}_peaked_delta": max(0, peak[kind] - now) for kind, now in current.items()}
+        if stage == "init":
+            self._unreported = metrics | {f"before_init_mem_{kind}": v for kind, v in self.initial.items()}
         else:
             metrics = self._unreported | metrics
             self._unreported = {}
-        self.metrics[self.stage] = metrics
+        self.metrics[stage] = metrics
         return metrics
 
 # %% ../../nbs/01_core/03_memory.ipynb #e1cc3167
@@ -203,13 +166,13 @@ def measure_memory(run: MeteredRun, stage: str) -> Iterator[dict[str, int]]:
         yield metrics
         metrics.update(meter.end())
     finally:
-        meter.usage = None
+        meter.stage = ""
 
 def memory_metrics(run: MeteredRun, stage: str) -> dict[str, int]:
     "Return the metrics of a stage, ending it if it is being measured; empty if it was not measured."
     meter = run.memory_meter
     if meter is None: return {}
-    if meter.usage is not None and meter.stage == stage:
+    if meter.stage == stage:
         meter.end()
     return meter.metrics.get(stage, {})
 

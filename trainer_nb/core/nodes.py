@@ -197,7 +197,8 @@ def compact(t: torch.Tensor) -> torch.Tensor:
     return t
 
 def has_own_memory(t: torch.Tensor) -> bool:
-    "Return whether each element of a tensor has its own memory."
+    "Return whether each element of a tensor has its own memory; False for a sparse one."
+    if t.layout is not torch.strided: return False
     if t.is_contiguous(): return True
     reach = 0
     for s, n in sorted((s, n) for n, s in zip(t.shape, t.stride()) if n > 1):

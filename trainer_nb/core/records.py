@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .columns import DEFERRED, GrowableColumns, RowStore, append_rows, columns_to_lists, copy_rows
-from .columns import throughput
-from .errors import missing_attribute_error, short_repr
+from .columns import DEFERRED, RowStore, append_rows, columns_to_lists, copy_rows, throughput
+from .errors import find_hints, missing_attribute_error, short_repr
 from ..display.tables import Table, format_setting, head_and_tail, to_frame
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 class RecordSource(Protocol):
     "Describe the parts of a history that its tables read."
     rows: RowStore
-    columns: GrowableColumns
     events: list[dict[str, Any]]
     metrics: dict[int, dict[str, Any]]   # by row
     def fetch(self) -> None: ...
@@ -31,21 +29,24 @@ def row_value(history: RecordSource, name: str, row: int) -> float:
     "Return one value of one row, fetching it if necessary."
     if name in DEFERRED and row >= history.rows.fetched:
         history.fetch()
-    return getattr(history.columns, name)[row]
+    return getattr(history.rows, name)[row]
 
 class StoredRows:
-    "Hold the values of some rows apart from their history, for a record in another process."
+    "Hold the values of a record apart from its history, for another process."
     def __init__(
         self,
-        columns: dict[str, list],  # as of `columns_to_lists`
-        metrics: dict[int, dict[str, Any]],  # by row
+        columns: dict[str, list],  # as of `columns_to_lists`; the last row is that of the record
+        metrics: dict[str, Any],
+        abandoned: bool,
     ):
+        self.given = columns, metrics, abandoned
         self.rows = RowStore()
-        self.columns = self.rows.columns
-        self.events: list[dict[str, Any]] = []
-        self.metrics = metrics
         append_rows(self.rows, columns)
+        self.rows.abandoned[len(self.rows) - 1] = abandoned
+        self.events: list[dict[str, Any]] = []
+        self.metrics = {len(self.rows) - 1: metrics} if metrics else {}
 
+    def __reduce__(self) -> tuple: return StoredRows, self.given
     def fetch(self) -> None: self.rows.fetch()
 
 def _value_property(name: str, doc: str) -> property:
@@ -87,19 +88,19 @@ class Record:
 
     def as_dict(self) -> dict[str, Any]: return {name: getattr(self, name) for name in RECORD_FIELDS}
 
-    def __reduce__(self) -> tuple[Callable[..., Record], tuple]:
+    def __reduce__(self) -> tuple[type[Record], tuple]:
         "Pickle the values of this step, not the whole history."
         self.history.fetch()
         # the row before it, for the time that the step has taken
         first = max(0, self.index - 1)
         columns = columns_to_lists(copy_rows(self.history.rows, first, self.index + 1))
-        return stored_record, (columns, self.index - first, self.metrics, self.abandoned)
+        return Record, (StoredRows(columns, self.metrics, self.abandoned), self.index - first)
 
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that is probably meant; called for missing attributes only."
         # an error inside a property: its own message is the right one
         if hasattr(type(self), name): return object.__getattribute__(self, name)
-        hints = RECORD_HINTS
+        hints = find_hints("record")
         if name[:1] != "_" and name in self.metrics:
             hints = {name: f"it is a metric, record.metrics[{name!r}]"}
         raise missing_attribute_error("A record", name, RECORD_FIELDS, hints)
@@ -112,30 +113,11 @@ class Record:
     def __repr__(self): return repr(Records([self]))
     def _repr_html_(self): return Records([self])._repr_html_()
 
-def stored_record(
-    columns: dict[str, list],  # as of `columns_to_lists`
-    index: int,  # of the record's row in them
-    metrics: dict[str, Any],
-    abandoned: bool,
-) -> Record:
-    "Return a record with values of its own."
-    history = StoredRows(columns, {index: metrics} if metrics else {})
-    history.columns.abandoned[index] = abandoned
-    return Record(history, index)
-
 # %% ../../nbs/01_core/07_records.ipynb #5a77a307
 RECORD_FIELDS = (
     "step", "epoch", "loss", "learning_rate", "grad_norm", "samples", "seconds", "samples_per_second", "abandoned",
     "metrics"
 )
-# names of other libraries, and what to type for them
-RECORD_HINTS = {
-    "lr": "it is called learning_rate",
-    "global_step": "it is called step",
-    "losses": "a record has the loss of one step, and history['loss'] is that of all",
-    "time": "the training time at the end of the step is called seconds",
-    "speed": "it is called samples_per_second",
-}
 # suffixes of metrics that tables omit
 TIMING_SUFFIXES = ("_runtime", "_per_second")
 
@@ -143,41 +125,31 @@ def qualify_metric_names(metrics: dict[str, Any]) -> dict[str, Any]:
     "Return metrics under names that do not clash with those of columns."
     return {f"metrics.{k}" if k in RECORD_FIELDS else k: v for k, v in metrics.items() if k not in ("step", "epoch")}
 
-def record_cells(record: Record) -> dict[str, Any]:
-    "Return the cells of a record as a dict from heading to value."
-    row = record.as_dict()
-    cells = {"step": row["step"], "epoch": row["epoch"]}
-    for heading, name in {"loss": "loss", "learning rate": "learning_rate", "grad norm": "grad_norm"}.items():
-        cells[heading] = row[name] if record.history.rows.known(name, record.index) else None
-    cells["samples/s"] = None if math.isnan(row["samples_per_second"]) else row["samples_per_second"]
-    if row["abandoned"]:
-        cells["discarded"] = "yes"
-    metrics = qualify_metric_names(row["metrics"])
-    return cells | {k: v for k, v in metrics.items() if not k.endswith(TIMING_SUFFIXES)}
-
-# %% ../../nbs/01_core/07_records.ipynb #b1474aee
 def _values_property(name: str) -> property:
     return property(lambda self: [getattr(o, name) for o in self], doc=f"`{name}` of each record.")
 
 class Records(Table):
     "Hold records in the order of the run."
     thin = True
-    step = _values_property("step")
-    epoch = _values_property("epoch")
-    loss = _values_property("loss")
-    learning_rate = _values_property("learning_rate")
-    grad_norm = _values_property("grad_norm")
-    samples = _values_property("samples")
-    seconds = _values_property("seconds")
-    samples_per_second = _values_property("samples_per_second")
-    abandoned = discarded = _values_property("abandoned")
-    metrics = _values_property("metrics")
+    step, epoch, loss, learning_rate, grad_norm, samples, seconds, samples_per_second, abandoned, metrics = map(
+        _values_property, RECORD_FIELDS
+    )
+    discarded = abandoned
 
-    def _cells(self, record: Record) -> dict[str, Any]: return record_cells(record)
+    def _cells(self, record: Record) -> dict[str, Any]:
+        row = record.as_dict()
+        cells = {"step": row["step"], "epoch": row["epoch"]}
+        for heading, name in {"loss": "loss", "learning rate": "learning_rate", "grad norm": "grad_norm"}.items():
+            cells[heading] = row[name] if record.history.rows.known(name, record.index) else None
+        cells["samples/s"] = None if math.isnan(row["samples_per_second"]) else row["samples_per_second"]
+        if row["abandoned"]:
+            cells["discarded"] = "yes"
+        metrics = qualify_metric_names(row["metrics"])
+        return cells | {k: v for k, v in metrics.items() if not k.endswith(TIMING_SUFFIXES)}
 
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that is probably meant; called for missing attributes only."
-        hints = RECORD_HINTS
+        hints = find_hints("record")
         if name[:1] != "_" and any(name in record.metrics for record in self):
             hints = {name: f"it is a metric, and records.frame()[{name!r}] is its column"}
         raise missing_attribute_error("A table of records", name, dir(type(self)), hints)
@@ -325,15 +297,11 @@ class Journal(Table):
     @classmethod
     def of(cls, history: RecordSource) -> Journal:
         "Return the entries among the events of a history."
-        return cls(_journal_entry(event) for event in history.events if event["kind"] in ACT_FORMATTERS)
-
-def _journal_entry(event: dict[str, Any]) -> dict[str, Any]:
-    data = {k: v for k, v in event["data"].items() if k != "by"}
-    return {
-        "step": event["step"],
-        "time": event["time"],
-        "act": event["kind"],
-        "what": ACT_FORMATTERS[event["kind"]](data),
-        "by": event["data"].get("by", ""),
-        "abandoned": event["abandoned"],
-    }
+        return cls({
+            "step": event["step"],
+            "time": event["time"],
+            "act": event["kind"],
+            "what": ACT_FORMATTERS[event["kind"]]({k: v for k, v in event["data"].items() if k != "by"}),
+            "by": event["data"].get("by", ""),
+            "abandoned": event["abandoned"],
+        } for event in history.events if event["kind"] in ACT_FORMATTERS)

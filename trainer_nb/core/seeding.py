@@ -157,15 +157,13 @@ def is_making_batch() -> bool:
     "Return whether a run makes a batch, with generators that are seeded for the batch's position."
     return _MAKING_BATCH.get()
 
-
 # %% ../../nbs/01_core/01_seeding.ipynb #6f3c1a03
 GENERATOR_TYPES = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 
 def own_state(generator: Any) -> Any:
     "Return the state of a generator."
-    if isinstance(generator, torch.Generator): return generator.get_state()
     if isinstance(generator, random.Random): return generator.getstate()
-    if isinstance(generator, np.random.RandomState): return generator.get_state(legacy=False)
+    if isinstance(generator, (torch.Generator, np.random.RandomState)): return generator.get_state()
     return getattr(generator, "bit_generator", generator).state
 
 def set_own_state(
@@ -211,23 +209,10 @@ _MOST_ITEMS = 20      # of a list or a dictionary
 # values that hold no generator
 _PLAIN_TYPES = frozenset((bool, int, float, complex, str, bytes, type(None), torch.Tensor, np.ndarray, torch.dtype, torch.device))
 
-def _is_own_generator(value: object) -> bool:
-    "Return whether a value is a generator with a seed, and not one of the global ones."
-    is_global = value is torch.default_generator or value is _PYTHON_RANDOM or value is np.random.mtrand._rand
-    return isinstance(value, GENERATOR_TYPES) and not is_global and not isinstance(value, random.SystemRandom)
-
 def _attributes(value: object) -> dict[str, Any]:
     "Return the attributes of an object that may hold generators; none of a class, a Python module or a learner."
     found = {} if isinstance(value, (type, types.ModuleType)) else getattr(value, "__dict__", None)
     return found if isinstance(found, dict) and "run_state" not in found else {}
-
-def _closure_values(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:
-            # the variable is assigned later
-            pass
 
 def _parts(value: object) -> dict[str, Any]:
     "Return the values in which the search for generators continues, by name."
@@ -237,8 +222,15 @@ def _parts(value: object) -> dict[str, Any]:
     if isinstance(value, types.MethodType): return {"self": value.__self__}
     if isinstance(value, functools.partial): return {"func": value.func, "args": value.args, "keywords": value.keywords}
     if isinstance(value, types.FunctionType):
-        defaults = {f"default {i}": v for i, v in enumerate(value.__defaults__ or ())}
-        return dict(_closure_values(value)) | defaults | (value.__kwdefaults__ or {})
+        found = {}
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
+            try:
+                found[name] = cell.cell_contents
+            except ValueError:
+                # the variable is assigned later
+                pass
+        found |= {f"default {i}": v for i, v in enumerate(value.__defaults__ or ())}
+        return found | (value.__kwdefaults__ or {})
     left_out = getattr(value, "not_state", ())
     return {k: v for k, v in _attributes(value).items() if k not in left_out}
 
@@ -254,7 +246,8 @@ def find_generators(
     while waiting and len(searched) < _MOST_OBJECTS:
         path, value = waiting.popleft()
         if isinstance(value, GENERATOR_TYPES):
-            if _is_own_generator(value):
+            is_global = value is torch.default_generator or value is _PYTHON_RANDOM or value is np.random.mtrand._rand
+            if not is_global and not isinstance(value, random.SystemRandom):
                 found[path] = value
             continue
         # also those of an object that has none yet
@@ -324,23 +317,21 @@ class OwnGenerators:
             if not (len(now) == len(then) and all(map(operator.is_, now.values(), then.values()))): break
         else:
             if self._searched is not None: return self.found
-        if self._searched is None or self._has_changed():
+        # a counter that is another number does not count; a generator that is gone does
+        is_same = self._searched is not None
+        for now, then in self._searched or ():
+            is_same = not any(type(v) not in _PLAIN_TYPES and then.get(k) is not v for k, v in now.items())
+            if is_same and any(type(v) not in _PLAIN_TYPES and now.get(k) is not v for k, v in then.items()):
+                # the next one may be created by the next batch
+                self.is_used = is_same = False
+            if not is_same: break
+        if not is_same:
             self.found, searched = find_generators(self.root, self.name)
             # a transform is assigned to an outer object
             self._searched = [(now, dict(now)) for now in searched[:8]]
             for name, generator in self.found.items():
                 self.seeds.seed_of(name, generator)
         return self.found
-
-    def _has_changed(self) -> bool:
-        # a counter that is another number does not count; a generator that is gone does
-        for now, then in self._searched or ():
-            if any(type(v) not in _PLAIN_TYPES and then.get(k) is not v for k, v in now.items()): return True
-            if any(type(v) not in _PLAIN_TYPES and now.get(k) is not v for k, v in then.items()):
-                # the next one may be created by the next batch
-                self.is_used = False
-                return True
-        return False
 
     def call(
         self,

@@ -24,7 +24,7 @@ from ..data.sampling import Cursor
 from ..device.accelerator import unwrap
 from ..display.svg import HtmlDisplay, image_grid, matrix_table, waveform_svg
 from ..display.tables import Table, escape_html, format_value, html_table, to_frame
-from ..engine.evaluate import eval_batches, eval_dataloader, evaluation_mode
+from ..engine.evaluate import EvalBatches, eval_dataloader, evaluation_mode
 from ..engine.generate import NO_GENERATION, left_there
 from ..engine.loss import split_labels
 from ..engine.overrides import TrainerBase
@@ -135,7 +135,7 @@ def get_first_batch(
 def _get_first_batch(learner: TrainerBase, dataset: DatasetOrName | None) -> Any:
     if dataset is not None:
         loader, _ = get_eval_loader(learner, dataset, "show_batch()")
-        return next(eval_batches(learner, _without_workers(loader)), (None, 0))[0]
+        return next(iter(EvalBatches(learner, _without_workers(loader))), (None, 0))[0]
     run = learner.run_state
     # the seeds of the run's own generators, for the same random numbers
     seeds = GeneratorSeeds(dict(run.generator_seeds or {}), dict(run.seed_givers))
@@ -289,7 +289,7 @@ def iterate_predictions(learner: TrainerBase, loader: Iterable) -> Iterator[tupl
     "Yield (batch, size, predictions, labels); call inside `evaluation_mode`."
     run = learner.run_state
     run.eval_dataloader = loader
-    for batch, n in eval_batches(learner, loader):
+    for batch, n in EvalBatches(learner, loader):
         batch = learner._prepare_inputs(batch)
         with left_there(learner, NO_GENERATION):
             _, predicted, labels = learner.prediction_step(unwrap(run.wrapped_model), shallow_copy_batch(batch), False)

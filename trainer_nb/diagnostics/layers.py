@@ -33,7 +33,7 @@ from ..display.charts import Chart, PanelDisplay
 from ..display.panels import Heatmap, LineSeries, Marker, Panel
 from ..display.tables import Table, escape_html, format_value, html_table, to_frame
 from ..engine.evaluate import evaluation_mode
-from ..engine.loss import call_model
+from ..engine.loss import call_model, model_arguments
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare_model
 from ..engine.rollback import AdaptiveBackup, FullBackup
@@ -580,7 +580,7 @@ def replay_outputs(
     try:
         seed_all(mix_seed(run.args.seed, SEED_FORWARD, run.state.global_step, k))
         # a model may write to its input
-        given, _ = learner.model_arguments(learner._prepare_inputs(map_tensors(run.window[k].batch, torch.clone)))
+        given, _ = model_arguments(learner, learner._prepare_inputs(map_tensors(run.window[k].batch, torch.clone)))
         with torch.no_grad(), measure_outputs(named_layers(run.model)) as outputs:
             call_model(unwrap(run.wrapped_model), given)
     finally:
@@ -714,7 +714,7 @@ def measure_output_shapes(learner: TrainerBase) -> dict[str, tuple[int, ...]]:
     try:
         with evaluation_mode(learner) as run, torch.no_grad():
             hooks = [m.register_forward_hook(hook_of(n)) for n, m in learner.model.named_modules()]
-            given, _ = learner.model_arguments(learner._prepare_inputs(batch))
+            given, _ = model_arguments(learner, learner._prepare_inputs(batch))
             call_model(run.model, given)
     finally:
         for h in hooks:

@@ -350,7 +350,7 @@ def read_watch_tables(history: History) -> list[WatchTable]:
     "Return the measurements in a history, without abandoned steps."
     history.fetch()
     steps = history.column("step")
-    gone = history.columns.abandoned
+    gone = history.rows.abandoned
     tables = []
     for i, header in enumerate(history.readings.tables):
         if header.get("kind") not in ("watch", "histogram"): continue

@@ -174,18 +174,16 @@ class PanelDisplay:
         "Return the text above the panels as HTML."
         return "".join(f'<div style="margin:2px 0">{escape_html(o, 400)}</div>' for o in self.said())
 
-    def alt_text(self) -> str:
-        "Return the titles of the panels, for readers who do not see the image."
-        return ", ".join(panel.title for panel in self.panels() if panel.title) or "chart"
-
     def panel_lines(self) -> list[str]:
         "Return the panels as lines of text."
         return [line for panel in self.panels() for line in panel_to_text(panel)]
 
     def bundle(self) -> dict[str, Any]:
         "Return all representations of the panels by MIME type."
+        # the titles, for readers who do not see the image
+        alt = ", ".join(panel.title for panel in self.panels() if panel.title) or "chart"
         return {
-            "text/html": picture_html(self.panels(), self.columns, self.alt_text()),
+            "text/html": picture_html(self.panels(), self.columns, alt),
             SVG_MIME: self.svg(),
             "text/plain": "\n".join(self.panel_lines()),
         }

@@ -43,25 +43,21 @@ def line_positions(x: np.ndarray) -> dict[str, list]:
         return {"steps": np.diff(x, prepend=0.0).astype(int).tolist()}
     return {"x": compact_values(x, 6)}
 
-def line_fields(line: LineSeries) -> dict[str, Any]:
-    "Return a line as fields of JSON."
-    # the values of single steps are a backdrop
-    digits = 3 if line.style == "faint" else 4
-    values = {"y": compact_values(line.y, digits), "name": line.name, "color": line.color, "style": line.style}
-    return line_positions(np.asarray(line.x, float)) | values
-
-def heatmap_fields(heat: Heatmap) -> dict[str, Any]:
-    "Return a heat map as fields of JSON."
-    _, low, high = color_values(heat)
-    low, high = (10**low, 10**high) if heat.log else (low, high)
-    values = [compact_values(row, 3) for row in np.asarray(heat.values, float)]
-    x = compact_values(heat.x, 6)
-    # a computed condition is a bool of numpy, which JSON lacks
-    scale = {"log": bool(heat.log), "low": float(low), "high": float(high)}
-    return scale | {"x": x, "rows": list(heat.rows), "values": values}
-
 def panel_fields(panel: Panel) -> dict[str, Any]:
     "Return a panel as fields of JSON."
+    def line_fields(line: LineSeries) -> dict[str, Any]:
+        # the values of single steps are a backdrop
+        digits = 3 if line.style == "faint" else 4
+        values = {"y": compact_values(line.y, digits), "name": line.name, "color": line.color, "style": line.style}
+        return line_positions(np.asarray(line.x, float)) | values
+    def heatmap_fields(heat: Heatmap) -> dict[str, Any]:
+        _, low, high = color_values(heat)
+        low, high = (10**low, 10**high) if heat.log else (low, high)
+        # a computed condition is a bool of numpy, which JSON lacks
+        return {
+            "log": bool(heat.log), "low": float(low), "high": float(high), "x": compact_values(heat.x, 6),
+            "rows": list(heat.rows), "values": [compact_values(row, 3) for row in np.asarray(heat.values, float)],
+        }
     def mark_fields(mark: Marker) -> dict[str, Any]:
         return {"x": float(mark.x), "y": mark.y if mark.y is None else float(mark.y), "word": mark.word, "color": mark.color}
     def bar_fields(bars: Histogram) -> dict[str, Any]:
@@ -88,15 +84,6 @@ def panel_fields(panel: Panel) -> dict[str, Any]:
 # shared with the page of the live view; the last one belongs to pictures alone
 SCRIPT_FILES = ("05_numbers.js", "07_colors.js", "23_ticks.js", "picture/picture.js")
 
-@cache
-def picture_script() -> str:
-    "Return the script that makes the pictures of a page interactive, without comments."
-    folder = resources.files("trainer_nb").joinpath("static")
-    lines = [line for name in SCRIPT_FILES for line in folder.joinpath(name).read_text("utf-8").splitlines()]
-    code = "\n".join(line.strip() for line in lines if line.strip() and not line.strip().startswith("//"))
-    # a scope of its own: the script runs once for each picture of a page
-    return f"(() => {{\n{code}\n}})();"
-
 # unpacks the code and runs it; a viewer that cannot do that keeps the image
 _LOADER = (
     '(async () => {{ const script = document.createElement("script"), packed = Uint8Array.from(atob("{packed}"), o => o.charCodeAt(0));\n'
@@ -106,8 +93,13 @@ _LOADER = (
 
 @cache
 def packed_script() -> str:
-    "Return the script as short as it is stored with each picture: compressed."
-    return _LOADER.format(packed=b64encode(zlib.compress(picture_script().encode(), 9)).decode())
+    "Return the script that makes the pictures of a page interactive, as it is stored with each picture: compressed."
+    folder = resources.files("trainer_nb").joinpath("static")
+    lines = [line for name in SCRIPT_FILES for line in folder.joinpath(name).read_text("utf-8").splitlines()]
+    code = "\n".join(line.strip() for line in lines if line.strip() and not line.strip().startswith("//"))
+    # a scope of its own: the script runs once for each picture of a page
+    code = f"(() => {{\n{code}\n}})();"
+    return _LOADER.format(packed=b64encode(zlib.compress(code.encode(), 9)).decode())
 
 def embedded_json(fields: dict[str, Any]) -> str:
     "Return JSON for a <script> element; text in it cannot end the element."

@@ -40,8 +40,11 @@ def to_numpy(
         value = value.float() if value.is_floating_point() else value
     return np.asarray(value)
 
-def _channels_last(a: np.ndarray):
-    "Return the array as (height, width) or (height, width, 3); raise ValueError for other shapes."
+def to_uint8_image(
+    array: Any,  # one image: CHW, HWC or HW, of any dtype and range
+) -> np.ndarray:
+    "Return the image as uint8 of shape (height, width) or (height, width, 3); raise ValueError for other shapes."
+    a = to_numpy(array)
     if a.ndim == 3 and a.shape[0] in (1, 3): a = a.transpose(1, 2, 0)
     if a.ndim == 3 and a.shape[2] == 1: a = a[:, :, 0]
     if a.size == 0 or not (a.ndim == 2 or a.ndim == 3 and a.shape[2] == 3):
@@ -49,14 +52,6 @@ def _channels_last(a: np.ndarray):
             f"An array of shape {a.shape} is not an image; give (height, width), or 1 or 3 channels first or last, "
             "of one image at a time."
         )
-    return a
-
-# %% ../../nbs/00_display/02_svg.ipynb #5c41db74
-def to_uint8_image(
-    array: Any,  # one image: CHW, HWC or HW, of any dtype and range
-) -> np.ndarray:
-    "Return the image as uint8 of shape (height, width) or (height, width, 3)."
-    a = _channels_last(to_numpy(array))
     if a.dtype == np.uint8: return np.ascontiguousarray(a)
     a = a.astype(np.float64)
     finite = a[np.isfinite(a)]
@@ -96,24 +91,23 @@ def encode_png(
     )
 
 # %% ../../nbs/00_display/02_svg.ipynb #71de135d
-def _resize_to_limit(a: np.ndarray, limit: int):
-    "Average blocks of pixels, or repeat pixels, until the longer side is close to `limit` and not above it."
-    side = max(a.shape[:2])
-    if side * 2 <= limit: return a.repeat(limit // side, 0).repeat(limit // side, 1)
-    k = -(-side // limit)
-    if k < 2 or min(a.shape[:2]) < k: return a
-    h = a.shape[0] // k
-    w = a.shape[1] // k
-    return np.rint(a[:h * k, :w * k].reshape(h, k, w, k, -1).mean((1, 3))).astype(np.uint8).reshape(h, w, *a.shape[2:])
-
 def image_tag(
     array: Any,  # one image as `to_uint8_image` takes it
     size: int = 64,  # length of its longer side in pixels
 ) -> str:
     "Return an image as an <img> tag with embedded data."
     a = to_uint8_image(array)
-    height, width = (max(1, round(size * n / max(a.shape[:2]))) for n in a.shape[:2])
-    data = b64encode(encode_png(_resize_to_limit(a, 2 * size))).decode()
+    side = max(a.shape[:2])
+    height, width = (max(1, round(size * n / side)) for n in a.shape[:2])
+    # average blocks of pixels, or repeat pixels, until the longer side is close to twice the size and not above it
+    times, block = size // side, -(-side // (2 * size))
+    if times >= 1:
+        a = a.repeat(2 * size // side, 0).repeat(2 * size // side, 1)
+    elif block >= 2 and min(a.shape[:2]) >= block:
+        h, w = a.shape[0] // block, a.shape[1] // block
+        blocks = a[:h * block, :w * block].reshape(h, block, w, block, -1)
+        a = np.rint(blocks.mean((1, 3))).astype(np.uint8).reshape(h, w, *a.shape[2:])
+    data = b64encode(encode_png(a)).decode()
     return (f'<img src="data:image/png;base64,{data}" width="{width}" height="{height}" alt="" '
             'style="margin:0;border:1px solid rgba(127,127,127,.4);border-radius:3px">')
 
@@ -167,19 +161,6 @@ def waveform_svg(
 CORRECT_RGB = "0,114,178"
 INCORRECT_RGB = "230,120,0"   # red, green, blue
 
-def _cell_background(value: float, total: float, colour: str):
-    "Return the CSS background of a cell."
-    strength = 0.62 * math.sqrt(min(max(value / total, 0.0), 1.0)) if total > 0 else 0.0
-    return f"background:rgba({colour},{strength:.3f});" if strength else ""
-
-def _matrix_cell(value: float, total: float, row: str, column: str, colour: str):
-    "Return one cell of the matrix; zero is a faint dot."
-    note = f'{row} → {column}: {escape_html(value)}'
-    style = "text-align:center;border:0;padding:4px 7px;min-width:22px"
-    if value == 0: return f'<td title="{note}" style="{style}"><span style="opacity:.3">·</span></td>'
-    return f'<td title="{note}" style="{style};{_cell_background(value, total, colour)}">{escape_html(value)}</td>'
-
-# %% ../../nbs/00_display/02_svg.ipynb #55cc9261
 def matrix_table(
     matrix: Any,  # (rows, columns) of numbers; for a confusion matrix, row = actual and column = predicted
     row_labels: Sequence[object],
@@ -201,10 +182,18 @@ def matrix_table(
     body = ""
     for i, name in enumerate(names):
         total = float(m[i].sum())
-        cells = "".join(
-            _matrix_cell(v.item(), total, name, head, CORRECT_RGB if not same or i == j else INCORRECT_RGB)
-            for j, (v, head) in enumerate(zip(m[i], heads))
-        )
+        cells = ""
+        for j, (value, head) in enumerate(zip(m[i].tolist(), heads)):
+            colour = CORRECT_RGB if not same or i == j else INCORRECT_RGB
+            strength = 0.62 * math.sqrt(min(max(value / total, 0.0), 1.0)) if total > 0 else 0.0
+            note = f"{name} → {head}: {escape_html(value)}"
+            style = "text-align:center;border:0;padding:4px 7px;min-width:22px"
+            if value == 0:
+                # a faint dot
+                cells += f'<td title="{note}" style="{style}"><span style="opacity:.3">·</span></td>'
+                continue
+            background = f"background:rgba({colour},{strength:.3f});" if strength else ""
+            cells += f'<td title="{note}" style="{style};{background}">{escape_html(value)}</td>'
         body += f'<tr style="background:transparent"><th style="{plain}text-align:right">{name}</th>{cells}</tr>'
     head = "".join(f'<th style="{plain}text-align:center;vertical-align:bottom">{o}</th>' for o in heads)
     corner = (
@@ -301,21 +290,6 @@ def svg_text(
         "text", escape_html(text), x=f"{x:.1f}", y=f"{y:.1f}", text_anchor=anchor, font_size=size, fill=color, **given
     )
 
-def polyline_segments(
-    px: np.ndarray,  # coordinates
-    py: np.ndarray,  # nan is a gap
-) -> list[str]:
-    "Return the unbroken parts of a line as SVG point lists."
-    there = np.isfinite(px) & np.isfinite(py)
-    parts = [[]]
-    for ok, x, y in zip(there, px, py):
-        if ok:
-            parts[-1].append(f"{x:.1f},{y:.1f}")
-        elif parts[-1]:
-            parts.append([])
-    return [" ".join(p) for p in parts if p]
-
-# %% ../../nbs/00_display/02_svg.ipynb #810f81f6
 LINE_STYLES = {
     "line": dict(stroke_width=1.8),
     "faint": dict(stroke_width=1, stroke_opacity=0.4),
@@ -331,13 +305,15 @@ def draw_line(line: LineSeries, x: AxisScale, y: AxisScale) -> str:
             for a, b in zip(px, py)
             if np.isfinite(a + b)
         )
-    return "".join(
-        svg_element(
-            "polyline", points=p, fill="none", stroke=series_color(line.color), stroke_linejoin="round",
-            **LINE_STYLES[line.style]
-        )
-        for p in polyline_segments(px, py)
-    )
+    # the unbroken parts
+    parts: list[list[str]] = [[]]
+    for is_known, a, b in zip(np.isfinite(px) & np.isfinite(py), px, py):
+        if is_known:
+            parts[-1].append(f"{a:.1f},{b:.1f}")
+        elif parts[-1]:
+            parts.append([])
+    style = dict(fill="none", stroke=series_color(line.color), stroke_linejoin="round", **LINE_STYLES[line.style])
+    return "".join(svg_element("polyline", points=" ".join(part), **style) for part in parts if part)
 
 def draw_histogram(bars: Histogram, x: AxisScale, y: AxisScale) -> str:
     "Draw a histogram as one filled outline."
@@ -469,7 +445,6 @@ def draw_row_labels(names: Sequence[str], left: float, top: float, bottom: float
         if i % every == 0
     )
 
-# %% ../../nbs/00_display/02_svg.ipynb #a8f51dca
 def draw_heatmap(heat: Heatmap, left: float, top: float, right: float, bottom: float) -> str:
     "Draw a heat map with a colour bar on its right."
     heat = reduce_columns(heat)

@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSam
 from ..args.training_args import TrainingArguments
 from ..args.parallel import splits_batches
 from ..core.errors import of_package, short_repr, warn
-from ..data.collate import RemoveColumns, kept_columns, log_dropped_columns
 from ..data.loader import DividedLoader, ResumableLoader
 from ..data.sampling import BalancedBatchSampler, EpochSampler, LengthGroupedSampler, RankShard, sample_lengths
 from ..data.sources import MapSource
@@ -112,11 +111,6 @@ def check_dataset(
             f"{name} is {short_repr(dataset)}, which is no data set; load it first, for example with"
             " datasets.load_dataset(...)."
         )
-
-    _check_indexing(dataset, name)
-
-def _check_indexing(dataset: Any, name: str) -> None:
-    "Raise TypeError for a data set whose class lacks __getitem__ or __len__."
     if is_iterable_only(dataset): return
     kind = type(dataset)
     torch_default = getattr(torch.utils.data.Dataset, "__getitem__", None)
@@ -177,22 +171,14 @@ LOADER_ARGS = (
     "length_column_name",
 )
 
-def warn_ignored_loader_args(args: TrainingArguments) -> None:
-    "Warn about settings that have no effect on a ready DataLoader."
-    given = [n for n in args.changed() if n in LOADER_ARGS]
-    if given:
-        warn(
-            f"train_dataset is a DataLoader, which has its own batch size, order and workers, so {', '.join(given)} has"
-            " no effect; give the data set itself for that."
-        )
-
 # %% ../../nbs/06_engine/08_dataloaders.ipynb #77e6bddb
 def signature_columns(learner: TrainerBase) -> list[str]:
     "Return the names of the columns to keep: the arguments of forward, and the labels."
     facts = learner.model_facts
     return sorted({*facts.arguments, "label", "label_ids", "labels", *learner.label_names})
 
-def _allowed_columns(learner: TrainerBase, collate: Callable) -> set[str]:
+def allowed_columns(learner: TrainerBase, collate: Callable) -> set[str]:
+    "Return the names of the columns to keep: those that the model uses, and those that the collator reads."
     learner._set_signature_columns_if_needed()
     # transformers' collators do not declare the columns that they read
     masks = hasattr(collate, "mlm") and type(collate).__module__.startswith("transformers.")
@@ -212,20 +198,6 @@ def _select_columns(
     if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) and not transformed:
         return learner._remove_unused_columns(dataset, description), collate
     return dataset, learner._get_collator_with_removed_columns(collate, description)
-
-def drop_unused_columns(learner: TrainerBase, dataset: Any, description: str) -> Any:
-    "Return a table without the columns that the model does not use."
-    if not learner.args.remove_unused_columns: return dataset
-    allowed = _allowed_columns(learner, learner.data_collator)
-    name = learner.model_facts.name
-    kept = kept_columns(dataset.column_names, allowed, name)
-    log_dropped_columns(dataset.column_names, kept, allowed, name, description)
-    return dataset.remove_columns([c for c in dataset.column_names if c not in kept])
-
-def column_dropping_collator(learner: TrainerBase, data_collator: Callable, description: str) -> Callable:
-    "Return a collator that drops the columns that the model does not use."
-    if not learner.args.remove_unused_columns: return data_collator
-    return RemoveColumns(data_collator, _allowed_columns(learner, data_collator), learner.model_facts.name, description)
 
 # %% ../../nbs/06_engine/08_dataloaders.ipynb #8afaf147
 def make_train_sampler(
@@ -256,8 +228,6 @@ def rank_shard(learner: TrainerBase) -> RankShard:
     if device is None: return RankShard(learner.args.process_index, learner.args.world_size)
     return device.world.rank_shard
 
-def _num_processes(learner: TrainerBase) -> int: return rank_shard(learner).of
-
 def divide_loader(
     learner: TrainerBase,
     loader: DataLoader,
@@ -272,7 +242,7 @@ def per_process_batch_size(
     size: int,  # of a batch, by the settings
 ) -> int:
     "Return the number of samples of a batch for one process; raise ValueError if it cannot be split evenly."
-    n = _num_processes(learner)
+    n = rank_shard(learner).of
     if n == 1 or not splits_batches(learner.args): return size
     if size % n:
         raise ValueError(
@@ -293,14 +263,6 @@ def _loader_options(args: TrainingArguments, batch_size: int, collate: Callable)
         "prefetch_factor": args.dataloader_prefetch_factor,
     }
 
-def check_sampling_strategy(args: TrainingArguments) -> None:
-    "Raise ValueError for an order that a stream cannot have."
-    if args.train_sampling_strategy in ("group_by_length", "batch_rebalance"):
-        raise ValueError(
-            f"train_sampling_strategy={args.train_sampling_strategy!r} needs data that can be indexed, and the"
-            " train_dataset is a stream, which comes in its own order; leave it out."
-        )
-
 # %% ../../nbs/06_engine/08_dataloaders.ipynb #a67d5377
 def make_train_loader(learner: TrainerBase) -> DataLoader:
     "Return the loader of the training data. Raise ValueError without training data, TypeError if it is not a data set."
@@ -309,14 +271,22 @@ def make_train_loader(learner: TrainerBase) -> DataLoader:
     if dataset is None:
         raise ValueError("There is nothing to train on; give the Learner a train_dataset=.")
     if isinstance(dataset, DataLoader):
-        warn_ignored_loader_args(args)
+        if given := [n for n in args.changed() if n in LOADER_ARGS]:
+            warn(
+                f"train_dataset is a DataLoader, which has its own batch size, order and workers, so {', '.join(given)} has"
+                " no effect; give the data set itself for that."
+            )
         return dataset
     check_dataset(dataset, "train_dataset")
     selected, collate = _select_columns(learner, dataset, "training")
     options = _loader_options(args, per_process_batch_size(learner, args.train_batch_size), collate)
     options["drop_last"] = args.dataloader_drop_last
     if is_iterable_only(selected):
-        check_sampling_strategy(args)
+        if args.train_sampling_strategy in ("group_by_length", "batch_rebalance"):
+            raise ValueError(
+                f"train_sampling_strategy={args.train_sampling_strategy!r} needs data that can be indexed, and the"
+                " train_dataset is a stream, which comes in its own order; leave it out."
+            )
         return DataLoader(to_iterable_dataset(selected), **options)
     if len(selected) == 0:
         raise ValueError("The train_dataset is empty: its length is 0. Check how it was loaded or filtered.")
@@ -326,27 +296,6 @@ def make_train_loader(learner: TrainerBase) -> DataLoader:
     # the sampler yields whole batches
     del options["batch_size"], options["drop_last"]
     return DataLoader(selected, batch_sampler=sampler, **options)
-
-def find_eval_dataset(
-    learner: TrainerBase,
-    dataset: Any,  # a data set, or the name of one; None: the learner's own
-) -> Any:
-    "Return the data set to evaluate on. Raise ValueError without one."
-    if isinstance(dataset, str):
-        sets = learner.eval_dataset if isinstance(learner.eval_dataset, dict) else {}
-        if dataset not in sets:
-            raise ValueError(
-                f"There is no evaluation set {dataset!r}; there are:"
-                f" {', '.join(map(repr, sets)) or 'none with a name'}."
-            )
-        dataset = sets[dataset]
-    if dataset is None:
-        dataset = learner.eval_dataset
-    if dataset is None:
-        raise ValueError(
-            "There is nothing to evaluate on; give the Learner an eval_dataset=, or call evaluate(dataset)."
-        )
-    return dataset
 
 def make_test_loader(learner: TrainerBase, dataset: Any) -> DataLoader:
     "Return a loader of every sample, in order."
@@ -363,22 +312,18 @@ def make_test_loader(learner: TrainerBase, dataset: Any) -> DataLoader:
 # data sets within data sets
 _MAX_DEPTH = 5
 
-def _data_within(value: object) -> list[object]:
-    "Return the data sets that an attribute holds."
-    def is_data(v: object) -> bool: return isinstance(v, torch.utils.data.Dataset) or hasattr(type(v), "set_format")
-    if is_data(value): return [value]
-    # of a ConcatDataset; a list of samples may be long
-    return value if isinstance(value, list) and value and is_data(value[0]) else []
-
 def attributes_of(*data: object, depth: int = 0) -> list[tuple[object, dict[str, object]]]:
     "Return data sets and collators, and the data sets that they hold, each with its present attributes."
+    def is_data(v: object) -> bool: return isinstance(v, torch.utils.data.Dataset) or hasattr(type(v), "set_format")
     found = []
     for one in data:
         attributes = dict(getattr(one, "__dict__", {}))
         found.append((one, attributes))
         if depth == _MAX_DEPTH: continue
         for value in attributes.values():
-            found += attributes_of(*_data_within(value), depth=depth + 1)
+            # those of a ConcatDataset; a list of samples may be long
+            inner = value if isinstance(value, list) and value and is_data(value[0]) else [value] if is_data(value) else []
+            found += attributes_of(*inner, depth=depth + 1)
     return found
 
 def have_changed(attributes: list[tuple[object, dict[str, object]]]) -> bool:
@@ -421,9 +366,21 @@ def make_eval_loader(
     learner: TrainerBase,
     eval_dataset: Any,  # a data set, or the name of one; None: the learner's own
 ) -> DataLoader:
-    "Return the loader of an evaluation; one whose workers stay is kept for the next."
-    dataset = find_eval_dataset(learner, eval_dataset)
+    "Return the loader of an evaluation; one whose workers stay is kept for the next. Raise ValueError without data."
     own = own_eval_sets(learner)
+    dataset = learner.eval_dataset if eval_dataset is None else eval_dataset
+    if isinstance(dataset, str):
+        sets = learner.eval_dataset if isinstance(learner.eval_dataset, dict) else {}
+        if dataset not in sets:
+            raise ValueError(
+                f"There is no evaluation set {dataset!r}; there are:"
+                f" {', '.join(map(repr, sets)) or 'none with a name'}."
+            )
+        dataset = sets[dataset]
+    if dataset is None:
+        raise ValueError(
+            "There is nothing to evaluate on; give the Learner an eval_dataset=, or call evaluate(dataset)."
+        )
     if not any(dataset is one for one in own): return learner.get_test_dataloader(dataset)
     names = ("per_device_eval_batch_size", "remove_unused_columns", "label_names", "use_cpu")
     settings = {k: v for k, v in vars(learner.args).items() if k.startswith("dataloader_") or k in names}
@@ -462,11 +419,6 @@ def count_samples(loader: Any) -> int | None:
     except TypeError:
         return None
 
-def total_train_batch_size(learner: TrainerBase, args: TrainingArguments) -> int:
-    "Return the number of samples per optimizer step, over all processes."
-    samples = per_process_batch_size(learner, args.train_batch_size) * _num_processes(learner)
-    return samples * args.gradient_accumulation_steps
-
 def initial_training_values(learner: TrainerBase, args: TrainingArguments, dataloader: Any) -> tuple:
     """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per
     epoch, and steps of the run.
@@ -475,7 +427,7 @@ def initial_training_values(learner: TrainerBase, args: TrainingArguments, datal
     total = learner.get_total_train_batch_size(args)
     try:
         # a divided one has the length of one process
-        n = 1 if isinstance(dataloader, DividedLoader) else _num_processes(learner)
+        n = 1 if isinstance(dataloader, DividedLoader) else rank_shard(learner).of
         batches = math.ceil(len(dataloader) / n)
     except TypeError:
         batches = None

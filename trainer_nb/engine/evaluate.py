@@ -210,9 +210,6 @@ class EvalBatches:
         "Return whether the current batch is the last one; may read another one."
         return self.feed.at_end(self.cursor)
 
-def eval_batches(learner: TrainerBase, dataloader, share: RankShard = UNSHARDED):
-    return iter(EvalBatches(learner, dataloader, share))
-
 # %% ../../nbs/06_engine/27_evaluate.ipynb #aad5d809
 class EvalAccumulator:
     "Hold the results of an evaluation, and select the parts of a batch to keep."
@@ -501,25 +498,16 @@ def is_picture(thing: object) -> bool:
 
 def check_is_dataset(dataset) -> None:
     "Raise TypeError for a single sample, or for several data sets, in place of a data set."
-    kind = type(dataset)
-    if is_columns(dataset):
-        raise TypeError(
-            f"predict() takes a data set, not a {kind.__name__} of {len(dataset)} tensors or arrays: for one sample,"
-            " learn.predict_one(sample); for arrays of many, learn.predict(torch.utils.data.TensorDataset(X, Y))."
-        )
-    if isinstance(dataset, (torch.Tensor, np.ndarray)) and dataset.ndim < 2:
-        raise TypeError(
-            f"predict() takes a data set, not {'a number' if not dataset.ndim else 'one row of numbers'}:"
-            " learn.predict_one(sample) predicts one sample; a data set of single numbers is"
-            " torch.utils.data.TensorDataset(x[:, None])."
-        )
+    kind = f"an object of type {type(dataset).__name__}"
+    if is_columns(dataset): kind = f"a {type(dataset).__name__} of {len(dataset)} tensors or arrays"
+    elif isinstance(dataset, (torch.Tensor, np.ndarray)) and dataset.ndim < 2: kind = "one row of numbers" if dataset.ndim else "a number"
     # a dict with numbers for keys is a data set
-    is_sample = isinstance(dataset, Mapping) and 0 not in dataset or isinstance(dataset, (str, bytes))
-    if is_sample or is_picture(dataset):
-        raise TypeError(
-            f"predict() takes a data set, not an object of type {kind.__name__}: learn.predict_one(sample) predicts one"
-            " sample, and learn.predict(data['test']) one of several data sets."
-        )
+    elif isinstance(dataset, Mapping) and 0 in dataset: return
+    elif not isinstance(dataset, (Mapping, str, bytes)) and not is_picture(dataset): return
+    raise TypeError(
+        f"predict() takes a data set, not {kind}: for one sample, learn.predict_one(sample); for arrays of many,"
+        " learn.predict(torch.utils.data.TensorDataset(X, Y)); for one of several data sets, learn.predict(data['test'])."
+    )
 
 def predict_dataset(learner: TrainerBase, test_dataset, ignore_keys: list[str] | None, prefix) -> PredictionOutput:
     "Return predictions, labels and metrics of one data set."

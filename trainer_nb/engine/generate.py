@@ -9,7 +9,7 @@ import copy
 from collections.abc import Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -51,30 +51,19 @@ def load_generation_config(
         raise ValueError(f"generation_config contradicts itself: {' '.join(str(error).split())}") from None
     return config
 
-def put_on(
-    model: torch.nn.Module | None,
-    given,  # as above; None: the model keeps its own
-):
-    "Assign a generation configuration to a model."
-    if given is not None and model is not None:
-        model.generation_config = load_generation_config(given)
-
 # %% ../../nbs/06_engine/06_generate.ipynb #2a52187b
-def special_token_ids(processing_class) -> dict[str, int]:
-    "Return the special tokens of a tokenizer, or of a processor's tokenizer, by their names in a configuration."
-    tokenizer = getattr(processing_class, "tokenizer", processing_class)
-    ids = {name: getattr(tokenizer, name, None) for name in ("eos_token_id", "bos_token_id", "pad_token_id")}
-    return {name: token for name, token in ids.items() if token is not None}
-
 def align_special_tokens(model: torch.nn.Module, processing_class) -> dict[str, int]:
     "Store the special tokens of a tokenizer in the model's configurations; return those that were not there."
     get_text_config = getattr(getattr(model, "config", None), "get_text_config", None)
     if processing_class is None or get_text_config is None: return {}
     config = get_text_config()
     generation = getattr(model, "generation_config", None)
+    tokenizer = getattr(processing_class, "tokenizer", processing_class)
     def as_list(value): return value if isinstance(value, list) else [value]
     changed = {}
-    for name, token in special_token_ids(processing_class).items():
+    for name in ("eos_token_id", "bos_token_id", "pad_token_id"):
+        token = getattr(tokenizer, name, None)
+        if token is None: continue
         present = getattr(config, name, None)
         places = [present] if generation is None else [present, getattr(generation, name, None)]
         if all(token in as_list(place) for place in places): continue
@@ -135,29 +124,6 @@ def left_there(
     finally:
         learner._gen_kwargs = before
 
-# %% ../../nbs/06_engine/06_generate.ipynb #12873922
-def generate(
-    learner: TrainerBase,
-    model: torch.nn.Module,  # without its wrapper
-    inputs, settings,
-):
-    """Return the token ids that a model generates for a batch.
-    Raise TypeError for a model or a batch that is not supported."""
-    needs = "predict_with_generate=True needs"
-    if not hasattr(model, "generate"):
-        raise TypeError(f"{needs} a model with a generate method, and {type(model).__name__} has none.")
-    if not isinstance(inputs, Mapping):
-        raise TypeError(f"{needs} batches that are dicts, not {type(inputs).__name__}.")
-    labels = inputs.get("labels")
-    prompt = inputs.get("decoder_input_ids")
-    drop = set(learner.label_names)
-    if labels is not None and prompt is not None and prompt.shape == labels.shape:
-        drop |= {"decoder_input_ids", "decoder_attention_mask"}
-    batch = {k: v for k, v in inputs.items() if k not in drop}
-    with torch.no_grad():
-        # torch declares the attributes of a module as tensors or modules
-        return model.generate(**batch, **settings)  # type: ignore[operator]
-
 # %% ../../nbs/06_engine/06_generate.ipynb #ee697833
 # default maximum of tokens, as in transformers
 DEFAULT_MAX_LENGTH = 20
@@ -188,17 +154,27 @@ def filled_up(
     width = longest if tokens.shape[-1] < longest else new + 1 if new is not None else 0
     return learner._pad_tensors_to_max_len(tokens, width) if tokens.shape[-1] < width else tokens
 
-def filled_to(tokens, width: int, token: int):
-    "Return token ids padded on the right to a width."
-    return torch.nn.functional.pad(tokens, (0, width - tokens.shape[-1]), value=token)
-
 # %% ../../nbs/06_engine/06_generate.ipynb #12e0c229
 def generating_step(learner: TrainerBase, model: torch.nn.Module, inputs, ignore_keys: list[str] | None, given: dict):
-    "Return loss, generated tokens and labels of a batch."
+    """Return loss, generated tokens and labels of a batch.
+    Raise TypeError for a model or a batch that is not supported."""
     inputs = learner._prepare_inputs(inputs)
     settings = learner._gen_kwargs
     if given or not settings: settings = generation_settings(learner.args, given)
-    tokens = generate(learner, learner.model if model is None else model, inputs, settings)
+    # without its wrapper; torch declares the attributes of a module as tensors or modules
+    source: Any = learner.model if model is None else model
+    needs = "predict_with_generate=True needs"
+    if not hasattr(source, "generate"):
+        raise TypeError(f"{needs} a model with a generate method, and {type(source).__name__} has none.")
+    if not isinstance(inputs, Mapping):
+        raise TypeError(f"{needs} batches that are dicts, not {type(inputs).__name__}.")
+    drop = set(learner.label_names)
+    labels = inputs.get("labels")
+    prompt = inputs.get("decoder_input_ids")
+    if labels is not None and prompt is not None and prompt.shape == labels.shape:
+        drop |= {"decoder_input_ids", "decoder_attention_mask"}
+    with torch.no_grad():
+        tokens = source.generate(**{k: v for k, v in inputs.items() if k not in drop}, **settings)
     config = getattr(learner.model, "generation_config", None)
     labels = learner._extract_labels(inputs)
     # many models with a decoder cannot be called without labels

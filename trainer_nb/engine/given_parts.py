@@ -27,7 +27,7 @@ from ..data.collate import comparable_copy, is_identical
 from ..device.model_patches import store_use_cache, unwrap_compiled
 from ..device.weight_storage import check_quantized, keep_training_layout
 from .dataloaders import check_train_dataset, signature_columns
-from .generate import put_on
+from .generate import load_generation_config
 from .loss import unwrap_model, warn_multi_label
 from .run_state import RunState, as_callback, record_act
 from .signatures import check_callable, positional_args
@@ -189,7 +189,8 @@ class UserPart:
 # %% ../../nbs/06_engine/08_given_parts.ipynb #655537f6
 def apply_args(model: torch.nn.Module | None, args: TrainingArguments) -> None:
     "Store the settings that a model has itself; warn about a setting that has no effect on it."
-    put_on(model, args.generation_config)
+    if model is not None and args.generation_config is not None:
+        model.generation_config = load_generation_config(args.generation_config)
     store_use_cache(model, args)
     warn_multi_label(model, args.label_smoothing_factor)
 
@@ -272,9 +273,10 @@ def replace_value(learner: TrainerBase, name: str, value: Any) -> None:
     "Store another value of a part; before the first step, discard what was made with the former one."
     run = learner.run_state
     former = vars(learner).get(name)
-    # another pair of the same objects is the same
-    pairs = isinstance(value, tuple) and isinstance(former, tuple) and len(value) == len(former)
-    is_same = all(map(operator.is_, value, former)) if pairs else value is former
+    is_same = value is former
+    if isinstance(value, tuple) and isinstance(former, tuple) and len(value) == len(former):
+        # another pair of the same objects is the same
+        is_same = all(map(operator.is_, value, former))
     if name in _OPTIMIZER_SOURCES and not is_same:
         check_run_not_begun(run, name, run.optimizer)
     # a collator is recorded when the loader takes it over
@@ -311,7 +313,7 @@ def discard_model_parts(learner: TrainerBase) -> None:
         run.device.release()
     learner._model_facts = None
     learner._signature_columns = None
-    run.discard("wrapped_model", "optimizer", "lr_scheduler", "backups", "initial_snapshot", "frozen_weights")
+    run.discard("wrapped_model", "optimizer", "lr_scheduler", "backups", "initial_snapshot", "earlier_copies")
     if run.loader is not None:
         drop_loader(run)
 
@@ -342,14 +344,7 @@ def forget_samplers(run: RunState) -> None:
 
 # settings from which the optimizer is made, and the schedule
 OPTIMIZER_ARGS = (
-    "learning_rate",
-    "weight_decay",
-    "optim",
-    "optim_args",
-    "layer_groups",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
+    "learning_rate", "weight_decay", "optim", "optim_args", "layer_groups", "adam_beta1", "adam_beta2", "adam_epsilon"
 )
 SCHEDULE_ARGS = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
 
@@ -397,9 +392,13 @@ _REPLACE: dict[str, Callable[[TrainerBase, Any], None]] = {
 }
 
 # %% ../../nbs/06_engine/08_given_parts.ipynb #ade483e1
-def forget_columns(learner: TrainerBase) -> None:
-    "Compute the columns that the model uses again, unless a subclass has set them; read the data with them."
-    if learner._signature_columns is None or learner._signature_columns != signature_columns(learner): return
+def forget_columns(learner: TrainerBase, facts: bool = False) -> None:
+    """Compute the columns that the model uses again, unless a subclass has set them, and with them, on request, the facts
+    about the model; read the data with them if they differ."""
+    columns = learner._signature_columns
+    is_own = columns is not None and columns == signature_columns(learner)
+    if facts: learner._model_facts = None
+    if not is_own or facts and columns == signature_columns(learner): return
     run = learner.run_state
     check_replaceable(run, "label_names")
     learner._signature_columns = None
@@ -413,16 +412,10 @@ def own_forward(model: torch.nn.Module) -> Callable:
     return getattr(own, "__func__", own)
 
 def renew_facts(learner: TrainerBase) -> None:
-    "If the model has another forward than the one that was inspected, inspect it again; read the data with its columns."
+    "If the model has another forward than the one that was inspected, inspect it again."
     run = learner.run_state
-    if learner._model_facts is None or own_forward(run.model) is run.inspected_forward: return
-    # as in forget_columns
-    is_own = learner._signature_columns is not None and learner._signature_columns == signature_columns(learner)
-    learner._model_facts = None
-    if is_own and learner._signature_columns != signature_columns(learner):
-        learner._signature_columns = None
-        if run.loader is not None:
-            drop_loader(run)
+    if learner._model_facts is not None and own_forward(run.model) is not run.inspected_forward:
+        forget_columns(learner, facts=True)
 
 class ModelFact:
     "Return a field of the learner's `model_facts`, or the value that was assigned in its place."

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from ..core.errors import of_package, warn
 from ..core.seeding import preserve_generators
 from ..data.batch_errors import explain_forward_error, explain_loss_error, sample_label, text_label_error
-from ..data.collate import to_device
 from ..device.sharding import module_class
 from ..optim.optimizers import NO_PARAMETERS_HINT
 
@@ -184,44 +183,10 @@ def explain_label_error(
     return ValueError(f"The labels of this batch go from {low} to {high}{room}; number the classes from 0 "
                       "and give the model as many outputs as there are classes.")
 
-def num_classes(model: torch.nn.Module) -> int | None:
-    "Return the number of classes in a model's configuration; None if it has none."
-    config = getattr(model, "config", None)
-    if getattr(config, "problem_type", None) in ("regression", "multi_label_classification"): return None
-    n = getattr(config, "num_labels", None)
-    return n if n and n > 1 and "Classification" in type(model).__name__ else None
-
-# %% ../../nbs/06_engine/02_loss.ipynb #58a53295
-def label_smoothed_loss(
-    outputs: Any,
-    labels: torch.Tensor,
-    epsilon: float,
-    shift: bool = False,  # compare output i with label i + 1
-    num_items: int | torch.Tensor | None = None,  # divisor in place of the number of labels here
-) -> torch.Tensor:
-    "Return the cross-entropy with label smoothing, as a mean over the labels other than -100."
-    logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[0]
-    if labels.is_floating_point():
-        raise ValueError(
-            "label_smoothing_factor spreads a part of one class over the others, and these labels are several for each"
-            " sample, or numbers; leave it out."
-        )
-    if shift:
-        logits = logits[..., :-1, :]
-        labels = labels[..., 1:]
-    loss = F.cross_entropy(
-        logits.reshape(-1, logits.shape[-1]),
-        labels.reshape(-1),
-        ignore_index=-100,
-        label_smoothing=epsilon,
-        reduction="mean" if num_items is None else "sum",
-    )
-    return loss if num_items is None else loss / num_items
-
 # %% ../../nbs/06_engine/02_loss.ipynb #37a33c19
 @dataclass(frozen=True)
 class LabelSmoother:
-    "Compute the cross-entropy with label smoothing."
+    "Compute the cross-entropy with label smoothing, as a mean over the labels other than -100."
     epsilon: float
     ignore_index: int = -100
     def __call__(
@@ -231,7 +196,23 @@ class LabelSmoother:
         shift_labels: bool = False,  # compare output i with label i + 1
         num_items_in_batch: int | torch.Tensor | None = None,  # divisor in place of the number of labels
     ) -> torch.Tensor:
-        return label_smoothed_loss(model_output, labels, self.epsilon, shift_labels, num_items_in_batch)
+        logits = model_output["logits"] if isinstance(model_output, Mapping) else model_output[0]
+        if labels.is_floating_point():
+            raise ValueError(
+                "label_smoothing_factor spreads a part of one class over the others, and these labels are several for each"
+                " sample, or numbers; leave it out."
+            )
+        if shift_labels:
+            logits = logits[..., :-1, :]
+            labels = labels[..., 1:]
+        loss = F.cross_entropy(
+            logits.reshape(-1, logits.shape[-1]),
+            labels.reshape(-1),
+            ignore_index=-100,
+            label_smoothing=self.epsilon,
+            reduction="mean" if num_items_in_batch is None else "sum",
+        )
+        return loss if num_items_in_batch is None else loss / num_items_in_batch
 
 def is_multi_label(model: torch.nn.Module | None) -> bool:
     "Return whether a model's configuration says that a sample has several labels."
@@ -300,7 +281,12 @@ def explain_model_error(
     explained = explain_forward_error(error, model, given, lambda: first_sample(learner), has_loss_func)
     if explained is not None or not isinstance(error, IndexError): return explained
     labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
-    return explain_label_error(error, labels, num_classes(learner.model))
+    config = getattr(learner.model, "config", None)
+    classes = getattr(config, "num_labels", None)
+    is_classifier = "Classification" in type(learner.model).__name__ and classes is not None and classes > 1
+    if getattr(config, "problem_type", None) in ("regression", "multi_label_classification"): is_classifier = False
+    return explain_label_error(error, labels, classes if is_classifier else None)
+
 
 # %% ../../nbs/06_engine/02_loss.ipynb #bcfcbe76
 def raise_explained(
@@ -309,15 +295,6 @@ def raise_explained(
 ) -> None:
     "Raise the clearer error with the original as its cause; without one, return, so that the caller re-raises its own."
     if explained is not None: raise explained from error
-
-def explain_override_error(
-    learner: TrainerBase,
-    error: Exception,  # raised by an override of compute_loss
-    inputs: Any,  # the batch
-) -> Exception | None:
-    "Return a clearer error for an override, which may call the model in its own way; None if the cause is not known."
-    if isinstance(error, TypeError): return None
-    return explain_forward_error(error, unwrap_model(learner.model), inputs)
 
 def compute_batch_loss(
     learner: TrainerBase,
@@ -410,27 +387,6 @@ def call_loss_func(learner: TrainerBase, outputs: Any, labels: Any, inputs: Any)
         raise_explained(error, explained)
         raise
 
-# %% ../../nbs/06_engine/02_loss.ipynb #51615745
-def count_labels(
-    learner: TrainerBase,
-    batches: Sequence[Any],  # the micro-batches of a step
-) -> torch.Tensor | None:
-    """Return the number of labels in the micro-batches, for losses that are a
-    mean over all of them; None if it is not needed."""
-    # a loss_func is a mean over samples, whatever arguments the model takes
-    if learner.loss_func is not None: return None
-    if not (learner.model_accepts_loss_kwargs or learner.compute_loss_func is not None): return None
-    if not all(isinstance(b, Mapping) and isinstance(b.get("labels"), torch.Tensor) for b in batches):
-        return None
-    number = sum(_counted_labels(learner, b).ne(-100).sum() for b in batches)
-    device = learner.run_state.device
-    # by hand, before anything is prepared, they stay where they are
-    return number if device is None else to_device(number, device.device, pin=True)
-
-def _counted_labels(learner: TrainerBase, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    if "shift_labels" in batch: return batch["shift_labels"]
-    return batch["labels"][..., 1:] if learner._loss_shifts_labels else batch["labels"]
-
 # %% ../../nbs/06_engine/02_loss.ipynb #858bdec5
 def extract_labels(learner: TrainerBase, inputs: Any) -> Any:
     "Return the labels in a batch: a tensor, or a tuple of several; None if there are none."
@@ -460,7 +416,11 @@ def predict_batch(
         config = getattr(learner.model, "config", None)
         ignore_keys = getattr(config, "keys_to_ignore_at_inference", ["past_key_values"])
     labels = extract_labels(learner, inputs)
-    has_loss = labels is not None or _returns_loss(learner, inputs)
+    has_loss = labels is not None
+    if not has_loss and not learner.label_names:
+        # a collator may request it
+        requested = inputs.get("return_loss") if isinstance(inputs, Mapping) else None
+        has_loss = learner.can_return_loss if requested is None else bool(requested)
     loss = None
     with torch.no_grad(), learner.compute_loss_context_manager():
         if has_loss:
@@ -492,10 +452,3 @@ def predict_batch(
         or learner.label_smoother is not None
     )
     return loss, extract_logits(outputs, has_loss and not computed_here, ignore_keys), labels
-
-def _returns_loss(learner: TrainerBase, inputs: Any) -> bool:
-    "Return whether the model returns a loss without labels."
-    if learner.label_names: return False
-    # a collator may request it
-    requested = inputs.get("return_loss") if isinstance(inputs, Mapping) else None
-    return learner.can_return_loss if requested is None else bool(requested)

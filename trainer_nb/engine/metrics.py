@@ -221,14 +221,15 @@ def resolve_text_metrics(
     "Return the functions by name; raise ValueError for an unknown name."
     found: dict[str, Callable] = {}
     for given in names:
-        if not callable(given) and given not in TEXT_METRICS:
+        if callable(given):
+            found[getattr(given, "__name__", "score")] = given
+        elif given in TEXT_METRICS:
+            found[given] = TEXT_METRICS[given]
+        else:
             raise ValueError(
                 f"{given!r} is not one of {', '.join(map(repr, TEXT_METRICS))}; give one of these, or a function of two"
                 " lists of texts."
             )
-        found[getattr(given, "__name__", "score") if callable(given) else given] = (
-            given if callable(given) else TEXT_METRICS[given]
-        )
     return found
 
 def score_texts(

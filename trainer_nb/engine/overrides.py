@@ -13,34 +13,31 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from ..args.training_args import TrainingArguments, resolve_args
-from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerCallback, TrainerControl, TrainerState
-from ..core.callbacks import bound_handler
+from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerCallback, TrainerControl
+from ..core.callbacks import TrainerState, bound_handler
 from ..core.errors import warn
 from ..core.history import History
 from ..core.seeding import preserve_generators
-from ..data.collate import DataCollatorWithPadding, default_data_collator, map_tensors, to_device
+from ..data.batch_errors import explain_forward_error
+from ..data.collate import DataCollatorWithPadding, RemoveColumns, default_data_collator, kept_columns
+from ..data.collate import log_dropped_columns, map_tensors, to_device
 from ..device.accelerator import NO_CONTEXT, Device, check_fp16, empty_device_cache
-from .counters import count_flops, store_flops
-from .dataloaders import check_eval_data, check_given_data
-from .dataloaders import column_dropping_collator, count_samples, drop_unused_columns
-from .dataloaders import initial_training_values, is_iterable_only
-from .dataloaders import divide_loader, make_eval_loader, make_test_loader, make_train_loader
-from .dataloaders import make_train_sampler, signature_columns
-from .dataloaders import total_train_batch_size
-from .generate import NO_GENERATION, filled_to, generating_step, padding_token, warn_of_idle
-from .given_parts import NO_MODEL_MESSAGE, ModelFact, UserPart, check_functions
-from .given_parts import check_is_model, check_losses, check_not_elsewhere, check_not_remote
-from .given_parts import check_processing_class, check_sources, local_model, optimizer_settings
-from .given_parts import own_forward, replace_args, replace_callbacks, replace_part, replace_state
-from .given_parts import take_model, trial_parameter
-from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels
-from .loss import explain_override_error, extract_labels, inspect_model, is_single_input
-from .loss import label_smoother
-from .loss import model_arguments, predict_batch, raise_explained
+from .counters import WatchedItems, num_non_embedding_parameters, store_flops
+from .dataloaders import allowed_columns, check_eval_data, check_given_data, count_samples
+from .dataloaders import divide_loader, initial_training_values
+from .dataloaders import is_iterable_only, make_eval_loader, make_test_loader, make_train_loader
+from .dataloaders import make_train_sampler, per_process_batch_size, rank_shard, signature_columns
+from .generate import NO_GENERATION, generating_step, padding_token, warn_of_idle
+from .given_parts import NO_MODEL_MESSAGE, ModelFact, UserPart, check_functions, check_is_model
+from .given_parts import check_losses, check_not_elsewhere, check_not_remote, check_processing_class
+from .given_parts import check_sources, local_model, optimizer_settings, own_forward, replace_args
+from .given_parts import replace_callbacks, replace_part, replace_state, take_model, trial_parameter
+from .loss import ModelFacts, check_loss, compute_batch_loss, extract_labels
+from .loss import inspect_model, is_single_input, label_smoother, model_arguments, predict_batch
+from .loss import raise_explained, unwrap_model
 from .run_state import GivenSettings, RunState, schedule_args, schedule_start
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
 from .eval_outputs import check_metrics
@@ -78,49 +75,6 @@ def prepared_device(learner: TrainerBase) -> Device:
     return learner.run_state.device
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #4c338605
-# conversions, after which it is still the number of labels
-_CONVERSIONS = frozenset((
-    torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.cuda, torch.Tensor.detach, torch.Tensor.clone, torch.Tensor.float,
-    torch.Tensor.double, torch.Tensor.long, torch.Tensor.int,
-))
-# what wrappers of a model ask of each tensor
-_QUERIES = frozenset((
-    torch.is_floating_point, torch.is_complex, torch.Tensor.is_floating_point, torch.Tensor.is_complex, torch.Tensor.dim,
-    torch.Tensor.size, torch.Tensor.numel, torch.Tensor.record_stream, torch.Tensor.is_pinned,
-))
-
-class ItemsUse:
-    "Record what the code of a loss has done with the number of labels."
-    is_used = False     # something was computed with it
-    is_passed = False   # it has reached the compute_loss of this class
-
-class WatchedItems(torch.Tensor):
-    "A number of labels that records its use, also after conversions."
-    use: ItemsUse
-
-    @classmethod
-    def __torch_function__(cls, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        uses: list[ItemsUse] = []
-        def plain(value: Any) -> Any:
-            if not isinstance(value, WatchedItems): return value
-            uses.append(value.use)
-            return value.as_subclass(torch.Tensor)
-        with torch._C.DisableTorchFunctionSubclass():
-            args, kwargs = tree_map(plain, (args, kwargs or {}))
-        out = function(*args, **kwargs)
-        is_attribute = getattr(function, "__name__", "") == "__get__"
-        if isinstance(out, torch.Tensor) and (is_attribute or function in _CONVERSIONS): return watched(out, uses[0])
-        if not is_attribute and function not in _QUERIES:
-            for use in uses:
-                use.is_used = True
-        return out
-
-def watched(items: torch.Tensor, use: ItemsUse) -> WatchedItems:
-    "Return a number of labels as one that records its use."
-    found = items.as_subclass(WatchedItems)
-    found.use = use
-    return found
-
 def is_loss_scaled(learner: TrainerBase, num_items: torch.Tensor | None) -> bool:
     "Return whether compute_loss has divided the loss for the whole step already."
     if learner.loss_is_scaled_for_ga is not None: return learner.loss_is_scaled_for_ga
@@ -300,7 +254,9 @@ class TrainerBase:
             try:
                 loss = self.compute_loss(model, inputs, **items)
             except Exception as error:
-                raise_explained(error, explain_override_error(self, error, inputs))
+                # an override may call the model in its own way
+                if not isinstance(error, TypeError):
+                    raise_explained(error, explain_forward_error(error, unwrap_model(self.model), inputs))
                 raise
         if run.args.torch_empty_cache_steps and run.state.global_step % run.args.torch_empty_cache_steps == 0:
             empty_device_cache(prepared_device(self).device)
@@ -384,14 +340,28 @@ class TrainerBase:
     ) -> torch.Tensor | None:
         """Return the number of labels in the window, for losses that are a mean
         over all of them; None if it is not needed."""
-        return count_labels(self, batches)
+        # a loss_func is a mean over samples, whatever arguments the model takes
+        if self.loss_func is not None: return None
+        if not (self.model_accepts_loss_kwargs or self.compute_loss_func is not None): return None
+        if not all(isinstance(b, Mapping) and isinstance(b.get("labels"), torch.Tensor) for b in batches): return None
+        number: Any = 0
+        for batch in batches:
+            labels = batch.get("shift_labels")
+            if labels is None: labels = batch["labels"][..., 1:] if self._loss_shifts_labels else batch["labels"]
+            number = number + labels.ne(-100).sum()
+        device = self.run_state.device
+        # by hand, before anything is prepared, they stay where they are
+        return number if device is None else to_device(number, device.device, pin=True)
 
     def floating_point_ops(
         self,
         inputs: Any,  # a micro-batch
     ) -> int:
         "Return the floating-point operations of a micro-batch, forward and backward; 0 if unknown."
-        return count_flops(self.run_state.model, inputs) if self.model_facts.counts_parameters else 0
+        model = self.run_state.model
+        name = getattr(model, "main_input_name", "input_ids")
+        if not self.model_facts.counts_parameters or not isinstance(inputs, Mapping) or name not in inputs: return 0
+        return 6 * inputs[name].numel() * num_non_embedding_parameters(model)
 
     def store_flos(self) -> None:
         "Add the operations since the last call, of all processes, to state.total_flos."
@@ -429,11 +399,16 @@ class TrainerBase:
 
     def _remove_unused_columns(self, dataset: Any, description: str = "data") -> Any:
         "Return a table without the columns that the model does not use."
-        return drop_unused_columns(self, dataset, description)
+        if not self.args.remove_unused_columns: return dataset
+        allowed = allowed_columns(self, self.data_collator)
+        kept = kept_columns(dataset.column_names, allowed, self.model_facts.name)
+        log_dropped_columns(dataset.column_names, kept, allowed, self.model_facts.name, description)
+        return dataset.remove_columns([c for c in dataset.column_names if c not in kept])
 
     def _get_collator_with_removed_columns(self, data_collator: Callable, description: str = "data") -> Callable:
         "Return a collator that removes these columns."
-        return column_dropping_collator(self, data_collator, description)
+        if not self.args.remove_unused_columns: return data_collator
+        return RemoveColumns(data_collator, allowed_columns(self, data_collator), self.model_facts.name, description)
 
     def num_examples(self, dataloader: Any) -> int:
         """Return the number of samples of a loader, estimated from its batches if its data has no length.
@@ -445,7 +420,7 @@ class TrainerBase:
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
         "Return the number of samples per optimizer step, over all processes."
-        return total_train_batch_size(self, args)
+        return per_process_batch_size(self, args.train_batch_size) * rank_shard(self).of * args.gradient_accumulation_steps
 
     def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple:
         """Return epochs, steps per epoch, samples per epoch, samples of the run, samples per step, micro-batches per
@@ -584,8 +559,8 @@ class TrainerBase:
         return predict_batch(self, model, inputs, prediction_loss_only, ignore_keys)
 
     def _pad_tensors_to_max_len(self, tensor: torch.Tensor, max_length: int) -> torch.Tensor:
-        "Return generated tokens, padded to a length."
-        return filled_to(tensor, max_length, padding_token(self))
+        "Return generated tokens, padded on the right to a length."
+        return torch.nn.functional.pad(tensor, (0, max_length - tensor.shape[-1]), value=padding_token(self))
 
     def _extract_labels(self, inputs: Any) -> Any:
         "Return the labels in a batch; None if there are none."

@@ -40,9 +40,9 @@ from .run_state import RunState, Task, record_act, run_modules, schedule_args, s
 from .snapshot import capture_snapshot, environment_info, num_train_samples
 from ..core.nodes import has_own_memory
 from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space
-from .snapshot_fields import ModuleWalk
+from .snapshot_fields import ModuleWalk, shared_copies
 from ..core.content import has_same_bytes
-from .snapshot_tensors import FrozenWeightCache, Snapshot, list_merged_adapters
+from .snapshot_tensors import Snapshot
 from .state_holders import code_holders
 from .user_state import changed_user_state, continue_samplers, has_begun, restore_evaluated, unpack_state
 from ..optim.parameters import ParameterChanges, convert_state, describe_unheld, held_parameters, renew_state
@@ -714,10 +714,9 @@ def renew_initial_snapshot(run: RunState):
     walk = ModuleWalk(run)
     now = dict(walk.named())
     then = {n: t for n, t in initial.tensors.items() if n.startswith(("weights/", "buffers/"))}
-    frozen = run.frozen_weights or FrozenWeightCache()
-    added = list_merged_adapters(walk.each)
+    shared = shared_copies(run)
     def is_same(n: str, t: torch.Tensor) -> bool:
-        return frozen.is_current(n, t, then[n], added) or has_same_bytes(t.detach().cpu(), then[n])
+        return shared.find(n, t) is then[n] or has_same_bytes(t.detach().cpu(), then[n])
     are_same_weights = now.keys() == then.keys() and all(is_same(n, t) for n, t in now.items())
     if are_same_weights and not is_changed and not _are_attributes_changed(run, initial): return
     run.initial_snapshot = first_of(run)

@@ -9,24 +9,25 @@ import copy
 import operator
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ..core.callbacks import exported_state
 from ..core.errors import warn
-from ..data.collate import is_identical
+from ..core.content import has_same_bytes
 from ..device.collectives import World
-from ..device.sharding import is_dtensor, to_local
+from ..device.sharding import is_dtensor, local_nbytes, to_local
 from ..device.weight_storage import is_read_only
-from ..core.put import MISSING, Put
-from ..core.nodes import Tree, has_own_memory
-from .run_state import RunState, run_modules
-from .state_holders import code_holders, fetch_holders, is_fetch_state
-from .user_state import UserState, capture_optimizer, capture_user_state, changed_user_state, named_parts
-from .user_state import new_capture, restore_optimizer, restore_user_state
+from ..core.put import MISSING
+from ..core.nodes import ATOMS, has_own_memory, write_tensor
+from .run_state import RunState
+from .snapshot_fields import has_max_norm
+from .state_holders import Holder, fetch_holders, is_fetch_state, step_holders
+from .user_state import UserState, capture_optimizer, capture_user_state, changed_user_state
+from .user_state import restore_optimizer, restore_user_state
 from ..optim.optimizers import flatten_state_value
 from ..optim.schedules import schedule_parts
 
@@ -34,33 +35,6 @@ from ..optim.schedules import schedule_parts
 # fraction of the training time; number of logs after which the next step is observed regardless of the time
 OBSERVATION_SHARE = 0.002
 ALWAYS_OBSERVED_LOGS = 3
-
-_Getter = Callable[[], Any]
-_Setter = Callable[[Any], Any]
-
-def _own_states(run: RunState) -> dict[str, tuple[_Getter, _Setter]]:
-    "Return, by name, the getter and setter of each module's extra state and of each callback with its own state."
-    base = torch.nn.Module.get_extra_state
-    found = {
-        n: (m.get_extra_state, m.set_extra_state)
-        for n, m in run_modules(run).named_modules()
-        if type(m).get_extra_state is not base
-    }
-    for i, c in enumerate(run.callbacks.callbacks):
-        name = f"{type(c).__name__} (callback {i})"
-        if hasattr(c, "state_dict") and hasattr(c, "load_state_dict"):
-            found[name] = c.state_dict, c.load_state_dict
-        elif exported_state(c) is not None:
-            found[name] = (lambda c=c: c.state()["attributes"]), vars(c).update
-    return found
-
-def changed_attributes(run: RunState, before: UserState) -> dict[str, tuple[object, str]]:
-    "Return the attributes that differ from a copy, by name: the owner and the key."
-    changed = {*changed_user_state(run, before, code_holders)}
-    keys = {holder.name: (holder.owner, {**vars(holder.owner), **before.holders[holder.name]["items"]}) for holder in code_holders(run) if holder.name in before.holders}
-    places = {f"{name}.{key}": (owner, key) for name, (owner, attributes) in keys.items() for key in attributes}
-    return {name: place for name, place in places.items() if name in changed}
-
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #89aaecb9
 class UserBackup:
@@ -73,18 +47,12 @@ class UserBackup:
         self.first = True
         self.spent = 0.0
         self.logs = 0
-        # by name, the attributes that change: (owner, key); and the states that change, as returned by _own_states
-        self.slots: dict[str, tuple[object, str]] = {}
-        self.changing: dict[str, tuple[_Getter, _Setter]] = {}
-        # all attributes, in an observed step
+        # by name, the holders of attributes that change before the update, with those only
+        self.changing: dict[str, Holder] = {}
+        # before this step: of all holders if it is observed; what could not be copied
         self.state: UserState | None = None
-        # what the last observed step could not copy
         self.left_out: dict[str, str] = {}
-        # owner, key and reference in the tree of the attributes that change; MISSING: there was no such attribute
-        self.kept: list[tuple[object, str, Any]] = []
-        self.tree = Tree()
-        # by name: getter, setter, and a copy of the state
-        self.own: dict[str, tuple[_Getter, _Setter, Any]] = {}
+        self.numbers: list[tuple[Holder, dict[str, Any]]] = []
 
     @property
     def run(self) -> RunState:
@@ -95,39 +63,38 @@ class UserBackup:
     def keep(self):
         "Copy the attributes that change; copy all of them in an observed step."
         self.state = None
+        self.numbers = []
         # after the first steps, the attributes of most runs are known not to change before the update
-        if not (self.observing or self.slots or self.changing or self.kept or self.own): return
-        self.kept = []
-        self.own = {}
+        if not (self.observing or self.changing): return
+        start = time.perf_counter()
+        changing = [*self.changing.values()]
+        if not self.observing:
+            now = [(holder, holder.items()) for holder in changing]
+            # most of what changes is a counter
+            if all(ATOMS.issuperset(map(type, values.values())) for _, values in now):
+                self.numbers = now
+                return
+        self.find = step_holders if self.observing else lambda run: changing
+        self.state = capture_user_state(self.run, find=self.find)
         if self.observing:
-            start = time.perf_counter()
-            self.state = capture_user_state(self.run, find=code_holders)
             self.left_out = self.state.left_out
-            self.own = {n: (get, put, copy.deepcopy(get())) for n, (get, put) in _own_states(self.run).items()}
             self.spent += time.perf_counter() - start
-            return
-        capture = new_capture(self.run)
-        for name, (owner, key) in self.slots.items():
-            value = vars(owner).get(key, MISSING)
-            self.kept.append((owner, key, value if value is MISSING else capture.add(value, name)))
-        self.tree = capture.finish()
-        self.tree.tensors = {n: t.detach().clone() for n, t in self.tree.tensors.items()}
-        self.own = {n: (get, put, copy.deepcopy(get())) for n, (get, put) in self.changing.items()}
 
     def before_update(self):
         "Compare the attributes in an observed step; add those that have started to change."
         if not self.observing or self.state is None: return
         start = time.perf_counter()
-        found = changed_attributes(self.run, self.state)
-        own = {n: (get, put) for n, (get, put, then) in self.own.items() if not is_identical(then, get())}
-        new = [n for n in (*found, *own) if n not in self.slots and n not in self.changing]
+        known = {f"{h.name}.{key}" for h in self.changing.values() for key in h.only or ()}
+        changed = known.union(changed_user_state(self.run, self.state, step_holders))
+        new = sorted(changed - known)
         if new and not self.first:
             warn(
                 f"{new[0]!r} has begun to change before the update of a step; from now on it is restored too when a"
                 " step fails."
             )
-        self.slots = self.slots | found
-        self.changing = self.changing | own
+        for holder in step_holders(self.run) if new else ():
+            keys = frozenset(name.rpartition(".")[2] for name in changed if name.rpartition(".")[0] == holder.name)
+            if keys: self.changing[holder.name] = replace(holder, only=keys)
         self.observing = self.first = False
         self.spent += time.perf_counter() - start
 
@@ -142,17 +109,13 @@ class UserBackup:
         run = self.run
         run.lost = run.lost | self.left_out
         if self.state is not None:
-            run.lost = run.lost | restore_user_state(run, self.state, find=code_holders)
-        if self.kept:
-            put = Put(self.tree, named_parts(run))
-            for owner, key, ref in self.kept:
-                if ref is MISSING:
-                    vars(owner).pop(key, None)
-                else:
-                    vars(owner)[key] = put.put(ref, vars(owner).get(key, MISSING))
-        for _, put_state, state in self.own.values():
-            put_state(copy.deepcopy(state))
-
+            run.lost = run.lost | restore_user_state(run, self.state, find=self.find)
+        for holder, values in self.numbers:
+            attributes = holder.attributes()
+            for key in holder.items().keys() - values.keys():
+                del attributes[key]
+            attributes.update(values)
+            holder.complete(attributes)
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #c4d1a002
 _DATA = frozenset({torch.Tensor, np.ndarray, list, tuple, dict})
@@ -161,7 +124,7 @@ class FetchBackup:
     "Back up the numbers of the training data before each fetch."
     def __init__(self): self.of, self.holders = None, []
 
-    def keep(self, run: RunState) -> list:
+    def keep(self, run: RunState) -> list[tuple[Holder, dict[str, Any]]]:
         "Return the present values, for `put_back`."
         learner = run.learner() if run.learner is not None else None
         of = run.loader, getattr(learner, "train_dataset", None), getattr(learner, "data_collator", None)
@@ -170,7 +133,7 @@ class FetchBackup:
             self.of = of
         return [(h, self._values(h)) for h in self.holders]
 
-    def _values(self, holder) -> dict:
+    def _values(self, holder: Holder) -> dict[str, Any]:
         attributes = vars(holder.owner)
         # called before each fetch: most data sets hold data only, which its type tells
         if _DATA.issuperset(map(type, attributes.values())): return {}
@@ -182,78 +145,69 @@ class FetchBackup:
 
     def put_back(
         self,
-        kept: Sequence,  # as keep returned it
+        kept: list[tuple[Holder, dict[str, Any]]],  # as keep returned it
     ) -> bool:
         "Restore the values that have changed since; return whether there were any."
         changed = False
         for holder, then in kept:
             now = self._values(holder)
-            attributes = vars(holder.owner)
+            if now.keys() == then.keys() and all(now[k] is v for k, v in then.items()): continue
             for k in now.keys() - then.keys():
-                del attributes[k]
-            for k, v in then.items():
-                if k in now and now[k] is v: continue
-                attributes[k] = v
-                changed = True
-            changed = changed or len(now) > len(then)
+                del vars(holder.owner)[k]
+            vars(holder.owner).update(then)
+            changed = True
         return changed
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #e4a48edb
-# fraction of the training time that checks of unchanged tensors may take
-CHECK_SHARE = 0.01
 # bytes; buffers up to this size are always copied
 SMALL_BYTES = 1 << 20
-FINGERPRINT_CHUNK = 1 << 20    # number of entries per sum
-# by the size of an entry in bytes; entries of 8 bytes are read as two
-_INT_DTYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
-
-def _fingerprint(t):
-    "Return one number per million entries, which depends on all values and their positions; on the tensor's device."
-    if t.is_complex(): t = torch.view_as_real(t.detach())
-    bits = t.detach().contiguous().reshape(-1).view(_INT_DTYPES[t.element_size()])
-    place = torch.arange(1, min(len(bits), FINGERPRINT_CHUNK) + 1, device=t.device) * 0x9E3779B97F
-    place ^= place >> 31
-    return torch.stack([part.long().mul_(place[:len(part)]).sum() for part in bits.split(FINGERPRINT_CHUNK)])
-
-def _differs(before, now) -> bool: return before.device != now.device or not torch.equal(before, now)
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #b98edc8f
-# the dict of a module's buffers or parameters, and a key of it
+# the dict of a module's buffers or parameters, and a key of it; by the id of that dict and the key
 _Slot = tuple[dict[str, Any], str]
+_Slots = dict[tuple[int, str], _Slot]
 
-def _buffer_slots(model: torch.nn.Module):
+def _buffer_slots(model: torch.nn.Module) -> _Slots:
+    "Return the slots of buffers, and of the weights of embeddings with max_norm, which rescale rows in the forward pass."
     found = [(m._buffers, k) for m in model.modules() for k, b in m._buffers.items() if b is None or not b.is_meta]
-    return found + _renormed_slots(model)
-def _renormed_slots(model: torch.nn.Module):
-    "Return the weight slots of embeddings with max_norm, which rescale rows in the forward pass."
-    return [
-        (m._parameters, "weight")
-        for m in model.modules()
-        if getattr(m, "max_norm", None) is not None and "weight" in m._parameters
-    ]
-# the forward pass of a sharded parameter uses a copy; quantized and offloaded ones are only read
-def _frozen_slots(model: torch.nn.Module):
-    return [
-        (m._parameters, k)
+    found += [(m._parameters, "weight") for m in model.modules() if has_max_norm(m) and "weight" in m._parameters]
+    return {(id(held), k): (held, k) for held, k in found}
+
+def _frozen_slots(model: torch.nn.Module) -> _Slots:
+    # the forward pass of a sharded parameter uses a copy; quantized and offloaded ones are only read
+    return {
+        (id(m._parameters), k): (m._parameters, k)
         for m in model.modules()
         for k, p in m._parameters.items()
         if p is not None and not p.requires_grad and not is_dtensor(p) and not is_read_only(p)
-    ]
-def _is_trained(slot): return getattr(slot[0].get(slot[1]), "requires_grad", False)
-def _slot_key(slot): return id(slot[0]), slot[1]
-def _same_layout(a, b) -> bool: return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
+    }
+
+def _is_trained(slot: _Slot) -> bool: return getattr(slot[0].get(slot[1]), "requires_grad", False)
+
+def _stamp(slot: _Slot) -> tuple[int, int] | None:
+    "Return what shows that the tensor of a slot was written or replaced."
+    t = slot[0].get(slot[1])
+    return None if t is None else (id(t), 0 if t.is_inference() else t._version)
+
+def _is_same(slot: _Slot, copy: torch.Tensor) -> bool:
+    t = slot[0][slot[1]]
+    # to compare weights on a GPU would take long
+    return t.is_cuda and isinstance(t, torch.nn.Parameter) or has_same_bytes(t.cpu(), copy.cpu())
+
+def _same_layout(a, b) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and a.layout is torch.strided
 
 class BufferBackup:
     "Back up the tensors that forward passes change, before each step."
     def __init__(self, model: torch.nn.Module):
-        self.slots: list[_Slot] = _buffer_slots(model)
+        self.slots = _buffer_slots(model)
         self.copies: list[torch.Tensor] = []
         self.kept: list[Any] = []   # by slot; MISSING: there was none
 
     def keep(self):
         "Copy the tensors in all slots."
         if not (self.slots or self.kept): return
-        self.kept = [held.get(name, MISSING) for held, name in self.slots]
+        self.kept = [held.get(name, MISSING) for held, name in self.slots.values()]
         now = [t for t in self.kept if isinstance(t, torch.Tensor)]
         if now and len(now) == len(self.copies) and all(map(_same_layout, now, self.copies)):
             with torch.no_grad():
@@ -263,28 +217,25 @@ class BufferBackup:
 
     def _copy(self, t): return t.detach().clone()
 
+    @torch.no_grad()
     def put_back(self):
         "Restore the tensor of each slot and its values."
-        for (held, name), tensor in zip(self.slots, self.kept):
+        for (held, name), tensor in zip(self.slots.values(), self.kept):
             if tensor is MISSING:
                 held.pop(name, None)
             else:
                 held[name] = tensor
-        there = [(slot, t) for slot, t in zip(self.slots, self.kept) if isinstance(t, torch.Tensor)]
         whole = []
-        for ((held, name), t), then in zip(there, self.copies):
-            if not has_own_memory(t):
-                # expanded tensors cannot be written in place
-                held[name] = then.to(t.device, copy=True)
-            elif t.shape != then.shape or t.dtype != then.dtype:
-                # the step has resized it
+        for t, then in zip([t for t in self.kept if isinstance(t, torch.Tensor)], self.copies):
+            if t.shape != then.shape or t.dtype != then.dtype or t.layout is not torch.strided:
+                # the step has resized it, or it is sparse
                 t.data = then.to(t.device, copy=True)
+            elif not has_own_memory(t):
+                write_tensor(t, then)
             else:
                 whole.append((t, then))
-        with torch.no_grad():
-            if whole:
-                torch._foreach_copy_(*map(list, zip(*whole)))
-
+        if whole:
+            torch._foreach_copy_(*map(list, zip(*whole)))
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #3c594cf9
 class AdaptiveBackup(BufferBackup):
@@ -293,61 +244,66 @@ class AdaptiveBackup(BufferBackup):
         self, model: torch.nn.Module,
         user_state=None,  # a UserBackup for state outside of the model
     ):
-        # constant: slots with their fingerprints
-        self.model = model
-        self.observed = False
-        self.unchanged: list[tuple[_Slot, torch.Tensor]] = []
-        self.user_state = user_state
         super().__init__(model)
-        self.slots += _frozen_slots(model)
+        self.model = model
+        self.user_state = user_state
+        self.slots = self._all_slots()
+        self.observed = False
+        # large and frozen slots, which are not copied
+        self.unchanged: _Slots = {}
+        # slots that this step is observed to change or not, and their stamps before it
+        self.watched: _Slots = {}
+        self.stamps: list[tuple[int, int] | None] = []
         # slots of the buffers that change in any process
-        self.common_buffers: list[_Slot] | None = None
-        # checks of unchanged slots: logs, and seconds
-        self.logs = 0
-        self.spent = 0.0
+        self.common_buffers: list[tuple[dict[str, Any], str]] | None = None
+
+    def _all_slots(self) -> _Slots: return _buffer_slots(self.model) | _frozen_slots(self.model)
+
+    def _rare(self, slots: _Slots) -> _Slots:
+        "Return the slots that rarely change: large and frozen ones."
+        frozen = _frozen_slots(self.model) if slots else {}
+        now = {key: held.get(name) for key, (held, name) in slots.items()}
+        dense = {k: t for k, t in now.items() if t is not None and t.layout is torch.strided}
+        return {k: slots[k] for k, t in dense.items() if t.nbytes > SMALL_BYTES or k in frozen}
 
     def keep(self):
         "Copy the slots that change; copy all of them until the first step has been observed."
         super().keep()
-        if not self.observed:
-            self.unchanged = self._watched(self.slots)
+        observes = not self.observed or self.user_state is None or self.user_state.observing
+        self.watched = (self.unchanged if self.observed else self.slots) if observes else {}
+        self.stamps = [*map(_stamp, self.watched.values())]
         if self.user_state is not None:
             self.user_state.keep()
 
     def put_back(self):
         "Restore the slots and the attributes of user code; remove buffers that the first step has registered."
         if not self.observed:
-            known = {_slot_key(slot) for slot in self.slots}
-            for held, name in _buffer_slots(self.model):
-                if (id(held), name) not in known: del held[name]
+            for key, (held, name) in _buffer_slots(self.model).items():
+                if key not in self.slots: del held[name]
         super().put_back()
         if self.user_state is not None:
             self.user_state.put_back()
 
-    def _watched(self, slots):
-        "Return the slots that rarely change, large and frozen ones, with their fingerprints."
-        if not slots: return []
-        frozen = {_slot_key(s) for s in _frozen_slots(self.model)}
-        held = [(s, s[0].get(s[1])) for s in slots]
-        return [
-            (s, _fingerprint(t))
-            for s, t in held
-            if t is not None and (t.nbytes > SMALL_BYTES or _slot_key(s) in frozen)
-        ]
-
     def _copy(self, t):
-        return t.detach().to("cpu", copy=True) if not self.observed and t.nbytes > SMALL_BYTES else super()._copy(t)
+        is_large = not self.observed and local_nbytes(t) > SMALL_BYTES
+        return t.detach().to("cpu", copy=True) if is_large else super()._copy(t)
 
-    def drop_unchanged(self):
-        "Drop the slots that the first step could have changed but did not."
-        if self.observed: return
+    def compare(self):
+        "Compare the slots that rarely change after an observed step; those that it has changed are copied from now on."
+        written = {key: slot for (key, slot), then in zip(self.watched.items(), self.stamps) if _stamp(slot) != then}
+        if self.observed:
+            changed = {key: slot for key, slot in written.items() if not _is_trained(slot)}
+            return self._join(changed, "has begun to change in the forward pass")
+        copies = dict(zip([key for key, t in zip(self.slots, self.kept) if isinstance(t, torch.Tensor)], self.copies))
+        self.unchanged = {
+            key: slot
+            for key, slot in self._rare(self.slots).items()
+            if _is_trained(slot) or key in copies and key not in written and _is_same(slot, copies[key])
+        }
         self.observed = True
         self.copies = []
         self.kept = []
-        self.unchanged = [(s, f) for s, f in self.unchanged if not self._moved(s, f)]
-        still = {_slot_key(s) for s, _ in self.unchanged}
-        self.slots = [s for s in _buffer_slots(self.model) + _frozen_slots(self.model) if _slot_key(s) not in still]
-        self._mark_changing()
+        self.slots = {key: slot for key, slot in self._all_slots().items() if key not in self.unchanged}
 
     def shared_buffers(
         self,
@@ -357,70 +313,33 @@ class AdaptiveBackup(BufferBackup):
         those that change in any process."""
         slots = self.common_buffers
         if slots is None:
-            slots = _buffer_slots(self.model)
+            every = _buffer_slots(self.model)
+            slots = [*every.values()]
             if self.observed:
-                own = {_slot_key(s) for s in self.slots}
-                indices = world.all_gather_object([i for i, s in enumerate(slots) if _slot_key(s) in own])
+                indices = world.all_gather_object([i for i, key in enumerate(every) if key in self.slots])
                 slots = self.common_buffers = [slots[i] for i in sorted(set().union(*indices))]
         held = [held.get(name) for held, name in slots]
         return [t for t in held if t is not None and not t.requires_grad and has_own_memory(t)]
 
-    def _moved(self, slot, fingerprint):
-        now = slot[0].get(slot[1])
-        return now is not None and not _is_trained(slot) and _differs(fingerprint, _fingerprint(now))
-
     def detect_changes(self):
-        "Add slots that have started to change, or that are new, with a warning."
+        "Add slots that are new, with a warning, and observe the next step."
         if self.user_state is not None:
             self.user_state.observe_next_step()
-        # unfrozen manually
-        self.unchanged = [(s, f) for s, f in self.unchanged if not _is_trained(s)]
-        if self._check_is_due():
-            start = time.perf_counter()
-            self._join([s for s, f in self.unchanged if self._moved(s, f)], "has begun to change in the forward pass")
-            self.spent += time.perf_counter() - start
-        known = {_slot_key(s) for s in (*self.slots, *(s for s, _ in self.unchanged))}
-        new = [s for s in _buffer_slots(self.model) + _frozen_slots(self.model) if _slot_key(s) not in known]
-        watched = self._watched(new)
-        self.unchanged += watched
-        known.update(_slot_key(s) for s, _ in watched)
-        self._join([s for s in new if _slot_key(s) not in known], "was registered after the first step")
-        self._mark_changing()
+        new = {key: s for key, s in self._all_slots().items() if key not in self.slots and key not in self.unchanged}
+        rare = self._rare(new)
+        self.unchanged |= rare
+        self._join({key: s for key, s in new.items() if key not in rare}, "was registered after the first step")
 
-    def _check_is_due(self) -> bool:
-        "Count a log; return whether the unchanged slots are checked at it."
-        self.logs += 1
-        if self.user_state is None or self.logs <= ALWAYS_OBSERVED_LOGS: return True
-        return self.spent < CHECK_SHARE * self.user_state.run.seconds
-
-    def _mark_changing(self):
-        "Let snapshots compare the weights that change; a stamp may not show the change."
-        cache = self.user_state.run.frozen_weights if self.user_state is not None else None
-        if cache is not None:
-            cache.changing.update(id(held.get(name)) for held, name in self.slots)
-
-    def _join(self, slots, why):
+    def _join(self, slots: _Slots, why: str) -> None:
         if not slots: return
-        warn(f"{slots[0][1]!r} {why}; from now on it is restored too when a step fails.")
-        joined = {_slot_key(s) for s in slots}
-        self.unchanged = [(s, f) for s, f in self.unchanged if _slot_key(s) not in joined]
-        self.slots += slots
+        warn(f"{[*slots.values()][0][1]!r} {why}; from now on it is restored too when a step fails.")
+        self.unchanged = {key: slot for key, slot in self.unchanged.items() if key not in slots}
+        self.slots |= slots
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #c27e461e
 def weight_versions(run: RunState) -> list[int]:
     "Return the version counter of each trainable weight."
     return [p._version for p in run.params if p.requires_grad]
-
-def copy_param_groups(optimizer: torch.optim.Optimizer) -> list[dict]:
-    "Return a copy of the options in an optimizer's groups; tensors and parameters are the same."
-    def copied(k, v): return v if k == "params" or isinstance(v, torch.Tensor) else copy.deepcopy(v)
-    return [{k: copied(k, v) for k, v in g.items()} for g in optimizer.param_groups]
-
-def restore_param_groups(optimizer: torch.optim.Optimizer, groups):
-    "Restore the groups to these options; remove all others."
-    for group, before in zip(optimizer.param_groups, groups):
-        group.clear()
-        group.update(before)
 
 def copy_scheduler_state(
     scheduler: torch.optim.lr_scheduler.LRScheduler,  # one of torch's or with the same interface; None: there is none
@@ -439,16 +358,9 @@ def restore_scheduler_state(
         vars(part).clear()
         vars(part).update(before)
 
-def copy_optimizer_attributes(run: RunState) -> dict[str, Any] | None:
-    "Copy the optimizer's attributes besides groups and state; return None for an optimizer of torch."
-    if type(run.optimizer).__module__.startswith("torch.optim"): return None
-    return capture_optimizer(run)
-
-# from copy_optimizer_attributes
-def restore_optimizer_attributes(run: RunState, held):
-    "Restore the optimizer's attributes; the caller has to restore its groups and its state afterwards."
-    if held is not None:
-        run.lost = run.lost | restore_optimizer(run, held)[0]
+def _copy_entries(entries: dict[str, Any]) -> dict[str, Any]:
+    "Copy the options of a group or the state of a parameter; tensors and parameters are the same."
+    return {k: v if k == "params" or isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in entries.items()}
 
 def _plain_tensors(t) -> list:
     "Return the plain tensors of a tensor subclass that can be taken apart; else the tensor itself."
@@ -472,13 +384,11 @@ class FullBackup:
     def keep(self):
         "Copy tensors into preallocated ones; copy all other state, which is small."
         optimizer = self.run.optimizer
-        self.state = {
-            p: {k: v if isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in s.items()}
-            for p, s in optimizer.state.items()
-        }
-        self.groups = copy_param_groups(optimizer)
+        self.state = {p: _copy_entries(entries) for p, entries in optimizer.state.items()}
+        self.groups = [_copy_entries(group) for group in optimizer.param_groups]
         self.schedule = copy_scheduler_state(self.run.lr_scheduler)
-        self.attributes = copy_optimizer_attributes(self.run)
+        # an optimizer of torch has no attributes besides groups and state
+        self.attributes = None if type(optimizer).__module__.startswith("torch.optim") else capture_optimizer(self.run)
         held = [v for o in (*self.state.values(), *self.groups) for v in o.values() if isinstance(v, torch.Tensor)]
         params = [p for p in (self.run.params if self.weights is None else self.weights) if not is_read_only(p)]
         now = [*params, *(part for v in held for part in ([v] if is_dtensor(v) else _plain_tensors(v)))]
@@ -491,13 +401,16 @@ class FullBackup:
 
     def put_back(self):
         "Restore the same tensors in the same places, with their former values."
-        optimizer = self.run.optimizer
-        restore_optimizer_attributes(self.run, self.attributes)
+        run = self.run
+        if self.attributes is not None:
+            run.lost = run.lost | restore_optimizer(run, self.attributes)[0]
         with torch.no_grad():
             torch._foreach_copy_([to_local(t).detach() for t in self.tensors], self.copies)
-        optimizer.state.clear()
-        optimizer.state.update(self.state)
-        restore_param_groups(optimizer, self.groups)
+        run.optimizer.state.clear()
+        run.optimizer.state.update(self.state)
+        for group, before in zip(run.optimizer.param_groups, self.groups):
+            group.clear()
+            group.update(before)
         restore_scheduler_state(self.schedule)
 
 class Backups(NamedTuple):

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
     from trainer_nb.engine.rollback import Backups, FetchBackup
     from trainer_nb.engine.settings import OomRecovery
-    from trainer_nb.engine.snapshot_tensors import EarlierCopies, FrozenWeightCache, Snapshot
+    from trainer_nb.engine.snapshot_tensors import SharedCopies, Snapshot
     from trainer_nb.engine.user_state import EvaluatedState, UserState
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #d676918e
@@ -54,30 +55,21 @@ class Task:
 # %% ../../nbs/06_engine/03_run_state.ipynb #42b283a2
 def _field(
     kind: Literal["value", "kept", "part", "of_step", "of_verb"],
-    default: Any,  # a value, or a function that makes one
+    default: Any = None,  # a value, or a function that makes one
 ) -> Any:
     if callable(default): return field(metadata={"kind": kind}, default_factory=default)
     return field(metadata={"kind": kind}, default=default)
 
-def value_field(default: Any) -> Any:
-    "Define a field that a snapshot copies."
-    return _field("value", default)
-
-def kept_field(default: Any = None) -> Any:
-    "Define a field for which a snapshot has special functions."
-    return _field("kept", default)
-
-def rebuilt_field(default: Any = None) -> Any:
-    "Define a field that is created again when it is missing."
-    return _field("part", default)
-
-def step_field(default: Any) -> Any:
-    "Define a field of the current step."
-    return _field("of_step", default)
-
-def session_field(default: Any) -> Any:
-    "Define a field of the active verb."
-    return _field("of_verb", default)
+# a snapshot copies it
+value_field = partial(_field, "value")
+# a snapshot has special functions for it
+kept_field = partial(_field, "kept")
+# it is created again when it is missing
+rebuilt_field = partial(_field, "part")
+# of the current step
+step_field = partial(_field, "of_step")
+# of the active verb
+session_field = partial(_field, "of_verb")
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #e031318b
 class RemoteRunPart(Protocol):
@@ -309,8 +301,7 @@ class RunState(TransientState):
     initial_snapshot_freed: bool = rebuilt_field(False)            # free() has released it
     begins_with_first: bool = rebuilt_field(True)                  # the run, at step 0, begins with the weights that reset() restores
     initial_weight_versions: list[int] = rebuilt_field(list)       # rollback.weight_versions() when it was taken
-    frozen_weights: FrozenWeightCache | None = rebuilt_field()     # copies that snapshots share
-    earlier_copies: EarlierCopies | None = rebuilt_field()         # copies in snapshots, to share unchanged ones
+    earlier_copies: SharedCopies | None = rebuilt_field()          # copies in snapshots, to share unchanged ones
     # what a rollback restores: the state that forward passes change; with rollback="full" all weights too
     backups: Backups = rebuilt_field()   # made by the first step
     fetch_backup: FetchBackup = rebuilt_field()                    # state of the data that a rollback restores

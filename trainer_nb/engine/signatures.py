@@ -47,14 +47,6 @@ def accepted_kwargs(function: Callable, **given: Any) -> dict[str, Any]:
     return {k: v for k, v in given.items() if k in names}
 
 # %% ../../nbs/06_engine/01_signatures.ipynb #d3cc2fd8
-def _function_remedy(name: str, given: Any, example: str) -> str:
-    "Return what to give in place of an object that is no function."
-    if name == "loss_func" and isinstance(given, str) and callable(getattr(torch.nn.functional, given, None)):
-        return f"give torch.nn.functional.{given}"
-    if name == "data_collator" and (hasattr(given, "__getitem__") or hasattr(given, "__iter__")):
-        return "if it is the training data, give it by name: train_dataset="
-    return f"it is called as {example}"
-
 def check_callable(
     name: str,  # of the argument
     function: Any,  # None: not given
@@ -65,7 +57,12 @@ def check_callable(
     "Raise TypeError for an object that is no function, for a class in place of an instance, and for another signature."
     if function is None: return
     if not callable(function):
-        raise TypeError(f"{name} is a function, not {short_repr(function)}; {_function_remedy(name, function, example)}.")
+        remedy = f"it is called as {example}"
+        if name == "loss_func" and isinstance(function, str) and callable(getattr(torch.nn.functional, function, None)):
+            remedy = f"give torch.nn.functional.{function}"
+        elif name == "data_collator" and (hasattr(function, "__getitem__") or hasattr(function, "__iter__")):
+            remedy = "if it is the training data, give it by name: train_dataset="
+        raise TypeError(f"{name} is a function, not {short_repr(function)}; {remedy}.")
     called = function.forward if isinstance(function, torch.nn.Module) else function
     if isinstance(function, type):
         if not any("__call__" in vars(c) or "forward" in vars(c) for c in function.__mro__[:-1]): return

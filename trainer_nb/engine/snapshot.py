@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import platform
 import time
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ from ..device.deepspeed import to_parameter_states
 from ..device.sharding import concat_shards, gather_full_per_machine
 from .run_state import RunState
 from .user_state import restore_evaluated, unpack_state
-from .snapshot_fields import FIELD_KEEPERS, VALUE_FIELDS, ModuleWalk
-from .snapshot_tensors import EarlierCopies, HostCopies, Snapshot
+from .snapshot_fields import FIELD_KEEPERS, VALUE_FIELDS, ModuleWalk, shared_copies
+from .snapshot_tensors import HostCopies, Snapshot
 
 # %% ../../nbs/06_engine/17_snapshot.ipynb #36f40b33
 _ENVIRONMENT = {"torch": str(torch.__version__), "python": platform.python_version()}
@@ -65,9 +64,7 @@ def capture_snapshot(
 ) -> Snapshot:
     "Return the run as a value. Call it between two steps."
     restore_evaluated(run)
-    if run.earlier_copies is None:
-        run.earlier_copies = EarlierCopies()
-    tensors = HostCopies(spare, ModuleWalk(run), beside, folder, run.earlier_copies, by_reference)
+    tensors = HostCopies(spare, ModuleWalk(run), beside, folder, shared_copies(run), by_reference)
     values = {
         "made_with": environment_info(run),
         "run": run.history.run_id,
@@ -162,15 +159,16 @@ def restore_fields(
     run.has_stale_weights = False
     run.discard("backups")
 
+def _restore_values(run: RunState, snapshot: Snapshot) -> None:
+    place = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
+    for name in VALUE_FIELDS:
+        setattr(run, name, _copy_value(snapshot.values[name]))
+    vars(run.state).update(place)
+
 def restore_snapshot(run: RunState, snapshot: Snapshot):
     "Restore a run; mark later rows of its history as abandoned. Raise ValueError as restore_fields does."
     restore_fields(run, snapshot)
-    place = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
-    # the counters and the plan that snapshots of older versions lack are 0 and None
-    missing = {f.name: f.default for f in fields(run)}
-    for name in VALUE_FIELDS:
-        setattr(run, name, _copy_value(snapshot.values.get(name, missing[name])))
-    vars(run.state).update(place)
+    _restore_values(run, snapshot)
     if snapshot.values["run"] == run.history.run_id:
         run.history.abandon(snapshot.values["place"])
 
@@ -198,37 +196,21 @@ def undo_restore(
             keeper.put_back(run, before)
         except Exception:
             pass
-    place = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
-    for name in VALUE_FIELDS:
-        setattr(run, name, _copy_value(before.values[name]))
-    vars(run.state).update(place)
+    _restore_values(run, before)
     run.window = None
     run.corrupted = corrupted
     run.discard("backups")
 
 # %% ../../nbs/06_engine/17_snapshot.ipynb #43f67564
+_NOT_COMPARED = frozenset("""modes_seen shapes made_with run taken place length batches about seconds callbacks bookmark user
+    of_optimizer""".split())
+
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
     """Return the names of the values that differ, byte for byte, between two snapshots.
     Clocks, logs and the bookmark are not compared."""
     def same(n): return n in a.tensors and n in b.tensors and is_identical(a.tensors[n], b.tensors[n])
-    left_out = {
-        "modes_seen",
-        "shapes",
-        "made_with",
-        "run",
-        "taken",
-        "place",
-        "length",
-        "batches",
-        "about",
-        "seconds",
-        "callbacks",
-        "bookmark",
-        "user",
-        "of_optimizer",
-    }
     def plain(values):
-        kept = {k: v for k, v in values.items() if k not in left_out}
+        kept = {k: v for k, v in values.items() if k not in _NOT_COMPARED}
         return kept | {"state": vars(values["state"]) | {"log_history": None}}
     x = plain(a.values)
     y = plain(b.values)

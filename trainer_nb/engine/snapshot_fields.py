@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 
-from ..args.names import REMOVED, RENAMED, REPLACED
-from ..args.training_args import PROCESS_FIELDS, TrainingArguments, without_subclass_fields
-from ..core.callbacks import TrainerCallback, exported_state
+from ..args.training_args import PROCESS_FIELDS, without_subclass_fields
+from ..core.callbacks import exported_state
 from ..device.model_patches import PATCH_ARGS
 from ..device.deepspeed import MASTER, DeepSpeedModel, check_parameter_states, has_flat_state, shared_state, torch_scale
-from ..device.sharding import copy_into, full_shape, is_dtensor, is_sharded, replicate_like, shard_like
+from ..device.sharding import copy_into, full_shape, is_dtensor, is_sharded, replicate_like, shard_like, to_local
 from ..device.weight_storage import ReadOnlyWeight, has_adapters, is_packed, is_read_only, is_spread
-from .snapshot_tensors import FrozenWeightCache, HostCopies, Snapshot, is_shared, list_merged_adapters
+from .snapshot_tensors import HostCopies, SharedCopies, Snapshot, is_shared, list_merged_adapters
 from .loss import describe_output
 from .given_parts import drop_loader
 from ..core.nodes import has_own_memory
@@ -62,21 +61,11 @@ def _check_args(run: RunState, snapshot: Snapshot):
                 f" {name}={then!r}."
             )
 
-def _with_present_names(settings: dict) -> dict:
-    "Return settings without older names; their values are under the present names."
-    names = {*RENAMED, *REPLACED, *REMOVED} - {*TrainingArguments.__dataclass_fields__}
-    older = {k: v for k, v in settings.items() if k in names}
-    translated = {RENAMED[k]: v for k, v in older.items() if k in RENAMED and v is not None}
-    for name in older.keys() & REPLACED.keys():
-        translated |= REPLACED[name](older[name])
-    return translated | {k: v for k, v in settings.items() if k not in older}
-
 def _restore_args(run: RunState, snapshot: Snapshot):
     "Restore the settings; discard the loader if its settings have changed."
     before = dict(vars(run.args))
-    settings = _with_present_names(snapshot.values["args"])
     kept = {*PROCESS_FIELDS, *run.global_settings}
-    vars(run.args).update({k: copy.deepcopy(v) for k, v in settings.items() if k not in kept})
+    vars(run.args).update({k: copy.deepcopy(v) for k, v in snapshot.values["args"].items() if k not in kept})
     if any(vars(run.args).get(k) != before.get(k) for k in PATCH_ARGS):
         # the model patches are applied again
         run.discard("wrapped_model")
@@ -101,37 +90,47 @@ def is_own(run: RunState, snapshot: Snapshot) -> bool:
     return (snapshot.values.get("user") or {}).get("of") == run.identity
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #874ff43c
-def _named_parts(run: RunState):
-    "Return the model and the loss module, each with the prefix of its names."
-    return [(prefix, m) for prefix, m in (("", run.model), ("(loss).", run.loss_module)) if m is not None]
-
 class ModuleWalk:
     """Collect a run's modules, parameters and buffers with their names in one
     pass; tensors that are tied within a part, once."""
     def __init__(self, run: RunState):
-        self.each = []
+        self.each: list[tuple[str, torch.nn.Module]] = []
         self.weights: list[tuple[str, torch.nn.Parameter]] = []
         self.buffers: list[tuple[str, torch.Tensor]] = []
+        # the module and the name there of each buffer, also of an empty one, by its name in a snapshot
+        self.slots: dict[str, tuple[torch.nn.Module, str]] = {}
         # quantized and offloaded weights, by their names in a snapshot
         self.read_only: dict[str, ReadOnlyWeight] = {}
-        for part, module in _named_parts(run):
+        for part, root in (("", run.model), ("(loss).", run.loss_module)):
             weights: set[torch.Tensor] = set()
             buffers: set[torch.Tensor] = set()
-            for path, m in module.named_modules():
+            for path, m in root.named_modules() if root is not None else ():
                 self.each.append((f"{part}{path}", m))
                 before = f"{part}{path}." if path else part
-                for held, found, seen in ((m._parameters, self.weights, weights), (m._buffers, self.buffers, buffers)):
-                    for k, t in held.items():
-                        if t is None or t in seen: continue
-                        seen.add(t)
-                        found.append((before + k, t))
-                        if found is self.weights and is_read_only(t):
-                            self.read_only[f"weights/{before}{k}"] = ReadOnlyWeight(before + k, m, k, t)
+                for k, p in m._parameters.items():
+                    if p is None or p in weights: continue
+                    weights.add(p)
+                    self.weights.append((before + k, p))
+                    if is_read_only(p):
+                        self.read_only[f"weights/{before}{k}"] = ReadOnlyWeight(before + k, m, k, p)
+                for k, b in m._buffers.items():
+                    self.slots[f"buffers/{before}{k}"] = m, k
+                    if b is None or b in buffers: continue
+                    buffers.add(b)
+                    self.buffers.append((before + k, b))
 
     def named(self):
         "Yield every parameter and buffer that a snapshot holds, with its name there."
         yield from ((f"weights/{n}", p) for n, p in self.weights if f"weights/{n}" not in self.read_only)
         yield from ((f"buffers/{n}", b) for n, b in self.buffers if not b.is_meta)
+
+    def empty(self) -> list[str]:
+        "Return the names in a snapshot of the buffers that are None."
+        return [n for n, (m, k) in self.slots.items() if m._buffers[k] is None]
+
+    def with_extra_state(self) -> dict[str, torch.nn.Module]:
+        "Return the modules with an extra state, by name."
+        return {n: m for n, m in self.each if type(m).get_extra_state is not torch.nn.Module.get_extra_state}
 
     def cast_names(self) -> set[str]:
         "Return the names of frozen weights beside a quantized one: its layer may convert a bias to another dtype."
@@ -147,34 +146,23 @@ def named_weights(run: RunState) -> list:
     "Return every parameter with its name, tied ones once."
     return ModuleWalk(run).weights
 
+
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #6136cdc2
-def _buffer_slots(
-    each,  # of a Walk
-):
-    "Return the slot of each buffer by its name in a snapshot."
-    return {
-        f"buffers/{path}{'.' if path and path[-1] != '.' else ''}{k}": (m._buffers, k)
-        for path, m in each
-        for k in m._buffers
-    }
-
-def _empty_buffers(each): return [n for n, (held, k) in _buffer_slots(each).items() if held[k] is None]
-
-def _extra_state_modules(each):
-    "Return the modules with an extra state, by name."
-    return {n: m for n, m in each if type(m).get_extra_state is not torch.nn.Module.get_extra_state}
-
-def _has_max_norm(m) -> bool:
+def has_max_norm(m) -> bool:
     """Return whether rows of a module's weight are rescaled at look-up; checks the attributes first, since a failed
     look-up in a module is slow."""
     return ("max_norm" in vars(m) or hasattr(type(m), "max_norm")) and m.max_norm is not None and hasattr(m, "weight")
 
-# name in a snapshot -> parameter
+def shared_copies(run: RunState) -> SharedCopies:
+    "Return the copies that the snapshots of a run share."
+    if run.earlier_copies is None:
+        run.earlier_copies = SharedCopies()
+    run.earlier_copies.merged = list_merged_adapters(run.model)
+    return run.earlier_copies
+
 def frozen_base_weights(run: RunState, walk) -> dict:
-    "Return the weights that all snapshots share: the frozen ones of a model with adapters."
+    "Return the weights that all snapshots share, by their names there: the frozen ones of a model with adapters."
     if not has_adapters(run.model): return {}
-    if run.frozen_weights is None:
-        run.frozen_weights = FrozenWeightCache()
     mine = {id(p) for p in run.model.parameters()}
     return {
         n: p
@@ -186,27 +174,24 @@ def frozen_base_weights(run: RunState, walk) -> dict:
 def read_only_digests(run: RunState, walk: ModuleWalk) -> dict[str, str]:
     "Return the digests of the quantized and offloaded weights, by their names in a snapshot."
     if not walk.read_only: return {}
-    if run.frozen_weights is None:
-        run.frozen_weights = FrozenWeightCache()
-    return {n: run.frozen_weights.digests.digest(o) for n, o in walk.read_only.items()}
+    digests = shared_copies(run).digests
+    return {n: digests.digest(o) for n, o in walk.read_only.items()}
 
 def _capture_model(run: RunState, tensors, values):
     walk = tensors.walk
-    limited = {id(m.weight) for _, m in walk.each if _has_max_norm(m)}
+    limited = {id(m.weight) for _, m in walk.each if has_max_norm(m)}
     stays = frozen_base_weights(run, walk)
-    added = list_merged_adapters(walk.each) if run.frozen_weights is not None else ()
     for n, t in walk.named():
         if n in stays:
-            # frozen_base_weights has created it
-            assert run.frozen_weights is not None
-            tensors[n] = run.frozen_weights.copy(n, t, added)
+            tensors[n] = tensors.earlier.copy(n, t)
         else:
             frozen = isinstance(t, torch.nn.Parameter) and not t.requires_grad
             tensors.put(n, t, not t.requires_grad or id(t) in limited, shares=frozen)
-    values["empty"] = _empty_buffers(walk.each)
-    values["passing"] = _passing_buffers(walk)
+    values["empty"] = walk.empty()
+    # those that state_dict() omits
+    values["passing"] = [n for n, (m, k) in walk.slots.items() if k in m._non_persistent_buffers_set]
     values["trainable"] = [n for n, p in walk.weights if p.requires_grad]
-    values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in _extra_state_modules(walk.each).items()}
+    values["extra"] = {n: copy.deepcopy(m.get_extra_state()) for n, m in walk.with_extra_state().items()}
     if walk.read_only:
         values["read_only"] = read_only_digests(run, walk)
 
@@ -229,35 +214,31 @@ def _restore_buffers(run: RunState, snapshot: Snapshot, there: dict[str, torch.T
     empty = snapshot.values["empty"]
     walk = ModuleWalk(run)
     modules, own = dict(walk.each), {n for n, _ in walk.named()}
-    for n in {*there, *empty} - _buffer_slots(ModuleWalk(run).each).keys():
+    for n in {*there, *empty} - walk.slots.keys():
         if n.startswith("buffers/"):
             path, k = _module_of(n)
             modules[path].register_buffer(k, None, persistent=n not in snapshot.values["passing"])
     device = run.device.device if run.device is not None else "cpu"
     spread = run.model is not None and is_spread(run.model)
-    for n, (held, k) in _buffer_slots(ModuleWalk(run).each).items():
+    for n, (m, k) in ModuleWalk(run).slots.items():
+        now = m._buffers[k]
         if n in empty:
-            held[k] = None
+            m._buffers[k] = None
         elif n not in there:
             # a second name of a buffer is not in the snapshot
-            if n in own: del held[k]
-        elif held[k] is None or not _same_layout(held[k], there[n]) or not has_own_memory(held[k]):
-            held[k] = there[n].to(held[k].device if spread and held[k] is not None else device, copy=True)
+            if n in own: del m._buffers[k]
+        elif now is None or not _same_layout(now, there[n]) or not has_own_memory(now):
+            m._buffers[k] = there[n].to(now.device if spread and now is not None else device, copy=True)
 
 def _module_of(name: str) -> tuple[str, str]:
     "Return the path of the module, and the name there, of a buffer in a snapshot."
     path, _, k = name.removeprefix("buffers/").rpartition(".")
     return (f"{path}." if path == "(loss)" else path), k
 
-def _passing_buffers(walk: ModuleWalk) -> list[str]:
-    "Return the names in a snapshot of the buffers that are not persistent."
-    names = {id(m._buffers): m._non_persistent_buffers_set for _, m in walk.each}
-    return [n for n, (held, k) in _buffer_slots(walk.each).items() if k in names[id(held)]]
-
 def _strange_names(run: RunState, snapshot: Snapshot, walk: ModuleWalk) -> set[str]:
     """Return the names of parameters and buffers that the model or the snapshot lacks. A forward pass may register buffers, and
     code between two steps may remove them."""
-    here = {*dict(walk.named()), *_empty_buffers(walk.each)}
+    here = {*dict(walk.named()), *walk.empty()}
     there = {*_model_tensors(snapshot), *snapshot.values["empty"]}
     modules = dict(walk.each)
     def is_strange(n: str) -> bool:
@@ -314,8 +295,7 @@ def _restore_model(run: RunState, snapshot: Snapshot):
     walk = ModuleWalk(run)
     there = _model_tensors(snapshot)
     here = dict(walk.named())
-    held = run.frozen_weights or FrozenWeightCache()
-    added = list_merged_adapters(walk.each)
+    shared = shared_copies(run)
     cast = walk.cast_names()
     if _changes_precision(run, snapshot):
         # fp32 weights first; the rest in the precision that it has here
@@ -323,7 +303,7 @@ def _restore_model(run: RunState, snapshot: Snapshot):
         there = {n: t.to(here[n].dtype) if n in here else t for n, t in there.items()}
     with torch.no_grad():
         for n, t in there.items():
-            if is_shared(t) and n in here and held.is_current(n, here[n], t, added):
+            if is_shared(t) and n in here and shared.find(n, to_local(here[n])) is t:
                 # and torch does not count it as changed
                 continue
             if n in cast and n in here and here[n].dtype != t.dtype:
@@ -336,39 +316,24 @@ def _restore_model(run: RunState, snapshot: Snapshot):
     for n, p in named_weights(run):
         p.requires_grad_(n in trainable)
         p.grad = None
-    for n, m in _extra_state_modules(ModuleWalk(run).each).items():
+    for n, m in walk.with_extra_state().items():
         m.set_extra_state(copy.deepcopy(snapshot.values["extra"][n]))
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #7806bc3d
-def _parameter_names(
+def _optimizer_parameters(
     run: RunState,
-    weights,  # named_weights(run)
-):
-    "Return the name of each parameter that the optimizer may hold, by its id."
+    weights: list[tuple[str, torch.nn.Parameter]],  # named_weights(run)
+) -> tuple[dict[int, str], dict[str, torch.nn.Parameter]]:
+    "Return the name of each parameter that the optimizer may hold, by its id; and by name those that only it holds."
     # a tensor that the loss shares with the model has the model's name
     names = {id(p): n for n, p in reversed(weights)}
+    others = {}
     for g, group in enumerate(run.optimizer.param_groups):
         for i, p in enumerate(group["params"]):
-            names.setdefault(id(p), f"#{g}.{i}")
-    return names
-
-def _optimizer_only_parameters(
-    run: RunState,
-    weights=None,  # as above, if available
-    names=None,  # as above, if available
-):
-    "Return the parameters that only the optimizer holds, with their names in a snapshot."
-    weights = weights or named_weights(run)
-    names = names or _parameter_names(run, weights)
-    known = {id(p) for _, p in weights}
-    return [(names[id(p)], p) for g in run.optimizer.param_groups for p in g["params"] if id(p) not in known]
-
-def _capture_parts(tensors, name: str, v) -> dict:
-    "Copy the parts of a tensor subclass; return the recipe to reassemble it."
-    parts, recipe = flatten_state_value(v)
-    for suffix, t in parts.items():
-        tensors.put(f"optimizer/{name}{suffix}", t)
-    return recipe
+            if id(p) in names: continue
+            names[id(p)] = f"#{g}.{i}"
+            others[f"#{g}.{i}"] = p
+    return names, others
 
 def _engine_of(run: RunState) -> DeepSpeedModel | None:
     "Return the run's engine of DeepSpeed; None without one."
@@ -397,11 +362,11 @@ def _capture_optimizer(run: RunState, tensors, values):
         return
     engine = _engine_of(run)
     if engine is not None: return _capture_engine(run, engine, tensors, values)
-    names = _parameter_names(run, tensors.walk.weights)
+    names, others = _optimizer_parameters(run, tensors.walk.weights)
     plain = {}
     on_cpu = []
     apart = {}
-    for n, p in _optimizer_only_parameters(run, tensors.walk.weights, names):
+    for n, p in others.items():
         tensors.put(f"loose/{n}", p)
     for p, entries in run.optimizer.state.items():
         if id(p) not in names:
@@ -412,7 +377,9 @@ def _capture_optimizer(run: RunState, tensors, values):
         for key, v in entries.items():
             name = f"{names[id(p)]}/{key}"
             if needs_flattening(v):
-                apart[name] = _capture_parts(tensors, name, v)
+                parts, apart[name] = flatten_state_value(v)
+                for suffix, t in parts.items():
+                    tensors.put(f"optimizer/{name}{suffix}", t)
             elif isinstance(v, torch.Tensor):
                 tensors.put(f"optimizer/{name}", v)
             else:
@@ -459,7 +426,7 @@ def _holds_same_others(
     """Return whether the optimizer holds these parameters besides the model's. Those that have left the model are put
     back into it, or removed, if it does so then."""
     watch = run.parameter_watch
-    def held() -> set[str]: return {f"loose/{n}" for n, _ in _optimizer_only_parameters(run)}
+    def held() -> set[str]: return {f"loose/{n}" for n in _optimizer_parameters(run, named_weights(run))[1]}
     now = held()
     if saved == now: return True
     fit, undo = watch.put_back, watch.remove_orphans
@@ -540,11 +507,8 @@ def _restore_optimizer(run: RunState, snapshot: Snapshot):
 def _put_groups(run: RunState, snapshot: Snapshot, saved):
     "Restore the groups and the state of an optimizer."
     weights = named_weights(run)
-    names = _parameter_names(run, weights)
-    params = {
-        names[id(p)]: p
-        for p in [*(p for _, p in weights), *(p for g in run.optimizer.param_groups for p in g["params"])]
-    }
+    others = _optimizer_parameters(run, weights)[1]
+    params = dict(weights) | others
     del run.optimizer.param_groups[len(saved["groups"]):]
     for i, group in enumerate(saved["groups"]):
         group = {k: copy.deepcopy(v) if k != "params" else [params[n] for n in v] for k, v in group.items()}
@@ -555,7 +519,7 @@ def _put_groups(run: RunState, snapshot: Snapshot, saved):
         missing = {k: v for k, v in run.optimizer.defaults.items() if k not in group}
         run.optimizer.param_groups[i].update({**copy.deepcopy(missing), **group})
     with torch.no_grad():
-        for n, p in _optimizer_only_parameters(run):
+        for n, p in others.items():
             p.copy_(snapshot.tensors[f"loose/{n}"])
     _restore_optimizer_state(run.optimizer, snapshot, saved, params)
 
@@ -631,7 +595,7 @@ def _same_groups(run: RunState, snapshot: Snapshot) -> list[int] | None:
     if saved is None or run.optimizer is None: return None
     engine = _engine_of(run)
     if engine is not None: return list(range(len(_kept_groups(engine, saved))))
-    names = _parameter_names(run, named_weights(run))
+    names, _ = _optimizer_parameters(run, named_weights(run))
     home = {names[id(p)]: i for i, g in enumerate(run.optimizer.param_groups) for p in g["params"]}
     return [next((home[n] for n in group["params"] if n in home), 0) for group in saved["groups"]]
 
@@ -652,13 +616,13 @@ def _capture_modes(run: RunState, tensors, values):
     values["modes_seen"] = None if run.modes.seen is None else sorted(run.modes.seen)
 
 def _restore_modes(run: RunState, snapshot: Snapshot):
-    "Restore each module's mode, and the modules that stay in evaluation mode; older checkpoints have neither."
+    "Restore each module's mode, and the modules that stay in evaluation mode; the checkpoint of another library has neither."
     saved = snapshot.values.get("modes")
-    seen = snapshot.values.get("modes_seen")
     if saved is None: return
     off = set(saved["evaluation"])
     restore_modes([(m, n not in off) for n, m in ModuleWalk(run).each])
     run.modes.held = tuple(saved["held"])
+    seen = snapshot.values["modes_seen"]
     run.modes.lasting = None
     run.modes.seen = None if seen is None else frozenset(seen)
 
@@ -670,31 +634,21 @@ def _capture_callbacks(run: RunState, tensors, values):
         return (None, None) if exported is None else (exported["attributes"], exported.get("args"))
     values["callbacks"] = [(type(c).__name__, *copy.deepcopy(states(c))) for c in run.callbacks.callbacks]
 
-def _reinitialize(callback: TrainerCallback, args: TrainingArguments, attributes):
-    "Restore the constructor arguments of a callback in place, since other objects refer to it."
-    make = getattr(type(callback), "from_state", None) or (lambda state: type(callback)(**state["args"]))
-    vars(callback).update(vars(make(copy.deepcopy({"args": args, "attributes": attributes}))))
-
 def _restore_callbacks(run: RunState, snapshot: Snapshot):
     todo = list(run.callbacks.callbacks)
-    # made: the arguments; older checkpoints have none
-    for kind, state, *made in snapshot.values["callbacks"]:
+    for kind, state, made in snapshot.values["callbacks"]:
         callback = next((c for c in todo if type(c).__name__ == kind), None)
         if callback is None: continue
         todo = [c for c in todo if c is not callback]
         if state is None: continue
-        if made and made[0] is not None and run.args.restore_callback_states_from_checkpoint:
-            _reinitialize(callback, made[0], state)
+        if made is not None and run.args.restore_callback_states_from_checkpoint:
+            # in place, since other objects refer to it
+            make = getattr(type(callback), "from_state", None) or (lambda state, cls=type(callback): cls(**state["args"]))
+            vars(callback).update(vars(make(copy.deepcopy({"args": made, "attributes": state}))))
         if hasattr(callback, "load_state_dict"):
             callback.load_state_dict(copy.deepcopy(state))
         else:
             vars(callback).update(copy.deepcopy(state))
-
-# the kinds of tasks in snapshots of earlier versions
-_RENAMED_TASKS = {
-    "say": "log_values", "flow": "check_requests", "wish": "request", "note": "add_events", "best": "update_best",
-    "close": "end_epoch",
-}
 
 def _capture_tasks(run: RunState, tensors, values):
     number = {id(c): i for i, c in enumerate(run.callbacks.callbacks)}
@@ -707,7 +661,7 @@ def _restore_tasks(run: RunState, snapshot: Snapshot):
         callbacks = (
             None if todo is None else [run.callbacks.callbacks[i] for i in todo if i < len(run.callbacks.callbacks)]
         )
-        run.due.append(Task(_RENAMED_TASKS.get(kind, kind), name, copy.deepcopy(data), callbacks))
+        run.due.append(Task(kind, name, copy.deepcopy(data), callbacks))
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #a2c10002
 def _capture_user_state(run: RunState, tensors: HostCopies, values: dict[str, Any]) -> None:

@@ -52,21 +52,8 @@ def disk_space() -> float:
 # %% ../../nbs/06_engine/14_snapshot_file.ipynb #2070000d
 # bytes; smaller tensors stay in memory
 SMALLEST = 1 << 16
-_PIECE = 1 << 26     # bytes per write
+_PIECE = 1 << 26     # bytes that are copied from a GPU at a time
 _ALIGNED = 64
-
-def _write(file: int, data: memoryview, offset: int):
-    while len(data):
-        written = (
-            os.pwrite(file, data[:_PIECE], offset) if hasattr(os, "pwrite") else _write_at(file, data[:_PIECE], offset)
-        )
-        data = data[written:]
-        offset = offset + written
-
-# Windows has no pwrite
-def _write_at(file: int, data: memoryview, offset: int) -> int:
-    os.lseek(file, offset, os.SEEK_SET)
-    return os.write(file, data)
 
 def _in_order(t: torch.Tensor) -> list[int]:
     "Return the dimensions of a tensor in the order of its memory layout."
@@ -92,11 +79,9 @@ class SnapshotFile:
         t = t.detach().permute(order)
         self._places.append((self.size, t.dtype, t.shape, [order.index(i) for i in range(len(order))]))
         flat = t.reshape(-1).view(torch.uint8)
-        offset = self.size
         for piece in flat.split(_PIECE) if t.is_cuda else [flat]:
-            _write(self._file.fileno(), piece.cpu().numpy().data, offset)
-            offset += len(piece)
-        self.size = math.ceil(offset / _ALIGNED) * _ALIGNED
+            self._file.write(piece.cpu().numpy().data)
+        self.size = self._file.seek(math.ceil(self._file.tell() / _ALIGNED) * _ALIGNED)
 
     def tensors(self) -> list[torch.Tensor]:
         "Return the tensors in the order in which they were written."

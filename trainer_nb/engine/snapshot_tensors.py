@@ -15,17 +15,16 @@ import torch
 
 from ..core.content import has_same_bytes
 from ..device.accelerator import AsyncHostCopy, copy_in_stream_order
-from ..device.sharding import full_shape, is_sharded, to_local
+from ..device.sharding import full_shape, is_sharded, local_nbytes, to_local
 from ..device.weight_storage import WeightDigests
 from .snapshot_file import SMALLEST, SnapshotFile
 from ..optim.optimizers import PLAIN_TENSORS
 
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #c0e2516f
-def list_merged_adapters(
-    each,  # pairs of a name and a module
-) -> tuple:
+def list_merged_adapters(model: torch.nn.Module | None) -> tuple:
     "Return the names of the adapters that are merged into the base weights."
-    return tuple(tuple(vars(m)["merged_adapters"]) for _, m in each if vars(m).get("merged_adapters"))
+    modules = model.modules() if model is not None else ()
+    return tuple(tuple(vars(m)["merged_adapters"]) for m in modules if vars(m).get("merged_adapters"))
 
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #218b8594
 # id of a tensor -> [weak reference, digest]: the tensors that snapshots share
@@ -49,71 +48,51 @@ def tensor_digest(t) -> str:
     return entry[1]
 
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #30cddb8c
-def _weight_stamp(p, added) -> tuple: return p.data_ptr(), p._version, p.device, added
+def _is_slow_to_compare(t: torch.Tensor) -> bool: return t.is_cuda
 
-def _is_slow_to_compare(p) -> bool: return p.is_cuda
-
-class FrozenWeightCache:
-    "Hold the shared copies on the host."
+class SharedCopies:
+    "Find the copies of tensors in earlier snapshots of a run, to share those of tensors that have not changed."
     def __init__(self) -> None:
-        self.copies: dict[str, tuple] = {}   # name -> (stamp, copy)
-        # ids of the weights that were seen to change; their bytes are always compared
-        self.changing: set[int] = set()
+        # name -> (stamp of the tensor, weak reference to its copy)
+        self._copies: dict[str, tuple[tuple, weakref.ref[torch.Tensor]]] = {}
+        # names of the tensors that have changed while they had the same stamp
+        self._changing: set[str] = set()
+        # as returned by `list_merged_adapters`
+        self.merged: tuple = ()
         # of quantized and offloaded weights, which are not copied
         self.digests = WeightDigests()
 
-    def copy(
-        self, name: str,
-        p,  # the weight
-        added=(),  # as returned by `list_merged_adapters`
-    ):
-        "Return a copy that all snapshots share; make a new one if the weight has changed."
-        stamp, old = self.copies.get(name, (None, None))
-        now = _weight_stamp(p, added)
-        if old is None or not self._same(p, old, stamp == now):
-            old = mark_shared(p.detach().to("cpu", copy=True))
-        self.copies[name] = now, old
-        return old
-
-    def _same(self, p, old, same_stamp) -> bool:
-        if p.dtype != old.dtype or p.shape != old.shape: return False
-        if _is_slow_to_compare(p) and id(p) not in self.changing: return same_stamp
-        return has_same_bytes(p.cpu(), old)
-
-    def is_current(self, name: str, p, copy, added=()) -> bool:
-        "Return whether a weight already has the values of this copy, so that it need not be restored."
-        stamp, old = self.copies.get(name, (None, None))
-        return old is copy and self._same(p, old, stamp == _weight_stamp(p, added))
-
-# %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #15c0de02
-class EarlierCopies:
-    "Find a tensor's copy in an earlier snapshot of the run, if the tensor has not changed since."
-    def __init__(self) -> None:
-        # name -> (address and version of the tensor, weak reference to its copy)
-        self._copies: dict[str, tuple[tuple, weakref.ref[torch.Tensor]]] = {}
-        # names of the tensors that have changed at the same address and version
-        self._changing: set[str] = set()
+    def _stamp(self, t: torch.Tensor) -> tuple:
+        # to merge adapters changes weights through .data
+        return t.data_ptr(), t._version, t.device, self.merged if _is_slow_to_compare(t) else ()
 
     def add(self, name: str, t: torch.Tensor, copy: torch.Tensor) -> None:
-        "Remember the copy of a tensor; a snapshot keeps it alive."
-        self._copies[name] = (t.data_ptr(), t._version), weakref.ref(copy)
+        "Remember the copy of a tensor."
+        self._copies[name] = self._stamp(t), weakref.ref(copy)
 
     def find(self, name: str, t: torch.Tensor) -> torch.Tensor | None:
-        "Return the copy, marked as shared, if it has the bytes of the tensor; otherwise None."
+        "Return the copy, marked as shared, if the tensor has not changed; otherwise None."
         stamp, reference = self._copies.get(name, (None, None))
         copy = reference() if reference is not None else None
-        if copy is None or stamp != (t.data_ptr(), t._version): return None
-        if not has_same_bytes(copy, t):
+        if copy is None or stamp != self._stamp(t): return None
+        if not _is_slow_to_compare(t) and not has_same_bytes(copy, t.cpu()):
             self._changing.add(name)
             return None
         return copy if is_shared(copy) else mark_shared(copy)
 
+    def copy(self, name: str, t: torch.Tensor) -> torch.Tensor:
+        "Return the copy of a tensor that all snapshots share; make a new one if the tensor has changed."
+        copy = self.find(name, t)
+        if copy is None:
+            copy = mark_shared(t.detach().to("cpu", copy=True))
+            self.add(name, t, copy)
+        return copy
+
     def has_shared(self, name: str, t: torch.Tensor) -> bool:
-        """Return whether snapshots share a copy of this tensor, which had the same address and version;
-        False if these have not shown a change before."""
+        "Return whether snapshots share a copy of this tensor, which had the same stamp; False if that has not shown a change."
         if name in self._changing: return False
         stamp, reference = self._copies.get(name, (None, None))
-        return reference is not None and is_shared(reference()) and stamp == (t.data_ptr(), t._version)
+        return reference is not None and is_shared(reference()) and stamp == self._stamp(t)
 
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #79dd5a32
 class Snapshot:
@@ -164,7 +143,7 @@ class Snapshot:
     @property
     def nbytes(self) -> int:
         "Return the size of the tensors in bytes, without those that snapshots share."
-        return sum(t.nbytes for t in self._tensors.values() if not is_shared(t))
+        return sum(local_nbytes(t) for t in self._tensors.values() if not is_shared(t))
 
     @property
     def in_memory(self) -> int:
@@ -215,11 +194,6 @@ def allocate_host_copy(
 # bytes from which a tensor is worth a reference instead of a copy
 _LEAST_REFERENCE_BYTES = 1 << 17
 
-def can_be_referred_to(t: torch.Tensor) -> bool:
-    "Return whether a snapshot by reference uses a tensor itself: a large one, on the host."
-    # a small one may be a part of a large memory, with which it would be pickled
-    return t.is_cpu and not t.is_quantized and t.nbytes >= _LEAST_REFERENCE_BYTES
-
 class HostCopies(dict):
     "Copy tensors to the host, by name; reuse spare memory."
     def __init__(
@@ -228,8 +202,8 @@ class HostCopies(dict):
         walk=None,  # the run's, for all keepers
         among_steps: bool = False,  # as in allocate_host_copy
         folder: str | Path | None = None,  # for a file with the larger tensors
-        earlier: EarlierCopies | None = None,  # the run's, to share tensors that have not changed
-        by_reference: bool = False,  # use large tensors on the host as they are, without a copy
+        earlier: SharedCopies | None = None,  # the run's, to share tensors that have not changed
+        by_reference: bool = False,  # use large tensors on the host as they are
     ):
         self.spare = dict(spare)
         self.by_reference = by_reference
@@ -264,7 +238,8 @@ class HostCopies(dict):
         if unchanged is not None:
             self[name] = unchanged
             return
-        if self.by_reference and can_be_referred_to(t):
+        # a small one may be a part of a large memory, with which it would be pickled
+        if self.by_reference and t.is_cpu and not t.is_quantized and t.nbytes >= _LEAST_REFERENCE_BYTES:
             self[name] = t.detach()
             return
         if self.folder is not None and t.nbytes >= SMALLEST:

@@ -25,8 +25,6 @@ from .overrides import TrainerBase
 from .run_state import RunState
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #59eba457
-# immutable values
-PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 # nodes of an attribute of a data set or a collator, whose larger attributes are data
 FEW_NODES = 2000
 
@@ -38,12 +36,32 @@ class Holder:
     owner: Any
     kinds: str = "all"               # which values are copied, a key of `COPIED_KINDS`
     skip: frozenset = frozenset()    # names of attributes that are no state
+    only: frozenset | None = None    # names of the only attributes that count; None: all others do
 
-    reports: bool = False            # whether attributes that cannot be captured are reported
+    @property
+    def reports(self) -> bool:
+        "Return whether attributes that cannot be captured are reported."
+        return self.kinds in ("all", "sampler", "tensors")
+
+    def attributes(self) -> dict:
+        "Return all attributes by name, to be changed in place before `complete` is called."
+        return vars(self.owner)
 
     def items(self) -> dict:
         "Return the attributes that may be state, by name."
-        return {k: v for k, v in vars(self.owner).items() if k not in self.skip}
+        found = self.attributes().items()
+        return {k: v for k, v in found if k not in self.skip and (self.only is None or k in self.only)}
+
+    def complete(self, attributes: dict) -> None:
+        "Complete a change of the attributes."
+
+@dataclass
+class MethodHolder(Holder):
+    "Hold an object whose state is returned by a method and set by another one."
+    get: Callable[[], dict] = dict
+    put: Callable[[dict], object] = dict
+    def attributes(self) -> dict: return self.get()
+    def complete(self, attributes: dict) -> None: self.put(attributes)
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #d78d1346
 def is_generator(v) -> bool: return isinstance(v, GENERATOR_TYPES)
@@ -57,19 +75,20 @@ def is_plain_data(value: object) -> bool:
     if isinstance(value, dict): return kind is dict and all(map(is_plain_data, (*value, *value.values())))
     return kind in (list, tuple, set, frozenset) and all(map(is_plain_data, cast(Iterable, value)))
 
-def _is_tensor(v: object) -> bool: return isinstance(v, torch.Tensor)
+def _has_state(v: object) -> bool: return isinstance(v, torch.Tensor) or is_generator(v)
 
 def _is_value(v: object) -> bool:
-    return is_plain_data(v) or _is_tensor(v) or is_generator(v) or hasattr(v, "__dict__") and not is_resource(v) and "configuration" in type(v).__module__
+    is_configuration = hasattr(v, "__dict__") and "configuration" in type(v).__module__ and not is_resource(v)
+    return is_plain_data(v) or _has_state(v) or is_configuration
 
 COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
     "all": lambda v: True,                                          # of objects of user code
     "data": lambda v: True,                                         # of data sets and collators, if they are small
     "library": _is_value,                                           # of modules of installed packages
     "settings": is_plain_data,                                      # of torch's own modules
-    "numbers": lambda v: type(v) in (int, float) or _is_tensor(v) or is_generator(v),   # of optimizers of installed packages
+    "numbers": lambda v: type(v) in (int, float) or _has_state(v),  # of optimizers of installed packages
     "sampler": lambda v: True,                                      # of samplers of user code, if they are not data
-    "tensors": lambda v: _is_tensor(v) or is_generator(v),          # of samplers of installed packages
+    "tensors": _has_state,                                          # of samplers of installed packages
     "scalars": lambda v: type(v) in SCALAR_TYPES or is_generator(v),
     "generators": is_generator,
 }
@@ -119,7 +138,7 @@ def not_state(owner: object) -> frozenset[str]:
 # %% ../../nbs/06_engine/10_state_holders.ipynb #ad34e31a
 def _of_learner(learner: TrainerBase | None) -> Iterator[Holder]:
     if learner is None or of_library(type(learner)): return
-    yield Holder(type(learner).__name__, learner, skip=LEARNER | not_state(learner), reports=True)
+    yield Holder(type(learner).__name__, learner, skip=LEARNER | not_state(learner))
 
 def _of_callbacks(callbacks: list) -> Iterator[Holder]:
     seen: collections.Counter[str] = collections.Counter()
@@ -132,7 +151,7 @@ def _of_callbacks(callbacks: list) -> Iterator[Holder]:
         saved = exported_state(c) or {}
         own = frozenset([*saved.get("args", ()), *saved.get("attributes", ())])
         name = kind if seen[kind] == 1 else f"{kind}#{seen[kind]}"
-        yield Holder(name, c, skip=not_state(c) | own, reports=True)
+        yield Holder(name, c, skip=not_state(c) | own)
 
 def _fitted(run: RunState) -> dict:
     "Return, by the id of a module, the attributes that settings have added to it during training."
@@ -160,7 +179,7 @@ def module_holder(
     if kinds in LIBRARY_KINDS:
         return Holder(name, module, kinds, LIBRARY_MODULE | put_there if put_there else LIBRARY_MODULE)
     skip = MODULE | not_state(module) | put_there | fsdp_attributes(module)
-    return Holder(name, module, kinds, skip, reports=True)
+    return Holder(name, module, kinds, skip)
 
 def _named_modules(run: RunState) -> list[tuple[str, torch.nn.Module]]:
     "Return the modules of a run, with the names of their holders."
@@ -198,15 +217,16 @@ def _of_hooks(learner: TrainerBase | None, modules: list[tuple[str, torch.nn.Mod
                 is_known = id(owner) in held or is_part(owner, learner) or isinstance(owner, torch.nn.Module)
                 if is_known or not hasattr(owner, "__dict__") or of_library(type(owner)): continue
                 held.add(id(owner))
-                yield Holder(f"{name}.{table}.{i}", owner, skip=not_state(owner), reports=True)
+                yield Holder(f"{name}.{table}.{i}", owner, skip=not_state(owner))
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #94595e41
-def _of_optimizer(optimizer: torch.optim.Optimizer | None) -> Iterator[Holder]:
-    if optimizer is None or type(optimizer).__module__.startswith("torch.optim"): return
+def optimizer_holders(run: RunState) -> list[Holder]:
+    "Return the run's optimizer as a holder, unless its class is one of torch's."
+    optimizer = run.optimizer
+    if optimizer is None or type(optimizer).__module__.startswith("torch.optim"): return []
     hooks = {k for k in vars(optimizer) if k.startswith("_optimizer_")}
     skip = OPTIMIZER | hooks | not_state(optimizer)
-    library = of_library(type(optimizer))
-    yield Holder("optimizer", optimizer, "numbers" if library else "all", skip, reports=not library)
+    return [Holder("optimizer", optimizer, "numbers" if of_library(type(optimizer)) else "all", skip)]
 
 def _of_data(name: str, data: object, depth: int = 0) -> Iterator[Holder]:
     "Yield holders for a data set and the data sets in it, or for a collator or a loss function."
@@ -231,12 +251,12 @@ def _of_functions(learner: TrainerBase | None) -> Iterator[Holder]:
         if is_part(owner, learner): continue
         for holder in _of_data(name, owner):
             is_loss = holder.kinds == "data" and name.endswith("loss_func")
-            yield replace(holder, kinds="all", reports=True) if is_loss else holder
+            yield replace(holder, kinds="all") if is_loss else holder
 
 def sampler_holders(samplers: dict[str, Any]) -> list[Holder]:
     "Return the samplers that have state as holders."
     found = [
-        Holder(name, sampler, "tensors" if of_library(type(sampler)) else "sampler", not_state(sampler), reports=True)
+        Holder(name, sampler, "tensors" if of_library(type(sampler)) else "sampler", not_state(sampler))
         for name, sampler in samplers.items()
     ]
     return [h for h in found if h.kinds == "sampler" or any(is_copied_kind(h.kinds, v) for v in h.items().values())]
@@ -244,10 +264,6 @@ def sampler_holders(samplers: dict[str, Any]) -> list[Holder]:
 def _of_samplers(run: RunState) -> list[Holder]:
     # a loader is discarded when its settings change; samplers that the user has given stay
     return sampler_holders(run.former_samplers if run.loader is None else run.loader.samplers())
-
-def optimizer_holders(run: RunState) -> list[Holder]:
-    "Return the run's optimizer as a holder, unless its class is one of torch's."
-    return [*_of_optimizer(run.optimizer)]
 
 def fetch_holders(run: RunState) -> list[Holder]:
     "Return the data and the collator as holders, if samples are fetched in this process, in any order."
@@ -274,6 +290,23 @@ def code_holders(run: RunState) -> list[Holder]:
         *_of_samplers(run),
     ]
 
+def _of_methods(run: RunState) -> Iterator[Holder]:
+    "Yield holders for the extra state of modules, and for the state that callbacks return."
+    for name, m in _named_modules(run):
+        if type(m).get_extra_state is torch.nn.Module.get_extra_state: continue
+        def put(state: dict, m: torch.nn.Module = m) -> None: m.set_extra_state(state["extra_state"])
+        yield MethodHolder(f"{name}.get_extra_state()", m, get=lambda m=m: {"extra_state": m.get_extra_state()}, put=put)
+    for i, c in enumerate(run.callbacks.callbacks):
+        name = f"{type(c).__name__} (callback {i})"
+        if has_state_dict(c):
+            yield MethodHolder(name, c, get=lambda c=c: {"state": c.state_dict()}, put=lambda state, c=c: c.load_state_dict(state["state"]))
+        elif exported_state(c) is not None:
+            yield MethodHolder(name, c, get=lambda c=c: dict(c.state()["attributes"]), put=vars(c).update)
+
+def step_holders(run: RunState) -> list[Holder]:
+    "Return the holders whose state a failed step restores."
+    return [*code_holders(run), *_of_methods(run)]
+
 def evaluation_holders(run: RunState) -> list[Holder]:
     """Return the holders whose state an evaluation restores. The callbacks and the learner keep what they store in an
     evaluation, except that the learner's generators are restored."""
@@ -290,10 +323,6 @@ def evaluation_holders(run: RunState) -> list[Holder]:
         *_of_functions(learner),
     )
     return [holder for holder in found if id(holder.owner) not in metrics]
-
-def callback_holders(run: RunState) -> list[Holder]:
-    "Return the callbacks of user code as holders."
-    return [*_of_callbacks(run.callbacks.callbacks)]
 
 def editable_holders(run: RunState) -> list[Holder]:
     """Return the holders whose attributes are compared between two verbs. Assignments to the learner are recorded when

@@ -23,10 +23,10 @@ from ..device.collectives import World, with_flags
 from ..device.model_patches import should_compile
 from ..device.sharding import clip_sharded_grad_norm
 from ..device.unused_parameters import sparse_zeros
-from .counters import add_tokens, count_step_tokens
+from .counters import ItemsUse, WatchedItems, add_tokens, count_step_tokens, watched
 from .dataloaders import is_overridden
 from .loss import describe_output
-from .overrides import ItemsUse, TrainerBase, WatchedItems, is_loss_scaled, watched
+from .overrides import TrainerBase, is_loss_scaled
 from .rollback import AdaptiveBackup, Backups, FetchBackup, FullBackup, UserBackup, weight_versions
 from .run_state import RunState, run_modules
 from .signatures import positional_args
@@ -535,7 +535,7 @@ def commit_step(step: Step) -> StepResult:
         raise
     # from here on the step counts
     try:
-        run.backups.adaptive.drop_unchanged()
+        run.backups.adaptive.compare()
         if not run.state.global_step and run.device.engine is None:
             check_optimizer_state(run.optimizer)
     except BaseException as error:

@@ -156,7 +156,7 @@ def do_log(learner: TrainerBase, task: Task) -> None:
 
 def last_row(run: RunState) -> int:
     "Return the index of the newest row that is not abandoned: after a restore, rows of discarded steps follow it."
-    abandoned = run.history.columns.abandoned
+    abandoned = run.history.rows.abandoned
     row = len(run.history) - 1
     while row > 0 and abandoned[row]:
         row -= 1
@@ -165,8 +165,8 @@ def last_row(run: RunState) -> int:
 def first_unlogged_row(run: RunState) -> int | None:
     "Return the index of the first row that no log has covered, or None."
     if run.state.global_step <= run.logged: return None
-    steps = run.history.columns.step
-    abandoned = run.history.columns.abandoned
+    steps = run.history.rows.step
+    abandoned = run.history.rows.abandoned
     start = len(run.history)
     while start and (abandoned[start - 1] or steps[start - 1] > run.logged):
         start -= 1

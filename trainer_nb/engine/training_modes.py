@@ -108,16 +108,11 @@ class TrainingModes:
             self.lasting = frozenset(eval_mode_modules(inner, apart=held) + eval_mode_modules(loss, "(loss)."))
             undone = [n for n in new if n not in self.lasting]
             if undone and not self.warned:
-                self._warn(undone[0])
+                self.warned = True
+                warn(f"{repr(undone[0]) + ' of the model' if undone[0] else 'The model'} was put into evaluation mode, and each"
+                     " step puts it back into training mode; learn.freeze(..., eval_mode=True) keeps layers in evaluation"
+                     " mode, and so does a module that overrides train().")
         return before is not None and before != self.lasting
-
-    def _warn(self, name: str):
-        self.warned = True
-        what = f"{name!r} of the model" if name else "The model"
-        warn(
-            f"{what} was put into evaluation mode, and each step puts it back into training mode; learn.freeze(...,"
-            " eval_mode=True) keeps layers in evaluation mode, and so does a module that overrides train()."
-        )
 
 # %% ../../nbs/06_engine/00_training_modes.ipynb #e213dcbb
 def outermost(

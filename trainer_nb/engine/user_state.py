@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #6ca7a3e5
+import functools
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from ..data.sources import MOST_VALUES, MapSource
 from ..device.sharding import copy_into, local_nbytes
 from .overrides import TrainerBase
 from .run_state import RunState, run_modules
-from .state_holders import FEW_NODES, LEARNER, LIBRARY_KINDS, MODULE, SCALAR_TYPES, Holder
+from .state_holders import FEW_NODES, LEARNER, LIBRARY_KINDS, MODULE, SCALAR_TYPES, Holder, MethodHolder
 from .state_holders import code_holders, declared
 from .state_holders import evaluation_holders, is_copied_kind, module_holder
 from .state_holders import optimizer_holders, sampler_holders, user_state_holders
@@ -69,21 +70,16 @@ def new_capture(
 LEAST_LIMIT = 256 << 20
 DATA_LIMIT = 64 << 10
 
-class SizeLimits:
-    "Determine the maximum size of one attribute for the holders of a run."
-    def __init__(self, run: RunState):
-        self.run = run
-        self.usual: int | None = None
-
-    def of(self, holder: Holder) -> tuple[int, int | None]:
-        "Return the most nodes, and the limit in bytes; None for a holder that has none."
+def size_limits(run: RunState) -> Callable[[Holder], tuple[int, int | None]]:
+    "Return a function that returns the most nodes of an attribute of a holder, and the most bytes; None: any number."
+    usual = functools.cache(lambda: max(LEAST_LIMIT, 2 * sum(map(local_nbytes, run_modules(run).parameters()))))
+    def limits(holder: Holder) -> tuple[int, int | None]:
         if holder.kinds == "data": return FEW_NODES, DATA_LIMIT
         if holder.kinds == "sampler": return MOST_VALUES, 8 * MOST_VALUES
-        if holder.kinds != "all": return 1 << 20, None
+        if holder.kinds != "all" or holder.only is not None: return 1 << 20, None
         own = declared(holder.owner, "state_limit", None)
-        if own is None and self.usual is None:
-            self.usual = max(LEAST_LIMIT, 2 * sum(map(local_nbytes, run_modules(self.run).parameters())))
-        return 1 << 20, self.usual if own is None else own
+        return 1 << 20, usual() if own is None else own
+    return limits
 
 @dataclass
 class UserState:
@@ -138,21 +134,22 @@ def capture_user_state(
 ) -> UserState:
     "Copy the state that user code keeps."
     capture = new_capture(run, prefix)
-    limits = SizeLimits(run)
+    limits = size_limits(run)
     state = UserState(capture.tree, first=run.first_digests)
-    for holder in find(run):
+    holders = find(run)
+    for holder in holders:
         items = {
-            key: value if type(value) in ATOMS else capture.add(value, f"{holder.name}.{key}", *limits.of(holder))
+            key: value if type(value) in ATOMS else capture.add(value, f"{holder.name}.{key}", *limits(holder))
             for key, value in holder.items().items()
             if is_copied_kind(holder.kinds, value) and (only is None or f"{holder.name}.{key}" in only)
         }
-        state.holders[holder.name] = {"names": [*vars(holder.owner)], "items": items, "owner": id(holder.owner)}
+        state.holders[holder.name] = {"names": [*holder.attributes()], "items": items, "owner": id(holder.owner)}
         state.left_out |= inexact_generators(run, holder)
         # what is larger in data or samplers is data
         if holder.kinds == "all" and holder.reports: state.left_out |= capture.too_large
         capture.too_large.clear()
     tree = capture.finish()
-    names = tuple(f"{holder.name}." for holder in find(run) if holder.reports)
+    names = tuple(f"{holder.name}." for holder in holders if holder.reports)
     state.left_out |= {path: why for path, why in tree.problems.items() if path.startswith(names)}
     weights = {o.place.name for o in tree.nodes if isinstance(o, TensorNode) and o.is_parameter} if not trains else ()
     tree.tensors = {n: t if n in weights else put(n, t) for n, t in tree.tensors.items()}
@@ -219,7 +216,7 @@ def restore_user_state(
             if only is None and holder.reports:
                 problems |= {f"{holder.name}.{key}": "is not in the snapshot" for key in holder.items()}
             continue
-        attributes = vars(holder.owner)
+        attributes = holder.attributes()
         is_same = own and saved["owner"] == id(holder.owner)
         settings = _unchanged(state, holder, own) if holder.kinds == "data" and not is_same else ()
         for key, ref in saved["items"].items():
@@ -240,6 +237,7 @@ def restore_user_state(
         if only is None and is_same and holder.kinds not in LIBRARY_KINDS:
             for key in [k for k in holder.items() if k not in saved["names"]]:
                 del attributes[key]
+        holder.complete(attributes)
     return dict.fromkeys(_inexact(run, state, put_names, find), "could not be restored exactly") | problems
 
 def _is_captured(state: UserState, ref: Any, value: Any) -> bool:
@@ -446,19 +444,15 @@ def additional_entries(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     if not overridden or not has_state_dict(optimizer): return {}
     return {k: v for k, v in optimizer.state_dict().items() if k not in ("state", "param_groups")}
 
-def load_additional_entries(optimizer: torch.optim.Optimizer, entries: dict[str, Any]) -> None:
-    "Load additional entries by `load_state_dict`; the caller has to restore groups and state afterwards."
-    groups = optimizer.param_groups
-    state = optimizer.state
-    optimizer.load_state_dict(optimizer.state_dict() | entries)
-    # keep the objects that other code refers to
-    optimizer.param_groups = groups
-    optimizer.state = state
-
-class _Entries:
-    "Hold the additional entries of an optimizer as attributes."
-
-def _entry_holders(entries: _Entries) -> list[Holder]: return [Holder("optimizer.state_dict()", entries, reports=True)]
+def _entry_holders(run: RunState) -> list[Holder]:
+    "Return the additional entries of the optimizer as a holder."
+    optimizer = run.optimizer
+    def load(entries: dict[str, Any]) -> None:
+        groups, state = optimizer.param_groups, optimizer.state
+        optimizer.load_state_dict(optimizer.state_dict() | entries)
+        # keep the objects that other code refers to
+        optimizer.param_groups, optimizer.state = groups, state
+    return [MethodHolder("optimizer.state_dict()", optimizer, get=lambda: additional_entries(optimizer), put=load)]
 
 def capture_optimizer(
     run: RunState,
@@ -466,12 +460,9 @@ def capture_optimizer(
 ) -> dict[str, Any]:
     "Return copies of an optimizer's attributes besides groups and state, and of the additional entries of its `state_dict`."
     attributes = capture_user_state(run, put, find=optimizer_holders, prefix="of_optimizer/")
-    found = additional_entries(run.optimizer) if attributes.left_out or of_library(type(run.optimizer)) else {}
-    entries = _Entries()
-    vars(entries).update(found)
     more = None
-    if found:
-        more = capture_user_state(run, put, find=lambda run: _entry_holders(entries), prefix="of_optimizer.state_dict/")
+    if (attributes.left_out or of_library(type(run.optimizer))) and additional_entries(run.optimizer):
+        more = capture_user_state(run, put, find=_entry_holders, prefix="of_optimizer.state_dict/")
     return {"attributes": attributes, "more": more}
 
 def restore_optimizer(run: RunState, saved: dict[str, Any], own: bool = True) -> tuple[dict[str, str], bool]:
@@ -480,9 +471,7 @@ def restore_optimizer(run: RunState, saved: dict[str, Any], own: bool = True) ->
     attributes, more = saved["attributes"], saved["more"]
     problems = restore_user_state(run, attributes, find=optimizer_holders, own=own)
     if more is None: return attributes.left_out | problems, False
-    entries = _Entries()
-    restore_user_state(run, more, find=lambda run: _entry_holders(entries), own=False)
-    load_additional_entries(run.optimizer, vars(entries))
+    restore_user_state(run, more, find=_entry_holders, own=False)
     return more.left_out, True
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #c22b76df

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..core.errors import Interrupted, InvalidOperation, install_excepthook, release_last_traceback
+from ..core.errors import Interrupted, InvalidOperation, find_hints, install_excepthook, release_last_traceback
 from ..core.errors import missing_attribute_error, release_traceback_memory, warn
 from ..core.interrupts import RUN_LOCK, Button, low_priority
 from ..engine.loop import TrainOutput, lookahead_limit, make_stop_condition, make_train_output, run_until
@@ -122,34 +122,12 @@ def is_debug_step_open(handle: BackgroundRun) -> bool:
     learner = handle._learner()
     return learner is not None and learner.run_state.phase == "debug"
 
-def check_can_wait(handle: BackgroundRun):
-    "Raise `InvalidOperation` if the thread waits for the caller."
-    if not handle.has_thread: return
-    if RUN_LOCK.owner == threading.get_ident():
-        raise InvalidOperation(
-            "wait() was called from inside a verb or a callback, and the background run cannot continue before that"
-            " has ended; call it from a cell."
-        )
-    if is_debug_step_open(handle):
-        check_not_in_step(handle.learner, "wait()")
-
 # %% ../../nbs/10_live/05_background.ipynb #5e9c3b32
-# names of threads and futures, and what to type for them
-HANDLE_HINTS = {
-    **dict.fromkeys(("join", "result"), "handle.wait() waits for the end and returns the result of train()"),
-    **dict.fromkeys(("cancel", "kill", "terminate", "close"), "handle.stop() ends the run, and handle.pause() pauses it"),
-    **dict.fromkeys(("is_alive", "running", "done"), "handle.training is True while it trains, and handle.status the words for it"),
-    "history": "learn.history has all steps",
-    "rewind": "learn.rewind(n) goes back n steps, after handle.pause()",
-    "restore": "learn.restore(snapshot) goes back, after handle.pause()",
-    "branch": "learn.branch() continues from here as another run, after handle.pause()",
-}
-
 class BackgroundRun:
     "Control a run that trains in a thread; returned by `learn.start()`."
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that is probably meant; called for missing attributes only."
-        raise missing_attribute_error("A background run", name, dir(type(self)), HANDLE_HINTS)
+        raise missing_attribute_error("A background run", name, dir(type(self)), find_hints("handle"))
 
     def __init__(self, learner: TrainerBase):
         self._learner = weakref.ref(learner)
@@ -184,7 +162,13 @@ class BackgroundRun:
     def status(self) -> str:
         "Return the status of the run as text."
         learner = self._learner()
-        return "its learner was deleted" if learner is None else describe_background(self, learner.run_state)
+        if learner is None: return "its learner was deleted"
+        run = learner.run_state
+        name = run.args.run_name or (type(run.model).__name__ if run.model is not None else "no model yet")
+        error = current_error(run)
+        if error is not None: return f"{name}, failed {describe_position(run)} with {type(error).__name__}: {error}"
+        if self.training: return f"{name}, training {describe_position(run)}"
+        return f"{name}, {'finished' if run.finished else 'paused'} {describe_position(run)}"
 
     def request_pause(self) -> None:
         "Request a pause at the next step boundary; return at once."
@@ -235,7 +219,13 @@ class BackgroundRun:
     ) -> TrainOutput:
         """Wait until the run pauses or ends and return its output; re-raise the error that stopped it.
         Raise TimeoutError after `timeout`, and `InvalidOperation` in a callback."""
-        check_can_wait(self)
+        if self.has_thread and RUN_LOCK.owner == threading.get_ident():
+            raise InvalidOperation(
+                "wait() was called from inside a verb or a callback, and the background run cannot continue before that"
+                " has ended; call it from a cell."
+            )
+        if self.has_thread and is_debug_step_open(self):
+            check_not_in_step(self.learner, "wait()")
         if not self._wait_until_idle("Training continues in the background; pause() pauses it.", timeout):
             raise TimeoutError(f"The run is not done after {timeout:g} s and continues. {self.status}")
         if self.error is not None: raise self.error
@@ -280,14 +270,6 @@ def current_error(run: RunState) -> BaseException | None:
     handle = run.background_run
     return handle.error if handle is not None and handle.error_place == error_place(run) else None
 
-def describe_background(handle: BackgroundRun, run: RunState) -> str:
-    "Return the status of a background run as text."
-    name = run.args.run_name or (type(run.model).__name__ if run.model is not None else "no model yet")
-    error = current_error(run)
-    if error is not None: return f"{name}, failed {describe_position(run)} with {type(error).__name__}: {error}"
-    if handle.training: return f"{name}, training {describe_position(run)}"
-    return f"{name}, {'finished' if run.finished else 'paused'} {describe_position(run)}"
-
 # %% ../../nbs/10_live/05_background.ipynb #f06e63bd
 BACKGROUND_RUNS: weakref.WeakSet[BackgroundRun] = weakref.WeakSet()   # the handles of this process
 
@@ -295,9 +277,13 @@ def request_steps(handle: BackgroundRun, steps: float, more: bool = False):
     "Request steps, and start a thread for them unless one is running."
     run = handle.learner.run_state
     if run.finished and not run.due and not handle.training:
-        raise InvalidOperation(nothing_to_do_message(run))
+        raise InvalidOperation(
+            f"There is nothing to do: the run is finished after step {run.state.global_step} of {run.state.max_steps}."
+            " learn.set(max_steps=...) extends it, learn.reset() starts it again from the beginning."
+        )
     if not handle._budget.request(steps, more): return
-    clear_error(handle)
+    release_traceback_memory(handle.error)
+    handle.error = None
     BACKGROUND_RUNS.add(handle)
     register_exit_pause()
     try:
@@ -306,16 +292,6 @@ def request_steps(handle: BackgroundRun, steps: float, more: bool = False):
         # the system cannot start another thread
         handle._budget = StepBudget()
         raise
-
-def nothing_to_do_message(run: RunState) -> str:
-    "Return the message for a run that cannot continue."
-    return (f"There is nothing to do: the run is finished after step {run.state.global_step} of {run.state.max_steps}. "
-            "learn.set(max_steps=...) extends it, learn.reset() starts it again from the beginning.")
-
-def clear_error(handle: BackgroundRun):
-    "Release the last error and the memory that it holds."
-    release_traceback_memory(handle.error)
-    handle.error = None
 
 # %% ../../nbs/10_live/05_background.ipynb #6f1307e3
 def run_background_thread(handle: BackgroundRun):
@@ -391,14 +367,13 @@ def record_failure(handle: BackgroundRun, error: BaseException):
 @cache
 def register_exit_pause():
     "Register the exit handlers, once per process, with its first thread."
+    def reset_after_fork():
+        # the threads do not exist in a forked process
+        for handle in BACKGROUND_RUNS:
+            handle._budget = StepBudget()
     atexit.register(pause_all_runs)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=reset_after_fork)
-
-def reset_after_fork():
-    "Reset the handles in a forked process, where the threads do not exist."
-    for handle in BACKGROUND_RUNS:
-        handle._budget = StepBudget()
 
 def pause_all_runs(
     timeout: float = 60.0,  # seconds per run

@@ -38,7 +38,7 @@ def block_values(
     stop = int(chosen[-1]) + 1
     names = ("step", "epoch", "seconds", "loss", "learning_rate", "grad_norm")
     with rows.lock:
-        columns = {name: rows.columns.view(name)[first:stop].copy() for name in names}
+        columns = {name: rows.view(name)[first:stop].copy() for name in names}
     positions = [columns["step"], columns["epoch"], columns["seconds"] / 60]
     quantities = [columns["loss"], columns["learning_rate"], columns["grad_norm"], throughput(rows, first, stop)]
     indices = chosen - first
@@ -121,7 +121,7 @@ class BlockSeries:
 
     def _add_rows(self, rows: RowStore, stop: int):
         with rows.lock:
-            abandoned = rows.columns.view("abandoned")[self.seen:stop].copy()
+            abandoned = rows.view("abandoned")[self.seen:stop].copy()
         chosen = np.concatenate([self.tail, self.seen + np.flatnonzero(abandoned == 0)])
         self.seen = stop
         while len(chosen):
@@ -166,7 +166,7 @@ def abandoned_blocks(
     whole = history.rows.whole()
     with history.rows.lock:
         names = ("step", "loss", "abandoned")
-        steps, losses, abandoned = (history.rows.columns.view(name)[:whole] for name in names)
+        steps, losses, abandoned = (history.rows.view(name)[:whole] for name in names)
         rows = np.flatnonzero(discarded_mask(steps, losses, abandoned == 1)) if abandoned.any() else np.empty(0, int)
         if not len(rows): return np.empty((0, BLOCK_COLUMNS), np.float32)
         steps = steps[rows]
@@ -185,7 +185,7 @@ def replay_progress(history: History) -> tuple[int, int]:
     whole = history.rows.whole()
     if not history.abandons or not whole: return 0, 0
     with history.rows.lock:
-        steps, abandoned = (history.rows.columns.view(name)[:whole] for name in ("step", "abandoned"))
+        steps, abandoned = (history.rows.view(name)[:whole] for name in ("step", "abandoned"))
         return len(history.abandons), int(min(steps[-1], np.max(steps, where=abandoned == 1, initial=0)))
 
 # %% ../../nbs/10_live/06_curves.ipynb #9486bb2d
@@ -203,10 +203,11 @@ def x_positions(
 
 def metric_values(history: History, name: str) -> tuple[list[int], list[float]]:
     "Return the rows that have a metric and are not abandoned, and its values."
-    abandoned = history.columns.abandoned
+    abandoned = history.rows.abandoned
     rows = []
     values = []
-    for row, metrics in sorted(history.metrics.items()):
+    # a copy: the training thread may add metrics meanwhile
+    for row, metrics in sorted(dict(history.metrics).items()):
         value = metrics.get(name)
         if isinstance(value, (int, float)) and not abandoned[row]:
             rows.append(row)
@@ -443,6 +444,17 @@ def quantity_title(name: str) -> str:
     if name == "grad_norm": return "Gradient norm"
     return name.replace("_", " ").capitalize() if name in PLOTTED_COLUMNS else name
 
+def line_panel(
+    title: str,
+    lines: list[LineSeries],
+    x: str = "step",
+    is_log: bool | None = None,  # None: where a linear axis would show only the largest values
+) -> Panel:
+    "Return a panel of lines with a linear or a logarithmic axis."
+    if is_log is None:
+        is_log = suits_log_axis([line.y for line in lines])
+    return Panel(f"{title} (log)" if is_log else title, lines, x=x, ylog=is_log)
+
 def history_panel(
     name: str,
     runs: list[PlottedRun],
@@ -457,20 +469,14 @@ def history_panel(
         return watched_panel(watched[0], name) if watched else None
     lines = plotted_lines(name, runs, x, smooth)
     if not any(np.isfinite(np.asarray(line.y, float)).any() for line in lines): return None
-    is_log = suits_log_axis([line.y for line in lines]) if log is None else name in log
-    title = quantity_title(name) + (" (log)" if is_log else "")
-    return Panel(title, lines, x="minutes" if x == "time" else x, ylog=is_log)
+    is_log = None if log is None else name in log
+    return line_panel(quantity_title(name), lines, "minutes" if x == "time" else x, is_log)
 
 def share_x_axis(panels: list[Panel]):
     "Give all panels with lines the same horizontal range."
     drawn = [panel for panel in panels if panel.of(LineSeries)]
     span = axis_range([line.x for panel in drawn for line in panel.of(LineSeries)])
     for panel in drawn: panel.x_span = span
-
-def share_y_axis(panels: list[Panel | None], span: tuple[float, float]):
-    "Give panels of one quantity the same vertical range."
-    for panel in panels:
-        if panel is not None: panel.y_span = span
 
 def run_panels(
     names: Sequence[str],
@@ -489,9 +495,15 @@ def run_panels(
         # a heat map has no room for a second run: each of them has its own
         found = [watched_panel(run, name) if name in watched_names(run.history) else None for run in runs]
         if lines := together.of(LineSeries):
-            pairs = [[first, in_pair(first, run)] for run in runs[1:]]
+            pairs = []
+            for run in runs[1:]:
+                # beside the first one alone, a branch of another run is drawn whole
+                start = branch_start(run.history, [first.history, run.history])
+                pairs.append([first, run._replace(steps=(max(first.steps[0], start), run.steps[1]))])
             found = [None, *(history_panel(name, pair, x, smooth, [name] if together.ylog else []) for pair in pairs)]
-            share_y_axis(found, axis_range([line.y for line in lines], together.ylog))
+            span = axis_range([line.y for line in lines], together.ylog)
+            for panel in found[1:]:
+                if panel is not None: panel.y_span = span
         for run, of_run, panel in zip(runs, by_run, found):
             if panel is None: continue
             panel.title = f"{run.label}: {panel.title[:1].lower()}{panel.title[1:]}"
@@ -499,11 +511,6 @@ def run_panels(
     panels = [panel for of_run in by_run for panel in of_run]
     share_x_axis(panels)
     return panels
-
-def in_pair(first: PlottedRun, run: PlottedRun) -> PlottedRun:
-    "Return a run as it is drawn beside the first one alone: a branch of another run is drawn whole."
-    start = branch_start(run.history, [first.history, run.history])
-    return run._replace(steps=(max(first.steps[0], start), run.steps[1]))
 
 def nothing_to_draw(
     histories: list[History],
@@ -610,4 +617,3 @@ def plot_histories(
     if len(histories) == 1 and panels[0].of(LineSeries):
         panels[0].things += act_markers(histories[0], x, within=bounds)
     return Chart(panels, columns=3 if subplots and len(names) == 3 else 2)
-

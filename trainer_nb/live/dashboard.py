@@ -172,28 +172,12 @@ class WidgetConnection:
         view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
         return {"application/vnd.jupyter.widget-view+json": view, "text/html": "", "text/plain": ""}
 
-    def expect_page(self):
-        "Record that a page is about to show the view."
-        self.is_unanswered = True
-        self.shown_at = self.repeated_at = time.monotonic()
-
     def is_repeat_due(self) -> bool:
         "Return True if everything is to be sent unasked: often at first, every 10 s later, until a page has answered."
         now = time.monotonic()
         if not self.is_unanswered or now - self.repeated_at < min((now - self.shown_at) / 2, 10.0): return False
         self.repeated_at = now
         return True
-
-    def keep_alive(self):
-        "Send a sign of life, unless another message was sent recently."
-        if time.monotonic() - self.sent_at > SIGN_INTERVAL:
-            self.send({"kind": "pong"})
-
-    def close_parts(self):
-        "Close the widgets that show a part of the view."
-        for part in self.parts:
-            part.close()
-        self.parts = []
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #f5dc27ae
 # a page that was loaded again does not update the outputs of its cells
@@ -258,20 +242,9 @@ class StillOutput:
                 context.copy().run(self.update)
         STILL_THREAD.submit(draw)
 
-    def update_for_cell(self):
-        "Draw the static view again at the end of a cell, unless a cell has drawn the present state."
-        if not self.is_stale_for_cell: return
-        self.is_stale_for_cell = False
-        self.update()
-
     def mark_drawn(self):
         self.is_stale = False
         self.drawn_at = time.monotonic()
-
-    def mark_changed(self):
-        "Record that the run has changed."
-        self.is_stale = True
-        self.is_stale_for_cell = True
 
     def is_due(self, has_new_state: bool) -> bool:
         "Return True if the static view should be drawn: soon after the run has started or stopped, otherwise rarely."
@@ -313,10 +286,6 @@ class Dashboard:
         self._lock = threading.RLock()
         self._state: str | None = None
         view_model.message(full=True)
-
-    def is_about(self, learner: TrainerBase) -> bool:
-        "Return True if the buttons of the view control this learner."
-        return self.commands is not None and self.commands._learner() is learner
 
     def make_still(self) -> dict[str, str]:
         with self._lock:
@@ -361,7 +330,7 @@ class Dashboard:
             content, arrays = message
             # a repetition has nothing new
             if not (full and self.connection.is_unanswered):
-                self.still.mark_changed()
+                self.still.is_stale = self.still.is_stale_for_cell = True
             if content["kind"] == "all":
                 content |= {"controls": self.commands is not None, "compact": self.compact, "still": self.number}
             self.connection.send(content, arrays)
@@ -375,9 +344,9 @@ class Dashboard:
         if self.connection.is_repeat_due():
             self.send_all()
         state = self.view_model.state
-        if state == "training":
-            # a step may be long, and a cell may keep the kernel from answering the page
-            self.connection.keep_alive()
+        # a step may be long, and a cell may keep the kernel from answering the page
+        if state == "training" and time.monotonic() - self.connection.sent_at > SIGN_INTERVAL:
+            self.connection.send({"kind": "pong"})
         if self.commands is not None:
             self.commands.poll()
             # at the end of the kernel the learner is deleted first; the picture of its last state stays
@@ -421,23 +390,11 @@ class Dashboard:
                 self.send_changes()
                 self.still.update()
         unregister_view(self)
-        self.connection.close_parts()
+        for part in self.connection.parts:
+            part.close()
+        self.connection.parts = []
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #66fa0134
-# the parts of a view that can be shown alone
-VIEW_PARTS = ("controls", "charts", "table")
-
-def changed_traits(
-    view_model: ViewModel,
-    known: dict[str, Any],  # the present values of the traits
-) -> dict[str, Any]:
-    "Return the new values of the traits of a view."
-    status = view_model.sent["status"]
-    loss = last_known_loss(view_model.main.history)
-    values = {"step": int(status.get("step") or 0), "loss": math.nan if loss is None else loss, "state": status["state"]}
-    # nan is not equal to itself
-    return {name: value for name, value in values.items() if repr(value) != repr(known[name])}
-
 def keep_shell_of_messages(widget: Any):
     "Let the messages of a page reach the shell to which the page sends them: a subshell, which no cell keeps busy."
     # ipykernel 7.4 passes them to the shell of the request during which the last message was sent to the page
@@ -500,8 +457,13 @@ def dashboard_class() -> type[Dashboard]:
 
         def publish(self):
             if not self.is_complete: return
-            known = {"step": self.step, "loss": self.loss, "state": self.state}
-            for name, value in changed_traits(self.view_model, known).items():
+            status = self.view_model.sent["status"]
+            loss = last_known_loss(self.view_model.main.history)
+            loss = math.nan if loss is None else loss
+            values = {"step": int(status.get("step") or 0), "loss": loss, "state": status["state"]}
+            for name, value in values.items():
+                # nan is not equal to itself
+                if repr(value) == repr(getattr(self, name)): continue
                 try:
                     self.context.copy().run(setattr, self, name, value)
                 except Exception as error:
@@ -567,7 +529,9 @@ def register_view(view: Dashboard):
     view.request = request.get("msg_id")
     close_earlier_views(view)
     view.context = contextvars.copy_context()
-    view.connection.expect_page()
+    # a page is about to show the view
+    view.connection.is_unanswered = True
+    view.connection.shown_at = view.connection.repeated_at = time.monotonic()
     if view.commands is not None:
         view.commands.context = view.context
     OPEN_VIEWS.add(view)
@@ -630,22 +594,18 @@ def refresh_still(view: Dashboard):
     # a view that is part of another output has no static view
     if view.view_model.state == "training" or view.still.handle is None: return
     if view.connection.is_page_new:
-        # the output above belongs to a page that was closed
-        if was_used(view):
+        # the output above belongs to a page that was closed; a cell that has called a verb gets the static view
+        learner = view.commands._learner() if view.commands is not None else None
+        if learner is not None and learner.run_state.verb_called:
+            learner.run_state.verb_called = False
             view.has_moved = True
             view.still.show()
             view.connection.is_page_new = False
             return
-    view.still.update_for_cell()
-
-def was_used(view: Dashboard) -> bool:
-    "Return True if a verb of the learner has been called since the last check."
-    learner = view.commands._learner() if view.commands is not None else None
-    if learner is None: return False
-    run = learner.run_state
-    was_called = run.verb_called
-    run.verb_called = False
-    return was_called
+    # unless a cell has drawn the present state
+    if view.still.is_stale_for_cell:
+        view.still.is_stale_for_cell = False
+        view.still.update()
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #2d689a50
 def show_compact(handle: BackgroundRun):
@@ -653,7 +613,8 @@ def show_compact(handle: BackgroundRun):
     learner = handle.learner
     if not in_kernel() or find_progress_callback(learner.run_state) is None or learner.args.disable_tqdm: return
     # not if a full view of the run is already visible
-    if any(view.is_about(learner) and not view.compact for view in list(OPEN_VIEWS)): return
+    views = [view for view in list(OPEN_VIEWS) if view.commands is not None and not view.compact]
+    if any(view.commands._learner() is learner for view in views): return
     if handle.view is None:
         handle.view = make_view(ViewModel([LearnerSource(learner)]), learner, compact=True)
     handle.view.show_here()

@@ -161,7 +161,7 @@ class LogSource:
     def status(self) -> dict[str, Any]:
         "Return the status of the run, as far as it is in the log."
         history = self.history
-        columns = history.columns
+        columns = history.rows
         last = len(history) - 1
         step = columns.step[last] if len(history) else 0
         seconds = columns.seconds[last] if len(history) else 0.0

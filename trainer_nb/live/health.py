@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core.history import History
 from ..display.tables import format_value
+from .curves import metric_values
 
 # %% ../../nbs/10_live/07_health.ipynb #1504c25c
 class Health(NamedTuple):
@@ -67,10 +68,6 @@ def is_exceptional(
     "Return True if the last rise exceeds the noise, a part of the fall, and the rises before."
     return bool(rises[-1] > max(scatter, FRACTION * fall, UNUSUAL * recovered_rise(rises)))
 
-def window_means(values: np.ndarray, n: int) -> np.ndarray:
-    "Return the mean of each n successive values."
-    return np.lib.stride_tricks.sliding_window_view(values, n).mean(axis=-1)
-
 def noise_limit(low: np.ndarray, now: np.ndarray) -> float:
     "Return the difference of the means of two windows that their scatter can explain."
     deviation = math.sqrt((low.var(ddof=1) + now.var(ddof=1)) / 2)
@@ -90,7 +87,7 @@ def find_rise(
 ) -> Rise | None:
     "Return the rise of the loss over its lowest mean or over its first value, if it is exceptional; otherwise None."
     n = window_length(losses)
-    means = window_means(losses, n)
+    means = np.lib.stride_tricks.sliding_window_view(losses, n).mean(axis=-1)
     now = losses[-n:]
     best = int(means.argmin())
     rises = means - np.minimum.accumulate(means)
@@ -104,16 +101,8 @@ def find_rise(
 # %% ../../nbs/10_live/07_health.ipynb #8c41b9ae
 def evaluation_losses(history: History, name: str = "eval_loss") -> list[tuple[int, float]]:
     "Return the steps and values of an evaluation's loss, without abandoned and non-finite ones."
-    steps = history.columns.step
-    abandoned = history.columns.abandoned
-    losses = []
-    # a copy: the training thread may add metrics meanwhile
-    for row, metrics in sorted(dict(history.metrics).items()):
-        loss = metrics.get(name)
-        is_counted = row < len(history) and not abandoned[row]
-        if is_counted and isinstance(loss, (int, float)) and math.isfinite(loss):
-            losses.append((steps[row], float(loss)))
-    return losses
+    steps = history.rows.step
+    return [(steps[row], float(loss)) for row, loss in zip(*metric_values(history, name)) if math.isfinite(loss)]
 
 def eval_loss_names(history: History) -> list[str]:
     "Return the names of the evaluations' losses: one, or one for each of several sets."
@@ -177,7 +166,7 @@ def read_losses(
     rows = np.append(np.arange(0, recent, stride), np.arange(recent, whole))
     with history.rows.lock:
         step, loss, abandoned, unknown = (
-            history.rows.columns.view(name)[rows] for name in ("step", "loss", "abandoned", "unknown")
+            history.rows.view(name)[rows] for name in ("step", "loss", "abandoned", "unknown")
         )
     # bit 0 of `unknown` marks a row whose loss was not given
     counts = (abandoned == 0) & (unknown & 1 == 0)

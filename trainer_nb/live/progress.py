@@ -35,14 +35,6 @@ def newest_loss(
     row = len(history) - 1
     return history.rows.peek("loss", row) if row >= start else None
 
-def fetched_loss(
-    history: History,
-    start: int,  # the first row to consider
-) -> float | None:
-    "Return the last loss that has been fetched, or None."
-    row = min(len(history), history.rows.fetched) - 1
-    return history.rows.peek("loss", row) if row >= start else None
-
 # %% ../../nbs/10_live/01_progress.ipynb #3d955035
 class LossPeek:
     "Read the last known loss without waiting for a device."
@@ -61,7 +53,10 @@ class LossPeek:
                 self._pending = self._copy_to_host(loss)
             return self.value
         if isinstance(loss, torch.Tensor):
-            loss = loss.item() if loss.device.type == "cpu" else fetched_loss(history, start)
+            # on other devices, the last loss that was fetched
+            row = min(len(history), history.rows.fetched) - 1
+            known = history.rows.peek("loss", row) if row >= start else None
+            loss = loss.item() if loss.device.type == "cpu" else known
         if loss is not None:
             self.value = loss
         return self.value
@@ -218,13 +213,6 @@ def failure_status(error: BaseException) -> str:
     "Return the final status of a verb that an exception has ended."
     return "interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {type(error).__name__}"
 
-def ending_status(run: RunState, error: BaseException | None) -> str:
-    "Return the final status of a verb in a word or two."
-    if isinstance(error, Paused): return "paused"
-    if error is not None: return failure_status(error)
-    if run.paused: return "paused"
-    return "done" if run.finished else ""
-
 # %% ../../nbs/10_live/01_progress.ipynb #46873f05
 class TrainingProgress(ProgressDisplay):
     "Display the progress of one verb that trains."
@@ -294,8 +282,13 @@ class TrainingProgress(ProgressDisplay):
     def __enter__(self) -> TrainingProgress: return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None):
-        if self.run is not None:
-            self.close(ending_status(self.run, error))
+        if self.run is None: return
+        if isinstance(error, Paused) or error is None and self.run.paused:
+            self.close("paused")
+        elif error is not None:
+            self.close(failure_status(error))
+        else:
+            self.close("done" if self.run.finished else "")
 
 # %% ../../nbs/10_live/01_progress.ipynb #7bb23442
 class CountProgress(ProgressDisplay):
@@ -457,13 +450,11 @@ class ProgressCallback(TrainerCallback):
         }
         if self.progress is not None:
             self.progress.state.record_log(logs)
-        if args.disable_tqdm and self.prints_logs(args, state, learner):
+        if not args.disable_tqdm or self.mute or in_kernel() or not is_showing_process(args, state): return
+        # unless a callback of the user prints them
+        callbacks = [] if learner is None else learner.run_state.callbacks.callbacks
+        if not any(type(c).__name__ == "PrinterCallback" for c in callbacks):
             print(format_logs(logs), flush=True)
-
-    def prints_logs(self, args: TrainingArguments, state: TrainerState, learner: TrainerBase | None) -> bool:
-        "Return True if this process prints the logs where progress displays are switched off."
-        if self.mute or not is_showing_process(args, state): return False
-        return not in_kernel() and not has_print_callback(learner)
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
@@ -474,16 +465,14 @@ class ProgressCallback(TrainerCallback):
             self.progress.tick()
         # if a learner has two of these callbacks, the first one shows the evaluation
         elif learner is None or find_progress_callback(learner.run_state) is self:
-            self.count_batch(args, state, eval_dataloader)
-
-    def count_batch(self, args: TrainingArguments, state: TrainerState, loader: Sized):
-        "Record a completed batch of an evaluation that has no verb around it."
-        if self.evaluation is None or self.evaluation_loader is not loader:
-            self.evaluation = CountProgress(select_screen(args, state), loader_length(loader), is_evaluation=True)
-            self.evaluation_loader = loader
-        self.evaluation.tick()
-        if self.evaluation.done == self.evaluation.total:
-            self.close_evaluation()
+            # an evaluation that has no verb around it
+            if self.evaluation is None or self.evaluation_loader is not eval_dataloader:
+                total = loader_length(eval_dataloader)
+                self.evaluation = CountProgress(select_screen(args, state), total, is_evaluation=True)
+                self.evaluation_loader = eval_dataloader
+            self.evaluation.tick()
+            if self.evaluation.done == self.evaluation.total:
+                self.close_evaluation()
 
     def close_evaluation(self):
         if self.evaluation is None: return
@@ -510,11 +499,6 @@ def find_progress_callback(run: RunState) -> ProgressCallback | None:
 def is_showing_process(args: TrainingArguments, state: TrainerState) -> bool:
     "Return True if this process shows progress: the first of its machine, or the main process."
     return state.is_local_process_zero if args.log_on_each_node else state.is_world_process_zero
-
-def has_print_callback(learner: TrainerBase | None) -> bool:
-    "Return True if a callback of the user prints the logs."
-    if learner is None: return False
-    return any(type(c).__name__ == "PrinterCallback" for c in learner.run_state.callbacks.callbacks)
 
 def select_screen(args: TrainingArguments, state: TrainerState) -> Screen | None:
     "Return the screen to use; None if the display is switched off, or if the log level hides warnings."

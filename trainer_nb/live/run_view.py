@@ -53,23 +53,6 @@ def find_failure(history: History) -> dict | None:
             return None if event["abandoned"] else event
     return None
 
-def failed_status(run: RunState) -> DisplayStatus | None:
-    "Return the status of a run that an error has stopped, in a cell or in the background; otherwise None."
-    event = find_failure(run.history)
-    error = current_error(run)
-    if error is not None:
-        name = type(error).__name__
-        message = str(error)
-    elif event is not None:
-        name = event["data"].get("type")
-        message = str(event["data"].get("message"))
-    else:
-        return None
-    traceback = "" if event is None else str(event["data"].get("traceback", ""))
-    return DisplayStatus(
-        "failed", f"failed {describe_position(run)} with {name}: {format_value(message, 200)}", traceback=traceback
-    )
-
 def display_status(run: RunState) -> DisplayStatus:
     "Return the status of a run of this process."
     owner = run.owner
@@ -83,8 +66,14 @@ def display_status(run: RunState) -> DisplayStatus:
     if run.yield_depth and not in_background: return DisplayStatus("training", "training in a cell", "cell")
     if owner is not None or in_background:
         return DisplayStatus("training", "training in the background", "background")
-    failed = failed_status(run)
-    if failed is not None: return failed
+    # an error has stopped the run, in a cell or in the background
+    event = find_failure(run.history)
+    error = current_error(run)
+    if error is not None or event is not None:
+        data = {} if event is None else event["data"]
+        name, message = (data.get("type"), data.get("message")) if error is None else (type(error).__name__, error)
+        words = f"failed {describe_position(run)} with {name}: {format_value(str(message), 200)}"
+        return DisplayStatus("failed", words, traceback=str(data.get("traceback", "")))
     if run.finished: return DisplayStatus("finished", f"finished {describe_position(run)}")
     if not run.begun and not run.state.global_step: return DisplayStatus("new", "not started")
     return DisplayStatus("paused", f"paused {describe_position(run)}")
@@ -97,7 +86,7 @@ def recent_speed(
     "Return the recent number of steps per second; None if there are too few steps."
     with history.rows.lock:
         names = ("seconds", "step", "abandoned")
-        times, steps, abandoned = (history.columns.view(name)[-1000:].copy() for name in names)
+        times, steps, abandoned = (history.rows.view(name)[-1000:].copy() for name in names)
     times = times[abandoned == 0]
     steps = steps[abandoned == 0]
     if len(times) < 2: return None
@@ -119,9 +108,9 @@ def format_memory_use(device: torch.device | None = None) -> str | None:
 def last_known_loss(history: History) -> float | None:
     "Return the newest loss that is not abandoned and is on the host."
     with history.rows.lock:
-        rows = np.flatnonzero(history.columns.view("abandoned")[:history.rows.whole()] == 0)
+        rows = np.flatnonzero(history.rows.view("abandoned")[:history.rows.whole()] == 0)
     if not len(rows) or not history.rows.known("loss", int(rows[-1])): return None
-    return float(history.columns.loss[rows[-1]])
+    return float(history.rows.loss[rows[-1]])
 
 def progress_numbers(
     history: History,
@@ -142,14 +131,6 @@ def progress_numbers(
         "left": None if left is None else format_duration(max(left, 0.0)),
     }
 
-def current_evaluation(run: RunState) -> tuple[int, int | None] | None:
-    "Return (batches done, all batches) of the evaluation in progress; None between evaluations."
-    callback = find_progress_callback(run)
-    progress = callback.progress if callback is not None else None
-    # close() of the display, in another thread, may remove the state meanwhile
-    state = progress.state if progress is not None else None
-    return state.evaluating() if state is not None else None
-
 def view_status(
     run: RunState,
     memory: str | None = None,  # in use, as text
@@ -160,6 +141,10 @@ def view_status(
     health = assess_health(run.history)
     total = state.max_steps if 0 < state.max_steps < sys.maxsize else None
     words = status.words
+    callback = find_progress_callback(run)
+    progress = callback.progress if callback is not None else None
+    # close() of the display, in another thread, may remove the state meanwhile
+    progress_state = progress.state if progress is not None else None
     if run.remote_run is not None:
         words = f"{words}, {run.remote_run.words()}"
         memory = run.remote_run.memory() or memory
@@ -172,7 +157,8 @@ def view_status(
         "epochs": format_setting(round(float(state.num_train_epochs), 2)) if state.num_train_epochs else None,
         "elapsed": format_duration(run.seconds),
         "memory": memory,
-        "evaluating": current_evaluation(run),
+        # (batches done, all batches) of the evaluation in progress; None between evaluations
+        "evaluating": progress_state.evaluating() if progress_state is not None else None,
         "tone": health.tone,
         "verdict": health.sentence,
     } | progress_numbers(run.history, state.global_step, total, status.state == "training")
@@ -190,13 +176,13 @@ def axis_position(
 ) -> list[float]:
     "Return step, epoch and minutes of an event after so many rows."
     if rows < 1: return [0, 0.0, 0.0]
-    columns = history.columns
+    columns = history.rows
     return [columns.step[rows - 1], columns.epoch[rows - 1], columns.seconds[rows - 1] / 60]
 
 def rows_before_event(history: History, event: dict) -> int:
     "Return the number of rows up to the step of an event."
     rows = event["rows"]
-    if not rows or history.columns.step[rows - 1] == event["step"]: return rows
+    if not rows or history.rows.step[rows - 1] == event["step"]: return rows
     row = last_row_of_step(history.rows, event["step"], rows)
     return 0 if row is None else row + 1
 
@@ -228,7 +214,7 @@ class MetricPoints:
                 self.reset()
                 self.abandons = len(history.abandons)
             for row in history.metric_rows[self.seen:]:
-                if history.columns.abandoned[row]: continue
+                if history.rows.abandoned[row]: continue
                 for name, value in history.metrics[row].items():
                     if is_metric(name, value):
                         self.values.setdefault(format_value(name, MAX_NAME_CHARS), {})[row] = float(value)
@@ -252,23 +238,19 @@ def metric_points(history: History) -> dict[str, list]:
     metrics.update(history)
     return metrics.points(history)
 
-def event_text(event: dict) -> str:
-    "Return the change that an event records, as text."
-    data = {k: v for k, v in event["data"].items() if k != "by"}
-    try:
-        return describe_act(event["kind"], data)
-    except (KeyError, TypeError):
-        # of a log that another program has written
-        return event["kind"]
-
 def event_marks(history: History) -> list[dict]:
     "Return the changes made by hand, in order."
     events = [event for event in list(history.events) if event["kind"] in ACT_FORMATTERS]
     marks = []
     for event in events[-MAX_EVENTS:]:
         step, epoch, minutes = axis_position(history, rows_before_event(history, event))
+        try:
+            word = describe_act(event["kind"], {k: v for k, v in event["data"].items() if k != "by"})
+        except (KeyError, TypeError):
+            # of a log that another program has written
+            word = event["kind"]
         marks.append({
-            "kind": event["kind"], "word": format_value(event_text(event), 80), "gone": bool(event["abandoned"]),
+            "kind": event["kind"], "word": format_value(word, 80), "gone": bool(event["abandoned"]),
             "step": step, "epoch": epoch, "minutes": minutes,
         })
     return marks
@@ -300,12 +282,6 @@ def error_notices(history: History) -> list[dict]:
     return notices
 
 # %% ../../nbs/10_live/08_run_view.ipynb #64385cf3
-def input_kind(value: bool | int | float | str) -> str:
-    "Return the type of a setting's input field."
-    if isinstance(value, bool): return "bool"
-    if isinstance(value, int): return "int"
-    return "float" if isinstance(value, float) else "text"
-
 def setting_value(learner: TrainerBase, name: str) -> Any:
     """Return the present value of a setting. Where there is no optimizer, `lr` is the learning rate of the last step (other
     processes have the optimizer), and before the first step that of the arguments."""
@@ -326,7 +302,8 @@ def settings_form(learner: TrainerBase) -> list[dict]:
         field = {
             "name": name,
             "value": finite_or_none(value) if isinstance(value, float) else value,
-            "kind": input_kind(value),
+            # a bool is also an int
+            "kind": next((kind.__name__ for kind in (bool, int, float) if isinstance(value, kind)), "text"),
             "log": name in ("lr", "learning_rate"),
             "help": effect_of(learner, name),
         }

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..display.panels import Heatmap, LineSeries, Marker, Panel, centered_moving_average, downsample, panel_to_text, suits_log_axis
+from ..display.panels import Heatmap, LineSeries, Marker, Panel, centered_moving_average, downsample, panel_to_text
 from ..display.pictures import picture_html
 from ..display.svg import run_colors
 from ..display.tables import escape_html, format_value, html_table, text_table
 from .curves import MAX_METRIC_POINTS, QUANTITIES, BlockSeries, abandoned_blocks, evaluation_color
-from .curves import branch_start, quantity_title
+from .curves import branch_start, line_panel, quantity_title
 from .run_view import format_clock
 from .view_model import RunCurve, ViewModel
 
@@ -106,18 +106,6 @@ def quantity_panel(view_model: ViewModel, quantity: str, points: int) -> Panel |
         lines += abandoned_lines(curves[0], quantity, smoothed=not is_single)
     return line_panel(quantity_title(quantity), lines) if lines else None
 
-def line_panel(title: str, lines: list[LineSeries]) -> Panel:
-    "Return a panel of lines, with a logarithmic axis where a linear one would show only the largest values."
-    is_log = suits_log_axis([line.y for line in lines])
-    return Panel(f"{title} (log)" if is_log else title, lines, ylog=is_log)
-
-def layer_panels(view_model: ViewModel) -> list[Panel]:
-    "Return the panels of the layers that are watched."
-    return [
-        Panel(o["title"], [Heatmap(o["x"], o["rows"], values, o["log"], o["label"], o["span"])])
-        for o, values in view_model.layers
-    ]
-
 def view_panels(
     view_model: ViewModel,
     most: int = 6,                  # panels, besides those of layers
@@ -131,7 +119,10 @@ def view_panels(
     if panels:
         marks = [mark for mark in view_model.sent.get("marks", []) if mark["kind"] != "checkpoint" and not mark["gone"]]
         panels[0].things += [Marker(mark["step"], format_value(mark["word"], 36)) for mark in marks[-6:]]
-        panels += layer_panels(view_model)
+        panels += [
+            Panel(o["title"], [Heatmap(o["x"], o["rows"], values, o["log"], o["label"], o["span"])])
+            for o, values in view_model.layers
+        ]
     return panels
 
 # %% ../../nbs/10_live/10_static_view.ipynb #d24b9a36

@@ -30,7 +30,8 @@ from ..device.weight_storage import packed_objects
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import GivenSettings, RunState
 from ..core.tree import FUNCTIONS, OPTIMIZER, has_state_dict, is_resource, is_tensor_with_methods, of_library
-from ..engine.state_holders import LEARNER, PLAIN, is_generator, not_state
+from ..core.nodes import ATOMS
+from ..engine.state_holders import LEARNER, is_generator, not_state
 from ..optim.schedules import schedule_parts
 from .restore import Snapshots
 from .rewind_buffer import RewindBuffer
@@ -61,7 +62,7 @@ def walk(
     waiting = [root]
     while waiting:
         value = waiting.pop()
-        if type(value) in PLAIN or id(value) in seen: continue
+        if type(value) in ATOMS or id(value) in seen: continue
         seen.add(id(value))
         yield value
         if id(value) not in stop: waiting += parts(value)
@@ -179,7 +180,7 @@ def copy_data(
         has_state = hasattr(data, "__dict__") and not hasattr(type(data), "__del__")
         values = [*vars(data).values()] if has_state else []
         copied = [_copy_inside(value, memo, arrays) for value in values]
-        only_data = of_library(type(data)) or not arrays and not any(type(v) in PLAIN for v in values)
+        only_data = of_library(type(data)) or not arrays and not any(type(v) in ATOMS for v in values)
         has_state = has_state and not (only_data and all(a is b for a, b in zip(copied, values)))
     try:
         return copy_part(data, memo, shares=True) if has_state else memo.setdefault(id(data), data)

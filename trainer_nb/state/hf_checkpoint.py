@@ -256,7 +256,7 @@ def position_fields(run: RunState, state) -> dict:
     over = state.global_step >= run.state.max_steps
     cursor = Cursor(epoch, position_after_batches(run.loader, epoch, behind))
     is_open = behind > 0 and (before or not over)
-    due = "close" if is_open and (over or behind == batches) else "finish" if over else None
+    due = "end_epoch" if is_open and (over or behind == batches) else "finish" if over else None
     return {
         "cursor": cursor,
         "batches_in_epoch": behind,

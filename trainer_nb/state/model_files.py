@@ -18,10 +18,10 @@ from ..args.training_args import TrainingArguments
 from ..device.collectives import SINGLE_PROCESS, World
 from ..device.sharding import full_shape, gather_full, is_sharded, to_local
 from ..device.weight_storage import has_adapters, read_only_weights
-from ..engine.snapshot_tensors import Snapshot, has_same_bytes, list_merged_adapters, tensor_digest
+from ..engine.snapshot_tensors import Snapshot, has_same_bytes, tensor_digest
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
-from ..engine.snapshot_fields import ModuleWalk, frozen_base_weights
+from ..engine.snapshot_fields import ModuleWalk, frozen_base_weights, shared_copies
 from ..optim.optimizers import PLAIN_TENSORS
 from .checkpoint_dirs import CorruptCheckpoint
 
@@ -168,13 +168,12 @@ def add_base_weights(run: RunState, snapshot: Snapshot) -> Snapshot:
     walk = ModuleWalk(run)
     stays = frozen_base_weights(run, ModuleWalk(run))
     here = dict(walk.named())
-    added = list_merged_adapters(walk.each)
-    shared = run.frozen_weights   # exists if there are names in `stays`
+    shared = shared_copies(run)
     found: dict[str, torch.Tensor] = {}
     for name, said in base.items():
         mine = (
-            shared.copy(name, stays[name], added)
-            if shared is not None and name in stays
+            shared.copy(name, stays[name])
+            if name in stays
             else here[name].detach().to("cpu", copy=True) if name in here else None
         )
         first = run.initial_snapshot.tensors.get(name) if run.initial_snapshot is not None else None
@@ -187,7 +186,7 @@ def add_base_weights(run: RunState, snapshot: Snapshot) -> Snapshot:
             raise ValueError(
                 f"The adapters of this checkpoint were trained on another base model: {name.split('/', 1)[1]!r}"
                 " differs. Load the base of the checkpoint; one with random weights needs the same seed before it is"
-                " created." + (" Here, adapters are merged into it (merge_adapter())." if added else "")
+                " created." + (" Here, adapters are merged into it (merge_adapter())." if shared.merged else "")
             )
         found[name] = match
     return Snapshot(found | snapshot.tensors, snapshot.values)

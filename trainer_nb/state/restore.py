@@ -218,7 +218,7 @@ def free_run(learner: TrainerBase):
         run.device.release()
     if run.model is not None:
         move_model(run.model, torch.device("cpu"))
-    run.discard("device", "wrapped_model", "initial_snapshot", "frozen_weights", "eval_dataloader")
+    run.discard("device", "wrapped_model", "initial_snapshot", "earlier_copies", "eval_dataloader")
     run.params = []
     for kept in run.eval_loaders:
         kept.close()

@@ -92,7 +92,7 @@ def snapshot_nbytes(run: RunState) -> int:
         *run.model.buffers(),
         *(v for s in run.optimizer.state.values() for v in s.values()),
     ]
-    return sum(local_nbytes(t) for t in tensors if hasattr(t, "nbytes")) + user_state_bytes(run)
+    return sum(local_nbytes(t) for t in tensors if isinstance(t, torch.Tensor)) + user_state_bytes(run)
 
 # %% ../../nbs/07_state/12_rewind_buffer.ipynb #32000005
 class Account:

@@ -22,8 +22,7 @@ from torch.utils.data import DataLoader
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
 from ..core.errors import InvalidOperation, free_after_failure, is_out_of_memory, release_traceback_memory
-from ..core.memory import DeviceMemoryGauge, HostMemoryGauge, MemoryGauge, free_host_memory
-from ..core.memory import read_proc_status
+from ..core.memory import MemoryGauge, free_host_memory, read_proc_status
 from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch, ResumableLoader
 from ..data.sampling import Cursor
@@ -422,8 +421,7 @@ def make_trial(
     with isolated_training(learner, "batch_size_find()") as scratch:
         device = scratch.device.device
         on_host = device.type == "cpu"
-        gauge = HostMemoryGauge() if on_host else DeviceMemoryGauge(device)
-        trial = BatchTrial(learner, samples, collate, gauge, **how)
+        trial = BatchTrial(learner, samples, collate, MemoryGauge(device), **how)
         def measure(size: int, accumulation: int) -> dict:
             interrupts.check()
             with limit_memory(limit) if on_host else nullcontext():
