@@ -337,8 +337,8 @@ def check_order_change(learner: TrainerBase, changes):
     if isinstance(run.loader.source, StreamSource):
         names = ["dataloader_num_workers", *(names[:1] if args.dataloader_num_workers else [])]
     elif args.train_sampling_strategy == "group_by_length" and all(isinstance(changes.get(n, 1), int) for n in names):
-        then, now = (math.prod(given.get(n, getattr(args, n)) for n in names) for given in ({}, changes))
-        if then == now: return
+        now = math.prod(changes.get(n, getattr(args, n)) for n in names)
+        if now == math.prod(getattr(args, n) for n in names): return
         what = "an order by length"
     else:
         return
