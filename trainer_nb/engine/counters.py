@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map
 
 from ..core.columns import kept_losses, mean_or_nan
 from ..core.errors import warn
@@ -41,6 +42,50 @@ def store_flops(run: RunState) -> None:
         flops = run.device.world.all_reduce_sum(own).item()
     run.state.total_flos += flops
     run.flops = 0.0
+
+# %% ../../nbs/06_engine/04_counters.ipynb #5e1f0c02
+# conversions, after which it is still the number of labels
+_CONVERSIONS = frozenset((
+    torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.cuda, torch.Tensor.detach, torch.Tensor.clone, torch.Tensor.float,
+    torch.Tensor.double, torch.Tensor.long, torch.Tensor.int,
+))
+# what wrappers of a model ask of each tensor
+_QUERIES = frozenset((
+    torch.is_floating_point, torch.is_complex, torch.Tensor.is_floating_point, torch.Tensor.is_complex, torch.Tensor.dim,
+    torch.Tensor.size, torch.Tensor.numel, torch.Tensor.record_stream, torch.Tensor.is_pinned,
+))
+
+class ItemsUse:
+    "Record what the code of a loss has done with the number of labels."
+    is_used = False     # something was computed with it
+    is_passed = False   # it has reached the compute_loss of this class
+
+class WatchedItems(torch.Tensor):
+    "A number of labels that records its use, also after conversions."
+    use: ItemsUse
+
+    @classmethod
+    def __torch_function__(cls, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        uses: list[ItemsUse] = []
+        def plain(value: Any) -> Any:
+            if not isinstance(value, WatchedItems): return value
+            uses.append(value.use)
+            return value.as_subclass(torch.Tensor)
+        with torch._C.DisableTorchFunctionSubclass():
+            args, kwargs = tree_map(plain, (args, kwargs or {}))
+        out = function(*args, **kwargs)
+        is_attribute = getattr(function, "__name__", "") == "__get__"
+        if isinstance(out, torch.Tensor) and (is_attribute or function in _CONVERSIONS): return watched(out, uses[0])
+        if not is_attribute and function not in _QUERIES:
+            for use in uses:
+                use.is_used = True
+        return out
+
+def watched(items: torch.Tensor, use: ItemsUse) -> WatchedItems:
+    "Return a number of labels as one that records its use."
+    found = items.as_subclass(WatchedItems)
+    found.use = use
+    return found
 
 # %% ../../nbs/06_engine/04_counters.ipynb #1f4a8ea9
 def warn_once(run: RunState, message: str) -> None:

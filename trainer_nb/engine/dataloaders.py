@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSam
 from ..args.training_args import TrainingArguments
 from ..args.parallel import splits_batches
 from ..core.errors import of_package, short_repr, warn
-from ..data.collate import RemoveColumns, kept_columns, log_dropped_columns
 from ..data.loader import DividedLoader, ResumableLoader
 from ..data.sampling import BalancedBatchSampler, EpochSampler, LengthGroupedSampler, RankShard, sample_lengths
 from ..data.sources import MapSource
@@ -178,7 +177,8 @@ def signature_columns(learner: TrainerBase) -> list[str]:
     facts = learner.model_facts
     return sorted({*facts.arguments, "label", "label_ids", "labels", *learner.label_names})
 
-def _allowed_columns(learner: TrainerBase, collate: Callable) -> set[str]:
+def allowed_columns(learner: TrainerBase, collate: Callable) -> set[str]:
+    "Return the names of the columns to keep: those that the model uses, and those that the collator reads."
     learner._set_signature_columns_if_needed()
     # transformers' collators do not declare the columns that they read
     masks = hasattr(collate, "mlm") and type(collate).__module__.startswith("transformers.")
@@ -198,20 +198,6 @@ def _select_columns(
     if hasattr(dataset, "remove_columns") and getattr(dataset, "column_names", None) and not transformed:
         return learner._remove_unused_columns(dataset, description), collate
     return dataset, learner._get_collator_with_removed_columns(collate, description)
-
-def drop_unused_columns(learner: TrainerBase, dataset: Any, description: str) -> Any:
-    "Return a table without the columns that the model does not use."
-    if not learner.args.remove_unused_columns: return dataset
-    allowed = _allowed_columns(learner, learner.data_collator)
-    name = learner.model_facts.name
-    kept = kept_columns(dataset.column_names, allowed, name)
-    log_dropped_columns(dataset.column_names, kept, allowed, name, description)
-    return dataset.remove_columns([c for c in dataset.column_names if c not in kept])
-
-def column_dropping_collator(learner: TrainerBase, data_collator: Callable, description: str) -> Callable:
-    "Return a collator that drops the columns that the model does not use."
-    if not learner.args.remove_unused_columns: return data_collator
-    return RemoveColumns(data_collator, _allowed_columns(learner, data_collator), learner.model_facts.name, description)
 
 # %% ../../nbs/06_engine/08_dataloaders.ipynb #8afaf147
 def make_train_sampler(

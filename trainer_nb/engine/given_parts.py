@@ -395,11 +395,11 @@ _REPLACE: dict[str, Callable[[TrainerBase, Any], None]] = {
 def forget_columns(learner: TrainerBase, facts: bool = False) -> None:
     """Compute the columns that the model uses again, unless a subclass has set them, and with them, on request, the facts
     about the model; read the data with them if they differ."""
-    run = learner.run_state
     columns = learner._signature_columns
     is_own = columns is not None and columns == signature_columns(learner)
     if facts: learner._model_facts = None
     if not is_own or facts and columns == signature_columns(learner): return
+    run = learner.run_state
     check_replaceable(run, "label_names")
     learner._signature_columns = None
     if run.loader is not None:

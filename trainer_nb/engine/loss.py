@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from ..core.errors import of_package, warn
 from ..core.seeding import preserve_generators
 from ..data.batch_errors import explain_forward_error, explain_loss_error, sample_label, text_label_error
-from ..data.collate import to_device
 from ..device.sharding import module_class
 from ..optim.optimizers import NO_PARAMETERS_HINT
 
@@ -387,27 +386,6 @@ def call_loss_func(learner: TrainerBase, outputs: Any, labels: Any, inputs: Any)
         explained = explain_loss_error(error, predicted, labels, inputs, lambda: first_sample(learner))
         raise_explained(error, explained)
         raise
-
-# %% ../../nbs/06_engine/02_loss.ipynb #51615745
-def count_labels(
-    learner: TrainerBase,
-    batches: Sequence[Any],  # the micro-batches of a step
-) -> torch.Tensor | None:
-    """Return the number of labels in the micro-batches, for losses that are a
-    mean over all of them; None if it is not needed."""
-    # a loss_func is a mean over samples, whatever arguments the model takes
-    if learner.loss_func is not None: return None
-    if not (learner.model_accepts_loss_kwargs or learner.compute_loss_func is not None): return None
-    if not all(isinstance(b, Mapping) and isinstance(b.get("labels"), torch.Tensor) for b in batches):
-        return None
-    number: Any = 0
-    for batch in batches:
-        labels = batch.get("shift_labels")
-        if labels is None: labels = batch["labels"][..., 1:] if learner._loss_shifts_labels else batch["labels"]
-        number = number + labels.ne(-100).sum()
-    device = learner.run_state.device
-    # by hand, before anything is prepared, they stay where they are
-    return number if device is None else to_device(number, device.device, pin=True)
 
 # %% ../../nbs/06_engine/02_loss.ipynb #858bdec5
 def extract_labels(learner: TrainerBase, inputs: Any) -> Any:

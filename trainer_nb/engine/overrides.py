@@ -13,7 +13,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from ..args.training_args import TrainingArguments, resolve_args
@@ -23,11 +22,12 @@ from ..core.errors import warn
 from ..core.history import History
 from ..core.seeding import preserve_generators
 from ..data.batch_errors import explain_forward_error
-from ..data.collate import DataCollatorWithPadding, default_data_collator, map_tensors, to_device
+from ..data.collate import DataCollatorWithPadding, RemoveColumns, default_data_collator, kept_columns
+from ..data.collate import log_dropped_columns, map_tensors, to_device
 from ..device.accelerator import NO_CONTEXT, Device, check_fp16, empty_device_cache
-from .counters import num_non_embedding_parameters, store_flops
-from .dataloaders import check_eval_data, check_given_data, column_dropping_collator, count_samples
-from .dataloaders import divide_loader, drop_unused_columns, initial_training_values
+from .counters import WatchedItems, num_non_embedding_parameters, store_flops
+from .dataloaders import allowed_columns, check_eval_data, check_given_data, count_samples
+from .dataloaders import divide_loader, initial_training_values
 from .dataloaders import is_iterable_only, make_eval_loader, make_test_loader, make_train_loader
 from .dataloaders import make_train_sampler, per_process_batch_size, rank_shard, signature_columns
 from .generate import NO_GENERATION, generating_step, padding_token, warn_of_idle
@@ -35,8 +35,8 @@ from .given_parts import NO_MODEL_MESSAGE, ModelFact, UserPart, check_functions,
 from .given_parts import check_losses, check_not_elsewhere, check_not_remote, check_processing_class
 from .given_parts import check_sources, local_model, optimizer_settings, own_forward, replace_args
 from .given_parts import replace_callbacks, replace_part, replace_state, take_model, trial_parameter
-from .loss import ModelFacts, check_loss, compute_batch_loss, count_labels, extract_labels
-from .loss import inspect_model, is_single_input, label_smoother, predict_batch
+from .loss import ModelFacts, check_loss, compute_batch_loss, extract_labels
+from .loss import inspect_model, is_single_input, label_smoother, model_arguments, predict_batch
 from .loss import raise_explained, unwrap_model
 from .run_state import GivenSettings, RunState, schedule_args, schedule_start
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
@@ -75,49 +75,6 @@ def prepared_device(learner: TrainerBase) -> Device:
     return learner.run_state.device
 
 # %% ../../nbs/06_engine/09_overrides.ipynb #4c338605
-# conversions, after which it is still the number of labels
-_CONVERSIONS = frozenset((
-    torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.cuda, torch.Tensor.detach, torch.Tensor.clone, torch.Tensor.float,
-    torch.Tensor.double, torch.Tensor.long, torch.Tensor.int,
-))
-# what wrappers of a model ask of each tensor
-_QUERIES = frozenset((
-    torch.is_floating_point, torch.is_complex, torch.Tensor.is_floating_point, torch.Tensor.is_complex, torch.Tensor.dim,
-    torch.Tensor.size, torch.Tensor.numel, torch.Tensor.record_stream, torch.Tensor.is_pinned,
-))
-
-class ItemsUse:
-    "Record what the code of a loss has done with the number of labels."
-    is_used = False     # something was computed with it
-    is_passed = False   # it has reached the compute_loss of this class
-
-class WatchedItems(torch.Tensor):
-    "A number of labels that records its use, also after conversions."
-    use: ItemsUse
-
-    @classmethod
-    def __torch_function__(cls, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        uses: list[ItemsUse] = []
-        def plain(value: Any) -> Any:
-            if not isinstance(value, WatchedItems): return value
-            uses.append(value.use)
-            return value.as_subclass(torch.Tensor)
-        with torch._C.DisableTorchFunctionSubclass():
-            args, kwargs = tree_map(plain, (args, kwargs or {}))
-        out = function(*args, **kwargs)
-        is_attribute = getattr(function, "__name__", "") == "__get__"
-        if isinstance(out, torch.Tensor) and (is_attribute or function in _CONVERSIONS): return watched(out, uses[0])
-        if not is_attribute and function not in _QUERIES:
-            for use in uses:
-                use.is_used = True
-        return out
-
-def watched(items: torch.Tensor, use: ItemsUse) -> WatchedItems:
-    "Return a number of labels as one that records its use."
-    found = items.as_subclass(WatchedItems)
-    found.use = use
-    return found
-
 def is_loss_scaled(learner: TrainerBase, num_items: torch.Tensor | None) -> bool:
     "Return whether compute_loss has divided the loss for the whole step already."
     if learner.loss_is_scaled_for_ga is not None: return learner.loss_is_scaled_for_ga
@@ -332,6 +289,10 @@ class TrainerBase:
         "Return a context without effect; for subclasses that override it."
         return NO_CONTEXT
 
+    def model_arguments(self, inputs: Any, num_items: torch.Tensor | None = None) -> tuple[Any, Any]:
+        "Return the arguments for the model, and the labels if the loss is not computed by the model."
+        return model_arguments(self, inputs, num_items)
+
     def _prepare_inputs(self, inputs: Any) -> Any:
         "Move the batch to the device. Raise ValueError if it is empty."
         if isinstance(inputs, (dict, Mapping)) and not inputs:
@@ -379,7 +340,18 @@ class TrainerBase:
     ) -> torch.Tensor | None:
         """Return the number of labels in the window, for losses that are a mean
         over all of them; None if it is not needed."""
-        return count_labels(self, batches)
+        # a loss_func is a mean over samples, whatever arguments the model takes
+        if self.loss_func is not None: return None
+        if not (self.model_accepts_loss_kwargs or self.compute_loss_func is not None): return None
+        if not all(isinstance(b, Mapping) and isinstance(b.get("labels"), torch.Tensor) for b in batches): return None
+        number: Any = 0
+        for batch in batches:
+            labels = batch.get("shift_labels")
+            if labels is None: labels = batch["labels"][..., 1:] if self._loss_shifts_labels else batch["labels"]
+            number = number + labels.ne(-100).sum()
+        device = self.run_state.device
+        # by hand, before anything is prepared, they stay where they are
+        return number if device is None else to_device(number, device.device, pin=True)
 
     def floating_point_ops(
         self,
@@ -427,11 +399,16 @@ class TrainerBase:
 
     def _remove_unused_columns(self, dataset: Any, description: str = "data") -> Any:
         "Return a table without the columns that the model does not use."
-        return drop_unused_columns(self, dataset, description)
+        if not self.args.remove_unused_columns: return dataset
+        allowed = allowed_columns(self, self.data_collator)
+        kept = kept_columns(dataset.column_names, allowed, self.model_facts.name)
+        log_dropped_columns(dataset.column_names, kept, allowed, self.model_facts.name, description)
+        return dataset.remove_columns([c for c in dataset.column_names if c not in kept])
 
     def _get_collator_with_removed_columns(self, data_collator: Callable, description: str = "data") -> Callable:
         "Return a collator that removes these columns."
-        return column_dropping_collator(self, data_collator, description)
+        if not self.args.remove_unused_columns: return data_collator
+        return RemoveColumns(data_collator, allowed_columns(self, data_collator), self.model_facts.name, description)
 
     def num_examples(self, dataloader: Any) -> int:
         """Return the number of samples of a loader, estimated from its batches if its data has no length.
