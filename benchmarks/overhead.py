@@ -255,10 +255,21 @@ def with_callback(work, steps, tick, device):
     return last_epoch([row["loss"] for row in learn.state.log_history if "loss" in row])
 
 
-def with_verbs(advance):
+def holder_of_attributes():
+    "Return a callback with a hundred small attributes, in which each verb looks for changes."
+    from trainer_nb import TrainerCallback
+
+    class Holds(TrainerCallback):
+        def __init__(self):
+            for i in range(100): setattr(self, f"a{i}", (i, str(i), [i, i + 1, i + 2])[i % 3])
+
+    return Holds()
+
+
+def with_verbs(advance, make_callbacks=lambda: []):
     "Return a function that trains with a verb for each step, as the cells of a notebook do; `advance` yields after each."
     def train_by_verbs(work, steps, tick, device):
-        learn = make_learner(work, steps, device, [])
+        learn = make_learner(work, steps, device, make_callbacks())
         for _ in advance(learn, steps): tick()
         return last_epoch([row["loss"] for row in learn.state.log_history if "loss" in row])
     return train_by_verbs
@@ -288,13 +299,15 @@ CONTENDERS = {
     "trainer_nb": Contender("trainer_nb", with_trainer_nb, "import trainer_nb", "trainer_nb"),
     "callback": Contender("trainer_nb, with a callback at each step", with_callback, "import trainer_nb", "trainer_nb"),
     "step": Contender("trainer_nb, `step(1)` for each step", with_verbs(by_single_steps), "import trainer_nb", "trainer_nb"),
+    "held": Contender("trainer_nb, `step(1)` for each step, with a callback that has a hundred attributes",
+                      with_verbs(by_single_steps, lambda: [holder_of_attributes()]), "import trainer_nb", "trainer_nb"),
     "loop": Contender("trainer_nb, `for rec in learn.steps()`", with_verbs(lambda learn, steps: learn.steps()),
                       "import trainer_nb", "trainer_nb"),
     "set": Contender("trainer_nb, `set(lr=...)` and `step(1)` for each step", with_verbs(by_set_and_step),
                      "import trainer_nb", "trainer_nb"),
 }
 # They import the same as another contender.
-REPEATED = ("again", "callback", "step", "loop", "set")
+REPEATED = ("again", "callback", "step", "held", "loop", "set")
 LABELS = {name: contender.label for name, contender in CONTENDERS.items()}
 
 

@@ -90,7 +90,7 @@ def test_lengths_come_from_a_column_or_are_counted():
 def test_samples_of_a_step_cannot_change_within_an_order_by_length(tmp_path):
     learn = make(train_sampling_strategy="group_by_length", output_dir=str(tmp_path), save_strategy="no")
     learn.step(2)
-    with pytest.raises(ValueError, match="cannot become 4 instead of 8"): learn.set(gradient_accumulation_steps=1)
+    with pytest.raises(ValueError, match="an order by length"): learn.set(gradient_accumulation_steps=1)
     learn.set(gradient_accumulation_steps=4, per_device_train_batch_size=2)   # the same number of samples
     learn.save_checkpoint()
     with pytest.raises(ValueError, match="the epoch's end"): make(train_sampling_strategy="group_by_length", output_dir=str(tmp_path), per_device_train_batch_size=8, save_strategy="no").train(True)

@@ -153,21 +153,3 @@ def test_wishes_in_a_manual_call_are_not_the_loops():
     learn.train()
     rows = [[r["step"] for r in o.state.log_history if "loss" in r] for o in (learn, calm)]
     assert rows[0] == rows[1] and sum("eval_loss" in r for r in learn.state.log_history) == 1
-
-
-OLDER_KINDS = {"log_values": "say", "check_requests": "flow", "request": "wish", "add_events": "note", "update_best": "best", "end_epoch": "close"}
-
-
-@pytest.mark.parametrize("place", ["log", "on_evaluate"])
-def test_pending_tasks_of_earlier_versions(tmp_path, place):
-    want = finish(plateau(tmp_path / "calm", callbacks=[Counts()]))
-    learn = failing(place, tmp_path / "run", Counts())
-    with pytest.raises(Boom): learn.train()
-    snapshot = learn.snapshot()
-    kinds = [kind for kind, *rest in snapshot.values["due"]]
-    snapshot.values["due"] = [(OLDER_KINDS.get(kind, kind), *rest) for kind, *rest in snapshot.values["due"]]
-    assert kinds != [kind for kind, *rest in snapshot.values["due"]]
-    learn.restore(snapshot)
-    learn.train()
-    assert unequal(outcome(learn)[:2] + ([],), want[:2] + ([],), ignore=("args", "state")) == []
-    assert learn.state.best_metric == want[0].values["state"].best_metric

@@ -84,13 +84,8 @@ def _add_option(
         bare = dict(nargs="*" if bare.get("const") else "+", type=lambda word: read_word(word, of_word))
     parser.add_argument(*(f"--{n}" for n in dict.fromkeys((f.name, f.name.replace("_", "-")))), **common | bare)
     if not is_required and field_default(f) is True:
-        parser.add_argument(
-            *negated(f.name), dest=f.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS
-        )
-
-def negated(name: str) -> list[str]:
-    "Return the options that switch a flag off."
-    return [f"--no_{name}", "--no-" + name.replace("_", "-")]
+        off = (f"--no_{f.name}", "--no-" + f.name.replace("_", "-"))
+        parser.add_argument(*off, dest=f.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 def _parse_legacy_value(word: str) -> Any:
     try:

@@ -9,7 +9,6 @@ import copy
 import json
 import math
 import os
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import timedelta
@@ -99,13 +98,6 @@ def _derived_values(args: TrainingArguments) -> dict[str, Any]:
 def masked_token(name: str) -> str:
     "Return what the Trainer writes in place of a token."
     return f"<{name.upper()}>"
-
-def sanitize(values: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    "Return the values as numbers, strings and bools, with tokens replaced by their names."
-    def shown(name: str, value: Any) -> bool | int | float | str:
-        if name.endswith("_token") and value is not None: return masked_token(name)
-        return value if type(value) in (bool, int, float, str) else str(value)
-    return {name: shown(name, value) for name, value in values.items()}
 
 MASKED_TOKEN = masked_token("hub_token")
 
@@ -228,7 +220,8 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
     def to_sanitized_dict(self) -> dict[str, bool | int | float | str]:
         "Return the fields for trackers: numbers, strings and bools, without tokens."
         batch_sizes = {"train_batch_size": self.train_batch_size, "eval_batch_size": self.eval_batch_size}
-        return sanitize({name: to_builtin(value) for name, value in asdict(self).items()} | batch_sizes)
+        values = hide_tokens({name: to_builtin(value) for name, value in asdict(self).items()} | batch_sizes)
+        return {k: v if type(v) in (bool, int, float, str) else str(v) for k, v in values.items()}
 
     def to_json_string(self) -> str:
         "Return all fields as JSON."
@@ -392,19 +385,15 @@ def _wrong_type_message(args: object) -> str:
     "Return the error message for arguments of another type."
     if isinstance(args, (str, os.PathLike)):
         return f"args is the path {str(args)!r}; the folder of a run is an argument by name: output_dir={str(args)!r}."
+    kind = f"args is of type {type(args).__name__}"
     if isinstance(args, torch.nn.Module):
-        return "args is a model; the model is the first argument, Learner(model), and the others are given by name."
-    if isinstance(args, torch.optim.Optimizer):
-        return "args is an optimizer; give it by name: optimizers=(optimizer, None)."
+        return f"{kind}; the model is the first argument, Learner(model), and the others are given by name."
+    if isinstance(args, torch.optim.Optimizer): return f"{kind}; give it by name: optimizers=(optimizer, None)."
     if hasattr(args, "__getitem__") or hasattr(args, "__iter__"):
-        return f"args is of type {type(args).__name__}; if it is the training data, give it by name: train_dataset=...."
-    for cls in type(args).__mro__:
-        if cls.__name__ == "TrainingArguments" and cls.__module__.startswith("transformers"):
-            return (
-                "args is a TrainingArguments of transformers; import TrainingArguments from trainer_nb instead, "
-                "it takes the same arguments."
-            )
-    return (
-        f"args is of type {type(args).__name__}; pass a TrainingArguments, or its fields as keywords, "
-        "for example Learner(model, learning_rate=1e-3)."
-    )
+        return f"{kind}; if it is the training data, give it by name: train_dataset=...."
+    if any(f"{cls.__module__}.{cls.__name__}" == "transformers.training_args.TrainingArguments" for cls in type(args).__mro__):
+        return (
+            "args is a TrainingArguments of transformers; import TrainingArguments from trainer_nb instead, it takes the same"
+            " arguments."
+        )
+    return f"{kind}; pass a TrainingArguments, or its fields as keywords, for example Learner(model, learning_rate=1e-3)."

@@ -343,7 +343,8 @@ class RunLock:
             with self.changed:
                 try:
                     queue[me] = time.monotonic()
-                    self.changed.wait_for(lambda: self.owner is None and self._next_owner() == me)
+                    if self.owner is not None or len(self.waiting) + len(self.low_priority_waiting) > 1:
+                        self.changed.wait_for(lambda: self.owner is None and self._next_owner() == me)
                     # first, so that an interrupt after it releases the lock
                     self.owner = me
                     self.depth = depth
@@ -366,7 +367,7 @@ class RunLock:
             depth = self.depth
             self.owner = None
             self.depth = 0
-            self.changed.notify_all()
+            if self.waiting or self.low_priority_waiting: self.changed.notify_all()
         return depth
 
     def should_yield(self) -> bool:

@@ -115,9 +115,9 @@ def prepare_log_file(
 # a line of text, or a function that returns its content; called by the writer thread
 LogItem = str | Callable[[], dict]
 
-# time after the first line in which further lines are collected, and the kind of those that can wait, besides functions
+# time after the first line in which further lines are collected, and the kinds of those that can wait, besides functions
 COLLECT_SECONDS = 0.2
-COLLECTED_KIND = "log"
+COLLECTED_KINDS = ("log", "set")
 
 class LogWriterThread:
     "Write the logs of this process in one thread."
@@ -259,7 +259,7 @@ class LogFile:
         "Queue a line without waiting for the disk."
         if self.pid == os.getpid():
             LOG_WRITER.put(self, dump_line(line) if isinstance(line, dict) else line)
-            if isinstance(line, dict) and line["kind"] != COLLECTED_KIND:
+            if isinstance(line, dict) and line["kind"] not in COLLECTED_KINDS:
                 LOG_WRITER.is_awaited.set()
 
     def wait(

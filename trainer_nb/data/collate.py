@@ -82,46 +82,39 @@ def default_data_collator(
         try:
             batch["labels" if is_label else key] = _stack(values, is_label, return_tensors == "np")
         except (RuntimeError, ValueError, TypeError) as error:
-            raise ragged_error(key, values, error, padding_advice(values, f"s[{key!r}]", key)) from error
+            raise ragged_error(key, values, error, f"s[{key!r}]") from error
     return batch
 
 # %% ../../nbs/03_data/00_collate.ipynb #e3793bb9
 # the columns of a tokenizer, which its pad() pads
 _TOKEN_COLUMNS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask")
 
-def padding_advice(
-    values: list,  # of one item, whose shapes differ
-    item: str,  # expression for the item of a sample `s`
-    key: object,
-) -> str:
-    "Return what to type so that the values of one item can be stacked."
-    if key in _TOKEN_COLUMNS:
-        return "give the Learner processing_class=tokenizer or data_collator=DataCollatorWithPadding(tokenizer) to pad them."
-    # a list of lists of unequal lengths has no shape
-    shapes = [tuple(v.shape) if hasattr(v, "shape") else (len(v),) for v in values if hasattr(v, "__len__")]
-    if len(shapes) < len(values) or len({shape[1:] for shape in shapes}) > 1:
-        return "bring them to one shape in the data set, or give the Learner a data_collator= that does."
-    padding = ", padding_value=-100" if key in ("label", "label_ids", "labels") else ""
-    return (
-        "give the Learner a data_collator=, a function of the samples, that pads them with"
-        f" torch.nn.utils.rnn.pad_sequence([torch.as_tensor({item}) for s in samples], batch_first=True{padding})."
-    )
-
 def ragged_error(
     key: object,
     values: list,  # its values in this batch
     error: BaseException | None,  # raised by stacking them
-    advice: str,  # what to type if their shapes differ
+    item: str = "",  # expression for the value of a sample `s`
+    advice: str = "",  # what to type if their shapes differ; empty: it depends on the key
 ) -> ValueError:
     "Return a ValueError that explains why a key could not be stacked, and what to do."
-    def size(v: Any) -> tuple | int | None:
-        shape = getattr(v, "shape", None)
-        return tuple(shape) if shape is not None else len(v) if hasattr(v, "__len__") else None
-    sizes = sorted({str(size(v)) for v in values})
+    # a list of lists of unequal lengths has no shape
+    shapes = [tuple(v.shape) if hasattr(v, "shape") else len(v) if hasattr(v, "__len__") else None for v in values]
+    sizes = sorted({str(shape) for shape in shapes})
     if len(sizes) < 2:
         return ValueError(
             f"The values of {key!r} cannot be made into a tensor ({error}); give the Learner a data_collator= that can,"
             " or remove the column."
+        )
+    rests = {shape[1:] if isinstance(shape, tuple) else () for shape in shapes}
+    if not advice and key in _TOKEN_COLUMNS:
+        advice = "give the Learner processing_class=tokenizer or data_collator=DataCollatorWithPadding(tokenizer) to pad them."
+    elif not advice and (None in shapes or len(rests) > 1):
+        advice = "bring them to one shape in the data set, or give the Learner a data_collator= that does."
+    elif not advice:
+        padding = ", padding_value=-100" if key in ("label", "label_ids", "labels") else ""
+        advice = (
+            "give the Learner a data_collator=, a function of the samples, that pads them with"
+            f" torch.nn.utils.rnn.pad_sequence([torch.as_tensor({item}) for s in samples], batch_first=True{padding})."
         )
     return ValueError(
         f"The examples of a batch have different lengths in {key!r} ({', '.join(sizes[:4])}), so they cannot be"
@@ -139,7 +132,7 @@ def _default_collate(features: list):
         for i, values in enumerate(parts):
             if len({np.shape(v) for v in values}) > 1:
                 name, item = (f"item {i}", f"s[{i}]") if len(parts) > 1 else ("the example", "s")
-                raise ragged_error(name, values, error, padding_advice(values, item, name)) from error
+                raise ragged_error(name, values, error, item) from error
         if not isinstance(error, TypeError): raise
         for i, values in enumerate(parts):
             if isinstance(values[0], _STACKABLE): continue

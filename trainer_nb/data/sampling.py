@@ -61,11 +61,12 @@ def split_evenly(
     mine = group[share.own_slice(len(group))]
     return RankBatch(mine or group[:1], len(group), share.weight(len(mine), len(group)))
 
-def take_own_batch(
+def share_batches(
     share: RankShard,
-    batches: list,  # lists, one per process; a single one if processes take turns
+    batches: list,  # lists, one per process, or fewer; a single one if processes take turns
 ) -> RankBatch:
-    "Return the part of a process that gets a ready batch."
+    "Return the part of a process: its own batch, or if there are too few, a part of all samples."
+    if len(batches) < share.together: return split_evenly(share, [i for batch in batches for i in batch])
     mine = batches[share.rank % len(batches)]
     n = sum(map(len, batches))
     return RankBatch(mine, n, share.weight(len(mine), n))
@@ -171,23 +172,6 @@ def group_costs(
     return [batch_cost(n, lengths[end - n]) if n else 0.0 for n, end in zip(counts, accumulate(counts))]
 
 # %% ../../nbs/03_data/01_sampling.ipynb #0a409a4f
-def concurrent_groups(costs: Sequence[float], group: int, together: int) -> set:
-    "Return the groups that run concurrently with a group: the nearest in cost."
-    ranked = sorted(range(len(costs)), key=lambda g: -costs[g])
-    place = ranked.index(group) // together * together
-    return set(ranked[place:place + together])
-
-def fill_groups(counts: list[int], lengths: Sequence[int], group: int, members: set, fixed: set):
-    "Move samples from the cheapest other groups to the members of a group, up to its cost."
-    limit = group_costs(counts, lengths)[group]
-    for m in members - fixed - {group}:
-        while True:
-            givers = [g for g in range(len(counts)) if g not in fixed and g not in members and counts[g] > 1]
-            if not givers or batch_cost(counts[m] + 1, lengths[sum(counts[:m])]) > limit: break
-            costs = group_costs(counts, lengths)
-            counts[min(givers, key=costs.__getitem__)] -= 1
-            counts[m] += 1
-
 def balance_groups(
     lengths: Sequence[int],  # of the samples, in descending order
     groups: int,
@@ -215,8 +199,18 @@ def balance_groups(
             counts[dear] -= 1
             counts[cheap] += 1
         else:
-            members = concurrent_groups(costs, dear, together)
-            fill_groups(counts, lengths, dear, members, fixed)
+            # a sample that is dearer than a group: the groups that run concurrently, the nearest in cost, are filled up to it
+            ranked = sorted(range(groups), key=lambda g: -costs[g])
+            place = ranked.index(dear) // together * together
+            members = set(ranked[place:place + together])
+            limit = costs[dear]
+            for m in members - fixed - {dear}:
+                while True:
+                    givers = [g for g in range(groups) if g not in fixed and g not in members and counts[g] > 1]
+                    if not givers or batch_cost(counts[m] + 1, lengths[sum(counts[:m])]) > limit: break
+                    costs = group_costs(counts, lengths)
+                    counts[min(givers, key=costs.__getitem__)] -= 1
+                    counts[m] += 1
             fixed |= members
     return best
 
@@ -237,12 +231,8 @@ class _BalancedPlan:
         for start in range(position, self.samples, self.size):
             groups = self.groups(self.order[start:min(start + self.size, self.samples)])
             n = self.share.together
-            for some in (groups[i:i + n] for i in range(0, len(groups), n)):
-                yield (
-                    take_own_batch(self.share, some)
-                    if len(some) == n
-                    else split_evenly(self.share, [i for g in some for i in g])
-                )
+            for i in range(0, len(groups), n):
+                yield share_batches(self.share, groups[i:i + n])
 
     def groups(self, step: list) -> list:
         "Return the samples of a step in groups, the most expensive first."

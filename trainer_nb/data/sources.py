@@ -16,7 +16,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from operator import length_hint
@@ -37,7 +37,7 @@ from ..core.seeding import SEED_FETCH, SEED_ORDER, GeneratorSeeds, OwnGenerators
 from ..core.seeding import making_batch, mix_seed, preserve_generators, seed_all
 from ..core.tree import Capture, is_resource, of_library
 from .collate import RemoveColumns, default_data_collator
-from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, split_evenly, take_own_batch
+from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, share_batches, split_evenly
 
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f24
 # by the id of an object: a reference to it, and the epoch that was set last in this process
@@ -174,19 +174,6 @@ def stack_rows(dataset: Any, indices: Sequence[int]) -> list[torch.Tensor] | Non
         return None
 
 # %% ../../nbs/03_data/02_sources.ipynb #06387a82
-@contextmanager
-def block_sigint():
-    "Start processes with interrupts blocked, and defer interrupts until they have started."
-    with InterruptGuard():
-        if not hasattr(signal, "pthread_sigmask"):
-            yield
-            return
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
 class WorkerInit:
     "Initialize a data worker: ignore interrupts, watch the parent, then run the user's own initialization."
     def __init__(self, then: Callable[[int], object] | None = None): self.then = then
@@ -346,16 +333,11 @@ def shut_down(
 
 # %% ../../nbs/03_data/02_sources.ipynb #1977be23
 def _signal_end(event: threading.Event, queues: list):
-    """Ask workers to end.
-    Garbage in a cycle is deleted in any order; if the queues were closed first,
-    each worker would be awaited for five seconds."""
+    "Ask workers to end. If garbage is deleted in an order that closes the queues first, each would be awaited for seconds."
     event.set()
     for q in queues:
-        try:
-            q.put(None)
-        except ValueError:
-            # the queue is closed already
-            pass
+        # a queue may be closed already
+        with suppress(ValueError): q.put(None)
 
 class DataWorkers:
     "Run data workers with the settings of a loader over another data set."
@@ -376,8 +358,14 @@ class DataWorkers:
         "Return an iterator of batches."
         if not self.loader.persistent_workers:
             self.close()
-        with block_sigint(), WORKER_WATCH.raising_deaths():
-            self.running = iter(self.loader)
+        with InterruptGuard(), WORKER_WATCH.raising_deaths():
+            # the processes start with interrupts blocked
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
+            try:
+                self.running = iter(self.loader)
+            finally:
+                if before is not None:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, before)
         WORKER_WATCH.watch(self)
         if self._farewell is None:
             running = self.running
@@ -453,9 +441,8 @@ class _ListedPlan:
             whole = [i for b in group for i in b]
             behind += len(whole)
             left = whole[max(position - behind, -len(whole)):]
-            complete = len(left) == len(whole) and len(group) == self.share.together
             if behind > position:
-                yield take_own_batch(self.share, group) if complete else split_evenly(self.share, left)
+                yield share_batches(self.share, group) if len(left) == len(whole) else split_evenly(self.share, left)
     def left(self, position: int): return sum(1 for _ in self.iterate_from(position))
 
 # %% ../../nbs/03_data/02_sources.ipynb #c341ecf4

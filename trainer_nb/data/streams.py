@@ -11,7 +11,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -46,6 +46,15 @@ def copy_state(state: Any):
     return copy.deepcopy(state)
 
 # %% ../../nbs/03_data/03_streams.ipynb #1b6b381f
+@dataclass
+class StartStates:
+    "Record how a data set starts its epochs in this process."
+    before: Any = None   # initial state
+    after: dict[int, Any] = field(default_factory=dict)   # states after the first example, by epoch
+    sticky: bool = False   # True: iterating continues where the last iteration ended
+
+_START_STATES: weakref.WeakKeyDictionary[Any, StartStates] = weakref.WeakKeyDictionary()   # by data set
+
 class DatasetStates:
     "Take the states of a data set, and continue from one."
     cheap_seconds = 1e-4   # a state that takes no longer is taken every time
@@ -76,13 +85,6 @@ class DatasetStates:
         return self.last, self.at
 
     def now(self): return copy_state(self.dataset.state_dict())
-    def try_state(self):
-        "Return the state, or None if there is no state before the first example."
-        try:
-            return self.now()
-        except Exception:
-            return None
-
     def load(self, state: Any): self.dataset.load_state_dict(copy_state(state))
 
     def moved(self) -> bool:
@@ -116,53 +118,40 @@ class DatasetStates:
         yield from examples
 
     def anew(self, epoch: int) -> Iterator[Any]:
-        "Return the examples of an epoch from its beginning."
-        return restart_stream(self, epoch)
-
-# %% ../../nbs/03_data/03_streams.ipynb #0376e894
-class StartStates:
-    "Record how a data set starts its epochs in this process."
-    def __init__(self):
-        self.before: Any = None   # initial state
-        self.after: dict[int, Any] = {}   # states after the first example, by epoch
-        self.sticky = False   # True: iterating continues where the last iteration ended
-
-_START_STATES: weakref.WeakKeyDictionary[Any, StartStates] = weakref.WeakKeyDictionary()   # by data set
-
-def start_states(dataset: Any) -> StartStates:
-    "Return the record of a data set."
-    try:
-        # of the data set itself, not of a wrapper
-        return _START_STATES.setdefault(getattr(dataset.state_dict, "__self__", dataset), StartStates())
-    except TypeError:
-        # the object does not support weak references
-        return StartStates()
-
-def restart_stream(states: DatasetStates, epoch: int):
-    "Yield the examples of an epoch from its beginning, resetting a data set that would continue where it was left."
-    states.forget()
-    known = start_states(states.dataset)
-    generators = generator_states()
-    if known.before is None:
-        known.before = states.try_state()
-    for state in (known.before,) if known.sticky else (None, known.before, None):
-        set_generator_states(generators)
-        if state is not None:
-            states.load(state)
-        examples = iter(states.dataset)
-        first = next(examples, _END)
-        now = states.now()
-        if epoch not in known.after: break
-        if is_identical(now, known.after[epoch]):
-            known.sticky = state is not None
-            break
-    if len(known.after) > 10:
-        # the first is kept for a new run
-        del known.after[list(known.after)[1]]
-    known.after.setdefault(epoch, now)
-    if first is _END: return
-    yield first
-    yield from examples
+        "Yield the examples of an epoch from its beginning, resetting a data set that would continue where it was left."
+        self.forget()
+        known = StartStates()
+        try:
+            # of the data set itself, not of a wrapper
+            known = _START_STATES.setdefault(getattr(self.dataset.state_dict, "__self__", self.dataset), known)
+        except TypeError:
+            # the object does not support weak references
+            pass
+        generators = generator_states()
+        if known.before is None:
+            try:
+                known.before = self.now()
+            except Exception:
+                # there is no state before the first example
+                pass
+        for state in (known.before,) if known.sticky else (None, known.before, None):
+            set_generator_states(generators)
+            if state is not None:
+                self.load(state)
+            examples = iter(self.dataset)
+            first = next(examples, _END)
+            now = self.now()
+            if epoch not in known.after: break
+            if is_identical(now, known.after[epoch]):
+                known.sticky = state is not None
+                break
+        if len(known.after) > 10:
+            # the first is kept for a new run
+            del known.after[list(known.after)[1]]
+        known.after.setdefault(epoch, now)
+        if first is _END: return
+        yield first
+        yield from examples
 
 # %% ../../nbs/03_data/03_streams.ipynb #b6e4def6
 class InexactState(Exception):

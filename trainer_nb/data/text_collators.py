@@ -306,7 +306,7 @@ class DataCollatorForSeq2Seq(TextCollator):
         how = getattr(self.padding, "value", self.padding)
         if how in (False, "do_not_pad"):
             if len({len(o) for o in labels}) > 1:
-                raise ragged_error("labels", labels, None, f"leave out padding={how!r}, and they are padded.")
+                raise ragged_error("labels", labels, None, advice=f"leave out padding={how!r}, and they are padded.")
             return pad_rows(labels, self.label_pad_token_id)
         length = self.max_length if how == "max_length" else None
         return pad_rows(labels, self.label_pad_token_id, padding_side(self.tokenizer), length, self.pad_to_multiple_of)

@@ -39,11 +39,15 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 # %% ../../nbs/04_device/07_accelerator.ipynb #d09e1712
+@cache
+def _shared_states() -> list[dict]:
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+    return [AcceleratorState._shared_state, GradientState._shared_state, PartialState._shared_state]
+
 def _accelerate_state() -> list[dict]:
     "Return the dictionaries that hold Accelerate's state."
-    from accelerate.state import AcceleratorState, GradientState, PartialState
-    states = [AcceleratorState._shared_state, GradientState._shared_state]
-    return states if PartialState._shared_state.get("num_processes", 1) > 1 else [*states, PartialState._shared_state]
+    states = _shared_states()
+    return states[:2] if states[2].get("num_processes", 1) > 1 else states
 
 def _swap_state(
     contents: list[dict],  # as returned by `_accelerate_state`

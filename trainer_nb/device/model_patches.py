@@ -540,5 +540,6 @@ def make_patches(learner) -> list:
 def apply_patches(learner):
     "Update the patches of the learner's device for the current settings."
     run = learner.run_state
-    key = (id(run.model), *(repr(getattr(run.args, name)) for name in PATCH_ARGS))
+    settings = vars(run.args)
+    key = id(run.model), repr([settings[name] for name in PATCH_ARGS])
     run.device.patches.set(key, lambda: make_patches(learner), run.model)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 # %% ../../nbs/06_engine/14_edits.ipynb #271d1621
 import collections
+import marshal
 import operator
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from itertools import chain
 from typing import Any
 
@@ -28,11 +29,18 @@ from .user_state import differing
 # %% ../../nbs/06_engine/14_edits.ipynb #96c14ff8
 # levels of containers and objects in an attribute
 _MOST_LEVELS = 6
+_PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
+
+def is_flat(value: Any) -> bool:
+    "Return whether a value is a small container of numbers and text."
+    if type(value) not in (list, tuple, dict) or len(value) > FEW_NODES: return False
+    return _PLAIN.issuperset(map(type, value)) and (type(value) is not dict or _PLAIN.issuperset(map(type, value.values())))
 
 def stamp(value: Any, level: int = 0) -> Any:
     "Return what shows that a value was changed: equal stamps prove nothing, different ones do."
     kind = type(value)
     if kind in ATOMS: return value
+    if is_flat(value): return kind, marshal.dumps(value, 2)
     if isinstance(value, torch.Tensor): return id(value), 0 if value.is_inference() else value._version
     if isinstance(value, np.generic): return kind, value.tobytes()
     if isinstance(value, np.ndarray):
@@ -101,12 +109,6 @@ def _parts(run: RunState) -> list[int]:
     patches = None if run.device is None else run.device.patches.patches
     return [*map(id, (run.model, run.loss_module, run.loader, patches, *data, *run.callbacks.callbacks))]
 
-def _module_tables(run: RunState) -> list[dict]:
-    "Return the dictionaries in which modules hold their modules and hooks, and those for buffers that are empty."
-    names = ("_modules", "_buffers", *_HOOK_TABLES)
-    tables = [(name, vars(m).get(name)) for m in run_modules(run).modules() for name in names]
-    return [t for name, t in tables if t is not None and not (t and name == "_buffers")]
-
 def _group_settings(group: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in group.items() if isinstance(v, int | float | str | tuple)}
 
@@ -134,7 +136,7 @@ class Edits:
         self.weights = [p._version for p in run.params]
         self.flags = [p.requires_grad for p in run.params]
         self.groups = [(dict(g), len(g["params"])) for g in run.optimizer.param_groups]
-        if not self._has_same_parts(run):
+        if not self.has_same_parts(run):
             self._search(run)
             return
         self._take_called(run)
@@ -144,18 +146,27 @@ class Edits:
             # it may hold another data set now
             if one.name.startswith("train_dataset"): self.parts = []
 
-    def _has_same_parts(self, run: RunState) -> bool:
-        return self.parts == _parts(run) and self.inside == self._ids_inside()
+    def has_same_parts(self, run: RunState) -> bool:
+        "Return whether the run has the parts that the last verb has left; those inside modules, as `find` has seen them."
+        return self.parts == _parts(run)
 
     def _ids_inside(self) -> list[int]: return [*map(id, chain.from_iterable([t.values() for t in self.tables]))]
 
     def _search(self, run: RunState) -> None:
         "Search the objects whose attributes count; in one of several processes none: their journals have to be alike."
         self.parts = _parts(run)
-        self.tables = _module_tables(run)
+        # buffers have stamps, unless there are none yet
+        names = ("_parameters", "_modules", "_buffers", *_HOOK_TABLES)
+        tables = [(name, vars(m).get(name)) for m in run_modules(run).modules() for name in names]
+        self.tables = [t for name, t in tables if t is not None and not (t and name == "_buffers")]
         self.inside = self._ids_inside()
-        is_alone = run.device is None or run.device.world.is_single_process
-        self.stamped = [*_stamp_attributes(run)] if is_alone else []
+        self.stamped = []
+        if run.device is not None and not run.device.world.is_single_process: return
+        counts = run.callbacks.num_calls
+        for holder in editable_holders(run):
+            attributes = vars(holder.owner)
+            self.stamped.append(AttributeStamps(holder, attributes, counts.get(id(holder.owner))))
+            if attributes.get("_buffers"): self.stamped.append(AttributeStamps(holder, attributes["_buffers"]))
 
     def accept_called(self, run: RunState) -> None:
         "Take the present attributes of callbacks that an event has called since for those that the last verb has left."
@@ -181,6 +192,7 @@ class Edits:
         if self.flags != [p.requires_grad for p in run.params]: changed.append("requires_grad")
         if self._has_other_groups(run): changed.append("param_groups")
         changed += self._changed_attributes(run)
+        if self.inside != self._ids_inside(): self.parts = []
         if changed: self.keep(run)
         return changed
 
@@ -203,13 +215,6 @@ class Edits:
         if not names or run.evaluated is None: return names
         by_evaluation = differing(run.evaluated.before, run.evaluated.after)
         return [name for name in names if name not in by_evaluation]
-
-def _stamp_attributes(run: RunState) -> Iterator[AttributeStamps]:
-    counts = run.callbacks.num_calls
-    for holder in editable_holders(run):
-        attributes = vars(holder.owner)
-        yield AttributeStamps(holder, attributes, counts.get(id(holder.owner)))
-        if attributes.get("_buffers"): yield AttributeStamps(holder, attributes["_buffers"])
 
 def edits_of(run: RunState) -> Edits:
     "Return the edits of a run."

@@ -20,7 +20,7 @@ from ..display.tables import html_table
 from .counters import run_mean_loss
 from .overrides import TrainerBase
 from .prepare import check_parameters, discard_outdated_wrapper
-from .prepare import may_have_other_parameters, prepare, recount_epoch
+from .prepare import may_have_other_parameters, prepare, recompute_run_length
 from .run_state import RunState, Task, as_callback
 from .session import check_can_train, describe_position, fetch_rows, guarded, mark_paused, pausable
 from .session import raise_save_error, should_pause, training_session, yield_run_lock
@@ -45,23 +45,6 @@ def ensure_prepared(learner: TrainerBase) -> None:
         # inside a verb that trains, these changes come from callbacks
         as_callback(run, partial(prepare, learner))()
 
-def open_epoch(learner: TrainerBase) -> None:
-    "Queue the tasks that begin the run and the epoch, unless they have begun."
-    run = learner.run_state
-    if not run.begun:
-        # the user may have edited them after the first snapshot
-        run.first_digests = attribute_digests(run)
-        run.begun = True
-        run.control.should_training_stop = False
-        run.callbacks_begun = True
-        run.due.append(Task("event", "on_train_begin"))
-        if run.args.eval_on_start and run.state.global_step == 0:
-            run.due.append(Task("evaluate"))
-    if not run.epoch_open:
-        run.epoch_open = True
-        run.control.should_epoch_stop = False
-        run.due.append(Task("event", "on_epoch_begin"))
-
 def run_all_pending(learner: TrainerBase) -> None:
     "Run pending tasks and postponed changes until none are left."
     run = learner.run_state
@@ -82,12 +65,28 @@ def reach_next_step(learner: TrainerBase) -> bool:
         if run.finished: return False
         ensure_prepared(learner)
         if not run.cursor.position:
-            recount_epoch(run)
+            with run.interrupts.opened():
+                batches = run.loader.count_batches(run.cursor, run.bookmark)
+            # an epoch without batches is an error of its first step
+            if batches and batches != run.batches:
+                recompute_run_length(run)
         if run.rewind_buffer is not None and not snapshot_offered:
             run.rewind_buffer.before_step(learner)
         # once per step, before the epoch begins
         snapshot_offered = True
-        open_epoch(learner)
+        if not run.begun:
+            # the user may have edited them after the first snapshot
+            run.first_digests = attribute_digests(run)
+            run.begun = True
+            run.control.should_training_stop = False
+            run.callbacks_begun = True
+            run.due.append(Task("event", "on_train_begin"))
+            if run.args.eval_on_start and run.state.global_step == 0:
+                run.due.append(Task("evaluate"))
+        if not run.epoch_open:
+            run.epoch_open = True
+            run.control.should_epoch_stop = False
+            run.due.append(Task("event", "on_epoch_begin"))
         if run.due: continue
         # a callback may have replaced or unfrozen parameters
         if not (may_have_other_parameters(run) and check_parameters(run)): return True
@@ -180,19 +179,20 @@ def run_slice(
 
 def iterate_steps(learner: TrainerBase) -> Iterator[Record]:
     "Yield the record of each step; leaving the generator loses no work."
-    stop = False
+    stop = continues = False
     try:
         while not stop:
             run = learner.run_state
-            # the verb has returned: each step guards itself
+            # the verb has returned: each step guards itself, and prepares what was changed since the one before
             with RUN_LOCK, guarded(learner, "steps()", check_can_train), pausable(run):
                 if run.remote_run is not None:
                     record, stop = run.remote_run.one_step(learner)
                 else:
                     # rows are not fetched at each step: that would synchronize
-                    with training_session(learner, "steps()", rows=False):
+                    with training_session(learner, "steps()", rows=False, continues=continues):
                         record = train_one_step(learner)
                         stop = record is not None and should_pause(learner)
+                    continues = True
             if record is None: return
             yield record
     finally:

@@ -14,9 +14,8 @@ from ..core.errors import InvalidOperation, short_repr, warn
 from .overrides import TrainerBase
 from .prepare import prepare
 from .run_state import RunState, record_act, schedule_args
-from .settings import RateText, extend_run, make_undo, prolong, scaled_base
+from .settings import RateText, extend_run, is_setting, make_undo, prolong, scaled_base
 from ..optim.schedules import RatesAhead, look_ahead, replace_schedule, set_base_lr
-
 
 # %% ../../nbs/06_engine/28_plan.ipynb #f18b0006
 def check_epochs(epochs: Any) -> int:
@@ -32,22 +31,7 @@ def check_epochs(epochs: Any) -> int:
         )
     return int(number)
 
-def epochs_begun(run: RunState) -> int:
-    "Return the number of epochs that have begun."
-    return run.cursor.epoch + (run.cursor.position > 0)
-
-
 # %% ../../nbs/06_engine/28_plan.ipynb #f18b0009
-def check_replaceable_schedule(learner: TrainerBase) -> None:
-    "Raise InvalidOperation if the schedule was not made here from the settings."
-    run = learner.run_state
-    if run.own_scheduler: return
-    raise InvalidOperation(
-        "fit() and plan() begin a schedule of their own, and this learner has one that was given to it,"
-        f" {type(run.lr_scheduler).__name__}; learn.set(num_train_epochs=...) and learn.train() train longer with that"
-        " one."
-    )
-
 def plan_epochs(
     learner: TrainerBase,
     epochs: int,
@@ -60,16 +44,24 @@ def plan_epochs(
     base: float | list[float] | None = to_builtin(list(lr) if isinstance(lr, tuple) else lr)
     chosen = {name: to_builtin(value) for name, value in (options or {}).items()} or None
     prepare(learner)
-    check_replaceable_schedule(learner)
     run = learner.run_state
+    if not run.own_scheduler:
+        raise InvalidOperation(
+            "fit() and plan() begin a schedule of their own, and this learner has one that was given to it,"
+            f" {type(run.lr_scheduler).__name__}; learn.set(num_train_epochs=...) and learn.train() train longer with that"
+            " one."
+        )
     if not run.loader.batches:
         raise ValueError(
             "The train_dataset has no length, so the epochs of a plan cannot be counted; learn.set(max_steps=...) extends"
             " the run with the present schedule."
         )
     checked = resolve_args(run.args, {"lr_scheduler_type": schedule, "lr_scheduler_kwargs": chosen})
-    length = {"max_steps": -1, "num_train_epochs": epochs_begun(run) + epochs}
-    new = resolve_args(run.args, length if base is None else length | base_setting(learner, base))
+    # after those that have begun
+    length: dict[str, Any] = {"max_steps": -1, "num_train_epochs": run.cursor.epoch + (run.cursor.position > 0) + epochs}
+    if base is not None and is_setting(learner, base):
+        length["learning_rate"] = base
+    new = resolve_args(run.args, length)
     put_back = make_undo(learner)
     vars(run.args).update(vars(new))
     try:
@@ -121,9 +113,3 @@ def announce_schedule(run: RunState, schedule: str) -> None:
             f" schedule={str(own)!r} takes it.",
             flush=True,
         )
-
-def base_setting(learner: TrainerBase, lr: float | list[float]) -> dict[str, Any]:
-    "Return the setting that a base rate changes; {} where the user's optimizer or a list for its groups has its own."
-    if learner.optimizers[0] is not None or learner.optimizer_cls_and_kwargs is not None: return {}
-    return {"learning_rate": lr} if not isinstance(lr, list) or learner.args.layer_groups else {}
-

@@ -31,6 +31,7 @@ from ..device.sharding import is_dtensor, is_sharded, local_nbytes
 from ..device.weight_storage import check_placement, is_read_only, keep_training_layout, read_only_weights
 from ..device.weight_storage import weight_digest
 from .dataloaders import check_eval_data, copied_attributes, have_changed, is_overridden
+from .edits import edits_of
 from .generate import align_special_tokens
 from .given_parts import OPTIMIZER_ARGS, SCHEDULE_ARGS, drop_loader, forget_samplers, keep_given_parts
 from .given_parts import optimizer_settings, renew_facts
@@ -45,7 +46,7 @@ from ..core.content import has_same_bytes
 from .snapshot_tensors import Snapshot
 from .state_holders import code_holders
 from .user_state import changed_user_state, continue_samplers, has_begun, restore_evaluated, unpack_state
-from ..optim.parameters import ParameterChanges, convert_state, describe_unheld, held_parameters, renew_state
+from ..optim.parameters import convert_state, describe_unheld, held_parameters, renew_state
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #4023ce49
@@ -79,24 +80,21 @@ def prepare_model(learner: TrainerBase):
         )
     if run.args.full_determinism:
         enable_determinism()
-    lazy = next(
-        (
-            n
-            for n, p in (*learner.model.named_parameters(), *learner.model.named_buffers())
-            if torch.nn.parameter.is_lazy(p)
-        ),
-        None,
-    )
+    named = (*learner.model.named_parameters(), *learner.model.named_buffers())
+    lazy = next((n for n, p in named if torch.nn.parameter.is_lazy(p)), None)
     if lazy is not None:
         raise ValueError(
-            f"{lazy!r} of the model has no shape yet (a lazy layer). Run one batch through the model before"
-            " training."
+            f"{lazy!r} of the model has no shape yet (a lazy layer). Run one batch through the model before training."
         )
     check_placement(learner.model, world_size())
     if run.device is None:
         run.device = Device(run.args)
         try:
-            join_process_group(run)
+            world = run.device.world
+            run.state.is_world_process_zero = world.is_main_process
+            run.state.is_local_process_zero = world.local_rank == 0
+            if not run.state.global_step:
+                run.history.run_id = world.broadcast_object(run.history.run_id)
         except BaseException:
             run.device = None
             raise
@@ -105,15 +103,24 @@ def prepare_model(learner: TrainerBase):
             "fsdp= divides the weights among processes, and quantized weights cannot be divided here; leave it out: each"
             " process then holds the quantized model as a whole."
         )
+    if run.device.shards_model and "params" in (learner.optimizer_cls_and_kwargs or (None, {}))[1]:
+        raise ValueError(
+            "optimizer_cls_and_kwargs has 'params' of the model as it was before it is divided (fsdp); leave them out,"
+            " or make them in create_optimizer()."
+        )
+    existing = {id(o): o for o in (learner.optimizers[0], run.optimizer) if o is not None}
     wrapped = run.device.prepare(
-        learner.model, run.loss_module, existing_optimizers(learner), functools.partial(sends_loss, weakref.ref(learner))
+        learner.model, run.loss_module, [*existing.values()], functools.partial(sends_loss, weakref.ref(learner))
     )
     keep_training_layout(learner.model)
     apply_patches(learner)
     run.wrapped_model = wrapped
-    if run.device.deepspeed is not None:
-        check_engine_loss(run)
     if run.loss_module is not None:
+        if run.device.deepspeed is not None and any(True for _ in run.loss_module.parameters()):
+            raise ValueError(
+                "The loss has parameters, and DeepSpeed trains those of the model; make the loss a layer of the model,"
+                " whose forward returns it."
+            )
         run.loss_module.to(run.device.device)
     if not run.device.world.is_single_process:
         if run.args.auto_find_batch_size: raise ValueError(AUTO_BATCH_SIZE_ERROR)
@@ -122,51 +129,18 @@ def prepare_model(learner: TrainerBase):
     run.params = run_parameters(run)
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #e9bb442d
-def has_own_backward(learner: TrainerBase) -> bool:
-    "Return whether the backward pass of a micro-batch, or the loss that is recorded, is not that of this package."
-    names = ("training_step", "forward_move", "backward_move")
-    return any(
-        name in vars(learner) or getattr(type(learner), name) is not getattr(TrainerBase, name) for name in names
-    )
-
 def sends_loss(
-    learner: weakref.ref[TrainerBase],  # the device of a learner holds no reference to it
+    reference: weakref.ref[TrainerBase],  # the device of a learner holds no reference to it
 ) -> bool:
     "Return whether each backward pass is that of this package now, with the loss that is recorded."
-    found = learner()
-    return found is not None and not has_own_backward(found)
-
-def check_engine_loss(run: RunState):
-    "Raise ValueError for a loss with parameters, which DeepSpeed would not train."
-    if run.loss_module is not None and any(True for _ in run.loss_module.parameters()):
-        raise ValueError(
-            "The loss has parameters, and DeepSpeed trains those of the model; make the loss a layer of the model, whose"
-            " forward returns it."
-        )
-
-def existing_optimizers(learner: TrainerBase) -> list:
-    """Return the existing optimizers, the user's and the run's.
-    Raise ValueError for parameters that sharding cannot replace."""
-    if learner.run_state.device.shards_model and "params" in (learner.optimizer_cls_and_kwargs or (None, {}))[1]:
-        raise ValueError(
-            "optimizer_cls_and_kwargs has 'params' of the model as it was before it is divided (fsdp); leave them out,"
-            " or make them in create_optimizer()."
-        )
-    return list({id(o): o for o in (learner.optimizers[0], learner.run_state.optimizer) if o is not None}.values())
+    learner = reference()
+    return learner is not None and not is_overridden(learner, "training_step", "forward_move", "backward_move")
 
 def run_parameters(run: RunState) -> list:
     "Return the trained parameters: the model's first, then all others in the optimizer."
     # the parameters in the groups of an engine are its flat tensors
     more = [] if run.optimizer is None or run.device.engine is not None else [p for g in run.optimizer.param_groups for p in g["params"]]
     return list({id(p): p for p in (*run.model.parameters(), *more)}.values())
-
-def join_process_group(run: RunState):
-    "Join the processes of a run: share its id, mark the main process."
-    world = run.device.world
-    run.state.is_world_process_zero = world.is_main_process
-    run.state.is_local_process_zero = world.local_rank == 0
-    if not run.state.global_step:
-        run.history.run_id = world.broadcast_object(run.history.run_id)
 
 def sync_weights(
     run: RunState,
@@ -182,13 +156,8 @@ def sync_weights(
             f"{name.partition('.')[2]!r} of the quantized model is not the same in all processes, on rank {rank} for"
             " example; load it from the same files in each."
         )
-    run.device.world.broadcast_tensors(
-        [
-            t
-            for t in (*run_modules(run).parameters(), *run_modules(run).buffers())
-            if has_own_memory(t) and not (is_dtensor(t) or is_sharded(t) or is_read_only(t)) and id(t) not in sent
-        ]
-    )
+    held = [t for t in (*run_modules(run).parameters(), *run_modules(run).buffers()) if has_own_memory(t) and id(t) not in sent]
+    run.device.world.broadcast_tensors([t for t in held if not (is_dtensor(t) or is_sharded(t) or is_read_only(t))])
 
 class ReplicasDiffer(RuntimeError):
     "Signal that processes that each hold the whole model have different weights."
@@ -243,19 +212,27 @@ def check_equal_lengths(
         )
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #d0723256
-def recount_samples(run: RunState):
-    "Discard the loader of a data set that has another length now; the next one has all of its samples."
-    if run.state.is_world_process_zero:
-        warn(
-            f"The training data has {run.loader.count_samples()} samples now, and had {run.loader.samples}; the order of this"
-            " epoch and the length of the run are made anew."
-        )
-    drop_loader(run)
-    run.bookmark = None
-    record_act(run, "train_dataset")
-
-def share_generator_seeds(run: RunState):
-    "Let the loader and the run have one record of the generators' seeds; discard a loader that has used others."
+def discard_outdated_loader(learner: TrainerBase):
+    "Discard the loader if the data, its collator or the seeds of its generators are others since it was made."
+    run = learner.run_state
+    if run.collator is not vars(learner).get("data_collator"):
+        # another one was assigned since: it makes the batches that follow
+        drop_loader(run)
+        return record_act(run, "data_collator")
+    if run.loader.has_other_length():
+        if run.state.is_world_process_zero:
+            warn(
+                f"The training data has {run.loader.count_samples()} samples now, and had {run.loader.samples}; the order of"
+                " this epoch and the length of the run are made anew."
+            )
+        drop_loader(run)
+        run.bookmark = None
+        return record_act(run, "train_dataset")
+    if have_changed(run.data_attributes):
+        # a transform was set, for example: it applies to the batches that follow
+        drop_loader(run)
+        return run.history.note("by hand", run.state.global_step, changed=["train_dataset"])
+    # loader and run have one record of the generators' seeds
     used = run.loader.seeds.recorded
     if run.generator_seeds is used or not (used or run.generator_seeds): return
     recorded = run.generator_seeds or {}
@@ -266,39 +243,11 @@ def share_generator_seeds(run: RunState):
         used.update(recorded)
         run.generator_seeds = used
 
-def keep_given_seeds(
-    run: RunState,
-    loader: Any,  # a new one
-):
-    "Let the generators of samplers that were made anew have the seeds with which those before them began."
-    for name, sampler in sampler_parts(getattr(loader, "batch_sampler", None)).items() if has_begun(run) else ():
-        if run.former_samplers.get(name, sampler) is sampler: continue
-        for given in [n for n in run.seed_givers if n.startswith(f"{name}.")]:
-            del run.seed_givers[given]
-
-def report_other_seeds(run: RunState):
-    "Warn, once for each, about generators that were given another seed than the one that the run continues with."
-    names = [text for text in run.loader.seeds.differing() if text not in run.reported]
-    run.reported |= {*names}
-    if names:
-        warn(f"The run continues with the seeds that its generators began with: {', '.join(names)}. Give the data"
-             " another generator after resuming if the other seed is meant.")
-
 def prepare_data(learner: TrainerBase):
     "Create the data loader and measure the length of the run."
     run = learner.run_state
-    if run.loader is not None and run.collator is not vars(learner).get("data_collator"):
-        # another one was assigned since: it makes the batches that follow
-        drop_loader(run)
-        record_act(run, "data_collator")
-    if run.loader is not None and run.loader.has_other_length():
-        recount_samples(run)
-    if run.loader is not None and have_changed(run.data_attributes):
-        # a transform was set, for example: it applies to the batches that follow
-        drop_loader(run)
-        run.history.note("by hand", run.state.global_step, changed=["train_dataset"])
     if run.loader is not None:
-        share_generator_seeds(run)
+        discard_outdated_loader(learner)
     if run.loader is not None: return
     # a method of the user may draw numbers, to split the data for example
     with seeded_generators(run.args.seed, SEED_PREPARE):
@@ -307,7 +256,11 @@ def prepare_data(learner: TrainerBase):
         raise TypeError(f"get_train_dataloader returned {type(loader).__name__}; it has to return a DataLoader, "
                         "or something else that gives batches when it is iterated.")
     check_eval_data(learner)
-    keep_given_seeds(run, loader)
+    # generators of samplers that were made anew have the seeds with which those before them began
+    for name, sampler in sampler_parts(getattr(loader, "batch_sampler", None)).items() if has_begun(run) else ():
+        if run.former_samplers.get(name, sampler) is sampler: continue
+        for given in [n for n in run.seed_givers if n.startswith(f"{name}.")]:
+            del run.seed_givers[given]
     world = run.device.world
     dispatches = dispatches_batches(run.args) and not world.is_single_process
     seeds = GeneratorSeeds(dict(run.generator_seeds or {}), run.seed_givers)
@@ -317,10 +270,14 @@ def prepare_data(learner: TrainerBase):
     # a generator without a seed has another one in each process, and all need the same order
     seeds.recorded.update(world.broadcast_object(seeds.recorded))
     run.generator_seeds = seeds.recorded or None
-    report_other_seeds(run)
+    names = [text for text in run.loader.seeds.differing() if text not in run.reported]
+    run.reported |= {*names}
+    if names:
+        warn(f"The run continues with the seeds that its generators began with: {', '.join(names)}. Give the data"
+             " another generator after resuming if the other seed is meant.")
     run.collator = vars(learner).get("data_collator")
     run.data_attributes = copied_attributes(learner)
-    if type(learner).set_initial_training_values is not TrainerBase.set_initial_training_values:
+    if is_overridden(learner, "set_initial_training_values"):
         run.length_override = learner.set_initial_training_values
     try:
         continue_samplers(run)
@@ -373,30 +330,31 @@ def restore_group_settings(optimizer: torch.optim.Optimizer, settings: list[dict
         group.clear()
         group.update(values | {"params": params})
 
-def check_deepspeed_parts(learner: TrainerBase, strategy: DeepSpeedModel):
-    "Raise ValueError for an optimizer or a schedule that DeepSpeed's configuration describes as well."
-    given = (*learner.optimizers, learner.optimizer_cls_and_kwargs)
-    made = (strategy.makes_optimizer, strategy.makes_schedule, strategy.makes_optimizer)
-    names = ("the optimizer in optimizers=", "the schedule in optimizers=", "optimizer_cls_and_kwargs=")
-    for part, is_made, name in zip(given, made, names):
-        if part is not None and is_made:
-            kind = "scheduler" if name.startswith("the schedule") else "optimizer"
-            raise ValueError(f"deepspeed= has a section {kind!r}, which contradicts {name}; leave one of them out.")
-
 def create_engine_optimizer(learner: TrainerBase):
-    "Create the optimizer that DeepSpeed's engine takes over, unless the user has passed one."
+    """Create the optimizer that DeepSpeed's engine takes over, unless the user has passed one. Raise ValueError for one that
+    does not work with its flat tensors."""
     run = learner.run_state
     optimizer, scheduler = learner.optimizers
-    if type(learner).create_optimizer_and_scheduler is not TrainerBase.create_optimizer_and_scheduler:
-        create_optimizer_and_schedule(learner)
-        return
+    if is_overridden(learner, "create_optimizer_and_scheduler"): return create_optimizer_and_schedule(learner)
     before = run.optimizer
+    other = "pass another optimizer, such as optim='adamw_torch' or 'rmsprop'."
     try:
         run.optimizer = optimizer
         with seeded_generators(run.args.seed, SEED_PREPARE), keep_given_parts(learner):
-            run.optimizer = call_create_optimizer(learner)
-        check_engine_optimizer(run.optimizer)
-        drop_empty_groups(run.optimizer, scheduler)
+            made = run.optimizer = call_create_optimizer(learner)
+        if isinstance(made, torch.optim.Adagrad):
+            raise ValueError(f"DeepSpeed makes torch.optim.Adagrad anew, with one parameter group; {other}")
+        if hasattr(made, "train") and hasattr(made, "eval"):
+            raise ValueError(
+                f"{type(made).__name__} has other weights for evaluation, which DeepSpeed does not copy to the model; {other}"
+            )
+        # the engine has no groups without trainable parameters; the user's schedule has a rate for each group
+        groups = made.param_groups
+        kept = [i for i, group in enumerate(groups) if any(p.requires_grad for p in group["params"])]
+        for part in schedule_parts(scheduler) if len(kept) < len(groups) else ():
+            lists = group_lists(vars(part), len(groups))
+            vars(part).update({name: [getattr(part, name)[i] for i in kept] for name in lists})
+        groups[:] = [groups[i] for i in kept]
         check_optimizer(run, (optimizer, scheduler))
     except BaseException:
         run.optimizer = before
@@ -404,32 +362,17 @@ def create_engine_optimizer(learner: TrainerBase):
     if optimizer is not None and scheduler is None:
         run.given_groups = group_settings(optimizer)
 
-def check_engine_optimizer(optimizer: torch.optim.Optimizer):
-    "Raise ValueError for an optimizer that does not work with DeepSpeed's flat tensors."
-    other = "pass another optimizer, such as optim='adamw_torch' or 'rmsprop'."
-    if isinstance(optimizer, torch.optim.Adagrad):
-        raise ValueError(f"DeepSpeed makes torch.optim.Adagrad anew, with one parameter group; {other}")
-    if hasattr(optimizer, "train") and hasattr(optimizer, "eval"):
-        name = type(optimizer).__name__
-        raise ValueError(f"{name} has other weights for evaluation, which DeepSpeed does not copy to the model; {other}")
-
-def drop_empty_groups(
-    optimizer: torch.optim.Optimizer,
-    scheduler: torch.optim.lr_scheduler.LRScheduler | None,  # the user's, which has a rate for each group
-):
-    "Remove the groups without trainable parameters from an optimizer and its schedule: DeepSpeed's engine has none."
-    groups = optimizer.param_groups
-    kept = [i for i, group in enumerate(groups) if any(p.requires_grad for p in group["params"])]
-    if len(kept) == len(groups): return
-    for part in schedule_parts(scheduler):
-        vars(part).update({name: [getattr(part, name)[i] for i in kept] for name in group_lists(vars(part), len(groups))})
-    groups[:] = [groups[i] for i in kept]
-
 def prepare_engine(learner: TrainerBase, strategy: DeepSpeedModel):
     "Build DeepSpeed's engine, which takes over the optimizer: an existing one, or one that its configuration describes."
     run = learner.run_state
     if strategy.is_trainable and run.optimizer is strategy.optimizer: return
-    check_deepspeed_parts(learner, strategy)
+    for name, part, section, is_made in (
+        ("the optimizer in optimizers=", learner.optimizers[0], "optimizer", strategy.makes_optimizer),
+        ("the schedule in optimizers=", learner.optimizers[1], "scheduler", strategy.makes_schedule),
+        ("optimizer_cls_and_kwargs=", learner.optimizer_cls_and_kwargs, "optimizer", strategy.makes_optimizer),
+    ):
+        if part is not None and is_made:
+            raise ValueError(f"deepspeed= has a section {section!r}, which contradicts {name}; leave one of them out.")
     if run.optimizer is None:
         strategy.release()
         strategy.forget()
@@ -448,13 +391,6 @@ def prepare_engine(learner: TrainerBase, strategy: DeepSpeedModel):
         run.lr_scheduler = schedule
     run.wrapped_model = strategy.engine
     run.params = run_parameters(run)
-
-def prepare_optimizer(learner: TrainerBase):
-    "Create optimizer and schedule, unless the user has passed them; build DeepSpeed's engine if there is to be one."
-    strategy = learner.run_state.device.deepspeed
-    if strategy is not None:
-        prepare_engine(learner, strategy)
-    create_optimizer_and_schedule(learner)
 
 def create_optimizer_and_schedule(learner: TrainerBase):
     "Create optimizer and schedule, unless they exist."
@@ -494,18 +430,18 @@ def create_optimizer_and_schedule(learner: TrainerBase):
 # %% ../../nbs/06_engine/19_prepare.ipynb #a17e0002
 _REQUIRES_GRAD = operator.attrgetter("requires_grad")
 
+# by model: the dictionaries of its modules, what they held, and the parameters
+_WALKS: weakref.WeakKeyDictionary[torch.nn.Module, tuple[list[dict], list, list]] = weakref.WeakKeyDictionary()
+
 def parameters_of(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    "Return what `model.parameters()` does, without names, which take five times as long; each verb needs it."
-    waiting = [model]
-    known: set[int] = set()
-    found: dict[int, torch.nn.Parameter] = {}
-    while waiting:
-        module = waiting.pop()
-        if id(module) in known: continue
-        known.add(id(module))
-        found.update({id(p): p for _, p in module._parameters.items() if p is not None})
-        waiting += [m for _, m in reversed(module._modules.items()) if m is not None]
-    return [*found.values()]
+    "Return what `model.parameters()` does; walk the model only if a module holds others than at the last call."
+    tables, held, params = _WALKS.get(model, ([], [None], []))
+    now = [part for table in tables for part in table.values()]
+    if len(now) == len(held) and all(map(operator.is_, now, held)): return params
+    tables = [table for m in model.modules() for table in (m._parameters, m._modules)]
+    params = [*model.parameters()]
+    _WALKS[model] = tables, [part for table in tables for part in table.values()], params
+    return params
 
 def compares_parameters(run: RunState) -> bool:
     "Return whether the optimizer holds the parameters of the model as the user sees them."
@@ -526,28 +462,25 @@ def discard_outdated_parts(learner: TrainerBase):
         run.discard("wrapped_model", "backups")
         if not run.state.global_step: run.discard("initial_snapshot")
 
-def discard_outdated_wrapper(run: RunState):
-    """Discard the wrapped model if parameters were frozen or unfrozen since it was made: DDP averages the gradients of
-    those that could be trained then, and would wait for the others."""
-    if run.wrapped_model is not None and not run.device.matches_trainable(run.params):
-        run.discard("wrapped_model")
-
 def discard_incomplete_optimizer(run: RunState):
-    """Before the first step, discard an optimizer that was made here if it lacks a parameter that can be trained only
-    since then."""
+    "Before the first step, discard an optimizer that was made here before a parameter could be trained."
     if not compares_parameters(run) or not run.own_optimizer or run.has_begun: return
-    # of an earlier run, which this one continues
-    if any(run.optimizer.state.values()): return
-    params = list(run.model.parameters())
-    unheld = {id(p) for p in run.parameter_watch.compare(params, run.optimizer).unheld}
-    if not unheld: return
+    unheld = run.parameter_watch.compare(parameters_of(run.model), run.optimizer).unheld
+    # an optimizer with state is that of an earlier run, which this one continues
+    if not unheld or any(run.optimizer.state.values()): return
     if run.state.is_world_process_zero:
-        name = next(n for n, p in run.model.named_parameters() if id(p) in unheld)
+        name = next(n for n, p in run.model.named_parameters() if p is unheld[0])
         warn(
             f"The optimizer was made before {name!r} could be trained, so it is made anew before the first step; changes"
             " of its groups have to be made again."
         )
     run.discard("optimizer", "lr_scheduler", "initial_snapshot", "backups")
+
+def discard_outdated_wrapper(run: RunState):
+    """Discard the wrapped model if parameters were frozen or unfrozen since it was made: DDP averages the gradients of
+    those that could be trained then, and would wait for the others."""
+    if run.wrapped_model is not None and not run.device.matches_trainable(run.params):
+        run.discard("wrapped_model")
 
 def discard_former_parts(run: RunState):
     """Before the first step, discard what was made with former values of the settings: a verb such as lr_find() has
@@ -576,18 +509,15 @@ def makes_schedule(learner: TrainerBase) -> bool:
     "Return whether an override makes the schedule, so that it is another one for another number of steps."
     return learner.optimizers[1] is None and is_overridden(learner, "create_scheduler", "create_optimizer_and_scheduler")
 
-def have_edited_groups(run: RunState) -> bool:
-    "Return whether the user has added groups, or changed settings of groups other than those that set() changes."
-    if run.made_groups is None: return False
-    def rest(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{k: v for k, v in g.items() if k not in ("lr", "initial_lr", "weight_decay")} for g in groups]
-    return not is_identical(rest(run.made_groups), rest(group_settings(run.optimizer)))
-
 def discard_made_optimizer(run: RunState):
     "Before the first step, discard optimizer and schedule, except those of the user."
     if run.optimizer is None: return
     if run.own_optimizer and not any(run.optimizer.state.values()):
-        if have_edited_groups(run):
+        # set() changes the others
+        def rest(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            return [{k: v for k, v in g.items() if k not in ("lr", "initial_lr", "weight_decay")} for g in groups]
+        made = run.made_groups
+        if made is not None and not is_identical(rest(made), rest(group_settings(run.optimizer))):
             warn(
                 "The optimizer is made anew before the first step, with other settings; changes of its groups have to be"
                 " made again."
@@ -606,8 +536,8 @@ def changed_names(former: dict[str, Any], present: dict[str, Any]) -> list[str]:
     return [name for name, value in present.items() if not is_identical(former[name], value)]
 
 def check_parameters(run: RunState) -> bool:
-    """Bring the run up to date with the parameters of the model and the groups of the optimizer; warn about parameters
-    that are not trained. Return whether the model has others now."""
+    """Bring the run and the optimizer's state up to date with the parameters of the model and the groups of the optimizer;
+    warn about those that are not trained, and record a change as one by hand. Return whether the model has others now."""
     warn_untrained_loss(run)
     if not compares_parameters(run): return False
     added = schedule_added_groups(run.optimizer, run.lr_scheduler) if run.own_scheduler else []
@@ -615,26 +545,21 @@ def check_parameters(run: RunState) -> bool:
     if changes.are_others or added or len(run.params) < len(run.parameter_watch.params):
         run.params = run_parameters(run)
     run.parameter_watch.note(list(map(_REQUIRES_GRAD, run.params)), len(run.optimizer.param_groups))
-    report_parameter_changes(run, changes)
-    return changes.are_others
-
-def report_parameter_changes(run: RunState, changes: ParameterChanges):
-    "Warn about changed parameters, fit the optimizer's state to them, and record the change as one by hand."
     renewed = [p for p in changes.resized if renew_state(run.optimizer, p)]
     for p in changes.converted:
         convert_state(run.optimizer, p)
     if changes.are_others or changes.resized or changes.converted:
         run.discard("backups")
         record_act(run, "by hand", changed=["parameters"])
-    if not run.state.is_world_process_zero: return
-    if changes.unheld:
+    if changes.unheld and run.state.is_world_process_zero:
         warn(describe_unheld(run.model, changes.unheld, run.optimizer))
-    for p in renewed[:1]:
-        name = next(n for n, q in run.model.named_parameters() if q is p)
+    if renewed and run.state.is_world_process_zero:
+        name = next(n for n, q in run.model.named_parameters() if q is renewed[0])
         warn(
-            f"{name!r} has another shape than at its last update, {tuple(p.shape)}, so the optimizer's state for it begins"
-            f" anew{f', and for {len(renewed) - 1} more' if len(renewed) > 1 else ''}."
+            f"{name!r} has another shape than at its last update, {tuple(renewed[0].shape)}, so the optimizer's state for it"
+            f" begins anew{f', and for {len(renewed) - 1} more' if len(renewed) > 1 else ''}."
         )
+    return changes.are_others
 
 def may_have_other_parameters(run: RunState) -> bool:
     "Return whether a callback may have changed the parameters since the last look; the modules only in the first steps and after an epoch."
@@ -682,33 +607,24 @@ def first_of(run: RunState):
     held = [t for t in (*run.params, *run_modules(run).buffers()) if not is_read_only(t)]
     size = sum(map(local_nbytes, held))
     folder = disk_folder()
-    if folder is None or size <= MEMORY_SHARE * peak_memory() or size * run.device.world.size > disk_space():
-        return capture_snapshot(run)
-    try:
-        return capture_snapshot(run, folder=folder)
-    except OSError:
-        # not enough space after all
-        return capture_snapshot(run)
-
-def _is_changed_by_hand(run: RunState, since: Snapshot) -> bool:
-    "Return whether the journal has a change of weights or attributes by hand since a snapshot."
-    # the journal begins anew with a reset
-    known = since.values["place"].events if since.values["run"] == run.history.run_id else 0
-    events = run.history.events[known:]
-    def counts(name: str) -> bool: return name == "weights" or "." in name
-    return any(e["kind"] == "by hand" and any(map(counts, e["data"]["changed"])) for e in events if not e["abandoned"])
-
-def _are_attributes_changed(run: RunState, since: Snapshot) -> bool:
-    "Return whether attributes of modules, callbacks, loss functions or data differ from a snapshot."
-    return bool(changed_user_state(run, unpack_state(since.values["user"], since.tensors), code_holders))
+    if folder is not None and size > MEMORY_SHARE * peak_memory() and size * run.device.world.size <= disk_space():
+        try:
+            return capture_snapshot(run, folder=folder)
+        except OSError:
+            # not enough space after all
+            pass
+    return capture_snapshot(run)
 
 def renew_initial_snapshot(run: RunState):
     """Take the initial snapshot again if weights, buffers or attributes of user code were changed since it was taken, before
     the first step: reset() goes back to the state with which training begins."""
     initial = run.initial_snapshot
     if initial is None or not run.begins_with_first or run.state.global_step or run.device.divides_state: return
+    # the journal begins anew with a reset
+    known = initial.values["place"].events if initial.values["run"] == run.history.run_id else 0
+    by_hand = [e for e in run.history.events[known:] if e["kind"] == "by hand" and not e["abandoned"]]
+    is_changed = any(name == "weights" or "." in name for e in by_hand for name in e["data"]["changed"])
     # callbacks may have changed weights or attributes when training began, and will do so again after a reset
-    is_changed = _is_changed_by_hand(run, initial)
     if run.begun and not is_changed: return
     restore_evaluated(run)
     walk = ModuleWalk(run)
@@ -718,43 +634,45 @@ def renew_initial_snapshot(run: RunState):
     def is_same(n: str, t: torch.Tensor) -> bool:
         return shared.find(n, t) is then[n] or has_same_bytes(t.detach().cpu(), then[n])
     are_same_weights = now.keys() == then.keys() and all(is_same(n, t) for n, t in now.items())
-    if are_same_weights and not is_changed and not _are_attributes_changed(run, initial): return
+    user_state = unpack_state(initial.values["user"], initial.tensors)
+    if are_same_weights and not is_changed and not changed_user_state(run, user_state, code_holders): return
     run.initial_snapshot = first_of(run)
     run.initial_weight_versions = weight_versions(run)
-
-def store_special_tokens(learner: TrainerBase):
-    "Store the tokenizer's special tokens in the model's configurations; report and record a change."
-    run = learner.run_state
-    changed = align_special_tokens(run.model, learner.processing_class)
-    if not changed: return
-    record_act(run, "special_tokens", **changed)
-    if run.state.is_world_process_zero:
-        warn(
-            "The tokenizer has other special tokens than the model's configuration, which now has the tokenizer's, as"
-            " has its generation configuration: "
-            f"{', '.join(f'{name}={token}' for name, token in changed.items())}."
-        )
 
 def prepare(learner: TrainerBase):
     "Create missing parts that a step needs; keep the initial weights."
     run = learner.run_state
     discard_former_parts(run)
     prepare_model(learner)
-    store_special_tokens(learner)
+    changed = {} if learner.processing_class is None else align_special_tokens(run.model, learner.processing_class)
+    if changed:
+        record_act(run, "special_tokens", **changed)
+    if changed and run.state.is_world_process_zero:
+        warn(
+            "The tokenizer has other special tokens than the model's configuration, which now has the tokenizer's, as"
+            " has its generation configuration: "
+            f"{', '.join(f'{name}={token}' for name, token in changed.items())}."
+        )
     if run.initial_snapshot is None:
         suggest_idle_gpus(run.device)
     # each part is created completely or not at all
     with run.interrupts.opened():
         prepare_data(learner)
         discard_incomplete_optimizer(run)
-        prepare_optimizer(learner)
+        if run.device.deepspeed is not None:
+            prepare_engine(learner, run.device.deepspeed)
+        create_optimizer_and_schedule(learner)
         check_parameters(run)
         if run.initial_snapshot is None and run.state.global_step == 0:
-            run.initial_snapshot, run.initial_snapshot_freed, run.initial_weight_versions = (
-                first_of(run),
-                False,
-                weight_versions(run),
-            )
+            run.initial_snapshot = first_of(run)
+            run.initial_snapshot_freed = False
+            run.initial_weight_versions = weight_versions(run)
+
+def is_prepared(run: RunState) -> bool:
+    "Return whether nothing that a step needs was replaced since the last verb has ended."
+    if run.wrapped_model is None or run.loader is None or not edits_of(run).has_same_parts(run): return False
+    if run.loader.has_other_length() or have_changed(run.data_attributes): return False
+    return not run.parameter_watch.have_other_kinds()
 
 def prepare_training(learner: TrainerBase):
     "Create missing parts before a step; keep the weights with which training begins."
@@ -822,34 +740,24 @@ def compute_run_length(run: RunState):
     state.compute_steps(args, state.max_steps)
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #2da3e7bc
-def describe_short_length(run: RunState) -> str:
-    "Return a sentence about a length that the run has exceeded, and the smallest that it can have."
-    args = run.args
-    state = run.state
-    done = f"the run has done {state.global_step} steps"
-    if run.length_override is not None or args.max_steps > 0:
-        return f"The settings give {state.max_steps} steps, and {done}; give max_steps={state.global_step} or more"
-    # a stream without a length has max_steps
-    per_epoch = math.ceil(cast(int, run.batches) / args.gradient_accumulation_steps)
-    # as many as are missing at the new number of steps per epoch
-    epochs = math.ceil(args.num_train_epochs + (state.global_step - state.max_steps) / per_epoch)
-    return f"The settings have num_train_epochs={args.num_train_epochs:g}, and {done}; give num_train_epochs={epochs} or more"
-
-def recount_epoch(run: RunState):
-    "Measure the run again if the epoch that begins has another number of batches than the one before."
-    with run.interrupts.opened():
-        batches = run.loader.count_batches(run.cursor, run.bookmark)
-    # an epoch without batches is an error of its first step
-    if batches and batches != run.batches:
-        recompute_run_length(run)
-
 def recompute_run_length(run: RunState):
     "Measure a run that may have begun and stretch its schedule. Raise ValueError if it would already have ended."
+    args = run.args
     state = run.state
     before = run.state.max_steps
     compute_run_length(run)
     if state.max_steps < state.global_step:
-        raise ValueError(f"{describe_short_length(run)}; learn.rewind(n) goes back.")
+        given, least = f"give {state.max_steps} steps", f"max_steps={state.global_step}"
+        # a stream without a length has max_steps
+        if run.length_override is None and args.max_steps <= 0:
+            per_epoch = math.ceil(cast(int, run.batches) / args.gradient_accumulation_steps)
+            # as many as are missing at the new number of steps per epoch
+            epochs = math.ceil(args.num_train_epochs + (state.global_step - state.max_steps) / per_epoch)
+            given, least = f"have num_train_epochs={args.num_train_epochs:g}", f"num_train_epochs={epochs}"
+        raise ValueError(
+            f"The settings {given}, and the run has done {state.global_step} steps; give {least} or more; learn.rewind(n)"
+            " goes back."
+        )
     if state.max_steps == state.global_step and not run.finished and not run.due:
         run.due.append(Task("end_epoch" if run.epoch_open else "finish"))
     if run.own_scheduler and run.lr_scheduler is not None and state.max_steps != before:

@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from traceback import format_exception
-from types import TracebackType
+
 from typing import Any, NoReturn
 
 import torch
@@ -27,11 +28,10 @@ from ..optim.schedules import replaced_rates
 from .dataloaders import copied_attributes
 from .edits import edits_of
 from .overrides import TrainerBase
-from .prepare import prepare_training
+from .prepare import is_prepared, prepare_training
 from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
 from .run_state import record_act
 from .tasks import preserve_control_flags, run_deferred_changes
-
 
 # %% ../../nbs/06_engine/22_session.ipynb #439f6e9f
 def yield_run_lock(run: RunState) -> None:
@@ -106,9 +106,7 @@ def check_can_train(
     if (owner := learner.run_state.owner) is not None:
         raise InvalidOperation(f"{verb} was called while {owner[0]} is running; call it afterwards.")
 
-def check_can_train_or_corrupted(learner: TrainerBase, verb: str) -> None:
-    "Raise InvalidOperation as check_can_train does, but not because the run is corrupted."
-    check_can_train(learner, verb, allow_corrupted=True)
+check_can_train_or_corrupted = partial(check_can_train, allow_corrupted=True)
 
 @contextmanager
 def guarded(
@@ -135,6 +133,7 @@ def training_session(
     learner: TrainerBase,
     verb: str,  # its name, for messages; the caller has guarded it
     rows: bool = True,  # call fetch_rows at the end
+    continues: bool = False,  # the last session was one of the same loop, so what has not changed is prepared
 ) -> Iterator[RunState]:
     "Open the run for training inside the block: own it, prepare it, record manual changes, and handle errors."
     run = learner.run_state
@@ -142,13 +141,14 @@ def training_session(
     with claim_run(run, verb), preserve_generators():
         try:
             raise_save_error(run)
-            record_manual_changes(run)
-            prepare_training(learner)
-            if run.args.push_to_hub and run.uploader is not None:
-                run.uploader.open(learner)
-            require_several_processes(run.args, run.device.world.size, verb)
+            is_changed = record_manual_changes(run)
+            if is_changed or not continues or not is_prepared(run):
+                prepare_training(learner)
+                if run.args.push_to_hub and run.uploader is not None:
+                    run.uploader.open(learner)
+                require_several_processes(run.args, run.device.world.size, verb)
+                run.callbacks.forget_events()
             enter_training(run)
-            run.callbacks.forget_events()
             # the run itself may change them
             run.data_attributes = []
             raise_if_interrupted(learner)
@@ -199,18 +199,13 @@ def start_running(run: RunState) -> None:
             run.unwritable_dir = folder
     if run.args.saves_checkpoints:
         announce_save_dir(run)
-    record_plan(run)
-    run.start_clock()
-
-def record_plan(run: RunState) -> None:
-    "Write the planned length of the run to the log, unless it is there already; programs that follow the log need it."
+    # programs that follow the log need the planned length; all processes record the same plan, also those without a log
     steps = run.state.max_steps
     plan = {"steps": steps if 0 < steps < sys.maxsize else None, "epochs": run.state.num_train_epochs or None}
-    # all processes of a run record the same plan, also those without a log
-    has_log = run.args.output_dir is not None or run.history.path is not None
-    if not has_log or run.history.plan == plan: return
-    run.history.plan = plan
-    run.history.note("plan", run.state.global_step, **plan)
+    if (run.args.output_dir is not None or run.history.path is not None) and run.history.plan != plan:
+        run.history.plan = plan
+        run.history.note("plan", run.state.global_step, **plan)
+    run.start_clock()
 
 def fetch_rows(run: RunState) -> None:
     "Copy the history's rows to the host for its file, if it has one."
@@ -244,21 +239,18 @@ def record_callback_changes(run: RunState) -> None:
     for act, name in run.callbacks.take_changes():
         record_act(run, act, callback=name)
 
-def record_manual_changes(run: RunState) -> None:
-    "Record manual changes since the last verb in the history."
+def record_manual_changes(run: RunState) -> bool:
+    "Record manual changes since the last verb in the history; return whether there are any."
     record_callback_changes(run)
     if changed := edits_of(run).find(run):
         note_manual_changes(run, changed)
+    return bool(changed)
 
 def note_manual_changes(run: RunState, changed: list[str]) -> None:
-    "Add edits that were found to the history."
+    """Add edits that were found to the history; warn, once, about a learning rate that was assigned in the optimizer, and
+    that the schedule replaces after a step."""
     run.history.note("by hand", run.state.global_step, changed=changed)
-    if "param_groups" in changed:
-        warn_replaced_rates(run)
-
-def warn_replaced_rates(run: RunState) -> None:
-    "Warn, once, about a learning rate that was assigned in the optimizer, and that the schedule replaces after a step."
-    rates = replaced_rates(run.lr_scheduler, run.optimizer)
+    rates = replaced_rates(run.lr_scheduler, run.optimizer) if "param_groups" in changed else []
     if not rates or "replaced rates" in run.reported: return
     run.reported.add("replaced rates")
     # one number would change the other groups in proportion
@@ -267,8 +259,6 @@ def warn_replaced_rates(run: RunState) -> None:
         f"The learning rate {rates[0]:g}, assigned in optimizer.param_groups, holds for one step: the schedule sets the"
         f" rates after each. learn.set(lr={number}) changes them from here on."
     )
-
-
 
 # %% ../../nbs/06_engine/22_session.ipynb #be668d21
 def fire_event_between_steps(
@@ -290,17 +280,14 @@ def fire_event_between_steps(
 MAX_TRACEBACK_LINES = 40
 MAX_TRACEBACK_WIDTH = 300
 
-def outside_package(entry: TracebackType | None) -> TracebackType | None:
-    "Return a traceback without its first entries, which are those of this package; all of it if it has no others."
-    first = entry
-    while entry is not None and str(entry.tb_frame.f_globals.get("__name__")).startswith("trainer_nb."):
-        entry = entry.tb_next
-    return first if entry is None else entry
-
 def traceback_text(error: BaseException) -> str:
     "Return the traceback of an error as text, without the lines of the loop above it; of a long one, both ends."
+    entry = error.__traceback__
+    while entry is not None and str(entry.tb_frame.f_globals.get("__name__")).startswith("trainer_nb."):
+        entry = entry.tb_next
     try:
-        text = "".join(format_exception(type(error), error, outside_package(error.__traceback__)))
+        # all of it if it has only entries of this package
+        text = "".join(format_exception(type(error), error, entry or error.__traceback__))
     except Exception:
         # the text of an error is computed by its class, and may fail
         return type(error).__name__
@@ -329,11 +316,16 @@ def raise_failure(learner: TrainerBase, error: BaseException) -> NoReturn:
         data["traceback"] = hide_token(run, traceback_text(error))
     run.history.note("exception", run.state.global_step, **data)
     free_after_failure(error)
-    if isinstance(error, KeyboardInterrupt):
-        lost = describe_interrupted_callback(run, error)
-        message = f"{lost or describe_interruption(run)}; paused {describe_position(run)}"
-        raise_paused(learner, message, nothing_lost=not lost)
-    raise error
+    if not isinstance(error, KeyboardInterrupt): raise error
+    lost = describe_interrupted_callback(run, error)
+    what = "The work after the step is incomplete, and is completed first when the run continues"
+    if lost: what = lost
+    elif run.optimizer is None or run.loader is None: what = "The preparation was cancelled"
+    elif run.step_rolled_back and run.interrupts.timed_out:
+        what = f"No batch came from the data workers for {BATCH_WAIT.TIMEOUT:g} s, so the step in progress was cancelled"
+    elif run.step_rolled_back: what = "The step in progress was cancelled"
+    elif not run.due: what = "The work after the step was interrupted"
+    raise_paused(learner, f"{what}; paused {describe_position(run)}", nothing_lost=not lost)
 
 def describe_interrupted_callback(run: RunState, error: BaseException) -> str:
     "Return a sentence about the callback that the error has interrupted; '' if none, or if it will be called again."
@@ -344,15 +336,6 @@ def describe_interrupted_callback(run: RunState, error: BaseException) -> str:
     if run.state.global_step:
         back = "learn.rewind(1) repeats the step from a snapshot"
     return f"{name} was interrupted and is not called again for this step, so its state may be half-updated ({back})"
-
-def describe_interruption(run: RunState) -> str:
-    "Return a sentence about the work that was interrupted."
-    if run.optimizer is None or run.loader is None: return "The preparation was cancelled"
-    if run.step_rolled_back and run.interrupts.timed_out:
-        return f"No batch came from the data workers for {BATCH_WAIT.TIMEOUT:g} s, so the step in progress was cancelled"
-    if run.step_rolled_back: return "The step in progress was cancelled"
-    if not run.due: return "The work after the step was interrupted"
-    return "The work after the step is incomplete, and is completed first when the run continues"
 
 # %% ../../nbs/06_engine/22_session.ipynb #63f91414
 def describe_position(run: RunState) -> str:

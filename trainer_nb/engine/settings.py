@@ -93,28 +93,19 @@ def _set_length(learner: TrainerBase, value):
     prepare(learner) if run.loader is None else recompute_run_length(run)
     if run.state.max_steps > run.state.global_step >= before:
         extend_run(run)
-    if run.state.max_steps != before:
-        warn_fixed_schedule(learner, before)
+    if run.state.max_steps == before or not run.state.is_world_process_zero or not makes_schedule(learner): return
+    if run.own_scheduler or run.lr_scheduler is None or is_metric_driven(run.lr_scheduler): return
+    warn(
+        f"The schedule that an override made for {before} steps keeps its course in a run of {run.state.max_steps}: only"
+        " schedules from the settings are stretched. An override whose function of the step reads self.state.max_steps at"
+        " each call follows the length; learn.reset() makes the schedule anew."
+    )
 
 def discard_overridden_parts(learner: TrainerBase) -> None:
     "Before the first step, discard optimizer and schedule if overrides make them, which may read any setting."
     run = learner.run_state
     if not run.has_begun and is_overridden(learner, *OPTIMIZER_MAKERS):
         discard_made_optimizer(run)
-
-def warn_fixed_schedule(
-    learner: TrainerBase,
-    before: int,  # the number of steps for which the schedule was made
-) -> None:
-    "Warn about a schedule from an override, which cannot be stretched to another length of the run."
-    run = learner.run_state
-    if run.own_scheduler or run.lr_scheduler is None or is_metric_driven(run.lr_scheduler): return
-    if not run.state.is_world_process_zero or not makes_schedule(learner): return
-    warn(
-        f"The schedule that an override made for {before} steps keeps its course in a run of {run.state.max_steps}: only"
-        " schedules from the settings are stretched. An override whose function of the step reads self.state.max_steps at"
-        " each call follows the length; learn.reset() makes the schedule anew."
-    )
 
 def prolong(learner: TrainerBase, value):
     "Change the length at the user's request; also continue a run that was stopped early."
@@ -149,6 +140,14 @@ def has_unscheduled_groups(run: RunState) -> bool:
     if run.optimizer is None: return False
     return num_scheduled_groups(run.lr_scheduler) not in (None, len(run.optimizer.param_groups))
 
+def is_setting(
+    learner: TrainerBase,
+    lr: float | list[float],  # a base rate
+) -> bool:
+    "Return whether a base rate is also the setting learning_rate: not with the user's optimizer, nor a list for its groups."
+    if learner.optimizers[0] is not None or learner.optimizer_cls_and_kwargs is not None: return False
+    return not isinstance(lr, (list, tuple)) or bool(learner.args.layer_groups)
+
 def _rate(learner: TrainerBase, value):
     "Set the rate of the next step; before the first step, where a warm-up is at 0, set the schedule's base."
     # another setting of the same call may have discarded them
@@ -156,10 +155,7 @@ def _rate(learner: TrainerBase, value):
     optimizer, scheduler = learner.run_state.optimizer, learner.run_state.lr_scheduler
     if learner.state.global_step: return set_lr(scheduler, optimizer, value)
     set_base_lr(scheduler, optimizer, value, "lr")
-    # learning_rate has no effect on an optimizer that the user made
-    if learner.optimizers[0] is not None or learner.optimizer_cls_and_kwargs is not None: return
-    # A list with a rate for each optimizer group is not valid for learning_rate, whose lists are for layer groups.
-    if not isinstance(value, (list, tuple)) or learner.args.layer_groups:
+    if is_setting(learner, value):
         vars(learner.args)["learning_rate"] = value
 
 # %% ../../nbs/06_engine/24_settings.ipynb #38d3d434
@@ -186,63 +182,30 @@ _EFFECT_STEPS = "steps are counted again from here"
 _EFFECT_LENGTH = "the run's length; the schedule is stretched to it"
 _EFFECT_DATA = "from the next sample on; the run's steps are counted again"
 
-SETTABLE = {  # name: (description of its effect, function that applies it)
-    "lr": ("the next step uses it, and the rest of the schedule is scaled to continue from there", _rate),
-    "learning_rate": ("the base of the schedule; the present rate follows", _set_learning_rate),
-    "max_steps": (_EFFECT_LENGTH, prolong),
-    "num_train_epochs": (_EFFECT_LENGTH, prolong),
-    "per_device_train_batch_size": (_EFFECT_DATA, _rebuild_loader),
-    "gradient_accumulation_steps": (_EFFECT_DATA, _rebuild_loader),
-    "dataloader_num_workers": (_EFFECT_DATA, _rebuild_loader),
-    "dataloader_multiprocessing_context": (_EFFECT_DATA, _rebuild_loader),
-    "dataloader_prefetch_factor": (_EFFECT_DATA, _rebuild_loader),
-    "dataloader_persistent_workers": (_EFFECT_DATA, _rebuild_loader),
-    "weight_decay": (_EFFECT_NEXT_STEP, _set_weight_decay),
-    "max_grad_norm": (_EFFECT_NEXT_STEP, None),
-    "label_smoothing_factor": (_EFFECT_NEXT_STEP, None),
-    "include_num_input_tokens_seen": (_EFFECT_NEXT_STEP, None),
-    "logging_steps": (_EFFECT_STEPS, _set_intervals),
-    "eval_steps": (_EFFECT_STEPS, _set_intervals),
-    "logging_strategy": (_EFFECT_NEXT_TIME, None),
-    "logging_first_step": (_EFFECT_NEXT_TIME, None),
-    "eval_strategy": (_EFFECT_NEXT_TIME, _set_intervals),
-    "eval_delay": (_EFFECT_NEXT_TIME, None),
-    **dict.fromkeys(
-        (
-            "bf16_full_eval",
-            "fp16_full_eval",
-            "eval_do_concat_batches",
-            "eval_use_gather_object",
-            "batch_eval_metrics",
-            "include_for_metrics",
-            "predict_with_generate",
-            "generation_max_length",
-            "generation_num_beams",
-        ),
-        (_EFFECT_NEXT_TIME, None),
-    ),
-    "eval_accumulation_steps": (_EFFECT_NEXT_TIME, None),
-    "prediction_loss_only": (_EFFECT_NEXT_TIME, None),
-    "per_device_eval_batch_size": (_EFFECT_NEXT_TIME, None),
-    "save_strategy": (_EFFECT_NEXT_TIME, None),
-    "save_steps": (_EFFECT_STEPS, _set_intervals),
-    "save_total_limit": (_EFFECT_NEXT_TIME, None),
-    "save_only_model": (_EFFECT_NEXT_TIME, None),
-    "save_format": (_EFFECT_NEXT_TIME, None),
-    "save_on_each_node": (_EFFECT_NEXT_TIME, None),
-    "load_best_model_at_end": ("the end of the run", None),
-    "metric_for_best_model": (_EFFECT_NEXT_TIME, None),
-    "greater_is_better": (_EFFECT_NEXT_TIME, None),
-    "disable_tqdm": (_EFFECT_NEXT_TIME, None),
-    "log_level": (_EFFECT_NEXT_STEP, apply_log_level),
-    "activation_checkpointing": (_EFFECT_NEXT_STEP, _repatch),
-    "activation_checkpointing_kwargs": (_EFFECT_NEXT_STEP, _repatch),
-    "neftune_noise_alpha": (_EFFECT_NEXT_STEP, _repatch),
-    "debug": (_EFFECT_NEXT_STEP, _repatch),
-    "torch_empty_cache_steps": (_EFFECT_NEXT_STEP, None),
-    "auto_find_batch_size": (_EFFECT_NEXT_STEP, None),
-    "logging_nan_inf_filter": (_EFFECT_NEXT_TIME, None),
-}
+_BY_EFFECT = (   # names of settings, the description of their effect, and the function that applies it
+    ("lr", "the next step uses it, and the rest of the schedule is scaled to continue from there", _rate),
+    ("learning_rate", "the base of the schedule; the present rate follows", _set_learning_rate),
+    ("max_steps num_train_epochs", _EFFECT_LENGTH, prolong),
+    ("per_device_train_batch_size gradient_accumulation_steps dataloader_num_workers dataloader_multiprocessing_context"
+     " dataloader_prefetch_factor dataloader_persistent_workers", _EFFECT_DATA, _rebuild_loader),
+    ("weight_decay", _EFFECT_NEXT_STEP, _set_weight_decay),
+    ("max_grad_norm label_smoothing_factor include_num_input_tokens_seen", _EFFECT_NEXT_STEP, None),
+    ("logging_steps eval_steps", _EFFECT_STEPS, _set_intervals),
+    ("logging_strategy logging_first_step", _EFFECT_NEXT_TIME, None),
+    ("eval_strategy", _EFFECT_NEXT_TIME, _set_intervals),
+    ("eval_delay bf16_full_eval fp16_full_eval eval_do_concat_batches eval_use_gather_object batch_eval_metrics"
+     " include_for_metrics predict_with_generate generation_max_length generation_num_beams eval_accumulation_steps"
+     " prediction_loss_only per_device_eval_batch_size save_strategy", _EFFECT_NEXT_TIME, None),
+    ("save_steps", _EFFECT_STEPS, _set_intervals),
+    ("save_total_limit save_only_model save_format save_on_each_node", _EFFECT_NEXT_TIME, None),
+    ("load_best_model_at_end", "the end of the run", None),
+    ("metric_for_best_model greater_is_better disable_tqdm", _EFFECT_NEXT_TIME, None),
+    ("log_level", _EFFECT_NEXT_STEP, apply_log_level),
+    ("activation_checkpointing activation_checkpointing_kwargs neftune_noise_alpha debug", _EFFECT_NEXT_STEP, _repatch),
+    ("torch_empty_cache_steps auto_find_batch_size", _EFFECT_NEXT_STEP, None),
+    ("logging_nan_inf_filter", _EFFECT_NEXT_TIME, None),
+)
+SETTABLE = {name: (effect, apply) for names, effect, apply in _BY_EFFECT for name in names.split()}
 
 # %% ../../nbs/06_engine/24_settings.ipynb #449ac0a6
 class ChangesTable(Table):
@@ -288,9 +251,8 @@ def _format_rates(rates: list[float]) -> str:
     different = list(dict.fromkeys(f"{rate:.4g}" for rate in rates))
     return ", ".join(different[:4]) + (", ..." if len(different) > 4 else "")
 
-def describe_course(learner: TrainerBase) -> str:
+def describe_course(run: RunState) -> str:
     "Return how the schedule goes on after the next step, as a clause."
-    run = learner.run_state
     name = type(run.lr_scheduler).__name__
     if run.own_scheduler: name = str(schedule_args(run.args, run.schedule_plan).lr_scheduler_type)
     if is_metric_driven(run.lr_scheduler): return f"the {name} schedule changes it after evaluations"
@@ -331,7 +293,7 @@ class RateText:
         if learner is None or learner.state.global_step != self.step or next_rates(learner) != self.now:
             return f"{rate} at step {self.step + 1}{was}."
         if learner.run_state.finished: return f"{rate}{was}; the run is finished."
-        return f"{rate} at the next step{was}; {describe_course(learner)}."
+        return f"{rate} at the next step{was}; {describe_course(learner.run_state)}."
 
 def scaled_base(learner: TrainerBase) -> str:
     """Return the base rate of the schedule as text, if `set(lr=)` in the middle of a run has left another one than
@@ -364,55 +326,33 @@ def list_settable(learner: TrainerBase) -> SettableTable:
     )
 
 # %% ../../nbs/06_engine/24_settings.ipynb #f226b06a
-def check_stream_change(learner: TrainerBase, changes):
-    "Raise ValueError for a change, in the middle of an epoch, to how workers divide a stream."
-    run = learner.run_state
-    workers = learner.args.dataloader_num_workers
-    if run.loader is None or not run.cursor.position or not isinstance(run.loader.source, StreamSource):
-        return
-    for name in ("dataloader_num_workers", *(["per_device_train_batch_size"] if workers else [])):
-        if changes.get(name, getattr(learner.args, name)) != getattr(learner.args, name):
-            raise ValueError(
-                f"{name} cannot be changed in the middle of an epoch of a stream that workers read, since the"
-                " remaining samples would be unknown. Run learn.run(epochs=1) to the epoch's end first."
-            )
-
-def check_length_order_change(learner: TrainerBase, changes):
-    "Raise ValueError for a change, in the middle of an epoch, to the chunk size of an order by length."
+def check_order_change(learner: TrainerBase, changes):
+    """Raise ValueError for a change, in the middle of an epoch, to how workers divide a stream, or to the chunk size of an
+    order by length."""
     run = learner.run_state
     args = learner.args
-    if run.loader is None or not run.cursor.position or args.train_sampling_strategy != "group_by_length":
+    if run.loader is None or not run.cursor.position: return
+    names = ["per_device_train_batch_size", "gradient_accumulation_steps"]
+    what = "a stream that workers read"
+    if isinstance(run.loader.source, StreamSource):
+        names = ["dataloader_num_workers", *(names[:1] if args.dataloader_num_workers else [])]
+    elif args.train_sampling_strategy == "group_by_length" and all(isinstance(changes.get(n, 1), int) for n in names):
+        then, now = (math.prod(given.get(n, getattr(args, n)) for n in names) for given in ({}, changes))
+        if then == now: return
+        what = "an order by length"
+    else:
         return
-    names = ("per_device_train_batch_size", "gradient_accumulation_steps")
-    then, now = (
-        math.prod(changes.get(n, getattr(args, n)) if new else getattr(args, n) for n in names) for new in (False, True)
-    )
-    if then == now or not all(isinstance(changes.get(n, 1), int) for n in names): return
-    raise ValueError(
-        f"The samples of an optimizer step cannot become {now} instead of {then} in the middle of an epoch whose order"
-        " goes by length: the order would be another one, and some samples would come twice. learn.run(epochs=1) goes"
-        " to the epoch's end."
-    )
+    changed = [n for n in names if changes.get(n, getattr(args, n)) != getattr(args, n)]
+    if changed:
+        raise ValueError(
+            f"{changed[0]} cannot be changed in the middle of an epoch of {what}, since the remaining samples would be"
+            " unknown. Run learn.run(epochs=1) to the epoch's end first."
+        )
 
 # %% ../../nbs/06_engine/24_settings.ipynb #43de4eb4
-def check_metric_change(learner: TrainerBase, changes):
-    "Raise ValueError for another metric if the schedule depends on it."
-    run = learner.run_state
-    if not is_metric_driven(run.lr_scheduler): return
-    for name in ("metric_for_best_model", "greater_is_better"):
-        if changes.get(name, getattr(learner.args, name)) != getattr(learner.args, name):
-            raise ValueError(
-                f"{name} cannot be changed: the learning rate goes by this metric, and its schedule has counted by it."
-                " Make a new Learner with it."
-            )
-
 def best_metric_args(args: TrainingArguments) -> tuple[str, bool | None]:
     "Return the name of the metric for the best model, which may begin with eval_, and its direction."
     return (args.metric_for_best_model or "").removeprefix("eval_"), args.greater_is_better
-
-def clear_best(run: RunState):
-    "Reset the best metric, which is of no use for another metric."
-    run.state.best_metric = run.state.best_global_step = run.state.best_model_checkpoint = run.best_source = None
 
 # %% ../../nbs/06_engine/24_settings.ipynb #95cedd52
 def check_settable_names(learner: TrainerBase, names: Iterable[str]) -> None:
@@ -451,9 +391,13 @@ def check_settable(learner: TrainerBase, changes):
             "label_smoothing_factor would change nothing, because learn.label_smoother was assigned; del"
             " learn.label_smoother removes it."
         )
-    check_stream_change(learner, changes)
-    check_length_order_change(learner, changes)
-    check_metric_change(learner, changes)
+    check_order_change(learner, changes)
+    for name in ("metric_for_best_model", "greater_is_better") if is_metric_driven(learner.run_state.lr_scheduler) else ():
+        if changes.get(name, getattr(learner.args, name)) != getattr(learner.args, name):
+            raise ValueError(
+                f"{name} cannot be changed: the learning rate goes by this metric, and its schedule has counted by it."
+                " Make a new Learner with it."
+            )
     steps = changes.get("max_steps", learner.args.max_steps)
     step = learner.state.global_step
     if "num_train_epochs" in changes and isinstance(steps, int) and steps > 0:
@@ -468,6 +412,8 @@ def check_settable(learner: TrainerBase, changes):
         )
 
 # %% ../../nbs/06_engine/24_settings.ipynb #ec05a2d9
+_VALUE_FIELDS = [f.name for f in fields(RunState) if f.metadata["kind"] == "value"]
+
 def make_undo(learner: TrainerBase):
     "Save the state that a change of settings affects; return a function that restores it."
     run = learner.run_state
@@ -475,7 +421,7 @@ def make_undo(learner: TrainerBase):
     feed = run.loader
     optimizer = run.optimizer
     due = list(run.due)
-    values = {f.name: copy.copy(getattr(run, f.name)) for f in fields(run) if f.metadata["kind"] == "value"}
+    values = {name: copy.copy(getattr(run, name)) for name in _VALUE_FIELDS}
     groups = (
         []
         if run.optimizer is None
@@ -585,7 +531,9 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
         raise
     learner.run_state.global_settings = undivided
     if best_metric_args(learner.args) != metric:
-        clear_best(learner.run_state)
+        # of no use for another metric
+        run = learner.run_state
+        run.state.best_metric = run.state.best_global_step = run.state.best_model_checkpoint = run.best_source = None
     for c in made:
         c["after"] = current_value(learner, c["name"])
         if c["name"] in ("lr", "learning_rate"):
@@ -595,14 +543,13 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     record_act(learner.run_state, "set", **given)
     return made
 
-# %% ../../nbs/06_engine/24_settings.ipynb #2210e378
+# %% ../../nbs/06_engine/24_settings.ipynb #24e5d9d2
 def next_smaller_batch(size: int, accumulation: int) -> tuple[int, int]:
     "Return the next smaller micro-batch size, and the number of micro-batches with the same total."
     total = size * accumulation
     new = next(n for n in range(size // 2, 0, -1) if total % n == 0)
     return new, total // new
 
-# %% ../../nbs/06_engine/24_settings.ipynb #24e5d9d2
 MEMORY_HINT = "activation_checkpointing=True, bf16=True, shorter samples or optim='sgd' take less"
 
 class OomRecovery:

@@ -99,7 +99,10 @@ class Step:
         self.is_override = (
             type(learner).training_step is not TrainerBase.training_step or "training_step" in vars(learner)
         )
-        self.training_step = with_accepted_arguments(learner.training_step) if self.is_override else learner.training_step
+        self.training_step = function = learner.training_step
+        if self.is_override:
+            # an override may take fewer arguments
+            self.training_step = lambda *given: function(*positional_args(function, *given))
         self.input_versions: list[tuple[torch.Tensor, int]] = []
 
     def begin(self) -> bool:
@@ -114,9 +117,22 @@ class Step:
             # gradients of a manual backward pass between two steps do not belong to this step
             p.grad = None
         if run.window is None:
-            self.fetch()
+            if run.fetch_backup is None:
+                run.fetch_backup = FetchBackup()
+            # before the fetch, which may advance a generator of the data set
+            self.data_before = run.fetch_backup.keep(run)
+            # the micro-batches stay with the run until a step with them is committed
+            run.window = run.loader.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
         if run.window is None: return False
-        self.back_up()
+        if run.backups is None:
+            full = FullBackup(run) if run.args.rollback == "full" else None
+            run.backups = Backups(AdaptiveBackup(run_modules(run), UserBackup(run)), full)
+        run.backups.keep()
+        # a full backup restores the weights; otherwise a change of them is reported
+        if run.backups.full is None:
+            self.weights = list(filter(_REQUIRES_GRAD, run.params))
+            self.weight_versions = list(map(_VERSION, self.weights))
+        self.control_before = run.control, dict(vars(run.control))
         # in the dictionary, which is faster than an assignment
         vars(self.learner)["current_gradient_accumulation_steps"] = len(run.window)
         self.batches, self.items = get_offered_batches(self.learner, run.window)
@@ -135,29 +151,6 @@ class Step:
         run = self.run
         return not run.items_checked and (len(run.window or ()) > 1 or not run.device.world.is_single_process)
 
-    def fetch(self) -> None:
-        "Fetch the micro-batches; they stay with the run until a step with them is committed."
-        run = self.run
-        if run.fetch_backup is None:
-            run.fetch_backup = FetchBackup()
-        # before the fetch, which may advance a generator of the data set
-        self.data_before = run.fetch_backup.keep(run)
-        run.window = run.loader.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
-
-    def back_up(self) -> None:
-        "Back up the state that a rollback restores."
-        run = self.run
-        if run.backups is None:
-            full = FullBackup(run) if run.args.rollback == "full" else None
-            run.backups = Backups(AdaptiveBackup(run_modules(run), UserBackup(run)), full)
-        run.backups.keep()
-        # a full backup restores the weights; otherwise a change of them is reported
-        if run.backups.full is None:
-            self.weights = list(filter(_REQUIRES_GRAD, run.params))
-            self.weight_versions = list(map(_VERSION, self.weights))
-
-        self.control_before = run.control, dict(vars(run.control))
-
     def more(self) -> bool:
         "Return whether micro-batches are left."
         return self.num_done < len(self.run.window or ())
@@ -168,7 +161,10 @@ class Step:
         # an override may omit the mode switch with which the method of the base class begins
         if self.is_override:
             run.modes.enter(run.wrapped_model, run.model)
-        with run.device.sync_context(should_sync_gradients(self), not self.num_done, self.loss):
+        # averaged with the last micro-batch, unless the settings request each; DeepSpeed marks the last one with it
+        is_last = self.num_done + 1 == len(run.window or ())
+        syncs = is_last or syncs_each_batch(run.args) and run.device.engine is None
+        with run.device.sync_context(syncs, not self.num_done, self.loss):
             batch = self.next_input()
             loss = self.training_step(run.wrapped_model, batch, self.items)
         self.add(loss)
@@ -194,11 +190,26 @@ class Step:
 
     def add(
         self,
-        loss: float | torch.Tensor,  # as training_step returned it
+        loss: Any,  # as training_step returned it
     ) -> None:
-        "Count a micro-batch whose backward pass is done; accumulate its loss."
-        loss = check_step_loss(loss)
-        check_has_samples(self, loss)
+        """Count a micro-batch whose backward pass is done; accumulate its loss. Raise TypeError unless it is one number, and
+        ValueError if the micro-batch has no samples and its mean therefore no value, which would spread to all weights."""
+        run = self.run
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+            loss = loss.detach() if loss.requires_grad else loss
+        elif not isinstance(loss, (int, float)):
+            raise TypeError(
+                f"training_step returned {describe_output(loss)}, but it has to return the loss of the micro-batch, one"
+                " number: return loss.detach()."
+            )
+        # only without samples: reading the loss waits for the device
+        if run.window and infer_batch_size(run.window[self.num_done].batch) == 0 and not bool(loss == loss):
+            place = "" if run.device.world.is_single_process else f" on rank {run.device.world.rank}"
+            raise ValueError(
+                f"The batch of step {run.state.global_step + 1}{place} has no samples, and its loss is NaN, as the weights"
+                " would be after it. Filter the data set in place of the batch, or let the loss of no samples be a sum,"
+                " which is 0."
+            )
         self.loss = loss if self.loss is None else self.loss + loss
         self.num_done += 1
         if self.more():
@@ -212,51 +223,31 @@ class Step:
             self.loss = sync_processes(self.run, self.loss)
             if self.tokens is not None and self.run.device.message is not None:
                 self.tokens = self.run.device.message.total_count()
-            seed_update(self.run)
-        if self.is_override:
-            warn_without_gradients(self.run)
-        # DeepSpeed's engine returns the norm after the update
-        self.norm, self.loss = finalize_gradients(self.learner, self.loss)
+            # for numbers that an optimizer or a callback draws in the update: the same in all processes that hold the same
+            # weights, which would differ otherwise
+            world = self.run.device.world
+            shard = world.rank % world.num_shards if self.run.device.divides_state else 0
+            seed_all(mix_seed(self.run.args.seed, SEED_UPDATE, self.run.state.global_step, shard))
+        run = self.run
+        if self.is_override and run.device.engine is None and "no gradients" not in run.reported:
+            if run.state.is_world_process_zero and all(p.grad is None for p in run.params):
+                run.reported.add("no gradients")
+                warn(
+                    "training_step has left no gradients, so the step changes no weights: an override runs the backward pass"
+                    " itself, self.accelerator.backward(loss), or returns super().training_step(...)."
+                )
+        run.device.unscale(run.optimizer)
+        params = [p for p in run.params if p.grad is not None]
+        if run.device.sharded_model is not None:
+            self.norm, self.loss = clip_sharded_gradients(run, params, self.loss)
+        elif run.device.engine is None:
+            self.norm = clip_gradients(params, run.args.max_grad_norm)
+        # DeepSpeed clips in the update, and returns the norm after it
+        fire_event(self.learner, "on_pre_optimizer_step")
+        run.backups.adaptive.user_state.before_update()
         gather_logs(self.learner)
 
-# %% ../../nbs/06_engine/20_step.ipynb #b403149b
-def check_step_loss(
-    loss: Any,  # as training_step returned it
-) -> float | torch.Tensor:
-    "Return the loss, detached; raise TypeError unless it is one number."
-    if isinstance(loss, torch.Tensor) and loss.numel() == 1: return loss.detach() if loss.requires_grad else loss
-    if not isinstance(loss, (int, float)):
-        raise TypeError(
-            f"training_step returned {describe_output(loss)}, but it has to return the loss of the micro-batch, one"
-            " number: return loss.detach()."
-        )
-    return loss
-
 # %% ../../nbs/06_engine/20_step.ipynb #66dfe42c
-def check_has_samples(
-    step: Step,
-    loss: float | torch.Tensor,  # of the micro-batch
-) -> None:
-    "Raise ValueError if a micro-batch has no samples and its mean therefore no value, which would spread to all weights."
-    run = step.run
-    # only then: reading the loss waits for the device
-    if not run.window or infer_batch_size(run.window[step.num_done].batch) != 0 or bool(loss == loss): return
-    place = "" if run.device.world.is_single_process else f" on rank {run.device.world.rank}"
-    raise ValueError(
-        f"The batch of step {run.state.global_step + 1}{place} has no samples, and its loss is NaN, as the weights would be"
-        " after it. Filter the data set in place of the batch, or let the loss of no samples be a sum, which is 0."
-    )
-
-def warn_without_gradients(run: RunState) -> None:
-    "Warn, once, if an override of training_step has left no gradient, so that the update changes no weights."
-    if run.device.engine is not None or any(p.grad is not None for p in run.params): return
-    if "no gradients" in run.reported or not run.state.is_world_process_zero: return
-    run.reported.add("no gradients")
-    warn(
-        "training_step has left no gradients, so the step changes no weights: an override runs the backward pass itself,"
-        " self.accelerator.backward(loss), or returns super().training_step(...)."
-    )
-
 def sync_processes(
     run: RunState,
     loss: Any,  # the sum over the micro-batches of this process
@@ -287,13 +278,6 @@ def sync_processes(
     if run.args.ddp_broadcast_buffers is not False:
         world.broadcast_tensors(run.backups.adaptive.shared_buffers(world))
     return mean
-
-def seed_update(run: RunState) -> None:
-    """Seed the generators for the numbers that an optimizer or a callback draws in the update: the same in all processes
-    that hold the same weights, which would differ otherwise."""
-    world = run.device.world
-    shard = world.rank % world.num_shards if run.device.divides_state else 0
-    seed_all(mix_seed(run.args.seed, SEED_UPDATE, run.state.global_step, shard))
 
 def average_gradients(
     params: Sequence[torch.nn.Parameter],  # whose gradients the strategy does not average
@@ -331,33 +315,18 @@ def average_gradients(
             elif share == sparse_share:
                 p.grad = cast(torch.Tensor, world.all_reduce_mean(sparse_zeros(p) if grad is None else grad))
 
-def should_sync_gradients(step: Step) -> bool:
-    "Return whether gradients are averaged with this micro-batch: the last one, unless the settings request each."
-    if step.num_done + 1 == len(step.run.window or ()): return True
-    # with DeepSpeed it marks the last one
-    return syncs_each_batch(step.run.args) and step.run.device.engine is None
-
 # %% ../../nbs/06_engine/20_step.ipynb #165d6934
-def with_accepted_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    "Return a wrapper that passes a function as many positional arguments as it accepts."
-    return lambda *given: function(*positional_args(function, *given))
-
-def count_step_items(learner: TrainerBase, window: Sequence[MicroBatch]) -> torch.Tensor | None:
-    "Return the number of labels in the micro-batches, as an override of _get_num_items_in_batch counts them."
-    batches = [f.batch for f in window]
-    count = learner._get_num_items_in_batch
-    if type(learner)._get_num_items_in_batch is TrainerBase._get_num_items_in_batch:
-        return count(batches)
-    return count(*positional_args(count, batches, learner.run_state.device.device))
-
 def get_offered_batches(
     learner: TrainerBase, window: Sequence[MicroBatch]
 ) -> tuple[list[Any] | None, torch.Tensor | None]:
     """Return the micro-batches from an override of get_batch_samples (None:
     unchanged) and the number of labels in all processes."""
-    if type(learner).get_batch_samples is TrainerBase.get_batch_samples:
-        return None, count_step_items(learner, window)
     run = learner.run_state
+    if type(learner).get_batch_samples is TrainerBase.get_batch_samples:
+        given = [f.batch for f in window]
+        count = learner._get_num_items_in_batch
+        if type(learner)._get_num_items_in_batch is TrainerBase._get_num_items_in_batch: return None, count(given)
+        return None, count(*positional_args(count, given, run.device.device))
     seed_all(mix_seed(run.args.seed, SEED_FORWARD, run.state.global_step, -1))
     copies = iter([shallow_copy_batch(f.batch) for f in window])
     arguments = positional_args(learner.get_batch_samples, copies, len(window), run.device.device)
@@ -403,7 +372,6 @@ def check_items_used(step: Step) -> None:
     run.reported.add(text)
     warn(text)
 
-
 # %% ../../nbs/06_engine/20_step.ipynb #27367bdd
 def gather_logs(learner: TrainerBase) -> None:
     """Gather the values that the loss has logged in all processes, where methods of a subclass compute it.
@@ -416,25 +384,6 @@ def gather_logs(learner: TrainerBase) -> None:
     if not world.all_reduce_sum(own, world.cpu_group).item(): return
     own_logs = [(to_numbers(logs), weight) for logs, weight in run.pending_logs]
     run.pending_logs = [part for parts in world.all_gather_object(own_logs) for part in parts]
-
-def finalize_gradients(
-    learner: TrainerBase,
-    loss: Any,  # the mean of all processes; that of this process, if the model is sharded
-) -> tuple[torch.Tensor | None, Any]:
-    """Unscale and clip the gradients; return their norm before clipping, on the device, and the mean loss.
-    The norm is None where the update does both, with DeepSpeed."""
-    run = learner.run_state
-    run.device.unscale(run.optimizer)
-    norm = None
-    if run.device.engine is not None:
-        pass
-    elif run.device.sharded_model is not None:
-        norm, loss = clip_sharded_gradients(run, [p for p in run.params if p.grad is not None], loss)
-    else:
-        norm = clip_gradients([p for p in run.params if p.grad is not None], run.args.max_grad_norm)
-    fire_event(learner, "on_pre_optimizer_step")
-    run.backups.adaptive.user_state.before_update()
-    return norm, loss
 
 def clip_sharded_gradients(
     run: RunState,
@@ -509,7 +458,12 @@ def commit_step(step: Step) -> StepResult:
     run.interrupts.abortable = False
     try:
         await_copies(run)
-        backup = back_up_before_first_update(step)
+        backup = None
+        # before the first update, unless there is a full backup, or the step has changed weights already
+        if not run.state.global_step and run.backups.full is None and run.device.engine is None:
+            if list(map(_VERSION, step.weights)) == step.weight_versions:
+                backup = FullBackup(run, step.weights)
+                backup.keep()
     except BaseException:
         rollback_step(step)
         raise
@@ -517,7 +471,10 @@ def commit_step(step: Step) -> StepResult:
         skipped = optimizer_step(run)
         if step.norm is None and run.device.engine is not None:
             step.norm = run.device.engine.grad_norm()
-        rate = current_rate(run)
+        rate = run.optimizer.param_groups[0]["lr"]
+        if isinstance(rate, torch.Tensor):
+            # the schedule changes it in place
+            rate = rate.clone()
     except BaseException as error:
         handle_failed_update(step, error, backup)
         raise
@@ -570,11 +527,6 @@ def await_copies(run: RunState) -> None:
         copying.wait_before_update()
     run.pending_copies = []
 
-def current_rate(run: RunState) -> float | torch.Tensor:
-    "Return the learning rate of the first parameter group, as a copy if it is a tensor that the schedule changes in place."
-    rate = run.optimizer.param_groups[0]["lr"]
-    return rate.clone() if isinstance(rate, torch.Tensor) else rate
-
 def complete_step(run: RunState) -> int:
     "Count the step, advance the position in the data, and clear the gradients; return the number of samples."
     window = run.window or []
@@ -598,11 +550,25 @@ def complete_step(run: RunState) -> int:
 
 # %% ../../nbs/06_engine/20_step.ipynb #054d7fbd
 def rollback_step(step: Step) -> None:
-    "Restore the run's state before the step; mark the run as corrupted if that fails."
+    """Restore what the step has changed so far: backups, control flags, gradients, the wrapped model; mark the run as
+    corrupted if that fails."""
     run = step.run
     run.interrupts.abortable = False
     with corrupted_on_failure(run):
-        restore_before_step(step)
+        if step.control_before is not None:
+            run.backups.put_back()
+            run.control, flags = step.control_before
+            vars(run.control).update(flags)
+        if any(t._version != version for t, version in step.input_versions):
+            # changed in place: fetch it again
+            run.window = None
+        if step.data_before and run.fetch_backup.put_back(step.data_before):
+            run.window = None
+        for p in run.params:
+            p.grad = None
+        run.device.reset_scaler()
+        if run.device.discard_step(run.wrapped_model) is None:
+            run.discard("wrapped_model")
     run.step_rolled_back = True
     report_lost(run, "Taking the step back")
     warn_weights_changed(step)
@@ -624,24 +590,6 @@ def corrupted_on_failure(run: RunState) -> Iterator[None]:
     finally:
         run.phase = "idle"
 
-def restore_before_step(step: Step) -> None:
-    "Restore what the step has changed so far: backups, control flags, gradients, the wrapped model."
-    run = step.run
-    if step.control_before is not None:
-        run.backups.put_back()
-        run.control, flags = step.control_before
-        vars(run.control).update(flags)
-    if any(t._version != version for t, version in step.input_versions):
-        # changed in place: fetch it again
-        run.window = None
-    if step.data_before and run.fetch_backup.put_back(step.data_before):
-        run.window = None
-    for p in run.params:
-        p.grad = None
-    run.device.reset_scaler()
-    if run.device.discard_step(run.wrapped_model) is None:
-        run.discard("wrapped_model")
-
 def warn_weights_changed(step: Step) -> None:
     "Warn if user code has changed weights before the update; a step does not back them up."
     if not step.weights: return
@@ -660,15 +608,6 @@ def warn_weights_changed(step: Step) -> None:
     )
 
 # %% ../../nbs/06_engine/20_step.ipynb #4a71bedb
-def back_up_before_first_update(step: Step) -> FullBackup | None:
-    "Back up what the first update changes; None if the step has changed weights already, or a backup exists."
-    run = step.run
-    if run.state.global_step or run.backups.full is not None or run.device.engine is not None: return None
-    if list(map(_VERSION, step.weights)) != step.weight_versions: return None
-    backup = FullBackup(run, step.weights)
-    backup.keep()
-    return backup
-
 def handle_failed_update(
     step: Step,
     error: BaseException,
@@ -679,7 +618,16 @@ def handle_failed_update(
     "Roll back after a failed update or schedule step if a backup exists; otherwise mark the run as corrupted."
     run = step.run
     if run.args.rollback == "full": return rollback_step(step)
-    if backup is not None: return undo_first_update(step, backup)
+    if backup is not None:
+        were_first = run.initial_weight_versions == step.weight_versions
+        # no warning: the weights are restored
+        step.weights = ()
+        with corrupted_on_failure(run):
+            backup.put_back()
+        rollback_step(step)
+        if were_first:
+            run.initial_weight_versions = weight_versions(run)
+        return
     for p in run.params:
         p.grad = None
     run.phase = "idle"
@@ -688,15 +636,3 @@ def handle_failed_update(
         f"({cause}: {consequence}. learn.rewind(0) repeats the last steps from a snapshot, learn.restore(...)"
         " returns to a snapshot, and learn.reset() to the beginning.)"
     )
-
-def undo_first_update(step: Step, backup: FullBackup) -> None:
-    "Restore the run's state before its first step."
-    run = step.run
-    were_first = run.initial_weight_versions == step.weight_versions
-    # no warning: the weights are restored
-    step.weights = ()
-    with corrupted_on_failure(run):
-        backup.put_back()
-    rollback_step(step)
-    if were_first:
-        run.initial_weight_versions = weight_versions(run)

@@ -76,19 +76,15 @@ def do_step_end(learner: TrainerBase, task: Task) -> None:
     finally:
         task.done = not task.pending_callbacks
         if task.done:
-            schedule_step_tasks(run)
-
-def schedule_step_tasks(run: RunState) -> None:
-    "Queue the tasks that a step may require; most steps require none."
-    control = run.control
-    requested = control.should_log or control.should_evaluate or control.should_save
-    if requested:
-        push_tasks(run, Task("check_requests"))
-    # whether a stream has ended may be unknown (None)
-    may_end = control.should_epoch_stop or run.loader.is_at_known_end(run.cursor) is not False
-    # an evaluation's callbacks may stop the epoch
-    if requested or is_last_step(run) or may_end:
-        push_tasks(run, Task("end_epoch"))
+            control = run.control
+            requested = control.should_log or control.should_evaluate or control.should_save
+            if requested:
+                push_tasks(run, Task("check_requests"))
+            # whether a stream has ended may be unknown (None)
+            may_end = control.should_epoch_stop or run.loader.is_at_known_end(run.cursor) is not False
+            # an evaluation's callbacks may stop the epoch
+            if requested or is_last_step(run) or may_end:
+                push_tasks(run, Task("end_epoch"))
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #5033946e
 def do_check_requests(learner: TrainerBase, task: Task) -> None:
@@ -107,25 +103,14 @@ def do_request(learner: TrainerBase, task: Task) -> None:
     finally:
         # Only the loop's own task clears the flag. A failed task keeps it; an evaluation has cleared it before its event.
         if task.done and not task.data.get("completed"):
-            clear_request(run, task.name)
-
-def clear_request(
-    run: RunState,
-    name: str,  # "log", "evaluate" or "save"
-) -> None:
-    """Clear a control flag just before the event of the task that answers it, as
-    the Trainer does: callbacks may set it again."""
-    queued = list(run.due)[:run.num_pushed_tasks]
-    place = next((i for i, task in enumerate(queued) if (task.kind, task.name) == ("event", f"on_{name}")), None)
-    if place is None:
-        setattr(run.control, f"should_{name}", False)
-    else:
-        run.due.insert(place, Task("clear", f"should_{name}"))
-        run.num_pushed_tasks += 1
-
-def do_clear(learner: TrainerBase, task: Task) -> None:
-    "Clear a control flag."
-    setattr(learner.run_state.control, task.name, False)
+            # just before the event of the task that answers it, as in the Trainer: callbacks may set it again
+            queued = [(due.kind, due.name) for due in list(run.due)[:run.num_pushed_tasks]]
+            event = ("event", f"on_{task.name}")
+            if event in queued:
+                run.due.insert(queued.index(event), Task("clear", f"should_{task.name}"))
+                run.num_pushed_tasks += 1
+            else:
+                setattr(run.control, f"should_{task.name}", False)
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #c9bf3a6e
 def do_log(learner: TrainerBase, task: Task) -> None:
@@ -135,7 +120,11 @@ def do_log(learner: TrainerBase, task: Task) -> None:
         start = first_unlogged_row(run)
         if start is None: return
         learner.store_flos()
-        last = run.history[last_row(run)]
+        # after a restore, rows of discarded steps follow the newest one
+        row = len(run.history) - 1
+        while row > 0 and run.history.rows.abandoned[row]:
+            row -= 1
+        last = run.history[row]
         logs = {"loss": mean_loss_to_log(run, start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate}
         task.data = {"logs": logs | token_speed_metrics(run)}
         run.logged = run.state.global_step
@@ -153,14 +142,6 @@ def do_log(learner: TrainerBase, task: Task) -> None:
             # the override is called again, with the same values; it may have removed some before it failed
             logs.clear()
             logs.update(values)
-
-def last_row(run: RunState) -> int:
-    "Return the index of the newest row that is not abandoned: after a restore, rows of discarded steps follow it."
-    abandoned = run.history.rows.abandoned
-    row = len(run.history) - 1
-    while row > 0 and abandoned[row]:
-        row -= 1
-    return row
 
 def first_unlogged_row(run: RunState) -> int | None:
     "Return the index of the first row that no log has covered, or None."
@@ -263,7 +244,9 @@ def do_update_best(learner: TrainerBase, task: Task) -> None:
     if name is None or not run.state.global_step: return
     assert value is not None
     source = learner._describe_evaluation()
-    better = is_better(value, run.state.best_metric, bool(learner.args.greater_is_better))
+    best = run.state.best_metric
+    # nan never is
+    better = not math.isnan(value) if best is None else value > best if learner.args.greater_is_better else value < best
     if better:
         run.state.best_metric = value
         run.state.best_global_step = run.state.global_step
@@ -271,15 +254,6 @@ def do_update_best(learner: TrainerBase, task: Task) -> None:
     if better and (run.args.load_best_model_at_end or run.args.save_strategy == "best"):
         run.control.should_save = True
         push_tasks(run, Task("request", "save"))
-
-def is_better(
-    value: float,
-    best: float | None,  # None: there is none yet
-    larger: bool,  # larger values are better
-) -> bool:
-    "Return whether a metric is better than the best one so far; nan never is."
-    if best is None: return not math.isnan(value)
-    return value > best if larger else value < best
 
 def _find_metric(metrics: Mapping[str, float], name: str) -> float:
     "Return a metric by its name, with or without eval_; raise KeyError if it is missing, and TypeError if it is no number."
@@ -306,10 +280,6 @@ def do_save(learner: TrainerBase, task: Task) -> None:
     # the Trainer's signature, for overrides
     learner._save_checkpoint(learner.model, None)
     push_tasks(learner.run_state, Task("event", "on_save"))
-
-def do_load_best(learner: TrainerBase, task: Task) -> None:
-    "Load the weights of the best evaluation."
-    learner._load_best_model()
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #8fd3dcb7
 def is_epoch_exhausted(run: RunState) -> bool:
@@ -385,30 +355,43 @@ TASK_HANDLERS: dict[str, Callable[[TrainerBase, Task], None]] = {
     "log_values": do_log_values,
     "check_requests": do_check_requests,
     "request": do_request,
-    "clear": do_clear,
+    "clear": lambda learner, task: setattr(learner.run_state.control, task.name, False),
     "log": do_log,
     "evaluate": do_evaluate,
     "update_best": do_update_best,
     "save": do_save,
-    "load_best": do_load_best,
+    "load_best": lambda learner, task: learner._load_best_model(),
     "end_epoch": do_end_epoch,
     "next_epoch": do_next_epoch,
     "finish": do_finish,
 }
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #bd0b8cbb
-def run_pending(learner: TrainerBase) -> None:
+def run_pending(
+    learner: TrainerBase,
+    despite_errors: bool = False,  # drop a task that raises, run all others, and raise the first error at the end
+) -> None:
     "Run all pending tasks; a task that raises before it is done stays in the queue."
     run = learner.run_state
+    first: Exception | None = None
     before = run.phase
     run.phase = "tasks"
     try:
         while run.due:
             run.interrupts.check()
-            run_task(learner, run.due.popleft())
+            task = run.due.popleft()
+            try:
+                run_task(learner, task)
+            except Exception as error:
+                if not despite_errors: raise
+                first = first or error
+                # An event continues with the callbacks that have not been called yet; another task would fail again.
+                if not task.done and task.kind != "event":
+                    run.due.popleft()
     finally:
         # before == "tasks": a step has just been committed
         run.phase = "idle" if before == "tasks" else before
+    if first is not None: raise first
 
 def run_task(learner: TrainerBase, task: Task) -> None:
     "Run one task; the tasks that it queues come next. A task that raises before it is done goes back to the head."
@@ -437,7 +420,7 @@ def run_tasks_now(learner: TrainerBase, *tasks: Task) -> None:
     run.is_manual = True
     try:
         with preserve_control_flags(run):
-            run_despite_errors(learner)
+            run_pending(learner, despite_errors=True)
     finally:
         run.is_manual = False
         run.due = pending
@@ -456,27 +439,6 @@ def run_within_task(learner: TrainerBase, *tasks: Task) -> None:
             run_task(learner, run.due.popleft())
     finally:
         run.num_pushed_tasks = len(run.due) - below
-
-def run_despite_errors(learner: TrainerBase) -> None:
-    "Run all pending tasks even if some raise an error; raise the first error at the end."
-    run = learner.run_state
-    first: Exception | None = None
-    before = run.phase
-    run.phase = "tasks"
-    try:
-        while run.due:
-            run.interrupts.check()
-            task = run.due.popleft()
-            try:
-                run_task(learner, task)
-            except Exception as error:
-                first = first or error
-                # An event continues with the callbacks that have not been called yet; another task would fail again.
-                if not task.done and task.kind != "event":
-                    run.due.popleft()
-    finally:
-        run.phase = before
-    if first is not None: raise first
 
 @contextmanager
 def preserve_control_flags(run: RunState) -> Iterator[None]:

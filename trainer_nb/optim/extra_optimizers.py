@@ -58,18 +58,21 @@ def adam_kwargs(args: TrainingArguments) -> dict:
     return dict(betas=adam_betas(args), eps=args.adam_epsilon)
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #1e35762d
-def _bnb(args: TrainingArguments, cls, **more: Any):
-    "Return an optimizer class of bitsandbytes and its keyword arguments, with the bits from its name."
-    paged = {} if cls == "RMSprop" else {"is_paged": args.optim.startswith("paged_")}
-    return getattr(import_library("bitsandbytes", args.optim).optim, cls), dict(
-        **more, optim_bits=8 if "8bit" in args.optim else 32, **paged
-    )
-
-def bnb_adamw(args: TrainingArguments): return _bnb(args, "AdamW", **adam_kwargs(args))
-def bnb_lion(args: TrainingArguments): return _bnb(args, "Lion", betas=adam_betas(args))
-def bnb_rmsprop(args: TrainingArguments): return _bnb(args, "RMSprop")
-def bnb_ademamix(args: TrainingArguments):
-    return _bnb(args, "AdEMAMix", betas=(*adam_betas(args), 0.9999), alpha=5.0, eps=args.adam_epsilon)
+def bnb(args: TrainingArguments):
+    "Return an optimizer class of bitsandbytes and its keyword arguments, with the rule and the bits from its name."
+    betas = adam_betas(args)
+    rule = args.optim.removeprefix("paged_").partition("_")[0]
+    cls, options = {
+        "adamw": ("AdamW", adam_kwargs(args)),
+        "ademamix": ("AdEMAMix", dict(betas=(*betas, 0.9999), alpha=5.0, eps=args.adam_epsilon)),
+        "lion": ("Lion", dict(betas=betas)),
+        "rmsprop": ("RMSprop", {}),
+    }[rule]
+    if rule != "rmsprop":
+        options["is_paged"] = args.optim.startswith("paged_")
+    return getattr(import_library("bitsandbytes", args.optim).optim, cls), options | {
+        "optim_bits": 8 if "8bit" in args.optim else 32
+    }
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #56b415b9
 def isolate_bnb_manager(
@@ -194,10 +197,11 @@ def grokadamw(args: TrainingArguments): return _grokadamw(), {}
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #4c9822e0
 LIBRARY_OPTIMIZERS = {
     "adafactor": adafactor,
-    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_32bit", "paged_adamw_8bit"), bnb_adamw),
-    **dict.fromkeys(("ademamix", "ademamix_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit"), bnb_ademamix),
-    **dict.fromkeys(("lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit"), bnb_lion),
-    **dict.fromkeys(("rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit"), bnb_rmsprop),
+    **dict.fromkeys((
+        "adamw_8bit", "adamw_bnb_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "ademamix", "ademamix_8bit",
+        "paged_ademamix_32bit", "paged_ademamix_8bit", "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit",
+        "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit",
+    ), bnb),
     "adamw_torch_4bit": torchao_adamw, "adamw_torch_8bit": torchao_adamw,
     "galore_adamw": galore, "galore_adamw_8bit": galore, "galore_adafactor": galore, "apollo_adamw": apollo,
     "schedule_free_radam": schedule_free, "schedule_free_adamw": schedule_free, "schedule_free_sgd": schedule_free,

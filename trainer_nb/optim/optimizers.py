@@ -195,16 +195,6 @@ def parse_optim_args(
         raise ValueError(f"optim_args={text!r} cannot be read; write it as 'momentum=0.9,nesterov=True', "
                          "or give a dictionary.") from None
 
-# %% ../../nbs/05_optim/01_optimizers.ipynb #1595af71
-def _convert_options(
-    extra: dict,
-    default: tuple | None,  # the betas, if the optimizer has any
-) -> dict:
-    "Return options with `beta1`, `beta2`, ... as one tuple, and dtypes of torch in place of their names."
-    found = {k: getattr(torch, v, v) if k.endswith("_dtype") and isinstance(v, str) else v for k, v in extra.items()}
-    single = {int(k[4:]): found.pop(k) for k in list(found) if default and re.fullmatch(rf"beta[1-{len(default)}]", k)}
-    return {**found, "betas": tuple(single.get(i + 1, b) for i, b in enumerate(default))} if single else found
-
 # %% ../../nbs/05_optim/01_optimizers.ipynb #3a681924
 def optimizer_class(args: TrainingArguments) -> tuple[type, dict]:  # the class, and its keyword arguments
     """Return the optimizer class that `args` names.
@@ -213,7 +203,12 @@ def optimizer_class(args: TrainingArguments) -> tuple[type, dict]:  # the class,
         raise ValueError(f"There is no optimizer {args.optim!r}.{suggest_names(args.optim, OPTIMIZERS)}")
     cls, kwargs = OPTIMIZERS[args.optim](args)
     of_groups = target_options(args) or {}
-    extra = _convert_options(parse_optim_args(args.optim_args), kwargs.get("betas"))
+    extra = parse_optim_args(args.optim_args)
+    # dtypes of torch by name, and beta1, beta2, ... as one tuple
+    extra = {k: getattr(torch, v, v) if k.endswith("_dtype") and isinstance(v, str) else v for k, v in extra.items()}
+    betas = {f"beta{i + 1}": b for i, b in enumerate(kwargs.get("betas") or ())}
+    if betas.keys() & extra.keys():
+        extra["betas"] = tuple(extra.pop(name, b) for name, b in betas.items())
     known = set(inspect.signature(cls).parameters) - {"params"}
     possible = known | set(of_groups) - {"muon"}
     for key in extra:
@@ -240,28 +235,24 @@ def optimizer_groups(
     return parameter_groups(model, args, decay, {k: extra.get(k, v) for k, v in options.items()})
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #9a9e6f2d
-def warn_unused_adam_args(
+def warn_unused_args(
     args: TrainingArguments,
     kwargs: dict[str, Any],  # the optimizer's keyword arguments
-):
-    "Warn about arguments of Adam that have no effect."
-    read = {**kwargs, **(target_options(args) or {})}
-    keys = {"adam_beta1": "betas", "adam_beta2": "betas", "adam_epsilon": "eps"}
-    changed = [n for n in keys if getattr(args, n) != field_default(args.__dataclass_fields__[n])]
-    unread = [n for n in changed if keys[n] not in read]
-    if unread:
-        warn(f"{', '.join(unread)} has no effect: optim={args.optim!r} does not read it.")
-
-def warn_ignored_args(
-    args: TrainingArguments,
-    kwargs: dict[str, Any],  # those of the user's optimizer class
-):
-    """Warn about settings that have no effect with a user-defined optimizer class, and about a weight_decay in its
-    keyword arguments that has none."""
+    is_named: bool,  # by `optim`; False: the user has given the class
+) -> None:
+    "Warn about settings that the optimizer does not read, and about a weight decay in keyword arguments that has no effect."
+    if is_named:
+        read = {**kwargs, **(target_options(args) or {})}
+        keys = {"adam_beta1": "betas", "adam_beta2": "betas", "adam_epsilon": "eps"}
+        changed = [n for n in keys if getattr(args, n) != field_default(args.__dataclass_fields__[n])]
+        unread = [n for n in changed if keys[n] not in read]
+        if unread:
+            warn(f"{', '.join(unread)} has no effect: optim={args.optim!r} does not read it.")
+        return
     own = {"lr": "learning_rate", "eps": "adam_epsilon"}
     repeated = {own[k] for k in kwargs if k in own and kwargs[k] == getattr(args, own[k])}
-    unread = {"learning_rate", "optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"} - repeated
-    idle = [n for n in args.changed() if n in unread and not isinstance(getattr(args, n), list)]
+    ignored = {"learning_rate", "optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"} - repeated
+    idle = [n for n in args.changed() if n in ignored and not isinstance(getattr(args, n), list)]
     if idle:
         warn(f"optimizer_cls_and_kwargs was given, so {', '.join(idle)} has no effect; put it among its keywords.")
     if "params" not in kwargs and kwargs.get("weight_decay", args.weight_decay) != args.weight_decay:
@@ -279,10 +270,7 @@ def create_optimizer(
 ) -> torch.optim.Optimizer:
     "Create the optimizer for the model's trainable parameters."
     cls, kwargs = cls_and_kwargs or optimizer_class(args)
-    if cls_and_kwargs is None:
-        warn_unused_adam_args(args, kwargs)
-    else:
-        warn_ignored_args(args, kwargs)
+    warn_unused_args(args, kwargs, cls_and_kwargs is None)
     if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
         return cls()(model, **kwargs)
     if "params" in kwargs: return cls(**kwargs)

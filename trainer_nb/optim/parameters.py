@@ -34,7 +34,7 @@ def held_parameters(optimizer: torch.optim.Optimizer) -> set[int]:
 class ParameterWatch:
     "Compare the parameters of a model with those of the last look."
     def __init__(self):
-        self.params: list[torch.nn.Parameter] = []
+        self.params: Sequence[torch.nn.Parameter] = []
         self.kinds: list[tuple[torch.Size, torch.dtype]] = []
         # ids of those that could be trained at any look
         self.trainable: set[int] = set()
@@ -62,7 +62,7 @@ class ParameterWatch:
         if not self.knows(optimizer): return NO_CHANGES
         are_others = len(params) != len(self.params) or any(map(operator.is_not, params, self.params))
         trainable = {id(p) for p in params if p.requires_grad}
-        if not are_others and trainable <= self.trainable and list(map(_KIND, params)) == self.kinds: return NO_CHANGES
+        if not are_others and trainable <= self.trainable and not self.have_other_kinds(): return NO_CHANGES
         kinds = {id(p): kind for p, kind in zip(self.params, self.kinds)}
         fresh = trainable - self.trainable
         if fresh: fresh -= held_parameters(optimizer)
@@ -74,6 +74,10 @@ class ParameterWatch:
             [p for p in changed if kinds[id(p)][0] == p.shape],
         )
 
+    def have_other_kinds(self) -> bool:
+        "Return whether a parameter has another shape or dtype than at the last look."
+        return list(map(_KIND, self.params)) != self.kinds
+
     def look(self, params: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optimizer) -> ParameterChanges:
         "Return the changes as `compare` does; the next look compares with these parameters."
         changes = self.compare(params, optimizer)
@@ -83,7 +87,7 @@ class ParameterWatch:
             self.num_unused_steps = 0
         elif not self.knows(optimizer):
             self.orphans = []
-        self.params = list(params)
+        self.params = params
         self.kinds = list(map(_KIND, params))
         # also those that are frozen at present: code that alternates between parts of a model unfreezes them again and again
         before = self.trainable & {id(p) for p in params} if self.knows(optimizer) else set()
