@@ -32,80 +32,16 @@ from .state_holders import LEARNER, SCALAR_TYPES
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
 
 # properties without a setter: what to do instead
-READ_ONLY = {
-    "accelerator": "it is made from the settings when it is first needed, such as accelerator_config=, bf16= and fsdp=;"
-                   " give these to the Learner",
-    "model_wrapped": "Accelerate makes the wrapper when the run is prepared; a module that wraps the model can be the"
-                     " Learner's model",
-    "is_in_train": "it is True while a verb trains, such as learn.train()",
-    "is_fsdp_enabled": "fsdp='full_shard' in the settings shards the model, with learn.launch(n)",
-    "is_deepspeed_enabled": "deepspeed= in the settings is the configuration of DeepSpeed; Learner(..., deepspeed={...})",
-    "deepspeed": "the engine of DeepSpeed is made when the run is prepared; Learner(..., deepspeed={...}) configures it",
-    "is_model_parallel": "the devices of the model's layers decide; from_pretrained(..., device_map=) places them",
-    "place_model_on_device": "a model whose layers from_pretrained(..., device_map=) has placed stays where it is",
-    "gather_function": "an evaluation collects the results of all processes in the order of the data; override"
-                       " prediction_step or evaluation_loop, or give the Learner preprocess_logits_for_metrics=",
-    "history": "it belongs to the run; trainer_nb.follow(path) shows the history of another one",
-    "processes": "learn.launch(n) moves the run to n processes",
-    "watched": "learn.watch(...) begins to measure layers",
-    "tokenizer": "it is called processing_class here",
-}
+READ_ONLY = find_hints("read_only")
 # names that read like a part of the learner
 NOT_ATTRIBUTES = {"callbacks": "learn.add_callback(...) adds a callback, and learn.pop_callback(...) removes one"}
-
-# attributes of the Trainer that its loop or another library reads, and nothing here: the only values that they can have
-_OTHER_LIBRARIES = "XLA is unsupported; leave it out, or shard the model with fsdp='full_shard'"
-_OWN_LOOP = (
-    "it belongs to the Trainer's loop, and the loop here does not read it; learn.history and learn.state have the"
-    " losses and counts"
-)
-FIXED_VALUES: dict[str, tuple[tuple, str]] = {
-    **dict.fromkeys(
-        ("is_fsdp_xla_enabled", "is_fsdp_xla_v1_enabled", "is_fsdp_xla_v2_enabled"),
-        ((False, None), _OTHER_LIBRARIES),
-    ),
-    "is_distributed_loading_by_transformers": (
-        (False,), "a run starts with the whole model in each process; fsdp='full_shard' divides it"
-    ),
-    **dict.fromkeys(
-        (
-            "_memory_tracker", "_loggers_initialized", "_globalstep_last_logged", "_total_loss_scalar", "_tr_loss",
-            "_initial_global_step", "_initial_num_input_tokens_seen", "_mixed_mesh_grads",
-        ),
-        ((), _OWN_LOOP),
-    ),
-}
-
-def check_fixed_value(learner: TrainerBase, name: str, value: object) -> None:
-    "Raise AttributeError for an attribute of the Trainer that nothing here reads, unless code of a subclass does."
-    values, reason = FIXED_VALUES[name]
-    if any(value is v for v in values) or uses_name(learner, name): return
-    raise AttributeError(f"learn.{name} = ... would change nothing: {reason}.")
-
-def is_same(value: object, present: object) -> bool:
-    "Return whether an assignment of a value would change nothing."
-    if value is present: return True
-    return type(value) is type(present) and isinstance(value, (bool, int, str, MethodType, partial)) and value == present
+# attributes of the Trainer that its loop or another library reads, and nothing here: False and None are their only values
+FIXED_VALUES = find_hints("fixed")
 
 def find_attribute(cls, name: str):
     """Return the class that defines an attribute, and the attribute's definition
     there; (None, None) for an undefined attribute."""
     return next(((c, vars(c)[name]) for c in cls.__mro__ if name in vars(c)), (None, None))
-
-def public_methods(cls) -> list[str]:
-    "Return the names of the public methods of a learner that this package defines."
-    return [
-        name
-        for c in cls.__mro__
-        if of_package(c)
-        for name, part in vars(c).items()
-        if callable(part) and name[0] != "_"
-    ]
-
-def setting_hint(name: str) -> str:
-    "Return a phrase with the call that changes a setting."
-    if name in SETTABLE: return f"learn.set({name}=...) changes it"
-    return f"it is fixed when the learner is made, by Learner(..., {name}=...)"
 
 def _call_of(name: str) -> str:
     "Return the call that changes a setting, or that of a method."
@@ -203,8 +139,8 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
         vars(learner)[name] = value
         return True
     if name in FIXED_VALUES:
-        check_fixed_value(learner, name, value)
-        return False
+        if value is None or value is False or uses_name(learner, name): return False
+        raise AttributeError(f"learn.{name} = ... would change nothing: {FIXED_VALUES[name]}.")
     if name[0] == "_":
         if callable(value):
             record_override(learner, name, value)
@@ -212,7 +148,9 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
     owner, there = find_attribute(type(learner), name)
     fixed = isinstance(there, property) and there.fset is None
     if fixed and (name in READ_ONLY or name not in SETTINGS) and of_package(owner):
-        if is_same(value, getattr(learner, name)): return True
+        present = getattr(learner, name)
+        is_plain = type(value) is type(present) and isinstance(value, (bool, int, str, MethodType, partial))
+        if value is present or is_plain and value == present: return True
         hint = READ_ONLY.get(name, "it belongs to the run, which keeps it up to date")
         raise AttributeError(f"learn.{name} cannot be assigned: {hint}.")
     if name in NOT_ATTRIBUTES and owner is None and not uses_name(learner, name):
@@ -230,12 +168,15 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
             f" learn.{name}(...)."
         )
     meant = name if name in SETTINGS else find_hints("assigned").get(name)
-    close = {known for known in (*SETTINGS, *public_methods(type(learner))) if is_misspelling(name, known)}
+    parts = [part for c in type(learner).__mro__ if of_package(c) for part in vars(c).items()]
+    methods = [known for known, part in parts if callable(part) and known[0] != "_"]
+    close = {known for known in (*SETTINGS, *methods) if is_misspelling(name, known)}
     if meant not in SETTINGS and not close: return False
     if uses_name(learner, name): return False
     if meant in SETTINGS:
+        change = "{} changes it" if meant in SETTABLE else "it is fixed when the learner is made, by {}"
         raise AttributeError(
-            f"learn.{name} = ... would change nothing: {meant} is a setting, and {setting_hint(meant)}."
+            f"learn.{name} = ... would change nothing: {meant} is a setting, and {change.format(_call_of(meant))}."
         )
     raise misspelt_error("learn", "the learner", name, map(_call_of, sorted(close)))
 
@@ -344,4 +285,3 @@ def adopt_settings(
         record_act(run, "set", **others)
     shown = new.to_dict()
     run.given.values = run.given.values | {name: shown[name] for name in changes}
-
