@@ -129,7 +129,7 @@ class History:
             send_to_log(self)
         if self.log is not None and not 0 <= seconds - self.asked < self.every:
             self.asked = seconds
-            LOG_WRITER.put(None, partial(fetch_quietly, weakref.ref(self)))
+            LOG_WRITER.put(None, partial(fetch_if_alive, weakref.ref(self)))
 
     def fetch(self):
         """Copy all values that are still on a device to the host, with one transfer per device.
@@ -346,7 +346,7 @@ def run_heading(history: History) -> str:
 # %% ../../nbs/01_core/08_history.ipynb #3f884c96
 FETCH_INTERVAL = 2.0   # seconds
 
-def fetch_quietly(reference: Callable[[], History | None]):
+def fetch_if_alive(reference: Callable[[], History | None]):
     "Fetch a history if it still exists; called by the writer thread."
     history = reference()
     try:
@@ -558,7 +558,7 @@ def count_logged(history: History, path: Path) -> dict[str, int]:
 # %% ../../nbs/01_core/08_history.ipynb #5e379974
 def _at_exit():
     for history in [o for o in HISTORIES if o.log is not None]:
-        fetch_quietly(weakref.ref(history))
+        fetch_if_alive(weakref.ref(history))
 
 atexit.register(_at_exit)
 

@@ -21,7 +21,7 @@ from ..data.collate import is_identical
 from ..device.accelerator import check_fp16
 from .dataloaders import check_eval_data
 from .generate import warn_of_idle
-from .given_parts import apply_args, check_functions, check_losses, drop_loader, renew_model
+from .given_parts import apply_args, check_callables, check_losses, drop_loader, renew_model
 from .overrides import TrainerBase
 from .prepare import OPTIMIZER_MAKERS, discard_former_parts, discard_made_optimizer
 from .run_state import as_callback, record_act
@@ -262,7 +262,7 @@ def adopt_settings(
         run.uploader.token = token
     if run.remote_run is None:
         check_losses(new, learner.loss_func, learner.compute_loss_func)
-        check_functions(new, compute_metrics=learner.compute_metrics)
+        check_callables(new, compute_metrics=learner.compute_metrics)
         check_fp16(new)
         check_eval_data(learner, new)
     # a run that begins anew keeps its optimizer

@@ -29,7 +29,7 @@ from .dataloaders import count_samples, is_columns, is_overridden
 from .loss import split_labels
 from .eval_outputs import EvalLoopOutput, EvalOutputs, EvalPrediction, OrderedBatches, PredictionOutput
 from .eval_outputs import StreamingMetrics, annotate_errors, average_logs, check_metrics, to_numbers
-from .given_parts import check_functions
+from .given_parts import check_callables
 from .overrides import TrainerBase
 from .prepare import check_equal_lengths, check_replicas, prepare, prepare_model
 from .rollback import BufferBackup
@@ -223,7 +223,7 @@ class EvalAccumulator:
         self.loader = loader
         self.args = args
         self.per_batch_metrics = args.batch_eval_metrics and learner.compute_metrics is not None
-        check_functions(args, compute_metrics=learner.compute_metrics)
+        check_callables(args, compute_metrics=learner.compute_metrics)
         self.outputs = EvalOutputs(args)
         self.streams = StreamingMetrics(check_metrics(learner.metrics), world, learner.run_state.device.device)
         self.rounds = OrderedBatches(world, self._of_batch) if self.per_batch_metrics else None

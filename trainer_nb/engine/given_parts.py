@@ -66,7 +66,7 @@ FUNCTIONS: dict[str, tuple[str, int, tuple[str, ...]]] = {
 }
 BATCH_METRICS = "compute_metrics(prediction, compute_result=...) with batch_eval_metrics=True", 1, ("compute_result",)
 
-def check_functions(
+def check_callables(
     args: TrainingArguments,
     **functions: Any,  # parts that are functions, by name
 ) -> None:
@@ -152,7 +152,7 @@ def check_part(
     if name == "data_collator" and value is None:
         raise TypeError("data_collator is a function, not None; trainer_nb.default_data_collator is the default.")
     parts = {n: getattr(learner, n) for n in (*_LOSSES, *_SOURCES)} | {name: value}
-    if name in FUNCTIONS: check_functions(learner.args, **{name: value})
+    if name in FUNCTIONS: check_callables(learner.args, **{name: value})
     if name in _LOSSES: check_losses(learner.args, *(parts[n] for n in _LOSSES))
     if name in _SOURCES: check_sources(*(parts[n] for n in _SOURCES))
     if name == "optimizer": check_optimizers(value, None)

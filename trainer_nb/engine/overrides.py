@@ -31,7 +31,7 @@ from .dataloaders import divide_loader, initial_training_values
 from .dataloaders import is_iterable_only, make_eval_loader, make_test_loader, make_train_loader
 from .dataloaders import make_train_sampler, per_process_batch_size, rank_shard, signature_columns
 from .generate import NO_GENERATION, generating_step, padding_token, warn_of_idle
-from .given_parts import NO_MODEL_MESSAGE, ModelFact, UserPart, check_functions, check_is_model
+from .given_parts import NO_MODEL_MESSAGE, ModelFact, UserPart, check_callables, check_is_model
 from .given_parts import check_losses, check_not_elsewhere, check_not_remote, check_processing_class
 from .given_parts import check_sources, local_model, optimizer_settings, own_forward, replace_args
 from .given_parts import replace_callbacks, replace_part, replace_state, take_model, trial_parameter
@@ -182,7 +182,7 @@ class TrainerBase:
         check_sources(model_init, optimizers, optimizer_cls_and_kwargs)
         if callbacks is not None and not isinstance(callbacks, (list, tuple)):
             raise TypeError(f"callbacks is a list, not {type(callbacks).__name__}; write callbacks=[...].")
-        check_functions(
+        check_callables(
             args,
             data_collator=data_collator,
             loss_func=loss_func,
