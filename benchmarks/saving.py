@@ -83,7 +83,7 @@ def saves(millions, folder):
         learn.step(1)
         note("checkpoint", timed(learn._save_checkpoint))          # the loop's own save: what it stands still
         beside = timed(lambda: learn.step(3))                      # steps beside the writing thread
-        run.saver.wait()
+        run.parts.saver.wait()
         note("alone", timed(lambda: learn.step(3)))
         note("beside", beside)
         note("whole", timed(learn.save_checkpoint))                # until it is on the disk
@@ -126,7 +126,7 @@ def resume(step, folder):
                                disable_tqdm=True, use_cpu=True, learning_rate=0.0, logging_strategy="no", rewind_every=0)
     first = made()
     first.step(1)
-    first.run_state.cursor, first.run_state.batches_in_epoch = type(first.run_state.cursor)(0, step), step   # as if it had trained so far
+    first.run_state.cursor, first.run_state.counters.batches_in_epoch = type(first.run_state.cursor)(0, step), step   # as if it had trained so far
     first.state.global_step = step
     place = first.save_checkpoint(os.path.join(folder, f"at {step}"))
     found = []
@@ -153,7 +153,7 @@ def ring(millions, folder):
     steps = {1: 300, 30: 40}[millions]
     for _ in range(7):
         for name, learn in both.items(): found.setdefault(name, []).append(timed(lambda: learn.step(steps)) / steps)
-    found["every"] = both["with"].run_state.rewind_buffer.every
+    found["every"] = both["with"].run_state.parts.rewind_buffer.every
     return found
 
 

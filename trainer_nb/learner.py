@@ -74,7 +74,7 @@ class TrainingMixin(TrainerBase):
         run = self.run_state
         check_train_args(run, resume_from_checkpoint, trial, ignore_keys_for_eval)
         with guarded(self, "train()", check_can_train):
-            under_way = run.state.global_step and not run.finished and not run.corrupted
+            under_way = run.state.global_step and not run.finished and not run.current.corrupted
             resume = resume_from_checkpoint is not None and resume_from_checkpoint is not False
             ended = run.finished and not run.due
             begin_run(self, anew=bool(run.state.global_step) and not under_way)
@@ -172,7 +172,7 @@ def check_train_args(run: RunState, resume: Any, trial: Any, ignored: Sequence[s
         )
     if trial is not None:
         raise ValueError("train() takes no trial: hyperparameter_search() makes a learner for each, and trains it.")
-    if ignored is not None and run.remote_run is not None:
+    if ignored is not None and run.parts.remote_run is not None:
         raise ValueError("ignore_keys_for_eval does not reach the processes that have the run; call close() first.")
 
 def check_not_finished(learn: TrainerBase, verb: str) -> None:
@@ -226,7 +226,7 @@ def run_with_progress(
     "Advance the run with a progress display, in a guarded verb; return the index of the first new row."
     run = learn.run_state
     if run.device is None or run.device.world.is_main_process:
-        run.saver.sweep(run.args.output_dir)
+        run.parts.saver.sweep(run.args.output_dir)
     with make_progress(run, n and run.state.global_step + n) as progress:
         start = advance(learn, verb, until, progress.tick)
     raise_if_interrupted(learn)
@@ -272,10 +272,10 @@ class LiveMixin(TrainerBase):
     def pause(self):
         "Request a pause of the training verb and of the background run at the next step boundary; return at once."
         run = self.run_state
-        if run.background_run is not None:
-            run.background_run.request_pause()
-        if run.owner is not None or run.yield_depth or run.phase == "debug":
-            run.pause_requested = True
+        if run.parts.background_run is not None:
+            run.parts.background_run.request_pause()
+        if run.verb.owner is not None or run.verb.yield_depth or run.verb.phase == "debug":
+            run.verb.pause_requested = True
 
     @checked
     def dashboard(
@@ -404,7 +404,7 @@ class ChangeMixin(TrainerBase):
 
 def check_can_free(learn: TrainerBase, verb: str) -> None:
     "Raise InvalidOperation in the middle of a step; a corrupted run can be freed too."
-    if not learn.run_state.corrupted:
+    if not learn.run_state.current.corrupted:
         check_not_in_step(learn, verb)
 
 # %% ../nbs/learner.ipynb #ceec98eb
@@ -446,7 +446,7 @@ class LaunchMixin(TrainerBase):
         from trainer_nb.launch.launch import close_remote_run
         run = self.run_state
         # as launch() does: a run in the background would go on here, in one process
-        if run.remote_run is not None and run.background_run is not None:
+        if run.parts.remote_run is not None and run.parts.background_run is not None:
             self.pause()
         # a corrupted run is brought back as well, as it is
         with guarded(self, "close()", check_can_train_or_corrupted):
@@ -463,28 +463,28 @@ class LaunchMixin(TrainerBase):
         if not callable(function):
             raise TypeError(f"run_on_all() takes a function of the learner, not {function!r}.")
         check_callable("f in run_on_all(f)", function, "f(learn), with the learner of each process", self)
-        remote = self.run_state.remote_run
+        remote = self.run_state.parts.remote_run
         return [call_with_learner(self, function)] if remote is None else remote.run_on_all(self, function)
 
     @property
     def processes(self):
         """Return the processes that have the run, how their time is spent, and
         which is the slowest; None if the run is here."""
-        remote = self.run_state.remote_run
+        remote = self.run_state.parts.remote_run
         return None if remote is None else remote.process_table()
 
 def check_can_launch(learn: TrainerBase, verb: str) -> None:
     "Raise InvalidOperation if the run cannot be moved to other processes now."
     # that one continues there
-    check_can_train(learn, verb, allow_corrupted=learn.run_state.unloaded is not None)
+    check_can_train(learn, verb, allow_corrupted=learn.run_state.current.unloaded is not None)
     if learn.args.enable_jit_checkpoint:
         raise InvalidOperation(
             "launch() cannot be used with enable_jit_checkpoint=True: the signal reaches this process, and the run"
             " would be in others. A script started with torchrun or `accelerate launch` can; each of its processes"
             " receives the signal itself."
         )
-    if learn.run_state.remote_run is not None:
-        learn.run_state.remote_run.refuse(verb)
+    if learn.run_state.parts.remote_run is not None:
+        learn.run_state.parts.remote_run.refuse(verb)
 
 # %% ../nbs/learner.ipynb #08343d37
 class EvaluationMixin(TrainerBase):
@@ -829,7 +829,7 @@ class RecordingMixin(TrainerBase):
     @property
     def hub_model_id(self) -> str | None:
         "Return the name of the repository on the Hub, the full one after init_hf_repo(); None without a name."
-        return getattr(self.run_state.uploader, "repo_id", None) or self.args.hub_model_id
+        return getattr(self.run_state.parts.uploader, "repo_id", None) or self.args.hub_model_id
     @hub_model_id.setter
     def hub_model_id(self, name: str | None):
         from trainer_nb.state.hub import rename_repository
@@ -838,7 +838,7 @@ class RecordingMixin(TrainerBase):
     @property
     def push_in_progress(self):
         "Return the uploader, whose is_done() and wait_until_done() concern the pushes; None without a repository."
-        return None if getattr(self.run_state.uploader, "repo_id", None) is None else self.run_state.uploader
+        return None if getattr(self.run_state.parts.uploader, "repo_id", None) is None else self.run_state.parts.uploader
 
     @checked
     def init_hf_repo(
@@ -866,7 +866,7 @@ class RecordingMixin(TrainerBase):
         push = self._begin_push(commit_message, token, revision, private, kwargs, blocking)
         # another process pushes
         if push is None: return None
-        return await_push(self.run_state.uploader, push) if blocking else push.future
+        return await_push(self.run_state.parts.uploader, push) if blocking else push.future
 
     @exclusive
     def _begin_push(self, *how):
@@ -1085,13 +1085,13 @@ class Learner(
         from trainer_nb.state.async_save import Saver
         from trainer_nb.state.restore import Snapshots
         self.snapshots = Snapshots()
-        self.run_state.rewind_buffer = RewindBuffer()
-        self.run_state.saver = Saver()
+        self.run_state.parts.rewind_buffer = RewindBuffer()
+        self.run_state.parts.saver = Saver()
         self._open_hub()
         for callback in (*make_logging_callbacks(self.args, self.callback_handler.callbacks), ProgressCallback()):
             self.callback_handler.add_callback(callback)
         self.run_state.memory_meter = meter
-        self.run_state.oom_recovery = OomRecovery()
+        self.run_state.parts.oom_recovery = OomRecovery()
         if meter is not None:
             meter.end()
         if self.args.enable_jit_checkpoint:
@@ -1116,9 +1116,9 @@ class Learner(
         elif callable(value) or name == "loss_is_scaled_for_ga":
             record_override(self, name, value)
         run = known.get("run_state")
-        if run is not None and run.remote_run is not None:
+        if run is not None and run.parts.remote_run is not None:
             check_elsewhere(self, name, value)
-        elif run is not None and run.owner is None and not callable(value):
+        elif run is not None and run.verb.owner is None and not callable(value):
             record_attribute(self, name, value)
         # super() would search all base classes, which takes longer than everything else here
         object.__setattr__(self, name, value)

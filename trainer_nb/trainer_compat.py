@@ -47,7 +47,7 @@ class TrainerCompatMixin:
 
     @property
     def is_in_train(self) -> bool:
-        return self.run_state.owner is not None
+        return self.run_state.verb.owner is not None
 
     @property
     def is_model_parallel(self) -> bool:
@@ -90,21 +90,21 @@ class TrainerCompatMixin:
     @property
     def current_flos(self) -> float:
         "Return the floating-point operations of this process that are not in state.total_flos yet."
-        return self.run_state.flops
+        return self.run_state.counters.flops
     @current_flos.setter
     def current_flos(self, operations: float):
-        self.run_state.flops = operations
+        self.run_state.counters.flops = operations
 
     @property
     def _created_lr_scheduler(self) -> bool:
         "Return whether the schedule was made here; an override that assigns it has set `lr_scheduler` as well."
-        return self.run_state.own_scheduler
+        return self.run_state.made.own_scheduler
     @_created_lr_scheduler.setter
     def _created_lr_scheduler(self, created: bool): pass
 
     @property
     def _globalstep_last_logged(self) -> int:
-        return vars(self).get("_globalstep_last_logged", self.run_state.logged)
+        return vars(self).get("_globalstep_last_logged", self.run_state.counters.logged)
     @_globalstep_last_logged.setter
     def _globalstep_last_logged(self, step: int):
         # of a subclass that logs by itself

@@ -73,7 +73,7 @@ def look(folder, **given):
                 order=collate.seen, names=collate.names, scored=score.given, files=files, header=[o for o in logs[:1] for o in (o.get("run_name"), o.get("name"))],
                 loader={k: getattr(loader, k) for k in ("num_workers", "prefetch_factor", "persistent_workers", "drop_last", "in_order")} |
                        {"context": type(loader.multiprocessing_context).__name__},
-                handlers=as_for_two(learn.args), labels=learn.label_names, snapshots=len(learn.run_state.rewind_buffer.kept),
+                handlers=as_for_two(learn.args), labels=learn.label_names, snapshots=len(learn.run_state.parts.rewind_buffer.kept),
                 state={f.name: getattr(learn.state, f.name) for f in dataclasses.fields(learn.state) if f.name not in ("log_history", "total_flos", "best_model_checkpoint")})
 
 

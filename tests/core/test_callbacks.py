@@ -93,7 +93,7 @@ def test_looking_does_not_count_and_a_new_run_begins_from_nought():
     quietly(learn.train)
     assert learn.state.global_step == first
     learn.evaluate()
-    assert not learn.run_state.is_manual
+    assert not learn.run_state.verb.is_manual
 
 
 @pytest.mark.filterwarnings("ignore:.*load_best_model_at_end")

@@ -79,12 +79,12 @@ def test_two_threads():
     learn, want = make(train_dataset=rows(320), num_train_epochs=1, eval_dataset=rows(8)), make(train_dataset=rows(320), num_train_epochs=1)
     learn.model.nap, seen = 0.002, collections.Counter()
     def other():
-        while learn.run_state.owner is None: time.sleep(0.001)
+        while learn.run_state.verb.owner is None: time.sleep(0.001)
         while not learn.run_state.finished:
             for verb in (learn.snapshot, learn.evaluate, learn.summary, learn.inspect):
                 verb()
                 seen[learn.state.global_step] += 1
-                assert learn.run_state.owner is None or learn.run_state.owner[1] != threading.get_ident()
+                assert learn.run_state.verb.owner is None or learn.run_state.verb.owner[1] != threading.get_ident()
         seen["last"] = learn.state.global_step
     thread = threading.Thread(target=other)
     thread.start()
@@ -143,7 +143,7 @@ def test_a_callback_begins_anew_and_changes_something():
     learn = make(callbacks=[Once(3, act)])
     learn.step(5)
     assert learn.state.global_step == len(learn.history) == 5 and learn.history[0].learning_rate == pytest.approx(0.001)
-    assert learn.run_state.seconds < 100
+    assert learn.run_state.counters.seconds < 100
 
 
 def test_a_debug_step_whose_callback_begins_anew():

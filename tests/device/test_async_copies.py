@@ -59,7 +59,7 @@ def test_a_snapshot_is_the_users_own_at_once(late):
     learn = hard_learner(rewind_every=1, **LONG)
     learn.step(2)
     weight = learn.model.inner.weight.detach().clone()
-    taken, ring = learn.snapshot(), learn.run_state.rewind_buffer.kept[-1]
+    taken, ring = learn.snapshot(), learn.run_state.parts.rewind_buffer.kept[-1]
     before = ring.tensors["weights/inner.weight"].clone()
     with torch.no_grad(): learn.model.inner.weight.zero_()
     assert torch.equal(taken.tensors["weights/inner.weight"], weight) and torch.equal(ring.tensors["weights/inner.weight"], before)
@@ -86,6 +86,6 @@ def test_how_long_a_copy_took_counts_for_the_spacing_of_the_ring(late, monkeypat
     for steps in (2, 1):
         with torch.no_grad(): next(learn.model.parameters()).mul_(0.5)   # a replay would leave it out: a snapshot follows
         learn.step(steps)
-    ring = learn.run_state.rewind_buffer
+    ring = learn.run_state.parts.rewind_buffer
     assert [s.step for s in ring.kept] == [3, 5] and ring.kept[0].copy_seconds == took
     assert ring.every == 1000 and ring.account.spent > took if took else ring.account.spent < 1e3

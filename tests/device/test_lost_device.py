@@ -59,8 +59,8 @@ def test_the_newest_snapshot_becomes_a_checkpoint(lost, tmp_path, named):
     learn.step(4)
     if named: learn.snapshot("four")
     learn.step()
-    if named: learn.run_state.rewind_buffer.clear()
-    else: assert [o.step for o in learn.run_state.rewind_buffer.kept] == [2, 4]
+    if named: learn.run_state.parts.rewind_buffer.clear()
+    else: assert [o.step for o in learn.run_state.parts.rewind_buffer.kept] == [2, 4]
     lost()
     with pytest.warns(UserWarning, match="The GPU is lost, so checkpoint-4 is the run after step 4"): folder = learn.save_checkpoint()
     assert folder == tmp_path/"checkpoint-4"
@@ -83,11 +83,11 @@ def test_another_learner_continues_from_it_exactly(monkeypatch, tmp_path):
 def test_copies_that_may_be_incomplete_are_not_used(lost, tmp_path):
     learn = hard_learner(output_dir=str(tmp_path), save_strategy="no", rewind_every=1)
     learn.step(4)
-    learn.run_state.rewind_buffer.kept[-1]._pending_copies = NeverCopied()
+    learn.run_state.parts.rewind_buffer.kept[-1]._pending_copies = NeverCopied()
     lost()
     with pytest.warns(UserWarning, match="the run after step 2"): learn.save_checkpoint()
-    learn.run_state.initial_snapshot = None
-    for snapshot in learn.run_state.rewind_buffer.kept: snapshot._pending_copies = NeverCopied()
+    learn.run_state.first.snapshot = None
+    for snapshot in learn.run_state.parts.rewind_buffer.kept: snapshot._pending_copies = NeverCopied()
     with pytest.raises(InvalidOperation, match="No snapshot of this run is in memory. After this error the GPU refuses"): learn.save_checkpoint()
 
 

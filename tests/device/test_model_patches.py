@@ -641,7 +641,7 @@ def test_the_first_number_that_is_not_finite_stops_the_run_and_is_named():
     assert "smallest and the largest magnitude" in e.value.__notes__[0] and len(e.value.frames) == 21 and isinstance(e.value, ValueError)
     assert unequal((snapshot, *outcome(learn)[1:]), outcome(learn)) == [] and bare(learn.model) == before
     data.bad = None
-    learn.run_state.window = None
+    learn.run_state.current.window = None
     plain = Learner(encoder(), train_dataset=Augmented(30), gradient_accumulation_steps=2, **HOW | dict(train_sampling_strategy="sequential"))
     assert unequal(finish(plain), finish(learn)) == []
     with torch.no_grad(): learn.model.layers[2].inner.weight[0, 0] = math.nan
@@ -734,7 +734,7 @@ class Half(torch.optim.SGD):
 def test_memory_that_runs_out_in_the_update_or_behind_it_is_no_matter_of_the_micro_batch():
     learn = hard_learner(auto_find_batch_size=True, optimizer_cls_and_kwargs=(Half, {"lr": 0.01}))
     with pytest.raises(torch.OutOfMemoryError): learn.train()
-    assert learn.run_state.corrupted and (learn.state.global_step, learn.args.per_device_train_batch_size) == (2, 4)
+    assert learn.run_state.current.corrupted and (learn.state.global_step, learn.args.per_device_train_batch_size) == (2, 4)
     class Hungry(TrainerCallback):
         def on_optimizer_step(self, args, state, control, **kwargs):
             if state.global_step == 1: raise torch.OutOfMemoryError("CUDA out of memory.")

@@ -62,7 +62,7 @@ def test_three_processes_write_and_two_copies_read(folder, tmp_path):
         with pytest.warns(UserWarning): three.load_checkpoint(folder / "checkpoint-5")
         three.step(1)
         three.save_checkpoint(tmp_path / "six")
-        weights = three.model.state_dict() if not three.run_state.remote_run else three.snapshot().tensors
+        weights = three.model.state_dict() if not three.run_state.parts.remote_run else three.snapshot().tensors
     copies = make(output_dir=str(tmp_path / "out"), save_strategy="no", fsdp="hybrid_shard", fsdp_config=SHARDS | {"dp_shard_size": 2})
     with copies.launch(4):
         with pytest.warns(UserWarning): copies.load_checkpoint(tmp_path / "six")

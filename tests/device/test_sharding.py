@@ -105,7 +105,7 @@ def test_a_model_that_cannot_be_divided():
     used.optimizers[0].step()
     for learn, words in ((make(model=Limited()), "'table' has max_norm"), (make(model=Limited(), fsdp=None), r"each process would change.*\(DDP\)"), (make(model=Sparse()), "'table' has sparse=True"), (make(fsdp_config={"transformer_layer_cls_to_wrap": "Bert"}), "'Bert'"), (used, "has a state already")):
         with pytest.raises(ValueError, match=words), learn.launch(2): learn.step()
-        assert learn.run_state.remote_run is None and learn.model.out.weight.shape == (2, 15)
+        assert learn.run_state.parts.remote_run is None and learn.model.out.weight.shape == (2, 15)
 
 
 UNDIVIDED = """
@@ -448,7 +448,7 @@ def test_an_optimizer_that_fails_half_way(like, rollback):
     learn.optimizer_cls_and_kwargs = HalfWay, {"lr": 1e-2, "fused": True}
     with learn.launch(2):
         with pytest.raises(KeyError): learn.train()
-        if rollback == "light": assert "half-way" in learn.run_state.corrupted and learn.rewind(0).different == []
+        if rollback == "light": assert "half-way" in learn.run_state.current.corrupted and learn.rewind(0).different == []
         learn.train()
     assert counted(like) == counted(learn)
 

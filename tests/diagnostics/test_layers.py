@@ -106,7 +106,7 @@ def test_no_trace_when_it_fails(where, kind):
             count[0] += name == where
             if count[0] == at and name == where: raise kind("half-way")
         learn.model.hook = learn.train_dataset.hook = learn.data_collator.keywords["hook"] = hook
-        learn.run_state.loader.close(); learn.run_state.window = None
+        learn.run_state.loader.close(); learn.run_state.current.window = None
         with pytest.raises(Paused if kind is KeyboardInterrupt else kind): learn.inspect()
         learn.model.hook = learn.train_dataset.hook = learn.data_collator.keywords["hook"] = lambda name: None
         assert count[0] >= at and differences(was, learn.snapshot()) == [] and len(learn.history.events) == seen

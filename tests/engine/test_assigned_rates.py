@@ -104,7 +104,7 @@ def test_a_rate_assigned_in_the_processes_of_a_launch():
     with learn.launch(2):
         learn.step(2)
         learn.run_on_all(assign)
-        assert learn.run_on_all(lambda learn: "replaced rates" in learn.run_state.reported) == [True, True]
+        assert learn.run_on_all(lambda learn: "replaced rates" in learn.run_state.reports.reported) == [True, True]
         learn.step(2)
     assert rates(learn)[2] == 0.02 and rates(learn)[3] != 0.02
 

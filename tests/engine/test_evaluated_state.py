@@ -389,9 +389,9 @@ def test_free_restores_and_holds_no_copies():
     learn = learner("counter")
     learn.step(2)
     learn.evaluate()
-    assert learn.run_state.evaluated is not None
+    assert learn.run_state.evaluation.evaluated is not None
     learn.free()
-    assert learn.run_state.evaluated is None and learn.model.calls == 2
+    assert learn.run_state.evaluation.evaluated is None and learn.model.calls == 2
 
 
 @pytest.mark.parametrize("goes_on", ["branch", "restore", "rewind", "reset", "load_checkpoint", "train"])

@@ -22,7 +22,7 @@ def test_what_fails_between_the_gradients_and_the_update_is_rolled_back(monkeypa
     original = step.await_copies
     monkeypatch.setattr(step, "await_copies", fails)
     with pytest.raises(Boom): learn.step()
-    assert failures == [0] and learn.state.global_step == 0 and not learn.run_state.corrupted
+    assert failures == [0] and learn.state.global_step == 0 and not learn.run_state.current.corrupted
     assert unequal(finish(learn), want) == []
 
 
@@ -38,7 +38,7 @@ def test_a_schedule_that_fails_after_a_callback_names_both():
     learn.lr_scheduler.step = fails
     with pytest.raises(ValueError, match="no rate") as caught: learn.step()
     assert any("on_optimizer_step failed: Boom: a callback" in note for note in caught.value.__notes__)
-    assert "the schedule failed after the update" in learn.run_state.corrupted
+    assert "the schedule failed after the update" in learn.run_state.current.corrupted
 
 
 def test_a_rollback_that_fails_marks_the_run_as_corrupted():
@@ -46,19 +46,19 @@ def test_a_rollback_that_fails_marks_the_run_as_corrupted():
     learn = hard_learner()
     learn.step(3)
     before = learn.snapshot()
-    backups = learn.run_state.backups.adaptive
+    backups = learn.run_state.copies.backups.adaptive
     def fails(): raise RuntimeError("device lost")
     backups.put_back = fails
     class Fails(TrainerCallback):
         def on_step_begin(self, args, state, control, **kwargs): raise Boom("in the step")
     learn.add_callback(callback := Fails())
     with pytest.raises(RuntimeError, match="device lost"): learn.step()
-    assert learn.run_state.corrupted.startswith("restoring the state after step 3 failed (RuntimeError: device lost)")
+    assert learn.run_state.current.corrupted.startswith("restoring the state after step 3 failed (RuntimeError: device lost)")
     with pytest.raises(InvalidOperation, match="restoring the state after step 3 failed"): learn.step()
     del backups.put_back
     learn.pop_callback(callback)
     learn.restore(before)
-    assert not learn.run_state.corrupted and unequal(finish(learn), want) == []
+    assert not learn.run_state.current.corrupted and unequal(finish(learn), want) == []
 
 
 # --- an interrupt between the error and the rollback ---------------------------------------------------------------------
@@ -97,7 +97,7 @@ def test_an_interrupt_between_the_error_and_the_rollback_leaves_no_part_of_the_s
         before = outcome(learn)
         failing_once.left = 1
         with pressing_after_the_error(at) as counts, pytest.raises((Boom, Paused)): learn.step()
-        assert not failing_once.left and not learn.run_state.corrupted and learn.state.global_step == 2
+        assert not failing_once.left and not learn.run_state.current.corrupted and learn.state.global_step == 2
         assert unequal(outcome(learn), before) == [], at
         if at == 1 or counts["seen"] < at: assert unequal(finish(learn), want) == [], at
         reached = max(reached, counts["seen"])

@@ -146,5 +146,5 @@ def test_a_token_stays_out_of_the_arguments(tmp_path):
     args.hub_token = "hf_secret"
     learn.train()
     learn.save_checkpoint()
-    assert learn.args.hub_token is None and learn.run_state.uploader.token == "hf_secret"
+    assert learn.args.hub_token is None and learn.run_state.parts.uploader.token == "hf_secret"
     assert not any(b"hf_secret" in f.read_bytes() for f in tmp_path.rglob("*") if f.is_file())

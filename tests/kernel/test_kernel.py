@@ -120,7 +120,7 @@ def check(learn, like):
         found += [f"log: {k}" for k in ("step", "loss", "grad_norm") if log.column(k).tolist() != right[k]]
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler: found.append("the button")
     if not lock_is_free(): found.append("logging's lock")
-    if learn.run_state.phase != "idle" or learn.run_state.due or learn.run_state.window: found.append("the agenda")
+    if learn.run_state.verb.phase != "idle" or learn.run_state.due or learn.run_state.current.window: found.append("the agenda")
     print("the same" if not found else f"different: {found}")
 
 def lock_is_free():

@@ -168,13 +168,13 @@ def test_pressed_while_a_checkpoint_is_waited_for(monkeypatch, tmp_path):
     real = trainer_nb.state.async_save.write_checkpoint
     def slow(*args): time.sleep(1); return real(*args)
     monkeypatch.setattr(trainer_nb.state.async_save, "write_checkpoint", slow)
-    struck = Struck(monkeypatch, threading.Condition, "__enter__", 2, where=lambda condition: condition is learn.run_state.saver.done._cond)
+    struck = Struck(monkeypatch, threading.Condition, "__enter__", 2, where=lambda condition: condition is learn.run_state.parts.saver.done._cond)
     with pytest.raises(KeyboardInterrupt):
         learn.save_checkpoint()
         time.sleep(1)
     assert not struck.left
     learn.train()
-    learn.run_state.saver.wait()
+    learn.run_state.parts.saver.wait()
     assert not any(t.name == "trainer_nb-save" for t in threading.enumerate())
     same(learn, like)
 

@@ -47,7 +47,7 @@ def replica(counted, finished, phase="step", kept=()):
     progress = DeviceProgress(Event)
     for step in range(1, counted + 1): progress.record(step)
     Event.reached = finished
-    run = SimpleNamespace(state=SimpleNamespace(global_step=counted), phase=phase, rewind_buffer=SimpleNamespace(kept=list(kept)))
+    run = SimpleNamespace(state=SimpleNamespace(global_step=counted), verb=SimpleNamespace(phase=phase), parts=SimpleNamespace(rewind_buffer=SimpleNamespace(kept=list(kept))))
     return SimpleNamespace(speed_reporter=SimpleNamespace(progress=progress), learner=SimpleNamespace(run_state=run))
 
 

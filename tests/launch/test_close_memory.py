@@ -48,7 +48,7 @@ def weight_bytes(learn): return sum(p.nbytes for p in learn.model.parameters())
 class Watch:
     "The most that some processes, and the files of a pool, have taken beyond what they had at the start."
     def __init__(self, learn):
-        self.pids, self.stem = [os.getpid(), *pids(learn)], learn.run_state.remote_run.processes.pool.settings["stem"]
+        self.pids, self.stem = [os.getpid(), *pids(learn)], learn.run_state.parts.remote_run.processes.pool.settings["stem"]
         self.done, self.most = threading.Event(), 0
 
     def now(self): return sum(map(own_memory, self.pids)) + files_in_memory(self.stem)
@@ -148,7 +148,7 @@ def test_first_weights_travel_once(written):
 
 
 def test_other_first_weights_travel(written):
-    def begin_here(learn): learn.run_state.initial_snapshot = capture_snapshot(learn.run_state)
+    def begin_here(learn): learn.run_state.first.snapshot = capture_snapshot(learn.run_state)
     learn = make()
     learn.step(1)
     learn.launch(2, start="fork")

@@ -185,7 +185,7 @@ def test_a_process_is_killed_before_its_rows_have_arrived():
     learn = make(callbacks=[KilledAfterStep5()])
     with learn.launch(2):
         learn.step(2)
-        learn.run_state.remote_run.mirror.stop()
+        learn.run_state.parts.remote_run.mirror.stop()
         with pytest.raises(RuntimeError, match="rank 0 was killed by SIGKILL.* after step 5. The run is as it was before the step"): learn.train()
         assert learn.state.global_step == learn.history[-1].step == 5
 
@@ -290,7 +290,7 @@ def test_the_second_press_says_what_it_has_cancelled(event, said, like):
         before = pids(learn)
         press(1.0, 0.1)
         with pytest.raises(Paused, match="^" + said): learn.train()
-        assert pids(learn) == before and learn.run_state.paused and learn.run_on_all(lambda learn: learn.run_state.paused) == [True, True]
+        assert pids(learn) == before and learn.run_state.current.paused and learn.run_on_all(lambda learn: learn.run_state.current.paused) == [True, True]
         learn.train()
         learn.pop_callback(Stays)
     same(like, learn)
@@ -356,7 +356,7 @@ def test_a_process_that_stands_still_is_left_by_the_button(hasty, like):
         learn.step(5)
         victims = pids(learn)
         os.kill(victims[1], signal.SIGSTOP)
-        learn.run_state.remote_run.processes.reports.speeds.clear()   # the first steps were slow
+        learn.run_state.parts.remote_run.processes.reports.speeds.clear()   # the first steps were slow
         press(0.3, 0.1)
         with pytest.raises(Paused, match=f"^{STARTED_AGAIN} after step 5 of 18 .epoch 0.83.. Nothing is lost: "): learn.train()
         assert all(map(is_gone, victims)) and learn.processes is not None and len(learn.history) == 5
@@ -398,7 +398,7 @@ def test_no_press_loses_a_run_that_comes_home():
     "Two while the processes end: it is at home, whole; and the button is heard after that."
     learn, other = make(), make()
     for o in (learn, other): o.launch(2); o.step(5)
-    pool = learn.run_state.remote_run.processes.pool
+    pool = learn.run_state.parts.remote_run.processes.pool
     end, pool.close = pool.close, lambda: (signal.raise_signal(signal.SIGINT), signal.raise_signal(signal.SIGINT), end())
     with pytest.raises(KeyboardInterrupt): learn.close()
     other.close()
@@ -549,7 +549,7 @@ def test_a_process_whose_optimizer_has_failed_half_way_gives_no_state(stays, ste
     assert said in raised.value.__notes__[-1] and learn.state.global_step == step
     other.step(step)
     for o in (learn, other): o.close()
-    assert all(torch.equal(a, b) for a, b in zip(learn.model.state_dict().values(), other.model.state_dict().values(), strict=True)) and not learn.run_state.corrupted
+    assert all(torch.equal(a, b) for a, b in zip(learn.model.state_dict().values(), other.model.state_dict().values(), strict=True)) and not learn.run_state.current.corrupted
 
 
 def test_a_launch_that_is_refused_costs_nothing(monkeypatch):
@@ -575,7 +575,7 @@ def test_a_launch_leaves_no_snapshot_in_memory():
     learn = make()
     with learn.launch(2):
         learn.step(1)
-        remote = learn.run_state.remote_run
+        remote = learn.run_state.parts.remote_run
         assert remote.base is not None and remote.finalizer.alive
     assert remote.base is None and not remote.finalizer.alive
     found = weakref.ref(remote)
@@ -671,7 +671,7 @@ def test_a_batch_that_stays_needs_a_loader_that_follows(monkeypatch):
         with monkeypatch.context() as m, pytest.raises(ValueError, match="come from a loader of yours"):
             m.setenv("WORLD_SIZE", "2")
             learn.launch(keep_global_batch=True)
-        assert not learn.run_state.global_settings
+        assert not learn.run_state.data.global_settings
     learn = make(data=loader, gradient_accumulation_steps=2)
     with learn.launch(2, keep_global_batch=True):
         assert learn.step(1)[0].samples == 16
@@ -778,7 +778,7 @@ def test_the_slowest_process_is_named_wherever_the_run_is_shown():
     with learn.launch(2):
         learn.step(1)
         report = {"step": 1, "seconds": 0.02, "is_brief": False, "memory": 3e8}
-        learn.run_state.remote_run.processes.reports.speeds = {0: report | {"own": 0.008}, 1: report | {"own": 0.019}}
+        learn.run_state.parts.remote_run.processes.reports.speeds = {0: report | {"own": 0.008}, 1: report | {"own": 0.019}}
         assert [row["remark"] for row in learn.processes] == ["", "the slowest"]
         assert learn.processes[0]["memory"] == "300 MB" and learn.processes[1]["step time"] == "20 ms" and all(learn.processes[0])
         status = view_status(learn.run_state)
@@ -1036,7 +1036,7 @@ def test_a_run_that_does_not_fit_here_is_not_restored_here(monkeypatch):
         with pytest.raises(torch.OutOfMemoryError): learn.reset()   # which passes through this process
         with pytest.raises(InvalidOperation, match="could not be loaded"): learn.step(1)
     learn.restore("at the close")
-    assert learn.state.global_step == 3 and learn.run_state.unloaded is None and learn.step(1)[0].step == 4
+    assert learn.state.global_step == 3 and learn.run_state.current.unloaded is None and learn.step(1)[0].step == 4
     assert acts(learn) == ["launch", "close"]
 
 

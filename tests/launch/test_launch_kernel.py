@@ -51,7 +51,7 @@ def kernel(tmp_path_factory):
 def nothing_is_left(kernel):
     kernel.cells.clear()
     yield
-    pids = eval(kernel.run("pids = [row['pid'] for row in learn.processes or []]; learn.run_state.remote_run and learn.free(); print(pids)"))
+    pids = eval(kernel.run("pids = [row['pid'] for row in learn.processes or []]; learn.run_state.parts.remote_run and learn.free(); print(pids)"))
     assert all(map(is_gone, pids))
 
 

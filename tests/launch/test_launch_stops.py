@@ -35,7 +35,7 @@ def test_a_keyboard_interrupt_of_the_users_code_pauses_the_run(at, like):
     with pytest.raises(KeyboardInterrupt, match="paused after step 5 of 36"): alone.train()
     with learn.launch(2):
         with pytest.raises(KeyboardInterrupt, match="Interrupted in the process of rank [01]; paused after step 5 of 18"): learn.train()
-        assert learn.state.global_step == 5 and learn.run_state.paused and acts(learn) == ["launch"]
+        assert learn.state.global_step == 5 and learn.run_state.current.paused and acts(learn) == ["launch"]
         learn.train()
     assert learn.history.column("loss").tolist() == like.history.column("loss").tolist()
 
@@ -71,7 +71,7 @@ def test_a_keyboard_interrupt_on_one_process_pauses_the_run(hasty, like):
     learn = make(callbacks=[Now()])
     with learn.launch(2):
         with pytest.raises(KeyboardInterrupt, match="Interrupted in the process of rank 1; paused after step 5 of 18"): learn.train()
-        assert learn.run_state.paused and acts(learn) == ["launch", "restart"]
+        assert learn.run_state.current.paused and acts(learn) == ["launch", "restart"]
         learn.pop_callback(Now)
         learn.train()
     assert learn.history.column("loss").tolist() == like.history.column("loss").tolist()
@@ -118,7 +118,7 @@ def test_a_keyboard_interrupt_after_handled_presses_names_its_process():
         with run.interrupts:
             run.interrupts.pressed = 2
             try:
-                with pytest.raises(KeyboardInterrupt, match="in the process of rank [01]"): run.remote_run.pause(learn)
+                with pytest.raises(KeyboardInterrupt, match="in the process of rank [01]"): run.parts.remote_run.pause(learn)
             finally:
                 run.interrupts.pressed = 0
 

@@ -113,7 +113,7 @@ data = TensorDataset(torch.randn(48, 4), torch.randint(2, (48,)))
 learn = Learner(torch.nn.Linear(4, 2), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, use_cpu=True, report_to="none", disable_tqdm=True)
 learn.launch(2)
 learn.step(1)
-stem = learn.run_state.remote_run.processes.pool.settings["stem"]
+stem = learn.run_state.parts.remote_run.processes.pool.settings["stem"]
 shared = f"/dev/shm/{stem}-{os.getpid()}-99" if os.path.isdir("/dev/shm") else ""
 if shared: open(shared, "wb").write(b"weights")
 print(shared, *glob.glob(os.environ["TMPDIR"] + "/trainer_nb-*"), flush=True)

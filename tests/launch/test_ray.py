@@ -173,7 +173,7 @@ def test_a_checkpoint_is_loaded_on_the_nodes_that_have_it(nodes, monkeypatch, tm
         before = pids(learn)
         assert learn.load_checkpoint(folder).step == 3 and pids(learn) == before
         assert [r.loss for r in learn.step(3)] == losses
-        assert learn.run_state.remote_run.has_everywhere(learn, folder)
+        assert learn.run_state.parts.remote_run.has_everywhere(learn, folder)
         monkeypatch.setattr(remote_run.RemoteRun, "has_everywhere", lambda *args: False)
         assert learn.load_checkpoint(folder).step == 3 and not set(pids(learn)) & set(before)
         assert [r.loss for r in learn.step(3)] == losses

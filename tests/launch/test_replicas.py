@@ -89,4 +89,4 @@ def test_replicas_that_differ_are_an_error(where, tmp_path):
     with pytest.raises(ReplicasDiffer, match="'layer.weight'.* step " + {"save": "3", "finish": "4"}.get(where, "2")): act()
     if where != "close":
         with pytest.raises(ReplicasDiffer): learn.close()
-    assert learn.run_state.remote_run is None and not any(tmp_path.glob("checkpoint-*")) and learn.train().global_step == 4
+    assert learn.run_state.parts.remote_run is None and not any(tmp_path.glob("checkpoint-*")) and learn.train().global_step == 4

@@ -80,7 +80,7 @@ def test_set_and_restore_meanwhile():
     other.train()
     assert differences(learn.snapshot(), other.snapshot()) == []
     learn.restore("early")
-    learn.run_state.background_run.resume().wait()
+    learn.run_state.parts.background_run.resume().wait()
     assert differences(learn.snapshot(), like(learn)) == []
 
 
@@ -113,7 +113,7 @@ def test_conditions_as_in_run():
     assert learn.start(steps=4).wait().global_step == 4
     assert learn.start(epochs=1).wait().global_step == 20
     assert learn.start(until=lambda record: record.step == 23).wait().global_step == 23
-    assert learn.run_state.background_run.resume().wait().global_step == 60    # a condition that has held is over
+    assert learn.run_state.parts.background_run.resume().wait().global_step == 60    # a condition that has held is over
     with pytest.raises(InvalidOperation, match="nothing to do"): learn.start()
     learn.set(max_steps=70)
     assert learn.start().wait().global_step == 70
@@ -142,7 +142,7 @@ def test_pause_of_the_learner_and_by_a_callback():
         def on_step_end(self, args, state, control, learner, **kwargs):
             if state.global_step == 7: learner.pause()
     learn = make(callbacks=[Pauses()])
-    assert learn.start().wait().global_step == 7 and learn.run_state.paused
+    assert learn.start().wait().global_step == 7 and learn.run_state.current.paused
     learn.model.nap = 0.01
     run = learn.start()
     reach(learn, 8)

@@ -18,7 +18,7 @@ def at_step(step, act):
     "A callback that does something after a step, with the handle."
     class Acts(TrainerCallback):
         def on_step_end(self, args, state, control, learner, **kwargs):
-            if state.global_step == step: act(learner.run_state.background_run)
+            if state.global_step == step: act(learner.run_state.parts.background_run)
     return Acts()
 
 
@@ -56,7 +56,7 @@ def test_a_callback_of_another_verb_pauses_the_run():
     def act(run):
         if threading.current_thread() is threading.main_thread() and not asked: asked.append(run.pause())
     class Acts(TrainerCallback):
-        def on_step_end(self, args, state, control, learner, **kwargs): act(learner.run_state.background_run)
+        def on_step_end(self, args, state, control, learner, **kwargs): act(learner.run_state.parts.background_run)
     learn = make(nap=0.005, callbacks=[Acts()])
     run = learn.start()
     reach(learn, 2)
@@ -201,7 +201,7 @@ def test_an_interrupt_as_a_step_is_opened_leaves_none_open(monkeypatch):
     monkeypatch.setattr(debug, "run_phase", pressed)
     with pytest.raises(KeyboardInterrupt): learn.debug_step()
     monkeypatch.undo()
-    assert learn.run_state.phase == "idle"
+    assert learn.run_state.verb.phase == "idle"
     learn.step(3)
     assert differences(learn.snapshot(), like(learn)) == []
 

@@ -286,7 +286,7 @@ def test_the_end_says_how(clock, screen, error, paused, finished, status):
     try:
         with make_progress(run) as bar:
             advance(run); clock.now += 1; bar.tick()
-            run.paused, run.finished = paused, finished
+            run.current.paused, run.finished = paused, finished
             if error is not None: raise error
     except BaseException as raised: assert raised is error
     assert screen.last.status == status and run.callbacks.callbacks[0].progress is None and bar.run is None

@@ -145,7 +145,7 @@ def test_a_cell_that_trains_takes_no_steps_of_buttons(verb):
         if record.step == 3: view.connection.receive(page, {"kind": "do", "id": "v1-1", "verb": verb, "with": {"n": 2}}, [])
         return record.step == 5
     learn.run(until=press)
-    assert "rejected" in page.kinds() and learn.state.global_step == 5 and learn.run_state.background_run is None
+    assert "rejected" in page.kinds() and learn.state.global_step == 5 and learn.run_state.parts.background_run is None
 
 
 def test_a_changed_setting_says_its_first_step():

@@ -59,7 +59,7 @@ def test_every_attribute_is_here():
     assert (learn.get_tp_size(), learn.get_cp_size(), learn.get_sp_size(), learn._get_learning_rate()) == (1, 1, 1, learn.optimizer.param_groups[0]["lr"])
     assert learn._get_output_dir() == learn.args.output_dir and learn.hp_search_backend is None and learn.label_smoother is None
     learn.end()
-    assert learn.run_state.initial_snapshot_freed
+    assert learn.run_state.first.freed
 
 
 def test_is_in_train_inside_and_outside():
@@ -250,7 +250,7 @@ def test_sigterm_in_an_evaluation_by_hand_writes_the_weights_of_the_run(tmp_path
     learn.step()
     learn.debug_step().forward()
     signal.raise_signal(signal.SIGTERM)
-    assert (tmp_path / "debug/checkpoint-1").is_dir() and learn.run_state.debug_step is None
+    assert (tmp_path / "debug/checkpoint-1").is_dir() and learn.run_state.current.debug_step is None
     learn = hard_learner(enable_jit_checkpoint=True, output_dir=str(tmp_path / "branch"), save_strategy="no")
     learn.step()
     branch = learn.branch(lr=0.01)

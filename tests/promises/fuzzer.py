@@ -347,7 +347,7 @@ class Session:
 
     def branch_to_the_end(self, learn):
         "A branch without changes ends as the run does."
-        if learn.run_state.corrupted: return
+        if learn.run_state.current.corrupted: return
         branch = learn.branch()
         self.learners.append(branch)
         self.finish(branch)
@@ -366,7 +366,7 @@ class Session:
         "Execute a line; errors that were injected, and refusals of a finished run, are part of it."
         learn, names = self.learn, self.names()
         try:
-            if learn.run_state.corrupted: self.repair()
+            if learn.run_state.current.corrupted: self.repair()
             self.act(learn)   # both may do pending tasks, which may fail as well
         except (Boom, KeyboardInterrupt): return
         by_hand = any(o in line for o in BY_HAND_LINES)
@@ -376,11 +376,11 @@ class Session:
         try: exec(line, names)
         except KeyboardInterrupt: pass
         except InvalidOperation as error:
-            if not re.search("finished|nothing to do", str(error)) and not learn.run_state.corrupted: raise
+            if not re.search("finished|nothing to do", str(error)) and not learn.run_state.current.corrupted: raise
         except Exception as error:
             if not is_injected(error): raise
         self.learn = names["learn"]
-        if self.learn.run_state.debug_step is not None: self.learn.run_state.debug_step.abort()   # an interrupt came between two of its learner
+        if self.learn.run_state.current.debug_step is not None: self.learn.run_state.current.debug_step.abort()   # an interrupt came between two of its learner
         if "draw()" not in line and cell_generators() != before: raise AssertionError("The line changed what the cell draws.")
         self.check()
 
@@ -472,7 +472,7 @@ def run_case(case: Case, features=FEATURES) -> Result:
                 for line, text in enumerate(case.lines): session.do(text)
                 line = len(case.lines)
                 PLACES.clear()
-                if session.learn.run_state.corrupted: session.repair()
+                if session.learn.run_state.current.corrupted: session.repair()
                 session.finish(session.learn)
                 session.check()
             except Reported as error: return Result("reported", str(error), line)

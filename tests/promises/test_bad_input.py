@@ -147,7 +147,7 @@ def test_refused_when_trained(what, verb):
     learn = make()
     for _ in range(2):
         with pytest.raises(kind, match=words): verb(learn)
-        assert learn.run_state.phase == "idle" and not learn.run_state.corrupted
+        assert learn.run_state.verb.phase == "idle" and not learn.run_state.current.corrupted
         if learn.run_state.model is not None: assert all(p.grad is None for p in learn.model.parameters())
 
 
@@ -393,7 +393,7 @@ def test_asked_by_a_callback(event):
         assert tries.answers[1] is None, (name, tries.answers)
         assert steps == (8 if name in ("restore", "reset") else 6) and learn.state.global_step == 6
         assert learn.args.weight_decay == (0.5 if name == "set" else 0) and learn.model.inner.weight.requires_grad == (name != "freeze")
-        assert not learn.run_state.deferred_changes
+        assert not learn.run_state.verb.deferred_changes
 
 
 @pytest.mark.parametrize("event, rate", [("on_train_begin", 1), ("on_epoch_begin", 1), ("on_step_end", 2), ("on_epoch_end", 4), ("on_log", 3)])

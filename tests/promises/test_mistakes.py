@@ -353,7 +353,7 @@ def test_explained_at_the_first_batch(what):
     learn = make()
     for verb in (learn.step, learn.train):
         refused(verb, kind, words)
-        assert learn.run_state.phase == "idle" and not learn.run_state.corrupted and learn.state.global_step == 0
+        assert learn.run_state.verb.phase == "idle" and not learn.run_state.current.corrupted and learn.state.global_step == 0
 
 
 def failing(error):
@@ -606,7 +606,7 @@ def test_reading_what_does_not_exist(what):
     learn.snapshot("beginning")
     mistake, kind, words = READ[what]
     refused(lambda: mistake(learn), kind, words)
-    if learn.run_state.background_run is not None: learn.run_state.background_run.wait()
+    if learn.run_state.parts.background_run is not None: learn.run_state.parts.background_run.wait()
     assert learn.step()[0].step == learn.state.global_step == len(learn.history)
 
 

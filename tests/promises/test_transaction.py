@@ -237,7 +237,7 @@ def test_death_is_told_when_a_batch_is_waited_for(event):
         for _ in range(1000): pass   # here the interpreter would handle the signal
     learn = hard_learner(callbacks=[every_event(kill)()], dataloader_num_workers=2)
     with pytest.raises(RuntimeError, match="worker"): learn.train()
-    assert killed and learn.state.global_step == 1 and not learn.run_state.corrupted
+    assert killed and learn.state.global_step == 1 and not learn.run_state.current.corrupted
     assert unequal(finish(learn), finish(hard_learner()), ignore=["args"]) == []
 
 
@@ -394,7 +394,7 @@ def test_verbs_that_look(verb):
         bomb.counts, bomb.name, bomb.times = {}, place, (time,)
         with pytest.raises(Boom): getattr(learn, verb)(Augmented(10))
         assert [n for n in differences(before, learn.snapshot()) if n != "due"] == [], place
-        assert [m.training for m in learn.model.modules()] == modes and learn.run_state.phase == "idle"
+        assert [m.training for m in learn.model.modules()] == modes and learn.run_state.verb.phase == "idle"
         learn.train()
         assert unequal(outcome(learn)[:2] + ([],), want[:2] + ([],)) == [], place
 
@@ -530,7 +530,7 @@ def test_an_optimizer_that_fails_after_weights_were_set_by_hand():
     with torch.no_grad(): learn.model.outer.bias.zero_()
     learn.optimizer.fails_at = 2
     with pytest.raises(Boom): learn.step()
-    assert not learn.run_state.corrupted and not learn.model.outer.bias.any() and learn.model.outer.weight.any()
+    assert not learn.run_state.current.corrupted and not learn.model.outer.bias.any() and learn.model.outer.weight.any()
 
 
 def test_an_optimizer_that_fails_after_a_callback_has_set_weights():
@@ -542,7 +542,7 @@ def test_an_optimizer_that_fails_after_a_callback_has_set_weights():
     learn.snapshot("first")
     learn.optimizer.fails_at = 2
     with pytest.raises(Boom): learn.step()
-    assert not learn.run_state.corrupted and not learn.model.outer.bias.any()
+    assert not learn.run_state.current.corrupted and not learn.model.outer.bias.any()
     learn.optimizer.fails_at = None
     assert unequal(finish(learn), finish(fragile(callbacks=[Sets()]))) == []
 
@@ -577,7 +577,7 @@ def test_schedule_that_fails():
     def ends(heard): return [h for h in once(heard) if h[0] != "on_optimizer_step"]   # told before the schedule's step
     (want, calm), (learn, heard) = make(silent), make(Bomb("step", 2))
     with pytest.raises(Boom): learn.train()
-    assert learn.state.global_step == 1 and not learn.run_state.corrupted and free_of_gradients(learn)
+    assert learn.state.global_step == 1 and not learn.run_state.current.corrupted and free_of_gradients(learn)
     assert unequal(finish(learn), finish(want), ignore=["lr_scheduler"]) == [] and ends(heard) == ends(calm)
 
 

@@ -137,7 +137,7 @@ def test_snapshots_share_frozen_models_of_user_code():
     one = learn.snapshot()
     learn.step(1)
     two = learn.snapshot()
-    assert all(one.tensors[n] is two.tensors[n] is learn.run_state.initial_snapshot.tensors[n] for n in HELD)
+    assert all(one.tensors[n] is two.tensors[n] is learn.run_state.first.snapshot.tensors[n] for n in HELD)
     assert one.nbytes == two.nbytes < sum(one.tensors[n].nbytes for n in HELD)
     learn.step(1)
     three = learn.snapshot()

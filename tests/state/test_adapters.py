@@ -82,7 +82,7 @@ def test_snapshots_share_the_base_and_what_changes_it_is_noticed(tmp_path):
     learn.step(2)
     a, b = learn.snapshot(), learn.step(1) and learn.snapshot()
     name = "weights/base_model.model.transformer.wte.weight"
-    assert a.tensors[name] is b.tensors[name] is learn.run_state.initial_snapshot.tensors[name] and is_shared(a.tensors[name])
+    assert a.tensors[name] is b.tensors[name] is learn.run_state.first.snapshot.tensors[name] and is_shared(a.tensors[name])
     trained = sum(p.nbytes for p in learn.model.parameters() if p.requires_grad)
     assert a.nbytes < 4 * trained + 1000 < sum(t.nbytes for t in a.tensors.values())   # weights and AdamW's two
     learn.model.merge_adapter()                       # writes through .data, which torch does not count

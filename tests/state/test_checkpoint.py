@@ -75,7 +75,7 @@ def test_resumed_again_and_again(tmp_path, workers):
     for round in range(6):
         learn.step(int(rng.integers(1, 7)))
         if round % 2: learn.save_checkpoint()
-        learn.run_state.saver.wait()
+        learn.run_state.parts.saver.wait()
         learn = resumed(tmp_path / "a", **given) if steps(tmp_path / "a") else quiet_learner(tmp_path / "a", **given)
     assert unequal(finish(learn), want, ignore=("args", "state")) == []
     assert [e for e in events(learn) if e[0] != "checkpoint"] == [e for e in events(like) if e[0] != "checkpoint"]
@@ -272,7 +272,7 @@ def test_damaged_files_are_refused_by_name(tmp_path, written, name, harm):
 def test_the_newest_whole_one_is_taken(tmp_path, written):
     learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=5)
     learn.step(17)
-    learn.run_state.saver.wait()
+    learn.run_state.parts.saver.wait()
     (tmp_path / "checkpoint-15" / "run.json").unlink()
     (tmp_path / "checkpoint-20.tmp-abc").mkdir()
     (tmp_path / "checkpoint-25").mkdir()                 # nothing is in it
@@ -393,7 +393,7 @@ def test_the_run_goes_on_while_the_disk_works(tmp_path):
     learn.step(9)                                        # beyond the save at 5
     assert gate.entered.wait(20) and steps(tmp_path) == [] and len(list(tmp_path.glob("checkpoint-5.tmp-*"))) == 1
     gate.open.set()
-    learn.run_state.saver.wait()
+    learn.run_state.parts.saver.wait()
     gate.open.clear(); gate.entered.clear()
     assert steps(tmp_path) == [5] and not [d for d in differences(read_checkpoint(tmp_path / "checkpoint-5"), like.snapshot()) if "/" in d]
     learn.step(1)                                        # at 10 the next one begins, and 15 has to wait for it
@@ -439,16 +439,16 @@ def test_a_save_that_fails(tmp_path, monkeypatch):
     want = finish(quiet_learner(tmp_path / "like"))
     learn = quiet_learner(tmp_path / "a", save_strategy="steps", save_steps=4)
     learn.step(5)
-    learn.run_state.saver.wait()
+    learn.run_state.parts.saver.wait()
     def full(package, folder): (folder / "half").write_text("of it"); raise OSError(28, "No space left on device")
     with monkeypatch.context() as m:
         m.setattr(trainer_nb.state.async_save, "write_checkpoint", full)
         learn.step(3)
-        learn.run_state.saver.wait()
+        learn.run_state.parts.saver.wait()
         with pytest.raises(SaveFailed, match=r"checkpoint-8 could not be written to .*No space left.*checkpoint-4 is the newest complete checkpoint"): learn.step(5)
         assert learn.state.global_step == 8 and steps(tmp_path / "a") == [4] and not list((tmp_path / "a").glob("*.tmp-*"))
         learn.step(4)                                    # it goes on, and the next one fails as well
-        learn.run_state.saver.wait()
+        learn.run_state.parts.saver.wait()
         with pytest.raises(SaveFailed, match="checkpoint-12"): learn.evaluate(Augmented(5))
         learn.set(save_strategy="no")
         with pytest.raises(SaveFailed, match="checkpoint-12"): learn.save_checkpoint()
@@ -470,13 +470,13 @@ def test_memory_is_used_again(tmp_path):
     learn = quiet_learner(tmp_path)
     learn.step(2)
     learn.save_checkpoint()
-    first = {n: t.data_ptr() for n, t in learn.run_state.saver.spare.items()}
+    first = {n: t.data_ptr() for n, t in learn.run_state.parts.saver.spare.items()}
     learn.step(2)
     learn.save_checkpoint()
-    assert {n: t.data_ptr() for n, t in learn.run_state.saver.spare.items()} == first and len(first) > 10
+    assert {n: t.data_ptr() for n, t in learn.run_state.parts.saver.spare.items()} == first and len(first) > 10
     assert differences(read_checkpoint(tmp_path / "checkpoint-4"), learn.snapshot()) == []
     learn.free()
-    assert not learn.run_state.saver.spare
+    assert not learn.run_state.parts.saver.spare
 
 
 def test_saving_from_a_callback_is_done_at_the_boundary(tmp_path):
@@ -612,7 +612,7 @@ def test_saving_the_best_only(tmp_path):
 def test_a_best_one_that_is_gone(tmp_path):
     learn = scored(tmp_path, save_strategy="no", load_best_model_at_end=True)
     learn.step(28)
-    learn.run_state.saver.wait()
+    learn.run_state.parts.saver.wait()
     shutil.rmtree(tmp_path / "checkpoint-25")
     with pytest.warns(UserWarning, match="best model could not be loaded .*checkpoint-25"): learn.train()
     assert learn.state.global_step == 30
@@ -637,7 +637,7 @@ def test_plain_resume_is_the_same_with_a_best_one(tmp_path):
     want = scored(tmp_path / "like", save_strategy="steps", save_steps=9, load_best_model_at_end=True)
     want.train()
     learn = scored(tmp_path / "a", save_strategy="steps", save_steps=9, load_best_model_at_end=True)
-    learn.step(27); learn.run_state.saver.wait()
+    learn.step(27); learn.run_state.parts.saver.wait()
     again = scored(tmp_path / "a", values=[0.2], save_strategy="steps", save_steps=9, load_best_model_at_end=True)
     again.train(resume_from_checkpoint=True)
     assert again.state.best_global_step == 25 and torch.equal(again.model.inner.weight, want.model.inner.weight)
@@ -651,7 +651,7 @@ def test_a_future_that_was_left_is_retired(tmp_path):
     learn.rewind(7)
     assert steps(tmp_path) == [4, 8] and sorted(p.name for p in tmp_path.glob("retired-*")) == ["retired-checkpoint-12", "retired-checkpoint-16"]
     assert get_last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-8")
-    learn.snapshot("ten"); learn.step(3); learn.run_state.saver.wait()
+    learn.snapshot("ten"); learn.step(3); learn.run_state.parts.saver.wait()
     assert steps(tmp_path) == [4, 8, 12]
     learn.restore("ten")
     assert steps(tmp_path) == [4, 8] and "retired-checkpoint-12-2" in os.listdir(tmp_path)
@@ -684,11 +684,11 @@ def test_another_run_in_the_same_folder(tmp_path):
     one = quiet_learner(tmp_path, save_strategy="steps", save_steps=10)
     one.train()
     two = quiet_learner(tmp_path, save_strategy="steps", save_steps=10, save_total_limit=1)
-    two.step(15); two.run_state.saver.wait()
+    two.step(15); two.run_state.parts.saver.wait()
     assert steps(tmp_path) == [10, 20, 30] and (tmp_path / "retired-checkpoint-10").is_dir()
     found = resumed(tmp_path, save_strategy="steps", save_steps=10, save_total_limit=1)
     assert found.state.global_step == 10 and found.history.run_id == two.history.run_id
-    two.reset(); two.step(10); two.run_state.saver.wait()
+    two.reset(); two.step(10); two.run_state.parts.saver.wait()
     assert resumed(tmp_path, save_strategy="steps", save_steps=10, save_total_limit=1).history.run_id == two.history.run_id
 
 
@@ -697,7 +697,7 @@ def test_a_branch_has_a_shelf_of_its_own(tmp_path):
     learn.step(6)
     other = learn.branch(learning_rate=1e-3)
     other.step(3); learn.step(3)
-    for o in (learn, other): o.run_state.saver.wait()
+    for o in (learn, other): o.run_state.parts.saver.wait()
     shelf = tmp_path / "branches" / other.history.run_id
     assert steps(tmp_path) == [4, 8] and steps(shelf) == [8]
     again = quiet_learner(shelf)
@@ -723,7 +723,7 @@ def test_resuming_a_torn_run(tmp_path):
     learn.optimizer.step = real
     with pytest.raises(InvalidOperation): learn.step(1)
     with pytest.raises(ValueError): learn.load_checkpoint(tmp_path / "nowhere")
-    assert learn.run_state.corrupted
+    assert learn.run_state.current.corrupted
     learn.load_checkpoint()
     assert unequal(finish(learn), finish(quiet_learner(tmp_path / "like")), ignore=("args", "state")) == []
 

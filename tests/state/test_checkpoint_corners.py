@@ -85,9 +85,9 @@ def test_the_best_of_another_run_is_not_taken(tmp_path):
     alone = made(tmp_path / "alone", compute_metrics=scripted([0.1, 0.9]), **BEST)
     alone.train()
     a = made(tmp_path / "a", compute_metrics=scripted([0.1, 0.9]), **BEST)
-    a.step(12); a.run_state.saver.wait()
+    a.step(12); a.run_state.parts.saver.wait()
     b = made(tmp_path / "a", compute_metrics=scripted([0.1, 0.2, 0.3]), seed=7, **BEST)
-    b.step(12); b.run_state.saver.wait()
+    b.step(12); b.run_state.parts.saver.wait()
     a.train()
     assert all(torch.equal(x, y) for x, y in zip(a.model.state_dict().values(), alone.model.state_dict().values()))
 
@@ -108,7 +108,7 @@ def test_home_and_the_present_folder(tmp_path, monkeypatch):
     learn = made("out", save_strategy="steps", save_steps=5)
     learn.step(6)
     monkeypatch.chdir(tmp_path / "elsewhere")
-    learn.step(6); learn.run_state.saver.wait()
+    learn.step(6); learn.run_state.parts.saver.wait()
     assert sorted(p.name for p in (tmp_path / "out").glob("checkpoint-*")) == ["checkpoint-10", "checkpoint-5"] and os.listdir(tmp_path / "elsewhere") == []
     assert learn.save_checkpoint("~/my") == tmp_path / "home" / "my" and learn.save_model("~/model") == tmp_path / "home" / "model"
     learn.save_checkpoint("~/runs/checkpoint-12")
@@ -136,10 +136,10 @@ def test_a_model_of_another_precision(tmp_path):
 
 def test_a_log_that_is_deleted_under_way(tmp_path):
     learn = made(tmp_path, save_strategy="steps", save_steps=5)
-    learn.step(6); learn.run_state.saver.wait()
+    learn.step(6); learn.run_state.parts.saver.wait()
     shutil.rmtree(tmp_path / "runs")
     with pytest.warns(UserWarning, match="continues without a log"): learn.step(6)
-    learn.run_state.saver.wait()
+    learn.run_state.parts.saver.wait()
     assert (tmp_path / "checkpoint-10" / "history.jsonl").is_file() and learn.step(1)
     other = made(tmp_path, save_strategy="steps", save_steps=5)
     other.load_checkpoint()

@@ -94,7 +94,7 @@ def test_two_learners_of_one_run_save_at_once(tmp_path):
     "They take turns: the second waits for the first, both checkpoints are whole, and the later one stays."
     given = dict(save_strategy="steps", save_steps=4)
     one = quiet_learner(tmp_path, **given)
-    one.step(6); one.run_state.saver.wait()
+    one.step(6); one.run_state.parts.saver.wait()
     other = resumed(tmp_path, **given)
     gate = Gate()
     other.processing_class = gate
@@ -102,7 +102,7 @@ def test_two_learners_of_one_run_save_at_once(tmp_path):
     assert gate.entered.wait(20)
     threading.Timer(0.5, gate.open.set).start()
     one.step(2)                                         # at 8, too
-    one.run_state.saver.wait(); other.run_state.saver.wait()
+    one.run_state.parts.saver.wait(); other.run_state.parts.saver.wait()
     assert gate.open.is_set() and steps(tmp_path) == [4, 8] and not list(tmp_path.glob("*.tmp-*"))
     assert is_own_checkpoint(tmp_path / "checkpoint-8", one.history.run_id)
     assert not [d for d in differences(read_checkpoint(tmp_path / "checkpoint-8"), one.snapshot()) if "/" in d]
@@ -140,7 +140,7 @@ def test_the_wait_for_another_learner_can_be_ended(tmp_path):
     pressing.join()
     assert not gate.open.is_set() and len(one.history.events) == noted
     gate.open.set()
-    other.run_state.saver.wait()
+    other.run_state.parts.saver.wait()
     assert one.step(1).step == [5]
 
 
@@ -183,7 +183,7 @@ def test_a_best_one_that_was_removed_before_a_rewind(tmp_path):
     "It is said when the run goes back, with what to do; done, the best one is loaded at the end."
     given = dict(values=[0.5, 0.9, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1], save_strategy="steps", save_steps=2, save_total_limit=1, load_best_model_at_end=True, rewind_every=1)
     learn = scored(tmp_path, **given)
-    learn.step(12); learn.run_state.saver.wait()
+    learn.step(12); learn.run_state.parts.saver.wait()
     assert learn.state.best_global_step == 10 and 5 not in steps(tmp_path)
     with pytest.warns(UserWarning, match=r"checkpoint-5, the best one up to here, is not there.*learn.rewind\(2\) goes back to step 5, and learn.save_checkpoint"): learn.rewind(5)
     with pytest.warns(UserWarning, match=r"checkpoint-5.*loaded at the end, learn.save_checkpoint\(\) writes it again"): learn.rewind(2)
@@ -204,7 +204,7 @@ def test_a_best_one_that_was_removed_before_a_rewind(tmp_path):
 def test_what_is_no_checkpoint(tmp_path, monkeypatch, where, words):
     monkeypatch.chdir(tmp_path)
     learn = quiet_learner("out", save_strategy="steps", save_steps=2)
-    learn.step(4); learn.run_state.saver.wait()
+    learn.step(4); learn.run_state.parts.saver.wait()
     other = quiet_learner("out")
     with pytest.raises(ValueError, match=words): other.train(resume_from_checkpoint=where)
     assert other.state.global_step == 0 and not other.history.events
@@ -213,7 +213,7 @@ def test_what_is_no_checkpoint(tmp_path, monkeypatch, where, words):
 @pytest.mark.parametrize("where", [None, False])
 def test_no_resuming_is_asked_for(tmp_path, where):
     learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=2)
-    learn.step(4); learn.run_state.saver.wait()
+    learn.step(4); learn.run_state.parts.saver.wait()
     other = quiet_learner(tmp_path)
     other.train(resume_from_checkpoint=where)
     assert other.history.run_id != learn.history.run_id and len(other.history) == 30
@@ -224,7 +224,7 @@ def test_no_resuming_is_asked_for(tmp_path, where):
 def test_warnings_name_the_users_line(tmp_path):
     "Not a line of this package: the call of the verb, however deep it was found."
     learn = quiet_learner(tmp_path, save_strategy="steps", save_steps=4)
-    learn.step(5); learn.run_state.saver.wait()
+    learn.step(5); learn.run_state.parts.saver.wait()
     (tmp_path / "checkpoint-8").mkdir()
     (tmp_path / "file").write_text("")
     with pytest.warns(UserWarning) as said:

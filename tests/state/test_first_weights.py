@@ -105,12 +105,12 @@ def test_going_back_to_the_beginning_keeps_the_first_weights():
     learn = learner(rewind_every=1)
     learn.snapshot("a")
     first = weights(learn)
-    taken = learn.run_state.initial_snapshot
+    taken = learn.run_state.first.snapshot
     for back in (lambda: learn.restore("a"), lambda: learn.rewind(2)):
         learn.step(2)
         back()
         learn.step(1)
-        assert learn.run_state.initial_snapshot is taken
+        assert learn.run_state.first.snapshot is taken
         learn.restore("a")
     learn.step(1)
     learn.reset()
@@ -156,7 +156,7 @@ def test_an_update_that_fails_goes_back_to_them():
     LOADS["load_state_dict"](learn)
     first = weights(learn)
     with pytest.raises(ValueError, match="stop"): learn.step(1)
-    assert weights(learn) == first and not learn.run_state.corrupted
+    assert weights(learn) == first and not learn.run_state.current.corrupted
     learn.reset()
     assert weights(learn) == first
 

@@ -307,7 +307,7 @@ def test_back_and_forth(tmp_path):
     like = theirs(tmp_path / "like", net(), points(50), save_strategy="no", **given)
     learn = ours(tmp_path / "run", net(), points(50), save_format="trainer", **given)
     learn.step(6)
-    learn.run_state.saver.wait()
+    learn.run_state.parts.saver.wait()
     other = theirs(tmp_path / "run", net(), points(50), tmp_path / "run" / "checkpoint-4", **given)
     assert same(other, like)
     found = {f.step: f for f in list_checkpoints(tmp_path / "run")}

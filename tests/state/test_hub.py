@@ -311,7 +311,7 @@ def test_a_token_that_is_given_later_is_used_and_written_nowhere(hub, tmp_path, 
     with pytest.raises(ValueError, match="no access with"): learn.step()
     learn.history.flush()
     origin.history.flush()
-    shown = [repr(o) for o in (learn, learn.args, learn.journal, origin.journal, learn.run_state.uploader, learn.history, learn.snapshot().values)]
+    shown = [repr(o) for o in (learn, learn.args, learn.journal, origin.journal, learn.run_state.parts.uploader, learn.history, learn.snapshot().values)]
     for name, content in [*contents(tmp_path).items(), *((repo, file) for repo in hub.trees for file in hub.files(repo).values()), *((text, text.encode()) for text in shown)]:
         assert TOKEN.encode() not in content, name
     assert hub.commits and learn.args.hub_token is None
@@ -531,7 +531,7 @@ def test_a_saved_model_is_there_whatever_happens_to_its_push(hub, tmp_path, monk
         m.setattr(module, "add_model", full)
         with pytest.warns(UserWarning, match="The model is saved, and was not pushed to the Hub .OSError: .*No space left"): assert learn.save_model() == tmp_path/"out"
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    learn.run_state.uploader.repo_id = None
+    learn.run_state.parts.uploader.repo_id = None
     with pytest.warns(UserWarning, match="The model is saved, and was not pushed.*HF_HUB_OFFLINE=1"): learn.save_model()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     called = []

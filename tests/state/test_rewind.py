@@ -203,9 +203,9 @@ def test_memory_is_bounded_and_used_again():
     size = learn.snapshot().nbytes
     learn = hard_learner(rewind_every=1, rewind_memory=3.5 * size / 1e9, **LONG)
     learn.step(3)
-    there = [t.data_ptr() for t in learn.run_state.rewind_buffer.kept[0].tensors.values()]
+    there = [t.data_ptr() for t in learn.run_state.parts.rewind_buffer.kept[0].tensors.values()]
     learn.step(8)
-    ring = learn.run_state.rewind_buffer
+    ring = learn.run_state.parts.rewind_buffer
     assert len(ring.kept) == 3 and [s.step for s in ring.kept] == [8, 9, 10]
     assert set(there) & {t.data_ptr() for s in ring.kept for t in s.tensors.values()}
     assert learn.rewind(3).replayed == 0
@@ -224,7 +224,7 @@ def test_frozen_weights_that_snapshots_share_take_no_memory():
     learn = Learner(model, train_dataset=rows, per_device_train_batch_size=4, num_train_epochs=10, use_cpu=True, disable_tqdm=True,
                     rewind_every=1, rewind_memory=2 * frozen / 1e9)
     learn.step(12)
-    ring = learn.run_state.rewind_buffer
+    ring = learn.run_state.parts.rewind_buffer
     assert snapshot_nbytes(learn.run_state) < frozen and len(ring.kept) > 5
     assert sum(s.in_memory for s in ring.kept) <= 2 * frozen
     for _ in range(4):
@@ -238,7 +238,7 @@ def test_the_ring_costs_its_share():
     "The spacing follows from what a copy takes and what a step takes; a short run cannot afford a snapshot."
     learn = hard_learner(num_train_epochs=40, hook=lambda *args: time.sleep(0.005), logging_strategy="no")
     learn.train()
-    ring = learn.run_state.rewind_buffer
+    ring = learn.run_state.parts.rewind_buffer
     assert 1 < ring.every < 2000 and 1 <= len(ring.kept) <= 50 and "snapshots of steps" in repr(ring)
 
 
@@ -321,16 +321,16 @@ def test_an_interrupted_replay_keeps_the_best_checkpoint(tmp_path):
                          compute_metrics=lambda p: {"score": scores[made[0].state.global_step]}, **LONG)
     made.append(learn)
     learn.step(22)
-    learn.run_state.saver.wait()
+    learn.run_state.parts.saver.wait()
     def names(): return sorted(p.name for p in tmp_path.glob("*checkpoint-*"))
     assert names() == ["checkpoint-10", "checkpoint-20"]
     pauses.on = True
     assert learn.rewind(1).step == 7
-    learn.run_state.saver.wait()
+    learn.run_state.parts.saver.wait()
     assert "retired-best-checkpoint-10" in names() and "checkpoint-5" in names()
     pauses.on = False
     learn.step(10)
-    learn.run_state.saver.wait()
+    learn.run_state.parts.saver.wait()
     assert learn.state.best_global_step == 10 and {"checkpoint-10", "checkpoint-15"} <= set(names())
 
 
@@ -387,11 +387,11 @@ def test_how_long_it_will_take_is_said_beforehand(capsys):
     looks = Looks()
     learn = hard_learner(rewind_every=50, callbacks=[looks], **LONG)
     learn.step(12)
-    learn.run_state.seconds, looks.said = 1200.0, ""   # as if each step had taken 100 s
+    learn.run_state.counters.seconds, looks.said = 1200.0, ""   # as if each step had taken 100 s
     capsys.readouterr()
     learn.rewind(2)
     assert looks.said.startswith("Going back to step 10: 10 steps are replayed from step 0, about 16 min 40 s")
-    learn.run_state.seconds = 0.01
+    learn.run_state.counters.seconds = 0.01
     learn.rewind(1)
     assert "Going back" not in capsys.readouterr().out
 
@@ -449,14 +449,14 @@ def test_the_ring_takes_half_a_percent_of_the_time(monkeypatch, step, copy):
     learn = hard_learner(max_steps=1500, callbacks=[ticks], eval_dataset=Augmented(3), eval_strategy="steps", eval_steps=500, logging_strategy="no")
     learn.train()
     assert max(ticks.shares) <= 0.005
-    assert learn.run_state.rewind_buffer.kept if copy / step < 3 else not spent[0]   # a snapshot that costs 8 s may come after 1600 s
+    assert learn.run_state.parts.rewind_buffer.kept if copy / step < 3 else not spent[0]   # a snapshot that costs 8 s may come after 1600 s
 
 
 def test_an_act_of_the_user_is_followed_by_a_snapshot():
     "Whatever it costs: what it has changed could not be replayed."
     learn = hard_learner(**LONG)
     learn.step(3); learn.model.inner.bias.detach().zero_(); learn.step(4)
-    assert [s.step for s in learn.run_state.rewind_buffer.kept] == [3] and learn.rewind(2).replayed == 2
+    assert [s.step for s in learn.run_state.parts.rewind_buffer.kept] == [3] and learn.rewind(2).replayed == 2
 
 
 def test_a_snapshot_without_room_in_memory_is_in_a_file(monkeypatch):
@@ -467,8 +467,8 @@ def test_a_snapshot_without_room_in_memory_is_in_a_file(monkeypatch):
     learn, like = (hard_learner(rewind_every=3, **LONG) for _ in range(2))
     beginning = like.snapshot()
     learn.step(10)
-    ring = learn.run_state.rewind_buffer
-    assert ring.where == "disk" and [s.step for s in ring.kept] == [3, 6, 9] and all(s.file is not None for s in [*ring.kept, learn.run_state.initial_snapshot])
+    ring = learn.run_state.parts.rewind_buffer
+    assert ring.where == "disk" and [s.step for s in ring.kept] == [3, 6, 9] and all(s.file is not None for s in [*ring.kept, learn.run_state.first.snapshot])
     assert "of a disk" in repr(ring)
     learn.rewind(2)
     like.step(8)
@@ -521,7 +521,7 @@ if sys.argv[1] == "ours":
     rewind_buffer.disk_space = lambda: 1.2e9
     learn = Learner(Net(), train_dataset=rows, **settings, **(dict(rewind_every=5) if sys.argv[2] == "often" else {}))
     learn.train()
-    kept = learn.run_state.rewind_buffer.kept
+    kept = learn.run_state.parts.rewind_buffer.kept
     if sys.argv[2] == "often": assert [s.step for s in kept] == [5, 10]
 else:
     import transformers

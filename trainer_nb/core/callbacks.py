@@ -519,11 +519,13 @@ class LoaderHolder(Protocol):
 
 class EventRun(Protocol):
     "Describe the fields of the run state that the calls of events use."
+    class Verb(Protocol):
+        is_manual: bool   # True while a call between two steps causes events
     callbacks: CallbackHandler
     state: TrainerState
     control: TrainerControl
     interrupts: InterruptGuard
-    is_manual: bool   # True while a call between two steps causes events
+    verb: Verb
     @property
     def args(self) -> EventArgs: ...
     @property
@@ -554,7 +556,7 @@ def event_arguments(learner: EventSource) -> dict[str, Any]:
         "optimizer": run.optimizer,
         "lr_scheduler": run.lr_scheduler,
         "train_dataloader": None if run.loader is None else run.loader.loader,
-        "eval_dataloader": run.eval_dataloader,
+        "eval_dataloader": run.evaluation.eval_dataloader,
         "learner": learner,
     }
 
@@ -596,7 +598,7 @@ def fire_event(
     number = _SEEDED_EVENTS.get(event)
     position = None
     # the generators belong to the cell that calls a method between two steps
-    if number is not None and not run.is_manual:
+    if number is not None and not run.verb.is_manual:
         position = (run.args.seed, SEED_CALLBACK, run.state.global_step, number)
     run.control = run.callbacks.call(
         event, pending, run.args, run.state, run.control, run.interrupts, position, **event_arguments(learner), **data
@@ -668,7 +670,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         **kwargs: Any,
     ):
         "Count an evaluation of the loop, and request the end of training when the patience is exhausted."
-        if learner is not None and learner.run_state.is_manual: return
+        if learner is not None and learner.run_state.verb.is_manual: return
         metrics = metrics or {}
         name = f"eval_{(args.metric_for_best_model or '').removeprefix('eval_')}"
         value = metrics.get(name)

@@ -435,16 +435,16 @@ def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L,
             # of a learner; other classes have none
             run = getattr(self, "run_state", None)
             if run is not None:
-                run.verb_called = True
+                run.verb.verb_called = True
                 if RUN_LOCK.depth == 1:
                     note_verb_call(run)
                     # collecting garbage takes a while; a press meanwhile is one of the verb
                     with RUN_LOCK.button.deferred():
                         release_last_traceback()
-                    while run.pending_messages and threading.get_ident() not in RUN_LOCK.low_priority_threads:
-                        run.pending_messages.pop(0)()
-                if run.remote_run is not None and run.remote_run.handles_verb(method.__name__):
-                    return run.remote_run.do(self, method.__name__, args, kwargs)
+                    while run.reports.pending_messages and threading.get_ident() not in RUN_LOCK.low_priority_threads:
+                        run.reports.pending_messages.pop(0)()
+                if run.parts.remote_run is not None and run.parts.remote_run.handles_verb(method.__name__):
+                    return run.parts.remote_run.do(self, method.__name__, args, kwargs)
             try:
                 return method(self, *args, **kwargs)
             except TypeError as error:

@@ -517,7 +517,7 @@ def overflow_patch(learner) -> ModelPatch | None:
     if "underflow_overflow" not in (learner.args.debug or ""): return None
     def where() -> str:
         step = learner.state.global_step
-        if learner.run_state.phase not in ("step", "debug"): return f"in an evaluation after step {step}"
+        if learner.run_state.verb.phase not in ("step", "debug"): return f"in an evaluation after step {step}"
         n = learner.current_gradient_accumulation_steps
         return f"in step {step + 1}" + (f", micro-batch {learner.current_micro_batch + 1} of {n}" if n > 1 else "")
     return ModelPatch(learner.model, lambda: OverflowDetector(learner.model, where))

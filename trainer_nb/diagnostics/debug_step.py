@@ -82,8 +82,8 @@ class DebugStep:
 
     def __init__(self, learner: TrainerBase):
         run = learner.run_state
-        if run.debug_step is not None:
-            run.debug_step.abort()
+        if run.current.debug_step is not None:
+            run.current.debug_step.abort()
         with guarded(learner, "debug_step()", check_can_debug):
             record_manual_changes(run)
             try:
@@ -103,7 +103,7 @@ class DebugStep:
             begun = run_phase(self, lambda: begin_debug_step(self))
         except BaseException:
             # interrupted at the very end: no reference to the open step would exist
-            if run.debug_step is self:
+            if run.current.debug_step is self:
                 self.abort()
             raise
         if not begun:
@@ -139,7 +139,7 @@ class DebugStep:
             except BaseException as error:
                 raise_failure(learner, error)
             finally:
-                learner.run_state.pause_requested = False
+                learner.run_state.verb.pause_requested = False
         return record
 
     @exclusive
@@ -159,7 +159,7 @@ class DebugStep:
     @property
     def substeps(self) -> int:
         "Return the number of micro-batches of this step; 0 if it is over."
-        window = None if self._learner is None else self._learner.run_state.window
+        window = None if self._learner is None else self._learner.run_state.current.window
         return len(window or ())
 
     @property
@@ -171,7 +171,7 @@ class DebugStep:
     @property
     def batch(self):
         "Return the micro-batch that the next forward will use; raise InvalidOperation if the step is over."
-        return check_open(self).run_state.window[self.number - 1].batch
+        return check_open(self).run_state.current.window[self.number - 1].batch
 
     def __repr__(self):
         if self._learner is None: return f"DebugStep({self.outcome})"
@@ -226,7 +226,7 @@ def run_phase(
     before = run.state.global_step
     with run.interrupts, preserve_generators(), run.device.activated():
         try:
-            run.phase = "step"
+            run.verb.phase = "step"
             run.interrupts.abortable = not last
             run.start_clock()
             if debug._generators is not None:
@@ -239,11 +239,11 @@ def run_phase(
             debug._generators = generator_states()
             if not last:
                 run.read_clock()
-            run.phase = "debug" if run.debug_step is not None else "idle"
+            run.verb.phase = "debug" if run.current.debug_step is not None else "idle"
             return result
         except BaseException as error:
             run.interrupts.abortable = False
-            if not last and debug._learner is not None and run.phase == "step":
+            if not last and debug._learner is not None and run.verb.phase == "step":
                 rollback_step(debug._step)
                 close_debug_step(debug, "aborted because of an error")
             raise_failure(learner, error)
@@ -253,7 +253,7 @@ def run_phase(
             if last:
                 updated = run.state.global_step > before
                 close_debug_step(debug, "updated" if updated else "aborted because the update failed")
-                run.phase = "idle"
+                run.verb.phase = "idle"
 
 # %% ../../nbs/08_diagnostics/00_debug_step.ipynb #67c44ea6
 def capture_editable_tensors(run: RunState) -> dict[str, list]:
@@ -275,15 +275,15 @@ def begin_debug_step(debug: DebugStep) -> bool:
     "Run pending tasks and fetch the micro-batches; return False if the run ends before the step."
     learner = debug._learner
     run = debug._learner.run_state
-    run.phase = "idle"
-    run.step_rolled_back = False
+    run.verb.phase = "idle"
+    run.current.step_rolled_back = False
     start_running(run)
     while reach_next_step(learner):
-        run.phase = "step"
+        run.verb.phase = "step"
         if debug._step.begin():
-            run.debug_step = debug
+            run.current.debug_step = debug
             return True
-        run.phase = "idle"
+        run.verb.phase = "idle"
         handle_end_of_data(run)
     return False
 
@@ -309,7 +309,7 @@ def close_debug_step(
 ):
     "Mark the step as over and free its micro-batches and graph."
     run = debug._learner.run_state
-    run.debug_step = None
+    run.current.debug_step = None
     edits_of(run).keep(run)
     debug.outcome = outcome
     debug._learner = None

@@ -138,7 +138,7 @@ def _get_first_batch(learner: TrainerBase, dataset: DatasetOrName | None) -> Any
         return next(iter(EvalBatches(learner, _without_workers(loader))), (None, 0))[0]
     run = learner.run_state
     # the seeds of the run's own generators, for the same random numbers
-    seeds = GeneratorSeeds(dict(run.generator_seeds or {}), dict(run.seed_givers))
+    seeds = GeneratorSeeds(dict(run.generator_seeds or {}), dict(run.data.seed_givers))
     loader = _without_workers(learner.get_train_dataloader())
     resumable = ResumableLoader(loader, learner.args.order_seed, run_seeds=seeds)
     try:
@@ -288,7 +288,7 @@ def show_batch(
 def iterate_predictions(learner: TrainerBase, loader: Iterable) -> Iterator[tuple[Any, int, Any, Any]]:
     "Yield (batch, size, predictions, labels); call inside `evaluation_mode`."
     run = learner.run_state
-    run.eval_dataloader = loader
+    run.evaluation.eval_dataloader = loader
     for batch, n in EvalBatches(learner, loader):
         batch = learner._prepare_inputs(batch)
         with left_there(learner, NO_GENERATION):

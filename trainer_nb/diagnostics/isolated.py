@@ -9,7 +9,6 @@ import copy
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, fields
 
 import torch
 
@@ -23,7 +22,7 @@ from ..engine.loop import handle_end_of_data
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import discard_outdated_wrapper, prepare
 from ..engine.rollback import weight_versions
-from ..engine.run_state import RunState
+from ..engine.run_state import CurrentStep, RunState
 from ..engine.edits import edits_of
 from ..engine.session import check_can_train, describe_position, guarded
 from ..engine.session import record_manual_changes
@@ -38,21 +37,20 @@ SHARED_FIELDS = ("model", "modes", "lr_scheduler", "optimizer", "device", "learn
 def scratch_run(run: RunState) -> RunState:
     "Return a copy of a run for training; it shares the model, the optimizer and the device."
     scratch = copy.copy(run)
-    for f in fields(run):
-        if f.metadata["kind"] == "value":
-            setattr(scratch, f.name, copy.deepcopy(getattr(run, f.name)))
-        elif f.metadata["kind"] == "of_step":
-            setattr(scratch, f.name, f.default if f.default_factory is MISSING else f.default_factory())
+    for name in ("counters", "verb", "made", "data", "evaluation", "first", "copies", "reports", "parts"):
+        setattr(scratch, name, copy.copy(getattr(run, name)))
+    scratch.current = CurrentStep()
+    scratch.put_values(copy.deepcopy(run.values()))
     scratch.history = History()
     scratch.callbacks = CallbackHandler([])
     scratch.due = deque()
-    scratch.deferred_changes = []
+    scratch.verb.deferred_changes = []
     scratch.args = copy.copy(run.args)
-    scratch.rewind_buffer = None
-    scratch.saver = None
-    if run.window is not None:
+    scratch.parts.rewind_buffer = None
+    scratch.parts.saver = None
+    if run.current.window is not None:
         # a model may write to its input
-        scratch.window = [f._replace(batch=map_tensors(f.batch, torch.clone)) for f in run.window]
+        scratch.current.window = [f._replace(batch=map_tensors(f.batch, torch.clone)) for f in run.current.window]
     return scratch
 
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #36fe260e
@@ -89,9 +87,9 @@ def isolated_training(
         prepare(learner)
         require_several_processes(run.args, run.device.world.size, verb)
         taken = capture_snapshot(run, kept=SHARED_FIELDS)
-        first = weight_versions(run) == run.initial_weight_versions
-        window = run.window
-        backups = run.backups
+        first = weight_versions(run) == run.first.weight_versions
+        window = run.current.window
+        backups = run.copies.backups
         learner.run_state = scratch_run(run)
         try:
             with run.device.activated():
@@ -109,18 +107,18 @@ def isolated_training(
         finally:
             run.interrupts.abortable = False
             learner.run_state = run
-            lost = run.lost
-            run.lost = {}
+            lost = run.reports.lost
+            run.reports.lost = {}
             restore_fields(run, taken, SHARED_FIELDS)
-            lost, run.lost = run.lost, lost
+            lost, run.reports.lost = run.reports.lost, lost
             # no callback was called
-            run.lost |= {n: why for n, why in lost.items() if n.startswith(f"{type(learner).__name__}.")}
+            run.reports.lost |= {n: why for n, why in lost.items() if n.startswith(f"{type(learner).__name__}.")}
             report_lost(run, verb)
-            run.window = window
-            run.backups = backups
+            run.current.window = window
+            run.copies.backups = backups
             edits_of(run).keep(run)
             if first:
-                run.initial_weight_versions = weight_versions(run)
+                run.first.weight_versions = weight_versions(run)
 
 # %% ../../nbs/08_diagnostics/01_isolated.ipynb #4d1c7e04
 def begin_next_epoch(

@@ -462,9 +462,9 @@ def inspect_next_step(
     "Measure the layers at the next step."
     with isolated_training(learner, "inspect()") as run:
         if batch is not None:
-            run.window = make_window(learner, batch)
+            run.current.window = make_window(learner, batch)
         step = Step(learner)
-        run.phase = "step"
+        run.verb.phase = "step"
         run.interrupts.abortable = True
         run.interrupts.check()
         while not step.begin():
@@ -580,7 +580,7 @@ def replay_outputs(
     try:
         seed_all(mix_seed(run.args.seed, SEED_FORWARD, run.state.global_step, k))
         # a model may write to its input
-        given, _ = model_arguments(learner, learner._prepare_inputs(map_tensors(run.window[k].batch, torch.clone)))
+        given, _ = model_arguments(learner, learner._prepare_inputs(map_tensors(run.current.window[k].batch, torch.clone)))
         with torch.no_grad(), measure_outputs(named_layers(run.model)) as outputs:
             call_model(unwrap(run.wrapped_model), given)
     finally:
@@ -593,12 +593,12 @@ def inspect_layers(
 ) -> LayerReport:
     "Measure each layer at the next step, or at the open debug step."
     require_gradients(learner.run_state.args, "inspect()")
-    if learner.run_state.debug_step is None: return inspect_next_step(learner, batch)
+    if learner.run_state.current.debug_step is None: return inspect_next_step(learner, batch)
     if batch is not None:
         raise InvalidOperation(
             "inspect(batch) cannot take another batch while a debug step is open; inspect() looks at that step."
         )
-    return inspect_open_step(learner, learner.run_state.debug_step)
+    return inspect_open_step(learner, learner.run_state.current.debug_step)
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #19a59c58
 def named_layer_groups(learner: TrainerBase) -> dict[str, list[tuple[str, nn.Parameter]]]:
@@ -648,7 +648,7 @@ def set_trainable(
             p.requires_grad_(trainable)
             p.grad = None
     # rebuilt for the present trainable parameters
-    run.backups = None
+    run.copies.backups = None
     if run.optimizer is not None and trainable:
         add_missing_parameters(learner)
     options = {"eval_mode": True} if eval_mode else {}

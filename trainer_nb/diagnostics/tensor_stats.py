@@ -218,10 +218,10 @@ def measure_noise_scale(learner: TrainerBase) -> NoiseScale | None:
     squares = []
     before = run.state.global_step
     if not step.begin(): return None
-    parts = split_window(run.window)
+    parts = split_window(run.current.window)
     if len(parts) < 2: return None
     for i, part in enumerate(parts):
-        run.window, run.state.global_step = [part], before + i
+        run.current.window, run.state.global_step = [part], before + i
         step = Step(learner)
         step.begin()
         run.interrupts.check()

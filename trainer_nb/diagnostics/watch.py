@@ -267,7 +267,7 @@ class Watch(TrainerCallback):
         if state.global_step % self.every: return
         self.sampled = LayerSampler(self.layers, *self.quantities)
         run = learner.run_state
-        self.sampled.add_hooks(lambda: run.phase in ("step", "debug"))
+        self.sampled.add_hooks(lambda: run.verb.phase in ("step", "debug"))
 
     def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
         if self.sampled is not None:

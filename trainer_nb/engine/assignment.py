@@ -65,8 +65,8 @@ def record_override(
     if run is None or not (is_method or name == "loss_is_scaled_for_ga"): return
     # a bound method is another object each time
     if getattr(learner, name, None) == value: return
-    if run.remote_run is not None:
-        run.remote_run.refuse(f"Replacing learn.{name}")
+    if run.parts.remote_run is not None:
+        run.parts.remote_run.refuse(f"Replacing learn.{name}")
     if not run.has_begun:
         if name in OPTIMIZER_MAKERS:
             discard_made_optimizer(run)
@@ -108,7 +108,7 @@ def record_attribute(
     """Record another value of an attribute that code of the user's class reads, in a run that has begun and between two
     verbs: a replay of the steps would not repeat the assignment."""
     run = vars(learner).get("run_state")
-    if run is None or not run.has_begun or run.owner is not None or run.remote_run is not None: return
+    if run is None or not run.has_begun or run.verb.owner is not None or run.parts.remote_run is not None: return
     # the journal of several processes has to be alike; run_on_all() compares it
     if run.device is not None and not run.device.world.is_single_process: return
     # an override of a verb may count its calls
@@ -125,12 +125,12 @@ def check_elsewhere(
     """Raise InvalidOperation for an attribute that code of the user's class reads while other processes have the run, which
     would go on with their own; warn if this code assigns it as well, since an override may do so in each process."""
     run = vars(learner).get("run_state")
-    if run is None or run.remote_run is None: return
+    if run is None or run.parts.remote_run is None: return
     # user code may compute the name of an attribute that was there at the launch
-    if not is_read_by_user(learner, name, run.remote_run.sent_names): return
+    if not is_read_by_user(learner, name, run.parts.remote_run.sent_names): return
     shown = [short_repr(v) if isinstance(v, SCALAR_TYPES) else "..." for v in value]
     call = f"{'setattr' if value else 'delattr'}({', '.join(('learn', repr(name), *shown))})"
-    run.remote_run.report_assignment(name, call, assigns_name(learner, name))
+    run.parts.remote_run.report_assignment(name, call, assigns_name(learner, name))
 
 def check_assignment(learner: TrainerBase, name: str, value) -> bool:
     """Raise AttributeError for an assignment that would have no effect; return True if nothing is left to be assigned:
@@ -208,9 +208,9 @@ def assign_settings(
     changes = {name: value for name, value in values.items() if not is_identical(to_builtin(value), present[name])}
     if not changes: return True
     me = threading.get_ident()
-    is_elsewhere = run.remote_run is not None or run.unloaded is not None or run.owner is not None and run.owner[1] != me
-    if run.background_run is not None and RUN_LOCK.owner != me:
-        is_elsewhere = is_elsewhere or run.background_run.training
+    is_elsewhere = run.parts.remote_run is not None or run.current.unloaded is not None or run.verb.owner is not None and run.verb.owner[1] != me
+    if run.parts.background_run is not None and RUN_LOCK.owner != me:
+        is_elsewhere = is_elsewhere or run.parts.background_run.training
     if not is_elsewhere and (not run.has_begun or run.finished):
         # for the run that begins next
         for name in changes: run.given.assigned.setdefault(name, present[name])
@@ -218,10 +218,10 @@ def assign_settings(
     def change() -> None:
         if left := {name: value for name, value in changes.items() if not is_identical(to_builtin(value), present[name])}:
             change_settings(learner, left)
-    if RUN_LOCK.owner == me and run.phase in ("step", "tasks", "evaluate"):
+    if RUN_LOCK.owner == me and run.verb.phase in ("step", "tasks", "evaluate"):
         # of a callback or an override
         check_settable_names(learner, changes)
-        run.deferred_changes.append(as_callback(run, change))
+        run.verb.deferred_changes.append(as_callback(run, change))
     else:
         learner.set(**changes)
     return True
@@ -233,7 +233,7 @@ def begin_run(
     """Where a run begins, take over what the script has assigned since, all together, and make the model anew if the seed
     is another one. Raise ValueError or TypeError for invalid values, and change nothing."""
     run = learner.run_state
-    if run.phase != "idle" or run.has_begun and not anew: return
+    if run.verb.phase != "idle" or run.has_begun and not anew: return
     known = run.given.known
     changes = run.given.take_changes(run.args)
     try:
@@ -242,9 +242,9 @@ def begin_run(
         # the script's own arguments still have them
         run.given.known = known
         raise
-    if run.remote_run is None:
+    if run.parts.remote_run is None:
         discard_former_parts(run)
-    if not run.state.global_step and run.model_seed not in (None, run.args.seed):
+    if not run.state.global_step and run.made.model_seed not in (None, run.args.seed):
         # as in the Trainer: the weights are those of the seed with which training begins
         renew_model(learner)
 
@@ -258,15 +258,15 @@ def adopt_settings(
     # the arguments are written to files
     token = changes.pop("hub_token", None)
     new = resolve_args(run.args, changes)
-    if token is not None and run.uploader is not None:
-        run.uploader.token = token
-    if run.remote_run is None:
+    if token is not None and run.parts.uploader is not None:
+        run.parts.uploader.token = token
+    if run.parts.remote_run is None:
         check_losses(new, learner.loss_func, learner.compute_loss_func)
         check_callables(new, compute_metrics=learner.compute_metrics)
         check_fp16(new)
         check_eval_data(learner, new)
     # a run that begins anew keeps its optimizer
-    applied = changes if run.remote_run is not None else changes.keys() & OPTIMIZER_SETTINGS if run.has_begun else ()
+    applied = changes if run.parts.remote_run is not None else changes.keys() & OPTIMIZER_SETTINGS if run.has_begun else ()
     if applied:
         learner.set(**{name: changes[name] for name in changes if name in applied})
     if others := {name: value for name, value in changes.items() if name not in applied}:
@@ -275,7 +275,7 @@ def adopt_settings(
         vars(run.args).update(vars(new))
         # of the settings, and of the model's signature
         learner._model_facts = None
-        if run.own_optimizer and others.keys() & OPTIMIZER_SETTINGS:
+        if run.made.own_optimizer and others.keys() & OPTIMIZER_SETTINGS:
             discard_made_optimizer(run)
         discard_overridden_parts(learner)
         if run.loader is not None:

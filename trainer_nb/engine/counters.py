@@ -36,12 +36,12 @@ def num_non_embedding_parameters(model: torch.nn.Module) -> int:
 
 def store_flops(run: RunState) -> None:
     "Add the operations since the last call, of all processes, to state.total_flos."
-    flops = run.flops
+    flops = run.counters.flops
     if run.device is not None and not run.device.world.is_single_process:
         own = torch.tensor(flops, dtype=torch.float64).to(run.device.device)
         flops = run.device.world.all_reduce_sum(own).item()
     run.state.total_flos += flops
-    run.flops = 0.0
+    run.counters.flops = 0.0
 
 # %% ../../nbs/06_engine/04_counters.ipynb #5e1f0c02
 # conversions, after which it is still the number of labels
@@ -90,8 +90,8 @@ def watched(items: torch.Tensor, use: ItemsUse) -> WatchedItems:
 # %% ../../nbs/06_engine/04_counters.ipynb #1f4a8ea9
 def warn_once(run: RunState, message: str) -> None:
     "Warn, unless this run has warned with this message."
-    if message in run.reported: return
-    run.reported.add(message)
+    if message in run.reports.reported: return
+    run.reports.reported.add(message)
     warn(message)
 
 def count_batch_tokens(
@@ -145,15 +145,15 @@ def add_tokens(
     "Add tokens to the count; a tensor on a device stays there."
     if tokens is None: return
     if isinstance(tokens, torch.Tensor) and not tokens.is_cpu:
-        run.tokens = tokens if run.tokens is None else run.tokens.to(tokens.device) + tokens
+        run.counters.tokens = tokens if run.counters.tokens is None else run.counters.tokens.to(tokens.device) + tokens
     else:
         run.state.num_input_tokens_seen += int(tokens)
 
 def fetch_tokens(run: RunState) -> int:
     "Return the tokens so far; copy counts from the device."
-    if run.tokens is not None:
-        run.state.num_input_tokens_seen += int(run.tokens)
-    run.tokens = None
+    if run.counters.tokens is not None:
+        run.state.num_input_tokens_seen += int(run.counters.tokens)
+    run.counters.tokens = None
     return run.state.num_input_tokens_seen
 
 # %% ../../nbs/06_engine/04_counters.ipynb #4de39285
@@ -165,8 +165,8 @@ def token_speed_metrics(run: RunState) -> dict[str, float]:
     "Return the log entry with the tokens per second of training time; {} if tokens are not counted."
     if run.args.include_num_input_tokens_seen == "no": return {}
     return {
-        "train_runtime": round(run.seconds, 4),
-        "train_tokens_per_second": round(fetch_tokens(run) / max(run.seconds, 1e-9), 3),
+        "train_runtime": round(run.counters.seconds, 4),
+        "train_tokens_per_second": round(fetch_tokens(run) / max(run.counters.seconds, 1e-9), 3),
     }
 
 # %% ../../nbs/06_engine/04_counters.ipynb #69616989

@@ -211,7 +211,7 @@ def make_train_sampler(
     inputs = getattr(learner.processing_class, "model_input_names", None) or ["input_ids"]
     lengths = sample_lengths(dataset, args.length_column_name, inputs[0])
     if args.train_sampling_strategy == "group_by_length":
-        undivided = vars(args) | learner.run_state.global_settings
+        undivided = vars(args) | learner.run_state.data.global_settings
         chunk = undivided["per_device_train_batch_size"] * undivided["gradient_accumulation_steps"]
         return LengthGroupedSampler(lengths, args.order_seed, chunk)
     return BalancedBatchSampler(
@@ -390,19 +390,19 @@ def make_eval_loader(
     learner._set_signature_columns_if_needed()
     columns = tuple(learner._signature_columns or ())
     found = None
-    for kept in list(learner.run_state.eval_loaders):
+    for kept in list(learner.run_state.evaluation.eval_loaders):
         current = kept.collate is learner.data_collator and (kept.settings, kept.columns) == (settings, columns)
         if kept.dataset is dataset and current and not have_changed(kept.attributes):
             found = kept
         elif kept.dataset is dataset or not any(kept.dataset is one for one in own):
             kept.close()
-            learner.run_state.eval_loaders.remove(kept)
+            learner.run_state.evaluation.eval_loaders.remove(kept)
     if found is not None: return found.loader
     loader = learner.get_test_dataloader(dataset)
     if getattr(loader, "persistent_workers", False):
         attributes = attributes_of(dataset, learner.data_collator)
         kept = KeptLoader(dataset, learner.data_collator, settings, columns, loader, attributes)
-        learner.run_state.eval_loaders.append(kept)
+        learner.run_state.evaluation.eval_loaders.append(kept)
     return loader
 
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #1126a512

@@ -171,7 +171,7 @@ class Edits:
     def accept_called(self, run: RunState) -> None:
         "Take the present attributes of callbacks that an event has called since for those that the last verb has left."
         # a verb that trains takes all attributes when it ends
-        if run.owner is None: self._take_called(run)
+        if run.verb.owner is None: self._take_called(run)
 
     def _take_called(self, run: RunState) -> None:
         counts = run.callbacks.num_calls
@@ -212,12 +212,12 @@ class Edits:
         if not edited: return []
         here = {holder.name: holder.owner for holder in editable_holders(run)}
         names = [name for one in edited if here.get(one.name) is one.owner for name in one.changed()]
-        if not names or run.evaluated is None: return names
-        by_evaluation = differing(run.evaluated.before, run.evaluated.after)
+        if not names or run.evaluation.evaluated is None: return names
+        by_evaluation = differing(run.evaluation.evaluated.before, run.evaluation.evaluated.after)
         return [name for name in names if name not in by_evaluation]
 
 def edits_of(run: RunState) -> Edits:
     "Return the edits of a run."
-    if run.edits is None:
-        run.edits = Edits()
-    return run.edits
+    if run.copies.edits is None:
+        run.copies.edits = Edits()
+    return run.copies.edits

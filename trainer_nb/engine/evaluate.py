@@ -118,11 +118,11 @@ def evaluation_mode(
     with run.interrupts as interrupts, manual_changes_recorded(run):
         within = interrupts.abortable
         interrupts.abortable = False
-        if run.owner is None:
+        if run.verb.owner is None:
             interrupts.raise_on_first_press()
         prepare_for_evaluation(learner)
-        before = run.phase
-        logs_before = run.eval_logs
+        before = run.verb.phase
+        logs_before = run.verb.eval_logs
         backup = BufferBackup(run_modules(run))
         generators = generator_states()
         weights: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
@@ -133,9 +133,9 @@ def evaluation_mode(
             try:
                 if before == "idle":
                     # prevents verbs that train
-                    run.phase = "evaluate"
+                    run.verb.phase = "evaluate"
                 if logs_before is None:
-                    run.eval_logs = []
+                    run.verb.eval_logs = []
                 (run.wrapped_model if isinstance(run.wrapped_model, torch.nn.Module) else run.model).eval()
                 if run.loss_module is not None:
                     run.loss_module.eval()
@@ -160,8 +160,8 @@ def evaluation_mode(
                 finally:
                     run.device.reshard()
                     set_generator_states(generators)
-                    run.phase = before
-                    run.eval_logs = logs_before
+                    run.verb.phase = before
+                    run.verb.eval_logs = logs_before
         interrupts.abortable = within
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #00d83d36
@@ -179,7 +179,7 @@ class EvalBatches:
         self.even = even
         self.loader = dataloader
         # the loader with its workers, if they stay for the next evaluation
-        self.kept = next((one for one in learner.run_state.eval_loaders if one.loader is dataloader), None)
+        self.kept = next((one for one in learner.run_state.evaluation.eval_loaders if one.loader is dataloader), None)
         key = self.seed, share
         feed = None
         if self.kept is not None:
@@ -342,10 +342,10 @@ def evaluation_loop(
     found = None
     # of the weights
     dtype = torch.bfloat16 if args.bf16_full_eval else torch.float16 if args.fp16_full_eval else None
-    run.eval_dataloader = dataloader
+    run.evaluation.eval_dataloader = dataloader
     attributes = AttributeBackup(run)
     logged: list[dict] = []
-    run.eval_logs = logged
+    run.verb.eval_logs = logged
     try:
         with evaluation_mode(learner, dtype, attributes):
             model = unwrap(run.wrapped_model)
@@ -379,7 +379,7 @@ def evaluation_loop(
             found.streams.turn(k, last=True)
         return merge_processes(found, metric_key_prefix)
     finally:
-        run.eval_logs = None
+        run.verb.eval_logs = None
         try:
             attributes.leave()
         finally:
@@ -426,7 +426,7 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
     if both := sorted(set(metrics) & set(streamed)):
         raise ValueError(f"Both compute_metrics and metrics= give {both[0]!r}; give one of them another name.")
     # by the loss, and by the metrics
-    logged = outputs.mean_logs() | average_logs((logs, 1) for logs in found.learner.run_state.eval_logs or ())
+    logged = outputs.mean_logs() | average_logs((logs, 1) for logs in found.learner.run_state.verb.eval_logs or ())
     loss = outputs.mean_loss(found.args.logging_nan_inf_filter)
     if loss is not None:
         logged.pop("loss", None)

@@ -164,8 +164,8 @@ def check_part(
 # %% ../../nbs/06_engine/08_given_parts.ipynb #03007995
 def check_not_remote(run: RunState | None, name: str) -> None:
     "Raise an error if a part is replaced while other processes have the run."
-    if run is not None and run.remote_run is not None:
-        run.remote_run.refuse(f"Replacing learn.{name}")
+    if run is not None and run.parts.remote_run is not None:
+        run.parts.remote_run.refuse(f"Replacing learn.{name}")
 
 def check_not_elsewhere(
     run: RunState,
@@ -173,8 +173,8 @@ def check_not_elsewhere(
     example: str,  # an expression of the learner that reads it there
 ) -> None:
     "Raise an error if a part of the run is read while other processes have it: here, it would be None."
-    if run.remote_run is not None:
-        run.remote_run.refuse_reading(name, example)
+    if run.parts.remote_run is not None:
+        run.parts.remote_run.refuse_reading(name, example)
 
 class UserPart:
     "Store a part that the user gives; one that is assigned later replaces it."
@@ -228,7 +228,7 @@ def build_model(learner: TrainerBase) -> None:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model_init returned {type(model).__name__}, not a torch.nn.Module.")
     take_model(run, model)
-    run.model_seed = run.args.seed
+    run.made.model_seed = run.args.seed
 
 def local_model(learner: TrainerBase) -> torch.nn.Module:
     "Return the model of this process, outdated while others have the run; create it by model_init if necessary."
@@ -250,7 +250,7 @@ def check_run_not_begun(
 
 def check_replaceable(run: RunState, name: str) -> None:
     "Raise InvalidOperation if a part is replaced in the middle of a step."
-    if run.phase not in ("step", "debug"): return
+    if run.verb.phase not in ("step", "debug"): return
     raise InvalidOperation(
         f"learn.{name} cannot be replaced in the middle of a step; do it between two steps, or at on_step_end."
     )
@@ -264,8 +264,8 @@ def replace_part(learner: TrainerBase, name: str, value: Any) -> None:
         check_part(learner, name, value)
         if name not in _REPLACE: return replace_value(learner, name, value)
         check_replaceable(run, name)
-        if name in ("model", "train_dataset") and run.phase in ("tasks", "evaluate"):
-            run.deferred_changes.append(as_callback(run, partial(_REPLACE[name], learner, value)))
+        if name in ("model", "train_dataset") and run.verb.phase in ("tasks", "evaluate"):
+            run.verb.deferred_changes.append(as_callback(run, partial(_REPLACE[name], learner, value)))
         else:
             _REPLACE[name](learner, value)
 
@@ -285,7 +285,7 @@ def replace_value(learner: TrainerBase, name: str, value: Any) -> None:
     vars(learner)[name] = value
     if is_same or run.state.global_step: return
     if name in _OPTIMIZER_SOURCES:
-        run.discard("optimizer", "lr_scheduler", "initial_snapshot", "backups")
+        run.discard("optimizer", "lr_scheduler", "first.snapshot", "copies.backups")
     elif name == "model_init" and run.model is not None and value is not None:
         # as in the Trainer, whose train() calls it
         renew_model(learner)
@@ -295,7 +295,7 @@ def replace_model(learner: TrainerBase, model: torch.nn.Module) -> None:
     run = learner.run_state
     check_run_not_begun(run, "model", run.model)
     take_model(run, model)
-    run.model_seed = None
+    run.made.model_seed = None
     discard_model_parts(learner)
 
 def renew_model(learner: TrainerBase) -> None:
@@ -313,7 +313,7 @@ def discard_model_parts(learner: TrainerBase) -> None:
         run.device.release()
     learner._model_facts = None
     learner._signature_columns = None
-    run.discard("wrapped_model", "optimizer", "lr_scheduler", "backups", "initial_snapshot", "earlier_copies")
+    run.discard("wrapped_model", "optimizer", "lr_scheduler", "copies.backups", "first.snapshot", "earlier_copies")
     if run.loader is not None:
         drop_loader(run)
 
@@ -333,14 +333,14 @@ def replace_train_dataset(learner: TrainerBase, dataset: Any) -> None:
 def drop_loader(run: RunState) -> None:
     "Discard the loader; it is prepared again when needed, and its samplers continue where these are."
     run.loader.close()
-    run.former_samplers = run.loader.samplers()
-    run.restored_samplers = None
-    run.discard("loader", "window")
+    run.data.former_samplers = run.loader.samplers()
+    run.data.restored_samplers = None
+    run.discard("loader", "current.window")
 
 def forget_samplers(run: RunState) -> None:
     "Let the samplers of the next loader begin anew: they are those of other data, or of a new run."
-    run.former_samplers = {}
-    run.restored_samplers = None
+    run.data.former_samplers = {}
+    run.data.restored_samplers = None
 
 # settings from which the optimizer is made, and the schedule
 OPTIMIZER_ARGS = (
@@ -368,10 +368,10 @@ def give_optimizer(learner: TrainerBase, optimizer: torch.optim.Optimizer) -> No
     constructor; discard a schedule that was created for the old one."""
     run = learner.run_state
     check_run_not_begun(run, "optimizer", run.optimizer)
-    if run.own_scheduler and run.optimizer is not None and run.optimizer is not optimizer:
-        run.discard("lr_scheduler", "initial_snapshot")
+    if run.made.own_scheduler and run.optimizer is not None and run.optimizer is not optimizer:
+        run.discard("lr_scheduler", "first.snapshot")
     run.optimizer = optimizer
-    run.own_optimizer = False
+    run.made.own_optimizer = False
     vars(learner)["optimizers"] = optimizer, learner.optimizers[1]
 
 def give_scheduler(learner: TrainerBase, scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
@@ -379,7 +379,7 @@ def give_scheduler(learner: TrainerBase, scheduler: torch.optim.lr_scheduler.LRS
     run = learner.run_state
     check_run_not_begun(run, "lr_scheduler", run.lr_scheduler)
     run.lr_scheduler = scheduler
-    run.own_scheduler = False
+    run.made.own_scheduler = False
     optimizer = learner.optimizers[0]
     if optimizer is None and getattr(scheduler, "optimizer", None) is run.optimizer:
         # one of create_optimizer(), to which the schedule belongs
@@ -414,7 +414,7 @@ def own_forward(model: torch.nn.Module) -> Callable:
 def renew_facts(learner: TrainerBase) -> None:
     "If the model has another forward than the one that was inspected, inspect it again."
     run = learner.run_state
-    if learner._model_facts is not None and own_forward(run.model) is not run.inspected_forward:
+    if learner._model_facts is not None and own_forward(run.model) is not run.made.inspected_forward:
         forget_columns(learner, facts=True)
 
 class ModelFact:

@@ -38,7 +38,7 @@ def ensure_prepared(learner: TrainerBase) -> None:
     # a callback may have added samples for this epoch, or assigned another collator
     has_other_data = (
         run.loader is None
-        or run.collator is not vars(learner).get("data_collator")
+        or run.data.collator is not vars(learner).get("data_collator")
         or not run.cursor.position and run.loader.has_other_length()
     )
     if has_other_data or run.wrapped_model is None or run.optimizer is None:
@@ -48,7 +48,7 @@ def ensure_prepared(learner: TrainerBase) -> None:
 def run_all_pending(learner: TrainerBase) -> None:
     "Run pending tasks and postponed changes until none are left."
     run = learner.run_state
-    while run.due or run.deferred_changes:
+    while run.due or run.verb.deferred_changes:
         ensure_prepared(learner)
         run_pending(learner)
         run_deferred_changes(run)
@@ -68,15 +68,15 @@ def reach_next_step(learner: TrainerBase) -> bool:
             with run.interrupts.opened():
                 batches = run.loader.count_batches(run.cursor, run.bookmark)
             # an epoch without batches is an error of its first step
-            if batches and batches != run.batches:
+            if batches and batches != run.counters.batches:
                 recompute_run_length(run)
-        if run.rewind_buffer is not None and not snapshot_offered:
-            run.rewind_buffer.before_step(learner)
+        if run.parts.rewind_buffer is not None and not snapshot_offered:
+            run.parts.rewind_buffer.before_step(learner)
         # once per step, before the epoch begins
         snapshot_offered = True
         if not run.begun:
             # the user may have edited them after the first snapshot
-            run.first_digests = attribute_digests(run)
+            run.reports.first_digests = attribute_digests(run)
             run.begun = True
             run.control.should_training_stop = False
             run.callbacks_begun = True
@@ -100,9 +100,9 @@ def train_one_step(learner: TrainerBase) -> Record | None:
         try:
             result = take_step(learner, record_step)
         except Exception as error:
-            if run.oom_recovery is None or not run.oom_recovery(learner, error): raise
+            if run.parts.oom_recovery is None or not run.parts.oom_recovery(learner, error): raise
             # the same step again, in smaller micro-batches
-            run.step_rolled_back = False
+            run.current.step_rolled_back = False
             continue
         if result is None:
             handle_end_of_data(run)
@@ -115,7 +115,7 @@ def train_one_step(learner: TrainerBase) -> Record | None:
 
 def handle_end_of_data(run: RunState) -> None:
     "End the epoch after the end of a stream; raise ValueError if the epoch had no batches."
-    if run.batches_in_epoch == 0:
+    if run.counters.batches_in_epoch == 0:
         raise ValueError(
             "The training data gave no batches in this epoch. A data set that can be iterated only once (a generator,"
             " an open file) is empty the second time; give one that can be iterated again, or set"
@@ -165,7 +165,7 @@ def run_slice(
     after_step: Callable[[Record], object] | None = None,
 ) -> bool:
     "Advance within one session; return True if it ended only because another thread waits for the lock."
-    remote_run = learner.run_state.remote_run
+    remote_run = learner.run_state.parts.remote_run
     if remote_run is not None: return remote_run.run_slice(learner, verb, until, after_step)
     with training_session(learner, verb):
         while (record := train_one_step(learner)) is not None:
@@ -185,8 +185,8 @@ def iterate_steps(learner: TrainerBase) -> Iterator[Record]:
             run = learner.run_state
             # the verb has returned: each step guards itself, and prepares what was changed since the one before
             with RUN_LOCK, guarded(learner, "steps()", check_can_train), pausable(run):
-                if run.remote_run is not None:
-                    record, stop = run.remote_run.one_step(learner)
+                if run.parts.remote_run is not None:
+                    record, stop = run.parts.remote_run.one_step(learner)
                 else:
                     # rows are not fetched at each step: that would synchronize
                     with training_session(learner, "steps()", rows=False, continues=continues):
@@ -293,6 +293,6 @@ def make_train_output(run: RunState) -> TrainOutput:
 def describe_run(run: RunState) -> str:
     "Describe the state of a run in a few words."
     name = type(run.model).__name__ if run.model is not None else "no model yet"
-    if run.corrupted: return f"{name}, corrupted: {run.corrupted}"
+    if run.current.corrupted: return f"{name}, corrupted: {run.current.corrupted}"
     if run.wrapped_model is None and run.state.global_step == 0: return f"{name}, not started"
     return f"{name}, {'finished ' if run.finished else ''}{describe_position(run)}"

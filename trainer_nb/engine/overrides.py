@@ -90,7 +90,7 @@ def scale_loss(
     "Return a micro-batch's part of the step's loss."
     scaled = is_loss_scaled(learner, num_items)
     # an override of compute_loss has neither used the number of labels nor passed it on: its loss is a mean
-    is_ignored = learner.run_state.count_is_ignored
+    is_ignored = learner.run_state.made.count_is_ignored
     if isinstance(num_items, WatchedItems): is_ignored = not (num_items.use.is_used or num_items.use.is_passed)
     weight = learner.current_weight
     world = prepared_device(learner).world
@@ -326,9 +326,9 @@ class TrainerBase:
         run = self.run_state
         if prepared_device(self).world.is_single_process: return self.count_items(batch_samples)
         own = batch_samples
-        if run.window is not None and len(run.window) == len(batch_samples):
+        if run.current.window is not None and len(run.current.window) == len(batch_samples):
             # those of weight 0 fill up the step of this process
-            own = [batch for batch, filled in zip(batch_samples, run.window) if filled.weight]
+            own = [batch for batch, filled in zip(batch_samples, run.current.window) if filled.weight]
         items = self.count_items(own or batch_samples)
         if items is None or not self.args.average_tokens_across_devices: return items
         # a process with filler only takes part in the sum
@@ -465,10 +465,10 @@ class TrainerBase:
                 override = self.get_optimizer_cls_and_kwargs
                 given = override(*positional_args(override, self.args, model))
             run.optimizer = create_optimizer(model, self.args, given, set(self.get_decay_parameter_names(model)))
-            run.own_optimizer = True
-            run.optimizer_settings = optimizer_settings(run.args)
+            run.made.own_optimizer = True
+            run.made.optimizer_settings = optimizer_settings(run.args)
             # the base of later comparisons: what it leaves out now, it leaves out on purpose
-            run.parameter_watch.look(list(self.model.parameters()), self.optimizer)
+            run.made.parameter_watch.look(list(self.model.parameters()), self.optimizer)
         return self.optimizer
 
     def create_scheduler(
@@ -480,8 +480,8 @@ class TrainerBase:
             run = self.run_state
             args = schedule_args(run.args, run.schedule_plan)
             run.lr_scheduler = create_scheduler(optimizer, args, num_training_steps - schedule_start(run))
-            run.own_scheduler = True
-            run.optimizer_settings = run.optimizer_settings or optimizer_settings(run.args)
+            run.made.own_scheduler = True
+            run.made.optimizer_settings = run.made.optimizer_settings or optimizer_settings(run.args)
         return self.lr_scheduler
 
     def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
@@ -617,8 +617,8 @@ class TrainerBase:
 
     @property
     def model(self) -> torch.nn.Module:
-        if self.run_state.remote_run is not None:
-            self.run_state.remote_run.warn_stale_model()
+        if self.run_state.parts.remote_run is not None:
+            self.run_state.parts.remote_run.warn_stale_model()
         return local_model(self)
     @model.setter
     def model(self, model: torch.nn.Module) -> None: replace_part(self, "model", model)
@@ -650,7 +650,7 @@ class TrainerBase:
     @property
     def model_facts(self) -> ModelFacts:
         if self._model_facts is None:
-            self.run_state.inspected_forward = own_forward(local_model(self))
+            self.run_state.made.inspected_forward = own_forward(local_model(self))
             self._model_facts = inspect_model(local_model(self), self.args.label_names)
         return self._model_facts
 

@@ -45,7 +45,7 @@ def plan_epochs(
     chosen = {name: to_builtin(value) for name, value in (options or {}).items()} or None
     prepare(learner)
     run = learner.run_state
-    if not run.own_scheduler:
+    if not run.made.own_scheduler:
         raise InvalidOperation(
             "fit() and plan() begin a schedule of their own, and this learner has one that was given to it,"
             f" {type(run.lr_scheduler).__name__}; learn.set(num_train_epochs=...) and learn.train() train longer with that"
@@ -105,8 +105,8 @@ def announce_schedule(run: RunState, schedule: str) -> None:
         )
     own = run.args.lr_scheduler_type
     if schedule != "constant" or "lr_scheduler_type" not in run.args.changed(): return
-    if own == schedule or "schedule" in run.reported: return
-    run.reported.add("schedule")
+    if own == schedule or "schedule" in run.reports.reported: return
+    run.reports.reported.add("schedule")
     if run.state.is_world_process_zero:
         print(
             f"The planned epochs have the schedule {schedule!r}, not that of lr_scheduler_type={str(own)!r};"

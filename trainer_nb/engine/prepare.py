@@ -63,8 +63,8 @@ def find_loss_module(learner: TrainerBase) -> torch.nn.Module | None:
 def prepare_model(learner: TrainerBase):
     "Move the model to its device and wrap it; raise TypeError for a scripted model, ValueError for lazy layers."
     run = learner.run_state
-    if run.remote_run is not None:
-        run.remote_run.refuse("Preparing the model in the notebook")
+    if run.parts.remote_run is not None:
+        run.parts.remote_run.refuse("Preparing the model in the notebook")
     run.loss_module = find_loss_module(learner)
     if run.args.output_dir is not None:
         # absolute, because the program may change its directory
@@ -215,7 +215,7 @@ def check_equal_lengths(
 def discard_outdated_loader(learner: TrainerBase):
     "Discard the loader if the data, its collator or the seeds of its generators are others since it was made."
     run = learner.run_state
-    if run.collator is not vars(learner).get("data_collator"):
+    if run.data.collator is not vars(learner).get("data_collator"):
         # another one was assigned since: it makes the batches that follow
         drop_loader(run)
         return record_act(run, "data_collator")
@@ -228,7 +228,7 @@ def discard_outdated_loader(learner: TrainerBase):
         drop_loader(run)
         run.bookmark = None
         return record_act(run, "train_dataset")
-    if have_changed(run.data_attributes):
+    if have_changed(run.data.data_attributes):
         # a transform was set, for example: it applies to the batches that follow
         drop_loader(run)
         return run.history.note("by hand", run.state.global_step, changed=["train_dataset"])
@@ -258,27 +258,27 @@ def prepare_data(learner: TrainerBase):
     check_eval_data(learner)
     # generators of samplers that were made anew have the seeds with which those before them began
     for name, sampler in sampler_parts(getattr(loader, "batch_sampler", None)).items() if has_begun(run) else ():
-        if run.former_samplers.get(name, sampler) is sampler: continue
-        for given in [n for n in run.seed_givers if n.startswith(f"{name}.")]:
-            del run.seed_givers[given]
+        if run.data.former_samplers.get(name, sampler) is sampler: continue
+        for given in [n for n in run.data.seed_givers if n.startswith(f"{name}.")]:
+            del run.data.seed_givers[given]
     world = run.device.world
     dispatches = dispatches_batches(run.args) and not world.is_single_process
-    seeds = GeneratorSeeds(dict(run.generator_seeds or {}), run.seed_givers)
+    seeds = GeneratorSeeds(dict(run.generator_seeds or {}), run.data.seed_givers)
     run.loader = ResumableLoader(
         loader, run.args.order_seed, world.rank_shard, world.scatter_object if dispatches else None, seeds
     )
     # a generator without a seed has another one in each process, and all need the same order
     seeds.recorded.update(world.broadcast_object(seeds.recorded))
     run.generator_seeds = seeds.recorded or None
-    names = [text for text in run.loader.seeds.differing() if text not in run.reported]
-    run.reported |= {*names}
+    names = [text for text in run.loader.seeds.differing() if text not in run.reports.reported]
+    run.reports.reported |= {*names}
     if names:
         warn(f"The run continues with the seeds that its generators began with: {', '.join(names)}. Give the data"
              " another generator after resuming if the other seed is meant.")
-    run.collator = vars(learner).get("data_collator")
-    run.data_attributes = copied_attributes(learner)
+    run.data.collator = vars(learner).get("data_collator")
+    run.data.data_attributes = copied_attributes(learner)
     if is_overridden(learner, "set_initial_training_values"):
-        run.length_override = learner.set_initial_training_values
+        run.made.length_override = learner.set_initial_training_values
     try:
         continue_samplers(run)
         if not run.device.world.is_single_process:
@@ -360,7 +360,7 @@ def create_engine_optimizer(learner: TrainerBase):
         run.optimizer = before
         raise
     if optimizer is not None and scheduler is None:
-        run.given_groups = group_settings(optimizer)
+        run.made.given_groups = group_settings(optimizer)
 
 def prepare_engine(learner: TrainerBase, strategy: DeepSpeedModel):
     "Build DeepSpeed's engine, which takes over the optimizer: an existing one, or one that its configuration describes."
@@ -402,7 +402,7 @@ def create_optimizer_and_schedule(learner: TrainerBase):
     existing = run.optimizer or optimizer
     settings = group_settings(existing) if isinstance(existing, torch.optim.Optimizer) else None
     if run.optimizer is None and scheduler is None:
-        run.given_groups = settings
+        run.made.given_groups = settings
     try:
         run.optimizer = run.optimizer or optimizer
         run.lr_scheduler = run.lr_scheduler or scheduler
@@ -410,9 +410,9 @@ def create_optimizer_and_schedule(learner: TrainerBase):
         with seeded_generators(run.args.seed, SEED_PREPARE), keep_given_parts(learner):
             learner.create_optimizer_and_scheduler(run.state.max_steps)
         # also by an override
-        run.own_optimizer = run.own_optimizer or is_made
-        run.optimizer_settings = optimizer_settings(run.args)
-        run.made_groups = group_settings(run.optimizer)
+        run.made.own_optimizer = run.made.own_optimizer or is_made
+        run.made.optimizer_settings = optimizer_settings(run.args)
+        run.made.made_groups = group_settings(run.optimizer)
         if run.device.engine is None:
             check_optimizer(run, (optimizer, scheduler))
         if run.device.scaler is not None and not getattr(run.optimizer, "_step_supports_amp_scaling", False):
@@ -454,18 +454,18 @@ def discard_outdated_parts(learner: TrainerBase):
     if run.wrapped_model is None: return
     if run.device.is_outdated(run.model):
         run.device.patches.clear()
-        run.discard("wrapped_model", "backups")
+        run.discard("wrapped_model", "copies.backups")
     if not compares_parameters(run): return
-    changes = run.parameter_watch.compare(parameters_of(run.model), run.optimizer)
+    changes = run.made.parameter_watch.compare(parameters_of(run.model), run.optimizer)
     if changes.are_others or changes.resized or changes.converted:
         # new modules have to be moved to the device, and wrapped
-        run.discard("wrapped_model", "backups")
-        if not run.state.global_step: run.discard("initial_snapshot")
+        run.discard("wrapped_model", "copies.backups")
+        if not run.state.global_step: run.discard("first.snapshot")
 
 def discard_incomplete_optimizer(run: RunState):
     "Before the first step, discard an optimizer that was made here before a parameter could be trained."
-    if not compares_parameters(run) or not run.own_optimizer or run.has_begun: return
-    unheld = run.parameter_watch.compare(parameters_of(run.model), run.optimizer).unheld
+    if not compares_parameters(run) or not run.made.own_optimizer or run.has_begun: return
+    unheld = run.made.parameter_watch.compare(parameters_of(run.model), run.optimizer).unheld
     # an optimizer with state is that of an earlier run, which this one continues
     if not unheld or any(run.optimizer.state.values()): return
     if run.state.is_world_process_zero:
@@ -474,7 +474,7 @@ def discard_incomplete_optimizer(run: RunState):
             f"The optimizer was made before {name!r} could be trained, so it is made anew before the first step; changes"
             " of its groups have to be made again."
         )
-    run.discard("optimizer", "lr_scheduler", "initial_snapshot", "backups")
+    run.discard("optimizer", "lr_scheduler", "first.snapshot", "copies.backups")
 
 def discard_outdated_wrapper(run: RunState):
     """Discard the wrapped model if parameters were frozen or unfrozen since it was made: DDP averages the gradients of
@@ -494,9 +494,9 @@ def discard_former_parts(run: RunState):
                 " effect. Assign the former value, or make a new Learner with this one."
             )
         run.device.release()
-        run.discard("device", "wrapped_model", "backups", "eval_dataloader")
-    if run.optimizer is None or run.optimizer_settings is None: return
-    if not changed_names(run.optimizer_settings, optimizer_settings(run.args)): return
+        run.discard("device", "wrapped_model", "copies.backups", "evaluation.eval_dataloader")
+    if run.optimizer is None or run.made.optimizer_settings is None: return
+    if not changed_names(run.made.optimizer_settings, optimizer_settings(run.args)): return
     discard_made_optimizer(run)
 
 # methods that make the optimizer or the schedule, or determine how they are made
@@ -512,24 +512,24 @@ def makes_schedule(learner: TrainerBase) -> bool:
 def discard_made_optimizer(run: RunState):
     "Before the first step, discard optimizer and schedule, except those of the user."
     if run.optimizer is None: return
-    if run.own_optimizer and not any(run.optimizer.state.values()):
+    if run.made.own_optimizer and not any(run.optimizer.state.values()):
         # set() changes the others
         def rest(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
             return [{k: v for k, v in g.items() if k not in ("lr", "initial_lr", "weight_decay")} for g in groups]
-        made = run.made_groups
+        made = run.made.made_groups
         if made is not None and not is_identical(rest(made), rest(group_settings(run.optimizer))):
             warn(
                 "The optimizer is made anew before the first step, with other settings; changes of its groups have to be"
                 " made again."
             )
-        run.discard("optimizer", "lr_scheduler", "initial_snapshot", "backups")
-    elif run.own_scheduler:
+        run.discard("optimizer", "lr_scheduler", "first.snapshot", "copies.backups")
+    elif run.made.own_scheduler:
         # the schedule has changed the rates of the user's optimizer
-        if run.given_groups is not None and len(run.given_groups) == len(run.optimizer.param_groups):
-            restore_group_settings(run.optimizer, run.given_groups)
-        run.discard("lr_scheduler", "initial_snapshot")
-    if run.rewind_buffer is not None:
-        run.rewind_buffer.clear()
+        if run.made.given_groups is not None and len(run.made.given_groups) == len(run.optimizer.param_groups):
+            restore_group_settings(run.optimizer, run.made.given_groups)
+        run.discard("lr_scheduler", "first.snapshot")
+    if run.parts.rewind_buffer is not None:
+        run.parts.rewind_buffer.clear()
 
 def changed_names(former: dict[str, Any], present: dict[str, Any]) -> list[str]:
     "Return the names of the values that differ."
@@ -540,16 +540,16 @@ def check_parameters(run: RunState) -> bool:
     warn about those that are not trained, and record a change as one by hand. Return whether the model has others now."""
     warn_untrained_loss(run)
     if not compares_parameters(run): return False
-    added = schedule_added_groups(run.optimizer, run.lr_scheduler) if run.own_scheduler else []
-    changes = run.parameter_watch.look(parameters_of(run.model), run.optimizer)
-    if changes.are_others or added or len(run.params) < len(run.parameter_watch.params):
+    added = schedule_added_groups(run.optimizer, run.lr_scheduler) if run.made.own_scheduler else []
+    changes = run.made.parameter_watch.look(parameters_of(run.model), run.optimizer)
+    if changes.are_others or added or len(run.params) < len(run.made.parameter_watch.params):
         run.params = run_parameters(run)
-    run.parameter_watch.note(list(map(_REQUIRES_GRAD, run.params)), len(run.optimizer.param_groups))
+    run.made.parameter_watch.note(list(map(_REQUIRES_GRAD, run.params)), len(run.optimizer.param_groups))
     renewed = [p for p in changes.resized if renew_state(run.optimizer, p)]
     for p in changes.converted:
         convert_state(run.optimizer, p)
     if changes.are_others or changes.resized or changes.converted:
-        run.discard("backups")
+        run.discard("copies.backups")
         record_act(run, "by hand", changed=["parameters"])
     if changes.unheld and run.state.is_world_process_zero:
         warn(describe_unheld(run.model, changes.unheld, run.optimizer))
@@ -564,7 +564,7 @@ def check_parameters(run: RunState) -> bool:
 def may_have_other_parameters(run: RunState) -> bool:
     "Return whether a callback may have changed the parameters since the last look; the modules only in the first steps and after an epoch."
     if not compares_parameters(run): return False
-    watch = run.parameter_watch
+    watch = run.made.parameter_watch
     # layers may be made by the first forward passes
     if not run.cursor.position or run.state.global_step <= 2: return True
     if len(run.optimizer.param_groups) != watch.num_groups: return True
@@ -575,7 +575,7 @@ def warn_untrained_loss(run: RunState):
     "Warn, once, about parameters of a loss function that can be trained and are not in the optimizer."
     loss = run.loss_module
     if loss is None or run.optimizer is None or run.device.engine is not None: return
-    if not run.parameter_watch.is_new_loss(loss) or not run.state.is_world_process_zero: return
+    if not run.made.parameter_watch.is_new_loss(loss) or not run.state.is_world_process_zero: return
     held = held_parameters(run.optimizer) | {id(p) for p in run.model.parameters()}
     name = next((n for n, p in loss.named_parameters() if p.requires_grad and id(p) not in held), None)
     if name is None: return
@@ -618,8 +618,8 @@ def first_of(run: RunState):
 def renew_initial_snapshot(run: RunState):
     """Take the initial snapshot again if weights, buffers or attributes of user code were changed since it was taken, before
     the first step: reset() goes back to the state with which training begins."""
-    initial = run.initial_snapshot
-    if initial is None or not run.begins_with_first or run.state.global_step or run.device.divides_state: return
+    initial = run.first.snapshot
+    if initial is None or not run.first.begins_run or run.state.global_step or run.device.divides_state: return
     # the journal begins anew with a reset
     known = initial.values["place"].events if initial.values["run"] == run.history.run_id else 0
     by_hand = [e for e in run.history.events[known:] if e["kind"] == "by hand" and not e["abandoned"]]
@@ -636,8 +636,8 @@ def renew_initial_snapshot(run: RunState):
     are_same_weights = now.keys() == then.keys() and all(is_same(n, t) for n, t in now.items())
     user_state = unpack_state(initial.values["user"], initial.tensors)
     if are_same_weights and not is_changed and not changed_user_state(run, user_state, code_holders): return
-    run.initial_snapshot = first_of(run)
-    run.initial_weight_versions = weight_versions(run)
+    run.first.snapshot = first_of(run)
+    run.first.weight_versions = weight_versions(run)
 
 def prepare(learner: TrainerBase):
     "Create missing parts that a step needs; keep the initial weights."
@@ -653,7 +653,7 @@ def prepare(learner: TrainerBase):
             " has its generation configuration: "
             f"{', '.join(f'{name}={token}' for name, token in changed.items())}."
         )
-    if run.initial_snapshot is None:
+    if run.first.snapshot is None:
         suggest_idle_gpus(run.device)
     # each part is created completely or not at all
     with run.interrupts.opened():
@@ -663,22 +663,22 @@ def prepare(learner: TrainerBase):
             prepare_engine(learner, run.device.deepspeed)
         create_optimizer_and_schedule(learner)
         check_parameters(run)
-        if run.initial_snapshot is None and run.state.global_step == 0:
-            run.initial_snapshot = first_of(run)
-            run.initial_snapshot_freed = False
-            run.initial_weight_versions = weight_versions(run)
+        if run.first.snapshot is None and run.state.global_step == 0:
+            run.first.snapshot = first_of(run)
+            run.first.freed = False
+            run.first.weight_versions = weight_versions(run)
 
 def is_prepared(run: RunState) -> bool:
     "Return whether nothing that a step needs was replaced since the last verb has ended."
     if run.wrapped_model is None or run.loader is None or not edits_of(run).has_same_parts(run): return False
-    if run.loader.has_other_length() or have_changed(run.data_attributes): return False
-    return not run.parameter_watch.have_other_kinds()
+    if run.loader.has_other_length() or have_changed(run.data.data_attributes): return False
+    return not run.made.parameter_watch.have_other_kinds()
 
 def prepare_training(learner: TrainerBase):
     "Create missing parts before a step; keep the weights with which training begins."
-    known = learner.run_state.initial_snapshot
+    known = learner.run_state.first.snapshot
     prepare(learner)
-    if known is not None and known is learner.run_state.initial_snapshot: renew_initial_snapshot(learner.run_state)
+    if known is not None and known is learner.run_state.first.snapshot: renew_initial_snapshot(learner.run_state)
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #0187469b
 def redistribute_data(
@@ -690,11 +690,11 @@ def redistribute_data(
     if run.loader is not None:
         batches = run.loader.count_batches(run.cursor, run.bookmark)
         # snapshots of older versions lack the number
-        run.batches = run.batches or batches
+        run.counters.batches = run.counters.batches or batches
         processes = snapshot.values["made_with"].get("processes", 1)
-        if run.batches == batches and processes == environment_info(run)["processes"]: return
+        if run.counters.batches == batches and processes == environment_info(run)["processes"]: return
         drop_loader(run)
-    run.window = None
+    run.current.window = None
     prepare(learner)
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #f53d4c35
@@ -705,12 +705,12 @@ def compute_run_length(run: RunState):
     feed = run.loader
     window = run.args.gradient_accumulation_steps
     # the later epochs are taken to be as long as this one
-    batches = run.batches = feed.count_batches(run.cursor, run.bookmark)
+    batches = run.counters.batches = feed.count_batches(run.cursor, run.bookmark)
     per_epoch = None if not batches else max(math.ceil(batches / window), 1)
     left = feed.batches_left(run.cursor) if batches else None
     if batches and left is None:
         # only the total is known
-        left = max(batches - run.batches_in_epoch, 0)
+        left = max(batches - run.counters.batches_in_epoch, 0)
     if batches == 0:
         raise ValueError(
             "The training data gives no batches: it has fewer samples than one batch, and dataloader_drop_last=True "
@@ -732,10 +732,10 @@ def compute_run_length(run: RunState):
             + math.ceil((args.num_train_epochs - run.cursor.epoch - 1) * per_epoch)
         )
         state.num_train_epochs = math.ceil(args.num_train_epochs)
-    if run.length_override is not None:
-        state.num_train_epochs, *_, state.max_steps = run.length_override(args, feed.loader)
+    if run.made.length_override is not None:
+        state.num_train_epochs, *_, state.max_steps = run.made.length_override(args, feed.loader)
     if run.cursor.position and batches and left is not None:
-        run.batches_in_epoch = batches - left
+        run.counters.batches_in_epoch = batches - left
     state.train_batch_size = args.train_batch_size
     state.compute_steps(args, state.max_steps)
 
@@ -749,8 +749,8 @@ def recompute_run_length(run: RunState):
     if state.max_steps < state.global_step:
         given, least = f"give {state.max_steps} steps", f"max_steps={state.global_step}"
         # a stream without a length has max_steps
-        if run.length_override is None and args.max_steps <= 0:
-            per_epoch = math.ceil(cast(int, run.batches) / args.gradient_accumulation_steps)
+        if run.made.length_override is None and args.max_steps <= 0:
+            per_epoch = math.ceil(cast(int, run.counters.batches) / args.gradient_accumulation_steps)
             # as many as are missing at the new number of steps per epoch
             epochs = math.ceil(args.num_train_epochs + (state.global_step - state.max_steps) / per_epoch)
             given, least = f"have num_train_epochs={args.num_train_epochs:g}", f"num_train_epochs={epochs}"
@@ -760,10 +760,10 @@ def recompute_run_length(run: RunState):
         )
     if state.max_steps == state.global_step and not run.finished and not run.due:
         run.due.append(Task("end_epoch" if run.epoch_open else "finish"))
-    if run.own_scheduler and run.lr_scheduler is not None and state.max_steps != before:
+    if run.made.own_scheduler and run.lr_scheduler is not None and state.max_steps != before:
         run.lr_scheduler = stretch_schedule(
             run.lr_scheduler, run.optimizer, schedule_args(run.args, run.schedule_plan),
             state.max_steps - schedule_start(run)
         )
         # this change of the groups is not a manual one
-        if run.edits is not None: run.edits.groups = None
+        if run.copies.edits is not None: run.copies.edits.groups = None

@@ -101,15 +101,15 @@ class UserBackup:
     def observe_next_step(self):
         "Observe the next step, unless observation has taken too much time."
         self.logs += 1
-        if self.logs <= ALWAYS_OBSERVED_LOGS or self.spent < OBSERVATION_SHARE * self.run.seconds:
+        if self.logs <= ALWAYS_OBSERVED_LOGS or self.spent < OBSERVATION_SHARE * self.run.counters.seconds:
             self.observing = True
 
     def put_back(self):
         "Restore the attributes from the beginning of the step; delete attributes that the step has created."
         run = self.run
-        run.lost = run.lost | self.left_out
+        run.reports.lost = run.reports.lost | self.left_out
         if self.state is not None:
-            run.lost = run.lost | restore_user_state(run, self.state, find=self.find)
+            run.reports.lost = run.reports.lost | restore_user_state(run, self.state, find=self.find)
         for holder, values in self.numbers:
             attributes = holder.attributes()
             for key in holder.items().keys() - values.keys():
@@ -403,7 +403,7 @@ class FullBackup:
         "Restore the same tensors in the same places, with their former values."
         run = self.run
         if self.attributes is not None:
-            run.lost = run.lost | restore_optimizer(run, self.attributes)[0]
+            run.reports.lost = run.reports.lost | restore_optimizer(run, self.attributes)[0]
         with torch.no_grad():
             torch._foreach_copy_([to_local(t).detach() for t in self.tensors], self.copies)
         run.optimizer.state.clear()

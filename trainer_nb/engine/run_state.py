@@ -11,9 +11,9 @@ import time
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
@@ -54,7 +54,7 @@ class Task:
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #42b283a2
 def _field(
-    kind: Literal["value", "kept", "part", "of_step", "of_verb"],
+    kind: Literal["value", "kept", "part"],
     default: Any = None,  # a value, or a function that makes one
 ) -> Any:
     if callable(default): return field(metadata={"kind": kind}, default_factory=default)
@@ -66,10 +66,6 @@ value_field = partial(_field, "value")
 kept_field = partial(_field, "kept")
 # it is created again when it is missing
 rebuilt_field = partial(_field, "part")
-# of the current step
-step_field = partial(_field, "of_step")
-# of the active verb
-session_field = partial(_field, "of_verb")
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #e031318b
 class RemoteRunPart(Protocol):
@@ -165,35 +161,134 @@ Phase = Literal[
 ]
 
 @dataclass(repr=False, eq=False)
-class TransientState:
-    "Hold the fields of the current step and of the active verb, which no snapshot contains."
-    # -- the current step
-    window: list[MicroBatch] | None = step_field(None)    # its micro-batches
-    # values that were logged before the update, each with the weight of its micro-batch
-    pending_logs: list[tuple[dict, float]] = step_field(list)
-    step_rolled_back: bool = step_field(False)            # the last step was rolled back
-    pending_copies: list[AsyncHostCopy] = step_field(list)   # of weights; the next update waits for them
-    debug_step: DebugStepPart | None = step_field(None)   # the open debug step
-    corrupted: str = step_field("")                       # why the run cannot continue; "" if it can
-    unloaded: Snapshot | None = step_field(None)          # the run's state, if this process could not load it
-    has_stale_weights: bool = step_field(False)           # the model has other weights than that run
-    paused: bool = step_field(False)                      # on_pause was called, and on_resume will be
-
-    # -- the active verb
-    owner: tuple[str, int] | None = session_field(None)   # name and thread of the verb that trains
-    phase: Phase = session_field("idle")
-    clock_start: float = session_field(0.0)               # time in seconds at which the clock was last read
-    pause_requested: bool = session_field(False)          # pause at the next step boundary
-    yield_depth: int = session_field(0)                   # verbs that have released the lock to other threads
-    verb_called: bool = session_field(False)              # a verb was called since the last check
-    deferred_changes: list[Callable[[], object]] = session_field(list)   # of callbacks, applied at the boundary
-    is_manual: bool = session_field(False)                # events are caused by a call between two steps
-    num_pushed_tasks: int = session_field(0)              # tasks that the current one has put at the head of the queue
+class VerbState:
+    "Hold what belongs to the active verb; no snapshot contains it."
+    owner: tuple[str, int] | None = None   # name and thread of the verb that trains
+    phase: Phase = "idle"
+    clock_start: float = 0.0               # time in seconds at which the clock was last read
+    pause_requested: bool = False          # pause at the next step boundary
+    yield_depth: int = 0                   # verbs that have released the lock to other threads
+    verb_called: bool = False              # a verb was called since the last check
+    # changes that callbacks requested, applied at the boundary
+    deferred_changes: list[Callable[[], object]] = field(default_factory=list)
+    is_manual: bool = False                # events are caused by a call between two steps
+    num_pushed_tasks: int = 0              # tasks that the current one has put at the head of the queue
     # values that were logged while the model is in evaluation mode, which are not the step's; None: it is not
-    eval_logs: list[dict] | None = session_field(None)
+    eval_logs: list[dict] | None = None
     # of the loop's evaluation: those that it has completed, and those of them that it has not returned again after an error
-    evaluations: tuple[list, list] | None = session_field(None)
-    requested_by: str = session_field("")                 # "callback" while a change that a callback requested is applied
+    evaluations: tuple[list, list] | None = None
+    requested_by: str = ""                 # "callback" while a change that a callback requested is applied
+
+@dataclass(repr=False, eq=False)
+class CurrentStep:
+    "Hold what belongs to the current step; no snapshot contains it, and a run that goes elsewhere begins with a new one."
+    window: list[MicroBatch] | None = None   # its micro-batches
+    # values that were logged before the update, each with the weight of its micro-batch
+    pending_logs: list[tuple[dict, float]] = field(default_factory=list)
+    step_rolled_back: bool = False           # the last step was rolled back
+    # copies of weights to the host; the next update waits for them
+    pending_copies: list[AsyncHostCopy] = field(default_factory=list)
+    debug_step: DebugStepPart | None = None  # the open debug step
+    corrupted: str = ""                      # why the run cannot continue; "" if it can
+    unloaded: Snapshot | None = None         # the run's state, if this process could not load it
+    has_stale_weights: bool = False          # the model has other weights than that run
+    paused: bool = False                     # on_pause was called, and on_resume will be
+
+@dataclass(repr=False, eq=False)
+class Counters:
+    "Count what the run has done. A snapshot copies all of it."
+    batches_in_epoch: int = 0                # micro-batches since the epoch began
+    batches: int | None = None               # micro-batches of the epoch; None: unknown
+    samples: int = 0                         # samples trained on
+    seconds: float = 0.0                     # training time without pauses
+    tokens: torch.Tensor | None = None       # tokens counted on a device; all others are in the state
+    flops: float = 0.0                       # of this process, not yet in state.total_flos
+    logged: int = 0                          # the step up to which logs cover the history
+
+@dataclass(repr=False, eq=False)
+class MadeParts:
+    "Hold how optimizer, schedule and the length of the run were made, to make them again when that has changed."
+    own_optimizer: bool = False              # create_optimizer() made it, so it can be made anew
+    own_scheduler: bool = False              # create_scheduler() made it, so it can be stretched
+    optimizer_settings: dict[str, Any] | None = None   # with which both were made
+    made_groups: list[dict[str, Any]] | None = None    # settings of the groups when the run had made them
+    # settings of the groups of the user's optimizer, from before a schedule was made for it
+    given_groups: list[dict[str, Any]] | None = None
+    # notices that user code has changed the parameters
+    parameter_watch: ParameterWatch = field(default_factory=ParameterWatch)
+    items_checked: bool = False              # whether a step has shown if the loss uses the number of labels
+    count_is_ignored: bool = False           # an override of compute_loss does not: its loss is a mean
+    # an override of set_initial_training_values, which determines the length of the run
+    length_override: Callable[..., tuple] | None = None
+    model_seed: int | None = None            # with which model_init made the model
+    inspected_forward: Callable | None = None   # of the model, when the learner's model_facts were read
+
+@dataclass(repr=False, eq=False)
+class DataParts:
+    "Hold what a loader was made from, and what passes from one that was discarded to the next one."
+    # the learner's data_collator when the loader was made
+    collator: Callable[[list], Any] | None = None
+    first_samplers: UserState | None = None  # the state with which the samplers were made
+    # of the discarded loader: its samplers, and the state that was restored since
+    former_samplers: dict[str, Any] = field(default_factory=dict)
+    restored_samplers: UserState | None = None
+    # the generators that have given generator_seeds, as seeding.GeneratorSeeds keeps them
+    seed_givers: dict[str, tuple[object, int | None]] = field(default_factory=dict)
+    # of the training data, as the last verb has left them, where the loader reads copies of it
+    data_attributes: list[tuple[object, dict[str, object]]] = field(default_factory=list)
+    fetch_backup: FetchBackup | None = None  # state of the data that a rollback restores
+    # undivided values of the settings that are divided among processes
+    global_settings: dict[str, Any] = field(default_factory=dict)
+
+@dataclass(repr=False, eq=False)
+class EvaluationParts:
+    "Hold what evaluations keep from one to the next."
+    eval_dataloader: Any = None              # the prepared loader, any iterable
+    eval_loaders: list[Any] = field(default_factory=list)   # dataloaders.KeptLoader, whose workers stay
+    # evaluation sets by id, with their descriptions
+    eval_info: dict[int, tuple[object, dict[str, Any]]] = field(default_factory=dict)
+    evaluated: EvaluatedState | None = None  # attributes that go back when the run goes on
+    objective_reporter: Callable[[dict[str, float]], object] | None = None   # receives the loop's evaluations
+
+@dataclass(repr=False, eq=False)
+class FirstState:
+    "Hold the state before the first step, to which reset() returns."
+    snapshot: Snapshot | None = None
+    freed: bool = False                      # free() has released the snapshot
+    begins_run: bool = True                  # the run, at step 0, begins with the weights that reset() restores
+    weight_versions: list[int] = field(default_factory=list)   # rollback.weight_versions() when it was taken
+
+@dataclass(repr=False, eq=False)
+class StateCopies:
+    "Hold copies of the state: for a rollback, for the search for changes by hand, and those that snapshots share."
+    # the state that forward passes change; with rollback="full" all weights too; made by the first step
+    backups: Backups | None = None
+    edits: Edits | None = None               # finds what cells have changed since the last verb
+    earlier_copies: SharedCopies | None = None   # copies in snapshots, to share unchanged ones
+
+@dataclass(repr=False, eq=False)
+class Reports:
+    "Hold what was reported, and what is to be reported."
+    reported: set[str] = field(default_factory=set)              # names that a warning has reported
+    lost: dict[str, str] = field(default_factory=dict)           # attributes that could not be restored, with the reason
+    overwritten: dict[str, str] = field(default_factory=dict)    # attributes of which a restore has replaced other first values
+    # digests of the attributes with which the run began, by name
+    first_digests: dict[str, str | None] = field(default_factory=dict)
+    # while the run comes back from other processes: digests of the attributes that were sent there
+    sent_digests: dict[str, str | None] | None = None
+    # called at the user's next verb, to show a message
+    pending_messages: list[Callable[[], object]] = field(default_factory=list)
+    unwritable_dir: str | None = None        # the output_dir in which no log could be opened
+
+@dataclass(repr=False, eq=False)
+class HigherParts:
+    "Hold parts that are implemented in higher chapters."
+    remote_run: RemoteRunPart | None = None  # the processes that have the run; None: it is in this one
+    saver: SaverPart | None = None
+    uploader: UploaderPart | None = None
+    rewind_buffer: RewindBufferPart | None = None
+    background_run: BackgroundRunPart | None = None
+    oom_recovery: OomRecovery | None = None  # repeats a step that ran out of memory
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #9c1e5a70
 class GivenSettings:
@@ -223,7 +318,7 @@ class GivenSettings:
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #7666cd3e
 @dataclass(repr=False, eq=False)
-class RunState(TransientState):
+class RunState:
     "Hold the state and the parts of one training run."
     # -- what the user gave
     args: TrainingArguments = kept_field()
@@ -232,8 +327,6 @@ class RunState(TransientState):
     callbacks: CallbackHandler = kept_field(CallbackHandler)       # snapshots contain those with a state
     learner: weakref.ref[TrainerBase] | None = kept_field()        # for attributes of its subclass, its callbacks and its data
     given: GivenSettings = rebuilt_field()                         # the settings that the script gives
-    model_seed: int | None = rebuilt_field()                       # with which model_init made the model
-    inspected_forward: Callable | None = rebuilt_field()           # of the model, when the learner's model_facts were read
 
     # -- where the run is
     state: TrainerState = value_field(TrainerState)                # step, epoch, logs, as callbacks see them
@@ -246,20 +339,10 @@ class RunState(TransientState):
     epoch_open: bool = value_field(False)                          # on_epoch_begin has been dispatched
     finished: bool = value_field(False)                            # on_train_end has been dispatched
     callbacks_begun: bool = rebuilt_field(False)                   # the callbacks of this process received on_train_begin
-
-    # -- counters
-    batches_in_epoch: int = value_field(0)                         # micro-batches since the epoch began
-    batches: int | None = value_field(None)                        # micro-batches of the epoch; None: unknown
-    samples: int = value_field(0)                                  # samples trained on
-    seconds: float = value_field(0.0)                              # training time without pauses
-    tokens: torch.Tensor | None = value_field(None)                # tokens counted on a device; all others are in the state
-    flops: float = value_field(0.0)                                # of this process, not yet in state.total_flos
-    logged: int = value_field(0)                                   # the step up to which logs cover the history
-
+    counters: Counters = rebuilt_field(Counters)                   # a snapshot contains them beside the values
     # the set and the functions of the evaluation that has given state.best_metric; None: unknown
     best_source: dict[str, Any] | None = value_field(None)
-
-    # -- the schedule of plan() and fit(): its name, its options, and the step at which it begins; None: that of the settings
+    # the schedule of plan() and fit(): its name, its options, and the step at which it begins; None: that of the settings
     schedule_plan: dict[str, Any] | None = value_field(None)
 
     # -- what prepare() creates
@@ -268,69 +351,27 @@ class RunState(TransientState):
     params: list[torch.nn.Parameter] = rebuilt_field(list)         # the model's parameters, tied ones once, and the optimizer's
     optimizer: torch.optim.Optimizer = kept_field()
     lr_scheduler: torch.optim.lr_scheduler.LRScheduler = kept_field()
-    # settings of the groups of the user's optimizer, from before a schedule was made for it
-    given_groups: list[dict[str, Any]] | None = rebuilt_field()
-    items_checked: bool = rebuilt_field(False)                     # whether a step has shown if the loss uses the number of labels
-    count_is_ignored: bool = rebuilt_field(False)                  # an override of compute_loss does not: its loss is a mean
-    optimizer_settings: dict[str, Any] | None = rebuilt_field()    # with which optimizer and schedule were made
-    made_groups: list[dict[str, Any]] | None = rebuilt_field()     # settings of the groups when the run had made them
-    own_optimizer: bool = rebuilt_field(False)                     # create_optimizer() made it, so it can be made anew
-    own_scheduler: bool = rebuilt_field(False)                     # create_scheduler() made it, so it can be stretched
-    parameter_watch: ParameterWatch = rebuilt_field(ParameterWatch)   # notices that user code has changed the parameters
     loader: ResumableLoader = rebuilt_field()
-    # of the loader that was discarded, until the next one is made: its samplers, and the state that was restored since
-    former_samplers: dict[str, Any] = rebuilt_field(dict)
-    restored_samplers: UserState | None = rebuilt_field()
-    first_samplers: UserState | None = rebuilt_field()             # the state with which the samplers were made
-    # the generators that have given generator_seeds, as seeding.GeneratorSeeds keeps them
-    seed_givers: dict[str, tuple[object, int | None]] = rebuilt_field(dict)
-    collator: Callable[[list], Any] | None = rebuilt_field()       # the learner's data_collator when the loader was made
-    # of the training data, as the last verb has left them, where the loader reads copies of it
-    data_attributes: list[tuple[object, dict[str, object]]] = rebuilt_field(list)
-    eval_dataloader: Any = rebuilt_field()                         # the prepared loader of the evaluation, any iterable
-    eval_loaders: list[Any] = rebuilt_field(list)                  # dataloaders.KeptLoader, whose workers stay
-    # evaluation sets by id, with their descriptions
-    eval_info: dict[int, tuple[object, dict[str, Any]]] = rebuilt_field(dict)
-    # an override of set_initial_training_values, which determines the length of the run
-    length_override: Callable[..., tuple] | None = rebuilt_field()
     modes: TrainingModes = kept_field(TrainingModes)               # which modules steps use in evaluation mode
+    made: MadeParts = rebuilt_field(MadeParts)
+    data: DataParts = rebuilt_field(DataParts)
+    evaluation: EvaluationParts = rebuilt_field(EvaluationParts)
 
-    # -- what reset(), rollback and the search for manual changes need
-    initial_snapshot: Snapshot | None = rebuilt_field()            # before the first step, for reset()
-
-    initial_snapshot_freed: bool = rebuilt_field(False)            # free() has released it
-    begins_with_first: bool = rebuilt_field(True)                  # the run, at step 0, begins with the weights that reset() restores
-    initial_weight_versions: list[int] = rebuilt_field(list)       # rollback.weight_versions() when it was taken
-    earlier_copies: SharedCopies | None = rebuilt_field()          # copies in snapshots, to share unchanged ones
-    # what a rollback restores: the state that forward passes change; with rollback="full" all weights too
-    backups: Backups = rebuilt_field()   # made by the first step
-    fetch_backup: FetchBackup = rebuilt_field()                    # state of the data that a rollback restores
-    edits: Edits | None = rebuilt_field()                          # finds what cells have changed since the last verb
-    evaluated: EvaluatedState | None = rebuilt_field()             # attributes that go back when the run goes on
+    # -- the step, the verb, and the way back
+    current: CurrentStep = rebuilt_field(CurrentStep)
+    verb: VerbState = rebuilt_field(VerbState)
+    first: FirstState = rebuilt_field(FirstState)
+    copies: StateCopies = rebuilt_field(StateCopies)
 
     # -- the record of the run
     history: History = rebuilt_field(History)                      # only grows; a snapshot contains its length
-    unwritable_dir: str | None = rebuilt_field()                   # the output_dir in which no log could be opened
+    reports: Reports = rebuilt_field(Reports)
     memory_meter: MemoryMeter | None = rebuilt_field()             # memory use of the verbs, if requested
     identity: str = rebuilt_field(lambda: uuid.uuid4().hex)        # of the learner: its own snapshots contain all attributes
-    lost: dict[str, str] = rebuilt_field(dict)                     # attributes that could not be restored, with the reason
-    first_digests: dict[str, str | None] = rebuilt_field(dict)     # of the attributes with which the run began, by name
-    overwritten: dict[str, str] = rebuilt_field(dict)              # attributes of which a restore has replaced other first values
-    reported: set[str] = rebuilt_field(set)                        # names that a warning has reported
-    # while the run comes back from other processes: digests of the attributes that were sent there
-    sent_digests: dict[str, str | None] | None = rebuilt_field()
-    pending_messages: list[Callable[[], object]] = rebuilt_field(list)   # called at the user's next verb, to show a message
 
     # -- parts from higher chapters, and the processes of the run
-    remote_run: RemoteRunPart | None = rebuilt_field()             # the processes that have the run; None: it is in this one
-    saver: SaverPart | None = rebuilt_field()
-    uploader: UploaderPart | None = rebuilt_field()
-    rewind_buffer: RewindBufferPart | None = rebuilt_field()
-    background_run: BackgroundRunPart | None = rebuilt_field()
-    oom_recovery: OomRecovery | None = rebuilt_field()             # repeats a step that ran out of memory
-    objective_reporter: Callable[[dict[str, float]], object] | None = rebuilt_field()   # receives the loop's evaluations
+    parts: HigherParts = rebuilt_field(HigherParts)
     num_processes: int = rebuilt_field(1)                          # that have the run, or will have it
-    global_settings: dict[str, Any] = rebuilt_field(dict)          # undivided values of settings divided among processes
     interrupts: InterruptGuard = rebuilt_field(InterruptGuard)
 
     @property
@@ -338,24 +379,34 @@ class RunState(TransientState):
         "Return whether the run has begun: callbacks have been called, or a step was taken. Before, parts can be made anew."
         return self.begun or self.state.global_step > 0
 
+    def values(self) -> dict[str, Any]:
+        "Return by reference what a snapshot copies, by name: the value fields and the counters."
+        return {name: getattr(self, name) for name in VALUE_FIELDS} | vars(self.counters)
+
+    def put_values(self, values: Mapping[str, Any]) -> None:
+        "Set value fields and counters."
+        for name, value in values.items():
+            setattr(self.counters if name in COUNTERS else self, name, value)
+
     def discard(
         self,
         *names: str,  # of parts that prepare() or the next step creates again
     ) -> None:
         "Set parts to None, because what they were created from has changed."
         for name in names:
-            setattr(self, name, None)
+            *group, field_name = name.split(".")
+            setattr(getattr(self, *group) if group else self, field_name, None)
 
     def start_clock(self) -> None:
         "Count training time from now on."
-        self.clock_start = time.perf_counter()
+        self.verb.clock_start = time.perf_counter()
 
     def read_clock(self) -> float:
         "Return the seconds of training so far."
         now = time.perf_counter()
-        self.seconds += now - self.clock_start
-        self.clock_start = now
-        return self.seconds
+        self.counters.seconds += now - self.verb.clock_start
+        self.verb.clock_start = now
+        return self.counters.seconds
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #bceb1a77
 def schedule_args(
@@ -392,7 +443,7 @@ def record_act(
 ) -> None:
     "Record a change of the run in the history, with its origin."
     # in these phases, user code is called only as a callback
-    origin = run.requested_by or ("callback" if run.phase in ("step", "tasks", "evaluate") else "")
+    origin = run.verb.requested_by or ("callback" if run.verb.phase in ("step", "tasks", "evaluate") else "")
     if origin:
         data["by"] = origin
     # the log may be published, and a subclass of the arguments may have tokens of its own
@@ -400,13 +451,13 @@ def record_act(
 
 def hide_token(run: RunState, text: str) -> str:
     "Replace the access token of a run in a text that is written, such as a line of the user's code."
-    token = None if run.uploader is None else run.uploader.access()[2]
+    token = None if run.parts.uploader is None else run.parts.uploader.access()[2]
     return text.replace(token, MASKED_TOKEN) if token else text
 
 def announce_save_dir(run: RunState) -> None:
     "Print, once, where files are saved without an output_dir."
-    if run.args.output_dir is not None or "save_dir" in run.reported: return
-    run.reported.add("save_dir")
+    if run.args.output_dir is not None or "save_dir" in run.reports.reported: return
+    run.reports.reported.add("save_dir")
     if run.state.is_world_process_zero:
         print(
             f"Files of this run are saved in {os.path.abspath(run.args.save_dir)}; output_dir= names another folder.",
@@ -421,20 +472,28 @@ def own_run_name(run: RunState) -> str | None:
 def as_callback(run: RunState, change: Callable[[], _Result]) -> Callable[[], _Result]:
     "Return a function that makes the same change, with a callback as its origin."
     def changed_by_callback() -> _Result:
-        run.requested_by = "callback"
+        run.verb.requested_by = "callback"
         try:
             return change()
         finally:
-            run.requested_by = ""
+            run.verb.requested_by = ""
     return changed_by_callback
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #c3462271
 for _f in RunState.__dataclass_fields__.values():
     if "kind" not in _f.metadata: raise TypeError(f"The field RunState.{_f.name} has no kind; define it with value_field() or another of these functions.")
 
+COUNTERS = frozenset(f.name for f in fields(Counters))
+VALUE_FIELDS = tuple(f.name for f in fields(RunState) if f.metadata["kind"] == "value")
+
+def initial_values() -> dict[str, Any]:
+    "Return the values and counters of a run that has not begun, by name."
+    found = (f for f in fields(RunState) if f.name in VALUE_FIELDS)
+    return {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in found} | vars(Counters())
+
 # %% ../../nbs/06_engine/03_run_state.ipynb #62d53f05
 def push_tasks(run: RunState, *tasks: Task) -> None:
     "Put tasks at the head of a run's queue, after those that the current task has put there."
     for task in tasks:
-        run.due.insert(run.num_pushed_tasks, task)
-        run.num_pushed_tasks += 1
+        run.due.insert(run.verb.num_pushed_tasks, task)
+        run.verb.num_pushed_tasks += 1

@@ -37,20 +37,20 @@ from .tasks import preserve_control_flags, run_deferred_changes
 def yield_run_lock(run: RunState) -> None:
     "Release the lock to other threads; return when they are done."
     interrupts = run.interrupts
-    pause_requested = run.pause_requested
+    pause_requested = run.verb.pause_requested
     # verbs of other threads handle their own interrupts; the wait for the lock is not abortable, so it cannot raise
     run.interrupts = InterruptGuard()
-    run.yield_depth += 1
+    run.verb.yield_depth += 1
     depth = RUN_LOCK.release()
     RUN_LOCK.acquire(depth)
     wait_for_debug_step(run)
-    run.yield_depth -= 1
+    run.verb.yield_depth -= 1
     run.interrupts = interrupts
-    run.pause_requested = run.pause_requested or pause_requested
+    run.verb.pause_requested = run.verb.pause_requested or pause_requested
 
 def wait_for_debug_step(run: RunState) -> None:
     "Wait, without holding the lock, while a debug step is open."
-    while run.phase == "debug":
+    while run.verb.phase == "debug":
         depth = RUN_LOCK.release()
         time.sleep(0.02)
         RUN_LOCK.acquire(depth)
@@ -59,11 +59,11 @@ def wait_for_debug_step(run: RunState) -> None:
 def pausable(run: RunState) -> Iterator[None]:
     "Make a request to pause effective inside the block, at the next boundary; drop a request from before it."
     # a verb that has yielded the lock to this one may have been asked to pause meanwhile: that request is kept
-    run.pause_requested = run.pause_requested and run.yield_depth > 0
+    run.verb.pause_requested = run.verb.pause_requested and run.verb.yield_depth > 0
     try:
         yield
     finally:
-        run.pause_requested = False
+        run.verb.pause_requested = False
 
 # %% ../../nbs/06_engine/22_session.ipynb #ce66a20c
 def check_not_in_step(
@@ -73,20 +73,20 @@ def check_not_in_step(
 ) -> None:
     "Raise InvalidOperation if a step is in progress, a debug step is open, or the run is corrupted."
     run = learner.run_state
-    if run.unloaded is not None and not allow_corrupted:
-        raise InvalidOperation(f"{verb} cannot continue here: {run.corrupted}.")
-    if run.corrupted and not allow_corrupted:
+    if run.current.unloaded is not None and not allow_corrupted:
+        raise InvalidOperation(f"{verb} cannot continue here: {run.current.corrupted}.")
+    if run.current.corrupted and not allow_corrupted:
         raise InvalidOperation(
-            f"{verb} cannot continue: {run.corrupted}. learn.rewind(0) repeats the last steps from a snapshot, "
+            f"{verb} cannot continue: {run.current.corrupted}. learn.rewind(0) repeats the last steps from a snapshot, "
             "learn.restore(...) returns to a snapshot, and learn.reset() to the beginning."
         )
-    if run.phase == "debug":
+    if run.verb.phase == "debug":
         raise InvalidOperation(
             f"{verb} was called while a debug step is open. Finish it with its update(), or discard it with its"
             " abort(); learn.debug_step() discards it too, and starts a new one."
         )
-    if run.phase != "idle":
-        where = "from inside a step" if run.phase == "step" else "while the learner is running"
+    if run.verb.phase != "idle":
+        where = "from inside a step" if run.verb.phase == "step" else "while the learner is running"
         raise InvalidOperation(
             f"{verb} was called {where}; call it between two steps, or set control.should_training_stop to end the run"
             " from a callback."
@@ -103,7 +103,7 @@ def check_can_train(
         raise InvalidOperation(
             f"{verb} was called under torch.inference_mode(), where nothing can be trained; call it outside."
         )
-    if (owner := learner.run_state.owner) is not None:
+    if (owner := learner.run_state.verb.owner) is not None:
         raise InvalidOperation(f"{verb} was called while {owner[0]} is running; call it afterwards.")
 
 check_can_train_or_corrupted = partial(check_can_train, allow_corrupted=True)
@@ -124,8 +124,8 @@ def guarded(
 # %% ../../nbs/06_engine/22_session.ipynb #61c57dc7
 def raise_save_error(run: RunState) -> None:
     "Raise SaveFailed if a checkpoint could not be written."
-    if run.saver is not None:
-        run.saver.check()
+    if run.parts.saver is not None:
+        run.parts.saver.check()
 
 # %% ../../nbs/06_engine/22_session.ipynb #38b65161
 @contextmanager
@@ -144,13 +144,13 @@ def training_session(
             is_changed = record_manual_changes(run)
             if is_changed or not continues or not is_prepared(run):
                 prepare_training(learner)
-                if run.args.push_to_hub and run.uploader is not None:
-                    run.uploader.open(learner)
+                if run.args.push_to_hub and run.parts.uploader is not None:
+                    run.parts.uploader.open(learner)
                 require_several_processes(run.args, run.device.world.size, verb)
                 run.callbacks.forget_events()
             enter_training(run)
             # the run itself may change them
-            run.data_attributes = []
+            run.data.data_attributes = []
             raise_if_interrupted(learner)
         except BaseException as error:
             raise_failure(learner, error)
@@ -161,12 +161,12 @@ def training_session(
             except BaseException as error:
                 raise_failure(learner, error)
             finally:
-                for copying in run.pending_copies:
+                for copying in run.current.pending_copies:
                     # the user may change weights from here on
                     copying.wait_before_update()
-                run.phase = "idle"
+                run.verb.phase = "idle"
                 edits_of(run).keep(run)
-                run.data_attributes = copied_attributes(learner)
+                run.data.data_attributes = copied_attributes(learner)
                 run.modes.see(run.model)
                 if rows:
                     fetch_rows(run)
@@ -175,28 +175,28 @@ def training_session(
 @contextmanager
 def claim_run(run: RunState, verb: str) -> Iterator[None]:
     "Make the verb the owner of the run inside the block."
-    run.owner = verb, threading.get_ident()
-    run.step_rolled_back = False
+    run.verb.owner = verb, threading.get_ident()
+    run.current.step_rolled_back = False
     try:
         yield
     finally:
-        run.owner = None
+        run.verb.owner = None
 
 # %% ../../nbs/06_engine/22_session.ipynb #9301d096
 def start_running(run: RunState) -> None:
     "Resume the run: end a pause, open the log if one is configured, start the clock."
     # a cell may have defined another compute_loss
-    run.items_checked = False
-    if run.paused:
-        run.paused = False
+    run.made.items_checked = False
+    if run.current.paused:
+        run.current.paused = False
         run.due.appendleft(Task("event", "on_resume"))
     if run.history.name is None:
         run.history.name = own_run_name(run)
     folder = run.args.output_dir
-    if folder is not None and folder != run.unwritable_dir and run.history.path is None:
+    if folder is not None and folder != run.reports.unwritable_dir and run.history.path is None:
         if run.device.world.is_main_process and run.history.open_log(folder, own_run_name(run)) is None:
             # it has warned; do not try again
-            run.unwritable_dir = folder
+            run.reports.unwritable_dir = folder
     if run.args.saves_checkpoints:
         announce_save_dir(run)
     # programs that follow the log need the planned length; all processes record the same plan, also those without a log
@@ -220,7 +220,7 @@ def fetch_rows(run: RunState) -> None:
 @contextmanager
 def manual_changes_recorded(run: RunState) -> Iterator[None]:
     "Record manual changes before the block; what differs at its end is not one. Within a verb that trains, do nothing."
-    if run.owner is not None or run.phase != "idle":
+    if run.verb.owner is not None or run.verb.phase != "idle":
         yield
         return
     record_manual_changes(run)
@@ -251,8 +251,8 @@ def note_manual_changes(run: RunState, changed: list[str]) -> None:
     that the schedule replaces after a step."""
     run.history.note("by hand", run.state.global_step, changed=changed)
     rates = replaced_rates(run.lr_scheduler, run.optimizer) if "param_groups" in changed else []
-    if not rates or "replaced rates" in run.reported: return
-    run.reported.add("replaced rates")
+    if not rates or "replaced rates" in run.reports.reported: return
+    run.reports.reported.add("replaced rates")
     # one number would change the other groups in proportion
     number = f"{rates[0]:g}" if rates == rates[:1] * len(run.optimizer.param_groups) else "[...]"
     warn(
@@ -267,12 +267,12 @@ def fire_event_between_steps(
 ) -> None:
     "Dispatch an event outside of the task queue, between two steps; apply changes that callbacks request at once."
     run = learner.run_state
-    run.phase = "tasks"
-    run.num_pushed_tasks = 0
+    run.verb.phase = "tasks"
+    run.verb.num_pushed_tasks = 0
     with preserve_control_flags(run):
         error = fire_event_safely(learner, event, **data)
-    run.phase = "idle"
-    run.num_pushed_tasks = 0
+    run.verb.phase = "idle"
+    run.verb.num_pushed_tasks = 0
     run_deferred_changes(run)
     if error is not None: raise error
 
@@ -321,9 +321,9 @@ def raise_failure(learner: TrainerBase, error: BaseException) -> NoReturn:
     what = "The work after the step is incomplete, and is completed first when the run continues"
     if lost: what = lost
     elif run.optimizer is None or run.loader is None: what = "The preparation was cancelled"
-    elif run.step_rolled_back and run.interrupts.timed_out:
+    elif run.current.step_rolled_back and run.interrupts.timed_out:
         what = f"No batch came from the data workers for {BATCH_WAIT.TIMEOUT:g} s, so the step in progress was cancelled"
-    elif run.step_rolled_back: what = "The step in progress was cancelled"
+    elif run.current.step_rolled_back: what = "The step in progress was cancelled"
     elif not run.due: what = "The work after the step was interrupted"
     raise_paused(learner, f"{what}; paused {describe_position(run)}", nothing_lost=not lost)
 
@@ -331,7 +331,7 @@ def describe_interrupted_callback(run: RunState, error: BaseException) -> str:
     "Return a sentence about the callback that the error has interrupted; '' if none, or if it will be called again."
     name = getattr(error, "callback", "")
     # a step that was rolled back is repeated with its callbacks, and an evaluation as a whole
-    if not name or run.step_rolled_back or name.endswith(".on_prediction_step"): return ""
+    if not name or run.current.step_rolled_back or name.endswith(".on_prediction_step"): return ""
     back = "learn.reset() starts the run again"
     if run.state.global_step:
         back = "learn.rewind(1) repeats the step from a snapshot"
@@ -347,10 +347,10 @@ def describe_position(run: RunState) -> str:
 def mark_paused(learner: TrainerBase) -> None:
     "Mark the run as paused, record it in the history, and fire `on_pause`; a finished run is not paused."
     run = learner.run_state
-    run.paused = not run.finished
-    if not run.paused: return
-    if run.remote_run is not None:
-        run.remote_run.pause(learner)
+    run.current.paused = not run.finished
+    if not run.current.paused: return
+    if run.parts.remote_run is not None:
+        run.parts.remote_run.pause(learner)
     else:
         run.history.note("pause", run.state.global_step)
         fire_event_between_steps(learner, "on_pause")
@@ -364,7 +364,7 @@ def raise_paused(
     mark_paused(learner)
     release_traceback_after_cell()
     install_excepthook()
-    if not learner.run_state.paused: raise Paused(f"{message}; the run was just finished.") from None
+    if not learner.run_state.current.paused: raise Paused(f"{message}; the run was just finished.") from None
     reassurance = "Nothing is lost: " if nothing_lost else ""
     raise Paused(f"{message}. {reassurance}learn.train(), learn.run(...) or learn.step() continues.") from None
 
@@ -376,7 +376,7 @@ def raise_if_interrupted(learner: TrainerBase) -> None:
 def should_pause(learner: TrainerBase) -> bool:
     "Return whether a pause was requested; raise Paused after an interrupt."
     raise_if_interrupted(learner)
-    if not learner.run_state.pause_requested: return False
+    if not learner.run_state.verb.pause_requested: return False
     mark_paused(learner)
     return True
 
@@ -385,8 +385,8 @@ def apply_change(learner: TrainerBase, verb: str, change: Callable[[], Any]) -> 
     """Apply a change now, or at the boundary if a callback requests it; return
     the result of `change`, None if it is postponed."""
     run = learner.run_state
-    if run.phase in ("tasks", "evaluate"):
-        run.deferred_changes.append(as_callback(run, change))
+    if run.verb.phase in ("tasks", "evaluate"):
+        run.verb.deferred_changes.append(as_callback(run, change))
         return None
     with guarded(learner, verb, check_can_change), manual_changes_recorded(run):
         return change()
@@ -395,24 +395,24 @@ def check_can_change(learner: TrainerBase, verb: str) -> None:
     """Raise InvalidOperation as check_not_in_step does, unless the verb replaces a corrupted state; raise SaveFailed
     if a checkpoint could not be written."""
     run = learner.run_state
-    if not (run.corrupted and verb in ("restore()", "reset()", "load_checkpoint()")):
+    if not (run.current.corrupted and verb in ("restore()", "reset()", "load_checkpoint()")):
         check_not_in_step(learner, verb)
     raise_save_error(run)
 
 def check_between_steps(learner: TrainerBase, verb: str) -> None:
     "Raise InvalidOperation if a step is in progress, and SaveFailed if a checkpoint could not be written."
-    if learner.run_state.phase in ("step", "debug"):
+    if learner.run_state.verb.phase in ("step", "debug"):
         check_not_in_step(learner, verb)
-    if learner.run_state.phase == "idle":
+    if learner.run_state.verb.phase == "idle":
         raise_save_error(learner.run_state)
 
 def check_run_weights(learner: TrainerBase, verb: str) -> None:
     "Raise InvalidOperation if a run has ended on other processes whose weights could not be loaded into the model."
     run = learner.run_state
-    if not run.has_stale_weights: return
+    if not run.current.has_stale_weights: return
     # without a state that can be loaded later
-    advice = "; learn.reset() begins anew, learn.restore(...) goes back to a snapshot" if run.unloaded is None else ""
-    raise InvalidOperation(f"{verb} would use other weights than those of the run: {run.corrupted}{advice}.")
+    advice = "; learn.reset() begins anew, learn.restore(...) goes back to a snapshot" if run.current.unloaded is None else ""
+    raise InvalidOperation(f"{verb} would use other weights than those of the run: {run.current.corrupted}{advice}.")
 
 def check_can_use_weights(learner: TrainerBase, verb: str) -> None:
     "Raise InvalidOperation and SaveFailed as check_between_steps does, and InvalidOperation as check_run_weights does."

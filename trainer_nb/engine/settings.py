@@ -10,7 +10,6 @@ import gc
 import math
 import weakref
 from collections.abc import Iterable
-from dataclasses import fields
 
 import torch
 
@@ -94,7 +93,7 @@ def _set_length(learner: TrainerBase, value):
     if run.state.max_steps > run.state.global_step >= before:
         extend_run(run)
     if run.state.max_steps == before or not run.state.is_world_process_zero or not makes_schedule(learner): return
-    if run.own_scheduler or run.lr_scheduler is None or is_metric_driven(run.lr_scheduler): return
+    if run.made.own_scheduler or run.lr_scheduler is None or is_metric_driven(run.lr_scheduler): return
     warn(
         f"The schedule that an override made for {before} steps keeps its course in a run of {run.state.max_steps}: only"
         " schedules from the settings are stretched. An override whose function of the step reads self.state.max_steps at"
@@ -235,7 +234,7 @@ class SettableTable(ChangesTable):
 # %% ../../nbs/06_engine/24_settings.ipynb #ae717080
 def current_value(learner: TrainerBase, name: str):
     "Return the current value of a setting."
-    if name != "lr": return learner.run_state.global_settings.get(name, getattr(learner.args, name))
+    if name != "lr": return learner.run_state.data.global_settings.get(name, getattr(learner.args, name))
     # not learner.optimizer, which raises an error while other processes have the run
     optimizer = learner.run_state.optimizer
     if optimizer is None: return None
@@ -254,10 +253,10 @@ def _format_rates(rates: list[float]) -> str:
 def describe_course(run: RunState) -> str:
     "Return how the schedule goes on after the next step, as a clause."
     name = type(run.lr_scheduler).__name__
-    if run.own_scheduler: name = str(schedule_args(run.args, run.schedule_plan).lr_scheduler_type)
+    if run.made.own_scheduler: name = str(schedule_args(run.args, run.schedule_plan).lr_scheduler_type)
     if is_metric_driven(run.lr_scheduler): return f"the {name} schedule changes it after evaluations"
     left = run.state.max_steps - run.state.global_step
-    ahead = look_ahead(run.lr_scheduler, run.optimizer, left, most=100) if run.own_scheduler else None
+    ahead = look_ahead(run.lr_scheduler, run.optimizer, left, most=100) if run.made.own_scheduler else None
     if ahead is None: return f"the {name} schedule continues from there"
     rates = ahead.rates[0]
     last = run.state.global_step + 1 + ahead.offsets[-1]
@@ -300,9 +299,9 @@ def scaled_base(learner: TrainerBase) -> str:
     learning_rate; '' otherwise."""
     run = learner.run_state
     given = learner.optimizers[0] is not None or learner.optimizer_cls_and_kwargs is not None
-    if given or run.optimizer is None or run.made_groups is None: return ""
+    if given or run.optimizer is None or run.made.made_groups is None: return ""
     bases = {float(rate) for rate in base_lrs(run.optimizer)}
-    made = {float(group["initial_lr" if "initial_lr" in group else "lr"]) for group in run.made_groups}
+    made = {float(group["initial_lr" if "initial_lr" in group else "lr"]) for group in run.made.made_groups}
     known = {*made, learner.args.learning_rate} if isinstance(learner.args.learning_rate, float) else made
     # rates of several groups are the user's own
     if len(bases) > 1 or any(math.isclose(base, rate, rel_tol=1e-6) for base in bases for rate in known): return ""
@@ -313,7 +312,7 @@ def effect_of(learner: TrainerBase, name: str) -> str:
     if name == "lr" and not learner.state.global_step:
         return "the base of the schedule, as learning_rate does: no step has been taken"
     run = learner.run_state
-    if SETTABLE[name][0] == _EFFECT_LENGTH and run.has_begun and run.lr_scheduler is not None and not run.own_scheduler:
+    if SETTABLE[name][0] == _EFFECT_LENGTH and run.has_begun and run.lr_scheduler is not None and not run.made.own_scheduler:
         return "the run's length; the schedule, which the settings have not made, keeps its course"
     return SETTABLE[name][0]
 
@@ -412,8 +411,6 @@ def check_settable(learner: TrainerBase, changes):
         )
 
 # %% ../../nbs/06_engine/24_settings.ipynb #ec05a2d9
-_VALUE_FIELDS = [f.name for f in fields(RunState) if f.metadata["kind"] == "value"]
-
 def make_undo(learner: TrainerBase):
     "Save the state that a change of settings affects; return a function that restores it."
     run = learner.run_state
@@ -421,7 +418,7 @@ def make_undo(learner: TrainerBase):
     feed = run.loader
     optimizer = run.optimizer
     due = list(run.due)
-    values = {name: copy.copy(getattr(run, name)) for name in _VALUE_FIELDS}
+    values = {name: copy.copy(value) for name, value in run.values().items()}
     groups = (
         []
         if run.optimizer is None
@@ -432,8 +429,7 @@ def make_undo(learner: TrainerBase):
     def put_back():
         vars(run.args).update(args)
         run.loader = feed
-        for name, before in values.items():
-            setattr(run, name, before)
+        run.put_values(values)
         run.due.clear()
         run.due.extend(due)
         run.optimizer, run.lr_scheduler = optimizer, scheduler
@@ -477,7 +473,7 @@ def divide_changes(learner: TrainerBase, changes: dict) -> tuple:
     """Return the changes as each process needs them when a global batch is
     divided among processes, and the undivided settings.
     Raise ValueError if it cannot be divided."""
-    undivided = learner.run_state.global_settings
+    undivided = learner.run_state.data.global_settings
     mine = {name: value for name, value in changes.items() if name in undivided}
     home = undivided | mine
     if "disable_tqdm" in mine:
@@ -529,7 +525,7 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     except BaseException:
         put_back()
         raise
-    learner.run_state.global_settings = undivided
+    learner.run_state.data.global_settings = undivided
     if best_metric_args(learner.args) != metric:
         # of no use for another metric
         run = learner.run_state
@@ -559,7 +555,7 @@ class OomRecovery:
         args = learner.args
         run = learner.run_state
         if not args.auto_find_batch_size or not is_out_of_memory(error): return False
-        if run.corrupted or run.phase == "tasks":
+        if run.current.corrupted or run.verb.phase == "tasks":
             # during the update or after it: there is no step to repeat
             return False
         size = args.per_device_train_batch_size

@@ -22,7 +22,7 @@ from ..device.deepspeed import to_parameter_states
 from ..device.sharding import concat_shards, gather_full_per_machine
 from .run_state import RunState
 from .user_state import restore_evaluated, unpack_state
-from .snapshot_fields import FIELD_KEEPERS, VALUE_FIELDS, ModuleWalk, shared_copies
+from .snapshot_fields import FIELD_KEEPERS, ModuleWalk, shared_copies
 from .snapshot_tensors import HostCopies, Snapshot
 
 # %% ../../nbs/06_engine/17_snapshot.ipynb #36f40b33
@@ -76,10 +76,10 @@ def capture_snapshot(
         FIELD_KEEPERS[name].keep(run, tensors, values)
     copying = tensors.fill()
     values["shapes"] = tensors.shapes
-    values.update((name, _copy_value(getattr(run, name))) for name in VALUE_FIELDS)
+    values.update((name, _copy_value(value)) for name, value in run.values().items())
     if copying is not None:
         if beside:
-            run.pending_copies.append(copying)
+            run.current.pending_copies.append(copying)
         else:
             copying.wait_before_update()
     return Snapshot(dict(tensors), values, copying, tensors.file)
@@ -148,21 +148,20 @@ def restore_fields(
     "Restore kept fields. Raise ValueError, without any change, if the snapshot does not fit the run."
     check_snapshot(run, snapshot, kept)
     restore_evaluated(run)
-    for copying in run.pending_copies:
+    for copying in run.current.pending_copies:
         copying.wait_before_update()
     for name in kept:
         FIELD_KEEPERS[name].put_back(run, snapshot)
     # the changes of the forward pass are detected again
-    run.window = None
-    run.corrupted = ""
-    run.unloaded = None
-    run.has_stale_weights = False
-    run.discard("backups")
+    run.current.window = None
+    run.current.corrupted = ""
+    run.current.unloaded = None
+    run.current.has_stale_weights = False
+    run.discard("copies.backups")
 
 def _restore_values(run: RunState, snapshot: Snapshot) -> None:
     place = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
-    for name in VALUE_FIELDS:
-        setattr(run, name, _copy_value(snapshot.values[name]))
+    run.put_values({name: _copy_value(snapshot.values[name]) for name in run.values()})
     vars(run.state).update(place)
 
 def restore_snapshot(run: RunState, snapshot: Snapshot):
@@ -176,12 +175,12 @@ def restore_snapshot(run: RunState, snapshot: Snapshot):
 def restore_whole(run: RunState, snapshot: Snapshot):
     "Restore a snapshot; if that raises an error, restore the run's state before the call."
     # A corrupted run has no valid state to go back to, and its optimizer may hold state that cannot be captured.
-    before = None if run.corrupted else capture_snapshot(run)
+    before = None if run.current.corrupted else capture_snapshot(run)
     try:
         restore_snapshot(run, snapshot)
     except BaseException:
         if before is not None:
-            undo_restore(run, before, run.corrupted)
+            undo_restore(run, before, run.current.corrupted)
         raise
 
 def undo_restore(
@@ -197,9 +196,9 @@ def undo_restore(
         except Exception:
             pass
     _restore_values(run, before)
-    run.window = None
-    run.corrupted = corrupted
-    run.discard("backups")
+    run.current.window = None
+    run.current.corrupted = corrupted
+    run.discard("copies.backups")
 
 # %% ../../nbs/06_engine/17_snapshot.ipynb #43f67564
 _NOT_COMPARED = frozenset("""modes_seen shapes made_with run taken place length batches about seconds callbacks bookmark user

@@ -49,7 +49,7 @@ _DATA_ARG_PREFIXES = tuple("""dataloader per_device train_ seed data_seed gradie
 
 def _capture_args(run: RunState, tensors, values):
     # a snapshot may be written, and a checkpoint published: without the access token
-    settings = without_subclass_fields(run.args) | run.global_settings | {"hub_token": None}
+    settings = without_subclass_fields(run.args) | run.data.global_settings | {"hub_token": None}
     values["args"] = {k: copy.deepcopy(v) if isinstance(v, (dict, list)) else v for k, v in settings.items()}
 def _check_args(run: RunState, snapshot: Snapshot):
     for name in _CONSTRUCTION_ARGS:
@@ -64,7 +64,7 @@ def _check_args(run: RunState, snapshot: Snapshot):
 def _restore_args(run: RunState, snapshot: Snapshot):
     "Restore the settings; discard the loader if its settings have changed."
     before = dict(vars(run.args))
-    kept = {*PROCESS_FIELDS, *run.global_settings}
+    kept = {*PROCESS_FIELDS, *run.data.global_settings}
     vars(run.args).update({k: copy.deepcopy(v) for k, v in snapshot.values["args"].items() if k not in kept})
     if any(vars(run.args).get(k) != before.get(k) for k in PATCH_ARGS):
         # the model patches are applied again
@@ -155,10 +155,10 @@ def has_max_norm(m) -> bool:
 
 def shared_copies(run: RunState) -> SharedCopies:
     "Return the copies that the snapshots of a run share."
-    if run.earlier_copies is None:
-        run.earlier_copies = SharedCopies()
-    run.earlier_copies.merged = list_merged_adapters(run.model)
-    return run.earlier_copies
+    if run.copies.earlier_copies is None:
+        run.copies.earlier_copies = SharedCopies()
+    run.copies.earlier_copies.merged = list_merged_adapters(run.model)
+    return run.copies.earlier_copies
 
 def frozen_base_weights(run: RunState, walk) -> dict:
     "Return the weights that all snapshots share, by their names there: the frozen ones of a model with adapters."
@@ -425,7 +425,7 @@ def _holds_same_others(
 ) -> bool:
     """Return whether the optimizer holds these parameters besides the model's. Those that have left the model are put
     back into it, or removed, if it does so then."""
-    watch = run.parameter_watch
+    watch = run.made.parameter_watch
     def held() -> set[str]: return {f"loose/{n}" for n in _optimizer_parameters(run, named_weights(run))[1]}
     now = held()
     if saved == now: return True
@@ -502,7 +502,7 @@ def _restore_optimizer(run: RunState, snapshot: Snapshot):
     if again:
         # load_state_dict() has replaced them
         _put_groups(run, snapshot, saved)
-    run.lost = run.lost | problems
+    run.reports.lost = run.reports.lost | problems
 
 def _put_groups(run: RunState, snapshot: Snapshot, saved):
     "Restore the groups and the state of an optimizer."
@@ -565,7 +565,7 @@ def _capture_scheduler(run: RunState, tensors, values):
 
 def _check_scheduler(run: RunState, snapshot: Snapshot):
     # plan() has replaced a schedule that is made here, and restoring makes the other one again
-    if run.own_scheduler and (run.schedule_plan or snapshot.values.get("schedule_plan")): return
+    if run.made.own_scheduler and (run.schedule_plan or snapshot.values.get("schedule_plan")): return
     _check_same_class("schedule", snapshot.values["lr_scheduler_class"], run.lr_scheduler)
 
 def _restore_scheduler(run: RunState, snapshot: Snapshot):
@@ -577,9 +577,9 @@ def _restore_scheduler(run: RunState, snapshot: Snapshot):
     args = schedule_args(run.args, plan)
     total = snapshot.values["state"].max_steps
     length = total - (plan["start"] if plan else 0)
-    if run.own_scheduler and type(run.lr_scheduler).__name__ != snapshot.values["lr_scheduler_class"]:
+    if run.made.own_scheduler and type(run.lr_scheduler).__name__ != snapshot.values["lr_scheduler_class"]:
         run.lr_scheduler = replace_schedule(run.lr_scheduler, run.optimizer, args, length)
-    elif run.own_scheduler and total != run.state.max_steps:
+    elif run.made.own_scheduler and total != run.state.max_steps:
         run.lr_scheduler = stretch_schedule(run.lr_scheduler, run.optimizer, args, length)
     engine = _engine_of(run)
     optimizer = snapshot.values["optimizer"]
@@ -675,11 +675,11 @@ def _restore_user_state(run: RunState, snapshot: Snapshot) -> None:
     state = unpack_state(packed, snapshot.tensors)
     own = is_own(run, snapshot)
     if not own:
-        note_overwritten(run, state, state.first if run.sent_digests is None else run.sent_digests)
-        run.first_digests = dict(state.first)
+        note_overwritten(run, state, state.first if run.reports.sent_digests is None else run.reports.sent_digests)
+        run.reports.first_digests = dict(state.first)
     problems = restore_user_state(run, state, find=code_holders, own=own, in_branch=packed["of"] == IN_BRANCH)
     keep_restored_samplers(run, state)
-    run.lost = run.lost | state.left_out | problems
+    run.reports.lost = run.reports.lost | state.left_out | problems
 
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #b1c560b3
@@ -696,6 +696,5 @@ FIELD_KEEPERS = {
 }
 
 _FIELD_KINDS = {f.name: f.metadata["kind"] for f in fields(RunState)}
-VALUE_FIELDS = [n for n, kind in _FIELD_KINDS.items() if kind == "value"]
 if set(FIELD_KEEPERS) != {n for n, kind in _FIELD_KINDS.items() if kind == "kept"}:
     raise TypeError("A kept field of RunState has no keeper in trainer_nb.engine.snapshot_fields.")

@@ -263,7 +263,7 @@ def sampler_holders(samplers: dict[str, Any]) -> list[Holder]:
 
 def _of_samplers(run: RunState) -> list[Holder]:
     # a loader is discarded when its settings change; samplers that the user has given stay
-    return sampler_holders(run.former_samplers if run.loader is None else run.loader.samplers())
+    return sampler_holders(run.data.former_samplers if run.loader is None else run.loader.samplers())
 
 def fetch_holders(run: RunState) -> list[Holder]:
     "Return the data and the collator as holders, if samples are fetched in this process, in any order."

@@ -45,11 +45,11 @@ def take_step(
     run = learner.run_state
     step = Step(learner, committed)
     try:
-        run.phase = "step"
+        run.verb.phase = "step"
         # no interrupt can be raised between an error and the rollback
         with run.interrupts.opened():
             if not step.begin():
-                run.phase = "idle"
+                run.verb.phase = "idle"
                 return None
             while step.more():
                 step.substep()
@@ -108,38 +108,38 @@ class Step:
     def begin(self) -> bool:
         "Fetch the micro-batches and back up the state that the step changes; return False at the end of the epoch."
         run = self.run
-        if run.evaluated is not None:
+        if run.evaluation.evaluated is not None:
             restore_evaluated(run)
-        if run.pending_logs:
-            run.pending_logs = []
+        if run.current.pending_logs:
+            run.current.pending_logs = []
         run.device.reshard()
         for p in run.params:
             # gradients of a manual backward pass between two steps do not belong to this step
             p.grad = None
-        if run.window is None:
-            if run.fetch_backup is None:
-                run.fetch_backup = FetchBackup()
+        if run.current.window is None:
+            if run.data.fetch_backup is None:
+                run.data.fetch_backup = FetchBackup()
             # before the fetch, which may advance a generator of the data set
-            self.data_before = run.fetch_backup.keep(run)
+            self.data_before = run.data.fetch_backup.keep(run)
             # the micro-batches stay with the run until a step with them is committed
-            run.window = run.loader.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
-        if run.window is None: return False
-        if run.backups is None:
+            run.current.window = run.loader.take(run.cursor, run.args.gradient_accumulation_steps, run.bookmark) or None
+        if run.current.window is None: return False
+        if run.copies.backups is None:
             full = FullBackup(run) if run.args.rollback == "full" else None
-            run.backups = Backups(AdaptiveBackup(run_modules(run), UserBackup(run)), full)
-        run.backups.keep()
+            run.copies.backups = Backups(AdaptiveBackup(run_modules(run), UserBackup(run)), full)
+        run.copies.backups.keep()
         # a full backup restores the weights; otherwise a change of them is reported
-        if run.backups.full is None:
+        if run.copies.backups.full is None:
             self.weights = list(filter(_REQUIRES_GRAD, run.params))
             self.weight_versions = list(map(_VERSION, self.weights))
         self.control_before = run.control, dict(vars(run.control))
         # in the dictionary, which is faster than an assignment
-        vars(self.learner)["current_gradient_accumulation_steps"] = len(run.window)
-        self.batches, self.items = get_offered_batches(self.learner, run.window)
+        vars(self.learner)["current_gradient_accumulation_steps"] = len(run.current.window)
+        self.batches, self.items = get_offered_batches(self.learner, run.current.window)
         if self.must_check_items():
             self.items = watch_items(self.learner, self.items)
         message = run.device.message
-        self.tokens = count_step_tokens(self.learner, run.window, only_own=message is not None)
+        self.tokens = count_step_tokens(self.learner, run.current.window, only_own=message is not None)
         if message is not None:
             message.count = self.tokens
         run.control.new_step()
@@ -149,11 +149,11 @@ class Step:
     def must_check_items(self) -> bool:
         "Return whether it is unknown if the losses use the number of labels, and matters."
         run = self.run
-        return not run.items_checked and (len(run.window or ()) > 1 or not run.device.world.is_single_process)
+        return not run.made.items_checked and (len(run.current.window or ()) > 1 or not run.device.world.is_single_process)
 
     def more(self) -> bool:
         "Return whether micro-batches are left."
-        return self.num_done < len(self.run.window or ())
+        return self.num_done < len(self.run.current.window or ())
 
     def substep(self) -> None:
         "Run forward and backward of the next micro-batch, and count it."
@@ -162,7 +162,7 @@ class Step:
         if self.is_override:
             run.modes.enter(run.wrapped_model, run.model)
         # averaged with the last micro-batch, unless the settings request each; DeepSpeed marks the last one with it
-        is_last = self.num_done + 1 == len(run.window or ())
+        is_last = self.num_done + 1 == len(run.current.window or ())
         syncs = is_last or syncs_each_batch(run.args) and run.device.engine is None
         with run.device.sync_context(syncs, not self.num_done, self.loss):
             batch = self.next_input()
@@ -172,8 +172,8 @@ class Step:
     def next_input(self) -> Any:
         "Seed the random generators for the next micro-batch, and return it as the input of the model."
         run = self.run
-        assert run.window is not None
-        micro_batch = run.window[self.num_done]
+        assert run.current.window is not None
+        micro_batch = run.current.window[self.num_done]
         seed = mix_seed(run.args.seed, SEED_FORWARD, run.state.global_step, self.num_done)
         seed_all(seed if run.device.world.is_main_process else mix_seed(seed, run.device.world.rank))
         vars(self.learner).update(current_weight=micro_batch.weight, current_micro_batch=self.num_done)
@@ -203,7 +203,7 @@ class Step:
                 " number: return loss.detach()."
             )
         # only without samples: reading the loss waits for the device
-        if run.window and infer_batch_size(run.window[self.num_done].batch) == 0 and not bool(loss == loss):
+        if run.current.window and infer_batch_size(run.current.window[self.num_done].batch) == 0 and not bool(loss == loss):
             place = "" if run.device.world.is_single_process else f" on rank {run.device.world.rank}"
             raise ValueError(
                 f"The batch of step {run.state.global_step + 1}{place} has no samples, and its loss is NaN, as the weights"
@@ -229,9 +229,9 @@ class Step:
             shard = world.rank % world.num_shards if self.run.device.divides_state else 0
             seed_all(mix_seed(self.run.args.seed, SEED_UPDATE, self.run.state.global_step, shard))
         run = self.run
-        if self.is_override and run.device.engine is None and "no gradients" not in run.reported:
+        if self.is_override and run.device.engine is None and "no gradients" not in run.reports.reported:
             if run.state.is_world_process_zero and all(p.grad is None for p in run.params):
-                run.reported.add("no gradients")
+                run.reports.reported.add("no gradients")
                 warn(
                     "training_step has left no gradients, so the step changes no weights: an override runs the backward pass"
                     " itself, self.accelerator.backward(loss), or returns super().training_step(...)."
@@ -244,7 +244,7 @@ class Step:
             self.norm = clip_gradients(params, run.args.max_grad_norm)
         # DeepSpeed clips in the update, and returns the norm after it
         fire_event(self.learner, "on_pre_optimizer_step")
-        run.backups.adaptive.user_state.before_update()
+        run.copies.backups.adaptive.user_state.before_update()
         gather_logs(self.learner)
 
 # %% ../../nbs/06_engine/20_step.ipynb #66dfe42c
@@ -276,7 +276,7 @@ def sync_processes(
             for i in unused_by_all():
                 run.params[i].grad = None
     if run.args.ddp_broadcast_buffers is not False:
-        world.broadcast_tensors(run.backups.adaptive.shared_buffers(world))
+        world.broadcast_tensors(run.copies.backups.adaptive.shared_buffers(world))
     return mean
 
 def average_gradients(
@@ -350,16 +350,16 @@ def watch_items(learner: TrainerBase, items: Any) -> Any:
 def check_items_used(step: Step) -> None:
     "Warn, once per run, if the losses of a step were trusted to use the number of labels, and have not."
     run = step.run
-    run.items_checked = True
+    run.made.items_checked = True
     use = step.items.use if isinstance(step.items, WatchedItems) else None
-    run.count_is_ignored = use is not None and not use.is_used and not use.is_passed
+    run.made.count_is_ignored = use is not None and not use.is_used and not use.is_passed
     if use is None or use.is_used: return
     learner = step.learner
     where = f"{learner.model_facts.name}.forward takes **kwargs, and"
     if is_overridden(learner, "compute_loss"): where = "compute_loss"
     elif learner.compute_loss_func is not None: where = "compute_loss_func"
     n = step.num_done
-    size = run.device.world.size if run.args.average_tokens_across_devices and not run.count_is_ignored else 1
+    size = run.device.world.size if run.args.average_tokens_across_devices and not run.made.count_is_ignored else 1
     what = []
     if n > 1: what.append(f"the losses of the {n} micro-batches of a step are added up")
     if size > 1: what.append(f"the loss is multiplied by the number of processes, {size}")
@@ -368,8 +368,8 @@ def check_items_used(step: Step) -> None:
         f" {n * size} times those of the mean; learn.loss_is_scaled_for_ga = False makes it the mean"
         f"{' (set it before launch)' if size > 1 else ''}."
     )
-    if not what or text in run.reported or not run.state.is_world_process_zero: return
-    run.reported.add(text)
+    if not what or text in run.reports.reported or not run.state.is_world_process_zero: return
+    run.reports.reported.add(text)
     warn(text)
 
 # %% ../../nbs/06_engine/20_step.ipynb #27367bdd
@@ -380,10 +380,10 @@ def gather_logs(learner: TrainerBase) -> None:
     world = run.device.world
     if world.is_single_process or not is_overridden(learner, "training_step", "compute_loss"): return
     # most steps may log nothing, and only some processes may log
-    own = torch.tensor(float(len(run.pending_logs)))
+    own = torch.tensor(float(len(run.current.pending_logs)))
     if not world.all_reduce_sum(own, world.cpu_group).item(): return
-    own_logs = [(to_numbers(logs), weight) for logs, weight in run.pending_logs]
-    run.pending_logs = [part for parts in world.all_gather_object(own_logs) for part in parts]
+    own_logs = [(to_numbers(logs), weight) for logs, weight in run.current.pending_logs]
+    run.current.pending_logs = [part for parts in world.all_gather_object(own_logs) for part in parts]
 
 def clip_sharded_gradients(
     run: RunState,
@@ -460,7 +460,7 @@ def commit_step(step: Step) -> StepResult:
         await_copies(run)
         backup = None
         # before the first update, unless there is a full backup, or the step has changed weights already
-        if not run.state.global_step and run.backups.full is None and run.device.engine is None:
+        if not run.state.global_step and run.copies.backups.full is None and run.device.engine is None:
             if list(map(_VERSION, step.weights)) == step.weight_versions:
                 backup = FullBackup(run, step.weights)
                 backup.keep()
@@ -492,13 +492,13 @@ def commit_step(step: Step) -> StepResult:
         raise
     # from here on the step counts
     try:
-        run.backups.adaptive.compare()
+        run.copies.backups.adaptive.compare()
         if not run.state.global_step and run.device.engine is None:
             check_optimizer_state(run.optimizer)
     except BaseException as error:
         deferred_error = deferred_error or error
     add_tokens(run, step.tokens)
-    run.flops += step.flops
+    run.counters.flops += step.flops
     result = StepResult(rate, complete_step(run), step.loss, step.norm)
     if step.committed is not None:
         step.committed(step.learner, result)
@@ -523,29 +523,29 @@ def optimizer_step(run: RunState) -> bool:
 
 def await_copies(run: RunState) -> None:
     "Wait for snapshots that are still being copied from the GPU; the update changes the weights in place."
-    for copying in run.pending_copies:
+    for copying in run.current.pending_copies:
         copying.wait_before_update()
-    run.pending_copies = []
+    run.current.pending_copies = []
 
 def complete_step(run: RunState) -> int:
     "Count the step, advance the position in the data, and clear the gradients; return the number of samples."
-    window = run.window or []
-    if run.parameter_watch.orphans:
-        run.parameter_watch.count_unused_step(run.optimizer)
+    window = run.current.window or []
+    if run.made.parameter_watch.orphans:
+        run.made.parameter_watch.count_unused_step(run.optimizer)
     for p in run.params:
         p.grad = None
     samples = sum(f.samples for f in window)
     last = window[-1]
     run.cursor = last.after
     run.bookmark = last.bookmark
-    run.window = None
-    run.phase = "tasks"
-    run.batches_in_epoch += len(window)
-    run.samples += samples
+    run.current.window = None
+    run.verb.phase = "tasks"
+    run.counters.batches_in_epoch += len(window)
+    run.counters.samples += samples
     state = run.state
     state.global_step += 1
-    batches = run.batches or state.max_steps * run.args.gradient_accumulation_steps
-    state.epoch = last.after.epoch + run.batches_in_epoch / batches
+    batches = run.counters.batches or state.max_steps * run.args.gradient_accumulation_steps
+    state.epoch = last.after.epoch + run.counters.batches_in_epoch / batches
     return samples
 
 # %% ../../nbs/06_engine/20_step.ipynb #054d7fbd
@@ -556,20 +556,20 @@ def rollback_step(step: Step) -> None:
     run.interrupts.abortable = False
     with corrupted_on_failure(run):
         if step.control_before is not None:
-            run.backups.put_back()
+            run.copies.backups.put_back()
             run.control, flags = step.control_before
             vars(run.control).update(flags)
         if any(t._version != version for t, version in step.input_versions):
             # changed in place: fetch it again
-            run.window = None
-        if step.data_before and run.fetch_backup.put_back(step.data_before):
-            run.window = None
+            run.current.window = None
+        if step.data_before and run.data.fetch_backup.put_back(step.data_before):
+            run.current.window = None
         for p in run.params:
             p.grad = None
         run.device.reset_scaler()
         if run.device.discard_step(run.wrapped_model) is None:
             run.discard("wrapped_model")
-    run.step_rolled_back = True
+    run.current.step_rolled_back = True
     report_lost(run, "Taking the step back")
     warn_weights_changed(step)
 
@@ -580,7 +580,7 @@ def corrupted_on_failure(run: RunState) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        run.corrupted = (
+        run.current.corrupted = (
             f"restoring the state after step {run.state.global_step} failed ({type(error).__name__}: {error}), so parts"
             " of the failed step may remain"
         )
@@ -588,12 +588,12 @@ def corrupted_on_failure(run: RunState) -> Iterator[None]:
             error.add_note(f"(while the step was rolled back, because of {type(first).__name__}: {first})")
         raise
     finally:
-        run.phase = "idle"
+        run.verb.phase = "idle"
 
 def warn_weights_changed(step: Step) -> None:
     "Warn if user code has changed weights before the update; a step does not back them up."
     if not step.weights: return
-    backup = step.run.backups.adaptive
+    backup = step.run.copies.backups.adaptive
     backed_up = {id(t) for t in backup.kept}
     counted = zip(step.weights, step.weight_versions)
     changed = next((p for p, version in counted if p._version != version and id(p) not in backed_up), None)
@@ -619,19 +619,19 @@ def handle_failed_update(
     run = step.run
     if run.args.rollback == "full": return rollback_step(step)
     if backup is not None:
-        were_first = run.initial_weight_versions == step.weight_versions
+        were_first = run.first.weight_versions == step.weight_versions
         # no warning: the weights are restored
         step.weights = ()
         with corrupted_on_failure(run):
             backup.put_back()
         rollback_step(step)
         if were_first:
-            run.initial_weight_versions = weight_versions(run)
+            run.first.weight_versions = weight_versions(run)
         return
     for p in run.params:
         p.grad = None
-    run.phase = "idle"
-    run.corrupted = f"{cause} after step {run.state.global_step} ({type(error).__name__}: {error}), so {consequence}"
+    run.verb.phase = "idle"
+    run.current.corrupted = f"{cause} after step {run.state.global_step} ({type(error).__name__}: {error}), so {consequence}"
     error.add_note(
         f"({cause}: {consequence}. learn.rewind(0) repeats the last steps from a snapshot, learn.restore(...)"
         " returns to a snapshot, and learn.reset() to the beginning.)"

@@ -39,8 +39,8 @@ def record_step(learner: TrainerBase, done: StepResult) -> None:
     run = learner.run_state
     position = run.state.global_step, run.state.epoch
     run.history.append(*position, done.learning_rate, done.samples, run.read_clock(), done.loss, done.grad_norm)
-    if run.pending_logs:
-        run.due.append(Task("log_values", data={"parts": run.pending_logs}))
+    if run.current.pending_logs:
+        run.due.append(Task("log_values", data={"parts": run.current.pending_logs}))
     run.due.append(Task("step_end"))
     if run.state.global_step == 1:
         warn_first_loss(run)
@@ -104,11 +104,11 @@ def do_request(learner: TrainerBase, task: Task) -> None:
         # Only the loop's own task clears the flag. A failed task keeps it; an evaluation has cleared it before its event.
         if task.done and not task.data.get("completed"):
             # just before the event of the task that answers it, as in the Trainer: callbacks may set it again
-            queued = [(due.kind, due.name) for due in list(run.due)[:run.num_pushed_tasks]]
+            queued = [(due.kind, due.name) for due in list(run.due)[:run.verb.num_pushed_tasks]]
             event = ("event", f"on_{task.name}")
             if event in queued:
                 run.due.insert(queued.index(event), Task("clear", f"should_{task.name}"))
-                run.num_pushed_tasks += 1
+                run.verb.num_pushed_tasks += 1
             else:
                 setattr(run.control, f"should_{task.name}", False)
 
@@ -127,17 +127,17 @@ def do_log(learner: TrainerBase, task: Task) -> None:
         last = run.history[row]
         logs = {"loss": mean_loss_to_log(run, start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate}
         task.data = {"logs": logs | token_speed_metrics(run)}
-        run.logged = run.state.global_step
-        if run.backups is not None:
-            run.backups.adaptive.detect_changes()
+        run.counters.logged = run.state.global_step
+        if run.copies.backups is not None:
+            run.copies.backups.adaptive.detect_changes()
     logs = task.data["logs"]
     values = dict(logs)
     # The Trainer passes the time at which training began to an override.
     try:
-        learner.log(*positional_args(learner.log, logs, time.time() - run.seconds))
+        learner.log(*positional_args(learner.log, logs, time.time() - run.counters.seconds))
     finally:
         # the values are logged; the callbacks' event is queued
-        task.done = bool(run.num_pushed_tasks)
+        task.done = bool(run.verb.num_pushed_tasks)
         if not task.done:
             # the override is called again, with the same values; it may have removed some before it failed
             logs.clear()
@@ -145,11 +145,11 @@ def do_log(learner: TrainerBase, task: Task) -> None:
 
 def first_unlogged_row(run: RunState) -> int | None:
     "Return the index of the first row that no log has covered, or None."
-    if run.state.global_step <= run.logged: return None
+    if run.state.global_step <= run.counters.logged: return None
     steps = run.history.rows.step
     abandoned = run.history.rows.abandoned
     start = len(run.history)
-    while start and (abandoned[start - 1] or steps[start - 1] > run.logged):
+    while start and (abandoned[start - 1] or steps[start - 1] > run.counters.logged):
         start -= 1
     return start
 
@@ -165,11 +165,11 @@ def log(
     # copies, which code that writes into them does not change; from a device they are fetched later
     copied = map_tensors(dict(logs), lambda t: t.detach().clone())
     logs = {k: v if isinstance(v, torch.Tensor) and not v.is_cpu else to_numbers(v) for k, v in copied.items()}
-    if run.eval_logs is not None:
-        run.eval_logs.append(logs)
+    if run.verb.eval_logs is not None:
+        run.verb.eval_logs.append(logs)
         return
-    if run.phase == "step":
-        run.pending_logs.append((logs, learner.current_weight))
+    if run.verb.phase == "step":
+        run.current.pending_logs.append((logs, learner.current_weight))
         return
     logs = to_numbers(logs)
     logs |= {"epoch": run.state.epoch} | token_metrics(run)
@@ -198,29 +198,29 @@ def do_evaluate(learner: TrainerBase, task: Task) -> None:
     # an override of evaluate() may have no parameter ignore_keys
     ignored = learner._ignored
     completed = task.data.setdefault("completed", [])
-    run.evaluations = completed, list(completed)
+    run.verb.evaluations = completed, list(completed)
     try:
         metrics = learner.evaluate() if ignored is None else learner.evaluate(ignore_keys=ignored)
     finally:
-        run.evaluations = None
-    if run.objective_reporter is not None:
-        run.objective_reporter(metrics)
+        run.verb.evaluations = None
+    if run.evaluation.objective_reporter is not None:
+        run.evaluation.objective_reporter(metrics)
     push_tasks(run, Task("update_best", data={"metrics": metrics}))
 
 def known_evaluation(run: RunState, prefix: str) -> dict[str, Any] | None:
     "Return the metrics of an evaluation that the loop's task has completed before an error; None if there are none."
-    again = run.evaluations[1] if run.evaluations else []
+    again = run.verb.evaluations[1] if run.verb.evaluations else []
     i = next((i for i, (known, _) in enumerate(again) if known == prefix), None)
     return None if i is None else again.pop(i)[1]
 
 def log_evaluation(learner: TrainerBase, prefix: str, metrics: dict[str, Any], dataset_name: str | None) -> None:
     "Record and log the metrics of an evaluation, and call on_evaluate, with the model in evaluation mode."
     run = learner.run_state
-    of_loop = run.evaluations
+    of_loop = run.verb.evaluations
     if of_loop:
         of_loop[0].append((prefix, metrics))
     # evaluations that callbacks request are not the loop's
-    run.evaluations = None
+    run.verb.evaluations = None
     with eval_mode(learner.model):
         run_within_task(
             learner,
@@ -229,7 +229,7 @@ def log_evaluation(learner: TrainerBase, prefix: str, metrics: dict[str, Any], d
             *([Task("clear", "should_evaluate")] if of_loop else []),
             Task("event", "on_evaluate", {"metrics": metrics, "dataset_name": dataset_name}),
         )
-    run.evaluations = of_loop
+    run.verb.evaluations = of_loop
 
 def do_update_best(learner: TrainerBase, task: Task) -> None:
     "Update the best metric; step a schedule that depends on it. Raise KeyError if there is no such metric."
@@ -309,7 +309,7 @@ def do_next_epoch(learner: TrainerBase, task: Task) -> None:
     if run.control.should_epoch_stop or is_epoch_exhausted(run):
         run.cursor = Cursor(run.cursor.epoch + 1, 0)
         run.bookmark = None
-        run.batches_in_epoch = 0
+        run.counters.batches_in_epoch = 0
     run.epoch_open = False
     # epochs that were cut short count too
     stop = stop or (learner.args.max_steps <= 0 and run.cursor.epoch >= learner.args.num_train_epochs)
@@ -327,7 +327,7 @@ def do_finish(learner: TrainerBase, task: Task) -> None:
     if start is not None:
         # the mean of the run leaves out losses that are not finite: a warning counts those that no log has covered
         mean_loss_to_log(run, start)
-    run.logged = run.state.global_step
+    run.counters.logged = run.state.global_step
     run.loader.close()   # also ends its workers
     learner.store_flos()
     if run.args.load_best_model_at_end:
@@ -336,10 +336,10 @@ def do_finish(learner: TrainerBase, task: Task) -> None:
 
 def train_metrics(run: RunState) -> dict[str, float]:
     "Return the metrics of a run: seconds, throughput, mean loss of its steps."
-    seconds = max(run.seconds, 1e-9)
+    seconds = max(run.counters.seconds, 1e-9)
     return {
-        "train_runtime": round(run.seconds, 4),
-        "train_samples_per_second": round(run.samples / seconds, 3),
+        "train_runtime": round(run.counters.seconds, 4),
+        "train_samples_per_second": round(run.counters.samples / seconds, 3),
         "train_steps_per_second": round(run.state.global_step / seconds, 3),
         "total_flos": run.state.total_flos,
         "train_loss": run_mean_loss(run),
@@ -374,8 +374,8 @@ def run_pending(
     "Run all pending tasks; a task that raises before it is done stays in the queue."
     run = learner.run_state
     first: Exception | None = None
-    before = run.phase
-    run.phase = "tasks"
+    before = run.verb.phase
+    run.verb.phase = "tasks"
     try:
         while run.due:
             run.interrupts.check()
@@ -390,13 +390,13 @@ def run_pending(
                     run.due.popleft()
     finally:
         # before == "tasks": a step has just been committed
-        run.phase = "idle" if before == "tasks" else before
+        run.verb.phase = "idle" if before == "tasks" else before
     if first is not None: raise first
 
 def run_task(learner: TrainerBase, task: Task) -> None:
     "Run one task; the tasks that it queues come next. A task that raises before it is done goes back to the head."
     run = learner.run_state
-    run.num_pushed_tasks = 0
+    run.verb.num_pushed_tasks = 0
     # only an evaluation may be interrupted anywhere: it is repeated as a whole
     evaluates = "evaluate" in (task.kind, task.name)
     try:
@@ -407,38 +407,38 @@ def run_task(learner: TrainerBase, task: Task) -> None:
         run.interrupts.abortable = False
         if not task.done:
             # after what is left to do of the evaluations that are complete
-            run.due.insert(run.num_pushed_tasks if evaluates else 0, task)
-        run.num_pushed_tasks = 0
+            run.due.insert(run.verb.num_pushed_tasks if evaluates else 0, task)
+        run.verb.num_pushed_tasks = 0
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #7bf3764a
 def run_tasks_now(learner: TrainerBase, *tasks: Task) -> None:
     "Run these tasks at once, or next if the run is in the middle of its tasks."
     run = learner.run_state
-    if run.phase == "tasks": return push_tasks(run, *tasks)
+    if run.verb.phase == "tasks": return push_tasks(run, *tasks)
     pending = run.due
     run.due = deque(tasks)
-    run.is_manual = True
+    run.verb.is_manual = True
     try:
         with preserve_control_flags(run):
             run_pending(learner, despite_errors=True)
     finally:
-        run.is_manual = False
+        run.verb.is_manual = False
         run.due = pending
-    if run.phase == "idle":
-        if run.edits is not None: run.edits.accept_called(run)
+    if run.verb.phase == "idle":
+        if run.copies.edits is not None: run.copies.edits.accept_called(run)
         run_deferred_changes(run)
 
 def run_within_task(learner: TrainerBase, *tasks: Task) -> None:
     "Run these tasks at once, also in the middle of another one; after an error the rest is at the head of the queue."
     run = learner.run_state
-    if run.phase != "tasks": return run_tasks_now(learner, *tasks)
+    if run.verb.phase != "tasks": return run_tasks_now(learner, *tasks)
     push_tasks(run, *tasks)
-    below = len(run.due) - run.num_pushed_tasks
+    below = len(run.due) - run.verb.num_pushed_tasks
     try:
         while len(run.due) > below:
             run_task(learner, run.due.popleft())
     finally:
-        run.num_pushed_tasks = len(run.due) - below
+        run.verb.num_pushed_tasks = len(run.due) - below
 
 @contextmanager
 def preserve_control_flags(run: RunState) -> Iterator[None]:
@@ -453,15 +453,15 @@ def preserve_control_flags(run: RunState) -> Iterator[None]:
 
 def run_deferred_changes(run: RunState) -> None:
     "Apply the changes that callbacks have postponed, now that the user owns the run; keep one that is interrupted."
-    while run.deferred_changes:
-        change = run.deferred_changes.pop(0)
+    while run.verb.deferred_changes:
+        change = run.verb.deferred_changes.pop(0)
         try:
             change()
         except Exception:
             # invalid, and it would be again
             raise
         except BaseException:
-            run.deferred_changes.insert(0, change)
+            run.verb.deferred_changes.insert(0, change)
             raise
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #a2d10003
@@ -470,7 +470,7 @@ def restore_here(learner: TrainerBase, snapshot: Snapshot) -> None:
     run = learner.run_state
     restore_snapshot(run, snapshot)
     if run.begun and not run.callbacks_begun and begin_callbacks(learner):
-        run.lost = {}
+        run.reports.lost = {}
         restore_snapshot(run, snapshot)
     run.callbacks_begun = run.callbacks_begun or run.begun
 
@@ -478,12 +478,12 @@ def restore_all(learner: TrainerBase, snapshot: Snapshot) -> None:
     "Restore a snapshot as `restore_here`; if that raises an error, the run is as it was."
     run = learner.run_state
     # A corrupted run is no state to return to, and its optimizer may contain objects that cannot be captured.
-    before = None if run.corrupted else capture_snapshot(run)
+    before = None if run.current.corrupted else capture_snapshot(run)
     try:
         restore_here(learner, snapshot)
     except BaseException:
         if before is not None:
-            undo_restore(run, before, run.corrupted)
+            undo_restore(run, before, run.current.corrupted)
         raise
 
 def begin_callbacks(learner: TrainerBase) -> bool:
@@ -504,5 +504,5 @@ def begin_callbacks(learner: TrainerBase) -> bool:
             run_pending(learner)
     finally:
         run.due = pending
-        run.deferred_changes = []
+        run.verb.deferred_changes = []
     return is_any_called

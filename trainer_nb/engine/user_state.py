@@ -135,7 +135,7 @@ def capture_user_state(
     "Copy the state that user code keeps."
     capture = new_capture(run, prefix)
     limits = size_limits(run)
-    state = UserState(capture.tree, first=run.first_digests)
+    state = UserState(capture.tree, first=run.reports.first_digests)
     holders = find(run)
     for holder in holders:
         items = {
@@ -160,7 +160,7 @@ def capture_user_state(
 def user_state_bytes(run: RunState) -> int:
     "Return the size in bytes of the tensors in a copy, without those that snapshots share."
     tensors = capture_user_state(run, _same).tree.tensors
-    earlier = run.earlier_copies
+    earlier = run.copies.earlier_copies
     return sum(local_nbytes(t) for n, t in tensors.items() if earlier is None or not earlier.has_shared(n, t))
 
 def _reads_elsewhere(run: RunState) -> str:
@@ -294,7 +294,7 @@ def note_overwritten(
     for name, digest in here.items():
         began = first.get(name)
         if began is None or digest is None or name not in there or digest in (began, there[name]): continue
-        run.overwritten[name] = f"{name} ({digest} here)" if len(digest) < 24 else name
+        run.reports.overwritten[name] = f"{name} ({digest} here)" if len(digest) < 24 else name
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #0977d527
 def _capture_samplers(run: RunState, samplers: dict[str, Any]) -> UserState:
@@ -305,24 +305,24 @@ def keep_restored_samplers(
     state: UserState,  # that was restored
 ) -> None:
     "Keep the state of samplers that a snapshot has restored, if the loader was discarded and the next one may have others."
-    if run.loader is not None or not run.former_samplers: return
+    if run.loader is not None or not run.data.former_samplers: return
     holders = {name: saved for name, saved in state.holders.items() if name.partition(".")[0] == "batch_sampler"}
     # the snapshot may be released
     tensors = {n: _clone(n, t) for n, t in state.tree.tensors.items() if n.startswith(("user/batch_sampler", "user/small"))}
-    run.restored_samplers = UserState(replace(state.tree, tensors=tensors), holders)
+    run.data.restored_samplers = UserState(replace(state.tree, tensors=tensors), holders)
 
 def continue_samplers(run: RunState) -> None:
     "Give the samplers that were made for a new loader the state of those of the loader before it."
     samplers = run.loader.samplers()
-    new = [h for h in sampler_holders(samplers) if run.former_samplers.get(h.name) is not h.owner]
+    new = [h for h in sampler_holders(samplers) if run.data.former_samplers.get(h.name) is not h.owner]
     first = _capture_samplers(run, samplers)
-    state = run.restored_samplers
-    began = {} if run.first_samplers is None else run.first_samplers.contents()
-    run.first_samplers = first
-    if not new or not run.former_samplers: return
+    state = run.data.restored_samplers
+    began = {} if run.data.first_samplers is None else run.data.first_samplers.contents()
+    run.data.first_samplers = first
+    if not new or not run.data.former_samplers: return
     only = None
     if state is None:
-        state = _capture_samplers(run, run.former_samplers)
+        state = _capture_samplers(run, run.data.former_samplers)
         same = {name for name, content in first.contents().items() if content == began.get(name)}
         only = {name for name, content in state.contents().items() if name in same and content != began[name]}
     restore_user_state(run, state, only, lambda run: new, own=False)
@@ -343,9 +343,9 @@ class AttributeBackup:
         "Copy the attributes; parameters, which an evaluation does not change, are not copied."
         run = self.run
         # after an earlier evaluation, the copy from before that one stays
-        if run.evaluated is not None and differing(run.evaluated.after, _evaluation_state(run, _same)):
+        if run.evaluation.evaluated is not None and differing(run.evaluation.evaluated.after, _evaluation_state(run, _same)):
             restore_evaluated(run)
-        earlier = run.evaluated
+        earlier = run.evaluation.evaluated
         self.before = earlier.before if earlier is not None else _evaluation_state(run)
 
     def leave(self) -> None:
@@ -355,17 +355,17 @@ class AttributeBackup:
         if before is None or not before.holders: return
         with self.run.interrupts:
             after = _evaluation_state(self.run)
-            self.run.evaluated = EvaluatedState(before, after) if differing(before, after) else None
+            self.run.evaluation.evaluated = EvaluatedState(before, after) if differing(before, after) else None
 
 def _evaluation_state(run: RunState, put: Callable[[str, torch.Tensor], torch.Tensor] = _clone) -> UserState:
     return capture_user_state(run, put, find=evaluation_holders, trains=False)
 
 def restore_evaluated(run: RunState) -> None:
     "Restore the attributes that evaluations have changed, apart from those that were assigned since."
-    evaluated = run.evaluated
+    evaluated = run.evaluation.evaluated
     if evaluated is None: return
     with run.interrupts:
-        run.evaluated = None
+        run.evaluation.evaluated = None
         before = evaluated.before
         changed = {*differing(before, evaluated.after)} - {*differing(evaluated.after, _evaluation_state(run, _same))}
         # a file that was opened, for example, stays
@@ -375,7 +375,7 @@ def restore_evaluated(run: RunState) -> None:
             for key in [*vars(holder.owner)] if saved is not None else ():
                 if f"{holder.name}.{key}" in changed and key not in saved["names"]: del vars(holder.owner)[key]
         restore_user_state(run, before, changed, evaluation_holders)
-        if run.edits is not None: run.edits.accept(changed)
+        if run.copies.edits is not None: run.copies.edits.accept(changed)
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #70561845
 _ATTRIBUTE_OWNERS = ("loss", "loss_func", "compute_loss_func")
@@ -411,7 +411,7 @@ def call_with_learner(learner: TrainerBase, function: Callable[[TrainerBase], An
     value, changed = call_and_compare(learner, function)
     if changed:
         run.history.note("by hand", run.state.global_step, changed=changed)
-        if run.edits is not None: run.edits.accept(changed)
+        if run.copies.edits is not None: run.copies.edits.accept(changed)
     return value
 
 def call_and_compare(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> tuple[Any, list[str]]:
@@ -480,9 +480,9 @@ MOST_NAMES = 10
 
 def report_overwritten(run: RunState, verb: str) -> None:
     "Warn about the attributes in which the present objects had other values than a restored run began with, each once."
-    names = [text for text in run.overwritten.values() if text not in run.reported]
-    run.overwritten = {}
-    run.reported |= {*names}
+    names = [text for text in run.reports.overwritten.values() if text not in run.reports.reported]
+    run.reports.overwritten = {}
+    run.reports.reported |= {*names}
     more = f", and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     if names:
         warn(f"{verb} restores attributes from the run, although this learner began with other values (set them again if"
@@ -491,10 +491,10 @@ def report_overwritten(run: RunState, verb: str) -> None:
 def report_lost(run: RunState, verb: str) -> None:
     "Warn about the attributes that were not restored with the run, or were overwritten, each once."
     report_overwritten(run, verb)
-    lost = {n: why for n, why in run.lost.items() if n not in run.reported}
-    run.lost = {}
+    lost = {n: why for n, why in run.reports.lost.items() if n not in run.reports.reported}
+    run.reports.lost = {}
     if not lost: return
-    run.reported |= lost.keys()
+    run.reports.reported |= lost.keys()
     each = "; ".join(f"{name} {why.rstrip('.')}" for name, why in [*lost.items()][:MOST_NAMES])
     if len(lost) > MOST_NAMES: each += f"; and {len(lost) - MOST_NAMES} more"
     attribute = next(iter(lost)).rpartition(".")[2]

@@ -173,7 +173,7 @@ def _launch(
         if remote is not None:
             # a no-op if it has ended
             remote.release()
-        if run.remote_run is None:
+        if run.parts.remote_run is None:
             run.num_processes = 1
         if run.history.place() != place:
             # as if there had been no attempt
@@ -218,10 +218,10 @@ def join_launched_run(
     ineffective = {"max_restarts": max_restarts, "start": start, "threads": threads, "output": output != "first"}
     ineffective["cluster"] = cluster
     warn_unused_launch_args(tuple(name for name, is_given in ineffective.items() if is_given))
-    if not keep_global_batch or run.global_settings: return
+    if not keep_global_batch or run.data.global_settings: return
     divided = split_global_batch(vars(run.args), n)
     check_own_loader(learner, vars(run.args), divided)
-    run.global_settings = {name: getattr(run.args, name) for name in divided}
+    run.data.global_settings = {name: getattr(run.args, name) for name in divided}
     vars(run.args).update(divided)
     if run.loader is not None:
         drop_loader(run)
@@ -240,13 +240,13 @@ def warn_unused_launch_args(names: tuple[str, ...]):
 def close_remote_run(learner: TrainerBase):
     "Bring the run back and end the processes; a no-op if it is here."
     run = learner.run_state
-    if run.remote_run is None: return
+    if run.parts.remote_run is None: return
     try:
-        run.remote_run.bring_back(learner)
+        run.parts.remote_run.bring_back(learner)
     except ProcessDied as death:
-        if run.remote_run is not None:
+        if run.parts.remote_run is not None:
             # those that were started again
-            run.remote_run.bring_back(learner)
+            run.parts.remote_run.bring_back(learner)
         warn(f"{death.description}, and is back in this process.")
 
 # %% ../../nbs/11_launch/19_launch.ipynb #3c7ed94b
@@ -271,12 +271,12 @@ class LaunchContext:
 
     def __exit__(self, *error):
         learner = self._learner()
-        if learner is None or learner.run_state.remote_run is not self._remote: return
+        if learner is None or learner.run_state.parts.remote_run is not self._remote: return
         try:
             learner.close()
         except Exception:
             # one that the next verb would have raised, such as of a checkpoint: the processes have not ended
-            if self._remote is not None and learner.run_state.remote_run is self._remote:
+            if self._remote is not None and learner.run_state.parts.remote_run is self._remote:
                 learner.close()
             raise
 

@@ -24,7 +24,7 @@ from ..engine.given_parts import drop_loader
 from ..engine.overrides import TrainerBase
 from ..engine.assignment import watch_assignments
 from ..engine.prepare import prepare
-from ..engine.run_state import GivenSettings, RunState
+from ..engine.run_state import FirstState, GivenSettings, HigherParts, RunState
 from ..engine.edits import edits_of
 from ..engine.snapshot import restore_fields
 from ..engine.snapshot_tensors import Snapshot
@@ -117,11 +117,9 @@ def make_learner(
         model=parts["model"],
         callbacks=CallbackHandler(parts["callbacks"]),
         history=history_from_lines(parts["history"]),
-        rewind_buffer=RewindBuffer(),
-        saver=Saver(),
-        uploader=Uploader.of(*parts["repository"]),
+        parts=HigherParts(rewind_buffer=RewindBuffer(), saver=Saver(), uploader=Uploader.of(*parts["repository"])),
         callbacks_begun=parts["callbacks begun"],
-        begins_with_first=False,
+        first=FirstState(begins_run=False),
     )
     learner.run_state.modes.held = parts["modes"]
     learner.run_state.learner = weakref.ref(learner)
@@ -281,11 +279,11 @@ def release_local_run(learner: TrainerBase):
     run.wrapped_model = None
     run.optimizer = None
     run.lr_scheduler = None
-    run.backups = None
-    run.eval_dataloader = None
-    run.edits = None
+    run.copies.backups = None
+    run.evaluation.eval_dataloader = None
+    run.copies.edits = None
     run.params = []
-    run.pending_copies = []
+    run.current.pending_copies = []
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
@@ -298,29 +296,29 @@ def restore_local_run(
     snapshot = transfer.snapshot
     if snapshot is None: return
     run = learner.run_state
-    corrupted = run.corrupted
+    corrupted = run.current.corrupted
     interrupts = run.interrupts
     run.interrupts = InterruptGuard()
     sent = transfer.initial_snapshot
-    if sent is not None and capture_id(sent) != capture_id(run.initial_snapshot):
-        run.initial_snapshot = sent
+    if sent is not None and capture_id(sent) != capture_id(run.first.snapshot):
+        run.first.snapshot = sent
     # prepare() would take the present weights for the first ones
-    initial_snapshot = run.initial_snapshot
-    run.initial_snapshot = run.initial_snapshot or snapshot
+    initial_snapshot = run.first.snapshot
+    run.first.snapshot = run.first.snapshot or snapshot
     try:
         try:
             prepare(learner)
         finally:
-            run.initial_snapshot = initial_snapshot
+            run.first.snapshot = initial_snapshot
         values = snapshot.values | {"run": "", "args": dict(vars(run.args))}
-        run.sent_digests = sent_digests
+        run.reports.sent_digests = sent_digests
         restore_here(learner, Snapshot(snapshot.tensors, values))
         drop_loader(run)
         prepare(learner)
     finally:
-        run.sent_digests = None
+        run.reports.sent_digests = None
         run.interrupts = interrupts
-        run.corrupted = corrupted
+        run.current.corrupted = corrupted
     edits_of(run).keep(run)
     report_lost(run, "close()")
 
@@ -350,26 +348,26 @@ def keep_unloaded(
             "learn.model is not the model of the processes, and has the weights of the launch; once it is the same,"
             f" learn.restore({name!r}) loads the run"
         )
-        run.has_stale_weights = True
+        run.current.has_stale_weights = True
     else:
-        run.has_stale_weights = needs_optimizer(snapshot)
-        if run.has_stale_weights:
+        run.current.has_stale_weights = needs_optimizer(snapshot)
+        if run.current.has_stale_weights:
             kind = snapshot.values["optimizer"]["class"]
             advice += f"; learn.model has the weights for training, not the averages that {kind} evaluates and saves"
         else:
             advice += ", and learn.save_model() saves its weights, which are in learn.model"
-    run.unloaded = snapshot
-    run.corrupted = f"the run could not be loaded into this process ({type(error).__name__}: {error}); {advice}"
+    run.current.unloaded = snapshot
+    run.current.corrupted = f"the run could not be loaded into this process ({type(error).__name__}: {error}); {advice}"
     return advice
 
 def take_unloaded(learner: TrainerBase) -> Snapshot | None:
     "Return a run that was kept by `keep_unloaded`, for other processes; None if there is none."
     run = learner.run_state
-    snapshot = run.unloaded
+    snapshot = run.current.unloaded
     if snapshot is None: return None
-    run.unloaded = None
-    run.has_stale_weights = False
-    run.corrupted = ""
+    run.current.unloaded = None
+    run.current.has_stale_weights = False
+    run.current.corrupted = ""
     # what was done since, such as an evaluation or the launch, belongs to its past
     state = replace(snapshot.values["state"], log_history=list(run.state.log_history))
     return Snapshot(snapshot.tensors, snapshot.values | {"place": run.history.place(), "state": state})

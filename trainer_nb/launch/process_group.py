@@ -417,11 +417,10 @@ def apply_status(learner: TrainerBase, status: RunStatus,
     run = learner.run_state
     logs = run.state.log_history
     process_state = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
-    for name, value in status.fields.items():
-        setattr(run, name, value)
+    run.put_values(status.fields)
     num_known, new_logs = status.logs
     run.state.log_history = logs[:num_known] + new_logs
-    run.corrupted = status.corrupted
+    run.current.corrupted = status.corrupted
     vars(run.state).update(process_state)
     shared = {name: value for name, value in status.settings.items() if name not in local_names}
     vars(run.args).update(shared)

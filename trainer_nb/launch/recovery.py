@@ -63,7 +63,7 @@ def recover_run(
         try:
             is_current = restart_processes(remote, learner, candidates)
         except Exception as error:
-            if isinstance(cause, Died) and learner.run_state.remote_run is None:
+            if isinstance(cause, Died) and learner.run_state.parts.remote_run is None:
                 step = learner.state.global_step
                 reached = max(reached, step)
                 error.add_note(
@@ -186,7 +186,7 @@ def restart_processes(
     try:
         remote.start(learner, transfer)
     except BaseException:
-        if learner.run_state.remote_run is remote:
+        if learner.run_state.parts.remote_run is remote:
             # the run is at least back in the kernel
             remote.end(learner, transfer)
         raise
@@ -225,7 +225,7 @@ def gather_shards(
     own = state.run.snapshot
     if any(part is None or position(part.snapshot) != position(own) for part in parts): return None
     snapshot = merge_snapshots([part.snapshot for part in parts], own)
-    initial = state.run.initial_snapshot
+    initial = state.run.first.snapshot
     if initial is not None and initial.shapes:
         initial = merge_snapshots([part.initial_snapshot for part in parts], initial)
     return state._replace(run=RunTransfer(snapshot, initial))

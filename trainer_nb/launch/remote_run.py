@@ -87,7 +87,7 @@ def store_named_snapshot(learner: TrainerBase, snapshot: Snapshot, name: str | N
 def store_local_settings(learner: TrainerBase, _: Any, **changes):
     "Update the settings whose values differ in the processes: here they have the user's values, and the access token."
     set_token(learner.run_state, pop_token(changes))
-    names = learner.run_state.remote_run.local_names
+    names = learner.run_state.parts.remote_run.local_names
     vars(learner.args).update({name: value for name, value in changes.items() if name in names})
 
 # called with the learner, the value of the verb, and its arguments
@@ -128,7 +128,7 @@ def needs_no_device(
 ) -> bool:
     "Return whether a verb leaves a divided run on the host, on its way through the kernel."
     # a corrupted run would continue if the verb failed
-    is_possible = name in HOST_VERBS and HOST_VERBS[name](learner) and not learner.run_state.corrupted
+    is_possible = name in HOST_VERBS and HOST_VERBS[name](learner) and not learner.run_state.current.corrupted
     return is_possible and is_divided(learner)
 
 def locate_checkpoint(
@@ -230,12 +230,12 @@ class RemoteRun:
         transfer = RunTransfer(None, None)
         unloaded = take_unloaded(learner)
         if unloaded is not None:
-            transfer = RunTransfer(unloaded, whole_snapshot(run.initial_snapshot))
+            transfer = RunTransfer(unloaded, whole_snapshot(run.first.snapshot))
         elif run.wrapped_model is not None:
             renew_initial_snapshot(run)
             # a corrupted one that a verb could not repair
             transfer = RunTransfer(
-                whole_snapshot(capture_snapshot(run)), whole_snapshot(run.initial_snapshot), run.corrupted
+                whole_snapshot(capture_snapshot(run)), whole_snapshot(run.first.snapshot), run.current.corrupted
             )
         self.open_log(learner)
         # among the holders, also where the run was not prepared here
@@ -244,20 +244,20 @@ class RemoteRun:
         self.sent_names = frozenset(vars(learner))
         close_callbacks(run)
         release_local_run(learner)
-        run.remote_run = self
+        run.parts.remote_run = self
         try:
             self.start(learner, transfer)
         except BaseException:
-            if run.remote_run is self:
+            if run.parts.remote_run is self:
                 self.end(learner, transfer)
             raise
-        if run.rewind_buffer is not None:
-            run.rewind_buffer.clear()
+        if run.parts.rewind_buffer is not None:
+            run.parts.rewind_buffer.clear()
 
     def open_log(self, learner: TrainerBase):
         "Open the log of the history, if there is a folder for it."
         run = learner.run_state
-        if run.args.output_dir not in (None, run.unwritable_dir) and run.history.path is None:
+        if run.args.output_dir not in (None, run.reports.unwritable_dir) and run.history.path is None:
             run.history.open_log(run.args.output_dir, own_run_name(run))
 
     def start(self, learner: TrainerBase, transfer: RunTransfer):
@@ -401,7 +401,7 @@ class RemoteRun:
 
     def should_restart(self, learner: TrainerBase, death: ProcessDied) -> bool:
         "Return True if the run continues automatically after a death."
-        return learner.run_state.remote_run is self and self.restarts.use(death)
+        return learner.run_state.parts.remote_run is self and self.restarts.use(death)
 
     # ---- training
 
@@ -422,7 +422,7 @@ class RemoteRun:
         if run.finished: return None, True
         self.run_slice(learner, "steps()", StopCondition(run, StepLimit(run.state.global_step + 1)))
         record = Record(run.history, num_rows) if len(run.history) > num_rows else None
-        return record, run.paused
+        return record, run.current.paused
 
     def pause(self, learner: TrainerBase):
         "Record the pause in the processes."
@@ -442,7 +442,7 @@ class RemoteRun:
             return learner.free()
         if name in UNSUPPORTED_VERBS:
             self.refuse(f"{name}()")
-        if not (run.corrupted and name in VERBS_WHEN_CORRUPTED):
+        if not (run.current.corrupted and name in VERBS_WHEN_CORRUPTED):
             check_not_in_step(learner, f"{name.lstrip('_')}()")
         self.check_changes(learner)
         if name == "pop_callback": return pop_remote_callback(self, learner, *args, **kwargs)
@@ -521,12 +521,12 @@ class RemoteRun:
         if lines is None: return
         history = history_from_lines(lines)
         # until all is here, the kernel has the earlier run, which continues if a process dies
-        initial = self.collect_one(learner, final_initial_snapshot, capture_id(run.initial_snapshot))
-        initial = initial or run.initial_snapshot
+        initial = self.collect_one(learner, final_initial_snapshot, capture_id(run.first.snapshot))
+        initial = initial or run.first.snapshot
         snapshot = self.execute(learner, run_verb, "snapshot", (), {})
         run.history.close_log()
         run.history = history
-        run.initial_snapshot = initial
+        run.first.snapshot = initial
         self.open_log(learner)
         self.base = BaseState(RunTransfer(snapshot, initial), history.place())
         self.mirror.stop()
@@ -607,7 +607,7 @@ class RemoteRun:
 
     def fetch_run(self, learner: TrainerBase) -> RunTransfer:
         "Return the state of the run from the main process, and its first weights unless they are here."
-        here = learner.run_state.initial_snapshot
+        here = learner.run_state.first.snapshot
         initial = self.collect_one(learner, final_initial_snapshot, capture_id(here))
         state = self.collect_one(learner, final_state)
         return RunTransfer(state.completed(initial or here), initial)
@@ -630,7 +630,7 @@ class RemoteRun:
     ):
         "End the processes, and restore the run in the kernel's learner; if that fails, keep it as a named snapshot."
         run = learner.run_state
-        run.remote_run = None
+        run.parts.remote_run = None
         run.num_processes = 1
         self.processes.close()
         self.mirror.stop()
@@ -640,11 +640,11 @@ class RemoteRun:
         if not is_temporary:
             record_act(run, "close")
         if on_host:
-            run.initial_snapshot = run.initial_snapshot or transfer.initial_snapshot
+            run.first.snapshot = run.first.snapshot or transfer.initial_snapshot
             # they continue it unless another one has begun
-            run.unloaded = transfer.snapshot
-            run.has_stale_weights = True
-            run.corrupted = "the run is on its way to new processes"
+            run.current.unloaded = transfer.snapshot
+            run.current.has_stale_weights = True
+            run.current.corrupted = "the run is on its way to new processes"
             return
         try:
             restore_local_run(learner, transfer, self.sent_digests)
@@ -654,12 +654,12 @@ class RemoteRun:
             if is_temporary:
                 # it stays in this process
                 record_act(run, "close")
-            if run.corrupted:
+            if run.current.corrupted:
                 # nothing continues from a half-updated state
                 release_local_run(learner)
-                run.has_stale_weights = True
+                run.current.has_stale_weights = True
                 error.add_note(
-                    f"The processes have ended, and the run could not be continued before: {run.corrupted}. learn.reset()"
+                    f"The processes have ended, and the run could not be continued before: {run.current.corrupted}. learn.reset()"
                     " begins anew; learn.restore(...) or learn.load_checkpoint(...) goes back to an earlier state."
                 )
                 raise

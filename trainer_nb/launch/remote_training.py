@@ -51,7 +51,7 @@ class RecordFeed:
             if record.abandoned: continue
             run.state.global_step = record.step
             run.state.epoch = record.epoch
-            run.seconds = record.seconds
+            run.counters.seconds = record.seconds
             if self.on_record is not None:
                 self.on_record(record)
             if self.until is not None and self.until(record):
@@ -75,7 +75,7 @@ def run_remote_slice(
             if limit.last_step <= run.state.global_step: return True
             def on_wait():
                 feed.update()
-                is_requested = run.interrupts.pressed or run.pause_requested or RUN_LOCK.should_yield()
+                is_requested = run.interrupts.pressed or run.verb.pause_requested or RUN_LOCK.should_yield()
                 if is_requested or lookahead_limit(run, until).last_step < limit.last_step:
                     remote.processes.request_stop()
             remote.processes.stop_barrier.start_from(run.state.global_step)
@@ -110,7 +110,7 @@ def describe_cancelled_work(
 ) -> str:
     "Describe in a clause what an interrupt has cancelled; return '' if nothing was cancelled."
     if run.interrupts.pressed < run.interrupts.presses_needed: return f"Interrupted {error}"
-    if run.remote_run is not remote: effect = "the run is back in this process"
+    if run.parts.remote_run is not remote: effect = "the run is back in this process"
     elif remote.processes.pool is not pool: effect = "the processes were started again"
     else: return ""
     return f"The work in progress was cancelled, and {effect}"

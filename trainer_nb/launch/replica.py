@@ -12,7 +12,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,8 +47,6 @@ from ..state.async_save import wait_for_save
 from ..state.rewind_buffer import ACTS
 
 # %% ../../nbs/11_launch/14_replica.ipynb #4cd2357d
-_STATUS_FIELDS = [f.name for f in fields(RunState) if f.metadata["kind"] == "value" and f.name != "control"]
-
 class RunStatus(NamedTuple):
     "Hold the status of a process, in plain values."
     step: int
@@ -71,7 +69,7 @@ def act_positions(run: RunState) -> tuple[tuple[str, int], ...]:
 def capture_status(replica: Replica) -> RunStatus:
     "Return the present status."
     run = replica.learner.run_state
-    values = {name: getattr(run, name) for name in _STATUS_FIELDS}
+    values = {name: value for name, value in run.values().items() if name != "control"}
     values["state"] = replace(run.state, log_history=[], stateful_callbacks={})
     # compared through the store, which is no collective
     layer_counts = None if run.device is None else run.device.layer_counts()
@@ -79,7 +77,7 @@ def capture_status(replica: Replica) -> RunStatus:
         *((task.kind, task.name) for task in run.due), run.wrapped_model is None, act_positions(run), layer_counts,
         count_exchanges(replica),
     )
-    return RunStatus(run.state.global_step, values, replica.new_logs(), dict(vars(run.args)), run.corrupted, pending)
+    return RunStatus(run.state.global_step, values, replica.new_logs(), dict(vars(run.args)), run.current.corrupted, pending)
 
 # %% ../../nbs/11_launch/14_replica.ipynb #816afe80
 class Replica:
@@ -95,7 +93,7 @@ class Replica:
         run = self.learner.run_state
         self.configure_progress(payload["kernel settings"])
         # snapshots, which are restored elsewhere, have the kernel's settings
-        run.global_settings = payload["kernel settings"]
+        run.data.global_settings = payload["kernel settings"]
         if payload["run"].snapshot is not None:
             restore_replica(self.learner, payload["run"])
         # rows of log_history that have been sent
@@ -172,16 +170,16 @@ class Replica:
 def restore_replica(learner: TrainerBase, transfer: RunTransfer):
     "Restore a run that has begun in a new learner."
     run = learner.run_state
-    run.initial_snapshot = transfer.initial_snapshot
+    run.first.snapshot = transfer.initial_snapshot
     prepare(learner)
     if transfer.initial_snapshot is None:
         # the present weights, which prepare() has kept, are not the first ones
-        run.initial_snapshot = None
+        run.first.snapshot = None
     snapshot = transfer.snapshot
     # its history is already here, and continues
     values = snapshot.values | {"run": "", "place": learner.history.place()}
     restore_here(learner, Snapshot(snapshot.tensors, values))
-    run.corrupted = transfer.corrupted
+    run.current.corrupted = transfer.corrupted
     if run.loader is not None:
         drop_loader(run)
     prepare(learner)
@@ -271,7 +269,7 @@ def pause_replica(replica: Replica) -> ReplicaResult:
     "Mark the run as paused at a boundary, unless it is."
     replica.clear_interrupts()
     # a process that raised Paused itself has recorded the pause
-    if replica.learner.run_state.paused: return make_result(replica)
+    if replica.learner.run_state.current.paused: return make_result(replica)
     try:
         mark_paused(replica.learner)
     except Interrupted:
@@ -494,7 +492,7 @@ def has_completed(
     if step is None: return True
     completed = count_steps(replica)
     if completed > step: return True
-    return completed == step and replica.learner.run_state.phase != "tasks"
+    return completed == step and replica.learner.run_state.verb.phase != "tasks"
 
 # %% ../../nbs/11_launch/14_replica.ipynb #a9d12f52
 class ReplicaState(NamedTuple):
@@ -529,7 +527,7 @@ def replica_state(
     with history.rows.lock:
         missing = unsent_lines(history, kernel_counts)
         lines = [dump_line(line() if callable(line) else line) for line in missing]
-    transfer = RunTransfer(capture_snapshot(run), run.initial_snapshot)
+    transfer = RunTransfer(capture_snapshot(run), run.first.snapshot)
     return ReplicaState(transfer, capture_status(replica), history.place(), lines)
 
 def shard_state(replica: Replica) -> RunTransfer:
@@ -538,7 +536,7 @@ def shard_state(replica: Replica) -> RunTransfer:
     # a step under way has gathered some layers
     if run.device.sharded_model is not None:
         run.device.sharded_model.register_shards()
-    return RunTransfer(capture_snapshot(run), run.initial_snapshot)
+    return RunTransfer(capture_snapshot(run), run.first.snapshot)
 
 class SettledState(NamedTuple):
     "Describe what a process can provide after a failure."
@@ -555,7 +553,7 @@ def settle_device(
     deadline = time.monotonic() + seconds
     while not (is_current := count_steps(replica) == run.state.global_step) and time.monotonic() < deadline:
         time.sleep(0.01)
-    buffer = run.rewind_buffer
+    buffer = run.parts.rewind_buffer
     if buffer is None: return SettledState(is_current, [])
     # the others would be copied from whatever the device computes once it is released
     buffer.kept = deque(snapshot for snapshot in list(buffer.kept) if snapshot.is_copied)
@@ -569,13 +567,13 @@ def abort_exchange(
     if not abort_collectives(): return False
     torch.cuda.synchronize()
     deadline = time.monotonic() + seconds
-    while replica.learner.run_state.phase != "idle" and time.monotonic() < deadline:
+    while replica.learner.run_state.verb.phase != "idle" and time.monotonic() < deadline:
         time.sleep(0.01)
     return True
 
 def buffered_snapshot(replica: Replica, step: int) -> Snapshot:
     "Return the last snapshot for rewind of a step."
-    return next(s for s in reversed(replica.learner.run_state.rewind_buffer.kept) if s.step == step)
+    return next(s for s in reversed(replica.learner.run_state.parts.rewind_buffer.kept) if s.step == step)
 
 def final_initial_snapshot(
     replica: Replica,
@@ -583,7 +581,7 @@ def final_initial_snapshot(
 ) -> Snapshot | None:
     "Return the first weights for the kernel, from the main process; None from the others, and if the kernel has them."
     run = replica.learner.run_state
-    initial = run.initial_snapshot
+    initial = run.first.snapshot
     is_known = initial is None or capture_id(initial) == known
     if run.device is not None and run.device.divides_state:
         # each process has captured its part at a time of its own; the kernel has that of the main process
@@ -602,16 +600,16 @@ def final_state(replica: Replica) -> FinalState | None:
         # alike on all processes, also if one of them has failed
         if run.device is not None and run.device.release_averaging():
             run.discard("wrapped_model")
-    return None if snapshot is None else FinalState.of(snapshot, run.initial_snapshot)
+    return None if snapshot is None else FinalState.of(snapshot, run.first.snapshot)
 
 def capture_final_state(replica: Replica) -> Snapshot | None:
     "Finish the tasks that need this process, and capture the run by reference, from the main process."
     run = replica.learner.run_state
-    if run.saver is not None:
+    if run.parts.saver is not None:
         wait_for_save(run)
-    if run.uploader is not None:
+    if run.parts.uploader is not None:
         # this process, and its thread, are about to end
-        run.uploader.free(run.interrupts)
+        run.parts.uploader.free(run.interrupts)
     close_callbacks(run)
     if run.device is not None and run.device.divides_state:
         # a collective operation: all processes take part

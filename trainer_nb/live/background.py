@@ -120,7 +120,7 @@ def require_learner(learner: weakref.ref[TrainerBase]) -> TrainerBase:
 def is_debug_step_open(handle: BackgroundRun) -> bool:
     "Return True if a debug step is open."
     learner = handle._learner()
-    return learner is not None and learner.run_state.phase == "debug"
+    return learner is not None and learner.run_state.verb.phase == "debug"
 
 # %% ../../nbs/10_live/05_background.ipynb #5e9c3b32
 class BackgroundRun:
@@ -202,7 +202,7 @@ class BackgroundRun:
         finally:
             left = steps - (self._budget.done - done)
             run = self.learner.run_state
-            if left > 0 and not run.finished and not run.initial_snapshot_freed:
+            if left > 0 and not run.finished and not run.first.freed:
                 request_steps(self, left)
 
     def stop(self) -> BackgroundRun:
@@ -267,7 +267,7 @@ def error_place(run: RunState) -> tuple[str, int, int]:
 
 def current_error(run: RunState) -> BaseException | None:
     "Return the error that stopped the background run; None if the run has left that place, for example in a cell."
-    handle = run.background_run
+    handle = run.parts.background_run
     return handle.error if handle is not None and handle.error_place == error_place(run) else None
 
 # %% ../../nbs/10_live/05_background.ipynb #f06e63bd
@@ -318,7 +318,7 @@ def make_until(handle: BackgroundRun, run: RunState) -> Callable[[Any], bool]:
             # a later resume() continues without the condition
             handle._until = None
         if budget.count_step():
-            run.pause_requested = True
+            run.verb.pause_requested = True
         return is_met
     def lookahead():
         limit = lookahead_limit(run, handle._until)
@@ -361,7 +361,7 @@ def record_failure(handle: BackgroundRun, error: BaseException):
         finally:
             # as after an error in a cell, its memory is free with the next verb
             release_traceback_memory(error)
-    run.pending_messages.append(warn_once)
+    run.reports.pending_messages.append(warn_once)
 
 # %% ../../nbs/10_live/05_background.ipynb #c1b69f06
 @cache
@@ -407,16 +407,16 @@ def start_background(
 def get_handle(learner: TrainerBase) -> BackgroundRun:
     "Return the handle of a learner's background run; create it, without starting to train, if necessary."
     run = learner.run_state
-    if run.background_run is None:
-        handle = run.background_run = BackgroundRun(learner)
+    if run.parts.background_run is None:
+        handle = run.parts.background_run = BackgroundRun(learner)
         handle._bound_work = bind_context(lambda: run_background_thread(handle))
-    return run.background_run
+    return run.parts.background_run
 
 def stop_run(learner: TrainerBase):
     "End the run at the present step."
     run = learner.run_state
-    if run.background_run is not None:
-        run.background_run._budget.request(0)
+    if run.parts.background_run is not None:
+        run.parts.background_run._budget.request(0)
     if not run.state.global_step:
         raise InvalidOperation("The run has done no step yet, so there is nothing to end.")
     if run.finished: return

@@ -177,9 +177,9 @@ class CommandHandler:
         if verb == "resume":
             self.answer_done(id, "training continues")
             return
-        handle = run.background_run
+        handle = run.parts.background_run
         def is_done() -> bool:
-            return run.owner is None and not run.yield_depth and (handle is None or not handle.has_thread)
+            return run.verb.owner is None and not run.verb.yield_depth and (handle is None or not handle.has_thread)
         # a pause may have come after the end of the run
         def result() -> str: return display_status(run).words
         self.pending.append(PendingCommand(id, is_done, result))

@@ -596,8 +596,8 @@ def refresh_still(view: Dashboard):
     if view.connection.is_page_new:
         # the output above belongs to a page that was closed; a cell that has called a verb gets the static view
         learner = view.commands._learner() if view.commands is not None else None
-        if learner is not None and learner.run_state.verb_called:
-            learner.run_state.verb_called = False
+        if learner is not None and learner.run_state.verb.verb_called:
+            learner.run_state.verb.verb_called = False
             view.has_moved = True
             view.still.show()
             view.connection.is_page_new = False

@@ -283,7 +283,7 @@ class TrainingProgress(ProgressDisplay):
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None):
         if self.run is None: return
-        if isinstance(error, Paused) or error is None and self.run.paused:
+        if isinstance(error, Paused) or error is None and self.run.current.paused:
             self.close("paused")
         elif error is not None:
             self.close(failure_status(error))

@@ -55,15 +55,15 @@ def find_failure(history: History) -> dict | None:
 
 def display_status(run: RunState) -> DisplayStatus:
     "Return the status of a run of this process."
-    owner = run.owner
-    background = run.background_run
-    if run.corrupted: return DisplayStatus("failed", f"corrupted: {run.corrupted}")
-    if run.phase == "debug": return DisplayStatus("waiting", "a debug step is open")
+    owner = run.verb.owner
+    background = run.parts.background_run
+    if run.current.corrupted: return DisplayStatus("failed", f"corrupted: {run.current.corrupted}")
+    if run.verb.phase == "debug": return DisplayStatus("waiting", "a debug step is open")
     if owner is not None and owner[1] == threading.main_thread().ident:
         return DisplayStatus("training", f"training in a cell: {owner[0]}", "cell")
     in_background = background is not None and background.training
     # between two steps of a cell, another thread has the run
-    if run.yield_depth and not in_background: return DisplayStatus("training", "training in a cell", "cell")
+    if run.verb.yield_depth and not in_background: return DisplayStatus("training", "training in a cell", "cell")
     if owner is not None or in_background:
         return DisplayStatus("training", "training in the background", "background")
     # an error has stopped the run, in a cell or in the background
@@ -145,9 +145,9 @@ def view_status(
     progress = callback.progress if callback is not None else None
     # close() of the display, in another thread, may remove the state meanwhile
     progress_state = progress.state if progress is not None else None
-    if run.remote_run is not None:
-        words = f"{words}, {run.remote_run.words()}"
-        memory = run.remote_run.memory() or memory
+    if run.parts.remote_run is not None:
+        words = f"{words}, {run.parts.remote_run.words()}"
+        memory = run.parts.remote_run.memory() or memory
     return {
         "state": status.state,
         "words": words,
@@ -155,7 +155,7 @@ def view_status(
         "traceback": status.traceback,
         "epoch": f"{state.epoch or 0.0:.2f}",
         "epochs": format_setting(round(float(state.num_train_epochs), 2)) if state.num_train_epochs else None,
-        "elapsed": format_duration(run.seconds),
+        "elapsed": format_duration(run.counters.seconds),
         "memory": memory,
         # (batches done, all batches) of the evaluation in progress; None between evaluations
         "evaluating": progress_state.evaluating() if progress_state is not None else None,

@@ -233,7 +233,7 @@ class LearnerSource:
 
     def is_freed(self, learner: TrainerBase) -> bool:
         "Return True if free() has ended the run that was shown, and no other has begun."
-        return learner.run_state.initial_snapshot_freed and bool(self.last_status)
+        return learner.run_state.first.freed and bool(self.last_status)
 
     def status(self) -> dict[str, Any]:
         "Return the status of the run; the last one for a learner that was freed or deleted."

@@ -181,7 +181,7 @@ class Saver:
 # %% ../../nbs/07_state/08_async_save.ipynb #af00e1cf
 def get_saver(run: RunState) -> Saver:
     "Return the run's saver, which every learner has."
-    return cast(Saver, run.saver)
+    return cast(Saver, run.parts.saver)
 
 def save_checkpoint_async(
     learner: TrainerBase,
@@ -249,7 +249,7 @@ def start_saving(
     saver.spare = ()
     saver.sweep(place.parent)
     # after the snapshot, which must not contain the event of the push
-    push = run.uploader.plan_push(learner, place) if own and run.uploader is not None else None
+    push = run.parts.uploader.plan_push(learner, place) if own and run.parts.uploader is not None else None
     try:
         work = make_checkpoint_writer(learner, snapshot, place, own, push, shards, engine_files, live)
         saver.start(work, snapshot, place.parent, undo)
@@ -325,7 +325,7 @@ def save_checkpoint_sync(
 
 def wait_for_save(run: RunState):
     "Wait for the current save; raise SaveFailed if it failed."
-    if run.saver is None: return
+    if run.parts.saver is None: return
     saver = get_saver(run)
     saver.wait(run.interrupts)
     saver.check()

@@ -122,7 +122,7 @@ def branch(learner: TrainerBase, changes: dict):
         learner, args, "branch() cannot copy an optimizer or a schedule that was given, only create one", memo=memo
     )
     new.run_state.history = copy_history(run.history, changes.get("run_name"))
-    new.run_state.initial_snapshot = run.initial_snapshot
+    new.run_state.first.snapshot = run.first.snapshot
     if args.output_dir is not None or args.saves_checkpoints:
         args.output_dir = os.path.join(args.save_dir, "branches", new.run_state.history.run_id)
     watch_assignments(new)
@@ -151,7 +151,7 @@ def branch(learner: TrainerBase, changes: dict):
     if later:
         change_settings(new, later)
     # these were copied, or shared with a warning
-    run.lost = {n: why for n, why in new.run_state.lost.items() if n not in taken.values["user"]["left_out"]}
+    run.reports.lost = {n: why for n, why in new.run_state.reports.lost.items() if n not in taken.values["user"]["left_out"]}
     report_lost(run, "branch()")
     # the log may be published
     changes = hide_tokens(changes)

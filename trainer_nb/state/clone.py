@@ -28,7 +28,7 @@ from ..core.errors import InvalidOperation, warn
 from ..data.sources import sampler_parts, sampler_state
 from ..device.weight_storage import packed_objects
 from ..engine.overrides import TrainerBase
-from ..engine.run_state import GivenSettings, RunState
+from ..engine.run_state import FirstState, GivenSettings, HigherParts, Reports, RunState
 from ..core.tree import FUNCTIONS, OPTIMIZER, has_state_dict, is_resource, is_tensor_with_methods, of_library
 from ..core.nodes import ATOMS
 from ..engine.state_holders import LEARNER, is_generator, not_state
@@ -273,15 +273,17 @@ def clone_learner(
         given=GivenSettings(args.to_dict()),
         model=model,
         callbacks=CallbackHandler(callbacks),
-        rewind_buffer=RewindBuffer(),
-        saver=None if run.saver is None else type(run.saver)(),
-        oom_recovery=run.oom_recovery,
+        parts=HigherParts(
+            rewind_buffer=RewindBuffer(),
+            saver=None if run.parts.saver is None else type(run.parts.saver)(),
+            oom_recovery=run.parts.oom_recovery,
+        ),
         memory_meter=None if run.memory_meter is None else type(run.memory_meter)(),
         learner=weakref.ref(new),
 
-        reported=set(run.reported),
+        reports=Reports(set(run.reports.reported)),
         callbacks_begun=run.callbacks_begun,
-        begins_with_first=run.begins_with_first,
+        first=FirstState(begins_run=run.first.begins_run),
 
     )
     new.snapshots, new._model_facts, new._loss_takes_items, new._signature_columns = Snapshots(), None, None, None

@@ -83,7 +83,7 @@ def describe_train_data(learner: TrainerBase) -> dict:
     "Return the length and the fingerprint of the training data, without reading it."
     data = data_of(learner.train_dataset)
     length = length_of(data)
-    saver = cast(CachesDataInfo | None, learner.run_state.saver)
+    saver = cast(CachesDataInfo | None, learner.run_state.parts.saver)
     if saver is None: return {"length": length, "fingerprint": data_fingerprint(data)}
     # computed once, not at each save
     if saver.data_info is None or saver.data_info[0] is not data or saver.data_info[1]["length"] != length:
@@ -130,9 +130,9 @@ def describe_evaluation(learner: TrainerBase) -> dict[str, Any]:
     name = (learner.args.metric_for_best_model or "").removeprefix("eval_")
     # only the one of which the metric is, if its name says so
     used = [data for key, data in sets.items() if name.startswith(f"{key}_")] or [*sets.values()]
-    known = learner.run_state.eval_info
+    known = learner.run_state.evaluation.eval_info
     # computed once, not at each evaluation
-    learner.run_state.eval_info = info = {}
+    learner.run_state.evaluation.eval_info = info = {}
     for data in used:
         then, description = known.get(id(data), (None, {}))
         is_known = then is data and description["length"] == length_of(data)
@@ -159,6 +159,6 @@ def warn_other_source(
         f" {run.state.best_global_step}, was computed with another {' and another '.join(what)}, and the present values"
         " are compared with it; learn.state.best_metric = None starts the comparison anew."
     )
-    if text in run.reported or not run.state.is_world_process_zero: return
-    run.reported.add(text)
+    if text in run.reports.reported or not run.state.is_world_process_zero: return
+    run.reports.reported.add(text)
     warn(text)

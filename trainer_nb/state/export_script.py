@@ -124,7 +124,7 @@ class Draft:
     @property
     def loads_model(self) -> bool:
         "Return whether the script loads the first weights of the model; those of model_init it makes again."
-        return self.learner.model_init is None or self.start.snapshot is not self.learner.run_state.initial_snapshot
+        return self.learner.model_init is None or self.start.snapshot is not self.learner.run_state.first.snapshot
 
 def make_draft(learner: TrainerBase, mode: ScriptMode, start: RunStart) -> Draft:
     "Collect what a script is made of."

@@ -411,9 +411,9 @@ def warn_quietly(text: str) -> None:
 # %% ../../nbs/07_state/20_hub.ipynb #d0eeda46
 def get_uploader(run: RunState) -> Uploader:
     "Return the run's uploader, which holds the access token; a token in the arguments, which are written, is moved there."
-    if run.uploader is None:
-        run.uploader = Uploader()
-    uploader = cast(Uploader, run.uploader)
+    if run.parts.uploader is None:
+        run.parts.uploader = Uploader()
+    uploader = cast(Uploader, run.parts.uploader)
     if run.args.hub_token is not None:
         uploader.token = run.args.hub_token
         vars(run.args)["hub_token"] = None
@@ -441,7 +441,7 @@ def leave_repository(
     tokens: Iterable[str | None] = (),  # of `pop_token`; by default that of the origin
 ) -> None:
     "Give a copy of a run the access token of its origin, and take the repository from it, which belongs to the origin."
-    learner.run_state.uploader = Uploader(get_uploader(origin.run_state).token)
+    learner.run_state.parts.uploader = Uploader(get_uploader(origin.run_state).token)
     set_token(learner.run_state, tokens)
     vars(learner.run_state.args).update(push_to_hub=False, hub_model_id=None, hub_revision=None)
 
@@ -642,12 +642,12 @@ def push_checkpoint(
 # %% ../../nbs/07_state/20_hub.ipynb #c5e85862
 def is_pushing(learner: TrainerBase) -> bool:
     "Return whether this process pushes a run."
-    uploader = cast(Uploader | None, learner.run_state.uploader)
+    uploader = cast(Uploader | None, learner.run_state.parts.uploader)
     return uploader is not None and not uploader.is_done()
 
 def wait_for_processes(run: RunState) -> bool:
     "Wait for the pushes of the processes that have the run; return False if an interrupt ended the waiting."
-    remote = run.remote_run
+    remote = run.parts.remote_run
     learner = None if run.learner is None else run.learner()
     if remote is None or learner is None or not run.args.push_to_hub: return True
     while any(remote.run_on_all(learner, is_pushing)):
@@ -659,7 +659,7 @@ def wait_for_processes(run: RunState) -> bool:
 
 def finish_pushes(run: RunState) -> None:
     "Wait for the pushes of a run; warn if the last checkpoint was not pushed."
-    uploader = cast(Uploader | None, run.uploader)
+    uploader = cast(Uploader | None, run.parts.uploader)
     if uploader is None or uploader.pid != os.getpid(): return
     if not (wait_for_processes(run) and uploader.wait(run.interrupts)):
         print("The push goes on in the background; learn.push_to_hub() waits for it and pushes again.", flush=True)

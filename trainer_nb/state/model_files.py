@@ -152,7 +152,7 @@ def unchanged_base_names(
 ) -> frozenset:
     "Return the snapshot names of the base weights that a checkpoint need not hold: those with which the run began."
     names = frozen_base_names(run)
-    first = run.initial_snapshot.tensors if run.initial_snapshot is not None else {}
+    first = run.first.snapshot.tensors if run.first.snapshot is not None else {}
     # a quantized layer converts its bias in the first forward pass
     known = [n for n in names - ModuleWalk(run).cast_names() if n in first and n in snapshot.tensors] if names else []
     # where a merge and its reversal have changed a weight, the script that makes the base does not make it
@@ -176,7 +176,7 @@ def add_base_weights(run: RunState, snapshot: Snapshot) -> Snapshot:
             if name in stays
             else here[name].detach().to("cpu", copy=True) if name in here else None
         )
-        first = run.initial_snapshot.tensors.get(name) if run.initial_snapshot is not None else None
+        first = run.first.snapshot.tensors.get(name) if run.first.snapshot is not None else None
         candidates = [t for t in (mine, first) if t is not None]
         if name in walk.cast_names():
             # a quantized layer converts its bias in the first forward pass

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import time
 from collections import deque
-from dataclasses import MISSING, fields
 
 import torch
 
@@ -23,7 +22,7 @@ from ..engine.given_parts import forget_samplers, renew_model
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import group_settings, makes_schedule, prepare, redistribute_data
 from ..engine.prepare import restore_group_settings
-from ..engine.run_state import RunState, record_act
+from ..engine.run_state import CurrentStep, RunState, initial_values, record_act
 from ..engine.settings import scaled_base
 from ..engine.snapshot import check_data_length, check_snapshot, restore_fields
 from ..engine.snapshot_tensors import Snapshot
@@ -85,10 +84,10 @@ def restore_run(
     if run.history is not earlier:
         earlier.close_log()
     redistribute_data(learner, snapshot)
-    if run.rewind_buffer is not None:
+    if run.parts.rewind_buffer is not None:
         # its snapshots may be of another past
-        run.rewind_buffer.clear()
-    if run.saver is not None:
+        run.parts.rewind_buffer.clear()
+    if run.parts.saver is not None:
         get_saver(run).after_restore(run, best)
     record_act(run, "restore", name=name)
     report_lost(run, "restore()")
@@ -124,21 +123,20 @@ def reset_run_state(run: RunState):
     if run.loader is not None:
         run.loader.close()
     place = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
-    for f in fields(run):
-        if f.metadata["kind"] in ("value", "of_step"):
-            setattr(run, f.name, f.default if f.default_factory is MISSING else f.default_factory())
+    run.put_values(initial_values())
+    run.current = CurrentStep()
     vars(run.state).update(place)
     run.start_clock()
     run.history = History(parent=run.history.run_id)
     run.due = deque()
-    groups = run.given_groups
+    groups = run.made.given_groups
     # a new schedule will be made for the user's optimizer
     if run.optimizer is not None and groups is not None and len(groups) == len(run.optimizer.param_groups):
         restore_group_settings(run.optimizer, groups)
-    run.discard("optimizer", "lr_scheduler", "loader", "backups", "edits")
+    run.discard("optimizer", "lr_scheduler", "loader", "copies.backups", "copies.edits")
     forget_samplers(run)
-    if run.rewind_buffer is not None:
-        run.rewind_buffer.clear()
+    if run.parts.rewind_buffer is not None:
+        run.parts.rewind_buffer.clear()
 
 def user_given_parts(learner: TrainerBase) -> list[str]:
     "Return the names of the parts that the user made, which a new run reuses in their first state."
@@ -155,9 +153,9 @@ def restart_finished_run(learner: TrainerBase) -> str:
         return "a new model from model_init, a new optimizer, a new schedule"
     optimizer = run.optimizer
     settings = group_settings(optimizer)
-    schedule = None if run.own_scheduler or makes_schedule(learner) else run.lr_scheduler
+    schedule = None if run.made.own_scheduler or makes_schedule(learner) else run.lr_scheduler
     reset_run_state(run)
-    run.begins_with_first = False
+    run.first.begins_run = False
     run.optimizer = optimizer
     restore_group_settings(optimizer, settings)
     if schedule is None:
@@ -186,8 +184,8 @@ def restart_from_first_weights(
     "Begin a new run from the first weights."
     run = learner.run_state
     restore_evaluated(run)
-    if run.initial_snapshot is None:
-        if not run.initial_snapshot_freed: return   # the run has not begun
+    if run.first.snapshot is None:
+        if not run.first.freed: return   # the run has not begun
         raise InvalidOperation(
             "reset() cannot restore the first weights, since free() has released them. Make a new Learner, or load"
             " weights into learn.model."
@@ -195,10 +193,10 @@ def restart_from_first_weights(
     if run.optimizer is None:
         # close() has released the parts of this process, and those that the user made have the state of the launch
         run.optimizer, run.lr_scheduler = learner.optimizers
-    restore_fields(run, run.initial_snapshot, ["model", "modes", "callbacks", "learner", *user_given_parts(learner)])
-    run.initial_snapshot.release()
+    restore_fields(run, run.first.snapshot, ["model", "modes", "callbacks", "learner", *user_given_parts(learner)])
+    run.first.snapshot.release()
     reset_run_state(run)
-    run.begins_with_first = True
+    run.first.begins_run = True
     own = {k: v for k, v in hide_tokens(run.args.changed()).items() if k in TrainingArguments.__dataclass_fields__}
     record_act(run, "reset", settings=own)
     if prepares:
@@ -218,16 +216,16 @@ def free_run(learner: TrainerBase):
         run.device.release()
     if run.model is not None:
         move_model(run.model, torch.device("cpu"))
-    run.discard("device", "wrapped_model", "initial_snapshot", "earlier_copies", "eval_dataloader")
+    run.discard("device", "wrapped_model", "first.snapshot", "earlier_copies", "evaluation.eval_dataloader")
     run.params = []
-    for kept in run.eval_loaders:
+    for kept in run.evaluation.eval_loaders:
         kept.close()
-    run.eval_loaders = []
-    run.initial_snapshot_freed = True
-    if run.saver is not None:
+    run.evaluation.eval_loaders = []
+    run.first.freed = True
+    if run.parts.saver is not None:
         get_saver(run).free()
-    if run.uploader is not None:
-        run.uploader.free(run.interrupts)
+    if run.parts.uploader is not None:
+        run.parts.uploader.free(run.interrupts)
     if learner.optimizers[0] is not None:
         learner.optimizers[0].state.clear()
     learner.snapshots.clear()

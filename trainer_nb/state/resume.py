@@ -410,7 +410,7 @@ def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, e
     run = learner.run_state
     before = capture_snapshot(run)
     history = run.history
-    torn, unloaded, stale = run.corrupted, run.unloaded, run.has_stale_weights
+    torn, unloaded, stale = run.current.corrupted, run.current.unloaded, run.current.has_stale_weights
     best = run.state.best_model_checkpoint
     same = history.run_id == snapshot.values["run"] and all(
         n >= then for n, then in zip(history.place(), snapshot.values["place"])
@@ -434,17 +434,17 @@ def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, e
     except BaseException:
         run.history = history
         undo_restore(run, before, torn)
-        run.unloaded = unloaded
-        run.has_stale_weights = stale
+        run.current.unloaded = unloaded
+        run.current.has_stale_weights = stale
         raise
     if not same:
         history.close_log()
     relocate_best(run.state, folder.parent)
-    if run.rewind_buffer is not None:
-        run.rewind_buffer.clear()
-    if run.saver is not None:
+    if run.parts.rewind_buffer is not None:
+        run.parts.rewind_buffer.clear()
+    if run.parts.saver is not None:
         get_saver(run).after_restore(run, best)
-    run.paused = False
+    run.current.paused = False
     edits_of(run).keep(run)
 
 # %% ../../nbs/07_state/10_resume.ipynb #60451859

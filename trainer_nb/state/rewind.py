@@ -34,7 +34,7 @@ def find_base_snapshot(learner: TrainerBase, step: int) -> Snapshot | None:
     every = [
         *get_rewind_buffer(run).kept,
         *learner.snapshots.values(),
-        *([run.initial_snapshot] if run.initial_snapshot is not None else []),
+        *([run.first.snapshot] if run.first.snapshot is not None else []),
     ]
     usable = [
         s
@@ -91,7 +91,7 @@ def steps_back(
 ) -> int:
     """Return how many steps to go back; 0 for the present step, which a corrupted run repeats. Raise TypeError or
     ValueError for other values, and if both are given."""
-    if to is None: return n if run.corrupted and n == 0 else validate_step_count(n)
+    if to is None: return n if run.current.corrupted and n == 0 else validate_step_count(n)
     if n != 1: raise TypeError("It is rewind(n) or rewind(to=step), not both.")
     if isinstance(to, bool) or not hasattr(to, "__index__"):
         raise TypeError(f"to is the number of a step, not {to!r} ({type(to).__name__}).")
@@ -132,7 +132,7 @@ def rewind(
     run = learner.run_state
     target = run.state.global_step - n
     # the run is there already, for example because a cell is run again
-    if not n and not run.corrupted: return RewindReport(target, 0, 0.0, [], changes_at(run.history, target))
+    if not n and not run.current.corrupted: return RewindReport(target, 0, 0.0, [], changes_at(run.history, target))
     start = time.perf_counter()
     prepare(learner)
     base = require_base_snapshot(learner, n, target)
@@ -145,12 +145,12 @@ def rewind(
     redistribute_data(learner, base)
     try:
         # The replay saves checkpoints again; they must not push out the best one of the discarded steps.
-        if run.saver is not None and base.step < target:
+        if run.parts.saver is not None and base.step < target:
             get_saver(run).leave_behind(run, best, target)
         replay(learner, acts, target, advance)
     except BaseException as error:
         left = target - run.state.global_step
-        if run.saver is not None:
+        if run.parts.saver is not None:
             get_saver(run).after_restore(run, best)
         run.history.note("rewind", run.state.global_step, steps=n + left)
         if not isinstance(error, Paused) or not left: raise
@@ -168,7 +168,7 @@ def rewind(
             " run: a data set with random numbers of its own, perhaps, or an operation that is not deterministic"
             " (full_determinism=True)."
         )
-    if run.saver is not None:
+    if run.parts.saver is not None:
         # after the replay, which has saved checkpoints again
         get_saver(run).after_restore(run, best)
     run.history.note("rewind", run.state.global_step, steps=n, **({"different": different} if different else {}))
@@ -305,7 +305,7 @@ def restore_after(run: RunState, target: int) -> dict | None:
 def since_first(run: RunState, target):
     """Return the last act up to a step that a replay does not repeat, in a run that has its first weights; None without
     such an act."""
-    if run.initial_snapshot is None or run.initial_snapshot.values["run"] != run.history.run_id:
+    if run.first.snapshot is None or run.first.snapshot.values["run"] != run.history.run_id:
         return None
     repeated = {id(e) for e in repeated_acts(run.history.events)}
     acts = [e for e in run.history.events if not e["abandoned"] and e["kind"] in ACTS and id(e) not in repeated]
@@ -314,7 +314,7 @@ def since_first(run: RunState, target):
 # %% ../../nbs/07_state/13_rewind.ipynb #32000004
 def announce_replay(run: RunState, base, target):
     "Print the expected duration of a replay if it exceeds a second."
-    seconds = (target - base) * run.seconds / max(run.state.global_step, 1)
+    seconds = (target - base) * run.counters.seconds / max(run.state.global_step, 1)
     if seconds > 1:
         print(
             f"Going back to step {target}: {target - base} steps are replayed from step {base}, about"
@@ -332,5 +332,5 @@ def restore_own_past(run: RunState, base):
     ring.kept = deque(s for s in ring.kept if s.step <= base.step)
     ring.wait = ring.every
     ring.seen = len(run.history.events)
-    run.paused = False
+    run.current.paused = False
     edits_of(run).keep(run)

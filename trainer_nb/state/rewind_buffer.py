@@ -80,7 +80,7 @@ MOST_ON_DISK = 4
 
 def snapshot_nbytes(run: RunState) -> int:
     "Return the bytes of a snapshot: unshared weights, buffers, optimizer state and user state."
-    earlier = run.earlier_copies
+    earlier = run.copies.earlier_copies
     frozen = [(n, p) for n, p in named_weights(run) if not p.requires_grad and not is_read_only(p)]
     shared = {id(p) for n, p in frozen if earlier is not None and earlier.has_shared(f"weights/{n}", to_local(p))}
     tensors = [
@@ -116,7 +116,7 @@ class Account:
 
     def begin(self, run: RunState):
         if self.begun is None:
-            self.begun = run.seconds, run.state.global_step
+            self.begun = run.counters.seconds, run.state.global_step
 
     def charge(self, seconds: float):
         "Charge a snapshot that took so many seconds."
@@ -138,7 +138,7 @@ class Account:
         where: str,  # "memory" or "disk"; at most 1000 steps, ten if no step was measured
     ) -> int:
         "Return the steps until the next snapshot is affordable, equal in all processes; 0 means now."
-        seconds = run.seconds - self.begun[0]
+        seconds = run.counters.seconds - self.begun[0]
         steps = run.state.global_step - self.begun[1]
         next_one = (
             self.last if self.last is not None else self.factor * snapshot_nbytes(run) / self.rate[where] + self.beside
@@ -162,7 +162,7 @@ def room_for_snapshots(
     if run.args.rewind_memory is not None:
         budget = run.args.rewind_memory * 1e9
         return min(int(budget // size), MAX_SNAPSHOTS), "memory", budget
-    first = run.initial_snapshot.in_memory if run.initial_snapshot is not None else 0
+    first = run.first.snapshot.in_memory if run.first.snapshot is not None else 0
     mine = MEMORY_SHARE * (peak_memory() - sum(s.in_memory for s in kept)) - first
     budgets = world.all_gather_object((mine, disk_space() / world.size))
     memory, disk = (min(values) for values in zip(*budgets))
@@ -207,7 +207,7 @@ class RewindBuffer:
                 by_hand
                 or (
                     not self.kept
-                    and (run.initial_snapshot is None or run.initial_snapshot.values["run"] != run.history.run_id)
+                    and (run.first.snapshot is None or run.first.snapshot.values["run"] != run.history.run_id)
                 ),
             )
         self.wait -= 1
@@ -269,14 +269,14 @@ class RewindBuffer:
 # %% ../../nbs/07_state/12_rewind_buffer.ipynb #32000001
 def get_rewind_buffer(run: RunState) -> RewindBuffer:
     "Return the run's rewind buffer, which every learner has."
-    return cast(RewindBuffer, run.rewind_buffer)
+    return cast(RewindBuffer, run.parts.rewind_buffer)
 
 def stands_at_first(run: RunState) -> bool:
     "Check whether the first weights are a snapshot of the present state."
-    if run.initial_snapshot is None or run.state.global_step or run.initial_weight_versions != weight_versions(run):
+    if run.first.snapshot is None or run.state.global_step or run.first.weight_versions != weight_versions(run):
         return False
-    return run.initial_snapshot.values["run"] == run.history.run_id and not has_acts_after(
-        run.history, run.initial_snapshot, 0
+    return run.first.snapshot.values["run"] == run.history.run_id and not has_acts_after(
+        run.history, run.first.snapshot, 0
     )
 
 # %% ../../nbs/07_state/12_rewind_buffer.ipynb #5a1c0e07
@@ -287,7 +287,7 @@ def save_newest_snapshot(
     "Write the newest complete snapshot in memory as a checkpoint, and return its folder. Raise InvalidOperation without one."
     run = learner.run_state
     held = [
-        snapshot for snapshot in (run.initial_snapshot, *learner.snapshots.values(), *get_rewind_buffer(run).kept)
+        snapshot for snapshot in (run.first.snapshot, *learner.snapshots.values(), *get_rewind_buffer(run).kept)
         if snapshot is not None and not snapshot.is_copying and snapshot.values["run"] == run.history.run_id
     ]
     if not held: raise InvalidOperation(f"No snapshot of this run is in memory. {LOST_DEVICE}")

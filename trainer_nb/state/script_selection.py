@@ -59,12 +59,12 @@ def find_run_start(learner: TrainerBase) -> RunStart:
     "Return where a run began; raise InvalidOperation if its first weights are no longer known."
     run = learner.run_state
     history = learner.history
-    if run.initial_snapshot_freed:
+    if run.first.freed:
         raise InvalidOperation("export_script() needs the first weights, which free() has released. Export before "
                                "free(), or give the Learner model_init=.")
     record_manual_changes(run)
     prepare(learner)
-    first = run.initial_snapshot
+    first = run.first.snapshot
     current = [e for e in history.events if not e["abandoned"]]
     if first is not None:
         reset = next((e for e in reversed(current) if e["kind"] == "reset"), None)
@@ -73,7 +73,7 @@ def find_run_start(learner: TrainerBase) -> RunStart:
         resumed = next((e["data"] for e in current if e["kind"] == "resume"), None)
         if resumed is not None and first.step == 0:
             return RunStart(first, TrainingArguments.defaults() | resumed["given"], 0.0, resumed["folder"])
-        recent = get_rewind_buffer(run).kept if run.rewind_buffer is not None else ()
+        recent = get_rewind_buffer(run).kept if run.parts.rewind_buffer is not None else ()
         kept = [*recent, *getattr(learner, "snapshots").values()]
         first = next((s for s in kept if s.step == 0 and _is_start(history, s)), None)
         if first is not None: return RunStart(first, explicit_settings(first.values["args"]), first.values["taken"])

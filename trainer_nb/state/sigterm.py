@@ -65,11 +65,11 @@ class SigtermCheckpointCallback(TrainerCallback):
         if self.written or run is None or run.finished or not run.state.global_step:
             return run_default_sigterm(self.previous_handler)
         if self.wanted: return
-        if run.owner is None and run.phase in ("evaluate", "step"): return resend_sigterm()
-        if run.owner is None and run.phase == "debug":
-            run.debug_step.abort()
+        if run.verb.owner is None and run.verb.phase in ("evaluate", "step"): return resend_sigterm()
+        if run.verb.owner is None and run.verb.phase == "debug":
+            run.current.debug_step.abort()
         self.wanted = True
-        if run.owner is None: return self.write(learn)
+        if run.verb.owner is None: return self.write(learn)
         if run.device is None or run.device.world.is_single_process:
             self.write_after_step(learn)
 
@@ -83,7 +83,7 @@ class SigtermCheckpointCallback(TrainerCallback):
 
     def write_after_step(self, learn):
         "Write the checkpoint at the boundary of the step."
-        learn.run_state.deferred_changes.append(as_callback(learn.run_state, lambda: self.write(learn)))
+        learn.run_state.verb.deferred_changes.append(as_callback(learn.run_state, lambda: self.write(learn)))
 
     def write(self, learn):
         "Write the checkpoint and end the process."
@@ -92,7 +92,7 @@ class SigtermCheckpointCallback(TrainerCallback):
         except SaveFailed as error:
             warn(f"SIGTERM was received, and no checkpoint could be written: {error}")
         self.written = True
-        learn.run_state.pause_requested = True
+        learn.run_state.verb.pause_requested = True
         if threading.current_thread() is threading.main_thread():
             run_default_sigterm(self.previous_handler)
         else:

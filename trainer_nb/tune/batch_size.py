@@ -99,8 +99,8 @@ class BatchTrial(TrainerCallback):
     def time_step(self, batch: object, accumulation: int) -> float:
         "Take a step and return the estimated seconds of one with `accumulation` micro-batches."
         run = self.learner.run_state
-        run.corrupted = ""
-        run.window = [MicroBatch(batch, infer_batch_size(batch) or 1, run.cursor)] * min(accumulation, 2)
+        run.current.corrupted = ""
+        run.current.window = [MicroBatch(batch, infer_batch_size(batch) or 1, run.cursor)] * min(accumulation, 2)
         take_step(self.learner)
         return (accumulation - 1) * (self.first_end - self.start) + self.now() - self.first_end
 
@@ -139,7 +139,7 @@ class BatchTrial(TrainerCallback):
             free_after_failure(error)
             release_traceback_memory(error)
         peak = self.gauge.peak()
-        self.learner.run_state.window = None
+        self.learner.run_state.current.window = None
         self.gauge.reset()
         return {"seconds": seconds, "bytes": peak, "why": why}
 

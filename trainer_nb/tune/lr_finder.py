@@ -90,7 +90,7 @@ def lr_setting(run: RunState) -> tuple[str, float]:
     step = run.state.global_step
     share = float(group["lr"]) / float(base_lrs(run.optimizer)[0])
     start = schedule_start(run)
-    rising = run.own_scheduler and step - start < run.args.get_warmup_steps(run.state.max_steps - start)
+    rising = run.made.own_scheduler and step - start < run.args.get_warmup_steps(run.state.max_steps - start)
     return "learning_rate" if step == 0 or rising or not share or math.isclose(share, 1, rel_tol=1e-3) else "lr", share
 
 # %% ../../nbs/09_tune/02_lr_finder.ipynb #49235cef

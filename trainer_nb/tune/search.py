@@ -106,16 +106,16 @@ def make_trial_learner(learner: TrainerBase, trial: Trial, args: TrainingArgumen
         "hyperparameter_search() needs an optimizer for each trial, and the one that was given belongs to one model",
         anew,
     )
-    new.run_state.saver = Saver()
+    new.run_state.parts.saver = Saver()
     watch_assignments(new)
     leave_repository(new, learner)
     new._trial = trial
     new.hp_search_backend = "optuna"
     new.current_gradient_accumulation_steps = args.gradient_accumulation_steps
-    if run.initial_snapshot is not None:
+    if run.first.snapshot is not None:
         restore_fields(
             new.run_state,
-            run.initial_snapshot,
+            run.first.snapshot,
             ["callbacks", "learner"] if anew else ["model", "modes", "callbacks", "learner"],
         )
     return new
@@ -176,7 +176,7 @@ def run_trial(
     try:
         state = new.run_state.state
         reporter = ObjectiveReporter(trial, state, compute_objective, several)
-        new.run_state.objective_reporter = reporter
+        new.run_state.evaluation.objective_reporter = reporter
         state.is_hyper_param_search = True
         # makes the model: model_init may ask the trial for more parameters
         local_model(new)
@@ -212,8 +212,8 @@ def check_search(
         )
     check_can_train(learner, "hyperparameter_search()")
     run = learner.run_state
-    if run.remote_run is not None:
-        run.remote_run.refuse("hyperparameter_search()")
+    if run.parts.remote_run is not None:
+        run.parts.remote_run.refuse("hyperparameter_search()")
     if run.device is not None and not run.device.world.is_single_process:
         raise InvalidOperation(
             "hyperparameter_search() runs its trials in one process; start the script without a launcher."
@@ -222,7 +222,7 @@ def check_search(
         raise ValueError(
             "hyperparameter_search() compares evaluations and needs evaluation data: give the Learner an eval_dataset=."
         )
-    if learner.model_init is None and run.initial_snapshot is None and run.initial_snapshot_freed:
+    if learner.model_init is None and run.first.snapshot is None and run.first.freed:
         raise InvalidOperation(
             "hyperparameter_search() begins each trial with the first weights, and free() has released them. Give the"
             " Learner model_init=, or make a new one."
