@@ -635,8 +635,8 @@ def execute(source, monkeypatch):
 def test_a_field_without_a_kind_is_refused(monkeypatch):
     "A new field of RunState without a kind raises an error when the module is imported."
     source = open(trainer_nb.engine.run_state.__file__).read()
-    assert source.count("    corrupted: str = step_field") == 1
-    broken = source.replace("    corrupted: str = step_field", "    forgotten: int = 0\n    corrupted: str = step_field")
+    assert source.count("    begun: bool = value_field") == 1
+    broken = source.replace("    begun: bool = value_field", "    forgotten: int = 0\n    begun: bool = value_field")
     with pytest.raises(TypeError, match="RunState.forgotten has no kind"): execute(broken, monkeypatch)
 
 

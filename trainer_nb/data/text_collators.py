@@ -312,6 +312,8 @@ class DataCollatorForSeq2Seq(TextCollator):
         return pad_rows(labels, self.label_pad_token_id, padding_side(self.tokenizer), length, self.pad_to_multiple_of)
 
 # %% ../../nbs/03_data/05_text_collators.ipynb #ca2f0d30
+@checked_class
+@dataclass
 class DataCollatorForMultipleChoice(DataCollatorWithPadding):
     "Pad examples that have several texts each, to the shape (examples, choices, length)."
 

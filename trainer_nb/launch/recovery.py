@@ -225,7 +225,7 @@ def gather_shards(
     own = state.run.snapshot
     if any(part is None or position(part.snapshot) != position(own) for part in parts): return None
     snapshot = merge_snapshots([part.snapshot for part in parts], own)
-    initial = state.run.first.snapshot
+    initial = state.run.initial_snapshot
     if initial is not None and initial.shapes:
         initial = merge_snapshots([part.initial_snapshot for part in parts], initial)
     return state._replace(run=RunTransfer(snapshot, initial))
