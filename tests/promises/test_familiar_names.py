@@ -360,7 +360,7 @@ def test_a_text_with_a_tokenizer(tmp_path):
 
 def test_what_is_no_sample_and_no_data_set():
     learn = make()
-    with pytest.raises(TypeError, match=r"learn.predict_one\(sample\) predicts one sample"): learn.predict(samples()[0])
+    with pytest.raises(TypeError, match=r"for one sample, learn.predict_one\(sample\)"): learn.predict(samples()[0])
     with pytest.raises(TypeError, match=r"not an object of type str"): learn.predict("a text")
     with pytest.raises(TypeError, match=r"learn.predict_one\(sample\)"): learn.predict(item=samples()[0])
     two = [dict(s, z=s["x"]) for s in samples()]
