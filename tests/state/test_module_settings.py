@@ -68,7 +68,7 @@ def test_a_failed_step_restores_the_settings(tmp_path):
         edit(learn.model)
         raise ValueError("stop")
     handle, before = learn.model.register_forward_hook(fail), settings(learn.model)
-    learn.run_state.discard("backups")   # the next step observes all attributes
+    learn.run_state.discard("copies.backups")   # the next step observes all attributes
     with pytest.raises(ValueError, match="stop"): learn.step(1)
     handle.remove()
     assert settings(learn.model) == before
