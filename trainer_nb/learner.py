@@ -132,7 +132,6 @@ class TrainingMixin(TrainerBase):
         begin_run(self)
         apply_change(self, "plan()", lambda: plan_epochs(self, epochs, lr, schedule, options))
 
-
     @exclusive
     def _begin_again(self):
         "Start a new run after a finished one, and print from what."
@@ -697,7 +696,6 @@ class DiagnosticsMixin(TrainerBase):
         begin_run(self)
         return schedule_ahead(self)
 
-
 # %% ../nbs/learner.ipynb #38e9c152
 class TuningMixin(TrainerBase):
     "Define the verbs that try settings out."
@@ -838,7 +836,7 @@ class RecordingMixin(TrainerBase):
     @property
     def push_in_progress(self):
         "Return the uploader, whose is_done() and wait_until_done() concern the pushes; None without a repository."
-        return None if getattr(self.run_state.parts.uploader, "repo_id", None) is None else self.run_state.parts.uploader
+        return None if getattr(uploader := self.run_state.parts.uploader, "repo_id", None) is None else uploader
 
     @checked
     def init_hf_repo(

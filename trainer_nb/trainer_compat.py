@@ -36,7 +36,6 @@ def missing_attribute(learner: Any, name: str) -> AttributeError:
     hints = {} if hint is None else {name: hint.format(name)}
     return missing_attribute_error("The learner", name, dir(type(learner)), hints)
 
-
 # %% ../nbs/trainer_compat.ipynb #3048d6d9
 class TrainerCompatMixin:
     "Provide the remaining attributes and methods of the Trainer under its names."

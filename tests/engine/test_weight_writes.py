@@ -120,17 +120,17 @@ def test_a_calm_run_reports_nothing_whatever_happens_to_the_memory_in_between():
 
 
 def test_no_memory_of_old_weights_is_held():
-    "A weight that is moved or replaced between two steps is not kept alive."
+    "A weight that is moved or replaced between two steps is not kept alive, nor a model whose layer refers to it."
     learn = learner()
     memory = np.ones((30_000, 4), dtype=np.float32)
-    gone = weakref.ref(memory)
-    learn.model.table.weight.data = torch.from_numpy(memory)
+    gone, model = weakref.ref(memory), weakref.ref(learn.model)
+    learn.model.table.weight.data, learn.model.head.of = torch.from_numpy(memory), [learn.model]
     learn.step(2)
     learn.model.table.weight.data = torch.zeros(30_000, 4)
     learn.model.zero_grad()
-    del memory
+    del memory, learn
     gc.collect()
-    assert gone() is None
+    assert gone() is None and model() is None
 
 
 def test_an_abort_by_hand_reports_it():

@@ -51,8 +51,8 @@ def check_deepspeed(args: TrainingArguments) -> None:
     "Raise ValueError for settings that contradict DeepSpeed, ImportError without the package."
     if not is_deepspeed_enabled(args): return
     source, config = deepspeed_config(args)
-    about = {"source": source, "config": config, "stage": zero_stage(config), "is_fsdp_enabled": is_fsdp_enabled(args.fsdp)}
-    check_rules("deepspeed", vars(args) | about)
+    about = {"source": source, "config": config, "stage": zero_stage(config)}
+    check_rules("deepspeed", vars(args) | about | {"is_fsdp_enabled": is_fsdp_enabled(args.fsdp)})
     if importlib.util.find_spec("deepspeed") is None:
         raise ImportError("deepspeed= needs the package deepspeed; pip install 'deepspeed>=0.19.8' installs it.")
 

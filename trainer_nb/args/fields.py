@@ -214,8 +214,8 @@ def evaluate(
     values: Mapping[str, Any],  # of the settings, by name
 ) -> Any:
     "Return the value of an expression over settings."
-    constants = {"isfinite": math.isfinite, "os": os, "METRIC_SCHEDULES": METRIC_SCHEDULES, "TARGETED_OPTIMIZERS": TARGETED_OPTIMIZERS}
-    return eval(_compiled(expression), constants | {**values})
+    constants = {"isfinite": math.isfinite, "os": os, "METRIC_SCHEDULES": METRIC_SCHEDULES}
+    return eval(_compiled(expression), constants | {"TARGETED_OPTIMIZERS": TARGETED_OPTIMIZERS, **values})
 
 def check_rules(
     group: str,  # of the rules in settings.toml

@@ -147,7 +147,7 @@ def connect_processes(
         del os.environ["ACCELERATE_USE_CPU"]
 
 def connect_launched(args: TrainingArguments) -> None:
-    "Connect the processes if a launcher has started several, as scripts for the Trainer expect once they have the arguments."
+    "Connect the processes that a launcher has started, as scripts for the Trainer expect of its arguments."
     if not torch.distributed.is_available() or Ranks.from_environment().world_size == 1: return
     # left over, or incomplete: an error where the processes are needed
     if is_kernel() or not {"RANK", *MASTER_VARIABLES} <= os.environ.keys(): return

@@ -135,7 +135,7 @@ def _check_choice(name: str, value: Any, choices: tuple) -> None:
     raise ValueError(f"{name}={value!r} is not one of {listed}.{hint}")
 
 def check_values(args: TrainingArguments) -> None:
-    "Raise ValueError for the first field that requests something unsupported, is out of bounds or not among its choices."
+    "Raise ValueError for the first field that is unsupported, out of bounds or not among its choices."
     default = type(args).defaults()
     for name, reason in UNSUPPORTED.items():
         value = getattr(args, name)

@@ -78,7 +78,6 @@ class DeferredScalars:
         "Add a value, without waiting for it."
         self.unpacked.append((position, value))
 
-
     def pack(self) -> None:
         "Stack the single tensors, one stack per device, without transferring or waiting."
         waiting: list[tuple[int, torch.Tensor | DeferredScalar]] = []
@@ -295,7 +294,6 @@ def throughput(rows: RowStore, start: int = 0, stop: int | None = None) -> np.nd
     took = np.diff(seconds, prepend=0.0)
     one = np.diff(step, prepend=0.0) == 1
     return np.divide(samples, took, out=np.full(len(samples), np.nan), where=one & (took > 0))[start - before:]
-
 
 def kept_losses(rows: RowStore, start: int = 0, stop: int | None = None) -> np.ndarray:
     "Return the known losses of the rows `start` to `stop` that are not abandoned."

@@ -136,7 +136,7 @@ def uses_name(owner: object, name: str) -> bool:
     return not used_names(owner).isdisjoint((name, "setattr", "__setattr__"))
 
 def assigns_name(owner: object, name: str) -> bool:
-    "Return True if user code of an object, besides its constructors, assigns an attribute of this name, or computed ones."
+    "Return True if user code of an object, besides constructors, assigns an attribute of this name, or computed ones."
     for method, code in user_code(owner):
         if method in _CONSTRUCTORS: continue
         if not {"setattr", "__setattr__"}.isdisjoint(code.co_names): return True

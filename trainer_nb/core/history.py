@@ -540,7 +540,7 @@ def log_header(history: History) -> dict[str, Any]:
     return dict(run=history.run_id, parent=history.parent, started=history.started, name=history.name)
 
 def count_logged(history: History, path: Path) -> dict[str, int]:
-    "Prepare a log for appending and return the number of items that it contains. Raise ValueError for that of another run."
+    "Prepare a log for appending; return the number of its items. Raise ValueError for the log of another run."
     if prepare_log_file(path, log_header(history)): return dict(NOTHING_SENT)
     old = read_history(path)
     rows, events = len(old), len(old.events)

@@ -115,7 +115,7 @@ def prepare_log_file(
 # a line of text, or a function that returns its content; called by the writer thread
 LogItem = str | Callable[[], dict]
 
-# time after the first line in which further lines are collected, and the kinds of those that can wait, besides functions
+# time after the first line in which others are collected, and the kinds of those that can wait, besides functions
 COLLECT_SECONDS = 0.2
 COLLECTED_KINDS = ("log", "set")
 

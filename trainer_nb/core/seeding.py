@@ -259,7 +259,7 @@ def find_generators(
     root: object,
     name: str = "",  # of the root
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    "Return the generators that an object holds, by name, and the attributes of the objects that were searched, outermost first."
+    "Return the generators that an object holds, by name, and the attributes that were searched, outermost first."
     found: dict[str, Any] = {}
     searched: list[dict[str, Any]] = []
     waiting: deque[tuple[str, Any]] = deque([(name, root)])

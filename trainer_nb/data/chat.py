@@ -149,7 +149,7 @@ def with_eos(tokenizer: Any, text: str) -> str:
     return text if text.endswith(end) else text + end
 
 def template_options(sample: Mapping, chat_template: str | None) -> dict:
-    "Return the keyword arguments of apply_chat_template for a sample; raise ValueError for tools as a text without JSON."
+    "Return the keyword arguments of apply_chat_template for a sample; raise ValueError for tools that are no JSON."
     tools = sample.get("tools")
     # tables often store them as text, since a column has one type
     if isinstance(tools, str) and tools.strip():

@@ -330,4 +330,3 @@ class DividedLoader(DataLoader):
                 yield window[0].batch
         finally:
             feed.close()
-

@@ -199,7 +199,7 @@ def balance_groups(
             counts[dear] -= 1
             counts[cheap] += 1
         else:
-            # a sample that is dearer than a group: the groups that run concurrently, the nearest in cost, are filled up to it
+            # a sample that is dearer than a group: concurrent groups, the nearest in cost, are filled up to it
             ranked = sorted(range(groups), key=lambda g: -costs[g])
             place = ranked.index(dear) // together * together
             members = set(ranked[place:place + together])

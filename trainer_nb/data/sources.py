@@ -333,7 +333,7 @@ def shut_down(
 
 # %% ../../nbs/03_data/02_sources.ipynb #1977be23
 def _signal_end(event: threading.Event, queues: list):
-    "Ask workers to end. If garbage is deleted in an order that closes the queues first, each would be awaited for seconds."
+    "Ask workers to end: if garbage collection closes the queues first, each would be awaited for seconds."
     event.set()
     for q in queues:
         # a queue may be closed already
@@ -649,7 +649,7 @@ class MapSource(BatchSource):
         return self._plan
 
     def _plan_at(self, cursor: Cursor, bookmark: dict | None):
-        "Return the plan for a position. At the beginning of an epoch, the samplers keep the changes that reading them makes."
+        "Return the plan for a position. At the beginning of an epoch, samplers keep the changes that reading makes."
         plan = self._find_plan(cursor, bookmark)
         if not cursor.position and self.sets_epoch:
             self._samplers.put(self._after)

@@ -270,7 +270,6 @@ class GradientOrder:
         for name in (_SEND, _FINISH):
             delattr(self._zero, name)
 
-
 # %% ../../nbs/04_device/06_deepspeed.ipynb #fd816a2b
 class EngineState(NamedTuple):
     "Hold the part of a process of the engine's state: references to its tensors, or copies."

@@ -329,7 +329,7 @@ class UsedParameters:
 
     @property
     def place(self) -> tuple[int, ...]:
-        "Return the number of the last pass that has been checked, and of the last two that differed from the one before."
+        "Return the number of the last pass that was checked, and of the last two that differed from the one before."
         return self._place
 
     @property

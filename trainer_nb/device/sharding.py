@@ -417,7 +417,6 @@ def precision_policy(
     types = [None if name is None else getattr(torch, name) for name in of[:3]]
     return MixedPrecisionPolicy(*types, cast_forward_inputs=of.cast_forward_inputs)
 
-
 # %% ../../nbs/04_device/01_sharding.ipynb #9bbb0c12
 def shard_in_place(
     model: torch.nn.Module,

@@ -16,7 +16,6 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
-
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900005
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+:([\d, ]+)")
 
@@ -116,7 +115,6 @@ def settle_buckets(
     wrapped.reducer._rebuild_buckets()
     for (p, _), grad in zip(parameters, gradients):
         p.grad = grad
-
 
 # %% ../../nbs/04_device/03_unused_parameters.ipynb #15900011
 # the loss, and a count in two parts, each of which a float32 holds exactly

@@ -22,7 +22,7 @@ from ..engine.loop import handle_end_of_data
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import discard_outdated_wrapper, prepare
 from ..engine.rollback import weight_versions
-from ..engine.run_state import CurrentStep, RunState
+from ..engine.run_state import GROUPS, CurrentStep, RunState
 from ..engine.edits import edits_of
 from ..engine.session import check_can_train, describe_position, guarded
 from ..engine.session import record_manual_changes
@@ -37,7 +37,7 @@ SHARED_FIELDS = ("model", "modes", "lr_scheduler", "optimizer", "device", "learn
 def scratch_run(run: RunState) -> RunState:
     "Return a copy of a run for training; it shares the model, the optimizer and the device."
     scratch = copy.copy(run)
-    for name in ("counters", "verb", "made", "data", "evaluation", "first", "copies", "reports", "parts"):
+    for name in GROUPS:
         setattr(scratch, name, copy.copy(getattr(run, name)))
     scratch.current = CurrentStep()
     scratch.put_values(copy.deepcopy(run.values()))

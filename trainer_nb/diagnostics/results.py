@@ -24,7 +24,6 @@ from ..engine.evaluate import evaluation_mode, is_picture
 from ..engine.loss import first_sample, is_single_input, split_labels
 from ..engine.overrides import TrainerBase
 
-
 # %% ../../nbs/08_diagnostics/06_results.ipynb #f19c0006
 class Result(NamedTuple):
     "Hold a sample with its target and the model's prediction."
@@ -88,7 +87,6 @@ def _sample_results(
         text = next(iter(decode_texts(sample, learner.processing_class, 1)), None)
         found.append(Result(start + i, *_outcome(learner, of(predicted, i), of(labels, i), classified, names), text, sample))
     return found
-
 
 # %% ../../nbs/08_diagnostics/06_results.ipynb #f19c0007
 def _shown(value: Any) -> str:
@@ -166,7 +164,6 @@ def show_results(
     del found[n:]
     return found
 
-
 # %% ../../nbs/08_diagnostics/06_results.ipynb #f19c0010
 def _first_of_batch(encoded: Mapping[str, Any]) -> dict[str, Any]:
     "Return the only sample of a batch that a processor has made."
@@ -239,7 +236,6 @@ def learner_inputs(learner: TrainerBase, sample: Mapping[str, Any]) -> set[str]:
     "Return the names in a sample that the model takes; all of them if its forward takes any."
     arguments = learner.model_facts.arguments
     return {name for name in sample if name in arguments} or set(sample)
-
 
 # %% ../../nbs/08_diagnostics/06_results.ipynb #f19c0011
 class Prediction(NamedTuple):
@@ -314,4 +310,3 @@ def predict_one(learner: TrainerBase, sample: Any) -> Prediction:
     shares = output.float().softmax(-1)
     by_class = {class_name(names, i): float(shares[i]) for i in shares.argsort(descending=True).tolist()}
     return Prediction(best, probability, by_class, output, target)
-

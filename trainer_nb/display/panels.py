@@ -169,7 +169,7 @@ def log_ticks(
     high: float,
     n: int = 6,  # approximate number of ticks
 ) -> list[float]:
-    "Return powers of ten from low to high; if fewer than two fit, also 2 and 5 times these, or else evenly spaced numbers."
+    "Return powers of ten from low to high; if fewer than two fit, also 2 and 5 times these, or even steps."
     first = math.floor(math.log10(low) + 1e-9)
     last = math.ceil(math.log10(high) - 1e-9)
     powers = [e for e in range(first, last + 1) if low * 0.999 <= 10.0 ** e <= high * 1.001]

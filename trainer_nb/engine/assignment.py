@@ -208,7 +208,8 @@ def assign_settings(
     changes = {name: value for name, value in values.items() if not is_identical(to_builtin(value), present[name])}
     if not changes: return True
     me = threading.get_ident()
-    is_elsewhere = run.parts.remote_run is not None or run.current.unloaded is not None or run.verb.owner is not None and run.verb.owner[1] != me
+    is_remote = run.parts.remote_run is not None or run.current.unloaded is not None
+    is_elsewhere = is_remote or run.verb.owner is not None and run.verb.owner[1] != me
     if run.parts.background_run is not None and RUN_LOCK.owner != me:
         is_elsewhere = is_elsewhere or run.parts.background_run.training
     if not is_elsewhere and (not run.has_begun or run.finished):
@@ -266,7 +267,8 @@ def adopt_settings(
         check_fp16(new)
         check_eval_data(learner, new)
     # a run that begins anew keeps its optimizer
-    applied = changes if run.parts.remote_run is not None else changes.keys() & OPTIMIZER_SETTINGS if run.has_begun else ()
+    applied = changes.keys() & OPTIMIZER_SETTINGS if run.has_begun else ()
+    if run.parts.remote_run is not None: applied = changes
     if applied:
         learner.set(**{name: changes[name] for name in changes if name in applied})
     if others := {name: value for name, value in changes.items() if name not in applied}:

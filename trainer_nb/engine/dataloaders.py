@@ -322,7 +322,8 @@ def attributes_of(*data: object, depth: int = 0) -> list[tuple[object, dict[str,
         if depth == _MAX_DEPTH: continue
         for value in attributes.values():
             # those of a ConcatDataset; a list of samples may be long
-            inner = value if isinstance(value, list) and value and is_data(value[0]) else [value] if is_data(value) else []
+            is_list = isinstance(value, list) and value and is_data(value[0])
+            inner = value if is_list else [value] if is_data(value) else []
             found += attributes_of(*inner, depth=depth + 1)
     return found
 

@@ -34,7 +34,8 @@ _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 def is_flat(value: Any) -> bool:
     "Return whether a value is a small container of numbers and text."
     if type(value) not in (list, tuple, dict) or len(value) > FEW_NODES: return False
-    return _PLAIN.issuperset(map(type, value)) and (type(value) is not dict or _PLAIN.issuperset(map(type, value.values())))
+    parts = chain(value, value.values()) if type(value) is dict else value
+    return _PLAIN.issuperset(map(type, parts))
 
 def stamp(value: Any, level: int = 0) -> Any:
     "Return what shows that a value was changed: equal stamps prove nothing, different ones do."
@@ -147,7 +148,7 @@ class Edits:
             if one.name.startswith("train_dataset"): self.parts = []
 
     def has_same_parts(self, run: RunState) -> bool:
-        "Return whether the run has the parts that the last verb has left; those inside modules, as `find` has seen them."
+        "Return whether the run has the parts that the last verb has left; inside modules, as `find` has seen them."
         return self.parts == _parts(run)
 
     def _ids_inside(self) -> list[int]: return [*map(id, chain.from_iterable([t.values() for t in self.tables]))]

@@ -167,7 +167,7 @@ class EvalOutputs:
         return [concat_outputs([p], self.any_object, [n]) for p, n in zip(parts, samples)]
 
     def losses(self):
-        "Return each sample's loss (its batch's mean) as an array, or as a list with one entry per batch; None without losses."
+        "Return each sample's loss (its batch's mean) as an array, or as a list with one entry per batch, or None."
         held = [batch for batch in self.batches if batch.loss is not None]
         values = torch.tensor([float(batch.loss) for batch in held], dtype=torch.float64).to(self.loss_dtype).numpy()
         each = [np.repeat(value, batch.samples) for value, batch in zip(values, held)]

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-
 from ..core.callbacks import fire_event
 from ..core.errors import free_after_failure, suggest_names, warn
 from ..core.memory import free_host_memory, measure_memory
@@ -500,7 +499,8 @@ def check_is_dataset(dataset) -> None:
     "Raise TypeError for a single sample, or for several data sets, in place of a data set."
     kind = f"an object of type {type(dataset).__name__}"
     if is_columns(dataset): kind = f"a {type(dataset).__name__} of {len(dataset)} tensors or arrays"
-    elif isinstance(dataset, (torch.Tensor, np.ndarray)) and dataset.ndim < 2: kind = "one row of numbers" if dataset.ndim else "a number"
+    elif isinstance(dataset, (torch.Tensor, np.ndarray)) and dataset.ndim < 2:
+        kind = "one row of numbers" if dataset.ndim else "a number"
     # a dict with numbers for keys is a data set
     elif isinstance(dataset, Mapping) and 0 in dataset: return
     elif not isinstance(dataset, (Mapping, str, bytes)) and not is_picture(dataset): return

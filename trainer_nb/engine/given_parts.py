@@ -313,7 +313,8 @@ def discard_model_parts(learner: TrainerBase) -> None:
         run.device.release()
     learner._model_facts = None
     learner._signature_columns = None
-    run.discard("wrapped_model", "optimizer", "lr_scheduler", "copies.backups", "first.snapshot", "earlier_copies")
+    run.discard("wrapped_model", "optimizer", "lr_scheduler", "first.snapshot")
+    run.discard("copies.backups", "copies.earlier_copies")
     if run.loader is not None:
         drop_loader(run)
 
@@ -406,16 +407,10 @@ def forget_columns(learner: TrainerBase, facts: bool = False) -> None:
         drop_loader(run)
 
 def own_forward(model: torch.nn.Module) -> Callable:
-    "Return the function that a model's forward is: of its class, or one that was assigned to it; not Accelerate's wrapper."
+    "Return the function that is a model's forward, of its class or assigned to it; not Accelerate's wrapper."
     inner = unwrap_model(model)
     own = vars(inner).get("_original_forward") or vars(inner).get("forward") or type(inner).forward
     return getattr(own, "__func__", own)
-
-def renew_facts(learner: TrainerBase) -> None:
-    "If the model has another forward than the one that was inspected, inspect it again."
-    run = learner.run_state
-    if learner._model_facts is not None and own_forward(run.model) is not run.made.inspected_forward:
-        forget_columns(learner, facts=True)
 
 class ModelFact:
     "Return a field of the learner's `model_facts`, or the value that was assigned in its place."

@@ -287,7 +287,6 @@ def explain_model_error(
     if getattr(config, "problem_type", None) in ("regression", "multi_label_classification"): is_classifier = False
     return explain_label_error(error, labels, classes if is_classifier else None)
 
-
 # %% ../../nbs/06_engine/02_loss.ipynb #bcfcbe76
 def raise_explained(
     error: Exception,

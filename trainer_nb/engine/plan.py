@@ -58,7 +58,8 @@ def plan_epochs(
         )
     checked = resolve_args(run.args, {"lr_scheduler_type": schedule, "lr_scheduler_kwargs": chosen})
     # after those that have begun
-    length: dict[str, Any] = {"max_steps": -1, "num_train_epochs": run.cursor.epoch + (run.cursor.position > 0) + epochs}
+    done = run.cursor.epoch + (run.cursor.position > 0)
+    length: dict[str, Any] = {"max_steps": -1, "num_train_epochs": done + epochs}
     if base is not None and is_setting(learner, base):
         length["learning_rate"] = base
     new = resolve_args(run.args, length)
@@ -90,7 +91,7 @@ def plan_epochs(
     record_act(run, "schedule", epochs=epochs, **under_way, schedule=name, **given, **(chosen or {}))
 
 def schedule_ahead(learner: TrainerBase) -> tuple[RatesAhead | None, str]:
-    "Return the learning rates of the remaining steps, None if they are not known in advance, and a sentence about them."
+    "Return the learning rates of the remaining steps, None if they are unknown in advance, and a sentence about them."
     prepare(learner)
     run = learner.run_state
     return look_ahead(run.lr_scheduler, run.optimizer, run.state.max_steps - run.state.global_step), str(RateText(learner, []))

@@ -12,6 +12,7 @@ import os
 import sys
 import weakref
 from collections.abc import Container
+from itertools import chain
 from typing import Any, cast
 
 import torch
@@ -33,8 +34,8 @@ from ..device.weight_storage import weight_digest
 from .dataloaders import check_eval_data, copied_attributes, have_changed, is_overridden
 from .edits import edits_of
 from .generate import align_special_tokens
-from .given_parts import OPTIMIZER_ARGS, SCHEDULE_ARGS, drop_loader, forget_samplers, keep_given_parts
-from .given_parts import optimizer_settings, renew_facts
+from .given_parts import OPTIMIZER_ARGS, SCHEDULE_ARGS, drop_loader, forget_columns, forget_samplers
+from .given_parts import keep_given_parts, optimizer_settings, own_forward
 from .overrides import TrainerBase, call_create_optimizer
 from .rollback import weight_versions
 from .run_state import RunState, Task, record_act, run_modules, schedule_args, schedule_start
@@ -156,7 +157,8 @@ def sync_weights(
             f"{name.partition('.')[2]!r} of the quantized model is not the same in all processes, on rank {rank} for"
             " example; load it from the same files in each."
         )
-    held = [t for t in (*run_modules(run).parameters(), *run_modules(run).buffers()) if has_own_memory(t) and id(t) not in sent]
+    modules = run_modules(run)
+    held = [t for t in (*modules.parameters(), *modules.buffers()) if has_own_memory(t) and id(t) not in sent]
     run.device.world.broadcast_tensors([t for t in held if not (is_dtensor(t) or is_sharded(t) or is_read_only(t))])
 
 class ReplicasDiffer(RuntimeError):
@@ -430,17 +432,15 @@ def create_optimizer_and_schedule(learner: TrainerBase):
 # %% ../../nbs/06_engine/19_prepare.ipynb #a17e0002
 _REQUIRES_GRAD = operator.attrgetter("requires_grad")
 
-# by model: the dictionaries of its modules, what they held, and the parameters
-_WALKS: weakref.WeakKeyDictionary[torch.nn.Module, tuple[list[dict], list, list]] = weakref.WeakKeyDictionary()
-
-def parameters_of(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+def model_parameters(run: RunState) -> list[torch.nn.Parameter]:
     "Return what `model.parameters()` does; walk the model only if a module holds others than at the last call."
-    tables, held, params = _WALKS.get(model, ([], [None], []))
-    now = [part for table in tables for part in table.values()]
-    if len(now) == len(held) and all(map(operator.is_, now, held)): return params
-    tables = [table for m in model.modules() for table in (m._parameters, m._modules)]
-    params = [*model.parameters()]
-    _WALKS[model] = tables, [part for table in tables for part in table.values()], params
+    if run.made.model_walk is not None:
+        tables, held, params = run.made.model_walk
+        now = [run.model, *chain.from_iterable(table.values() for table in tables)]
+        if len(now) == len(held) and all(map(operator.is_, now, held)): return params
+    tables = [table for m in run.model.modules() for table in (m._parameters, m._modules)]
+    params = [*run.model.parameters()]
+    run.made.model_walk = tables, [run.model, *chain.from_iterable(table.values() for table in tables)], params
     return params
 
 def compares_parameters(run: RunState) -> bool:
@@ -450,13 +450,14 @@ def compares_parameters(run: RunState) -> bool:
 def discard_outdated_parts(learner: TrainerBase):
     "Discard what was made for modules, methods or parameters that the model no longer has."
     run = learner.run_state
-    renew_facts(learner)
+    if learner._model_facts is not None and own_forward(run.model) is not run.made.inspected_forward:
+        forget_columns(learner, facts=True)
     if run.wrapped_model is None: return
     if run.device.is_outdated(run.model):
         run.device.patches.clear()
         run.discard("wrapped_model", "copies.backups")
     if not compares_parameters(run): return
-    changes = run.made.parameter_watch.compare(parameters_of(run.model), run.optimizer)
+    changes = run.made.parameter_watch.compare(model_parameters(run), run.optimizer)
     if changes.are_others or changes.resized or changes.converted:
         # new modules have to be moved to the device, and wrapped
         run.discard("wrapped_model", "copies.backups")
@@ -465,7 +466,7 @@ def discard_outdated_parts(learner: TrainerBase):
 def discard_incomplete_optimizer(run: RunState):
     "Before the first step, discard an optimizer that was made here before a parameter could be trained."
     if not compares_parameters(run) or not run.made.own_optimizer or run.has_begun: return
-    unheld = run.made.parameter_watch.compare(parameters_of(run.model), run.optimizer).unheld
+    unheld = run.made.parameter_watch.compare(model_parameters(run), run.optimizer).unheld
     # an optimizer with state is that of an earlier run, which this one continues
     if not unheld or any(run.optimizer.state.values()): return
     if run.state.is_world_process_zero:
@@ -541,7 +542,7 @@ def check_parameters(run: RunState) -> bool:
     warn_untrained_loss(run)
     if not compares_parameters(run): return False
     added = schedule_added_groups(run.optimizer, run.lr_scheduler) if run.made.own_scheduler else []
-    changes = run.made.parameter_watch.look(parameters_of(run.model), run.optimizer)
+    changes = run.made.parameter_watch.look(model_parameters(run), run.optimizer)
     if changes.are_others or added or len(run.params) < len(run.made.parameter_watch.params):
         run.params = run_parameters(run)
     run.made.parameter_watch.note(list(map(_REQUIRES_GRAD, run.params)), len(run.optimizer.param_groups))
@@ -689,7 +690,6 @@ def redistribute_data(
     run = learner.run_state
     if run.loader is not None:
         batches = run.loader.count_batches(run.cursor, run.bookmark)
-        # snapshots of older versions lack the number
         run.counters.batches = run.counters.batches or batches
         processes = snapshot.values["made_with"].get("processes", 1)
         if run.counters.batches == batches and processes == environment_info(run)["processes"]: return

@@ -168,7 +168,7 @@ _Slot = tuple[dict[str, Any], str]
 _Slots = dict[tuple[int, str], _Slot]
 
 def _buffer_slots(model: torch.nn.Module) -> _Slots:
-    "Return the slots of buffers, and of the weights of embeddings with max_norm, which rescale rows in the forward pass."
+    "Return the slots of buffers, and of embeddings with max_norm, which rescale rows in the forward pass."
     found = [(m._buffers, k) for m in model.modules() for k, b in m._buffers.items() if b is None or not b.is_meta]
     found += [(m._parameters, "weight") for m in model.modules() if has_max_norm(m) and "weight" in m._parameters]
     return {(id(held), k): (held, k) for held, k in found}

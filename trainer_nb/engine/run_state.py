@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
@@ -54,7 +54,7 @@ class Task:
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #42b283a2
 def _field(
-    kind: Literal["value", "kept", "part"],
+    kind: Literal["value", "kept", "part", "group"],
     default: Any = None,  # a value, or a function that makes one
 ) -> Any:
     if callable(default): return field(metadata={"kind": kind}, default_factory=default)
@@ -66,6 +66,8 @@ value_field = partial(_field, "value")
 kept_field = partial(_field, "kept")
 # it is created again when it is missing
 rebuilt_field = partial(_field, "part")
+# it holds fields that belong together, and are created again
+group_field = partial(_field, "group")
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #e031318b
 class RemoteRunPart(Protocol):
@@ -118,7 +120,7 @@ class UploaderPart(Protocol):
     token: str | None   # for access to the repository
 
     def open(self, learner: TrainerBase) -> None:
-        "Open the repository of a run that is pushed, if it is not open; called on all processes, which all raise an error."
+        "Open the repository of a run that is pushed, unless it is open; called on all processes, which all raise an error."
     def plan_push(self, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None:
         """Return a function that pushes a checkpoint once it is written, called with None if that failed; None if the
         checkpoint is not pushed."""
@@ -160,7 +162,7 @@ Phase = Literal[
     "evaluate",   # the model is used without being trained
 ]
 
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, slots=True)
 class VerbState:
     "Hold what belongs to the active verb; no snapshot contains it."
     owner: tuple[str, int] | None = None   # name and thread of the verb that trains
@@ -179,9 +181,9 @@ class VerbState:
     evaluations: tuple[list, list] | None = None
     requested_by: str = ""                 # "callback" while a change that a callback requested is applied
 
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, slots=True)
 class CurrentStep:
-    "Hold what belongs to the current step; no snapshot contains it, and a run that goes elsewhere begins with a new one."
+    "Hold what belongs to the current step. No snapshot contains it; a run that goes back begins with a new one."
     window: list[MicroBatch] | None = None   # its micro-batches
     # values that were logged before the update, each with the weight of its micro-batch
     pending_logs: list[tuple[dict, float]] = field(default_factory=list)
@@ -194,7 +196,7 @@ class CurrentStep:
     has_stale_weights: bool = False          # the model has other weights than that run
     paused: bool = False                     # on_pause was called, and on_resume will be
 
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, slots=True)
 class Counters:
     "Count what the run has done. A snapshot copies all of it."
     batches_in_epoch: int = 0                # micro-batches since the epoch began
@@ -205,7 +207,7 @@ class Counters:
     flops: float = 0.0                       # of this process, not yet in state.total_flos
     logged: int = 0                          # the step up to which logs cover the history
 
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, slots=True)
 class MadeParts:
     "Hold how optimizer, schedule and the length of the run were made, to make them again when that has changed."
     own_optimizer: bool = False              # create_optimizer() made it, so it can be made anew
@@ -214,8 +216,9 @@ class MadeParts:
     made_groups: list[dict[str, Any]] | None = None    # settings of the groups when the run had made them
     # settings of the groups of the user's optimizer, from before a schedule was made for it
     given_groups: list[dict[str, Any]] | None = None
-    # notices that user code has changed the parameters
-    parameter_watch: ParameterWatch = field(default_factory=ParameterWatch)
+    parameter_watch: ParameterWatch = field(default_factory=ParameterWatch)   # notices changes by user code
+    # of the last walk over the model: the dictionaries of its modules, the model and what they held, its parameters
+    model_walk: tuple[list[dict], list, list[torch.nn.Parameter]] | None = None
     items_checked: bool = False              # whether a step has shown if the loss uses the number of labels
     count_is_ignored: bool = False           # an override of compute_loss does not: its loss is a mean
     # an override of set_initial_training_values, which determines the length of the run
@@ -223,11 +226,10 @@ class MadeParts:
     model_seed: int | None = None            # with which model_init made the model
     inspected_forward: Callable | None = None   # of the model, when the learner's model_facts were read
 
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, slots=True)
 class DataParts:
     "Hold what a loader was made from, and what passes from one that was discarded to the next one."
-    # the learner's data_collator when the loader was made
-    collator: Callable[[list], Any] | None = None
+    collator: Callable[[list], Any] | None = None   # the learner's when the loader was made
     first_samplers: UserState | None = None  # the state with which the samplers were made
     # of the discarded loader: its samplers, and the state that was restored since
     former_samplers: dict[str, Any] = field(default_factory=dict)
@@ -240,7 +242,7 @@ class DataParts:
     # undivided values of the settings that are divided among processes
     global_settings: dict[str, Any] = field(default_factory=dict)
 
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, slots=True)
 class EvaluationParts:
     "Hold what evaluations keep from one to the next."
     eval_dataloader: Any = None              # the prepared loader, any iterable
@@ -250,7 +252,7 @@ class EvaluationParts:
     evaluated: EvaluatedState | None = None  # attributes that go back when the run goes on
     objective_reporter: Callable[[dict[str, float]], object] | None = None   # receives the loop's evaluations
 
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, slots=True)
 class FirstState:
     "Hold the state before the first step, to which reset() returns."
     snapshot: Snapshot | None = None
@@ -258,7 +260,7 @@ class FirstState:
     begins_run: bool = True                  # the run, at step 0, begins with the weights that reset() restores
     weight_versions: list[int] = field(default_factory=list)   # rollback.weight_versions() when it was taken
 
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, slots=True)
 class StateCopies:
     "Hold copies of the state: for a rollback, for the search for changes by hand, and those that snapshots share."
     # the state that forward passes change; with rollback="full" all weights too; made by the first step
@@ -266,12 +268,14 @@ class StateCopies:
     edits: Edits | None = None               # finds what cells have changed since the last verb
     earlier_copies: SharedCopies | None = None   # copies in snapshots, to share unchanged ones
 
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, slots=True)
 class Reports:
     "Hold what was reported, and what is to be reported."
-    reported: set[str] = field(default_factory=set)              # names that a warning has reported
-    lost: dict[str, str] = field(default_factory=dict)           # attributes that could not be restored, with the reason
-    overwritten: dict[str, str] = field(default_factory=dict)    # attributes of which a restore has replaced other first values
+    reported: set[str] = field(default_factory=set)   # names that a warning has reported
+    # attributes that could not be restored, with the reason
+    lost: dict[str, str] = field(default_factory=dict)
+    # attributes of which a restore has replaced other first values
+    overwritten: dict[str, str] = field(default_factory=dict)
     # digests of the attributes with which the run began, by name
     first_digests: dict[str, str | None] = field(default_factory=dict)
     # while the run comes back from other processes: digests of the attributes that were sent there
@@ -280,7 +284,7 @@ class Reports:
     pending_messages: list[Callable[[], object]] = field(default_factory=list)
     unwritable_dir: str | None = None        # the output_dir in which no log could be opened
 
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, slots=True)
 class HigherParts:
     "Hold parts that are implemented in higher chapters."
     remote_run: RemoteRunPart | None = None  # the processes that have the run; None: it is in this one
@@ -317,7 +321,7 @@ class GivenSettings:
         return changes | {name: value for name, value in own.items() if not is_identical(value, former[name])}
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #7666cd3e
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, slots=True, weakref_slot=True)
 class RunState:
     "Hold the state and the parts of one training run."
     # -- what the user gave
@@ -339,10 +343,10 @@ class RunState:
     epoch_open: bool = value_field(False)                          # on_epoch_begin has been dispatched
     finished: bool = value_field(False)                            # on_train_end has been dispatched
     callbacks_begun: bool = rebuilt_field(False)                   # the callbacks of this process received on_train_begin
-    counters: Counters = rebuilt_field(Counters)                   # a snapshot contains them beside the values
+    counters: Counters = group_field(Counters)                   # a snapshot contains them beside the values
     # the set and the functions of the evaluation that has given state.best_metric; None: unknown
     best_source: dict[str, Any] | None = value_field(None)
-    # the schedule of plan() and fit(): its name, its options, and the step at which it begins; None: that of the settings
+    # the schedule of plan() and fit(): its name, its options, the step at which it begins; None: that of the settings
     schedule_plan: dict[str, Any] | None = value_field(None)
 
     # -- what prepare() creates
@@ -353,24 +357,24 @@ class RunState:
     lr_scheduler: torch.optim.lr_scheduler.LRScheduler = kept_field()
     loader: ResumableLoader = rebuilt_field()
     modes: TrainingModes = kept_field(TrainingModes)               # which modules steps use in evaluation mode
-    made: MadeParts = rebuilt_field(MadeParts)
-    data: DataParts = rebuilt_field(DataParts)
-    evaluation: EvaluationParts = rebuilt_field(EvaluationParts)
+    made: MadeParts = group_field(MadeParts)
+    data: DataParts = group_field(DataParts)
+    evaluation: EvaluationParts = group_field(EvaluationParts)
 
     # -- the step, the verb, and the way back
-    current: CurrentStep = rebuilt_field(CurrentStep)
-    verb: VerbState = rebuilt_field(VerbState)
-    first: FirstState = rebuilt_field(FirstState)
-    copies: StateCopies = rebuilt_field(StateCopies)
+    current: CurrentStep = group_field(CurrentStep)
+    verb: VerbState = group_field(VerbState)
+    first: FirstState = group_field(FirstState)
+    copies: StateCopies = group_field(StateCopies)
 
     # -- the record of the run
     history: History = rebuilt_field(History)                      # only grows; a snapshot contains its length
-    reports: Reports = rebuilt_field(Reports)
+    reports: Reports = group_field(Reports)
     memory_meter: MemoryMeter | None = rebuilt_field()             # memory use of the verbs, if requested
     identity: str = rebuilt_field(lambda: uuid.uuid4().hex)        # of the learner: its own snapshots contain all attributes
 
     # -- parts from higher chapters, and the processes of the run
-    parts: HigherParts = rebuilt_field(HigherParts)
+    parts: HigherParts = group_field(HigherParts)
     num_processes: int = rebuilt_field(1)                          # that have the run, or will have it
     interrupts: InterruptGuard = rebuilt_field(InterruptGuard)
 
@@ -381,7 +385,7 @@ class RunState:
 
     def values(self) -> dict[str, Any]:
         "Return by reference what a snapshot copies, by name: the value fields and the counters."
-        return {name: getattr(self, name) for name in VALUE_FIELDS} | vars(self.counters)
+        return {name: getattr(self.counters if name in COUNTERS else self, name) for name in VALUE_FIELDS}
 
     def put_values(self, values: Mapping[str, Any]) -> None:
         "Set value fields and counters."
@@ -411,7 +415,7 @@ class RunState:
 # %% ../../nbs/06_engine/03_run_state.ipynb #bceb1a77
 def schedule_args(
     args: TrainingArguments,
-    plan: dict[str, Any] | None,  # schedule_plan of a run; None in snapshots of older versions
+    plan: dict[str, Any] | None,  # schedule_plan of a run
 ) -> TrainingArguments:
     "Return the settings from which the schedule in force is made: those of the run, or of its plan."
     if not plan: return args
@@ -483,13 +487,9 @@ def as_callback(run: RunState, change: Callable[[], _Result]) -> Callable[[], _R
 for _f in RunState.__dataclass_fields__.values():
     if "kind" not in _f.metadata: raise TypeError(f"The field RunState.{_f.name} has no kind; define it with value_field() or another of these functions.")
 
-COUNTERS = frozenset(f.name for f in fields(Counters))
-VALUE_FIELDS = tuple(f.name for f in fields(RunState) if f.metadata["kind"] == "value")
-
-def initial_values() -> dict[str, Any]:
-    "Return the values and counters of a run that has not begun, by name."
-    found = (f for f in fields(RunState) if f.name in VALUE_FIELDS)
-    return {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in found} | vars(Counters())
+COUNTERS = tuple(f.name for f in fields(Counters))
+VALUE_FIELDS = (*(f.name for f in fields(RunState) if f.metadata["kind"] == "value"), *COUNTERS)
+GROUPS = tuple(f.name for f in fields(RunState) if f.metadata["kind"] == "group")
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #62d53f05
 def push_tasks(run: RunState, *tasks: Task) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from traceback import format_exception
-
 from typing import Any, NoReturn
 
 import torch
@@ -147,8 +146,8 @@ def training_session(
                 if run.args.push_to_hub and run.parts.uploader is not None:
                     run.parts.uploader.open(learner)
                 require_several_processes(run.args, run.device.world.size, verb)
-                run.callbacks.forget_events()
             enter_training(run)
+            run.callbacks.forget_events()
             # the run itself may change them
             run.data.data_attributes = []
             raise_if_interrupted(learner)
@@ -411,7 +410,8 @@ def check_run_weights(learner: TrainerBase, verb: str) -> None:
     run = learner.run_state
     if not run.current.has_stale_weights: return
     # without a state that can be loaded later
-    advice = "; learn.reset() begins anew, learn.restore(...) goes back to a snapshot" if run.current.unloaded is None else ""
+    ways = "; learn.reset() begins anew, learn.restore(...) goes back to a snapshot"
+    advice = ways if run.current.unloaded is None else ""
     raise InvalidOperation(f"{verb} would use other weights than those of the run: {run.current.corrupted}{advice}.")
 
 def check_can_use_weights(learner: TrainerBase, verb: str) -> None:

@@ -143,7 +143,7 @@ def is_setting(
     learner: TrainerBase,
     lr: float | list[float],  # a base rate
 ) -> bool:
-    "Return whether a base rate is also the setting learning_rate: not with the user's optimizer, nor a list for its groups."
+    "Return whether a base rate is also the setting learning_rate: not a list for groups, nor in the user's optimizer."
     if learner.optimizers[0] is not None or learner.optimizer_cls_and_kwargs is not None: return False
     return not isinstance(lr, (list, tuple)) or bool(learner.args.layer_groups)
 

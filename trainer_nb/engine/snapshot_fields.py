@@ -146,7 +146,6 @@ def named_weights(run: RunState) -> list:
     "Return every parameter with its name, tied ones once."
     return ModuleWalk(run).weights
 
-
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #6136cdc2
 def has_max_norm(m) -> bool:
     """Return whether rows of a module's weight are rescaled at look-up; checks the attributes first, since a failed
@@ -616,7 +615,7 @@ def _capture_modes(run: RunState, tensors, values):
     values["modes_seen"] = None if run.modes.seen is None else sorted(run.modes.seen)
 
 def _restore_modes(run: RunState, snapshot: Snapshot):
-    "Restore each module's mode, and the modules that stay in evaluation mode; the checkpoint of another library has neither."
+    "Restore each module's mode, and which stay in evaluation mode; the checkpoint of another library has neither."
     saved = snapshot.values.get("modes")
     if saved is None: return
     off = set(saved["evaluation"])
@@ -643,7 +642,8 @@ def _restore_callbacks(run: RunState, snapshot: Snapshot):
         if state is None: continue
         if made is not None and run.args.restore_callback_states_from_checkpoint:
             # in place, since other objects refer to it
-            make = getattr(type(callback), "from_state", None) or (lambda state, cls=type(callback): cls(**state["args"]))
+            cls = type(callback)
+            make = getattr(cls, "from_state", None) or (lambda state, cls=cls: cls(**state["args"]))
             vars(callback).update(vars(make(copy.deepcopy({"args": made, "attributes": state}))))
         if hasattr(callback, "load_state_dict"):
             callback.load_state_dict(copy.deepcopy(state))
@@ -681,7 +681,6 @@ def _restore_user_state(run: RunState, snapshot: Snapshot) -> None:
     keep_restored_samplers(run, state)
     run.reports.lost = run.reports.lost | state.left_out | problems
 
-
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #b1c560b3
 FIELD_KEEPERS = {
     "model": FieldKeeper(_capture_model, _restore_model, _check_model),
@@ -695,6 +694,5 @@ FIELD_KEEPERS = {
     "due": FieldKeeper(_capture_tasks, _restore_tasks),
 }
 
-_FIELD_KINDS = {f.name: f.metadata["kind"] for f in fields(RunState)}
-if set(FIELD_KEEPERS) != {n for n, kind in _FIELD_KINDS.items() if kind == "kept"}:
+if set(FIELD_KEEPERS) != {f.name for f in fields(RunState) if f.metadata["kind"] == "kept"}:
     raise TypeError("A kept field of RunState has no keeper in trainer_nb.engine.snapshot_fields.")

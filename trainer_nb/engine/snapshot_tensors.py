@@ -89,7 +89,7 @@ class SharedCopies:
         return copy
 
     def has_shared(self, name: str, t: torch.Tensor) -> bool:
-        "Return whether snapshots share a copy of this tensor, which had the same stamp; False if that has not shown a change."
+        "Return whether snapshots share a copy of this tensor with the same stamp; False if that has not shown a change."
         if name in self._changing: return False
         stamp, reference = self._copies.get(name, (None, None))
         return reference is not None and is_shared(reference()) and stamp == self._stamp(t)

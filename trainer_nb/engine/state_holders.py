@@ -134,7 +134,6 @@ def not_state(owner: object) -> frozenset[str]:
     names = declared(owner, "not_state", ())
     return frozenset([names] if isinstance(names, str) else names) | {"not_state", "state_limit"}
 
-
 # %% ../../nbs/06_engine/10_state_holders.ipynb #ad34e31a
 def _of_learner(learner: TrainerBase | None) -> Iterator[Holder]:
     if learner is None or of_library(type(learner)): return
@@ -299,7 +298,9 @@ def _of_methods(run: RunState) -> Iterator[Holder]:
     for i, c in enumerate(run.callbacks.callbacks):
         name = f"{type(c).__name__} (callback {i})"
         if has_state_dict(c):
-            yield MethodHolder(name, c, get=lambda c=c: {"state": c.state_dict()}, put=lambda state, c=c: c.load_state_dict(state["state"]))
+            yield MethodHolder(
+                name, c, get=lambda c=c: {"state": c.state_dict()}, put=lambda state, c=c: c.load_state_dict(state["state"])
+            )
         elif exported_state(c) is not None:
             yield MethodHolder(name, c, get=lambda c=c: dict(c.state()["attributes"]), put=vars(c).update)
 

@@ -148,8 +148,8 @@ class Step:
 
     def must_check_items(self) -> bool:
         "Return whether it is unknown if the losses use the number of labels, and matters."
-        run = self.run
-        return not run.made.items_checked and (len(run.current.window or ()) > 1 or not run.device.world.is_single_process)
+        if self.run.made.items_checked: return False
+        return len(self.run.current.window or ()) > 1 or not self.run.device.world.is_single_process
 
     def more(self) -> bool:
         "Return whether micro-batches are left."
@@ -203,7 +203,8 @@ class Step:
                 " number: return loss.detach()."
             )
         # only without samples: reading the loss waits for the device
-        if run.current.window and infer_batch_size(run.current.window[self.num_done].batch) == 0 and not bool(loss == loss):
+        window = run.current.window
+        if window and infer_batch_size(window[self.num_done].batch) == 0 and not bool(loss == loss):
             place = "" if run.device.world.is_single_process else f" on rank {run.device.world.rank}"
             raise ValueError(
                 f"The batch of step {run.state.global_step + 1}{place} has no samples, and its loss is NaN, as the weights"
@@ -223,8 +224,7 @@ class Step:
             self.loss = sync_processes(self.run, self.loss)
             if self.tokens is not None and self.run.device.message is not None:
                 self.tokens = self.run.device.message.total_count()
-            # for numbers that an optimizer or a callback draws in the update: the same in all processes that hold the same
-            # weights, which would differ otherwise
+            # what an optimizer or a callback draws in the update is the same in all processes with the same weights
             world = self.run.device.world
             shard = world.rank % world.num_shards if self.run.device.divides_state else 0
             seed_all(mix_seed(self.run.args.seed, SEED_UPDATE, self.run.state.global_step, shard))

@@ -256,7 +256,7 @@ def do_update_best(learner: TrainerBase, task: Task) -> None:
         push_tasks(run, Task("request", "save"))
 
 def _find_metric(metrics: Mapping[str, float], name: str) -> float:
-    "Return a metric by its name, with or without eval_; raise KeyError if it is missing, and TypeError if it is no number."
+    "Return a metric by name, with or without eval_; raise KeyError if it is missing, TypeError if it is no number."
     for key in (name, f"eval_{name}"):
         if key not in metrics: continue
         if hasattr(metrics[key], "__float__"): return metrics[key]

@@ -58,13 +58,6 @@ def _module_attributes(module: torch.nn.Module) -> list[str]:
     holder = module_holder("", module)
     return [] if holder is None else [k for k, v in holder.items().items() if is_copied_kind(holder.kinds, v)]
 
-def new_capture(
-    run: RunState,
-    prefix: str = "user/",  # of the names of the tensors
-) -> Capture:
-    "Return the walk of a run's attributes."
-    return Capture(lambda: named_parts(run), is_resource, _module_attributes, prefix)
-
 # %% ../../nbs/06_engine/13_user_state.ipynb #6dddf072
 # bytes
 LEAST_LIMIT = 256 << 20
@@ -133,7 +126,7 @@ def capture_user_state(
     prefix: str = "user/",  # of the names of the tensors
 ) -> UserState:
     "Copy the state that user code keeps."
-    capture = new_capture(run, prefix)
+    capture = Capture(lambda: named_parts(run), is_resource, _module_attributes, prefix)
     limits = size_limits(run)
     state = UserState(capture.tree, first=run.reports.first_digests)
     holders = find(run)
@@ -154,7 +147,6 @@ def capture_user_state(
     weights = {o.place.name for o in tree.nodes if isinstance(o, TensorNode) and o.is_parameter} if not trains else ()
     tree.tensors = {n: t if n in weights else put(n, t) for n, t in tree.tensors.items()}
     return state
-
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #a3c46cf0
 def user_state_bytes(run: RunState) -> int:
@@ -334,7 +326,7 @@ class EvaluatedState(NamedTuple):
     after: UserState
 
 class AttributeBackup:
-    "Keep the attributes of modules, loss functions, hooks and collators as they were before an evaluation, until the run goes on."
+    "Keep the attributes of modules, losses, hooks and collators from before an evaluation until the run goes on."
     def __init__(self, run: RunState):
         self.run = run
         self.before: UserState | None = None
@@ -343,7 +335,8 @@ class AttributeBackup:
         "Copy the attributes; parameters, which an evaluation does not change, are not copied."
         run = self.run
         # after an earlier evaluation, the copy from before that one stays
-        if run.evaluation.evaluated is not None and differing(run.evaluation.evaluated.after, _evaluation_state(run, _same)):
+        evaluated = run.evaluation.evaluated
+        if evaluated is not None and differing(evaluated.after, _evaluation_state(run, _same)):
             restore_evaluated(run)
         earlier = run.evaluation.evaluated
         self.before = earlier.before if earlier is not None else _evaluation_state(run)
@@ -458,7 +451,7 @@ def capture_optimizer(
     run: RunState,
     put: Callable[[str, torch.Tensor], torch.Tensor] = _clone,  # as for capture_user_state
 ) -> dict[str, Any]:
-    "Return copies of an optimizer's attributes besides groups and state, and of the additional entries of its `state_dict`."
+    "Return copies of an optimizer's attributes besides groups and state, and of other entries of its `state_dict`."
     attributes = capture_user_state(run, put, find=optimizer_holders, prefix="of_optimizer/")
     more = None
     if (attributes.left_out or of_library(type(run.optimizer))) and additional_entries(run.optimizer):

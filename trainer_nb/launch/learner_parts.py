@@ -141,7 +141,6 @@ def has_open_launch(history: History) -> bool:
     acts = [event["kind"] for event in history.events if event["kind"] in ("launch", "close")]
     return acts[-1:] == ["launch"]
 
-
 # %% ../../nbs/11_launch/12_learner_parts.ipynb #a51c0de3
 class WatchedObject(NamedTuple):
     "Hold an object of which the processes have a copy, and its attributes then, each with the version of a tensor."

@@ -98,7 +98,7 @@ def realign_processes(
     ranks: list[int],  # processes whose state may be used, best first
     error: OutOfSync,
 ) -> NoReturn:
-    "Start all processes again with the state of one, after a command that they have not executed alike; raise the error."
+    "Start all processes again with the state of one, after a command that they executed differently; raise the error."
     reached = reached_step(learner)
     is_current = restart_processes(remote, learner, ranks)
     step = learner.state.global_step

@@ -293,7 +293,7 @@ class RemoteRun:
         self.data_attributes = attributes_of(learner.train_dataset, learner.data_collator, *own_eval_sets(learner))
 
     def check_changes(self, learner: TrainerBase):
-        "Undo a change of the callbacks, which does not reach the processes, and raise InvalidOperation; warn about the data."
+        "Undo a change of the callbacks that does not reach the processes, and raise InvalidOperation; warn about the data."
         if have_changed(self.data_attributes):
             self.remember_data(learner)
             warn(

@@ -322,7 +322,6 @@ def follow_history(
     replica.use_history(path)
     return prepare_replica(replica)
 
-
 # %% ../../nbs/11_launch/14_replica.ipynb #6490d489
 def run_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> Any:
     "Call a function of the user with the learner."

@@ -122,7 +122,7 @@ SECOND_DIFFERENCE = 1.65
 def find_evaluation_rise(
     losses: list[tuple[int, float]],  # as returned by evaluation_losses()
 ) -> EvaluationRise | None:
-    "Return the minimum of an evaluation's loss and the last value if the rise between them is exceptional; otherwise None."
+    "Return the minimum of an evaluation's loss and the last value if the rise between is exceptional, or None."
     values = np.array([loss for _, loss in losses])
     count = 2 if len(values) < 6 else 3
     best = int(values.argmin()) if len(values) else 0

@@ -129,7 +129,7 @@ def history_lanes(
 
 # %% ../../nbs/10_live/16_run_tree.ipynb #b22e31b0
 def family(histories: Sequence[History]) -> list[History]:
-    "Return some histories with their ancestors and branches in this process, each run once, in the order of their start."
+    "Return histories with their ancestors and branches in this process, each run once, in the order of their start."
     known = {history.run_id: history for history in sorted(HISTORIES, key=len)}
     known |= {history.run_id: history for history in histories}
     chosen = dict.fromkeys(history.run_id for history in histories)

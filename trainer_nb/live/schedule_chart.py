@@ -12,7 +12,6 @@ from ..display.charts import Chart
 from ..display.panels import LineSeries, Marker, Panel, axis_range
 from ..optim.schedules import RatesAhead
 
-
 # %% ../../nbs/10_live/15_schedule_chart.ipynb #f1ad0005
 def past_rates(history: History) -> tuple[np.ndarray, np.ndarray]:
     "Return the steps that a run has taken, and their learning rates."
@@ -45,4 +44,3 @@ def schedule_chart(
         panel.x_span = span
         panel.things.append(Marker(step, "start" if step == 0 else f"step {step}"))
     return Chart(panels, [sentence] if sentence else [])
-

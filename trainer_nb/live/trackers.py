@@ -51,8 +51,6 @@ def tracked_row(logs: dict, step: int) -> dict:
 # the name of generated texts in a tracker
 TEXTS_NAME = "eval/texts"
 
-
-
 # %% ../../nbs/10_live/02_trackers.ipynb #2a0e1e92
 class RunDescription(NamedTuple):
     "Describe a run for a tracker."

@@ -61,7 +61,7 @@ class RunCurve:
         return part, [new_blocks] if abandoned is None else [new_blocks, abandoned]
 
     def changed_abandoned_blocks(self, full: bool) -> np.ndarray | None:
-        "Return the abandoned blocks if they have changed: after a return to an earlier step, and while steps are replayed."
+        "Return the abandoned blocks if they have changed: after a return to an earlier step, and during a replay."
         progress = replay_progress(self.history)
         if not full and progress == self.sent_progress: return None
         self.sent_progress = progress

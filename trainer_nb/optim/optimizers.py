@@ -240,7 +240,7 @@ def warn_unused_args(
     kwargs: dict[str, Any],  # the optimizer's keyword arguments
     is_named: bool,  # by `optim`; False: the user has given the class
 ) -> None:
-    "Warn about settings that the optimizer does not read, and about a weight decay in keyword arguments that has no effect."
+    "Warn about settings that the optimizer does not read, and a weight decay in keyword arguments without effect."
     if is_named:
         read = {**kwargs, **(target_options(args) or {})}
         keys = {"adam_beta1": "betas", "adam_beta2": "betas", "adam_epsilon": "eps"}

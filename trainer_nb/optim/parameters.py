@@ -38,7 +38,7 @@ class ParameterWatch:
         self.kinds: list[tuple[torch.Size, torch.dtype]] = []
         # ids of those that could be trained at any look
         self.trainable: set[int] = set()
-        # what a comparison before each step looks at: requires_grad of each parameter of the run, and the number of groups
+        # what is compared before each step: requires_grad of each parameter of the run, and the number of groups
         self.flags: list[bool] = []
         self.num_groups = 0
         # in the optimizer, and no longer in the model; whether something else uses them, the next steps show

@@ -151,7 +151,8 @@ def branch(learner: TrainerBase, changes: dict):
     if later:
         change_settings(new, later)
     # these were copied, or shared with a warning
-    run.reports.lost = {n: why for n, why in new.run_state.reports.lost.items() if n not in taken.values["user"]["left_out"]}
+    left_out = taken.values["user"]["left_out"]
+    run.reports.lost = {n: why for n, why in new.run_state.reports.lost.items() if n not in left_out}
     report_lost(run, "branch()")
     # the log may be published
     changes = hide_tokens(changes)
@@ -274,7 +275,7 @@ def compare(
     learn: TrainerBase,  # for example a branch
     other: TrainerBase,  # for example the run that it continues
 ) -> Comparison:
-    "Return the losses of two runs over the steps that both have taken. Raise TypeError for an object that is no learner."
+    "Return the losses of two runs over the steps that both have taken. Raise TypeError for anything but a learner."
     for one in (learn, other):
         if isinstance(getattr(one, "run_state", None), RunState): continue
         given = f"the class {one.__name__}" if isinstance(one, type) else short_repr(one)

@@ -253,7 +253,7 @@ def write_checkpoint(package: CheckpointContents, folder: Path):
     write_manifest(folder, package.manifest)
 
 def place_shards(package: CheckpointContents, shards: ShardFiles, folder: Path) -> dict:
-    "Move the files of all processes into a checkpoint, and write what is needed to make the model; return an empty dict."
+    "Move the files of all processes into a checkpoint, and write what makes the model; return an empty dict."
     shutil.move(shards.folder, folder / SHARD_FOLDER)
     parts: list[Any] = [getattr(package.model, "config", None), package.processing_class]
     for part in parts:

@@ -338,7 +338,7 @@ def class_functions(cls: type) -> list[types.FunctionType]:
     return [value for c in own for value in vars(c).values() if isinstance(value, types.FunctionType)]
 
 def parts_in(value: object) -> list[object]:
-    "Return the objects that a function reads from its closure, its defaults and its globals, or that another object holds."
+    "Return the objects that a function reads from its closure, defaults and globals, or that another object holds."
     if not isinstance(value, types.FunctionType): return [*held_objects(value, MAX_ITEMS), *class_functions(type(value))]
     parts = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
     parts += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), getattr(value, "__wrapped__", None)]

@@ -248,7 +248,7 @@ def missing_statement_doubts(draft: Draft) -> list[str]:
     return doubts
 
 def check_no_later_acts(actions: Sequence[Action]):
-    "Raise InvalidOperation for an act after the first step: a checkpoint does not contain which lines have been executed."
+    "Raise InvalidOperation for an act after the first step: a checkpoint does not record which lines were executed."
     later = next((a for a in actions if a.step > 0 and (a.event is not None or not a.statement.defines)), None)
     if later is None: return
     what = repr(later.event["kind"]) if later.event is not None else later.statement.where

@@ -362,7 +362,7 @@ class Uploader:
         return uploader
 
     def open(self, learner: TrainerBase) -> None:
-        "Open the repository of a run that is pushed, if it is not open; called on all processes, which all raise an error."
+        "Open the repository of a run that is pushed, unless it is open; called on all processes, which all raise an error."
         def open_it() -> None:
             open_repository(learner)
             announce_repository(learner.run_state)
@@ -410,7 +410,7 @@ def warn_quietly(text: str) -> None:
 
 # %% ../../nbs/07_state/20_hub.ipynb #d0eeda46
 def get_uploader(run: RunState) -> Uploader:
-    "Return the run's uploader, which holds the access token; a token in the arguments, which are written, is moved there."
+    "Return the run's uploader, which holds the access token; a token in the arguments is moved there."
     if run.parts.uploader is None:
         run.parts.uploader = Uploader()
     uploader = cast(Uploader, run.parts.uploader)

@@ -22,7 +22,7 @@ from ..engine.given_parts import forget_samplers, renew_model
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import group_settings, makes_schedule, prepare, redistribute_data
 from ..engine.prepare import restore_group_settings
-from ..engine.run_state import CurrentStep, RunState, initial_values, record_act
+from ..engine.run_state import CurrentStep, RunState, record_act
 from ..engine.settings import scaled_base
 from ..engine.snapshot import check_data_length, check_snapshot, restore_fields
 from ..engine.snapshot_tensors import Snapshot
@@ -123,7 +123,7 @@ def reset_run_state(run: RunState):
     if run.loader is not None:
         run.loader.close()
     place = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
-    run.put_values(initial_values())
+    run.put_values(RunState().values())
     run.current = CurrentStep()
     vars(run.state).update(place)
     run.start_clock()
@@ -216,7 +216,7 @@ def free_run(learner: TrainerBase):
         run.device.release()
     if run.model is not None:
         move_model(run.model, torch.device("cpu"))
-    run.discard("device", "wrapped_model", "first.snapshot", "earlier_copies", "evaluation.eval_dataloader")
+    run.discard("device", "wrapped_model", "first.snapshot", "copies.earlier_copies", "evaluation.eval_dataloader")
     run.params = []
     for kept in run.evaluation.eval_loaders:
         kept.close()

@@ -284,7 +284,7 @@ def save_newest_snapshot(
     learner: TrainerBase,
     place: str | Path | None = None,  # a folder; None: checkpoint-<step> in output_dir
 ) -> Path:
-    "Write the newest complete snapshot in memory as a checkpoint, and return its folder. Raise InvalidOperation without one."
+    "Write the newest complete snapshot in memory as a checkpoint; return its folder. Raise InvalidOperation without one."
     run = learner.run_state
     held = [
         snapshot for snapshot in (run.first.snapshot, *learner.snapshots.values(), *get_rewind_buffer(run).kept)
@@ -308,4 +308,3 @@ def save_newest_snapshot(
         f" learn.load_checkpoint({str(folder)!r})."
     )
     return folder
-

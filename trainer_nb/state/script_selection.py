@@ -105,7 +105,7 @@ def taken_from(s: Statement, name: str) -> str | None:
     return value.id if isinstance(value, ast.Name) else None
 
 def find_construction(learner: TrainerBase, statements: Sequence[Statement], names: Mapping[str, object]) -> tuple[str, Statement]:
-    "Return the variable and the statement that made a learner or its first ancestor; raise InvalidOperation if there is none."
+    "Return the variable and the statement that made a learner or its first ancestor. Raise InvalidOperation without one."
     ids = ancestor_run_ids(learner.history)
     lineage = {n: v for n, v in names.items() if isinstance(v, TrainerBase) and v.history.run_id in ids and not n.startswith("_")}
     oldest = min(map(_generation, lineage.values()), default=0)

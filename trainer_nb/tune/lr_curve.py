@@ -191,7 +191,6 @@ def assess_fall(
         )
     return CurveAssessment(True, "")
 
-
 def assess_no_fall(
     rose: bool,  # from the very first rate on
     early: bool,  # fell from the very first rate on

@@ -101,7 +101,7 @@ def clip_curve(values: np.ndarray, top: float) -> np.ndarray:
     return np.where(np.arange(len(values)) <= (below[-1] + 1 if len(below) else 0), np.minimum(values, top), np.nan)
 
 def plot_range(found: LRFindResult) -> tuple[float, float]:
-    "Return the lowest loss and the top of the plot: above the fall, with room for labels, or the highest loss without one."
+    "Return the lowest loss and the top of the plot: above the fall, with room for labels, or the highest loss."
     finite = found.losses[np.isfinite(found.losses)]
     low = float(finite.min())
     if not found.answer: return low, float(finite.max())

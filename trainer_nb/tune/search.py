@@ -230,7 +230,6 @@ def check_search(
     if importlib.util.find_spec("optuna") is None:
         raise ImportError("hyperparameter_search() needs Optuna: pip install optuna")
 
-
 # arguments of study.optimize; the others are those of create_study
 _OPTIMIZE_OPTIONS = ("timeout", "catch", "gc_after_trial", "callbacks", "show_progress_bar")
 
@@ -311,7 +310,6 @@ def search_hyperparameters(
     best = study.best_trials if several else [study.best_trial]
     found = [BestRun(str(t.number), list(t.values) if several else t.value, dict(t.params), study) for t in best]
     return found if several else found[0]
-
 
 def make_search_interrupted(learner: TrainerBase, study: Study) -> Paused:
     "Return the exception for an interrupted search."
