@@ -254,8 +254,7 @@ def describe_first_kept(run: RunState) -> str:
             " rewind_every=n takes one every n steps"
         )
     begin = f"the snapshots that are kept begin at step {ring.kept[0].step}; learn.snapshot(name) keeps one for good"
-    if len(ring.kept) < MAX_SNAPSHOTS: return f"{begin}, and more rewind_memory keeps more of them"
-    return f"{begin}, and a larger rewind_every lets the last {MAX_SNAPSHOTS} reach back further"
+    return f"{begin}, and more rewind_memory keeps more of them" if len(ring.kept) < MAX_SNAPSHOTS else begin
 
 def values_by_step(history: History, column: str, after: int = 0, until: float = math.inf) -> dict:
     "Return the values of a column for the steps in (after, until], by step, without abandoned rows."
@@ -286,7 +285,7 @@ def too_large(run: RunState) -> str:
     size = f"a snapshot takes {snapshot_nbytes(run) / 1e9:.3g} GB, which is more than"
     if run.args.rewind_memory is not None: return f"{size} rewind_memory allows"
     return (
-        f"{size} a tenth of the run's memory, and no disk has room for it in a temporary file;"
+        f"{size} a quarter of the memory that was available, and no disk has room for it in a temporary file;"
         f" rewind_memory={math.ceil(snapshot_nbytes(run) / 1e8) / 10} keeps one in memory"
     )
 
@@ -329,7 +328,7 @@ def restore_own_past(run: RunState, base):
     base.release()
     ring = get_rewind_buffer(run)
     ring.account.open()
-    ring.kept = deque(s for s in ring.kept if s.step <= base.step)
+    ring.kept = [s for s in ring.kept if s.step <= base.step]
     ring.wait = ring.every
     ring.seen = len(run.history.events)
     run.current.paused = False
