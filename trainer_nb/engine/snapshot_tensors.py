@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import time
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -95,8 +96,8 @@ class SharedCopies:
         return reference is not None and is_shared(reference()) and stamp == self._stamp(t)
 
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #5c0de002
-# bytes of a chunk of page-locked memory: a power of two, as torch rounds them
-_CHUNK = 1 << 25
+# bytes of a chunk of page-locked memory: a power of two, as torch rounds them; the driver is blocked while one is made
+_CHUNK = 1 << 23
 # bytes from which a tensor goes to a GPU in chunks
 _LEAST_UPLOAD = 1 << 20
 
@@ -110,24 +111,40 @@ def flat_bytes(t: torch.Tensor) -> torch.Tensor:
     "Return the bytes of a dense tensor in the order of its memory, as a view."
     return t.detach().as_strided((t.numel(),), (1,)).view(torch.uint8)
 
-def place_pieces(
-    pairs: list[tuple[torch.Tensor, torch.Tensor]],  # tensors on the host, with dense sources of the same layout
-    chunks: list[torch.Tensor],
-    start: int = 0,  # offset in the chunks
-) -> tuple[list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]], int]:
-    "Divide tensors among chunks; return pieces of a chunk, a copy and a source, and the offset of their end."
+def lock_memory() -> torch.Tensor:
+    "Return a chunk of page-locked memory. Raise RuntimeError if the driver refuses."
+    return torch.empty(_CHUNK, dtype=torch.uint8, pin_memory=True)
+
+class Piece(NamedTuple):
+    "Hold the place of a tensor, or of a part of it, in page-locked memory."
+    index: int            # of the tensor
+    part: slice | None    # of its bytes; None: all
+    view: torch.Tensor    # of a chunk: like the tensor, or its bytes
+
+    def of(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        "Return the same part of one of other tensors of these layouts."
+        t = tensors[self.index]
+        return t if self.part is None else flat_bytes(t)[self.part]
+
+def divide(
+    tensors: list[torch.Tensor],  # dense
+    chunks: list[torch.Tensor],  # bytes
+) -> list[Piece]:
+    "Return the pieces of tensors in chunks; one that does not fit into the rest of a chunk continues in the next."
     size = len(chunks[0])
-    pieces = []
-    for copy, t in pairs:
-        here, there = flat_bytes(copy), flat_bytes(t)
-        done = 0
-        while done < len(there):
-            index, offset = divmod(start + done, size)
-            end = min(done + size - offset, len(there))
-            pieces.append((chunks[index][offset : offset + end - done], here[done:end], there[done:end]))
-            done = end
-        start += _aligned(len(there))
-    return pieces, start
+    pieces, start = [], 0
+    for i, t in enumerate(tensors):
+        end = 0
+        while end < t.nbytes:
+            chunk, offset = divmod(start + end, size)
+            begin = end
+            end = min(begin + size - offset, t.nbytes)
+            view = chunks[chunk][offset : offset + end - begin]
+            is_whole = end - begin == t.nbytes
+            like = view.view(t.dtype).as_strided(t.shape, t.stride()) if is_whole else view
+            pieces.append(Piece(i, None if is_whole else slice(begin, end), like))
+        start += _aligned(t.nbytes)
+    return pieces
 
 class StagingArea:
     "Hold page-locked memory for copies between one GPU and the host: two places, in chunks, and buffers for the way back."
@@ -141,13 +158,17 @@ class StagingArea:
         self.growing: Future | None = None
         self.is_refused = False
         self.turn = 0
+        # the layouts of the tensors that each place had last, and their pieces
+        self.plans: list[tuple[list, list[Piece]]] = [([], []), ([], [])]
         # chunks with the events after which they are free
         self.buffers: list[tuple[torch.Tensor, torch.cuda.Event]] = []
 
     def _grow(self, nbytes: int):
         for place in self.places:
             while len(place) * _CHUNK < nbytes:
-                place.append(torch.empty(_CHUNK, dtype=torch.uint8, pin_memory=True))
+                place.append(lock_memory())
+                # lets the program use the driver
+                time.sleep(1e-3)
 
     def reserve(self, nbytes: int) -> bool:
         "Begin to enlarge the places where they are too small; return False if the system has too little memory."
@@ -163,25 +184,29 @@ class StagingArea:
     def is_ready(self, nbytes: int) -> bool:
         "Return whether a copy of so many bytes would not have to wait for a place."
         if not self.reserve(nbytes): return True
-        return self.growing is None and (self.users[self.turn] is None or self.users[self.turn].done())
+        user = self.users[self.turn]
+        return len(self.places[self.turn]) * _CHUNK >= nbytes and (user is None or user.done())
 
-    def take(self, nbytes: int) -> int | None:
-        "Return the index of the next place, large enough and empty; None if the system has too little memory."
-        while self.reserve(nbytes):
-            if self.growing is not None:
-                wait([self.growing])
-                continue
-            turn = self.turn
-            self.turn = 1 - turn
-            if self.users[turn] is not None:
-                wait([self.users[turn]])
-            return turn
-        return None
+    def take(self, tensors: list[torch.Tensor]) -> tuple[int, list[Piece]] | None:
+        """Return the index of the next place, once it is empty, and the pieces of tensors there; None if the system has too
+        little memory."""
+        nbytes = sum(_aligned(t.nbytes) for t in tensors)
+        turn = self.turn
+        while len(self.places[turn]) * _CHUNK < nbytes:
+            if not self.reserve(nbytes): return None
+            time.sleep(1e-3)
+        self.turn = 1 - turn
+        if self.users[turn] is not None:
+            wait([self.users[turn]])
+        key = [(t.dtype, t.shape, t.stride()) for t in tensors]
+        if self.plans[turn][0] != key:
+            self.plans[turn] = key, divide(tensors, self.places[turn])
+        return turn, self.plans[turn][1]
 
     def upload(self, t: torch.Tensor) -> torch.Tensor:
         "Return a copy of a dense host tensor on the GPU: one chunk is filled while another one is sent."
         if not self.buffers:
-            self.buffers = [(torch.empty(_CHUNK, dtype=torch.uint8, pin_memory=True), torch.cuda.Event()) for _ in range(2)]
+            self.buffers = [(lock_memory(), torch.cuda.Event()) for _ in range(2)]
         copy = torch.empty_like(t, device=self.device)
         for piece, there in zip(flat_bytes(t).split(_CHUNK), flat_bytes(copy).split(_CHUNK)):
             chunk, event = buffer = self.buffers.pop(0)
@@ -222,30 +247,32 @@ class AsyncHostCopy:
         self,
         area: StagingArea,
         turn: int,  # index of the place
-        first: list[tuple[torch.Tensor, torch.Tensor]],  # tensors on the host, with sources that a forward pass may change
-        others: list[tuple[torch.Tensor, torch.Tensor]],
+        pieces: list[Piece],  # of the tensors there
+        copies: list[torch.Tensor],  # on the host
+        sources: list[torch.Tensor],
+        num_first: int,  # how many of these a forward pass may change
     ):
         self.device = area.device
         self._reached: torch.cuda.Event | None = None
         main = torch.cuda.current_stream(self.device)
-        pieces, end = place_pieces(first, area.places[turn])
-        for chunk, _, t in pieces:
-            chunk.copy_(t, non_blocking=True)
+        begin = next((i for i, piece in enumerate(pieces) if piece.index >= num_first), len(pieces))
+        views, parts = [piece.view for piece in pieces], [piece.of(sources) for piece in pieces]
+        if begin:
+            torch._foreach_copy_(views[:begin], parts[:begin], non_blocking=True)
         area.stream.wait_stream(main)
-        later, _ = place_pieces(others, area.places[turn], end)
         with torch.cuda.stream(area.stream):
-            for chunk, _, t in later:
-                chunk.copy_(t, non_blocking=True)
+            if begin < len(pieces):
+                torch._foreach_copy_(views[begin:], parts[begin:], non_blocking=True)
             self._end = area.stream.record_event(torch.cuda.Event(enable_timing=True, blocking=True))
-        for _, t in others:
+        for t in sources[num_first:]:
             # its memory is not reused before the copy
             t.record_stream(area.stream)
-        chunks, copies, _ = zip(*pieces, *later)
-        self._done = area.users[turn] = area.worker.submit(self._empty, list(chunks), list(copies))
+        self._done = area.users[turn] = area.worker.submit(self._empty, pieces, views, copies)
 
-    def _empty(self, chunks: list[torch.Tensor], copies: list[torch.Tensor]):
+    @torch.no_grad()
+    def _empty(self, pieces: list[Piece], views: list[torch.Tensor], copies: list[torch.Tensor]):
         self._end.synchronize()
-        torch._foreach_copy_(copies, chunks)
+        torch._foreach_copy_([piece.of(copies) for piece in pieces], views)
 
     def wait_before_update(self):
         "Make later computations wait for the copies."
@@ -270,14 +297,15 @@ class AsyncHostCopy:
 def copy_beside(
     entries: list[tuple[torch.Tensor, torch.Tensor, bool]],  # copy on the host, source on a GPU, may a forward pass change it
 ) -> AsyncHostCopy | None:
-    "Begin to copy tensors from a GPU; None if they are on several, or there is no memory to lock."
-    entries = [(copy, t if is_dense(t) else t.clone(), changes) for copy, t, changes in entries if t.numel()]
-    if len({t.device for _, t, _ in entries}) != 1: return None
-    area = staging_area(entries[0][1].device)
-    turn = area.take(sum(_aligned(t.nbytes) for _, t, _ in entries))
-    if turn is None: return None
-    first, others = ([(copy, t) for copy, t, changes in entries if changes is kind] for kind in (True, False))
-    return AsyncHostCopy(area, turn, first, others)
+    "Begin to copy tensors from a GPU; return None if they are on several, or there is no memory to lock."
+    # those that may change first
+    entries = sorted((entry for entry in entries if entry[1].numel()), key=lambda entry: not entry[2])
+    sources = [t if is_dense(t) else t.clone() for _, t, _ in entries]
+    if len({t.device for t in sources}) != 1: return None
+    area = staging_area(sources[0].device)
+    taken = area.take(sources)
+    if taken is None: return None
+    return AsyncHostCopy(area, *taken, [copy for copy, _, _ in entries], sources, sum(changes for *_, changes in entries))
 
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #79dd5a32
 class Snapshot:
@@ -401,9 +429,10 @@ class HostCopies(dict):
         shares: bool = False,  # use the copy of an earlier snapshot if the tensor has not changed since
     ):
         "Register a tensor for `fill` to copy. Raise TypeError for a tensor subclass with additional state."
-        if is_sharded(t):
-            self.shapes[name] = full_shape(t)
+        whole = t
         t = to_local(t)
+        if t is not whole and is_sharded(whole):
+            self.shapes[name] = full_shape(whole)
         if type(t) not in PLAIN_TENSORS:
             raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")
         if t.layout is not torch.strided:

@@ -215,7 +215,7 @@ def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
         )
     elif learner.run_state.args.rewind_every == 0:
         why = "rewind_every=0 keeps no snapshots to go back to"
-    elif not ring.kept and not ring.slots(learner.run_state):
+    elif not ring.kept and not ring.slots(learner.run_state, max(snapshot_nbytes(learner.run_state), 1)):
         why = too_large(learner.run_state)
     elif (act := restore_after(learner.run_state, target)) is not None:
         why = (

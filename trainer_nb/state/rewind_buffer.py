@@ -101,7 +101,7 @@ class Account:
     factor = 2.0
     beside = 0.0005
     # bytes per second, assumed before the first snapshot; a GPU copies while the program goes on
-    rate = {"memory": 1e9, "disk": 3e8, "beside": 1e11}
+    rate = {"memory": 1e9, "disk": 3e8, "beside": 2e11}
 
     def __init__(self): self.open()
 
@@ -138,9 +138,10 @@ class Account:
         "Return the steps until the next snapshot is affordable, equal in all processes; 0 means now."
         seconds = run.counters.seconds - self.begun[0]
         steps = run.state.global_step - self.begun[1]
-        next_one = (
-            self.last if self.last is not None else self.factor * snapshot_nbytes(run) / self.rate[where] + self.beside
-        )
+        next_one = self.last
+        if next_one is None:
+            seconds_to_copy = snapshot_nbytes(run) / self.rate[where]
+            next_one = seconds_to_copy if where == "beside" else self.factor * seconds_to_copy + self.beside
         missing = (self.spent + next_one) / self.share - seconds
         wait = (
             0
@@ -152,11 +153,11 @@ class Account:
 # %% ../../nbs/07_state/12_rewind_buffer.ipynb #32000006
 def room_for_snapshots(
     run: RunState,
+    size: int,  # bytes of the next one
     kept: Iterable[Snapshot],  # that there are already
     share: float,  # bytes of host memory for the run's copies
 ) -> tuple[int, int, float]:
     "Return the numbers of snapshots that fit in memory and on disk, and the bytes of both, equal in all processes."
-    size = max(snapshot_nbytes(run), 1)
     world = run.device.world
     if run.args.rewind_memory is not None:
         budget = run.args.rewind_memory * 1e9
@@ -218,6 +219,9 @@ class RewindBuffer:
             by_hand = any(e["data"].get("by") != "callback" for e in acts)
             self.has_act |= bool(acts)
             self.seen = len(events)
+        if run.state.global_step == 1 and run.device.device.type == "cuda":
+            # memory for the first snapshot is made from now on
+            is_ready_to_copy(run.device.device, snapshot_nbytes(run))
         # A run that was resumed, or comes from another process, has no other snapshot.
         if self.wait <= 0:
             self.take(
@@ -248,11 +252,12 @@ class RewindBuffer:
             return
         # several processes take it at the same step
         is_alone = run.device.world.is_single_process
-        if way == "beside" and not at_once and is_alone and not is_ready_to_copy(device, snapshot_nbytes(run)):
+        start = time.perf_counter()
+        size = max(snapshot_nbytes(run), 1)
+        if way == "beside" and not at_once and is_alone and not is_ready_to_copy(device, size):
             self.wait = 1
             return
-        start = time.perf_counter()
-        slots = self.slots(run)
+        slots = self.slots(run, size)
         spare = None
         while len(self.kept) >= max(slots, 1):
             spare = self.drop(run)
@@ -288,11 +293,11 @@ class RewindBuffer:
                 )
         return capture_snapshot(run, spare.tensors if spare is not None and spare.file is None else (), beside=True)
 
-    def slots(self, run: RunState) -> int:
+    def slots(self, run: RunState, size: int) -> int:
         "Return the number of snapshots that fit in memory and on disk."
         if self.share is None:
             self.share = memory_for_copies()
-        in_memory, on_disk, self.budget = room_for_snapshots(run, self.kept, self.share)
+        in_memory, on_disk, self.budget = room_for_snapshots(run, size, self.kept, self.share)
         full = sum(s.file is None for s in self.kept) >= in_memory
         self.where = "disk" if on_disk and full else "memory"
         return in_memory + on_disk
