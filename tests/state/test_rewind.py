@@ -283,7 +283,10 @@ def test_losses_that_are_not_the_same_are_told():
     learn = hard_learner(train_dataset=Own(), rewind_every=50, **LONG)
     learn.step(8)
     with pytest.warns(UserWarning, match="The loss of step 1 is not what it was.*depends on something outside the run"): out = learn.rewind(2)
-    assert out.different[0] == 1 and "step 1 was not the same" in repr(out)
+    assert out.different[0] == 1 and "step 1 was not the same, step 0 is exact" in repr(out)
+    learn = hard_learner(train_dataset=Own(), rewind_every=4, **LONG)
+    learn.step(8); was = learn.snapshot("eight"); learn.step(3)
+    assert learn.rewind(1, exact=True)[:2] == (8, 0) and differences(was, learn.snapshot()) == []
 
 
 def test_a_torn_run_is_put_right():

@@ -5,6 +5,7 @@
 # %% ../../nbs/03_data/02_sources.ipynb #e694ad9a
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -178,6 +179,8 @@ class WorkerInit:
     "Initialize a data worker: ignore interrupts, watch the parent, then run the user's own initialization."
     def __init__(self, then: Callable[[int], object] | None = None): self.then = then
     def __call__(self, worker_id: int):
+        # what the parent has left to be collected stays there: a fork cannot free tensors of a GPU
+        gc.freeze()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         if (parent := multiprocessing.parent_process()) is not None:

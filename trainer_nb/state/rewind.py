@@ -52,6 +52,7 @@ class RewindReport(NamedTuple):
     different: list     # steps whose loss, gradient norm or learning rate differs in any bit
     changes: tuple = ()   # descriptions of changes that were made at that step, and stay in force
     differing: str = ""   # which value of the first of these steps differs
+    base: int = 0         # the step from which it was replayed, which is exact
 
     def __repr__(self):
         again = (
@@ -65,7 +66,7 @@ class RewindReport(NamedTuple):
             else (
                 "; every loss was the same"
                 if not self.different
-                else f"; the {self.differing} of step {self.different[0]} was not the same"
+                else f"; the {self.differing} of step {self.different[0]} was not the same, step {self.base} is exact"
             )
         )
         stay = f" Changes made at this step stay: {', '.join(self.changes)}" if self.changes else ""
@@ -127,6 +128,7 @@ def rewind(
     learner: TrainerBase,
     n: int,  # number of steps
     advance=run_until,  # has the signature of loop.run_until
+    exact: bool = False,  # go further back, to the nearest snapshot, instead of replaying steps
 ) -> RewindReport:
     "Go back n steps in a guarded verb; raise ValueError if no snapshot reaches that far."
     run = learner.run_state
@@ -136,6 +138,9 @@ def rewind(
     start = time.perf_counter()
     prepare(learner)
     base = require_base_snapshot(learner, n, target)
+    if exact:
+        n += target - base.step
+        target = base.step
     before = values_of_steps(run.history, base.step, target)
     best = run.state.best_model_checkpoint
     announce_replay(run, base.step, target)
@@ -166,7 +171,7 @@ def rewind(
         warn(
             f"The {differing} of step {different[0]} is not what it was the first time, so it depends on something outside the"
             " run: a data set with random numbers of its own, perhaps, or an operation that is not deterministic"
-            " (full_determinism=True)."
+            f" (full_determinism=True). Step {base.step} is exact: exact=True goes there."
         )
     if run.parts.saver is not None:
         # after the replay, which has saved checkpoints again
@@ -175,7 +180,7 @@ def rewind(
     report_lost(run, "rewind()")
     changes = changes_at(run.history, target)
     seconds = time.perf_counter() - start
-    return RewindReport(run.state.global_step, target - base.step, seconds, different, changes, differing)
+    return RewindReport(run.state.global_step, target - base.step, seconds, different, changes, differing, base.step)
 
 # %% ../../nbs/07_state/13_rewind.ipynb #f68c3bd8
 def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
