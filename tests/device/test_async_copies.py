@@ -157,9 +157,9 @@ def test_copies_pass_through_locked_places(gpu):
 
 def test_places_are_made_beside_the_program_and_only_where_there_is_memory(gpu, monkeypatch):
     device = torch.device("cuda")
-    assert not is_ready_to_copy(device, 3000)
+    assert not is_ready_to_copy(device, 2700)
     staging_area(device).growing.result()
-    assert is_ready_to_copy(device, 3000) and [len(place) for place in staging_area(device).places] == [12, 12]
+    assert is_ready_to_copy(device, 2700) and [len(place) for place in staging_area(device).places] == [12, 12]
     snapshot_tensors._AREAS.clear()
     monkeypatch.setattr(snapshot_tensors, "memory_for_copies", lambda: 1000)
     assert is_ready_to_copy(device, 3000) and begin(1)[2] is None   # copied at once, by the caller
