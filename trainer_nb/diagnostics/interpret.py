@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,39 +109,38 @@ def find_images(inputs: object) -> torch.Tensor | None:
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #bebcc763
 def _without_workers(loader: Iterable) -> Iterable:
     "Return a loader of a map-style data set without workers, with the same batches."
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset): return loader
-    if not loader.num_workers: return loader
+    is_single = not isinstance(loader, DataLoader) or not loader.num_workers
+    if is_single or isinstance(loader.dataset, IterableDataset): return loader
     loader = copy.copy(loader)
     vars(loader)["num_workers"] = 0
     return loader
+
+@contextmanager
+def unchanged_data(learner: TrainerBase) -> Iterator[None]:
+    "Restore what reading samples changes: a data set may count, or draw from its own generator."
+    with preserve_generators(), manual_changes_recorded(learner.run_state):
+        before = capture_user_state(learner.run_state, find=code_holders)
+        try:
+            yield
+        finally:
+            restore_user_state(learner.run_state, before, find=code_holders)
 
 def get_first_batch(
     learner: TrainerBase,
     dataset: DatasetOrName | None = None,  # an evaluation set; None: the training data
 ) -> Any:
     "Return the first training batch, or the first evaluation batch of another set; None without data."
-    with preserve_generators(), manual_changes_recorded(learner.run_state):
-        # a data set may count, or draw from its own generator
-        before = capture_user_state(learner.run_state, find=code_holders)
-        try:
-            return _get_first_batch(learner, dataset)
-        finally:
-            restore_user_state(learner.run_state, before, find=code_holders)
-
-def _get_first_batch(learner: TrainerBase, dataset: DatasetOrName | None) -> Any:
-    if dataset is not None:
-        loader, _ = get_eval_loader(learner, dataset, "show_batch()")
-        return next(iter(EvalBatches(learner, _without_workers(loader))), (None, 0))[0]
-    run = learner.run_state
-    # the seeds of the run's own generators, for the same random numbers
-    seeds = GeneratorSeeds(dict(run.generator_seeds or {}), dict(run.data.seed_givers))
-    loader = _without_workers(learner.get_train_dataloader())
-    resumable = ResumableLoader(loader, learner.args.order_seed, run_seeds=seeds)
-    try:
-        window = resumable.take(Cursor(), 1)
-        return window[0].batch if window else None
-    finally:
-        resumable.close()
+    with unchanged_data(learner):
+        if dataset is not None:
+            loader, _ = get_eval_loader(learner, dataset, "show_batch()")
+            return next(iter(EvalBatches(learner, _without_workers(loader))), (None, 0))[0]
+        run = learner.run_state
+        # the seeds of the run's own generators, for the same random numbers
+        seeds = GeneratorSeeds(dict(run.generator_seeds or {}), dict(run.data.seed_givers))
+        loader = _without_workers(learner.get_train_dataloader())
+        with closing(ResumableLoader(loader, learner.args.order_seed, run_seeds=seeds)) as resumable:
+            window = resumable.take(Cursor(), 1)
+            return window[0].batch if window else None
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #465406ae
 def _tensor_row(name: str, tensor: torch.Tensor) -> dict[str, str]:
