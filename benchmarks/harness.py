@@ -484,8 +484,8 @@ def result(benchmark: str,             # name of the script
 
 
 def stored_name(found: dict) -> str:
-    "Return the name under which a result is stored and shown: that of the benchmark, with _cuda if a GPU was measured."
-    return found["benchmark"] + "_cuda" * ("gpu" in found["machine"])
+    "Return the name under which a result is stored and shown: that of the benchmark, with _cuda if a GPU was measured too."
+    return found["benchmark"] + "_cuda" * ("gpu" in found["machine"] and found["benchmark"] != "gpu")
 
 
 def write_json(path: str | None, found: dict):

@@ -20,7 +20,7 @@ import sys
 
 import harness
 
-BENCHMARKS = ["overhead", "overhead_cuda", "models", "models_cuda", "evaluating", "tools", "saving", "watching", "views", "launching", "lr_find"]
+BENCHMARKS = ["overhead", "overhead_cuda", "models", "models_cuda", "evaluating", "tools", "saving", "watching", "views", "launching", "lr_find", "gpu"]
 FILES = ["benchmarks/README.md", "nbs/index.ipynb"]
 MARKED = re.compile(r"(<!-- figures: (\w+)(?:\.([\w-]+))? -->\n)(.*?)(<!-- end of figures -->)", re.S)
 

@@ -1,8 +1,7 @@
 "Copies that a GPU makes beside its work, with a stand-in that copies as late as it may: when the update comes, or when somebody reads."
 import threading
 
-import pytest
-import torch
+import pytest, torch
 
 from toys import finish, hard_learner, unequal
 from trainer_nb import differences

@@ -1,22 +1,12 @@
 """The gradient scaler of fp16, in the transaction, the schedule and the snapshot.
 
-On a CPU Accelerate makes no scaler and the package refuses fp16, so these tests put one of torch's own for the CPU where
-Accelerate's would be: scaling, unscaling, overflows and renewal are then the real ones. test_gpu.py has the rest.
-"""
-import math
-
-import pytest, torch
+On a CPU these tests put a scaler of torch where Accelerate's would be. test_gpu.py has the rest."""
+import math, pytest, torch
 
 from toys import Bomb, Boom, finish, hard_learner, outcome, unequal
 from scalers import overflow, scale, scaled   # noqa: F401
 
 PLAIN, FUSED = dict(optim="adamw_torch"), dict(optim="adamw_torch_fused")   # the fused one looks for overflows itself
-
-
-
-
-
-
 
 
 @pytest.mark.parametrize("given", [PLAIN, FUSED], ids=["plain", "fused"])

@@ -17,6 +17,7 @@ from trainer_nb.engine.counters import num_non_embedding_parameters
 from trainer_nb.device.model_patches import NotFinite
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+seen = []
 HOW = dict(use_cpu=True, disable_tqdm=True, learning_rate=1e-2, per_device_train_batch_size=4, max_steps=4, logging_steps=2, save_strategy="no")
 
 
@@ -245,7 +246,7 @@ def linear(**settings):
     return Learner(nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.2)), train_dataset=[(torch.ones(4) * i / 16, i % 3) for i in range(16)], loss_func=nn.functional.cross_entropy, **how)
 
 
-def test_a_compiled_model_keeps_its_names_and_its_numbers():
+def test_a_compiled_model_keeps_its_names_and_its_numbers(monkeypatch):
     learn, plain, bomb = linear(torch_compile_backend="eager"), linear(), Bomb("on_pre_optimizer_step", 2)
     class Late(TrainerCallback):
         def on_pre_optimizer_step(self, *args, **kwargs): bomb("on_pre_optimizer_step")
@@ -255,8 +256,36 @@ def test_a_compiled_model_keeps_its_names_and_its_numbers():
     with pytest.raises(Boom): learn.step()
     assert unequal(finish(plain), finish(learn)) == []
     assert learn.model._compiled_call_impl is None and list(learn.model.state_dict()) == list(plain.model.state_dict())
-    for settings, said in ((dict(torch_compile_backend="inductr"), "Did you mean 'inductor'"), (dict(torch_compile=True, debug="underflow_overflow"), "leave torch_compile out")):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    for settings, said in ((dict(torch_compile_backend="inductr"), "Did you mean 'inductor'"), (dict(torch_compile=True, debug="underflow_overflow"), "leave torch_compile out"),
+                           (dict(torch_compile=True), "install one .apt-get install g")):
         with pytest.raises(ValueError, match=said): linear(**settings).step()
+
+
+class Reads(Learner):
+    def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+        loss, out = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
+        seen.append(out["logits"].dtype)
+        return (loss, out) if return_outputs else loss
+
+
+@pytest.mark.parametrize("compiled", [{}, dict(torch_compile_backend="aot_eager")], ids=["eager", "compiled"])
+def test_outputs_that_nobody_reads_are_not_converted(monkeypatch, compiled):
+    "With losses and weights as they were; an override that reads them, a loss function, a hook and a prediction get fp32."
+    from accelerate.utils import operations
+    seen.clear()
+    converted, convert = [], operations.convert_to_fp32
+    monkeypatch.setattr(operations, "convert_to_fp32", lambda out: converted.append(1) or convert(out))
+    def loss_func(out, labels): return seen.append(out.dtype) or out.square().mean()
+    def make(kind=Learner, **more): return kind(gpt2(0.0), train_dataset=rows(), bf16=True, **HOW, **compiled, **more)
+    plain, reads, given = make(), make(Reads), make(loss_func=loss_func)
+    plain.step(3)
+    assert not converted and plain.predict(rows()).predictions.dtype == np.float32 and converted
+    for learn in (reads, given): learn.step(3)
+    assert [r.loss for r in plain.history] == [r.loss for r in reads.history] and same(weights(plain), weights(reads))
+    plain.model.register_forward_hook(lambda module, inputs, out: seen.append(out["logits"].dtype))
+    plain.step()
+    assert seen == [torch.float32] * 7
 
 
 @pytest.mark.slow
@@ -341,11 +370,6 @@ def test_a_wrapper_with_hooks_is_refused():
     compiled = torch.compile(Parts(), backend="eager")
     compiled.register_forward_hook(lambda *given: None)
     with pytest.raises(ValueError, match="hooks"): wrapped(lambda: compiled)
-
-
-def test_without_a_compiler_inductor_is_refused(monkeypatch):
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    with pytest.raises(ValueError, match="install one .apt-get install g"): encoded(torch_compile=True).step()
 
 
 @pytest.mark.slow
@@ -672,8 +696,10 @@ def test_several_processes_have_the_same_on_their_models():
 
 # --- with a GPU ------------------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def on_gpu(test): return pytest.mark.gpu(pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")(test))
+
+
+@on_gpu
 def test_on_a_gpu():
     def made(**more): return encoded(**dict(use_cpu=False, full_determinism=True, save_strategy="no") | more)
     plain = made()
@@ -691,8 +717,7 @@ def test_on_a_gpu():
     assert {"train_mem_gpu_alloc_delta", "train_mem_gpu_peaked_delta", "init_mem_gpu_alloc_delta", "before_init_mem_gpu"} <= set(found)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@on_gpu
 @pytest.mark.filterwarnings("ignore:Memory ran out")
 def test_memory_of_a_gpu_runs_out():
     class Wide(Encoder):
@@ -705,8 +730,7 @@ def test_memory_of_a_gpu_runs_out():
     assert (learn.args.per_device_train_batch_size, learn.args.gradient_accumulation_steps) == (2, 4)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@on_gpu
 def test_ligers_kernels_on_a_gpu():
     pytest.importorskip("liger_kernel")
     transformers = pytest.importorskip("transformers")

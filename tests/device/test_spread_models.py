@@ -1,12 +1,14 @@
 "Models whose layers are on several devices, or offloaded: trained in place, with every promise about a run."
-import pytest
-import torch
+from types import SimpleNamespace
+
+import pytest, torch
 
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 from accelerate import cpu_offload, dispatch_model
 from trainer_nb import InvalidOperation, Learner, differences
-from trainer_nb.device.weight_storage import check_placement, is_model_parallel, read_only_weights, weight_digest
+from trainer_nb.device import weight_storage
+from trainer_nb.device.weight_storage import WeightDigests, check_placement, is_model_parallel, read_only_weights, weight_digest
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 
@@ -155,3 +157,22 @@ def test_layers_on_a_gpu_and_on_the_host(folder, tmp_path):
     two = learner(spread(), tmp_path, **settings)
     two.train(resume_from_checkpoint=str(tmp_path/"checkpoint-3"))
     assert [n for n in differences(two.snapshot(), end) if n != "args"] == []
+
+
+def test_another_weight_in_the_same_memory_has_its_own_digest(monkeypatch):
+    "As a stand-in for tensors on a GPU: parts with the same address and version."
+    computed = []
+    part = SimpleNamespace(is_cuda=True, data_ptr=lambda: 4096, _version=0)
+    monkeypatch.setattr(weight_storage, "_offloaded", lambda o: None)
+    monkeypatch.setattr(weight_storage, "weight_parts", lambda o: ({"": part}, "packed"))
+    monkeypatch.setattr(weight_storage, "weight_digest", lambda o: computed.append(o) or str(len(computed)))
+    digests = WeightDigests()
+    def weight(): return SimpleNamespace(name="base", module=None, weight=torch.nn.Parameter(torch.ones(3), requires_grad=False))
+    first = weight()
+    assert [digests.digest(first), digests.digest(first)] == ["1", "1"]
+    second = weight()
+    assert digests.digest(second) == "2"
+    del first, second
+    assert digests.digest(weight()) == "3"
+    part._version = 1
+    assert digests.digest(third := weight()) == "4" and digests.digest(third) == "4"

@@ -895,13 +895,11 @@ def test_data_of_a_cell_with_workers_of_its_own():
 
 def test_gpus_that_stand_by_are_told_of_once(monkeypatch, capsys):
     "One line, on a GPU beside others, by one process; on a CPU and among several processes nothing."
-    from types import SimpleNamespace
-    from trainer_nb.engine import prepare
+    from trainer_nb.engine.prepare import suggest_idle_gpus
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    prepare._print_gpu_hint.cache_clear()
-    for kind, alone in (("cpu", True), ("cuda", False), ("cuda", True), ("cuda", True)):
-        prepare.suggest_idle_gpus(SimpleNamespace(device=torch.device(kind), world=SimpleNamespace(is_single_process=alone)))
-    prepare._print_gpu_hint.cache_clear()
+    suggest_idle_gpus.cache_clear()
+    for kind, alone in (("cpu", True), ("cuda", False), ("cuda", True), ("cuda", True)): suggest_idle_gpus(kind, alone)
+    suggest_idle_gpus.cache_clear()
     assert capsys.readouterr().out == "This machine has 4 GPUs, and one of them is used; learn.launch(num_processes=4) uses all.\n"
 # ---- settings of torch
 

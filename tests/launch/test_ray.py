@@ -48,7 +48,6 @@ def wide(**settings):
     learn.model = Wide()
     return learn
 
-
 def wait_for_room(nodes, cpus=2):
     "The resources of processes that have ended come back a moment later."
     for _ in range(100):
@@ -84,7 +83,8 @@ def test_a_cluster_does_what_one_machine_does(nodes, capsys):
     wait_for_room(nodes)
     assert files() <= before
     other = wide(callbacks=[Prints()], num_train_epochs=2)
-    with other.launch(2):
+    with pytest.raises(ValueError, match="start='fork' is not possible: this process is connected to a Ray cluster"): other.launch(2, start="fork")
+    with other.launch(2):  # spawns, and so leaves Ray's connection alone
         other.step(2)
         other.set(lr=1e-2)
         other.train()

@@ -5,7 +5,7 @@ import pytest
 
 from conftest import ROOT
 
-BENCHMARKS = ["overhead", "overhead_cuda", "models", "models_cuda", "evaluating", "tools", "saving", "watching", "views", "launching", "lr_find"]
+BENCHMARKS = ["overhead", "overhead_cuda", "models", "models_cuda", "evaluating", "tools", "saving", "watching", "views", "launching", "lr_find", "gpu"]
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def load(monkeypatch):
     "Import a module of benchmarks/."
     monkeypatch.syspath_prepend(ROOT/"benchmarks")
     yield importlib.import_module
-    for name in ["harness", "insert", "lr_tasks", *(name.removesuffix("_cuda") for name in BENCHMARKS)]: sys.modules.pop(name, None)
+    for name in ["harness", "insert", "lr_tasks", "gpu_works", *(name.removesuffix("_cuda") for name in BENCHMARKS)]: sys.modules.pop(name, None)
 
 
 def measured(tmp_path, name, *options, path=""):
@@ -59,8 +59,8 @@ TINY = {
     "models": ["--fresh", "1", "--rounds", "1", "--steps", "1", "--warmup", "4", "--only", "trainer_nb", "--works", "bert, 0 workers, fp32"],
     "evaluating": ["--fresh", "1", "--rounds", "1", "--blocks", "1", "--samples", "300", "--only", "trainer_nb", "--parts", "calls"],
     "tools": ["--fresh", "1", "--rounds", "1", "--only", "lr_find", "inspect"],
-    "saving": ["--parts", "resume"],
-    "lr_find": ["--tasks", "develop", "--optimizers", "sgd", "--grid", "-2", "0", "--steps", "12"],
+    "saving": ["--parts", "resume"], "lr_find": ["--tasks", "develop", "--optimizers", "sgd", "--grid", "-2", "0", "--steps", "12"],
+    "gpu": ["--device", "cpu", "--backend", "aot_eager", "--rounds", "1", "--steps", "2", "--parts", "compiled", "snapshots", "inspect"],
     "launching": ["--rounds", "1", "--fresh", "1", "--seconds", "0.1", "--parts", "steps", "--works", "tiny"],
 }
 SHORT = ["--quick", "--rounds", "1", "--fresh", "1", "--turns", "1", "--seconds", "0.1", "--parts", "steps", "--works"]

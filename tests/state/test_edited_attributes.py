@@ -1,6 +1,7 @@
 "Attributes that the user has edited when a run is resumed: the run's values win, and a message names those of the user."
 import warnings
 
+import pytest
 import torch
 from torch import nn
 
@@ -18,7 +19,7 @@ class Net(nn.Module):
         loss = (self.scale * self.weights * (self.layer(x) - labels)).pow(2).mean()
         self.mean = self.decay * self.mean + (1 - self.decay) * loss.detach()
         self.passes += 1
-        return {"loss": loss}
+        return {"loss": loss, "logits": self.layer(x)}
 
 
 class Rows(torch.utils.data.Dataset):
@@ -32,7 +33,8 @@ class Rows(torch.utils.data.Dataset):
 class Factor(TrainerCallback):
     def __init__(self, every=2, factor=0.5, names=("a",), wait=0):
         self.every, self.factor, self.names, self.wait, self.by_name = every, factor, list(names), wait, {"a": torch.ones(2)}
-        self.losses = []
+        self.losses, self.begun = [], 0
+    def on_train_begin(self, args, state, control, **kwargs): self.begun += 1
     def on_step_end(self, args, state, control, **kwargs):
         self.wait += 1
         self.losses.append(state.global_step)
@@ -88,15 +90,22 @@ def begin(folder, **given):
     learn = make(folder, **given)
     learn.step(5)
     path = learn.save_checkpoint()
-    learn.free()
     return path
 
 
 def state(learn):
     c, m, d, o = callback_of(learn), learn.model, learn.train_dataset, learn.optimizer
-    return {"callback": [c.every, c.factor, c.names, c.wait, c.losses, c.late, c.by_name["a"].tolist()],
+    return {"callback": [c.begun, c.every, c.factor, c.names, c.wait, c.losses, c.late, c.by_name["a"].tolist()],
             "model": [m.scale, m.weights.tolist(), m.decay, float(m.mean), m.passes, m.layer.weight.tolist()],
             "learner": [learn.beta, learn.calls], "data": [d.shift, d.reads], "optimizer": [o.damping, o.count]}
+
+
+@pytest.mark.parametrize("settings", [{}, {"bf16": True}])
+@pytest.mark.parametrize("verb, given", [("predict_one", [Rows()[0]]), ("show_batch", []), ("batch_size_find", ["power", 1, 2]), ("evaluate", [Rows(size=4)]), ("rewind", [1])])
+def test_what_a_verb_changes_is_no_edit(tmp_path, verb, given, settings):
+    learn = make(tmp_path, **settings)
+    learn.step(3), getattr(learn, verb)(*given), learn.step(1)
+    assert "by hand" not in [act["act"] for act in learn.journal] and learn.train_dataset.reads == 2 * learn.state.global_step
 
 
 def test_nothing_was_edited(tmp_path):

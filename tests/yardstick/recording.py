@@ -63,7 +63,7 @@ def look(learn):
         "history": {name: digest("".join(text_of(r[name]) for r in rows).encode()) for name in (rows[0] if rows else ()) if name != "metrics"},
         "metrics": [r["metrics"] for r in rows],
         "losses": [r["loss"] for r in rows], "logs": learn.state.log_history,
-        "evaluations": learn.history.evaluations(), "acts": [row["act"] for row in learn.journal],
+        "evaluations": learn.history.evaluations(), "acts": [row["act"] for row in learn.journal if not row["abandoned"]],
         "state": state, "generators": generators(),
     }
 

@@ -20,18 +20,18 @@ class Checked(Protocol):
 class Owned:
     "Hold settings that may belong to a run, which decides about an assignment; a copy belongs to none."
     # called with the object and the assigned values by name; returns whether nothing is left to be assigned
-    __slots__ = ("on_assign",)
+    __slots__ = ("_on_assign",)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         new = super().__new__(cls)
-        object.__setattr__(new, "on_assign", None)
+        object.__setattr__(new, "_on_assign", None)
         return new
 
     def __getstate__(self) -> dict[str, Any]: return dict(vars(self))
 
 def assign(args: Any, values: dict[str, Any]) -> None:
     "Assign fields; together, where a run decides about them."
-    if args.on_assign is not None and args.on_assign(args, values): return
+    if args._on_assign is not None and args._on_assign(args, values): return
     for name, value in values.items():
         setattr(args, name, value)
 

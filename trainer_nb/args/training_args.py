@@ -190,7 +190,7 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
         # the constructor and check() convert values first; they end by recording the derived ones
         if name in TrainingArguments.__dataclass_fields__ and "_filled" in vars(self):
             check_assigned(name, value, field_types(TrainingArguments)[name])
-            if self.on_assign is not None and self.on_assign(self, {name: value}): return
+            if self._on_assign is not None and self._on_assign(self, {name: value}): return
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:

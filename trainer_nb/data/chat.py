@@ -213,46 +213,46 @@ class ChatCollator(TextCollator):
     "Base of the collators of conversations: `encode` returns the tokens of a sample."
     truncation_mode: str
     chat_template: str | None
-    pads = False
+    _pads = False
     not_state = ("_issued",)
 
     def __post_init__(self):
         super().__post_init__()
         # raises for an unknown mode
-        self.keep(())
+        self._keep(())
         self._issued: set[str] = set()
 
-    def keep(self, values: Sequence) -> Sequence:
+    def _keep(self, values: Sequence) -> Sequence:
         "Return the part of a sequence within `max_length`; raise ValueError for an unknown mode."
         if self.truncation_mode not in ("keep_start", "keep_end"):
             raise ValueError(f"truncation_mode={self.truncation_mode!r} is unknown; give 'keep_start' or 'keep_end'.")
         if self.max_length is None: return values
         return values[:self.max_length] if self.truncation_mode == "keep_start" else values[-self.max_length:]
 
-    def warn_once(self, text: str):
+    def _warn_once(self, text: str):
         "Issue a warning, unless this collator has."
         if text in self._issued: return
         self._issued.add(text)
         warn(text)
 
-    def whole(self, sample: Mapping, answer: str) -> Any:
+    def _whole(self, sample: Mapping, answer: str) -> Any:
         "Return the prompt of a sample with one of its answers, as messages or as a text."
         if is_conversational(sample): return [*sample["prompt"], *sample[answer]]
         return sample["prompt"] + with_eos(self.tokenizer, sample[answer])
 
-    def tokens(self, given: Any, options: dict, **more: Any) -> list[int]:
+    def _tokens(self, given: Any, options: dict, **more: Any) -> list[int]:
         "Return the tokens of messages or of a text."
         if isinstance(given, str): return plain_ids(self.tokenizer, given)
         return render(self.tokenizer, given, **more, **options)
 
-    def split(self, prompt: Any, wholes: list, options: dict) -> tuple[list[list[int]], int]:
+    def _split(self, prompt: Any, wholes: list, options: dict) -> tuple[list[list[int]], int]:
         "Return the tokens of a prompt and of each whole that begins with it, and the number of those that all have."
-        rows = [self.tokens(prompt, options, add_generation_prompt=True), *(self.tokens(o, options) for o in wholes)]
+        rows = [self._tokens(prompt, options, add_generation_prompt=True), *(self._tokens(o, options) for o in wholes)]
         start = min(common_prefix(rows[0], row) for row in rows[1:])
-        if start < len(rows[0]): self.warn_once(PROMPT_WARNING)
+        if start < len(rows[0]): self._warn_once(PROMPT_WARNING)
         return rows, start
 
-    def padded_rows(self, ids: list[list[int]], **more: tuple[list[list[int]], int]) -> dict:
+    def _padded_rows(self, ids: list[list[int]], **more: tuple[list[list[int]], int]) -> dict:
         "Return tokens and attention mask with padding on the right, and more columns, each with its padding."
         seen = [[1] * len(row) for row in ids]
         columns = {"input_ids": (ids, padding_id(self.tokenizer)), **more, "attention_mask": (seen, 0)}
@@ -381,10 +381,10 @@ class DataCollatorForChat(ChatCollator):
             "assistant_masks", "completion_mask", "seq_lengths",
         )
 
-    def make_batch(self, features: list, kind: str) -> dict:
+    def _make_batch(self, features: list, kind: str) -> dict:
         samples = [self.encode(f) for f in features]
         if "seq_lengths" in samples[0] if self.padding_free is None else self.padding_free: return self._flatten(samples)
-        return self.padded_rows([s["input_ids"] for s in samples], labels=([s["labels"] for s in samples], -100))
+        return self._padded_rows([s["input_ids"] for s in samples], labels=([s["labels"] for s in samples], -100))
 
     def encode(self, sample: Mapping) -> dict:
         "Return the `input_ids` and the `labels` of a sample, truncated; a tokenized sample keeps its own."
@@ -392,11 +392,11 @@ class DataCollatorForChat(ChatCollator):
             kept = {k: sample[k] for k in _ENCODED if k in sample}
             return kept if "labels" in sample else kept | {"labels": self._labels(sample)}
         ids, labels = self._tokenize(sample)
-        kept = self.keep(labels)
+        kept = self._keep(labels)
         # a tokenized sample may have come without trained tokens
         if not is_trained(kept) and is_trained(labels):
-            self.warn_once(TRUNCATION_WARNING.format(self.max_length))
-        return {"input_ids": self.keep(ids), "labels": kept}
+            self._warn_once(TRUNCATION_WARNING.format(self.max_length))
+        return {"input_ids": self._keep(ids), "labels": kept}
 
     def _tokenize(self, sample: Mapping) -> tuple[list[int], list[int]]:
         "Return the tokens and the labels of a sample of any format."
@@ -413,8 +413,8 @@ class DataCollatorForChat(ChatCollator):
         if "prompt" in sample:
             if "completion" not in sample:
                 raise ValueError(f"A sample has a prompt and no completion; it has {', '.join(sample)}.")
-            whole = self.whole(sample, "completion")
-            start = self.split(sample["prompt"], [whole], options)[1]
+            whole = self._whole(sample, "completion")
+            start = self._split(sample["prompt"], [whole], options)[1]
         elif chat:
             whole = sample["messages"]
         elif self.text_field in sample:
@@ -428,9 +428,9 @@ class DataCollatorForChat(ChatCollator):
             ids, mask = assistant_mask(self.tokenizer, whole, **options)
             end = getattr(self.tokenizer, "eos_token_id", None)
             if end in ids and not any(trained for token, trained in zip(ids, mask) if token == end):
-                self.warn_once(END_WARNING.format(self.tokenizer.eos_token))
+                self._warn_once(END_WARNING.format(self.tokenizer.eos_token))
         else:
-            ids = self.tokens(whole, options)
+            ids = self._tokens(whole, options)
             mask = [1] * len(ids)
         if self.completion_only_loss or self.completion_only_loss is None:
             mask = [0] * min(start, len(ids)) + mask[start:]
@@ -446,7 +446,7 @@ class DataCollatorForChat(ChatCollator):
         completion_only = self.completion_only_loss
         if completion_only is None: completion_only = "prompt" in sample and "completion" in sample
         ignored = "labels" not in sample and sample.get("completion_mask") is not None and not completion_only
-        if ignored and self.completion_only_loss is None: self.warn_once(MASK_WARNING)
+        if ignored and self.completion_only_loss is None: self._warn_once(MASK_WARNING)
         return labels_of(sample, completion_only)
 
     def _flatten(self, samples: list[dict]) -> dict:
@@ -564,22 +564,22 @@ class DataCollatorForPreference(ChatCollator):
         sample = to_messages(sample)
         if "prompt" not in sample: sample = split_prompt(sample)
         options = template_options(sample, self.chat_template)
-        wholes = [self.whole(sample, answer) for answer in ("chosen", "rejected")]
-        (prompt, chosen, rejected), start = self.split(sample["prompt"], wholes, options)
+        wholes = [self._whole(sample, answer) for answer in ("chosen", "rejected")]
+        (prompt, chosen, rejected), start = self._split(sample["prompt"], wholes, options)
         ids = {"prompt_ids": prompt[:start], "chosen_ids": chosen[start:], "rejected_ids": rejected[start:]}
         return ids | {k: sample[k] for k in ("ref_chosen_logps", "ref_rejected_logps") if k in sample}
 
-    def make_batch(self, features: list, kind: str) -> dict:
+    def _make_batch(self, features: list, kind: str) -> dict:
         samples = [self.encode(f) for f in features]
         ids, masks = [], []
         for name in ("chosen_ids", "rejected_ids"):
             for s in samples:
                 prompt, answer = plain_list(s["prompt_ids"]), plain_list(s[name])
-                ids.append(self.keep(prompt + answer))
-                masks.append(self.keep([0] * len(prompt) + [1] * len(answer)))
+                ids.append(self._keep(prompt + answer))
+                masks.append(self._keep([0] * len(prompt) + [1] * len(answer)))
                 if answer and 1 not in masks[-1]:
-                    self.warn_once(TRUNCATION_WARNING.format(self.max_length))
-        batch = self.padded_rows(ids, completion_mask=(masks, 0))
+                    self._warn_once(TRUNCATION_WARNING.format(self.max_length))
+        batch = self._padded_rows(ids, completion_mask=(masks, 0))
         for name in ("ref_chosen_logps", "ref_rejected_logps"):
             if name in samples[0]: batch[name] = torch.tensor([float(s[name]) for s in samples])
         return batch

@@ -187,7 +187,7 @@ def pad_features(
         issued[advice] = before.get(advice, False)
 
 class TextCollator:
-    "Base of the collators of texts: a subclass makes a batch of tensors, in `make_batch`."
+    "Base of the collators of texts: a subclass makes a batch of tensors, in `_make_batch`."
     tokenizer: Tokenizer
     return_tensors: str
     # of a collator that pads with the tokenizer
@@ -195,21 +195,21 @@ class TextCollator:
     max_length: int | None
     pad_to_multiple_of: int | None
     # whether the tokenizer's pad() is used
-    pads = True
+    _pads = True
 
     def __post_init__(self):
-        check_tokenizer(self, self.tokenizer, self.pads)
+        check_tokenizer(self, self.tokenizer, self._pads)
         check_return_tensors(self.return_tensors)
 
     def __call__(self, features: list, return_tensors: str | None = None) -> Any:
         "Return a batch, of arrays if `return_tensors` is 'np'."
         kind = return_tensors or self.return_tensors
         check_return_tensors(kind)
-        return to_return_type(self.make_batch(features, kind), kind)
+        return to_return_type(self._make_batch(features, kind), kind)
 
-    def make_batch(self, features: list, kind: str) -> Any: raise NotImplementedError
+    def _make_batch(self, features: list, kind: str) -> Any: raise NotImplementedError
 
-    def padded(self, features: list) -> Any:
+    def _padded(self, features: list) -> Any:
         "Return the features as a batch that the tokenizer has padded, as the fields determine."
         return pad_features(
             self.tokenizer, features, padding=self.padding, max_length=self.max_length,
@@ -227,8 +227,8 @@ class DataCollatorWithPadding(TextCollator):
     pad_to_multiple_of: int | None = None
     return_tensors: str = "pt"
 
-    def make_batch(self, features: list, kind: str) -> Any:
-        batch = self.padded(features)
+    def _make_batch(self, features: list, kind: str) -> Any:
+        batch = self._padded(features)
         for name in ("label", "label_ids"):
             if name in batch:
                 batch["labels"] = batch.pop(name)

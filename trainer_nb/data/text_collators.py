@@ -157,7 +157,7 @@ class DataCollatorForLanguageModeling(TextCollator):
     seed: int | None = None
     reads = ("special_tokens_mask", "offset_mapping")   # columns that the collator reads and the model does not
     not_state = ("generator",)                          # in a run, the position of a batch determines its masks
-    pads = False                                        # a tokenizer without pad() will do for lists of tokens
+    _pads = False                                       # a tokenizer without pad() will do for lists of tokens
 
     def __post_init__(self):
         super().__post_init__()
@@ -189,7 +189,7 @@ class DataCollatorForLanguageModeling(TextCollator):
                 " leave them out."
             )
 
-    def make_batch(self, features: list, kind: str) -> Any:
+    def _make_batch(self, features: list, kind: str) -> Any:
         batch, special, offsets = pad_texts(self.tokenizer, features, self.pad_to_multiple_of)
         ids = batch["input_ids"]
         if self.mlm:
@@ -268,9 +268,9 @@ class DataCollatorForTokenClassification(TextCollator):
     label_pad_token_id: int = -100
     return_tensors: str = "pt"
 
-    def make_batch(self, features: list, kind: str) -> Any:
+    def _make_batch(self, features: list, kind: str) -> Any:
         features, labels = pop_labels(features, "label", "labels")
-        batch = self.padded(features)
+        batch = self._padded(features)
         if labels is not None:
             length = batch["input_ids"].shape[1]
             batch["labels"] = pad_rows(labels, self.label_pad_token_id, padding_side(self.tokenizer), length)
@@ -291,9 +291,9 @@ class DataCollatorForSeq2Seq(TextCollator):
     label_pad_token_id: int = -100
     return_tensors: str = "pt"
 
-    def make_batch(self, features: list, kind: str) -> Any:
+    def _make_batch(self, features: list, kind: str) -> Any:
         features, labels = pop_labels(features, "label", "labels")
-        batch = self.padded(features)
+        batch = self._padded(features)
         if labels is None: return batch
         batch["labels"] = self._labels(labels)
         prepare = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
@@ -317,11 +317,11 @@ class DataCollatorForSeq2Seq(TextCollator):
 class DataCollatorForMultipleChoice(DataCollatorWithPadding):
     "Pad examples that have several texts each, to the shape (examples, choices, length)."
 
-    def make_batch(self, features: list, kind: str) -> Any:
+    def _make_batch(self, features: list, kind: str) -> Any:
         features, labels = pop_labels(features, "label", "labels")
         choices = len(features[0]["input_ids"])
         flat = [{k: v[i] for k, v in f.items()} for f in features for i in range(choices)]
-        batch = {k: v.view(len(features), choices, -1) for k, v in self.padded(flat).items()}
+        batch = {k: v.view(len(features), choices, -1) for k, v in self._padded(flat).items()}
         if labels is not None: batch["labels"] = torch.tensor(labels)
         return batch
 

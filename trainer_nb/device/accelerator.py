@@ -12,7 +12,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from functools import cache
+from functools import cache, wraps
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -77,10 +78,19 @@ def check_fp16(args: TrainingArguments) -> None:
     others = any(hasattr(torch, name) and getattr(torch, name).is_available() for name in ("xpu", "npu", "hpu", "mlu"))
     if args.use_cpu or not (found or others): raise ValueError(_FP16_ON_CPU)
 
-def _check_precision(kind: str, device: torch.device):
-    if kind == "fp16" and device.type == "cpu": raise ValueError(_FP16_ON_CPU)
-    if kind == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        raise ValueError("bf16=True is not supported by this GPU; pass fp16=True, or neither.")
+class UnreadOutputs:
+    "Inside the block nothing reads the outputs of a model, so that they stay in the precision of autocast."
+    is_entered = False
+    def __enter__(self): self.is_entered = True
+    def __exit__(self, *error): self.is_entered = False
+
+def convert_if_read(forward: Any, unread: UnreadOutputs) -> Callable:
+    "Return Accelerate's `forward`, which converts all outputs to fp32, so that it converts those that are read."
+    converting = forward.__wrapped__
+    @wraps(converting)
+    def converts_if_read(*given, **kwargs):
+        return (converting.model_forward if unread.is_entered else converting)(*given, **kwargs)
+    return MethodType(converts_if_read, forward.__self__) if isinstance(forward, MethodType) else converts_if_read
 
 # %% ../../nbs/04_device/07_accelerator.ipynb #ef0a51ac
 # attributes that Accelerate sets on a module
@@ -214,10 +224,13 @@ class IsolatedAccelerator:
                     )
             self.device: torch.device = self.accelerator.device
             self.world = make_world(self.accelerator, args)
-            _check_precision(precision, self.device)
+            if precision == "fp16" and self.device.type == "cpu": raise ValueError(_FP16_ON_CPU)
+            if precision == "bf16" and self.device.type == "cuda" and not torch.cuda.is_bf16_supported():
+                raise ValueError("bf16=True is not supported by this GPU; pass fp16=True, or neither.")
         finally:
             self._state = _swap_state(before)
         self._model: torch.nn.Module | None = None
+        self.unread_outputs = UnreadOutputs()
         # the attributes that Accelerate has set on the model
         self._forward: dict = {}
 
@@ -234,10 +247,6 @@ class IsolatedAccelerator:
                 _pop_attributes(model, _FORWARD_NAMES)
                 vars(model).update(forward_before)
             self._state = _swap_state(before)
-
-    def activate(self):
-        "Put Accelerate's state in place until another learner's is: for direct use of the Accelerator."
-        _swap_state(self._state)
 
     @contextmanager
     def preparing(self, model: torch.nn.Module) -> Iterator[Accelerator]:
@@ -256,6 +265,8 @@ class IsolatedAccelerator:
         self._model = model
         # without the original, Accelerate has not patched it: full precision
         self._forward = {name: patched[name] for name in _FORWARD_NAMES} if "_original_forward" in patched else {}
+        if self._forward:
+            self._forward["forward"] = convert_if_read(self._forward["forward"], self.unread_outputs)
 
     def is_outdated(self, model: torch.nn.Module) -> bool:
         """Return whether the model has another `forward` than the one that Accelerate has wrapped: assigned in a cell, or
@@ -277,24 +288,12 @@ NO_CONTEXT = nullcontext()
 NO_GROUP = -2
 _DDP_IGNORED = "_ddp_params_and_buffers_to_ignore"   # the attribute that DDP reads
 
-def fills_in_gradients(args: TrainingArguments) -> bool:
-    "Return whether missing gradients are filled in; with a static graph, DDP handles them itself."
-    return not args.ddp_static_graph
-
 # the beginnings of torch's messages
 _SPARSE_ERRORS = (
     "Expected variable to have sparse gradient",
     "Expected sparse gradient to be defined",
     "Cannot access storage of SparseTensorImpl",
 )
-
-def _explain_sparse(error: RuntimeError) -> ValueError | None:
-    "Return a clearer error for sparse gradients that DDP cannot average; None for another error."
-    if not str(error).startswith(_SPARSE_ERRORS): return None
-    return ValueError(
-        "DDP averages the sparse gradients of an nn.Embedding(sparse=True) whose weight nothing else uses, if"
-        " ddp_static_graph is not set; look rows up with sparse=False."
-    )
 
 @contextmanager
 def ignored_by_ddp(model: torch.nn.Module) -> Iterator[None]:
@@ -327,7 +326,8 @@ class ReplicatedModel:
         self._requires_grad = [p.requires_grad for p in wrapped.parameters() if p is not own]
         self._is_averaged = isinstance(wrapped, DistributedDataParallel)
         self._unused: UnusedParameters | None = None
-        if self._is_averaged and fills_in_gradients(args):
+        # with a static graph, DDP fills in missing gradients itself
+        if self._is_averaged and not args.ddp_static_graph:
             settle_buckets(wrapped, own)
             self._unused = UnusedParameters(wrapped, args.ddp_find_unused_parameters is False, self.message)
 
@@ -352,8 +352,11 @@ class ReplicatedModel:
         try:
             yield
         except RuntimeError as error:
-            if (reason := _explain_sparse(error)) is not None: raise reason from error
-            raise
+            if not str(error).startswith(_SPARSE_ERRORS): raise
+            raise ValueError(
+                "DDP averages the sparse gradients of an nn.Embedding(sparse=True) whose weight nothing else uses, if"
+                " ddp_static_graph is not set; look rows up with sparse=False."
+            ) from error
         parameter = None if self._unused is None else self._unused.complete(self.wrapped)
         if parameter is None: return
         name = next(n for n, p in unwrap(self.wrapped).named_parameters() if p is parameter)
@@ -384,11 +387,8 @@ class ReplicatedModel:
         ignored = self.wrapped.parameters_to_ignore
         return {id(p) for name, p in unwrap(self.wrapped).named_parameters() if name not in ignored}
 
-    def unaveraged_parameters(
-        self,
-        params: list[torch.nn.Parameter],  # the model's first, as in `RunState.params`
-    ) -> list[torch.nn.Parameter]:
-        "Return the parameters outside of the model, whose gradients the wrapper does not average."
+    def unaveraged_parameters(self, params: list[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
+        "Return those of `RunState.params` outside of the model, whose gradients the wrapper does not average."
         return params[len(self._requires_grad) :]
 
     @property
@@ -474,6 +474,8 @@ class Device:
         self._isolated = IsolatedAccelerator(args)
         self.device = self._isolated.device
         self.world = self._isolated.world
+        # to enter where a model is called and only its loss is read
+        self.unread_outputs = self._isolated.unread_outputs
         self.patches = PatchSet()
         self._use(None)
         # called when a backward pass has been queued, before the device waits for other processes
@@ -542,7 +544,7 @@ class Device:
 
     def activate(self):
         "Activate Accelerate's state until another learner's is activated: for direct use of the Accelerator."
-        self._isolated.activate()
+        _swap_state(self._isolated._state)
 
     def prepare(
         self,
@@ -559,7 +561,10 @@ class Device:
             self._use(self._deepspeed_strategy(model, before))
             return model
         sharded = None
-        message = self._make_message(model) if sends_loss is not None and sends_loss() else None
+        # DDP waits for the message that travels with the gradients
+        waits = not (self.world.is_single_process or self.shards_model or self._args.ddp_static_graph)
+        sends = waits and sends_loss is not None and sends_loss() and any(p.requires_grad for p in model.parameters())
+        message = GradientMessage(model, self.world.size) if sends else None
         with self.patches.activated(), self._isolated.preparing(model) as accelerator:
             if self._sharding_config is None:
                 if not self.world.is_single_process:
@@ -592,12 +597,6 @@ class Device:
             self._backward_order = BackwardOrder(model, sharded.layers, self.world, timeout)
             sharded.watch_backward(self._backward_order.reach, self._backward_order.finish)
         return wrapped
-
-    def _make_message(self, model: torch.nn.Module) -> GradientMessage | None:
-        "Return the message that travels with the gradients of a model; None if DDP does not wait for it."
-        if self.world.is_single_process or self.shards_model or not fills_in_gradients(self._args): return None
-        if not any(p.requires_grad for p in model.parameters()): return None
-        return GradientMessage(model, self.world.size)
 
     @property
     def has_unused(self) -> bool:

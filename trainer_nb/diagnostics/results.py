@@ -17,7 +17,7 @@ from ..core.seeding import preserve_generators
 from ..data.collate import infer_batch_size, map_tensors
 from .interpret import DatasetOrName, class_name, class_names, decode_texts, example_rows
 from .interpret import find_images, get_eval_loader, is_classification, is_image
-from .interpret import iterate_predictions, select_example
+from .interpret import iterate_predictions, select_example, unchanged_data
 from ..display.svg import image_grid
 from ..display.tables import Table, escape_html, format_value, html_table, text_table, to_frame
 from ..engine.evaluate import evaluation_mode, is_picture
@@ -181,8 +181,8 @@ def _is_numbers(value: Any) -> bool:
     if isinstance(value, list): return bool(value) and all(map(_is_numbers, value))
     return isinstance(value, (int, float))
 
-def complete_sample(learner: TrainerBase, sample: Any) -> Any:
-    """Return a sample as the data set returns one, from a sample or an input alone.
+def complete_sample(learner: TrainerBase, sample: Any, first: Any) -> Any:
+    """Return a sample as the data set returns its first one, from a sample or an input alone.
     Raise TypeError if that is unclear, and ValueError for a batch."""
     if isinstance(sample, (torch.utils.data.Dataset, torch.utils.data.DataLoader)) or hasattr(sample, "column_names"):
         raise TypeError(
@@ -208,7 +208,6 @@ def complete_sample(learner: TrainerBase, sample: Any) -> Any:
                 " set with a transform; a tensor, as the model receives it, works without."
             )
     if isinstance(sample, np.ndarray): sample = torch.from_numpy(sample)
-    first = first_sample(learner)
     if isinstance(sample, list) and sample and isinstance(first, (tuple, Mapping)) and isinstance(sample[0], type(first)):
         raise TypeError(
             f"predict_one() takes one sample, not a list of {len(sample)}; learn.predict(samples) predicts several."
@@ -265,11 +264,10 @@ def _is_class_number(label: object) -> bool:
     if isinstance(label, (bool, int, np.integer)): return True
     return isinstance(label, torch.Tensor) and label.numel() == 1 and not label.is_floating_point()
 
-def _classifies(learner: TrainerBase, predicted: Any, label: Any, names: Sequence[str]) -> bool:
+def _classifies(learner: TrainerBase, predicted: Any, label: Any, names: Sequence[str], first: Any) -> bool:
     "Return whether a prediction has a column for each class; without a label, as the first sample of the data has one."
     if not isinstance(predicted, torch.Tensor) or predicted.ndim != 1 or len(predicted) < 2: return False
     if isinstance(label, torch.Tensor): return not label.ndim and not label.is_floating_point()
-    first = first_sample(learner)
     known = None if first is None or is_single_input(first) else split_labels(first, learner.label_names)[1]
     # the first of several labels, as in an evaluation
     if known is not None: return _is_class_number(known[0] if isinstance(known, tuple) else known)
@@ -277,20 +275,22 @@ def _classifies(learner: TrainerBase, predicted: Any, label: Any, names: Sequenc
     return len(names) == len(predicted) and kind != "multi_label_classification"
 
 @contextmanager
-def _known_labels(learner: TrainerBase) -> Iterator[None]:
+def _known_labels(learner: TrainerBase, first: Any) -> Iterator[None]:
     "Take an input alone as its own label only where the samples of the data have no label either."
-    first, before = first_sample(learner), learner._learns_itself
+    before = learner._learns_itself
     learner._learns_itself = first is not None and is_single_input(first)
     try: yield
     finally: learner._learns_itself = before
 
 def predict_one(learner: TrainerBase, sample: Any) -> Prediction:
     "Return the prediction for one sample."
+    with unchanged_data(learner):
+        first = first_sample(learner)
     with preserve_generators():
-        sample = complete_sample(learner, sample)
+        sample = complete_sample(learner, sample, first)
         loader = learner.get_test_dataloader([sample])
         with (
-            _known_labels(learner),
+            _known_labels(learner, first),
             evaluation_mode(learner),
             closing(iterate_predictions(learner, loader)) as predictions,
         ):
@@ -301,7 +301,7 @@ def predict_one(learner: TrainerBase, sample: Any) -> Prediction:
     output, label = map_tensors(only(predicted), lambda t: t.detach().cpu().clone()), only(labels)
     own: Iterable[Any] = (learner.eval_dataset, learner.train_dataset)
     names: Sequence[str] = next(filter(None, (class_names(learner, data) for data in own)), [])
-    classified = _classifies(learner, output, label, names)
+    classified = _classifies(learner, output, label, names, first)
     if not classified and isinstance(label, torch.Tensor) and label.ndim and is_classification(predicted, labels):
         target, best, _ = _outcome(learner, output, label.cpu(), True, names)
         return Prediction(best, None, None, output, target)

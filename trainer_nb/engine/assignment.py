@@ -192,7 +192,7 @@ OPTIMIZER_SETTINGS = frozenset(("learning_rate", "weight_decay"))
 
 def watch_assignments(learner: TrainerBase) -> None:
     "Pass assignments to the arguments of a learner on to its run."
-    learner.run_state.args.on_assign = partial(assign_settings, weakref.ref(learner))
+    learner.run_state.args._on_assign = partial(assign_settings, weakref.ref(learner))
 
 def assign_settings(
     learner_ref: weakref.ref[TrainerBase],

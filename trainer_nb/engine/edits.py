@@ -29,11 +29,13 @@ from .user_state import differing
 # %% ../../nbs/06_engine/14_edits.ipynb #96c14ff8
 # levels of containers and objects in an attribute
 _MOST_LEVELS = 6
-_PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
+_NUMBERS = frozenset((bool, int, float, complex, type(None)))
+_PLAIN = _NUMBERS | {str, bytes}
 
 def is_flat(value: Any) -> bool:
-    "Return whether a value is a small container of numbers and text."
-    if type(value) not in (list, tuple, dict) or len(value) > FEW_NODES: return False
+    "Return whether a value is a number, a short text, or a small container of numbers and text."
+    if type(value) in _NUMBERS: return True
+    if type(value) not in (list, tuple, dict, str) or len(value) > FEW_NODES: return False
     parts = chain(value, value.values()) if type(value) is dict else value
     return _PLAIN.issuperset(map(type, parts))
 
@@ -72,6 +74,9 @@ class AttributeStamps:
         self.stamps = {
             k: v if type(v) in ATOMS else stamp(v) for k, v in self.attributes.items() if k not in self.skip
         }
+        # these are compared as one text: a user may have hundreds
+        self.flat = {k: None for k in self.stamps if is_flat(self.attributes[k])}
+        self.text = marshal.dumps([*map(self.attributes.__getitem__, self.flat)], 2)
 
     def take_names(self, names: Collection[str]) -> None:
         "Take the present values of these attributes, which are known."
@@ -80,15 +85,20 @@ class AttributeStamps:
             self.stamps.pop(key, None)
             if key in self.attributes:
                 self.stamps[key] = stamp(self.attributes[key])
-        self.size = len(self.attributes)
+        # each is compared, until all are taken
+        self.size = -1
 
     def is_same(self) -> bool:
-        "Return whether no attribute has another value."
+        "Return whether it is certain that no attribute has another value."
         attributes = self.attributes
         if len(attributes) != self.size: return False
+        try:
+            if marshal.dumps([*map(attributes.__getitem__, self.flat)], 2) != self.text: return False
+        except (KeyError, ValueError):
+            # one was removed, or is not flat any more
+            return False
         for key, then in self.stamps.items():
-            now = attributes.get(key, MISSING)
-            if now is not then and (type(now) in ATOMS or stamp(now) != then): return False
+            if key not in self.flat and stamp(attributes.get(key, MISSING)) != then: return False
         return True
 
     def changed(self) -> list[str]:
@@ -102,6 +112,8 @@ class AttributeStamps:
 # %% ../../nbs/06_engine/14_edits.ipynb #319733be
 _HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _DATA = ("_train_dataset", "data_collator", "loss_func", "compute_loss_func")
+_VERSION = operator.attrgetter("_version")
+_REQUIRES_GRAD = operator.attrgetter("requires_grad")
 
 def _parts(run: RunState) -> list[int]:
     "Return the ids of the objects in which attributes are searched, apart from those inside data sets."
@@ -120,6 +132,8 @@ class Edits:
     def forget(self) -> None:
         "Forget what the last verb has left: nothing counts as changed until `keep` is called."
         self.is_kept = False
+        # whether a verb that trains was the last one that has changed anything but a setting
+        self.is_prepared = False
         # ids of the parts in which `stamped` was searched, and of what the modules in them hold
         self.parts: list[int] = []
         self.tables: list[dict] = []
@@ -130,20 +144,26 @@ class Edits:
         # of the optimizer, with the number of its parameters; None: unknown, because the run itself has changed them
         self.groups: list[tuple[dict[str, Any], int]] | None = None
 
-    def keep(self, run: RunState) -> None:
+    def keep(
+        self,
+        run: RunState,
+        is_prepared: bool = False,  # the run has what a step needs
+    ) -> None:
         "Keep the present state as what the last verb has left; nothing before there is an optimizer."
         if run.optimizer is None: return self.forget()
         self.is_kept = True
-        self.weights = [p._version for p in run.params]
-        self.flags = [p.requires_grad for p in run.params]
+        self.is_prepared = is_prepared
+        self.weights = [*map(_VERSION, run.params)]
+        self.flags = [*map(_REQUIRES_GRAD, run.params)]
         self.groups = [(dict(g), len(g["params"])) for g in run.optimizer.param_groups]
         if not self.has_same_parts(run):
-            self._search(run)
-            return
-        self._take_called(run)
+            self.is_prepared = False
+            return self._search(run)
+        counts = run.callbacks.num_calls
         for one in self.stamped:
-            if one.is_same(): continue
-            one.take(one.num_calls)
+            num_calls = counts.get(id(one.owner))
+            if one.num_calls == num_calls and one.is_same(): continue
+            one.take(num_calls)
             # it may hold another data set now
             if one.name.startswith("train_dataset"): self.parts = []
 
@@ -151,7 +171,7 @@ class Edits:
         "Return whether the run has the parts that the last verb has left; inside modules, as `find` has seen them."
         return self.parts == _parts(run)
 
-    def _ids_inside(self) -> list[int]: return [*map(id, chain.from_iterable([t.values() for t in self.tables]))]
+    def _ids_inside(self) -> list[int]: return [*map(id, chain.from_iterable(map(dict.values, self.tables)))]
 
     def _search(self, run: RunState) -> None:
         "Search the objects whose attributes count; in one of several processes none: their journals have to be alike."
@@ -189,10 +209,17 @@ class Edits:
             self.keep(run)
             return []
         changed = []
-        if self.weights != [p._version for p in run.params]: changed.append("weights")
-        if self.flags != [p.requires_grad for p in run.params]: changed.append("requires_grad")
+        if self.weights != [*map(_VERSION, run.params)]: changed.append("weights")
+        if self.flags != [*map(_REQUIRES_GRAD, run.params)]: changed.append("requires_grad")
         if self._has_other_groups(run): changed.append("param_groups")
-        changed += self._changed_attributes(run)
+        self._take_called(run)
+        edited = [one for one in self.stamped if not one.is_same()]
+        if edited:
+            here = {holder.name: holder.owner for holder in editable_holders(run)}
+            names = [name for one in edited if here.get(one.name) is one.owner for name in one.changed()]
+            known = run.evaluation.evaluated
+            by_evaluation = differing(known.before, known.after) if names and known is not None else ()
+            changed += [name for name in names if name not in by_evaluation]
         if self.inside != self._ids_inside(): self.parts = []
         if changed: self.keep(run)
         return changed
@@ -206,16 +233,6 @@ class Edits:
             if len(group) == len(before) and all(map(operator.is_, group.values(), before.values())): continue
             if _group_settings(group) != _group_settings(before): return True
         return False
-
-    def _changed_attributes(self, run: RunState) -> list[str]:
-        self._take_called(run)
-        edited = [one for one in self.stamped if not one.is_same()]
-        if not edited: return []
-        here = {holder.name: holder.owner for holder in editable_holders(run)}
-        names = [name for one in edited if here.get(one.name) is one.owner for name in one.changed()]
-        if not names or run.evaluation.evaluated is None: return names
-        by_evaluation = differing(run.evaluation.evaluated.before, run.evaluation.evaluated.after)
-        return [name for name in names if name not in by_evaluation]
 
 def edits_of(run: RunState) -> Edits:
     "Return the edits of a run."

@@ -26,7 +26,6 @@ from .session import check_can_train, describe_position, fetch_rows, guarded, ma
 from .session import raise_save_error, should_pause, training_session, yield_run_lock
 from .signatures import check_callable
 from .step import take_step
-
 from .tasks import epoch_end_tasks, record_step, run_deferred_changes, run_pending, train_metrics
 from .user_state import attribute_digests
 
@@ -179,7 +178,7 @@ def run_slice(
 
 def iterate_steps(learner: TrainerBase) -> Iterator[Record]:
     "Yield the record of each step; leaving the generator loses no work."
-    stop = continues = False
+    stop = False
     try:
         while not stop:
             run = learner.run_state
@@ -189,10 +188,9 @@ def iterate_steps(learner: TrainerBase) -> Iterator[Record]:
                     record, stop = run.parts.remote_run.one_step(learner)
                 else:
                     # rows are not fetched at each step: that would synchronize
-                    with training_session(learner, "steps()", rows=False, continues=continues):
+                    with training_session(learner, "steps()", rows=False):
                         record = train_one_step(learner)
                         stop = record is not None and should_pause(learner)
-                    continues = True
             if record is None: return
             yield record
     finally:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from ..core.errors import of_package, warn
 from ..core.seeding import preserve_generators
 from ..data.batch_errors import explain_forward_error, explain_loss_error, sample_label, text_label_error
+from ..device.accelerator import NO_CONTEXT
 from ..device.sharding import module_class
 from ..optim.optimizers import NO_PARAMETERS_HINT
 
@@ -228,8 +229,7 @@ def warn_multi_label(model: torch.nn.Module | None, factor: float) -> None:
 
 def label_smoother(learner: TrainerBase) -> Callable[..., torch.Tensor] | None:
     "Return the function that smooths the labels: the assigned one, or that of the settings; None if there is none."
-    assigned = vars(learner)
-    if "label_smoother" in assigned: return assigned["label_smoother"]
+    if "label_smoother" in vars(learner): return vars(learner)["label_smoother"]
     factor = learner.args.label_smoothing_factor
     if not factor or is_multi_label(learner.run_state.model): return None
     return LabelSmoother(factor)
@@ -288,25 +288,24 @@ def explain_model_error(
     return explain_label_error(error, labels, classes if is_classifier else None)
 
 # %% ../../nbs/06_engine/02_loss.ipynb #bcfcbe76
-def raise_explained(
-    error: Exception,
-    explained: Exception | None,  # a clearer error, None if there is none
-) -> None:
-    "Raise the clearer error with the original as its cause; without one, return, so that the caller re-raises its own."
-    if explained is not None: raise explained from error
-
 def compute_batch_loss(
     learner: TrainerBase,
     model: torch.nn.Module,  # as it is wrapped
     inputs: Any,  # a micro-batch on the device
     num_items: torch.Tensor | None = None,  # labels of the whole step, for a loss that is a mean over them
+    only_loss: bool = False,  # the caller does not read the output
 ) -> tuple[torch.Tensor, Any]:
     "Return the loss of a micro-batch, and the model's output."
     given, labels = model_arguments(learner, inputs, num_items)
+    run = learner.run_state
+    only_loss = only_loss and learner.loss_func is None and learner.compute_loss_func is None and labels is None
+    only_loss = only_loss and run.device is not None and run.device.accelerator.native_amp and not run.model._forward_hooks
     try:
-        outputs = call_model(model, given)
+        with run.device.unread_outputs if only_loss else NO_CONTEXT:
+            outputs = call_model(model, given)
     except Exception as error:
-        raise_explained(error, explain_model_error(learner, error, given, inputs))
+        explained = explain_model_error(learner, error, given, inputs)
+        if explained is not None: raise explained from error
         raise
     if learner.compute_loss_func is not None:
         loss = learner.compute_loss_func(outputs, labels, num_items_in_batch=num_items)
@@ -327,6 +326,8 @@ def compute_batch_loss(
                 "The data set gives single tensors without labels, and the model returns no loss for them; give pairs"
                 " of input and label, TensorDataset(X, Y), and loss_func=, a function of (output, labels)."
             ) from None
+        if only_loss and getattr(loss, "dtype", None) in (torch.bfloat16, torch.float16):
+            loss = loss.float()
     return loss, outputs
 
 def model_arguments(learner: TrainerBase, inputs: Any, num_items: torch.Tensor | None = None) -> tuple[Any, Any]:
@@ -383,7 +384,7 @@ def call_loss_func(learner: TrainerBase, outputs: Any, labels: Any, inputs: Any)
         raise explain_label_error(error, labels, classes) or error
     except Exception as error:
         explained = explain_loss_error(error, predicted, labels, inputs, lambda: first_sample(learner))
-        raise_explained(error, explained)
+        if explained is not None: raise explained from error
         raise
 
 # %% ../../nbs/06_engine/02_loss.ipynb #858bdec5
@@ -431,9 +432,7 @@ def predict_batch(
                 raise TypeError("compute_loss() returned a tensor for return_outputs=True; an evaluation needs"
                                 " (loss, outputs).")
             loss, outputs = found
-            loss = loss.detach()
-            if loss.ndim:
-                loss = loss.mean()
+            loss = loss.mean().detach() if loss.ndim else loss.detach()
         else:
             try:
                 outputs = call_model(model, inputs)
@@ -442,7 +441,7 @@ def predict_batch(
                 if isinstance(explained, TypeError) and isinstance(inputs, Mapping) and not of_package(learner.compute_loss):
                     explained = TypeError(f"{explained} Or name the labels, label_names=[...]: an evaluation calls"
                                           " compute_loss() only for batches with labels.")
-                raise_explained(error, explained)
+                if explained is not None: raise explained from error
                 raise
     if prediction_loss_only: return loss, None, None
     computed_here = (

@@ -36,8 +36,7 @@ from .given_parts import check_losses, check_not_elsewhere, check_not_remote, ch
 from .given_parts import check_sources, local_model, optimizer_settings, own_forward, replace_args
 from .given_parts import replace_callbacks, replace_part, replace_state, take_model, trial_parameter
 from .loss import ModelFacts, check_loss, compute_batch_loss, extract_labels
-from .loss import inspect_model, is_single_input, label_smoother, model_arguments, predict_batch
-from .loss import raise_explained, unwrap_model
+from .loss import inspect_model, is_single_input, label_smoother, model_arguments, predict_batch, unwrap_model
 from .run_state import GivenSettings, RunState, schedule_args, schedule_start
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
 from .eval_outputs import check_metrics
@@ -255,9 +254,10 @@ class TrainerBase:
                 loss = self.compute_loss(model, inputs, **items)
             except Exception as error:
                 # an override may call the model in its own way
-                if not isinstance(error, TypeError):
-                    raise_explained(error, explain_forward_error(error, unwrap_model(self.model), inputs))
-                raise
+                if isinstance(error, TypeError): raise
+                explained = explain_forward_error(error, unwrap_model(self.model), inputs)
+                if explained is None: raise
+                raise explained from error
         if run.args.torch_empty_cache_steps and run.state.global_step % run.args.torch_empty_cache_steps == 0:
             empty_device_cache(prepared_device(self).device)
         check_loss(loss, run.model)
@@ -278,7 +278,7 @@ class TrainerBase:
         "Return the loss of a micro-batch, and the model's output if requested."
         if isinstance(num_items_in_batch, WatchedItems):
             num_items_in_batch.use.is_passed = True
-        loss, outputs = compute_batch_loss(self, model, inputs, num_items_in_batch)
+        loss, outputs = compute_batch_loss(self, model, inputs, num_items_in_batch, not return_outputs)
         return (loss, outputs) if return_outputs else loss
 
     def compute_loss_context_manager(self) -> AbstractContextManager:

@@ -217,8 +217,6 @@ class MadeParts:
     # settings of the groups of the user's optimizer, from before a schedule was made for it
     given_groups: list[dict[str, Any]] | None = None
     parameter_watch: ParameterWatch = field(default_factory=ParameterWatch)   # notices changes by user code
-    # of the last walk over the model: the dictionaries of its modules, the model and what they held, its parameters
-    model_walk: tuple[list[dict], list, list[torch.nn.Parameter]] | None = None
     items_checked: bool = False              # whether a step has shown if the loss uses the number of labels
     count_is_ignored: bool = False           # an override of compute_loss does not: its loss is a mean
     # an override of set_initial_training_values, which determines the length of the run
@@ -450,6 +448,7 @@ def record_act(
     origin = run.verb.requested_by or ("callback" if run.verb.phase in ("step", "tasks", "evaluate") else "")
     if origin:
         data["by"] = origin
+    if run.copies.edits is not None and kind != "set": run.copies.edits.is_prepared = False
     # the log may be published, and a subclass of the arguments may have tokens of its own
     run.history.note(kind, run.state.global_step, **hide_tokens(data))
 

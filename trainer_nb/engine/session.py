@@ -20,9 +20,8 @@ from ..core.callbacks import fire_event_safely
 from ..core.errors import InvalidOperation, Paused, free_after_failure, install_excepthook
 from ..core.errors import release_traceback_after_cell, warn
 from ..core.interrupts import BATCH_WAIT, RUN_LOCK, InterruptGuard
-from ..core.seeding import preserve_generators
+from ..core.seeding import generator_states, set_generator_states
 from ..device.sharding import require_several_processes
-
 from ..optim.schedules import replaced_rates
 from .dataloaders import copied_attributes
 from .edits import edits_of
@@ -132,16 +131,14 @@ def training_session(
     learner: TrainerBase,
     verb: str,  # its name, for messages; the caller has guarded it
     rows: bool = True,  # call fetch_rows at the end
-    continues: bool = False,  # the last session was one of the same loop, so what has not changed is prepared
 ) -> Iterator[RunState]:
     "Open the run for training inside the block: own it, prepare it, record manual changes, and handle errors."
     run = learner.run_state
-    # the random generators of the cells are restored at the end
-    with claim_run(run, verb), preserve_generators():
+    with claim_run(run, verb):
         try:
             raise_save_error(run)
             is_changed = record_manual_changes(run)
-            if is_changed or not continues or not is_prepared(run):
+            if is_changed or not is_prepared(learner):
                 prepare_training(learner)
                 if run.args.push_to_hub and run.parts.uploader is not None:
                     run.parts.uploader.open(learner)
@@ -153,33 +150,36 @@ def training_session(
             raise_if_interrupted(learner)
         except BaseException as error:
             raise_failure(learner, error)
-        with run.device.activated():
-            start_running(run)
-            try:
-                yield run
-            except BaseException as error:
-                raise_failure(learner, error)
-            finally:
-                for copying in run.current.pending_copies:
-                    # the user may change weights from here on
-                    copying.wait_before_update()
-                run.verb.phase = "idle"
-                edits_of(run).keep(run)
-                run.data.data_attributes = copied_attributes(learner)
-                run.modes.see(run.model)
-                if rows:
-                    fetch_rows(run)
+        try:
+            with run.device.activated():
+                start_running(run)
+                try:
+                    yield run
+                except BaseException as error:
+                    raise_failure(learner, error)
+        finally:
+            for copying in run.current.pending_copies:
+                # the user may change weights from here on
+                copying.wait_before_update()
+            run.verb.phase = "idle"
+            # with the model as the cells see it
+            edits_of(run).keep(run, is_prepared=True)
+            run.data.data_attributes = copied_attributes(learner)
+            run.modes.see(run.model)
+            if rows: fetch_rows(run)
         raise_if_interrupted(learner)
 
 @contextmanager
 def claim_run(run: RunState, verb: str) -> Iterator[None]:
-    "Make the verb the owner of the run inside the block."
+    "Make the verb the owner of the run inside the block; restore the random generators of the cells at the end."
     run.verb.owner = verb, threading.get_ident()
     run.current.step_rolled_back = False
+    generators = generator_states()
     try:
         yield
     finally:
         run.verb.owner = None
+        set_generator_states(generators)
 
 # %% ../../nbs/06_engine/22_session.ipynb #9301d096
 def start_running(run: RunState) -> None:
@@ -226,7 +226,8 @@ def manual_changes_recorded(run: RunState) -> Iterator[None]:
     try:
         yield
     finally:
-        edits_of(run).keep(run)
+        edits = edits_of(run)
+        edits.keep(run, edits.is_prepared)
 
 def enter_training(run: RunState) -> None:
     "Put the model into training mode when a verb begins; record a mode that steps do not restore as a manual change."

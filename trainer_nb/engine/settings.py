@@ -415,24 +415,19 @@ def make_undo(learner: TrainerBase):
     "Save the state that a change of settings affects; return a function that restores it."
     run = learner.run_state
     args = dict(vars(run.args))
-    feed = run.loader
-    optimizer = run.optimizer
     due = list(run.due)
-    values = {name: copy.copy(value) for name, value in run.values().items()}
-    groups = (
-        []
-        if run.optimizer is None
-        else [(g, {k: list(v) if k == "params" else v for k, v in g.items()}) for g in run.optimizer.param_groups]
-    )
-    scheduler = run.lr_scheduler
-    schedule = copy_scheduler_state(scheduler)
+    parts = run.loader, run.optimizer, run.lr_scheduler
+    # the others are replaced, never changed
+    objects = {n: copy.copy(v) for n, v in run.values().items() if isinstance(v, dict) or hasattr(v, "__dict__")}
+    values = run.values() | objects
+    groups = [] if run.optimizer is None else [(g, g | {"params": [*g["params"]]}) for g in run.optimizer.param_groups]
+    schedule = copy_scheduler_state(run.lr_scheduler)
     def put_back():
         vars(run.args).update(args)
-        run.loader = feed
         run.put_values(values)
         run.due.clear()
         run.due.extend(due)
-        run.optimizer, run.lr_scheduler = optimizer, scheduler
+        run.loader, run.optimizer, run.lr_scheduler = parts
         restore_scheduler_state(schedule)
         if groups:
             run.optimizer.param_groups[:] = [g for g, _ in groups]

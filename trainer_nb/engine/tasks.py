@@ -424,9 +424,9 @@ def run_tasks_now(learner: TrainerBase, *tasks: Task) -> None:
     finally:
         run.verb.is_manual = False
         run.due = pending
-    if run.verb.phase == "idle":
-        if run.copies.edits is not None: run.copies.edits.accept_called(run)
-        run_deferred_changes(run)
+    if run.verb.phase != "idle": return
+    if run.copies.edits is not None: run.copies.edits.accept_called(run)
+    run_deferred_changes(run)
 
 def run_within_task(learner: TrainerBase, *tasks: Task) -> None:
     "Run these tasks at once, also in the middle of another one; after an error the rest is at the head of the queue."
@@ -457,11 +457,8 @@ def run_deferred_changes(run: RunState) -> None:
         change = run.verb.deferred_changes.pop(0)
         try:
             change()
-        except Exception:
-            # invalid, and it would be again
-            raise
-        except BaseException:
-            run.verb.deferred_changes.insert(0, change)
+        except BaseException as error:
+            if not isinstance(error, Exception): run.verb.deferred_changes.insert(0, change)
             raise
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #a2d10003
@@ -470,8 +467,11 @@ def restore_here(learner: TrainerBase, snapshot: Snapshot) -> None:
     run = learner.run_state
     restore_snapshot(run, snapshot)
     if run.begun and not run.callbacks_begun and begin_callbacks(learner):
+        # compared before the callbacks were called
+        overwritten = dict(run.reports.overwritten)
         run.reports.lost = {}
         restore_snapshot(run, snapshot)
+        run.reports.overwritten = overwritten
     run.callbacks_begun = run.callbacks_begun or run.begun
 
 def restore_all(learner: TrainerBase, snapshot: Snapshot) -> None:

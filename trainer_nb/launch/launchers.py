@@ -44,18 +44,18 @@ def fork_is_safe(
     "Return whether workers can be forks of this process, and the reason if not."
     if not sys.platform.startswith("linux"):
         return False, "on this system, a fork of a process with threads is not reliable"
-    if torch.cuda.is_initialized():
-        return False, "CUDA is in use in this process, and cannot be used in a fork of it"
     if torch.version.hip or torch.xpu.is_available():
         return False, "the drivers of these GPUs do not survive a fork"
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return False, "this process is in a process group of torch.distributed, and a fork of it would be, too"
     if cpu and torch.backends.cuda.is_built() and torch.cuda.device_count():
         return False, "PyTorch's threads for the GPU of this machine do not survive a fork: a backward pass in it would fail"
+    if (ray := sys.modules.get("ray")) is not None and ray.is_initialized():
+        return False, "this process is connected to a Ray cluster, and a fork of it would use the same connection"
     if "bitsandbytes" in sys.modules and not cpu:
         return False, "bitsandbytes is imported here, and may have used the GPU"
-    if not cpu and torch.backends.cuda.is_built() and _is_cuda_bad_fork():
-        return False, "CUDA was looked at in this process, and cannot be used in a fork of it"
+    if torch.cuda.is_initialized() or not cpu and torch.backends.cuda.is_built() and _is_cuda_bad_fork():
+        return False, "CUDA was used or looked at in this process, and cannot be used in a fork of it"
     return True, ""
 
 # %% ../../nbs/11_launch/04_launchers.ipynb #cf763059

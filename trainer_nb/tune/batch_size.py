@@ -28,7 +28,7 @@ from ..data.loader import MicroBatch, ResumableLoader
 from ..data.sampling import Cursor
 from ..device.accelerator import unwrap
 from ..device.sharding import require_several_processes, require_unsharded
-from ..diagnostics.interpret import get_eval_loader
+from ..diagnostics.interpret import get_eval_loader, unchanged_data
 from ..diagnostics.isolated import ConstantSchedule, cancellable, isolated_training
 from ..display.charts import PanelDisplay
 from ..display.panels import LineSeries, Marker, Panel
@@ -469,7 +469,7 @@ def batch_size_find(
         prepare_model(learner)
         require_unsharded(run, "batch_size_find()", "measures in one process")
         require_several_processes(run.args, 1, "batch_size_find()")
-        with run.interrupts.opened():
+        with run.interrupts.opened(), unchanged_data(learner):
             loader = get_measurable_loader(learner, evaluate)
             samples = heaviest_samples(loader, learner.args.order_seed, run.cursor.epoch)
         if not samples: raise ValueError("There is nothing to measure with: the data has no samples.")
