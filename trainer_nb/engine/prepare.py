@@ -12,7 +12,6 @@ import os
 import sys
 import weakref
 from collections.abc import Container
-from itertools import chain
 from typing import Any, cast
 
 import torch
@@ -432,17 +431,6 @@ def create_optimizer_and_schedule(learner: TrainerBase):
 # %% ../../nbs/06_engine/19_prepare.ipynb #a17e0002
 _REQUIRES_GRAD = operator.attrgetter("requires_grad")
 
-def model_parameters(run: RunState) -> list[torch.nn.Parameter]:
-    "Return what `model.parameters()` does; walk the model only if a module holds others than at the last call."
-    if run.made.model_walk is not None:
-        tables, held, params = run.made.model_walk
-        now = [run.model, *chain.from_iterable(table.values() for table in tables)]
-        if len(now) == len(held) and all(map(operator.is_, now, held)): return params
-    tables = [table for m in run.model.modules() for table in (m._parameters, m._modules)]
-    params = [*run.model.parameters()]
-    run.made.model_walk = tables, [run.model, *chain.from_iterable(table.values() for table in tables)], params
-    return params
-
 def compares_parameters(run: RunState) -> bool:
     "Return whether the optimizer holds the parameters of the model as the user sees them."
     return run.optimizer is not None and run.device is not None and not run.device.divides_state
@@ -457,7 +445,7 @@ def discard_outdated_parts(learner: TrainerBase):
         run.device.patches.clear()
         run.discard("wrapped_model", "copies.backups")
     if not compares_parameters(run): return
-    changes = run.made.parameter_watch.compare(model_parameters(run), run.optimizer)
+    changes = run.made.parameter_watch.compare([*run.model.parameters()], run.optimizer)
     if changes.are_others or changes.resized or changes.converted:
         # new modules have to be moved to the device, and wrapped
         run.discard("wrapped_model", "copies.backups")
@@ -466,7 +454,7 @@ def discard_outdated_parts(learner: TrainerBase):
 def discard_incomplete_optimizer(run: RunState):
     "Before the first step, discard an optimizer that was made here before a parameter could be trained."
     if not compares_parameters(run) or not run.made.own_optimizer or run.has_begun: return
-    unheld = run.made.parameter_watch.compare(model_parameters(run), run.optimizer).unheld
+    unheld = run.made.parameter_watch.compare([*run.model.parameters()], run.optimizer).unheld
     # an optimizer with state is that of an earlier run, which this one continues
     if not unheld or any(run.optimizer.state.values()): return
     if run.state.is_world_process_zero:
@@ -542,7 +530,7 @@ def check_parameters(run: RunState) -> bool:
     warn_untrained_loss(run)
     if not compares_parameters(run): return False
     added = schedule_added_groups(run.optimizer, run.lr_scheduler) if run.made.own_scheduler else []
-    changes = run.made.parameter_watch.look(model_parameters(run), run.optimizer)
+    changes = run.made.parameter_watch.look([*run.model.parameters()], run.optimizer)
     if changes.are_others or added or len(run.params) < len(run.made.parameter_watch.params):
         run.params = run_parameters(run)
     run.made.parameter_watch.note(list(map(_REQUIRES_GRAD, run.params)), len(run.optimizer.param_groups))
@@ -590,16 +578,11 @@ def warn_untrained_loss(run: RunState):
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #b9c14866
 @functools.cache
-def _print_gpu_hint(gpus):
-    print(
-        f"This machine has {gpus} GPUs, and one of them is used; learn.launch(num_processes={gpus}) uses all.",
-        flush=True,
-    )
-
-def suggest_idle_gpus(device):
-    "Print how to use the idle GPUs, if there are any."
-    if device.device.type == "cuda" and device.world.is_single_process and torch.cuda.device_count() > 1:
-        _print_gpu_hint(torch.cuda.device_count())
+def suggest_idle_gpus(kind: str, is_alone: bool):
+    "Print, once, how to use the idle GPUs, if there are any."
+    gpus = torch.cuda.device_count() if kind == "cuda" and is_alone else 1
+    if gpus == 1: return
+    print(f"This machine has {gpus} GPUs, and one of them is used; learn.launch(num_processes={gpus}) uses all.", flush=True)
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #40ab3e6b
 def first_of(run: RunState):
@@ -655,7 +638,7 @@ def prepare(learner: TrainerBase):
             f"{', '.join(f'{name}={token}' for name, token in changed.items())}."
         )
     if run.first.snapshot is None:
-        suggest_idle_gpus(run.device)
+        suggest_idle_gpus(run.device.device.type, run.device.world.is_single_process)
     # each part is created completely or not at all
     with run.interrupts.opened():
         prepare_data(learner)
@@ -669,11 +652,17 @@ def prepare(learner: TrainerBase):
             run.first.freed = False
             run.first.weight_versions = weight_versions(run)
 
-def is_prepared(run: RunState) -> bool:
-    "Return whether nothing that a step needs was replaced since the last verb has ended."
-    if run.wrapped_model is None or run.loader is None or not edits_of(run).has_same_parts(run): return False
+def is_prepared(learner: TrainerBase) -> bool:
+    "Return whether nothing that a step needs was replaced since a verb has trained."
+    run = learner.run_state
+    edits = edits_of(run)
+    if not run.state.global_step or not edits.is_prepared or not edits.has_same_parts(run): return False
+    if run.wrapped_model is None or run.loader is None or run.optimizer is None or run.lr_scheduler is None: return False
+    # the special tokens of a tokenizer, and an engine, are compared each time
+    if learner.processing_class is not None or run.device.deepspeed is not None: return False
     if run.loader.has_other_length() or have_changed(run.data.data_attributes): return False
-    return not run.made.parameter_watch.have_other_kinds()
+    if run.device.is_outdated(run.model) or run.made.parameter_watch.have_other_kinds(): return False
+    return learner._model_facts is None or own_forward(run.model) is run.made.inspected_forward
 
 def prepare_training(learner: TrainerBase):
     "Create missing parts before a step; keep the weights with which training begins."
