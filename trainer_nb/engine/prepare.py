@@ -44,7 +44,7 @@ from .snapshot_fields import ModuleWalk, shared_copies
 from ..core.content import has_same_bytes
 from .snapshot_tensors import Snapshot
 from .state_holders import code_holders
-from .user_state import changed_user_state, continue_samplers, has_begun, restore_evaluated, unpack_state
+from .user_state import changed_user_state, continue_samplers, restore_evaluated, unpack_state
 from ..optim.parameters import convert_state, describe_unheld, held_parameters, renew_state
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
 
@@ -257,10 +257,10 @@ def prepare_data(learner: TrainerBase):
                         "or something else that gives batches when it is iterated.")
     check_eval_data(learner)
     # generators of samplers that were made anew have the seeds with which those before them began
-    for name, sampler in sampler_parts(getattr(loader, "batch_sampler", None)).items() if has_begun(run) else ():
+    begun = run.begun or run.callbacks_begun
+    for name, sampler in sampler_parts(getattr(loader, "batch_sampler", None)).items() if begun else ():
         if run.data.former_samplers.get(name, sampler) is sampler: continue
-        for given in [n for n in run.data.seed_givers if n.startswith(f"{name}.")]:
-            del run.data.seed_givers[given]
+        for given in [n for n in run.data.seed_givers if n.startswith(f"{name}.")]: del run.data.seed_givers[given]
     world = run.device.world
     dispatches = dispatches_batches(run.args) and not world.is_single_process
     seeds = GeneratorSeeds(dict(run.generator_seeds or {}), run.data.seed_givers)
