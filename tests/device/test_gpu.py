@@ -55,9 +55,10 @@ FED = {"here": {}, "workers": dict(dataloader_num_workers=2), "an iterable": dic
 @pytest.mark.parametrize("model", [Quiet, Counted])
 @pytest.mark.parametrize("precision", [{}, dict(bf16=True), dict(fp16=True, optim="adamw_torch_fused")], ids=["fp32", "bf16", "fp16 fused"])
 def test_between_two_logs_nothing_is_asked_of_the_device(precision, model, fed):
-    "Not with the default settings, either: every wait for the device is an error here."
+    "Not with the default settings, nor by what watches the layers: every wait for the device is an error here."
     quiet = dict(rewind_every=0) if "fp16" in precision else {}   # a snapshot asks for the scale
     learn = hard_learner(**GPU | dict(full_determinism=False), **precision, **quiet, **FED[fed], model=model(), logging_steps=1000, num_train_epochs=20)
+    learn.watch(every=3)
     learn.step(4)   # the first step looks at what the forward pass changes
     torch.cuda.set_sync_debug_mode("error")
     try: learn.step(8)

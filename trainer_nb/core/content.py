@@ -5,14 +5,12 @@
 # %% ../../nbs/01_core/11_content.ipynb #919a524b
 from __future__ import annotations
 
-# %% ../../nbs/01_core/11_content.ipynb #9a32644f
 import hashlib
 import math
 import types
 from collections.abc import Mapping
 from typing import Any
 
-# %% ../../nbs/01_core/11_content.ipynb #51e62d32
 import numpy as np
 import torch
 
@@ -71,7 +69,7 @@ class Content:
         self.tree = tree
         self.words: list[str] = []
         self.tensors: list[Any] = []
-        self._seen: dict[int, int] = {}
+        self.seen: dict[int, int] = {}
         self._visit(ref)
 
     def _visit(self, ref: Any) -> None:
@@ -89,15 +87,15 @@ class Content:
                 self._visit(part)
         elif type(ref) is not Ref:
             self.words.append(repr(ref))
-        elif ref in self._seen:
-            self.words.append(f"@{self._seen[ref]}")
+        elif ref in self.seen:
+            self.words.append(f"@{self.seen[ref]}")
         else:
-            self._seen[ref] = len(self._seen)
+            self.seen[ref] = len(self.seen)
             self._visit_node(self.tree.nodes[ref])
 
     def _visit_node(self, node: Any) -> None:
         self.words.append(type(node).__name__)
-        # a function or a file is no value to compare
+        # a file is no value to compare
         if isinstance(node, LeafNode): return
         if isinstance(node, (TensorNode, ArrayNode)):
             is_view = node.place.kind == "held"
@@ -131,16 +129,14 @@ class Content:
         if not self.tensors and len(text) < 24: return text
         seen = hashlib.sha256("\n".join(self.words).encode())
         for t in self.tensors:
-            seen.update(t.tobytes() if isinstance(t, np.ndarray) else _raw(t))
+            is_array = isinstance(t, np.ndarray)
+            seen.update(t.tobytes() if is_array else local(t).detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return seen.hexdigest()[:24]
 
     @property
     def nbytes(self) -> int:
         "Return the size of the tensors in bytes."
         return sum(t.nbytes for t in self.tensors)
-
-def _raw(t: torch.Tensor) -> memoryview:
-    return local(t).detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 def _is_same_tensor(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray): return a.tobytes() == b.tobytes()

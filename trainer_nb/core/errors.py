@@ -19,7 +19,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import resources
-from types import CodeType, FrameType, FunctionType, TracebackType
+from types import CellType, CodeType, FrameType, FunctionType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -99,12 +99,7 @@ def code_objects(thing: Any, seen: set[int]) -> Iterator[CodeType]:
         return
     held_by = ("__code__", "__func__", "__wrapped__", "fget", "fset", "fdel", "func", "method")
     parts = [getattr(thing, name, None) for name in held_by]
-    for held in getattr(thing, "__closure__", None) or ():
-        try:
-            parts.append(held.cell_contents)
-        except ValueError:
-            # a variable without a value
-            continue
+    parts += [held.cell_contents for held in getattr(thing, "__closure__", None) or () if held != CellType()]
     for part in parts:
         if callable(part) or isinstance(part, CodeType):
             yield from code_objects(part, seen)

@@ -5,14 +5,12 @@
 # %% ../../nbs/01_core/09_nodes.ipynb #94082da7
 from __future__ import annotations
 
-# %% ../../nbs/01_core/09_nodes.ipynb #be5a30f2
 import bisect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-# %% ../../nbs/01_core/09_nodes.ipynb #ff68b6f3
 import numpy as np
 import torch
 
@@ -45,7 +43,12 @@ class HeldNode(NamedTuple):
 
 class LeafNode(NamedTuple):
     "Stand for an object without state of the run."
-    kind: str   # its class; a class or a function itself
+    kind: str   # its class
+
+class CallableNode(NamedTuple):
+    "Name a class or a function, and describe what it refers to: variables, default values, arguments, the object of a method."
+    kind: str                  # its name
+    parts: dict[str, Any]
 
 class SequenceNode(NamedTuple):
     "Describe a list, a tuple, a set, a frozenset or a deque."
@@ -136,8 +139,8 @@ class ObjectNode(NamedTuple):
 # %% ../../nbs/01_core/09_nodes.ipynb #e8bae5e5
 # the classes of which the nodes of a tree consist
 NODES = (
-    BytesPlace, HeldNode, LeafNode, SequenceNode, MappingNode, TensorNode, SparseNode, ArrayNode, ObjectArrayNode, GeneratorNode,
-    StatefulNode, ModuleNode, OptimizerNode, ObjectNode,
+    BytesPlace, HeldNode, LeafNode, CallableNode, SequenceNode, MappingNode, TensorNode, SparseNode, ArrayNode, ObjectArrayNode,
+    GeneratorNode, StatefulNode, ModuleNode, OptimizerNode, ObjectNode,
 )
 
 # %% ../../nbs/01_core/09_nodes.ipynb #035c9349
@@ -167,7 +170,7 @@ class TooLarge(Exception):
 
 def name_of(function: Any) -> str:
     "Return the name of a class or a function, with that of its module."
-    return f"{getattr(function, '__module__', None) or 'builtins'}:{getattr(function, '__qualname__', type(function))}"
+    return f"{getattr(function, '__module__', None) or 'builtins'}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 # %% ../../nbs/01_core/09_nodes.ipynb #f8c3849e
 # bytes up to which tensors are packed together
@@ -262,7 +265,8 @@ class Memory:
         small: dict[tuple, list[tuple[Piece, torch.Tensor]]] = {}
         for device, end, pieces in groups:
             piece = pieces[0][1]
-            if len(pieces) > 1 or not _is_simple(piece.value):
+            is_simple = isinstance(piece.value, np.ndarray) or is_distributed(piece.value) or has_own_memory(compact(piece.value))
+            if len(pieces) > 1 or not is_simple:
                 _settle_region(tree, self.prefix, device, end, pieces)
                 continue
             content = _content(piece.value)
@@ -286,9 +290,6 @@ def _store(tree: Tree, name: str, t: torch.Tensor) -> str:
         name += "'"
     tree.tensors[name] = t
     return name
-
-def _is_simple(value: torch.Tensor | np.ndarray) -> bool:
-    return isinstance(value, np.ndarray) or is_distributed(value) or has_own_memory(compact(value))
 
 def _content(value: torch.Tensor | np.ndarray) -> torch.Tensor:
     if isinstance(value, np.ndarray): return torch.frombuffer(bytearray(value.tobytes()), dtype=torch.uint8)

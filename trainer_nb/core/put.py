@@ -5,7 +5,6 @@
 # %% ../../nbs/01_core/12_put.ipynb #5a6ee2e5
 from __future__ import annotations
 
-# %% ../../nbs/01_core/12_put.ipynb #4b091c92
 import bisect
 import collections
 import copyreg
@@ -24,17 +23,17 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# %% ../../nbs/01_core/12_put.ipynb #4d9dcbd8
 import numpy as np
 import torch
 
 # %% ../../nbs/01_core/12_put.ipynb #3aa00dac
 from .content import available_device, has_same_bytes, node_value
-from .nodes import ATOMS, ArrayNode, GeneratorNode, HeldNode, LeafNode, MappingNode, ModuleNode
+from .nodes import ATOMS, ArrayNode, CallableNode, GeneratorNode, HeldNode, LeafNode, MappingNode, ModuleNode
 from .nodes import ObjectArrayNode, ObjectNode, OptimizerNode, Ref, SequenceNode, SparseNode
 from .nodes import StatefulNode, TensorNode, Tree, Unsupported, compact, has_own_memory, is_distributed
 from .nodes import memory_span, name_of, region_view, write_tensor
-from .tree import FUNCTIONS, MAPPINGS, SEQUENCES, has_state_dict, of_library, set_generator_state
+from .seeding import FUNCTIONS, parts_of, set_generator_state, variables_of
+from .tree import MAPPINGS, SEQUENCES, has_state_dict, of_library
 
 # %% ../../nbs/01_core/12_put.ipynb #44f5e295
 KNOWN: dict[str, Any] = {
@@ -198,15 +197,27 @@ def _held(put: Put, ref: Ref, node: HeldNode, now: Any) -> Any:
     return put.held[node.name]
 
 def _leaf(put: Put, ref: Ref, node: LeafNode, now: Any) -> Any:
-    there = put.objects[ref] if put.objects is not None else None
-    if isinstance(there, FUNCTIONS): return there
-    named = put.find(node.kind) if put.tree.live is None else put.tree.live.functions.get(node.kind)
-    if isinstance(named, type) and isinstance(now, type): return named
     # a lock, an open file: what is there now stays
-    if now is not MISSING and now is not None: return now
-    there = there() if isinstance(there, weakref.ref) else put.find(node.kind)
-    if there is None: raise Unsupported(f"was a {node.kind.rpartition(':')[2]}, and there is none now")
-    return there
+    found = put.target(ref, MISSING) if now is MISSING or now is None else now
+    if found is None: raise Unsupported(f"was a {node.kind.rpartition(':')[2]}, and there is none now")
+    return found
+
+def _callable(put: Put, ref: Ref, node: CallableNode, now: Any) -> Any:
+    found = now if put.objects is None else put.objects[ref]
+    if not isinstance(found, FUNCTIONS) or name_of(found) != node.kind:
+        found = put.find(node.kind)
+    if found is None: raise Unsupported(f"was {node.kind.replace(':', '.')}, and is no such function now")
+    put.enter(ref, found)
+    variables = variables_of(found)
+    parts = parts_of(found)
+    for name, part in node.parts.items():
+        there = parts.get(name, MISSING)
+        new = put.put(part, there)
+        if name in variables:
+            variables[name].cell_contents = new
+        elif new is not there:
+            raise Unsupported(f"is a function that refers to another object ({name})")
+    return found
 
 def _sequence(put: Put, ref: Ref, node: SequenceNode, now: Any) -> Any:
     cls = SEQUENCES[node.kind]
@@ -425,6 +436,7 @@ def _object(put: Put, ref: Ref, node: ObjectNode, now: Any) -> Any:
 _PUT: dict[type, Callable[[Put, Ref, Any, Any], Any]] = {
     HeldNode: _held,
     LeafNode: _leaf,
+    CallableNode: _callable,
     SequenceNode: _sequence,
     MappingNode: _mapping,
     TensorNode: _tensor,

@@ -181,23 +181,33 @@ def is_making_batch() -> bool:
 # %% ../../nbs/01_core/01_seeding.ipynb #6f3c1a03
 GENERATOR_TYPES = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 
-def own_state(generator: Any) -> Any:
-    "Return the state of a generator."
-    if isinstance(generator, random.Random): return generator.getstate()
-    if isinstance(generator, (torch.Generator, np.random.RandomState)): return generator.get_state()
-    return getattr(generator, "bit_generator", generator).state
+def generator_state(
+    g: Any,
+    spawns: bool = True,  # also of the generators that it spawns
+) -> Any:
+    "Return what determines the numbers that a generator draws."
+    if isinstance(g, torch.Generator): return g.get_state()
+    if isinstance(g, random.Random): return g.getstate()
+    bits = g if isinstance(g, np.random.BitGenerator) else getattr(g, "bit_generator", None) or g._bit_generator
+    seeds = bits.seed_seq.state if spawns and isinstance(bits.seed_seq, np.random.SeedSequence) else None
+    # a RandomState keeps a normal number for the next draw
+    return (g.get_state(legacy=False) if isinstance(g, np.random.RandomState) else bits.state), seeds
 
-def set_own_state(
-    generator: Any,
-    state: Any,  # as returned by own_state()
-):
-    "Restore the state of a generator."
-    if isinstance(generator, random.Random):
-        generator.setstate(state)
-    elif isinstance(generator, (torch.Generator, np.random.RandomState)):
-        generator.set_state(state)
+def set_generator_state(g: Any, state: Any) -> None:
+    "Set what `generator_state` has returned."
+    if isinstance(g, torch.Generator): return g.set_state(state)
+    if isinstance(g, random.Random): return g.setstate(state)
+    own, seeds = state
+    if isinstance(g, np.random.RandomState): return g.set_state(own)
+    bits = g if isinstance(g, np.random.BitGenerator) else g.bit_generator
+    if seeds is None:
+        bits.state = own
     else:
-        getattr(generator, "bit_generator", generator).state = state
+        bits.__setstate__((own, np.random.SeedSequence(**seeds)))
+
+def is_global_generator(g: object) -> bool:
+    "Return whether a generator is one of the process, which each micro-batch seeds anew."
+    return g is torch.default_generator or g is _PYTHON_RANDOM or g is np.random.mtrand._rand
 
 def own_seed(generator: Any) -> int:
     "Return an integer that another seed of a generator would change."
@@ -230,6 +240,22 @@ _MOST_ITEMS = 20      # of a list or a dictionary
 # values that hold no generator
 _PLAIN_TYPES = frozenset((bool, int, float, complex, str, bytes, type(None), torch.Tensor, np.ndarray, torch.dtype, torch.device))
 
+FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, type, types.ModuleType)
+
+def variables_of(function: Any) -> dict[str, types.CellType]:
+    "Return the variables of other functions that a function reads, by name."
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or ())) if isinstance(function, types.FunctionType) else {}
+
+def parts_of(function: Any) -> dict[str, Any]:
+    "Return what a callable refers to, by name."
+    if isinstance(function, functools.partial):
+        return {"func": function.func, **{str(i): v for i, v in enumerate(function.args)}, "keywords": function.keywords}
+    if isinstance(function, types.MethodType | types.BuiltinFunctionType): return {"self": function.__self__}
+    if not isinstance(function, types.FunctionType): return {}
+    found: dict[str, Any] = {str(i): v for i, v in enumerate(function.__defaults__ or ())}
+    found |= {"keywords": function.__kwdefaults__, "attributes": vars(function) or None}
+    return found | {k: cell.cell_contents for k, cell in variables_of(function).items() if cell != types.CellType()}
+
 def _attributes(value: object) -> dict[str, Any]:
     "Return the attributes of an object that may hold generators; none of a class, a Python module or a learner."
     found = {} if isinstance(value, (type, types.ModuleType)) else getattr(value, "__dict__", None)
@@ -240,18 +266,7 @@ def _parts(value: object) -> dict[str, Any]:
     if isinstance(value, (list, tuple)): return {str(i): v for i, v in enumerate(value[:_MOST_ITEMS])}
     if isinstance(value, Mapping) and type(value).__module__ in ("builtins", "collections"):
         return {str(k): v for k, v in islice(value.items(), _MOST_ITEMS)}
-    if isinstance(value, types.MethodType): return {"self": value.__self__}
-    if isinstance(value, functools.partial): return {"func": value.func, "args": value.args, "keywords": value.keywords}
-    if isinstance(value, types.FunctionType):
-        found = {}
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or ()):
-            try:
-                found[name] = cell.cell_contents
-            except ValueError:
-                # the variable is assigned later
-                pass
-        found |= {f"default {i}": v for i, v in enumerate(value.__defaults__ or ())}
-        return found | (value.__kwdefaults__ or {})
+    if isinstance(value, FUNCTIONS): return parts_of(value)
     left_out = getattr(value, "not_state", ())
     return {k: v for k, v in _attributes(value).items() if k not in left_out}
 
@@ -267,8 +282,7 @@ def find_generators(
     while waiting and len(searched) < _MOST_OBJECTS:
         path, value = waiting.popleft()
         if isinstance(value, GENERATOR_TYPES):
-            is_global = value is torch.default_generator or value is _PYTHON_RANDOM or value is np.random.mtrand._rand
-            if not is_global and not isinstance(value, random.SystemRandom):
+            if not is_global_generator(value) and not isinstance(value, random.SystemRandom):
                 found[path] = value
             continue
         # also those of an object that has none yet
@@ -391,14 +405,14 @@ class OwnGenerators:
         if place is None:
             place = int(torch.randint(1 << 62, ()))
         found = list(self.found.items())
-        before = [own_state(generator) for _, generator in found]
+        before = [generator_state(generator, spawns=False) for _, generator in found]
         for name, generator in found:
             set_own_seed(generator, mix_seed(self.seeds.seed_of(name, generator), place))
         try:
             yield
         finally:
             for (_, generator), state in zip(found, before):
-                set_own_state(generator, state)
+                set_generator_state(generator, state)
 
 # %% ../../nbs/01_core/01_seeding.ipynb #899344a1
 def set_seed(

@@ -5,7 +5,6 @@
 # %% ../../nbs/01_core/10_tree.ipynb #efafdfcf
 from __future__ import annotations
 
-# %% ../../nbs/01_core/10_tree.ipynb #0b2d2b8e
 import collections
 import copyreg
 import functools
@@ -20,46 +19,17 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
-# %% ../../nbs/01_core/10_tree.ipynb #0437959c
 import numpy as np
 import torch
 
 # %% ../../nbs/01_core/10_tree.ipynb #430c298b
-from .nodes import ATOMS, ArrayNode, BytesPlace, GeneratorNode, HeldNode, LeafNode, MappingNode, Memory
+from .seeding import FUNCTIONS, GENERATOR_TYPES, generator_state, is_global_generator, parts_of, variables_of
+from .nodes import ATOMS, ArrayNode, BytesPlace, CallableNode, GeneratorNode, HeldNode, LeafNode, MappingNode, Memory
 from .nodes import ModuleNode, ObjectArrayNode, ObjectNode, OptimizerNode, Piece, Ref, SequenceNode
 from .nodes import SparseNode, StatefulNode, TensorNode, TooLarge, Tree, Unsupported, is_atom
 from .nodes import is_distributed, local, name_of
 
-# %% ../../nbs/01_core/10_tree.ipynb #d22c21ba
-GENERATOR_CLASSES = (torch.Generator, random.Random, np.random.Generator, np.random.BitGenerator, np.random.RandomState)
-
-def generator_state(g: Any) -> Any:
-    "Return what determines the numbers that a generator draws, and those that it spawns."
-    if isinstance(g, torch.Generator): return g.get_state()
-    if isinstance(g, random.Random): return g.getstate()
-    bits = g if isinstance(g, np.random.BitGenerator) else getattr(g, "bit_generator", None) or g._bit_generator
-    seeds = bits.seed_seq.state if isinstance(bits.seed_seq, np.random.SeedSequence) else None
-    # a RandomState keeps a normal number for the next draw
-    return (g.get_state(legacy=False) if isinstance(g, np.random.RandomState) else bits.state), seeds
-
-def set_generator_state(g: Any, state: Any) -> None:
-    "Set what `generator_state` has returned."
-    if isinstance(g, torch.Generator): return g.set_state(state)
-    if isinstance(g, random.Random): return g.setstate(state)
-    own, seeds = state
-    if isinstance(g, np.random.RandomState): return g.set_state(own)
-    bits = g if isinstance(g, np.random.BitGenerator) else g.bit_generator
-    if seeds is None:
-        bits.state = own
-    else:
-        bits.__setstate__((own, np.random.SeedSequence(**seeds)))
-
-def is_global_generator(g: object) -> bool:
-    "Return whether a generator is one of the process, which each micro-batch seeds anew."
-    return g is torch.default_generator or g is random._inst or g is np.random.mtrand._rand
-
 # %% ../../nbs/01_core/10_tree.ipynb #ca8b1f8d
-FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, type, types.ModuleType)
 _RESOURCES = (*FUNCTIONS, property, logging.Logger, logging.Handler, io.IOBase, weakref.ReferenceType,
               type(threading.Lock()), type(threading.RLock()), threading.Thread, threading.Event, threading.Condition,
               torch.utils.data.DataLoader, torch.utils.data.Dataset)
@@ -85,13 +55,17 @@ def cached(function: _Function) -> _Function:
     "Apply functools.cache and keep the declared type, which accepts each class as an argument."
     return cast(_Function, functools.cache(function))
 
-@cached
-def of_library(cls: type) -> bool:
-    "Return whether a class comes with Python or from an installed package, not from user code."
-    top = cls.__module__.partition(".")[0]
+def of_library(thing: type | Callable) -> bool:
+    "Return whether a class or a function comes with Python or from an installed package, not from user code."
+    return is_library_module(thing.__module__ or "builtins")
+
+@functools.cache
+def is_library_module(module: str) -> bool:
+    "Return whether a module comes with Python or from an installed package."
+    top = module.partition(".")[0]
     if top == "__main__": return False
     if top in ("trainer_nb", "torch", "transformers") or top in sys.stdlib_module_names: return True
-    path = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+    path = getattr(sys.modules.get(module), "__file__", None) or ""
     return any(path.startswith(sysconfig.get_path(kind)) for kind in ("purelib", "platlib"))
 
 # %% ../../nbs/01_core/10_tree.ipynb #d3df993e
@@ -365,7 +339,11 @@ def _optimizer(capture: Capture, optimizer: torch.optim.Optimizer, path: str) ->
     return capture.fill(ref, OptimizerNode(capture.function(type(optimizer)), groups, owners, states, attributes))
 
 def _function(capture: Capture, function: Any, path: str) -> Ref:
-    return capture.node(function, LeafNode(capture.function(function)))
+    ref = capture.node(function)
+    is_ours = not (isinstance(function, types.FunctionType) and of_library(function))
+    # a default value that is a number stays
+    parts = {k: v for k, v in parts_of(function).items() if not is_atom(v) or k in variables_of(function)} if is_ours else {}
+    return capture.fill(ref, CallableNode(capture.function(function), capture.attributes(parts, path)))
 
 # %% ../../nbs/01_core/10_tree.ipynb #940f9462
 def _other(capture: Capture, value: Any, path: str) -> Any:
@@ -442,7 +420,7 @@ _HANDLERS: tuple[tuple[Any, Callable[[Capture, Any, str], Any]], ...] = (
     ((np.ndarray, np.generic), _array),
     (tuple(SEQUENCES.values()), _sequence),
     (dict, _mapping),
-    (GENERATOR_CLASSES, _generator),
+    (GENERATOR_TYPES, _generator),
     (torch.nn.Module, _module),
     (torch.optim.Optimizer, _optimizer),
     (FUNCTIONS, _function),

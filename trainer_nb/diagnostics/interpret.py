@@ -96,14 +96,9 @@ def collect_tensors(
 ) -> dict[str, torch.Tensor]:
     "Return the tensors of a batch by name; in a tuple, by index."
     if isinstance(batch, torch.Tensor): return {name or "0": batch}
-    if isinstance(batch, Mapping):
-        parts = batch.items()
-    elif isinstance(batch, (tuple, list)):
-        parts = enumerate(batch)
-    else:
-        return {}
+    if not isinstance(batch, (Mapping, tuple, list)): return {}
     tensors = {}
-    for key, part in parts:
+    for key, part in batch.items() if isinstance(batch, Mapping) else enumerate(batch):
         tensors |= collect_tensors(part, f"{name}.{key}" if name else str(key))
     return tensors
 
@@ -170,21 +165,18 @@ def decode_texts(
 ) -> list[str]:
     "Decode the first `n` examples without their padding; return an empty list without tokens or a decoder."
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
-    if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or not hasattr(processing_class, "decode"):
-        return []
+    if not isinstance(ids, torch.Tensor) or ids.ndim != 2 or not hasattr(processing_class, "decode"): return []
     mask = batch.get("attention_mask")
+    rows = list(ids[:n])
     # padding says nothing about an example, and hides its text in a table
     if isinstance(mask, torch.Tensor) and mask.shape == ids.shape:
-        rows = [row[kept.bool()] for row, kept in zip(ids[:n], mask[:n])]
-    else:
-        rows = list(ids[:n])
+        rows = [row[kept.bool()] for row, kept in zip(rows, mask)]
     return [processing_class.decode(row.tolist(), skip_special_tokens=False) for row in rows]
 
 def first_labels(labels: object, n: int, names: Sequence[str]) -> list:
     "Return the names of the first labels; an empty list unless each label is a single value."
     labels = labels[0] if isinstance(labels, tuple) and labels else labels
-    if not isinstance(labels, torch.Tensor) or labels.ndim == 0 or labels.numel() != len(labels):
-        return []
+    if not isinstance(labels, torch.Tensor) or labels.ndim == 0 or labels.numel() != len(labels): return []
     return [class_name(names, v) for v in labels[:n].reshape(-1).tolist()]
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #57c27a33
@@ -310,8 +302,7 @@ def formula_losses(
     labels: object,  # of one batch
 ) -> torch.Tensor | None:
     "Return the loss of each example; None if no formula applies."
-    if not (isinstance(predicted, torch.Tensor) and isinstance(labels, torch.Tensor) and labels.ndim):
-        return None
+    if not (isinstance(predicted, torch.Tensor) and isinstance(labels, torch.Tensor) and labels.ndim): return None
     predicted = predicted.detach().float()
     if is_classification(predicted, labels) and labels.ndim == 1:
         return F.cross_entropy(predicted, labels.long(), reduction="none")
@@ -408,8 +399,7 @@ def _example_losses(
     by_formula: bool,
 ) -> list[float] | None:
     "Return the loss of each example, by formula or one by one; None if the formula does not apply."
-    if not by_formula:
-        return [single_example_loss(learner, select_example(batch, i, n)) for i in range(n)]
+    if not by_formula: return [single_example_loss(learner, select_example(batch, i, n)) for i in range(n)]
     losses = formula_losses(predicted, labels)
     return None if losses is None or len(losses) != n else losses.tolist()
 
@@ -475,8 +465,7 @@ def top_losses(
         found = find_worst(learner, loader, k, by_formula=True)
         exact = found is not None and all(
             _formula_matches(learner, learner._prepare_inputs(o.inputs), o.loss) for o in found)
-        if not exact:
-            found = find_worst(learner, loader, k, by_formula=False)
+        if not exact: found = find_worst(learner, loader, k, by_formula=False)
     names = class_names(learner, dataset)
     reader = learner.processing_class
     return TopLosses(o._replace(predicted=class_name(names, o.predicted), actual=class_name(names, o.actual),
@@ -579,24 +568,19 @@ def _check_classification(learner: TrainerBase, predicted: Any, labels: Any):
                          "top_losses() shows single examples.")
 
 # %% ../../nbs/08_diagnostics/03_interpret.ipynb #75dba4c8
-def _count_all(learner: TrainerBase, loader: Iterable) -> tuple[np.ndarray | None, int]:
-    "Return the matrix of all batches, None without batches, and the number of non-finite predictions."
-    counts = None
-    unknown = 0
-    for _, _, predicted, labels in iterate_predictions(learner, loader):
-        _check_classification(learner, predicted, labels)
-        batch_counts, lost = _count_batch(predicted, labels)
-        counts = batch_counts if counts is None else counts + batch_counts
-        unknown += lost
-    return counts, unknown
-
 def confusion(
     learner: TrainerBase,
     dataset: DatasetOrName | None = None,  # None: the learner's evaluation set
 ) -> Confusion:
     "Count the predicted classes for each actual class; leave out labels of -100."
     loader, dataset = get_eval_loader(learner, dataset, "confusion()")
+    counts = None
+    unknown = 0
     with evaluation_mode(learner):
-        counts, unknown = _count_all(learner, loader)
+        for _, _, predicted, labels in iterate_predictions(learner, loader):
+            _check_classification(learner, predicted, labels)
+            batch_counts, lost = _count_batch(predicted, labels)
+            counts = batch_counts if counts is None else counts + batch_counts
+            unknown += lost
     if counts is None: raise ValueError("There is nothing to count: the data set is empty.")
     return Confusion(counts, class_names(learner, dataset), unknown)

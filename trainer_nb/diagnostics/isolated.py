@@ -107,12 +107,12 @@ def isolated_training(
         finally:
             run.interrupts.abortable = False
             learner.run_state = run
-            lost = run.reports.lost
-            run.reports.lost = {}
+            lost, run.reports.lost = run.reports.lost, {}
             restore_fields(run, taken, SHARED_FIELDS)
             lost, run.reports.lost = run.reports.lost, lost
-            # no callback was called
-            run.reports.lost |= {n: why for n, why in lost.items() if n.startswith(f"{type(learner).__name__}.")}
+            # no callback was called: what of one could not be copied has not changed
+            same = {n for n in taken.values["user"]["left_out"] if n.startswith(tuple(type(c).__name__ for c in run.callbacks.callbacks))}
+            run.reports.lost |= {n: why for n, why in lost.items() if n not in same}
             report_lost(run, verb)
             run.current.window = window
             run.copies.backups = backups

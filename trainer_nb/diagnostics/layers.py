@@ -9,7 +9,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,14 +21,14 @@ from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch
 from ..args.deepspeed_args import require_gradients
 from ..device.accelerator import unwrap
-from ..device.sharding import full_tensor, is_dtensor, module_class
+from ..device.sharding import is_dtensor, module_class
 from ..device.weight_storage import is_read_only, weight_shape
 from .debug_step import DebugStep, capture_editable_tensors
 from .interpret import get_first_batch
 from .isolated import begin_next_epoch, isolated_training
-from .tensor_stats import BINS, Moments, NoiseScale, combine_moments, compute_histogram
-from .tensor_stats import compute_moments, dead_fraction, first_tensor, measure_noise_scale
-from .tensor_stats import rebin_shares, saturated_fraction
+from .tensor_stats import BINS, Begun, Moments, NoiseScale, begin_output, begin_stats
+from .tensor_stats import combine_moments, compute_histograms, compute_moments
+from .tensor_stats import compute_norms, compute_outputs, measure_noise_scale, rebin_shares
 from ..display.charts import Chart, PanelDisplay
 from ..display.panels import Heatmap, LineSeries, Marker, Panel
 from ..display.tables import Table, escape_html, format_value, html_table, to_frame
@@ -45,10 +45,6 @@ from ..optim.optimizers import layer_groups, optimizer_groups, refuse_regrouping
 from ..optim.schedules import add_scheduled_group
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #cdaab5b8
-CHANNEL_LAYERS = (
-    nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm,
-)
-
 def named_layers(model: torch.nn.Module) -> dict[str, nn.Module]:
     "Return the modules that are measured, by name."
     return {
@@ -71,30 +67,18 @@ def own_parameters(
         seen.update(id(p) for _, p in params[name])
     return params
 
-def output_stats(
-    module: torch.nn.Module,
-    out: object,  # of its forward
-) -> torch.Tensor | None:
-    "Return sums, dead and saturated share, and histogram of a module's output; on its device."
-    t = first_tensor(out)
-    if t is None or not t.numel(): return None
-    first = isinstance(module, CHANNEL_LAYERS) or None
-    return torch.cat(
-        [compute_moments(t), dead_fraction(t, first)[None], saturated_fraction(t, module)[None], compute_histogram(t)]
-    )
-
 @contextmanager
 def measure_outputs(
     layers: Mapping[str, nn.Module],  # by name
-    measure: Callable[[nn.Module, object], Any] = output_stats,  # from a module and its output
-) -> Iterator[dict[str, Any]]:
-    "Measure the outputs of layers within the block; yield a dict of numbers by name, of the last call."
+) -> Iterator[dict[str, Begun]]:
+    "Measure the outputs of layers within the block; yield a dict of what is begun by name, of the last call."
     found = {}
     hooks = []
     def measured(name: str):
         def hook(module: torch.nn.Module, inputs: tuple, out: object):
             with torch.no_grad():
-                found[name] = measure(module, out)
+                begun = begin_output(module, out)
+                if begun is not None: found[name] = begun
         return hook
     try:
         hooks += [m.register_forward_hook(measured(name)) for name, m in layers.items()]
@@ -120,15 +104,13 @@ def update_norms(
 ) -> dict:
     "Return the norm of the next update of each parameter by its id(), on its device."
     twin = copy_optimizer(optimizer)
-    moved = {}
     groups = zip(optimizer.param_groups, twin.param_groups)
     pairs = [(p, q) for g, h in groups for p, q in zip(g["params"], h["params"]) if p.grad is not None]
     for p, q in pairs:
         q.grad = p.grad.clone()
     twin.step()
-    for p, q in pairs:
-        moved[id(p)] = full_tensor(torch.linalg.vector_norm((q.detach() - p.detach()).float()))
-    return moved
+    moved = torch._foreach_sub([q.detach() for _, q in pairs], [p.detach() for p, _ in pairs])
+    return {id(p): norm for (p, _), norm in zip(pairs, compute_norms(moved))}
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #f61a01c4
 class LayerStats(NamedTuple):
@@ -177,28 +159,27 @@ def merge_layers(name: str, layers: list) -> LayerStats:
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #7f4d7c50
 def fetch_stats(
-    numbers: dict,  # one-dimensional tensors, or None
+    numbers: dict,  # tensors
 ) -> dict:
     "Copy tensors to the host as lists, in one transfer."
-    there = {k: t for k, t in numbers.items() if t is not None}
-    if not there: return {}
-    device = next(iter(there.values())).device
-    flat = torch.cat([t.reshape(-1).to(device).float() for t in there.values()]).tolist()
-    ends = np.cumsum([t.numel() for t in there.values()]).tolist()
-    return {k: flat[end - t.numel():end] for (k, t), end in zip(there.items(), ends)}
+    if not numbers: return {}
+    device = next(iter(numbers.values())).device
+    flat = torch.cat([t.reshape(-1).to(device).float() for t in numbers.values()]).tolist()
+    ends = np.cumsum([t.numel() for t in numbers.values()]).tolist()
+    return {k: flat[end - t.numel():end] for (k, t), end in zip(numbers.items(), ends)}
 
-def parameter_stats(
+def all_stats(
     params: list,  # (name, parameter)
-    moved: dict,  # as returned by `update_norms`
+    outputs: dict,  # as yielded by `measure_outputs`
 ) -> dict:
-    "Return sums and histograms of parameters and gradients by (name, kind); on their devices."
+    "Return numbers and histograms of parameters, gradients and outputs by (name, kind); on the device."
+    begun = {(name, "weight"): begin_stats(p, whole=True) for name, p in params}
+    begun |= {(name, "gradient"): begin_stats(p.grad, whole=True) for name, p in params if p.grad is not None}
     found = {}
-    for name, p in params:
-        found[name, "weight"] = torch.cat([compute_moments(p), compute_histogram(p)])
-        if p.grad is not None:
-            found[name, "gradient"] = torch.cat([compute_moments(p.grad), compute_histogram(p.grad)])
-        if id(p) in moved:
-            found[name, "update"] = moved[id(p)][None]
+    for each, compute in ((begun, compute_moments), ({(n, "output"): o for n, o in outputs.items()}, compute_outputs)):
+        if each:
+            rows = torch.cat([compute(list(each.values())), compute_histograms([o.sample for o in each.values()])], 1)
+            found |= dict(zip(each, rows))
     return found
 
 def make_layer_stats(
@@ -231,11 +212,9 @@ def measure_layers(
     layers = named_layers(run.model)
     own = own_parameters(layers)
     moved = update_norms(run.optimizer) if any(p.grad is not None for p in run.params) else {}
-    numbers = fetch_stats(
-        parameter_stats([o for each in own.values() for o in each], moved) | {
-            (n, "output"): t for n, t in outputs.items()
-        }
-    )
+    params = [o for each in own.values() for o in each]
+    updates = {(name, "update"): moved[id(p)] for name, p in params if id(p) in moved}
+    numbers = fetch_stats(all_stats(params, outputs) | updates)
     return [make_layer_stats(name, m, own[name], numbers, numbers.get((name, "output"))) for name, m in layers.items()]
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #6689a87c
@@ -445,16 +424,6 @@ class LayerReport(PanelDisplay):
         return super().html() + f'<div style="max-height:420px;overflow:auto">{foldable_table(self.layers)}</div>'
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #91991b5b
-def make_window(learner: TrainerBase, batch: object) -> list[MicroBatch]:
-    "Return a user's batch as the micro-batches of a step."
-    n = infer_batch_size(batch)
-    if not n:
-        raise ValueError(
-            "inspect() takes a batch as the model is fed it, for example next(iter(learn.get_train_dataloader())); this"
-            " one has no tensor with samples."
-        )
-    return [MicroBatch(batch, n, learner.run_state.cursor)]
-
 def inspect_next_step(
     learner: TrainerBase,
     batch: object = None,  # None: the micro-batches of the next step
@@ -462,7 +431,13 @@ def inspect_next_step(
     "Measure the layers at the next step."
     with isolated_training(learner, "inspect()") as run:
         if batch is not None:
-            run.current.window = make_window(learner, batch)
+            n = infer_batch_size(batch)
+            if not n:
+                raise ValueError(
+                    "inspect() takes a batch as the model is fed it, for example next(iter(learn.get_train_dataloader()));"
+                    " this one has no tensor with samples."
+                )
+            run.current.window = [MicroBatch(batch, n, run.cursor)]
         step = Step(learner)
         run.verb.phase = "step"
         run.interrupts.abortable = True
@@ -473,12 +448,14 @@ def inspect_next_step(
             step.substep()
         while step.more():
             step.substep()
-        spreads = would_spread(run)
-        with changed_limit(run, 0.0 if spreads else run.args.max_grad_norm):
-            step.complete_gradients()
+        spreads, limit = would_spread(run), run.args.max_grad_norm
+        # of the copy of the run
+        vars(run.args)["max_grad_norm"] = 0.0 if spreads else limit
+        step.complete_gradients()
+        vars(run.args)["max_grad_norm"] = limit
         layers = measure_layers(run, outputs)
         words = describe_clipping(run, step.norm)
-        if spreads and run.args.max_grad_norm:
+        if spreads and limit:
             words.append(
                 "The gradients of some layers are not finite. The report shows all of them without clipping, which would"
                 " make every gradient NaN in the step itself."
@@ -501,21 +478,10 @@ def would_spread(run: RunState) -> bool:
     if run.device.divides_state: return False
     grads = (p.grad for p in run.params if p.grad is not None)
     values = (g.coalesce().values() if g.is_sparse else g for g in grads)
-    is_finite = all(bool(torch.isfinite(g).all()) for g in values)
+    # asked of the device once
+    largest = [torch.linalg.vector_norm(g, math.inf).to(run.device.device) for g in values if g.numel()]
+    is_finite = not largest or bool(torch.isfinite(torch.stack(largest)).all())
     return not all(run.device.world.all_gather_object(is_finite))
-
-@contextmanager
-def changed_limit(
-    run: RunState,
-    limit: float,  # for max_grad_norm inside the block
-) -> Iterator[None]:
-    "Clip gradients with another limit inside the block."
-    before = run.args.max_grad_norm
-    vars(run.args)["max_grad_norm"] = limit
-    try:
-        yield
-    finally:
-        vars(run.args)["max_grad_norm"] = before
 
 def describe_clipping(run: RunState, norm: float | torch.Tensor) -> list[str]:
     "Return a sentence if the gradients were clipped."
@@ -634,10 +600,13 @@ def set_trainable(
     "Freeze or unfreeze layer groups from the next step on, their modules in evaluation or training mode."
     groups = named_layer_groups(learner)
     run = learner.run_state
-    if which:
-        names = resolve_group_names(groups, which)
-    else:
-        names = list(groups) if trainable else groups_to_freeze(groups)
+    if not which and not trainable and len(groups) < 2:
+        raise ValueError(
+            f"freeze() freezes all layer groups but the last, and there is only one, {', '.join(groups)!r}. Give the"
+            " Learner layer_groups=, a list of prefixes of parameter names from input to output, or freeze this one by its"
+            " name."
+        )
+    names = resolve_group_names(groups, which) if which else list(groups) if trainable else list(groups)[:-1]
     if run.optimizer is not None and trainable:
         check_known(run.optimizer, [p for name in names for _, p in groups[name]])
     hold_eval_mode(run.modes, learner.model, groups, names, eval_mode)
@@ -653,15 +622,6 @@ def set_trainable(
         add_missing_parameters(learner)
     options = {"eval_mode": True} if eval_mode else {}
     record_act(run, "unfreeze" if trainable else "freeze", groups=list(names), **options)
-
-def groups_to_freeze(groups: Mapping[str, list]) -> list[str]:
-    "Return all groups except the last; raise ValueError if there is only one."
-    if len(groups) > 1: return list(groups)[:-1]
-    raise ValueError(
-        f"freeze() freezes all layer groups but the last, and there is only one, {', '.join(groups)!r}. Give the"
-        " Learner layer_groups=, a list of prefixes of parameter names from input to output, or freeze this one by its"
-        " name."
-    )
 
 def check_known(optimizer: torch.optim.Optimizer, params: Iterable[nn.Parameter]):
     "Raise ValueError if an optimizer that keeps state by the order of its parameters would get new ones."

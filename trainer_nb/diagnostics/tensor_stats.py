@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,27 +22,65 @@ from ..engine.step import Step
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #5dc0369a
 # entries; up to this size the spread is measured around the mean
 SMALL_NUMEL = 1 << 16
+# maximum number of sampled entries
+SAMPLE_SIZE = 8192
 
 def dense_values(t: torch.Tensor) -> torch.Tensor:
     "Return the detached entries of a tensor: the stored ones if sparse, both parts if complex."
     t = full_tensor(t.detach())
     if t.layout is not torch.strided:
         t = t.coalesce().values() if t.layout is torch.sparse_coo else t.to_dense()
-    return torch.view_as_real(t) if t.is_complex() else t
+    t = torch.view_as_real(t) if t.is_complex() else t
+    return t if t.is_floating_point() else t.float()
 
-def compute_moments(
+class Begun(NamedTuple):
+    "Hold what is computed of a tensor at once, on its device: the rest is computed of many tensors together."
+    n: int                                   # entries
+    mean: torch.Tensor
+    variance: torch.Tensor                   # of more than SMALL_NUMEL entries, the mean stands in its place
+    norm: torch.Tensor
+    low: Any = None                          # the smallest entry, or that of each unit
+    high: Any = None                         # the largest one
+    sample: Any = None                       # entries for a histogram
+    saturated: torch.Tensor | None = None    # share of saturated outputs
+
+def take_sample(t: torch.Tensor) -> torch.Tensor:
+    "Return some thousand entries at equal distances, in memory of their own."
+    return t.reshape(-1)[:: math.ceil(t.numel() / SAMPLE_SIZE) or 1].to(torch.float32, copy=True)
+
+def begin_stats(
     t: torch.Tensor,  # any shape and dtype
-) -> torch.Tensor:
-    "Return (count, mean, variance, norm, smallest, largest) on the tensor's device; variance divides by n."
+    whole: bool = False,  # also the smallest and the largest entry, and a sample
+) -> Begun:
+    "Measure a tensor with few passes, and without a copy of it in another precision."
     t = dense_values(t)
-    if t.dtype not in (torch.float32, torch.float64): t = t.float()
     n = t.numel()
-    if not n: return torch.zeros(6, device=t.device)
-    mean = t.mean()
-    norm = torch.linalg.vector_norm(t)
-    variance = t.var(correction=0) if n <= SMALL_NUMEL else (norm.square() / n - mean.square()).clamp(min=0)
-    low, high = torch.aminmax(t)
-    return torch.stack([torch.full_like(mean, n), mean, variance, norm, low, high]).float()
+    if not n: return Begun(0, *torch.zeros(5, device=t.device), take_sample(t))
+    wide = torch.float64 if t.dtype is torch.float64 else torch.float32
+    mean = t.mean(dtype=wide)
+    variance = t.to(wide).var(correction=0) if n <= SMALL_NUMEL else mean
+    begun = Begun(n, mean, variance, torch.linalg.vector_norm(t, dtype=wide))
+    return Begun(*begun[:4], *torch.aminmax(t), take_sample(t)) if whole else begun
+
+def on_one_device(numbers: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
+    "Return numbers, or rows of them, as one tensor."
+    return torch.stack([t.to(device) for t in numbers])
+
+def compute_norms(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    "Return the norm of each tensor, over the shards of all processes; computed of all tensors together."
+    wide = torch.float64 if any(t.dtype is torch.float64 for t in tensors) else torch.float32
+    return [full_tensor(norm) for norm in torch._foreach_norm(tensors, 2, wide)] if tensors else []
+
+def compute_moments(begun: Sequence[Begun], bounds: bool = True) -> torch.Tensor:
+    """Return (count, mean, variance, norm, smallest, largest) of each tensor, shape (tensors, 6), on the device of the first;
+    variance divides by n. Without bounds, shape (tensors, 4)."""
+    device = begun[0].mean.device
+    counts = torch.tensor([float(o.n) for o in begun]).to(device, non_blocking=True)
+    mean, variance, norm = (on_one_device(column, device) for column in list(zip(*begun))[1:4])
+    variance = torch.where(counts > SMALL_NUMEL, (norm.square() / counts - mean.square()).clamp(min=0), variance)
+    ends = [(o.low.amin(), o.high.amax()) for o in begun] if bounds else []
+    columns = [counts, mean, variance, norm, *(on_one_device(column, device) for column in zip(*ends))]
+    return torch.stack([column.float() for column in columns], 1)
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #31deaa72
 class Moments(NamedTuple):
@@ -77,20 +116,29 @@ def combine_moments(parts: list) -> Moments:
     )
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #36863fb8
-# bins of a histogram; maximum number of sampled entries
+# of a histogram
 BINS = 40
-SAMPLE_SIZE = 8192
 
-def compute_histogram(t: torch.Tensor) -> torch.Tensor:
-    "Return the share of entries in each of 40 bins, then the reach of the bins; on the tensor's device."
-    flat = dense_values(t).reshape(-1)
-    if not flat.numel(): return torch.zeros(BINS + 1, device=t.device)
-    flat = flat[::math.ceil(flat.numel() / SAMPLE_SIZE)].float()
-    reach = torch.minimum(4 * flat.square().mean().sqrt(), flat.abs().max())
-    edges = torch.linspace(-1, 1, BINS + 1, device=t.device)[1:-1] * reach
-    below = torch.searchsorted(flat.sort().values, edges).float()
-    whole = torch.cat([below.new_zeros(1), below, below.new_full((1,), float(len(flat)))])
-    return torch.cat([whole.diff() / len(flat), reach[None]])
+def in_rows(tensors: Sequence[Any]) -> Iterator[tuple[list[int], torch.Tensor]]:
+    "Yield the tensors of one dimension that have entries as rows, those of a length together, with their places."
+    groups: dict[tuple, list[int]] = {}
+    for place, t in enumerate(tensors):
+        if t.ndim and len(t): groups.setdefault((len(t), t.dtype, t.device), []).append(place)
+    for places in groups.values():
+        yield places, torch.stack([tensors[i] for i in places])
+
+def compute_histograms(samples: Sequence[torch.Tensor]) -> torch.Tensor:
+    "Return the share of entries in each of 40 bins, then the reach of the bins, shape (samples, 41)."
+    found = list(torch.zeros(len(samples), BINS + 1, device=samples[0].device))
+    for places, flat in in_rows(samples):
+        k, n = flat.shape
+        reach = torch.minimum(4 * flat.square().mean(1).sqrt(), flat.abs().amax(1))[:, None]
+        edges = torch.linspace(-1, 1, BINS + 1, device=flat.device)[1:-1] * reach
+        below = torch.searchsorted(flat.sort(1).values, edges).float()
+        whole = torch.cat([below.new_zeros(k, 1), below, below.new_full((k, 1), float(n))], 1)
+        for place, row in zip(places, torch.cat([whole.diff(dim=1) / n, reach], 1)):
+            found[place] = row
+    return on_one_device(found, samples[0].device)
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #1e8c3639
 def rebin_shares(
@@ -105,30 +153,18 @@ def rebin_shares(
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #6c473d65
 # a unit is dead if its range is at most this share of the layer's largest output
 DEAD_TOLERANCE = 1e-6
+# their outputs have channels as the second dimension
+CHANNEL_LAYERS = (
+    nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm,
+)
 
 def units_last(
     t: torch.Tensor,
     channels_first: bool | None = None,  # None: true for four or more dimensions
 ) -> torch.Tensor:
     "Return the output with shape (places, units)."
-    first = t.ndim > 3 if channels_first is None else channels_first
-    return (t.movedim(1, -1) if first and t.ndim > 2 else t).reshape(
-        -1, t.shape[1] if first and t.ndim > 2 else t.shape[-1]
-    )
-
-def dead_fraction(
-    t: torch.Tensor,  # the output for a batch
-    channels_first: bool | None = None,
-) -> torch.Tensor:
-    "Return the share of units with constant output, on the tensor's device; nan if undecidable."
-    t = t.detach()
-    if t.ndim < 2 or not t.numel(): return torch.full((), math.nan, device=t.device)
-    units = units_last(t, channels_first)
-    if len(units) < 2: return torch.full((), math.nan, device=t.device)
-    low = units.amin(0).float()
-    high = units.amax(0).float()
-    largest = torch.maximum(low.abs().max(), high.abs().max())
-    return torch.where(largest.isfinite(), (high - low <= DEAD_TOLERANCE * largest).float().mean(), math.nan)
+    if t.ndim > 2 and (t.ndim > 3 if channels_first is None else channels_first): t = t.movedim(1, -1)
+    return t.reshape(-1, t.shape[-1])
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #11f1a015
 ACTIVATION_RANGES = {
@@ -139,9 +175,9 @@ ACTIVATION_RANGES = {
     nn.Softsign: (-1.0, 1.0),
 }
 
-def saturated_fraction(t: torch.Tensor, module: nn.Module) -> torch.Tensor:
-    "Return the share of outputs near the ends of their module's range; nan without such a range."
-    if type(module) not in ACTIVATION_RANGES: return torch.full((), math.nan, device=t.device)
+def saturated_fraction(t: torch.Tensor, module: nn.Module) -> torch.Tensor | None:
+    "Return the share of outputs near the ends of their module's range; None without such a range."
+    if type(module) not in ACTIVATION_RANGES: return None
     low, high = ACTIVATION_RANGES[type(module)]
     edge = 0.03 * (high - low)
     return ((t < low + edge) | (t > high - edge)).float().mean()
@@ -152,6 +188,35 @@ def first_tensor(out) -> torch.Tensor | None:
     if isinstance(out, torch.Tensor): return out if out.is_floating_point() else None
     parts = out.values() if isinstance(out, dict) else out if isinstance(out, (tuple, list)) else ()
     return next((t for t in map(first_tensor, parts) if t is not None), None)
+
+def begin_output(module: nn.Module, out: object, histogram: bool = True) -> Begun | None:
+    "Measure the output of a module, with the range of each unit; None without one."
+    t = first_tensor(out)
+    if t is None or not t.numel(): return None
+    t = dense_values(t)
+    units = units_last(t, isinstance(module, CHANNEL_LAYERS) or None) if t.ndim > 1 else t[None]
+    # a single place does not show whether a unit is dead
+    low, high = torch.aminmax(units, dim=0) if len(units) > 1 else torch.aminmax(t)
+    saturated = saturated_fraction(t, module)
+    sample = take_sample(t) if histogram else None
+    return begin_stats(t)._replace(low=low, high=high, sample=sample, saturated=saturated)
+
+def compute_outputs(begun: Sequence[Begun], bounds: bool = True) -> torch.Tensor:
+    """Return moments, the share of units with constant output (nan if undecidable), and the saturated share of outputs,
+    shape (outputs, 8); without bounds, shape (outputs, 6)."""
+    device = begun[0].mean.device
+    unknown = torch.full((), math.nan, device=device)
+    dead = [unknown] * len(begun)
+    for places, low in in_rows([o.low for o in begun]):
+        low = low.float()
+        high = torch.stack([begun[i].high for i in places]).float()
+        largest = torch.maximum(low.abs().amax(1), high.abs().amax(1))
+        shares = (high - low <= DEAD_TOLERANCE * largest[:, None]).float().mean(1)
+        for place, share in zip(places, torch.where(largest.isfinite(), shares, math.nan)):
+            dead[place] = share
+    saturated = [unknown if o.saturated is None else o.saturated for o in begun]
+    columns = [on_one_device(column, device)[:, None] for column in (dead, saturated)]
+    return torch.cat([compute_moments(begun, bounds), *columns], 1)
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #0929a15f
 class NoiseScale(NamedTuple):
@@ -166,15 +231,9 @@ class NoiseScale(NamedTuple):
                 f"The gradient noise hides the gradient in {self.batch} samples: a larger batch would give a better"
                 " direction."
             )
-        advice = (
-            "a larger batch would give a better direction"
-            if self.scale > 2 * self.batch
-            else (
-                "a smaller batch would do nearly as well"
-                if self.scale < self.batch / 2
-                else "the batch is of about that size"
-            )
-        )
+        advice = "the batch is of about that size"
+        if self.scale > 2 * self.batch: advice = "a larger batch would give a better direction"
+        if self.scale < self.batch / 2: advice = "a smaller batch would do nearly as well"
         rounded = float(f"{self.scale:.2g}")
         scale = f"about {rounded:g} samples" if rounded > 1 else "at most 1 sample"
         return f"The gradient noise scale is {scale} (a rough estimate, from one step of {self.batch}): {advice}."
@@ -205,10 +264,6 @@ def split_window(
     return [MicroBatch(cut(i), size, fetched.after) for i in range(k)]
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #603c8f90
-# the squared norm, over the shards of all processes
-def squared_norm(t) -> torch.Tensor:
-    return full_tensor(torch.linalg.vector_norm(t.float())).square()
-
 # call inside isolated.without_trace; also None if the batch cannot be cut
 def measure_noise_scale(learner: TrainerBase) -> NoiseScale | None:
     "Estimate the noise scale of the next step; None with under four samples or non-finite gradients."
@@ -228,11 +283,12 @@ def measure_noise_scale(learner: TrainerBase) -> NoiseScale | None:
         step.substep()
         # a part need not use every layer
         grads = {id(p): p.grad for p in run.params if p.grad is not None and p.grad.layout is torch.strided}
-        squares.append(sum(squared_norm(g) for g in grads.values()))
+        squares.append(compute_norms(list(grads.values())))
         for key, g in grads.items():
             total[key] = total[key].add_(g) if key in total else g.clone()
-    whole = sum(map(squared_norm, total.values())) / len(parts) ** 2
+    squares.append(compute_norms(list(total.values())))
     run.state.global_step = before
-    squares = [float(s) for s in squares]
-    whole = float(whole)
+    sums = [on_one_device(norms, run.device.device).square().sum() if norms else 0.0 for norms in squares]
+    *squares, whole = map(float, sums)
+    whole /= len(parts) ** 2
     return estimate_noise_scale(squares, whole, parts[0].samples) if math.isfinite(sum(squares) + whole) else None

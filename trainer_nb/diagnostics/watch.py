@@ -20,9 +20,9 @@ from ..core.callbacks import TrainerCallback, TrainerControl, TrainerState
 from ..core.errors import suggest_names
 from ..core.history import History
 from ..device.sharding import full_tensor, module_class
-from .layers import CHANNEL_LAYERS, group_names, named_layers, own_parameters
-from .tensor_stats import BINS, compute_histogram, compute_moments, dead_fraction
-from .tensor_stats import first_tensor, rebin_shares, saturated_fraction
+from .layers import group_names, named_layers, own_parameters
+from .tensor_stats import BINS, Begun, begin_output, begin_stats, compute_histograms
+from .tensor_stats import compute_moments, compute_norms, compute_outputs, rebin_shares
 from ..display.charts import Chart, PanelDisplay
 from ..display.panels import Heatmap, Panel, format_tick, nan_mean
 from ..display.tables import to_frame
@@ -87,12 +87,11 @@ def select_layers(
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #074e9621
 def layer_moments(
-    params: list,  # per parameter the six numbers of tensor_stats.sums
+    begun: Sequence[Begun],  # of the parameters
     of: torch.Tensor,  # (layers, parameters), 1 where a layer has a parameter
 ) -> torch.Tensor:
     "Return norm, mean and spread of each layer, shape (layers, 3)."
-    numbers = torch.stack(params).double()
-    n, mean, variance, norm = numbers[:, :4].unbind(1)
+    n, mean, variance, norm = compute_moments(begun, bounds=False).double().unbind(1)
     parts = torch.stack([n, n * mean, n * (variance + mean.square()), norm.square()], 1)
     entries, total, squares, norms = (of.double() @ parts).unbind(1)
     mean = total / entries
@@ -124,11 +123,15 @@ class LayerSampler:
         active: Callable[[], bool],  # whether the model is training now
     ):
         "Register hooks that measure the outputs of the layers."
-        def hook_of(name: str):
+        def hook_of(layer: str):
             def hook(module: torch.nn.Module, inputs: tuple, out: object):
                 if not active(): return
                 with torch.no_grad():
-                    self.outputs[name] = self.of_output(module, inputs, out)
+                    begun = begin_output(module, out, "histogram" in self.names)
+                    if begun is None: return
+                    device = begun.mean.device
+                    own = [to_scalar_tensor(f(module, inputs, out), device, name) for name, f in self.of_outputs.items()]
+                self.outputs[layer] = begun, own
             return hook
         if "output" in self.names or "histogram" in self.names or self.of_outputs:
             self.hooks = [m.register_forward_hook(hook_of(name)) for name, m in self.layers.items()]
@@ -139,53 +142,44 @@ class LayerSampler:
             h.remove()
         self.hooks = []
 
-    def of_output(
-        self, module: torch.nn.Module, inputs: tuple, out: object
-    ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-        "Return the numbers and the histogram of a module's output; None without one."
-        t = first_tensor(out)
-        if t is None or not t.numel(): return None
-        first = isinstance(module, CHANNEL_LAYERS) or None
-        own = [to_scalar_tensor(f(module, inputs, out), t.device, name) for name, f in self.of_outputs.items()]
-        numbers = compute_moments(t)
-        shares = dead_fraction(t, first), saturated_fraction(t, module).float()
-        head = torch.stack([numbers[3], numbers[1], numbers[2].sqrt(), *shares, *own])
-        return head, compute_histogram(t) if "histogram" in self.names else None
-
     def before_update(self):
         "Measure the weights and the complete gradients."
         with_grad = [(i, p) for i, p in self.params if p.grad is not None]
-        if "weight" in self.names or "update" in self.names:
-            self.of_params("weight", [(i, compute_moments(p)) for i, p in self.params])
+        if "weight" in self.names:
+            self.of_params("weight", [(i, begin_stats(p)) for i, p in self.params])
+        elif "update" in self.names:
+            self.of_norms("weight", [i for i, _ in self.params], [p.detach() for _, p in self.params])
         if "gradient" in self.names:
-            self.of_params("gradient", [(i, compute_moments(p.grad)) for i, p in with_grad])
-        if "update" in self.names:
-            self.before = [(i, p, p.detach().clone()) for i, p in with_grad]
+            self.of_params("gradient", [(i, begin_stats(p.grad)) for i, p in with_grad])
+        if "update" in self.names and with_grad:
+            self.before = with_grad, torch._foreach_mul([p.detach() for _, p in with_grad], 1.0)
         for name, function in self.of_parameters.items():
             rows = []
             for i, p in with_grad:
                 value = to_scalar_tensor(function(full_tensor(p.detach()), full_tensor(p.grad)), p.device, name)
-                # as the moments of a tensor with one entry
-                rows.append((i, torch.stack([torch.ones((), device=p.device), value, *torch.zeros(4, device=p.device)])))
+                # as a tensor with one entry
+                rows.append((i, Begun(1, value, torch.zeros_like(value), value.abs())))
             self.of_params(name, rows)
 
     def after_update(self):
         "Measure how far the weights have moved."
         if self.before is None: return
-        self.of_params("update", [(i, compute_moments(p.detach() - then)) for i, p, then in self.before])
+        moved, before = self.before
+        torch._foreach_sub_(before, [p.detach() for _, p in moved])
+        self.of_norms("update", [i for i, _ in moved], before)
         self.before = None
 
-    def of_params(
-        self,
-        quantity: str,
-        rows: list[tuple[int, torch.Tensor]],  # (index of the layer, six numbers)
-    ):
-        "Combine the numbers of parameters to those of their layers."
+    def of_norms(self, quantity: str, layers: list[int], tensors: list[torch.Tensor]):
+        "Combine the norms of parameters to those of their layers."
+        norms = compute_norms(tensors)
+        self.of_params(quantity, [(i, Begun(t.numel(), n, n, n)) for i, t, n in zip(layers, tensors, norms)])
+
+    def of_params(self, quantity: str, rows: list[tuple[int, Begun]]):
+        "Combine the numbers of parameters, which come with the indices of their layers."
         if not rows: return
         of = torch.zeros(len(self.layers), len(rows))
-        for k, (i, _) in enumerate(rows):
-            of[i, k] = 1
-        self.found[quantity] = layer_moments([r for _, r in rows], of.to(rows[0][1].device, non_blocking=True))
+        of[[i for i, _ in rows], list(range(len(rows)))] = 1
+        self.found[quantity] = layer_moments([r for _, r in rows], of.to(rows[0][1].mean.device, non_blocking=True))
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #39babebd
 def to_scalar_tensor(
@@ -220,9 +214,13 @@ def watch_values(sampled: LayerSampler) -> torch.Tensor:
     unknown = torch.full((n, 3), math.nan, device=device)
     if "output" in sampled.names or sampled.of_outputs:
         width = len(WATCH_COLUMNS["output"]) + len(sampled.of_outputs)
-        none = torch.full((width,), math.nan, device=device)
-        outputs = [sampled.outputs.get(name) for name in sampled.layers]
-        parts.append(torch.stack([none if found is None else found[0].to(device) for found in outputs]))
+        rows = dict.fromkeys(sampled.layers, torch.full((width,), math.nan, device=device))
+        if sampled.outputs:
+            begun, own = zip(*sampled.outputs.values())
+            _, mean, variance, norm, *shares = compute_outputs(begun, bounds=False).to(device).unbind(1)
+            functions = [torch.stack(values).to(device) for values in zip(*own)]
+            rows |= dict(zip(sampled.outputs, torch.stack([norm, mean, variance.sqrt(), *shares, *functions], 1)))
+        parts.append(torch.stack(list(rows.values())))
     for what in ("weight", "gradient"):
         if what in sampled.names:
             parts.append(sampled.found.get(what, unknown))
@@ -234,8 +232,8 @@ def watch_values(sampled: LayerSampler) -> torch.Tensor:
 
 def output_histograms(sampled: LayerSampler) -> tuple[list, torch.Tensor | None]:
     "Return the names of the layers with an output, and their histograms, shape (layers, 41)."
-    there = {name: found[1] for name, found in sampled.outputs.items() if found is not None and found[1] is not None}
-    return list(there), torch.stack(list(there.values())) if there else None
+    if "histogram" not in sampled.names or not sampled.outputs: return [], None
+    return list(sampled.outputs), compute_histograms([begun.sample for begun, _ in sampled.outputs.values()])
 
 # %% ../../nbs/08_diagnostics/05_watch.ipynb #572e6697
 # names of quantities, and functions

@@ -18,7 +18,6 @@ import torch
 
 from ..args.parallel import dispatches_batches
 from ..core.errors import InvalidOperation, warn
-from ..core.memory import peak_memory
 from ..core.seeding import SEED_PREPARE, GeneratorSeeds, enable_determinism, seeded_generators
 from ..data.collate import is_identical
 from ..data.loader import ResumableLoader
@@ -40,12 +39,12 @@ from .rollback import weight_versions
 from .run_state import RunState, Task, record_act, run_modules, schedule_args, schedule_start
 from .snapshot import capture_snapshot, environment_info, num_train_samples
 from ..core.nodes import has_own_memory
-from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space
+from .snapshot_file import disk_folder, disk_space, memory_for_copies
 from .snapshot_fields import ModuleWalk, shared_copies
 from ..core.content import has_same_bytes
 from .snapshot_tensors import Snapshot
 from .state_holders import code_holders
-from .user_state import changed_user_state, continue_samplers, has_begun, restore_evaluated, unpack_state
+from .user_state import changed_user_state, continue_samplers, restore_evaluated, unpack_state
 from ..optim.parameters import convert_state, describe_unheld, held_parameters, renew_state
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
 
@@ -258,10 +257,10 @@ def prepare_data(learner: TrainerBase):
                         "or something else that gives batches when it is iterated.")
     check_eval_data(learner)
     # generators of samplers that were made anew have the seeds with which those before them began
-    for name, sampler in sampler_parts(getattr(loader, "batch_sampler", None)).items() if has_begun(run) else ():
+    begun = run.begun or run.callbacks_begun
+    for name, sampler in sampler_parts(getattr(loader, "batch_sampler", None)).items() if begun else ():
         if run.data.former_samplers.get(name, sampler) is sampler: continue
-        for given in [n for n in run.data.seed_givers if n.startswith(f"{name}.")]:
-            del run.data.seed_givers[given]
+        for given in [n for n in run.data.seed_givers if n.startswith(f"{name}.")]: del run.data.seed_givers[given]
     world = run.device.world
     dispatches = dispatches_batches(run.args) and not world.is_single_process
     seeds = GeneratorSeeds(dict(run.generator_seeds or {}), run.data.seed_givers)
@@ -586,12 +585,11 @@ def suggest_idle_gpus(kind: str, is_alone: bool):
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #40ab3e6b
 def first_of(run: RunState):
-    """Return a snapshot of the run before its first step, for reset(); stored in a temporary file if it is large
-    relative to the process's peak memory."""
+    "Return a snapshot of the run before its first step, for reset(); stored in a temporary file if memory is short."
     held = [t for t in (*run.params, *run_modules(run).buffers()) if not is_read_only(t)]
     size = sum(map(local_nbytes, held))
     folder = disk_folder()
-    if folder is not None and size > MEMORY_SHARE * peak_memory() and size * run.device.world.size <= disk_space():
+    if folder is not None and size > memory_for_copies() and size * run.device.world.size <= disk_space():
         try:
             return capture_snapshot(run, folder=folder)
         except OSError:

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import numpy as np
 import torch
 
 from ..core.callbacks import exported_state
-from ..core.seeding import GENERATOR_TYPES
-from ..core.tree import FUNCTIONS, OPTIMIZER, cached, has_state_dict, is_resource, of_library
+from ..core.seeding import FUNCTIONS, GENERATOR_TYPES, is_global_generator
+from ..core.tree import OPTIMIZER, cached, has_state_dict, is_resource, of_library
 from ..data.sources import MapSource
 from ..device.sharding import FSDP_ATTRIBUTES, fsdp_attributes, module_class
 from .overrides import TrainerBase
@@ -48,9 +47,10 @@ class Holder:
         return vars(self.owner)
 
     def items(self) -> dict:
-        "Return the attributes that may be state, by name."
+        "Return the attributes that are copied, by name."
         found = self.attributes().items()
-        return {k: v for k, v in found if k not in self.skip and (self.only is None or k in self.only)}
+        is_copied = COPIED_KINDS[self.kinds]
+        return {k: v for k, v in found if k not in self.skip and (self.only is None or k in self.only) and is_copied(v)}
 
     def complete(self, attributes: dict) -> None:
         "Complete a change of the attributes."
@@ -95,16 +95,11 @@ COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
 # kinds of objects of libraries, which may add attributes that are not state
 LIBRARY_KINDS = ("library", "settings", "numbers", "tensors")
 
-def is_copied_kind(kinds: str, value) -> bool:
-    "Return whether this value is copied for a holder of this kind."
-    return COPIED_KINDS[kinds](value)
-
 def is_fetch_state(kinds: str, value) -> bool:
     """Return whether a value of a data set or a collator may change in a
     fetch: a number, a string, or its own generator."""
-    if not (type(value) in SCALAR_TYPES or is_generator(value)) or not is_copied_kind(kinds, value): return False
-    shared = value is torch.default_generator or value is random._inst or value is np.random.mtrand._rand
-    return not shared and not isinstance(value, random.SystemRandom)
+    if not (type(value) in SCALAR_TYPES or is_generator(value)) or not COPIED_KINDS[kinds](value): return False
+    return not is_global_generator(value) and not isinstance(value, random.SystemRandom)
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #44147061
 # Attributes of every learner.
@@ -245,7 +240,10 @@ def _of_data(name: str, data: object, depth: int = 0) -> Iterator[Holder]:
 
 def _of_functions(learner: TrainerBase | None) -> Iterator[Holder]:
     "Yield holders for the data and the functions that a learner was given."
-    for name in ("train_dataset", "data_collator", "loss_func", "compute_loss_func") if learner is not None else ():
+    if learner is None: return
+    losses = ("loss_func", "compute_loss_func")
+    yield Holder("learner", learner, only=frozenset(name for name in losses if isinstance(vars(learner).get(name), FUNCTIONS)))
+    for name in ("train_dataset", "data_collator", *losses):
         owner = _owner_of(getattr(learner, name))
         if is_part(owner, learner): continue
         for holder in _of_data(name, owner):
@@ -258,11 +256,7 @@ def sampler_holders(samplers: dict[str, Any]) -> list[Holder]:
         Holder(name, sampler, "tensors" if of_library(type(sampler)) else "sampler", not_state(sampler))
         for name, sampler in samplers.items()
     ]
-    return [h for h in found if h.kinds == "sampler" or any(is_copied_kind(h.kinds, v) for v in h.items().values())]
-
-def _of_samplers(run: RunState) -> list[Holder]:
-    # a loader is discarded when its settings change; samplers that the user has given stay
-    return sampler_holders(run.data.former_samplers if run.loader is None else run.loader.samplers())
+    return [h for h in found if h.kinds == "sampler" or h.items()]
 
 def fetch_holders(run: RunState) -> list[Holder]:
     "Return the data and the collator as holders, if samples are fetched in this process, in any order."
@@ -286,7 +280,8 @@ def code_holders(run: RunState) -> list[Holder]:
         *_of_modules(run, modules),
         *_of_hooks(learner, modules),
         *_of_functions(learner),
-        *_of_samplers(run),
+        # a loader is discarded when its settings change; samplers that the user has given stay
+        *sampler_holders(run.data.former_samplers if run.loader is None else run.loader.samplers()),
     ]
 
 def _of_methods(run: RunState) -> Iterator[Holder]:

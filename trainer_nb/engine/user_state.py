@@ -5,14 +5,13 @@
 # %% ../../nbs/06_engine/13_user_state.ipynb #2e468a12
 from __future__ import annotations
 
-# %% ../../nbs/06_engine/13_user_state.ipynb #6ca7a3e5
 import functools
+import types
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-# %% ../../nbs/06_engine/13_user_state.ipynb #f1367625
 import torch
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #04ae0be9
@@ -20,7 +19,8 @@ from ..core.errors import warn
 from ..core.put import MISSING, Put, class_finder
 from ..core.content import Content
 from ..core.nodes import ATOMS, GeneratorNode, LeafNode, Ref, StatefulNode, TensorNode, Tree, Unsupported
-from ..core.tree import GENERATOR_CLASSES, Capture, has_state_dict, is_resource, of_library
+from ..core.seeding import FUNCTIONS, GENERATOR_TYPES
+from ..core.tree import Capture, has_state_dict, is_resource, of_library
 from ..data.loader import OpaqueSource
 from ..data.sources import MOST_VALUES, MapSource
 from ..device.sharding import copy_into, local_nbytes
@@ -28,7 +28,7 @@ from .overrides import TrainerBase
 from .run_state import RunState, run_modules
 from .state_holders import FEW_NODES, LEARNER, LIBRARY_KINDS, MODULE, SCALAR_TYPES, Holder, MethodHolder
 from .state_holders import code_holders, declared
-from .state_holders import evaluation_holders, is_copied_kind, module_holder
+from .state_holders import evaluation_holders, module_holder
 from .state_holders import optimizer_holders, sampler_holders, user_state_holders
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #e79ff9d3
@@ -51,12 +51,12 @@ def named_parts(run: RunState) -> dict[str, Any]:
     if learner is not None:
         found |= {f"learner:{name}": vars(learner).get(name) for name in sorted(LEARNER)} | {"learner": learner}
     found |= {f"holder:{holder.name}": holder.owner for holder in code_holders(run)}
-    return {name: value for name, value in found.items() if type(value) not in ATOMS}
+    return {name: value for name, value in found.items() if type(value) not in ATOMS and not isinstance(value, FUNCTIONS)}
 
 def _module_attributes(module: torch.nn.Module) -> list[str]:
     "Return the names of the attributes of a module outside of the model that are its state."
     holder = module_holder("", module)
-    return [] if holder is None else [k for k, v in holder.items().items() if is_copied_kind(holder.kinds, v)]
+    return [] if holder is None else [*holder.items()]
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #6dddf072
 # bytes
@@ -134,10 +134,10 @@ def capture_user_state(
         items = {
             key: value if type(value) in ATOMS else capture.add(value, f"{holder.name}.{key}", *limits(holder))
             for key, value in holder.items().items()
-            if is_copied_kind(holder.kinds, value) and (only is None or f"{holder.name}.{key}" in only)
+            if only is None or f"{holder.name}.{key}" in only
         }
         state.holders[holder.name] = {"names": [*holder.attributes()], "items": items, "owner": id(holder.owner)}
-        state.left_out |= inexact_generators(run, holder)
+        state.left_out |= inexact_data(run, holder)
         # what is larger in data or samplers is data
         if holder.kinds == "all" and holder.reports: state.left_out |= capture.too_large
         capture.too_large.clear()
@@ -156,7 +156,7 @@ def user_state_bytes(run: RunState) -> int:
     return sum(local_nbytes(t) for n, t in tensors.items() if earlier is None or not earlier.has_shared(n, t))
 
 def _reads_elsewhere(run: RunState) -> str:
-    "Return the reason why a generator of the data is not exact in a snapshot; an empty string if it is."
+    "Return the reason why the state of the data is not exact in a snapshot; an empty string if it is."
     loader = getattr(run.loader, "loader", None)
     # a map-style data set's own generators are seeded for each batch
     if loader is None or isinstance(run.loader.source, MapSource): return ""
@@ -170,18 +170,17 @@ def _reads_elsewhere(run: RunState) -> str:
     return ("is advanced as the stream is read, and going back reads the stream again from the start of the epoch "
             "(state_dict() and load_state_dict() of the data set avoid that)")
 
-def inexact_generators(run: RunState, holder: Holder) -> dict[str, str]:
-    "Return the generators of the data whose copies are not exact, by name, with the reason."
-    if not holder.name.startswith(("train_dataset", "data_collator")): return {}
-    found = [k for k, v in holder.items().items() if isinstance(v, GENERATOR_CLASSES)]
-    why = _reads_elsewhere(run) if found else ""
-    return {f"{holder.name}.{k}": why for k in found} if why else {}
+def inexact_data(run: RunState, holder: Holder) -> dict[str, str]:
+    "Return the generators of the data, and the numbers that have changed, whose copies are not exact, with the reason."
+    why = _reads_elsewhere(run) if holder.name.startswith(("train_dataset", "data_collator")) else ""
+    if not why: return {}
+    first = run.reports.first_digests
+    return {
+        name: why for name, v in ((f"{holder.name}.{k}", v) for k, v in holder.items().items())
+        if isinstance(v, GENERATOR_TYPES) or type(v) in (int, float) and first.get(name) not in (None, repr(v))
+    }
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #1e8e4359
-def has_begun(run: RunState) -> bool:
-    "Return whether callbacks have been called: from then on, the run may have changed any attribute."
-    return run.begun or run.callbacks_begun
-
 def attribute_digests(run: RunState) -> dict[str, str | None]:
     "Return the digests of all attributes of a run, by name."
     return capture_user_state(run, _same, find=code_holders).digests()
@@ -200,7 +199,13 @@ def restore_user_state(
     equal: set[str] = set()
     if in_branch:
         here = capture_user_state(run, _same, find=find).contents()
-        equal = {name for name, content in state.contents().items() if content == here.get(name)}
+        contents = state.contents()
+        equal = {name for name, content in contents.items() if content == here.get(name)}
+        live = state.tree.live.objects if state.tree.live is not None else []
+        shared = {i for i, f in enumerate(live) if isinstance(f, types.FunctionType) and state.tree.nodes[i].parts}
+        # one that has not changed since the run began is a setting
+        changed = {n: shared & c.seen.keys() and state.first.get(n) != c.digest() for n, c in contents.items()}
+        problems = {name: "has a function with variables of its own, which the branch shares" for name in changed if changed[name]}
     put = Put(state.tree, named_parts(run), class_finder(lambda: capture_user_state(run, _same).tree), copy_into, own)
     for holder in find(run):
         saved = state.holders.get(holder.name)
@@ -471,8 +476,8 @@ def restore_optimizer(run: RunState, saved: dict[str, Any], own: bool = True) ->
 # names of attributes in a message
 MOST_NAMES = 10
 
-def report_overwritten(run: RunState, verb: str) -> None:
-    "Warn about the attributes in which the present objects had other values than a restored run began with, each once."
+def report_lost(run: RunState, verb: str) -> None:
+    "Warn about the attributes that were not restored with the run, or were overwritten, each once."
     names = [text for text in run.reports.overwritten.values() if text not in run.reports.reported]
     run.reports.overwritten = {}
     run.reports.reported |= {*names}
@@ -481,9 +486,6 @@ def report_overwritten(run: RunState, verb: str) -> None:
         warn(f"{verb} restores attributes from the run, although this learner began with other values (set them again if"
              f" those are meant): {', '.join(names[:MOST_NAMES])}{more}.")
 
-def report_lost(run: RunState, verb: str) -> None:
-    "Warn about the attributes that were not restored with the run, or were overwritten, each once."
-    report_overwritten(run, verb)
     lost = {n: why for n, why in run.reports.lost.items() if n not in run.reports.reported}
     run.reports.lost = {}
     if not lost: return

@@ -29,7 +29,8 @@ from ..data.sources import sampler_parts, sampler_state
 from ..device.weight_storage import packed_objects
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import FirstState, GivenSettings, HigherParts, Reports, RunState
-from ..core.tree import FUNCTIONS, OPTIMIZER, has_state_dict, is_resource, is_tensor_with_methods, of_library
+from ..core.seeding import FUNCTIONS, parts_of
+from ..core.tree import OPTIMIZER, has_state_dict, is_resource, is_tensor_with_methods, of_library
 from ..core.nodes import ATOMS
 from ..engine.state_holders import LEARNER, is_generator, not_state
 from ..optim.schedules import schedule_parts
@@ -340,10 +341,9 @@ def class_functions(cls: type) -> list[types.FunctionType]:
 def parts_in(value: object) -> list[object]:
     "Return the objects that a function reads from its closure, defaults and globals, or that another object holds."
     if not isinstance(value, types.FunctionType): return [*held_objects(value, MAX_ITEMS), *class_functions(type(value))]
-    parts = [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
-    parts += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), getattr(value, "__wrapped__", None)]
+    parts = [*parts_of(value).values()]
     # the globals of a library hold no model of the user
-    if of_library(value): return parts  # type: ignore[arg-type]  # it reads only __module__
+    if of_library(value): return parts
     return parts + [value.__globals__[name] for name in global_names(value.__code__) if name in value.__globals__]
 
 def by_id(parts: Mapping[int, str]) -> Callable[[object], str | None]:
