@@ -721,51 +721,6 @@ class Device:
         self._use(None)
         self._layer_order = self._backward_order = None
 
-# %% ../../nbs/04_device/07_accelerator.ipynb #0b8c7ff1
-_COPY_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
-
-class AsyncHostCopy:
-    "Copy tensors from a GPU asynchronously."
-    def __init__(
-        self,
-        pairs: list[tuple[torch.Tensor, torch.Tensor]],  # pinned tensors on the host, with their sources
-    ):
-        self.device = pairs[0][1].device
-        stream = _COPY_STREAMS.get(self.device) or _COPY_STREAMS.setdefault(self.device, torch.cuda.Stream(self.device))
-        # copies start after the computations that are queued now
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            self._start_event = stream.record_event(torch.cuda.Event(enable_timing=True))
-            for copy, t in pairs:
-                copy.copy_(t, non_blocking=True)
-                # its memory is not reused before the copy
-                t.record_stream(stream)
-            self._end_event = stream.record_event(torch.cuda.Event(enable_timing=True))
-
-    def wait_before_update(self):
-        "Make later computations wait for the copies."
-        torch.cuda.current_stream(self.device).wait_event(self._end_event)
-
-    def wait(self):
-        "Wait until the copies can be read."
-        self._end_event.synchronize()
-
-    def is_done(self) -> bool:
-        "Return whether the copies can be read."
-        return self._end_event.query()
-
-    def seconds(self) -> float:
-        "Return the duration of the copies; wait until they are done."
-        self.wait()
-        return self._start_event.elapsed_time(self._end_event) / 1000
-
-def copy_in_stream_order(
-    pairs: list[tuple[torch.Tensor, torch.Tensor]],  # as for `AsyncHostCopy`
-):
-    "Copy on the main stream; the copies are done when a later event of the same GPU is."
-    for copy, t in pairs:
-        copy.copy_(t, non_blocking=True)
-
 # %% ../../nbs/04_device/07_accelerator.ipynb #84401106
 def empty_device_cache(device: torch.device):
     "Return unused cached memory of a device to its driver."
