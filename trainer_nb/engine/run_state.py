@@ -29,7 +29,7 @@ from ..core.memory import MemoryMeter
 from ..data.collate import comparable_copy, is_identical
 from ..data.loader import MicroBatch, ResumableLoader
 from ..data.sampling import Cursor
-from ..device.accelerator import AsyncHostCopy, Device
+from ..device.accelerator import Device
 from .training_modes import TrainingModes, module_modes, restore_modes
 from ..optim.parameters import ParameterWatch
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
     from trainer_nb.engine.rollback import Backups, FetchBackup
     from trainer_nb.engine.settings import OomRecovery
-    from trainer_nb.engine.snapshot_tensors import SharedCopies, Snapshot
+    from trainer_nb.engine.snapshot_tensors import AsyncHostCopy, SharedCopies, Snapshot
     from trainer_nb.engine.user_state import EvaluatedState, UserState
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #d676918e
