@@ -92,6 +92,15 @@ def test_how_long_an_update_waited_counts_for_the_spacing(late, monkeypatch, too
     assert ring.every == 1000 and ring.account.spent > took if took else ring.account.spent < 1e3
 
 
+def test_weights_that_change_in_the_backward_pass(late):
+    "By a hook of each parameter: the copy does not wait for the update."
+    learn = hard_learner(rewind_every=1, **LONG)
+    def update(p): p.data.add_(p.grad, alpha=-1e-3)
+    for p in filter(lambda p: p.requires_grad, learn.model.parameters()): p.register_post_accumulate_grad_hook(update)
+    learn.step(3); was = learn.snapshot(); learn.step(2)
+    assert learn.rewind(2).replayed == 0 and differences(learn.snapshot(), was) == []
+
+
 class Device:
     "Stands in for a GPU's streams: what is queued on the one for copies is done when its event is awaited."
     type = "cuda"

@@ -366,7 +366,8 @@ class DataWorkers:
             # the processes start with interrupts blocked, and leave the parent's garbage alone
             collects = gc.isenabled()
             gc.disable()
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
+            can_block = hasattr(signal, "pthread_sigmask")
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if can_block else None
             try:
                 self.running = iter(self.loader)
             finally:

@@ -147,7 +147,7 @@ def divide(
     return pieces
 
 class StagingArea:
-    "Hold page-locked memory for copies between one GPU and the host: two places, in chunks, and buffers for the way back."
+    "Hold page-locked memory for copies between a GPU and the host: two places, in chunks, and buffers for the way back."
     def __init__(self, device: torch.device):
         self.device = device
         self.stream = torch.cuda.Stream(device)
@@ -188,8 +188,7 @@ class StagingArea:
         return len(self.places[self.turn]) * _CHUNK >= nbytes and (user is None or user.done())
 
     def take(self, tensors: list[torch.Tensor]) -> tuple[int, list[Piece]] | None:
-        """Return the index of the next place, once it is empty, and the pieces of tensors there; None if the system has too
-        little memory."""
+        "Return the index of the next place, once it is empty, and the pieces of tensors there; None if memory is short."
         nbytes = sum(_aligned(t.nbytes) for t in tensors)
         turn = self.turn
         while len(self.places[turn]) * _CHUNK < nbytes:
@@ -296,7 +295,7 @@ class AsyncHostCopy:
         return max(self._reached.elapsed_time(self._end), 0.0) / 1000
 
 def copy_beside(
-    entries: list[tuple[torch.Tensor, torch.Tensor, bool]],  # copy on the host, source on a GPU, may a forward pass change it
+    entries: list[tuple[torch.Tensor, torch.Tensor, bool]],  # copy, source, whether a forward pass may change that
 ) -> AsyncHostCopy | None:
     "Begin to copy tensors from a GPU; return None if they are on several, or there is no memory to lock."
     # those that may change first
@@ -304,9 +303,9 @@ def copy_beside(
     sources = [t if is_dense(t) else t.clone() for _, t, _ in entries]
     if len({t.device for t in sources}) != 1: return None
     area = staging_area(sources[0].device)
-    taken = area.take(sources)
-    if taken is None: return None
-    return AsyncHostCopy(area, *taken, [copy for copy, _, _ in entries], sources, sum(changes for *_, changes in entries))
+    if (taken := area.take(sources)) is None: return None
+    copies = [copy for copy, _, _ in entries]
+    return AsyncHostCopy(area, *taken, copies, sources, sum(changes for *_, changes in entries))
 
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #79dd5a32
 class Snapshot:
@@ -463,7 +462,7 @@ class HostCopies(dict):
 
     @torch.no_grad()
     def fill(self) -> AsyncHostCopy | None:
-        "Copy all registered tensors at once; return copies that a GPU still makes. Raise OSError if the file cannot be written."
+        "Copy all registered tensors; return copies that a GPU still makes. Raise OSError if the file cannot be written."
         if self.to_file and self.folder is not None:
             self.file = SnapshotFile(self.folder)
             for _, t in self.to_file:

@@ -169,8 +169,8 @@ def rewind(
     differing = next((name for name, steps in found.items() if different and different[0] in steps), "")
     if different:
         warn(
-            f"The {differing} of step {different[0]} is not what it was the first time, so it depends on something outside the"
-            " run: a data set with random numbers of its own, perhaps, or an operation that is not deterministic"
+            f"The {differing} of step {different[0]} is not what it was the first time, so it depends on something outside"
+            " the run: a data set with random numbers of its own, perhaps, or an operation that is not deterministic"
             f" (full_determinism=True). Step {base.step} is exact: exact=True goes there."
         )
     if run.parts.saver is not None:

@@ -174,12 +174,12 @@ def place_to_drop(
     steps: Sequence[int],  # of at least three places to go back to, ascending; the first and the last one stay
     needed: Iterable[int] = (),  # further ones that stay
 ) -> int | None:
-    """Return the index of the place that is missed least: the one whose gap is smallest in relation to the way back over it.
+    """Return the index of the place that is missed least: the one whose gap is smallest in relation to the way back.
 
     With a new place every r steps and k of them beside the first, a rewind over d steps repeats at most max(r, c * d)
-    steps, where c is at most 1.5 times the least that any choice of places to drop allows. For n steps it cannot be less
-    than (n / r) ** (1 / k) - 1, which geometric distances would need: with r = 10, at most 1/2 for 18 places and 1,000
-    steps, or 27 places and 10,000 steps."""
+    steps, where c is at most 1.5 times the least that any choice of places to drop allows (a test tries all for small
+    n). After n steps no choice needs less than (n / r) ** (1 / k) - 1, the ratio of k geometric distances. With r = 10,
+    c is at most 1/2 for 18 places and 1,000 steps, or 27 places and 10,000 steps."""
     now = steps[-1]
     kept = set(needed)
     def cost(i: int) -> float: return (steps[i + 1] - 1 - steps[i - 1]) / (now - steps[i + 1] + 1)
