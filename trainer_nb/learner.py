@@ -366,13 +366,14 @@ class ChangeMixin(TrainerBase):
         n: int = 1,  # optimizer steps, at least 1; 0: repeat the present step, after an optimizer has corrupted it
         *,
         to: int | None = None,  # number of the step to go back to, instead of n
+        exact: bool = False,  # go back further, to the nearest snapshot, instead of replaying steps from there
     ):
         """Go back n steps, or to the end of a step, exactly, and return (step, replayed, seconds, different).
         Raise ValueError if no snapshot reaches back so far, or if the run was changed by hand in between."""
         from trainer_nb.state.rewind import rewind, steps_back
         n = steps_back(self.run_state, n, to)
         with no_preemption(), guarded(self, "rewind()", check_can_train_or_corrupted):
-            return rewind(self, n, lambda _, verb, until: run_with_progress(self, verb, until))
+            return rewind(self, n, lambda _, verb, until: run_with_progress(self, verb, until), exact)
 
     @exclusive
     def branch(

@@ -1,5 +1,5 @@
 "Orders, loaders, columns and counts of the data: the Trainer's rules, and that each holds when a run is taken apart."
-import json, logging
+import gc, json, logging, os
 
 import numpy as np
 import pytest, torch
@@ -425,3 +425,25 @@ def test_data_on_a_gpu_are_not_for_forked_workers():
     learn = make(data=OnGpu(), dataloader_num_workers=1)
     with pytest.raises(ValueError, match="uses a GPU, which a forked data worker cannot; keep the data on the host.*dataloader_num_workers=0"): learn.step()
     make(data=OnGpu()).step()
+
+
+class Garbage:
+    "In a cycle, and so left to the collection: notes which process frees it."
+    def __init__(self, place): self.place, self.me = place, self
+    def __del__(self): (self.place/str(os.getpid())).touch()
+
+
+class Collects(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, i): return gc.collect() and ROWS[i] or ROWS[i]
+
+
+def test_workers_do_not_free_what_the_program_has_left(tmp_path):
+    "Such as tensors of a GPU, which ends a process that is a fork."
+    learn = make(data=Collects(), dataloader_num_workers=1)
+    gc.disable()
+    Garbage(tmp_path)
+    try: learn.step(1)
+    finally: gc.enable()
+    gc.collect()
+    assert [o.name for o in tmp_path.iterdir()] == [str(os.getpid())]

@@ -1,11 +1,12 @@
 "Copies that a GPU makes beside its work, with a stand-in that copies as late as it may: when the update comes, or when somebody reads."
-import threading
+import contextlib, threading
 
 import pytest, torch
 
 from toys import finish, hard_learner, unequal
 from trainer_nb import differences
-from trainer_nb.engine.snapshot_tensors import HostCopies
+from trainer_nb.engine import snapshot_tensors
+from trainer_nb.engine.snapshot_tensors import HostCopies, copy_beside, is_ready_to_copy, staging_area, upload
 
 LONG = dict(num_train_epochs=4, logging_steps=4)
 
@@ -20,9 +21,10 @@ class Late:
             for copy, t in self.pairs: copy.copy_(t)
             self.pairs = []
     wait = wait_before_update
+    def is_done(self): return True
 
     took = 0.0
-    def seconds(self): self.wait(); return self.took
+    def stall(self): return self.took
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def test_a_step_that_fails_and_a_restore(late):
 
 
 @pytest.mark.parametrize("took", [0.0, 1e3])
-def test_how_long_a_copy_took_counts_for_the_spacing_of_the_ring(late, monkeypatch, took):
+def test_how_long_an_update_waited_counts_for_the_spacing(late, monkeypatch, took):
     monkeypatch.setattr(Late, "took", took)
     learn = hard_learner(num_train_epochs=40)
     learn.step(3)
@@ -86,5 +88,101 @@ def test_how_long_a_copy_took_counts_for_the_spacing_of_the_ring(late, monkeypat
         with torch.no_grad(): next(learn.model.parameters()).mul_(0.5)   # a replay would leave it out: a snapshot follows
         learn.step(steps)
     ring = learn.run_state.parts.rewind_buffer
-    assert [s.step for s in ring.kept] == [3, 5] and ring.kept[0].copy_seconds == took
+    assert [s.step for s in ring.kept] == [3, 5] and ring.kept[0].copying.stall() == took
     assert ring.every == 1000 and ring.account.spent > took if took else ring.account.spent < 1e3
+
+
+def test_weights_that_change_in_the_backward_pass(late):
+    "By a hook of each parameter: the copy does not wait for the update."
+    learn = hard_learner(rewind_every=1, **LONG)
+    def update(p): p.data.add_(p.grad, alpha=-1e-3)
+    for p in filter(lambda p: p.requires_grad, learn.model.parameters()): p.register_post_accumulate_grad_hook(update)
+    learn.step(3); was = learn.snapshot(); learn.step(2)
+    assert learn.rewind(2).replayed == 0 and differences(learn.snapshot(), was) == []
+
+
+class Device:
+    "Stands in for a GPU's streams: what is queued on the one for copies is done when its event is awaited."
+    type = "cuda"
+    def __init__(self): self.queue, self.waits, self.blocked = [], 0, threading.Event()
+    def wait_stream(self, stream): pass
+    def wait_event(self, event): event.synchronize()
+    def record_event(self, event): event.queue, event.blocked = self.queue, self.blocked; return event
+
+
+class Event:
+    def __init__(self, **given): self.queue, self.blocked, self.lock = [], None, threading.Lock()
+    def synchronize(self):
+        if self.blocked is not None: assert self.blocked.wait(20)
+    def record(self): pass
+    def query(self): return True
+    def elapsed_time(self, other): return 5.0
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    "A staging area of small chunks, whose copies end when `blocked` is set."
+    area = Device()
+    monkeypatch.setattr(snapshot_tensors, "_CHUNK", 256)
+    monkeypatch.setattr(snapshot_tensors, "_AREAS", {})
+    monkeypatch.setattr(snapshot_tensors, "_LEAST_UPLOAD", 1)
+    monkeypatch.setattr(snapshot_tensors, "lock_memory", lambda: torch.zeros(snapshot_tensors._CHUNK, dtype=torch.uint8))
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
+    for name, stands_in in dict(Stream=lambda device: area, Event=Event, current_stream=lambda device: area, stream=lambda stream: contextlib.nullcontext()).items():
+        monkeypatch.setattr(torch.cuda, name, stands_in)
+    yield area
+    area.blocked.set()
+    for held in snapshot_tensors._AREAS.values(): held.worker.shutdown()
+
+
+def sources(n): return [torch.arange(n * 100.0) + n, torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1) * n, torch.tensor(n), torch.arange(9.0)[::2] * n, torch.zeros(0)]
+
+
+def begin(n):
+    there = sources(n)
+    here = [torch.full_like(t, -1) for t in there]
+    return here, there, copy_beside([(copy, t, i == 2) for i, (copy, t) in enumerate(zip(here, there))])
+
+
+def test_copies_pass_through_locked_places(gpu):
+    "In pieces, of any layout; the source may change once the copy has ended there, and the third copy waits for a place."
+    area = staging_area(torch.device("cpu"))
+    assert area.reserve(3000) and area.growing.result() is None
+    runs = [begin(1), begin(2)]
+    assert not any(copying.is_done() for *_, copying in runs)
+    third = []
+    thread = threading.Thread(target=lambda: third.append(begin(3)))
+    thread.start()
+    for _, there, _ in runs:
+        for t in there: t.fill_(0)   # the places have what was there
+    gpu.blocked.set()
+    thread.join(20)
+    for n, (here, _, copying) in enumerate([*runs, *third], 1):
+        copying.wait()
+        copying.wait_before_update()
+        assert copying.is_done() and copying.stall() == 0.005
+        assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(here, sources(n)))
+
+
+def test_places_are_made_beside_the_program_and_only_where_there_is_memory(gpu, monkeypatch):
+    device = torch.device("cuda")
+    assert not is_ready_to_copy(device, 2700)
+    staging_area(device).growing.result()
+    assert is_ready_to_copy(device, 2700) and [len(place) for place in staging_area(device).places] == [12, 12]
+    snapshot_tensors._AREAS.clear()
+    monkeypatch.setattr(snapshot_tensors, "memory_for_copies", lambda: 1000)
+    assert is_ready_to_copy(device, 3000) and begin(1)[2] is None   # copied at once, by the caller
+    snapshot_tensors._AREAS.clear()
+    monkeypatch.setattr(snapshot_tensors, "memory_for_copies", lambda: 1e9)
+    monkeypatch.setattr(snapshot_tensors, "lock_memory", lambda: (_ for _ in ()).throw(RuntimeError("the driver refuses")))
+    assert begin(1)[2] is None and begin(1)[2] is None
+
+
+def test_tensors_go_to_the_gpu_in_chunks(gpu, monkeypatch):
+    gpu.blocked.set()
+    made = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda t, **given: made(t))
+    for t in sources(3)[:3]:
+        out = upload(t, gpu)
+        assert out is not t and torch.equal(out, t)
+    assert upload(t, torch.device("cpu")) is t

@@ -28,7 +28,8 @@ def lost(monkeypatch):
 
 class NeverCopied:
     "Copies from a GPU that it never completes."
-    is_done = seconds = wait = wait_before_update = refuse
+    wait = wait_before_update = refuse
+    def is_done(self): return False
 
 
 def test_a_gpu_is_lost_if_waiting_for_it_fails(monkeypatch):
@@ -83,11 +84,11 @@ def test_another_learner_continues_from_it_exactly(monkeypatch, tmp_path):
 def test_copies_that_may_be_incomplete_are_not_used(lost, tmp_path):
     learn = hard_learner(output_dir=str(tmp_path), save_strategy="no", rewind_every=1)
     learn.step(4)
-    learn.run_state.parts.rewind_buffer.kept[-1]._pending_copies = NeverCopied()
+    learn.run_state.parts.rewind_buffer.kept[-1].copying = NeverCopied()
     lost()
     with pytest.warns(UserWarning, match="the run after step 2"): learn.save_checkpoint()
     learn.run_state.first.snapshot = None
-    for snapshot in learn.run_state.parts.rewind_buffer.kept: snapshot._pending_copies = NeverCopied()
+    for snapshot in learn.run_state.parts.rewind_buffer.kept: snapshot.copying = NeverCopied()
     with pytest.raises(InvalidOperation, match="No snapshot of this run is in memory. After this error the GPU refuses"): learn.save_checkpoint()
 
 
@@ -162,7 +163,7 @@ def test_a_checkpoint_that_is_written_meanwhile_fails_and_nothing_waits_for_it(m
     taken = async_save.capture_snapshot
     def capture(*given, **more):
         snapshot = taken(*given, **more)
-        snapshot._pending_copies = NeverCopied()
+        snapshot.copying = NeverCopied()
         return snapshot
     monkeypatch.setattr(async_save, "capture_snapshot", capture)
     learn = hard_learner(output_dir=str(tmp_path), save_steps=2, save_strategy="steps")

@@ -1,5 +1,5 @@
 "Back to any step, exactly: the ring of snapshots, what is replayed, and what stands in the way."
-import os, subprocess, sys, time
+import os, re, subprocess, sys, time
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from conftest import ROOT
 from toys import Augmented, Bomb, Boom, accuracy, collate, every_event, finish, hard_learner, told, unequal
 from trainer_nb import Learner, TrainerCallback, differences
 from trainer_nb.core.errors import InvalidOperation
-from trainer_nb.state.rewind_buffer import Account, snapshot_nbytes
+from trainer_nb.state.rewind_buffer import Account, place_to_drop, snapshot_nbytes
 from trainer_nb.engine.snapshot import capture_snapshot
 
 LONG = dict(num_train_epochs=10, logging_steps=4)   # 30 steps
@@ -183,18 +183,52 @@ def test_named_snapshots_are_places_to_begin():
 
 
 def test_a_snapshot_that_was_dropped_is_not_said_to_have_never_been_taken(monkeypatch):
-    "The message names the first snapshot that is kept, and what lets them reach back further."
-    monkeypatch.setattr("trainer_nb.state.rewind_buffer.MAX_SNAPSHOTS", 4)
-    monkeypatch.setattr("trainer_nb.state.rewind.MAX_SNAPSHOTS", 4)
-    learn = hard_learner(rewind_every=2, **LONG)
-    learn.step(2); learn.model.inner.bias.detach().zero_(); learn.step(10)
-    with pytest.raises(ValueError, match="by hand at step 2 lies in between, and the snapshots that are kept begin at step [4-9]; learn.snapshot.name. keeps one for good,"
-                                         " and a larger rewind_every lets the last 4 reach back further"): learn.rewind(9)
-    assert learn.rewind(3).step == 9
-    size = snapshot_nbytes(learn.run_state)
-    learn = hard_learner(rewind_every=2, rewind_memory=2.5 * size / 1e9, **LONG)
-    learn.step(2); learn.model.inner.bias.detach().zero_(); learn.step(10)
-    with pytest.raises(ValueError, match="begin at step [6-9]+; .*, and more rewind_memory keeps more of them"): learn.rewind(9)
+    "Snapshots behind changes by hand stay as long as there is room for all of them. The message names the first one that is kept."
+    for module in ("rewind_buffer", "rewind"): monkeypatch.setattr(f"trainer_nb.state.{module}.MAX_SNAPSHOTS", 2)
+    def changed(steps, rewind_memory=1):
+        learn = hard_learner(rewind_every=1, rewind_memory=rewind_memory, **LONG)
+        for step in steps: learn.step(step - learn.state.global_step); learn.model.inner.bias.detach().zero_()
+        learn.step(4)
+        return learn
+    assert changed([2]).rewind(3).replayed == 1
+    size = snapshot_nbytes(changed([2]).run_state)
+    for learn, advice in ((changed([2, 4, 6, 8]), "learn.snapshot.name. keeps one for good$"), (changed([2, 4, 6], rewind_memory=1.5 * size / 1e9), "and more rewind_memory keeps more of them")):
+        with pytest.raises(ValueError, match="by hand at step 2 lies in between, and the snapshots that are kept begin at step [6-9]") as error: learn.rewind(to=3)
+        assert re.search(advice, str(error.value).removesuffix("."))
+
+
+@pytest.mark.parametrize("every, most, places", [(2, 32, 2), (2, 32, 4), (3, 60, 5), (5, 90, 3), (5, 90, 6)])
+def test_what_a_rewind_repeats_is_near_the_least_that_is_possible(every, most, places):
+    "In relation to the way back, for each step after each step: within 1.5 times what the best choices of places to drop give, tried out."
+    def repeated(steps, now):
+        return max((end - 1 - begin) / (now - end + 1) for begin, end in zip(steps, [*steps[1:], now]) if end > begin) if now else 0.0
+    def worst(steps, now): return max([ratio for ratio in [repeated(steps, now)] if max(b - a for a, b in zip(steps, [*steps[1:], now])) > every + 1], default=0.0)
+    steps, found, best = [0], 0.0, {(0,): 0.0}
+    for now in range(1, most + 1):
+        if now % every == 0:
+            steps.append(now)
+            if len(steps) > places + 1: del steps[place_to_drop(steps)]
+            following = {}
+            for kept, ratio in best.items():
+                kept = (*kept, now)
+                for option in [kept] if len(kept) <= places + 1 else [kept[:i] + kept[i + 1:] for i in range(1, len(kept) - 1)]:
+                    following[option] = min(ratio, following.get(option, np.inf))
+            best = following
+        found = max(found, worst(steps, now))
+        best = {kept: max(ratio, worst(list(kept), now)) for kept, ratio in best.items()}
+    assert len(steps) == places + 1 and found <= 1.5 * min(best.values())
+
+
+@pytest.mark.parametrize("steps, places, most", [(1000, 18, 0.5), (10_000, 27, 0.5), (1000, 8, 2.0), (1000, 50, 0.1), (600, 10, 1.0)])
+def test_a_rewind_repeats_a_share_of_the_way_back(steps, places, most):
+    "At most ten steps, or that share, from each step to each earlier one."
+    kept = [0]
+    for now in range(10, steps + 1, 10):
+        kept.append(now)
+        if len(kept) > places + 1: del kept[place_to_drop(kept)]
+        for at in (now, now + 9):
+            for begin, end in zip(kept, [*kept[1:], at]):
+                assert end - 1 - begin <= max(10, most * (at - end + 1))
 
 
 def test_memory_is_bounded_and_used_again():
@@ -206,10 +240,9 @@ def test_memory_is_bounded_and_used_again():
     there = [t.data_ptr() for t in learn.run_state.parts.rewind_buffer.kept[0].tensors.values()]
     learn.step(8)
     ring = learn.run_state.parts.rewind_buffer
-    assert len(ring.kept) == 3 and [s.step for s in ring.kept] == [8, 9, 10]
+    assert len(ring.kept) == 3 and ring.kept[-1].step == 10
     assert set(there) & {t.data_ptr() for s in ring.kept for t in s.tensors.values()}
-    assert learn.rewind(3).replayed == 0
-    assert learn.rewind(5).replayed == 3   # the ring does not reach so far, the first weights do
+    assert learn.rewind(1).replayed == 0 and learn.rewind(7).step == 3
 
 
 def test_frozen_weights_that_snapshots_share_take_no_memory():
@@ -250,7 +283,10 @@ def test_losses_that_are_not_the_same_are_told():
     learn = hard_learner(train_dataset=Own(), rewind_every=50, **LONG)
     learn.step(8)
     with pytest.warns(UserWarning, match="The loss of step 1 is not what it was.*depends on something outside the run"): out = learn.rewind(2)
-    assert out.different[0] == 1 and "step 1 was not the same" in repr(out)
+    assert out.different[0] == 1 and "step 1 was not the same, step 0 is exact" in repr(out)
+    learn = hard_learner(train_dataset=Own(), rewind_every=4, **LONG)
+    learn.step(8); was = learn.snapshot("eight"); learn.step(3)
+    assert learn.rewind(1, exact=True)[:2] == (8, 0) and differences(was, learn.snapshot()) == []
 
 
 def test_a_torn_run_is_put_right():
@@ -461,8 +497,7 @@ def test_an_act_of_the_user_is_followed_by_a_snapshot():
 
 def test_a_snapshot_without_room_in_memory_is_in_a_file(monkeypatch):
     "The file has no name; a rewind from it is exact, and so is a reset from the first weights."
-    monkeypatch.setattr("trainer_nb.state.rewind_buffer.MEMORY_SHARE", 0.0)
-    monkeypatch.setattr("trainer_nb.engine.prepare.MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("trainer_nb.engine.snapshot_file.MEMORY_SHARE", 0.0)
     monkeypatch.setattr("trainer_nb.engine.snapshot_tensors.SMALLEST", 0)
     learn, like = (hard_learner(rewind_every=3, **LONG) for _ in range(2))
     beginning = like.snapshot()
@@ -481,7 +516,7 @@ def test_a_snapshot_without_room_in_memory_is_in_a_file(monkeypatch):
 
 
 def test_without_memory_and_disk_the_setting_is_named(monkeypatch):
-    monkeypatch.setattr("trainer_nb.state.rewind_buffer.MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("trainer_nb.engine.snapshot_file.MEMORY_SHARE", 0.0)
     monkeypatch.setattr("trainer_nb.state.rewind_buffer.disk_space", lambda: 0.0)
     learn = hard_learner(**LONG)
     learn.step(3); learn.model.inner.bias.detach().zero_(); learn.step(3)
@@ -491,7 +526,7 @@ def test_without_memory_and_disk_the_setting_is_named(monkeypatch):
 
 def test_a_full_disk_is_said_and_memory_used(monkeypatch):
     def full(*args): raise OSError(28, "No space left on device")
-    monkeypatch.setattr("trainer_nb.state.rewind_buffer.MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("trainer_nb.engine.snapshot_file.MEMORY_SHARE", 0.0)
     monkeypatch.setattr("trainer_nb.engine.snapshot_tensors.SMALLEST", 0)
     learn = hard_learner(rewind_every=2, **LONG)
     learn.step(2)

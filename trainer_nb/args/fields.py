@@ -303,8 +303,8 @@ class SettingFields:
         " 0: no snapshots"
     )
     rewind_memory: float | None = arg(
-        None, "GB of host memory for these snapshots; None: a tenth of the process's peak memory, larger"
-        " ones in a temporary file"
+        None, "GB of host memory for these snapshots; None: a quarter of what is available, with too little"
+        " of it also temporary files"
     )
     # memory and speed
     activation_checkpointing: bool | None = arg(

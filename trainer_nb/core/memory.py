@@ -52,10 +52,6 @@ def reset_peak_host_memory() -> bool:
         return False
 
 # %% ../../nbs/01_core/03_memory.ipynb #4d0b1a04
-def peak_memory() -> int:
-    "Return the sum of the peaks of this process on the host and on the current GPU, if it uses one, in bytes."
-    return peak_host_memory() + (torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else 0)
-
 def trim_memory():
     "Return freed host memory to the system where that is supported."
     gc.collect()

@@ -41,25 +41,17 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/04_device/07_accelerator.ipynb #d09e1712
 @cache
-def _shared_states() -> list[dict]:
+def _state_classes() -> list[Any]:
     from accelerate.state import AcceleratorState, GradientState, PartialState
-    return [AcceleratorState._shared_state, GradientState._shared_state, PartialState._shared_state]
+    return [AcceleratorState, GradientState, PartialState]
 
-def _accelerate_state() -> list[dict]:
-    "Return the dictionaries that hold Accelerate's state."
-    states = _shared_states()
-    return states[:2] if states[2].get("num_processes", 1) > 1 else states
-
-def _swap_state(
-    contents: list[dict],  # as returned by `_accelerate_state`
-) -> list[dict]:
-    "Replace the contents of Accelerate's state; return the previous contents."
-    shared = _accelerate_state()
-    before = [dict(s) for s in shared]
-    for state, content in zip(shared, contents):
-        state.clear()
-        state.update(content)
-    return before
+def _swap_state(states: list[dict]) -> list[dict]:
+    "Put these dictionaries in the place of Accelerate's state; return the former ones. That of a process group is kept."
+    classes = _state_classes()
+    former = [c._shared_state for c in classes]
+    classes[0]._shared_state, classes[1]._shared_state = states[:2]
+    if former[2].get("num_processes", 1) == 1: classes[2]._shared_state = states[2]
+    return former
 
 # %% ../../nbs/04_device/07_accelerator.ipynb #305a0531
 def mixed_precision(args: TrainingArguments) -> str:
@@ -234,34 +226,33 @@ class IsolatedAccelerator:
         # the attributes that Accelerate has set on the model
         self._forward: dict = {}
 
-    @contextmanager
-    def activated(self) -> Iterator[None]:
-        "Put Accelerate's state and the model's patched `forward` in place inside the block."
-        before = _swap_state(self._state)
+    def enter(self) -> tuple[list[dict], torch.nn.Module | None, dict]:
+        "Put Accelerate's state and the model's patched `forward` in place; return what `leave` puts back."
         model = self._model
-        forward_before = {} if model is None else _set_forward(model, self._forward)
-        try:
-            yield
-        finally:
-            if model is not None:
-                _pop_attributes(model, _FORWARD_NAMES)
-                vars(model).update(forward_before)
-            self._state = _swap_state(before)
+        return _swap_state(self._state), model, {} if model is None else _set_forward(model, self._forward)
+
+    def leave(self, states: list[dict], model: torch.nn.Module | None, forward: dict):
+        "Put back what was in place."
+        if model is not None:
+            _pop_attributes(model, _FORWARD_NAMES)
+            vars(model).update(forward)
+        self._state = _swap_state(states)
 
     @contextmanager
     def preparing(self, model: torch.nn.Module) -> Iterator[Accelerator]:
         "Let the block prepare a model; then move the attributes that Accelerate has set from the model to this object."
         self.release()
-        with self.activated():
-            attributes_before = _set_forward(model, {}) | _pop_attributes(model, [_PREPARED_FLAG])
-            try:
-                with warnings.catch_warnings():
-                    # DDP has renamed an argument that Accelerate passes
-                    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
-                    yield self.accelerator
-            finally:
-                patched = _pop_attributes(model, [*_FORWARD_NAMES, _PREPARED_FLAG])
-                vars(model).update(attributes_before)
+        before = self.enter()
+        attributes_before = _set_forward(model, {}) | _pop_attributes(model, [_PREPARED_FLAG])
+        try:
+            with warnings.catch_warnings():
+                # DDP has renamed an argument that Accelerate passes
+                warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
+                yield self.accelerator
+        finally:
+            patched = _pop_attributes(model, [*_FORWARD_NAMES, _PREPARED_FLAG])
+            vars(model).update(attributes_before)
+            self.leave(*before)
         self._model = model
         # without the original, Accelerate has not patched it: full precision
         self._forward = {name: patched[name] for name in _FORWARD_NAMES} if "_original_forward" in patched else {}
@@ -536,11 +527,12 @@ class Device:
         "Activate Accelerate's state and the model's patches inside the block."
         # DeepSpeed reads a launcher's variables in each forward pass
         alone = self._uses_deepspeed and self.world.is_single_process
-        with self._isolated.activated(), self.patches.activated(), launcher_variables() if alone else NO_CONTEXT:
-            try:
-                yield self
-            finally:
-                self._last_loss = None
+        before = self._isolated.enter()
+        try:
+            with self.patches, launcher_variables() if alone else NO_CONTEXT: yield self
+        finally:
+            self._last_loss = None
+            self._isolated.leave(*before)
 
     def activate(self):
         "Activate Accelerate's state until another learner's is activated: for direct use of the Accelerator."
@@ -565,7 +557,7 @@ class Device:
         waits = not (self.world.is_single_process or self.shards_model or self._args.ddp_static_graph)
         sends = waits and sends_loss is not None and sends_loss() and any(p.requires_grad for p in model.parameters())
         message = GradientMessage(model, self.world.size) if sends else None
-        with self.patches.activated(), self._isolated.preparing(model) as accelerator:
+        with self.patches, self._isolated.preparing(model) as accelerator:
             if self._sharding_config is None:
                 if not self.world.is_single_process:
                     check_max_norm(model, "each process would change those of its own samples (DDP)")
@@ -619,13 +611,13 @@ class Device:
     ) -> Any:
         "Build DeepSpeed's engine; return its schedule, None if the configuration describes none."
         assert self.deepspeed is not None
-        with self.patches.activated(), self._isolated.preparing(self.deepspeed.model):
+        with self.patches, self._isolated.preparing(self.deepspeed.model):
             return self.deepspeed.build(optimizer, num_steps)
 
     def build_inference_engine(self):
         "Build an engine of DeepSpeed that only gathers weights."
         assert self.deepspeed is not None
-        with self.patches.activated(), self._isolated.preparing(self.deepspeed.model):
+        with self.patches, self._isolated.preparing(self.deepspeed.model):
             self.deepspeed.build_for_inference()
 
     def sync_context(
@@ -728,51 +720,6 @@ class Device:
                 part.release()
         self._use(None)
         self._layer_order = self._backward_order = None
-
-# %% ../../nbs/04_device/07_accelerator.ipynb #0b8c7ff1
-_COPY_STREAMS: dict[torch.device, torch.cuda.Stream] = {}
-
-class AsyncHostCopy:
-    "Copy tensors from a GPU asynchronously."
-    def __init__(
-        self,
-        pairs: list[tuple[torch.Tensor, torch.Tensor]],  # pinned tensors on the host, with their sources
-    ):
-        self.device = pairs[0][1].device
-        stream = _COPY_STREAMS.get(self.device) or _COPY_STREAMS.setdefault(self.device, torch.cuda.Stream(self.device))
-        # copies start after the computations that are queued now
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            self._start_event = stream.record_event(torch.cuda.Event(enable_timing=True))
-            for copy, t in pairs:
-                copy.copy_(t, non_blocking=True)
-                # its memory is not reused before the copy
-                t.record_stream(stream)
-            self._end_event = stream.record_event(torch.cuda.Event(enable_timing=True))
-
-    def wait_before_update(self):
-        "Make later computations wait for the copies."
-        torch.cuda.current_stream(self.device).wait_event(self._end_event)
-
-    def wait(self):
-        "Wait until the copies can be read."
-        self._end_event.synchronize()
-
-    def is_done(self) -> bool:
-        "Return whether the copies can be read."
-        return self._end_event.query()
-
-    def seconds(self) -> float:
-        "Return the duration of the copies; wait until they are done."
-        self.wait()
-        return self._start_event.elapsed_time(self._end_event) / 1000
-
-def copy_in_stream_order(
-    pairs: list[tuple[torch.Tensor, torch.Tensor]],  # as for `AsyncHostCopy`
-):
-    "Copy on the main stream; the copies are done when a later event of the same GPU is."
-    for copy, t in pairs:
-        copy.copy_(t, non_blocking=True)
 
 # %% ../../nbs/04_device/07_accelerator.ipynb #84401106
 def empty_device_cache(device: torch.device):

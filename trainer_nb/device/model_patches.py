@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -103,7 +103,7 @@ def forward_methods(model: torch.nn.Module) -> list[object]:
     return found
 
 class PatchSet:
-    "Hold a learner's patches, which are applied inside `activated`."
+    "Hold a learner's patches, which are applied inside `with`."
     # of all learners, the innermost last
     active: ClassVar[list[PatchSet]] = []
 
@@ -141,21 +141,15 @@ class PatchSet:
         self._key = None
         self._methods = []
 
-    @contextmanager
-    def activated(self) -> Iterator[None]:
-        "Apply these patches inside the block, and no other learner's."
-        outer = self.active[-1] if self.active else None
-        if outer is not None:
-            outer._remove()
+    def __enter__(self):
+        if self.active: self.active[-1]._remove()
         self.active.append(self)
         self._apply()
-        try:
-            yield
-        finally:
-            self._remove()
-            self.active.pop()
-            if outer is not None:
-                outer._apply()
+
+    def __exit__(self, *error: object):
+        self._remove()
+        self.active.pop()
+        if self.active: self.active[-1]._apply()
 
     def _is_active(self) -> bool:
         return bool(self.active) and self.active[-1] is self

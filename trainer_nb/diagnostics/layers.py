@@ -21,14 +21,14 @@ from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch
 from ..args.deepspeed_args import require_gradients
 from ..device.accelerator import unwrap
-from ..device.sharding import full_tensor, is_dtensor, module_class
+from ..device.sharding import is_dtensor, module_class
 from ..device.weight_storage import is_read_only, weight_shape
 from .debug_step import DebugStep, capture_editable_tensors
 from .interpret import get_first_batch
 from .isolated import begin_next_epoch, isolated_training
 from .tensor_stats import BINS, Begun, Moments, NoiseScale, begin_output, begin_stats
 from .tensor_stats import combine_moments, compute_histograms, compute_moments
-from .tensor_stats import compute_outputs, measure_noise_scale, rebin_shares
+from .tensor_stats import compute_norms, compute_outputs, measure_noise_scale, rebin_shares
 from ..display.charts import Chart, PanelDisplay
 from ..display.panels import Heatmap, LineSeries, Marker, Panel
 from ..display.tables import Table, escape_html, format_value, html_table, to_frame
@@ -104,15 +104,13 @@ def update_norms(
 ) -> dict:
     "Return the norm of the next update of each parameter by its id(), on its device."
     twin = copy_optimizer(optimizer)
-    moved = {}
     groups = zip(optimizer.param_groups, twin.param_groups)
     pairs = [(p, q) for g, h in groups for p, q in zip(g["params"], h["params"]) if p.grad is not None]
     for p, q in pairs:
         q.grad = p.grad.clone()
     twin.step()
-    for p, q in pairs:
-        moved[id(p)] = full_tensor(torch.linalg.vector_norm((q.detach() - p.detach()).float()))
-    return moved
+    moved = torch._foreach_sub([q.detach() for _, q in pairs], [p.detach() for p, _ in pairs])
+    return {id(p): norm for (p, _), norm in zip(pairs, compute_norms(moved))}
 
 # %% ../../nbs/08_diagnostics/04_layers.ipynb #f61a01c4
 class LayerStats(NamedTuple):
@@ -481,8 +479,8 @@ def would_spread(run: RunState) -> bool:
     grads = (p.grad for p in run.params if p.grad is not None)
     values = (g.coalesce().values() if g.is_sparse else g for g in grads)
     # asked of the device once
-    shares = [torch.isfinite(g).all().to(run.device.device) for g in values]
-    is_finite = not shares or bool(torch.stack(shares).all())
+    largest = [torch.linalg.vector_norm(g, math.inf).to(run.device.device) for g in values if g.numel()]
+    is_finite = not largest or bool(torch.isfinite(torch.stack(largest)).all())
     return not all(run.device.world.all_gather_object(is_finite))
 
 def describe_clipping(run: RunState, norm: float | torch.Tensor) -> list[str]:

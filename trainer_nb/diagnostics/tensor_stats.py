@@ -66,6 +66,11 @@ def on_one_device(numbers: Iterable[torch.Tensor], device: torch.device) -> torc
     "Return numbers, or rows of them, as one tensor."
     return torch.stack([t.to(device) for t in numbers])
 
+def compute_norms(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    "Return the norm of each tensor, over the shards of all processes; computed of all tensors together."
+    wide = torch.float64 if any(t.dtype is torch.float64 for t in tensors) else torch.float32
+    return [full_tensor(norm) for norm in torch._foreach_norm(tensors, 2, wide)] if tensors else []
+
 def compute_moments(begun: Sequence[Begun], bounds: bool = True) -> torch.Tensor:
     """Return (count, mean, variance, norm, smallest, largest) of each tensor, shape (tensors, 6), on the device of the first;
     variance divides by n. Without bounds, shape (tensors, 4)."""
@@ -259,10 +264,6 @@ def split_window(
     return [MicroBatch(cut(i), size, fetched.after) for i in range(k)]
 
 # %% ../../nbs/08_diagnostics/02_tensor_stats.ipynb #603c8f90
-# the squared norm, over the shards of all processes
-def squared_norm(t) -> torch.Tensor:
-    return full_tensor(torch.linalg.vector_norm(t.float())).square()
-
 # call inside isolated.without_trace; also None if the batch cannot be cut
 def measure_noise_scale(learner: TrainerBase) -> NoiseScale | None:
     "Estimate the noise scale of the next step; None with under four samples or non-finite gradients."
@@ -282,11 +283,12 @@ def measure_noise_scale(learner: TrainerBase) -> NoiseScale | None:
         step.substep()
         # a part need not use every layer
         grads = {id(p): p.grad for p in run.params if p.grad is not None and p.grad.layout is torch.strided}
-        squares.append(sum(squared_norm(g) for g in grads.values()))
+        squares.append(compute_norms(list(grads.values())))
         for key, g in grads.items():
             total[key] = total[key].add_(g) if key in total else g.clone()
-    whole = sum(map(squared_norm, total.values())) / len(parts) ** 2
+    squares.append(compute_norms(list(total.values())))
     run.state.global_step = before
-    squares = [float(s) for s in squares]
-    whole = float(whole)
+    sums = [on_one_device(norms, run.device.device).square().sum() if norms else 0.0 for norms in squares]
+    *squares, whole = map(float, sums)
+    whole /= len(parts) ** 2
     return estimate_noise_scale(squares, whole, parts[0].samples) if math.isfinite(sum(squares) + whole) else None

@@ -22,7 +22,7 @@ from ..core.history import History
 from ..device.sharding import full_tensor, module_class
 from .layers import group_names, named_layers, own_parameters
 from .tensor_stats import BINS, Begun, begin_output, begin_stats, compute_histograms
-from .tensor_stats import compute_moments, compute_outputs, rebin_shares
+from .tensor_stats import compute_moments, compute_norms, compute_outputs, rebin_shares
 from ..display.charts import Chart, PanelDisplay
 from ..display.panels import Heatmap, Panel, format_tick, nan_mean
 from ..display.tables import to_frame
@@ -171,8 +171,7 @@ class LayerSampler:
 
     def of_norms(self, quantity: str, layers: list[int], tensors: list[torch.Tensor]):
         "Combine the norms of parameters to those of their layers."
-        wide = torch.float64 if any(t.dtype is torch.float64 for t in tensors) else torch.float32
-        norms = [full_tensor(norm) for norm in torch._foreach_norm(tensors, 2, wide)] if tensors else []
+        norms = compute_norms(tensors)
         self.of_params(quantity, [(i, Begun(t.numel(), n, n, n)) for i, t, n in zip(layers, tensors, norms)])
 
     def of_params(self, quantity: str, rows: list[tuple[int, Begun]]):

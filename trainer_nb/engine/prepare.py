@@ -18,7 +18,6 @@ import torch
 
 from ..args.parallel import dispatches_batches
 from ..core.errors import InvalidOperation, warn
-from ..core.memory import peak_memory
 from ..core.seeding import SEED_PREPARE, GeneratorSeeds, enable_determinism, seeded_generators
 from ..data.collate import is_identical
 from ..data.loader import ResumableLoader
@@ -40,7 +39,7 @@ from .rollback import weight_versions
 from .run_state import RunState, Task, record_act, run_modules, schedule_args, schedule_start
 from .snapshot import capture_snapshot, environment_info, num_train_samples
 from ..core.nodes import has_own_memory
-from .snapshot_file import MEMORY_SHARE, disk_folder, disk_space
+from .snapshot_file import disk_folder, disk_space, memory_for_copies
 from .snapshot_fields import ModuleWalk, shared_copies
 from ..core.content import has_same_bytes
 from .snapshot_tensors import Snapshot
@@ -586,12 +585,11 @@ def suggest_idle_gpus(kind: str, is_alone: bool):
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #40ab3e6b
 def first_of(run: RunState):
-    """Return a snapshot of the run before its first step, for reset(); stored in a temporary file if it is large
-    relative to the process's peak memory."""
+    "Return a snapshot of the run before its first step, for reset(); stored in a temporary file if memory is short."
     held = [t for t in (*run.params, *run_modules(run).buffers()) if not is_read_only(t)]
     size = sum(map(local_nbytes, held))
     folder = disk_folder()
-    if folder is not None and size > MEMORY_SHARE * peak_memory() and size * run.device.world.size <= disk_space():
+    if folder is not None and size > memory_for_copies() and size * run.device.world.size <= disk_space():
         try:
             return capture_snapshot(run, folder=folder)
         except OSError:

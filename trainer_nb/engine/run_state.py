@@ -29,7 +29,7 @@ from ..core.memory import MemoryMeter
 from ..data.collate import comparable_copy, is_identical
 from ..data.loader import MicroBatch, ResumableLoader
 from ..data.sampling import Cursor
-from ..device.accelerator import AsyncHostCopy, Device
+from ..device.accelerator import Device
 from .training_modes import TrainingModes, module_modes, restore_modes
 from ..optim.parameters import ParameterWatch
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from trainer_nb.engine.overrides import TrainerBase
     from trainer_nb.engine.rollback import Backups, FetchBackup
     from trainer_nb.engine.settings import OomRecovery
-    from trainer_nb.engine.snapshot_tensors import SharedCopies, Snapshot
+    from trainer_nb.engine.snapshot_tensors import AsyncHostCopy, SharedCopies, Snapshot
     from trainer_nb.engine.user_state import EvaluatedState, UserState
 
 # %% ../../nbs/06_engine/03_run_state.ipynb #d676918e
@@ -236,7 +236,7 @@ class DataParts:
     seed_givers: dict[str, tuple[object, int | None]] = field(default_factory=dict)
     # of the training data, as the last verb has left them, where the loader reads copies of it
     data_attributes: list[tuple[object, dict[str, object]]] = field(default_factory=list)
-    fetch_backup: FetchBackup | None = None  # state of the data that a rollback restores
+    fetch_backup: FetchBackup = rebuilt_field()   # state of the data that a rollback restores
     # undivided values of the settings that are divided among processes
     global_settings: dict[str, Any] = field(default_factory=dict)
 
@@ -262,7 +262,7 @@ class FirstState:
 class StateCopies:
     "Hold copies of the state: for a rollback, for the search for changes by hand, and those that snapshots share."
     # the state that forward passes change; with rollback="full" all weights too; made by the first step
-    backups: Backups | None = None
+    backups: Backups = rebuilt_field()
     edits: Edits | None = None               # finds what cells have changed since the last verb
     earlier_copies: SharedCopies | None = None   # copies in snapshots, to share unchanged ones
 

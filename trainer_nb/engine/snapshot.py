@@ -78,7 +78,8 @@ def capture_snapshot(
     values["shapes"] = tensors.shapes
     values.update((name, _copy_value(value)) for name, value in run.values().items())
     if copying is not None:
-        if beside:
+        # hooks may update weights as soon as they have a gradient
+        if beside and not any(p._post_accumulate_grad_hooks for p in run.params):
             run.current.pending_copies.append(copying)
         else:
             copying.wait_before_update()

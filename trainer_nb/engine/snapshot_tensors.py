@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import time
 import weakref
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ..core.content import has_same_bytes
-from ..device.accelerator import AsyncHostCopy, copy_in_stream_order
 from ..device.sharding import full_shape, is_sharded, local_nbytes, to_local
 from ..device.weight_storage import WeightDigests
-from .snapshot_file import SMALLEST, SnapshotFile
+from .snapshot_file import SMALLEST, SnapshotFile, memory_for_copies
 from ..optim.optimizers import PLAIN_TENSORS
 
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #c0e2516f
@@ -94,6 +95,218 @@ class SharedCopies:
         stamp, reference = self._copies.get(name, (None, None))
         return reference is not None and is_shared(reference()) and stamp == self._stamp(t)
 
+# %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #5c0de002
+# bytes of a chunk of page-locked memory: a power of two, as torch rounds them; the driver is blocked while one is made
+_CHUNK = 1 << 23
+# bytes from which a tensor goes to a GPU in chunks
+_LEAST_UPLOAD = 1 << 20
+
+def _aligned(nbytes: int) -> int: return (nbytes + 63) // 64 * 64
+
+def is_dense(t: torch.Tensor) -> bool:
+    "Return whether the elements of a tensor fill its memory, each once, in any order of the dimensions."
+    return t.is_contiguous() or t.stride() == torch.empty_like(t, device="meta").stride()
+
+def flat_bytes(t: torch.Tensor) -> torch.Tensor:
+    "Return the bytes of a dense tensor in the order of its memory, as a view."
+    return t.detach().as_strided((t.numel(),), (1,)).view(torch.uint8)
+
+def lock_memory() -> torch.Tensor:
+    "Return a chunk of page-locked memory. Raise RuntimeError if the driver refuses."
+    return torch.empty(_CHUNK, dtype=torch.uint8, pin_memory=True)
+
+class Piece(NamedTuple):
+    "Hold the place of a tensor, or of a part of it, in page-locked memory."
+    index: int            # of the tensor
+    part: slice | None    # of its bytes; None: all
+    view: torch.Tensor    # of a chunk: like the tensor, or its bytes
+
+    def of(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        "Return the same part of one of other tensors of these layouts."
+        t = tensors[self.index]
+        return t if self.part is None else flat_bytes(t)[self.part]
+
+def divide(
+    tensors: list[torch.Tensor],  # dense
+    chunks: list[torch.Tensor],  # bytes
+) -> list[Piece]:
+    "Return the pieces of tensors in chunks; one that does not fit into the rest of a chunk continues in the next."
+    size = len(chunks[0])
+    pieces, start = [], 0
+    for i, t in enumerate(tensors):
+        end = 0
+        while end < t.nbytes:
+            chunk, offset = divmod(start + end, size)
+            begin = end
+            end = min(begin + size - offset, t.nbytes)
+            view = chunks[chunk][offset : offset + end - begin]
+            is_whole = end - begin == t.nbytes
+            like = view.view(t.dtype).as_strided(t.shape, t.stride()) if is_whole else view
+            pieces.append(Piece(i, None if is_whole else slice(begin, end), like))
+        start += _aligned(t.nbytes)
+    return pieces
+
+class StagingArea:
+    "Hold page-locked memory for copies between a GPU and the host: two places, in chunks, and buffers for the way back."
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self.worker = ThreadPoolExecutor(1, "trainer_nb-copies")
+        self.places: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+        # what empties each place; what enlarges both
+        self.users: list[Future | None] = [None, None]
+        self.growing: Future | None = None
+        self.is_refused = False
+        self.turn = 0
+        # the layouts of the tensors that each place had last, and their pieces
+        self.plans: list[tuple[list, list[Piece]]] = [([], []), ([], [])]
+        # chunks with the events after which they are free
+        self.buffers: list[tuple[torch.Tensor, torch.cuda.Event]] = []
+
+    def _grow(self, nbytes: int):
+        for place in self.places:
+            while len(place) * _CHUNK < nbytes:
+                place.append(lock_memory())
+                # lets the program use the driver
+                time.sleep(1e-3)
+
+    def reserve(self, nbytes: int) -> bool:
+        "Begin to enlarge the places where they are too small; return False if the system has too little memory."
+        if self.growing is not None and self.growing.done():
+            self.is_refused = self.growing.exception() is not None
+            self.growing = None
+        missing = 2 * (nbytes - len(self.places[1]) * _CHUNK)
+        if missing > 0 and self.growing is None:
+            if self.is_refused or missing > memory_for_copies(): return False
+            self.growing = self.worker.submit(self._grow, nbytes)
+        return True
+
+    def is_ready(self, nbytes: int) -> bool:
+        "Return whether a copy of so many bytes would not have to wait for a place."
+        if not self.reserve(nbytes): return True
+        user = self.users[self.turn]
+        return len(self.places[self.turn]) * _CHUNK >= nbytes and (user is None or user.done())
+
+    def take(self, tensors: list[torch.Tensor]) -> tuple[int, list[Piece]] | None:
+        "Return the index of the next place, once it is empty, and the pieces of tensors there; None if memory is short."
+        nbytes = sum(_aligned(t.nbytes) for t in tensors)
+        turn = self.turn
+        while len(self.places[turn]) * _CHUNK < nbytes:
+            if not self.reserve(nbytes): return None
+            time.sleep(1e-3)
+        self.turn = 1 - turn
+        if self.users[turn] is not None:
+            wait([self.users[turn]])
+        key = [(t.dtype, t.shape, t.stride()) for t in tensors]
+        if self.plans[turn][0] != key:
+            self.plans[turn] = key, divide(tensors, self.places[turn])
+        return turn, self.plans[turn][1]
+
+    def upload(self, t: torch.Tensor) -> torch.Tensor:
+        "Return a copy of a dense host tensor on the GPU: one chunk is filled while another one is sent."
+        if not self.buffers:
+            self.buffers = [(lock_memory(), torch.cuda.Event()) for _ in range(2)]
+        copy = torch.empty_like(t, device=self.device)
+        for piece, there in zip(flat_bytes(t).split(_CHUNK), flat_bytes(copy).split(_CHUNK)):
+            chunk, event = buffer = self.buffers.pop(0)
+            event.synchronize()
+            chunk[: len(piece)].copy_(piece)
+            there.copy_(chunk[: len(piece)], non_blocking=True)
+            event.record()
+            self.buffers.append(buffer)
+        return copy
+
+# the areas of this process, by GPU
+_AREAS: dict[torch.device, StagingArea] = {}
+
+def staging_area(device: torch.device) -> StagingArea:
+    "Return the staging area of a GPU."
+    if device not in _AREAS:
+        _AREAS[device] = StagingArea(device)
+    return _AREAS[device]
+
+def is_ready_to_copy(device: torch.device, nbytes: int) -> bool:
+    "Return whether a snapshot of so many bytes can be taken without waiting for memory; if not, make it meanwhile."
+    # places have gaps between tensors
+    return device.type != "cuda" or staging_area(device).is_ready(nbytes + nbytes // 64 + _CHUNK)
+
+def upload(t: torch.Tensor, device: torch.device) -> torch.Tensor:
+    "Return a host tensor, or its copy on a GPU if it is large: an ordinary copy would be ten times as slow."
+    if device.type != "cuda" or not t.is_cpu or t.nbytes < _LEAST_UPLOAD or not is_dense(t): return t
+    return staging_area(device).upload(t)
+
+def release_staging():
+    "Return the page-locked memory to the system."
+    for area in _AREAS.values():
+        area.worker.shutdown()
+    _AREAS.clear()
+
+class AsyncHostCopy:
+    "Copy tensors from a GPU to the host while it goes on: a stream of its own fills a place, and a thread empties it."
+    def __init__(
+        self,
+        area: StagingArea,
+        turn: int,  # index of the place
+        pieces: list[Piece],  # of the tensors there
+        copies: list[torch.Tensor],  # on the host
+        sources: list[torch.Tensor],
+        num_first: int,  # how many of these a forward pass may change
+    ):
+        self.device = area.device
+        self._reached: torch.cuda.Event | None = None
+        main = torch.cuda.current_stream(self.device)
+        begin = next((i for i, piece in enumerate(pieces) if piece.index >= num_first), len(pieces))
+        views, parts = [piece.view for piece in pieces], [piece.of(sources) for piece in pieces]
+        if begin:
+            torch._foreach_copy_(views[:begin], parts[:begin], non_blocking=True)
+        area.stream.wait_stream(main)
+        with torch.cuda.stream(area.stream):
+            if begin < len(pieces):
+                torch._foreach_copy_(views[begin:], parts[begin:], non_blocking=True)
+            self._end = area.stream.record_event(torch.cuda.Event(enable_timing=True, blocking=True))
+        for t in sources[num_first:]:
+            # its memory is not reused before the copy
+            t.record_stream(area.stream)
+        self._done = area.users[turn] = area.worker.submit(self._empty, pieces, views, copies)
+
+    @torch.no_grad()
+    def _empty(self, pieces: list[Piece], views: list[torch.Tensor], copies: list[torch.Tensor]):
+        self._end.synchronize()
+        torch._foreach_copy_([piece.of(copies) for piece in pieces], views)
+
+    def wait_before_update(self):
+        "Make later computations wait for the copies."
+        main = torch.cuda.current_stream(self.device)
+        if self._reached is None:
+            self._reached = main.record_event(torch.cuda.Event(enable_timing=True))
+        main.wait_event(self._end)
+
+    def is_done(self) -> bool:
+        "Return whether the copies can be read."
+        return self._done.done() and self._done.exception() is None
+
+    def wait(self):
+        "Wait until the copies can be read; raise the error of a GPU that could not make them."
+        self._done.result()
+
+    def stall(self) -> float:
+        "Return the seconds for which an update has waited for the copies, once they can be read."
+        if self._reached is None or not self._reached.query(): return 0.0
+        return max(self._reached.elapsed_time(self._end), 0.0) / 1000
+
+def copy_beside(
+    entries: list[tuple[torch.Tensor, torch.Tensor, bool]],  # copy, source, whether a forward pass may change that
+) -> AsyncHostCopy | None:
+    "Begin to copy tensors from a GPU; return None if they are on several, or there is no memory to lock."
+    # those that may change first
+    entries = sorted((entry for entry in entries if entry[1].numel()), key=lambda entry: not entry[2])
+    sources = [t if is_dense(t) else t.clone() for _, t, _ in entries]
+    if len({t.device for t in sources}) != 1: return None
+    area = staging_area(sources[0].device)
+    if (taken := area.take(sources)) is None: return None
+    copies = [copy for copy, _, _ in entries]
+    return AsyncHostCopy(area, *taken, copies, sources, sum(changes for *_, changes in entries))
+
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #79dd5a32
 class Snapshot:
     "Hold the state of a run between two steps."
@@ -101,33 +314,25 @@ class Snapshot:
         self,
         tensors: dict[str, torch.Tensor],  # on the host, by flat name
         values: dict[str, Any],  # all other state
-        copying: AsyncHostCopy | None = None,  # if the tensors are still being copied
+        copying: AsyncHostCopy | None = None,  # if a GPU copies the tensors
         file: SnapshotFile | None = None,  # if it holds the larger tensors
     ):
         self._tensors = tensors
         self.values = values
-        self._pending_copies = copying
+        self.copying = copying
         self.file = file
-        # seconds of copying on a GPU, in parallel with its work; known once the tensors have been read
-        self.copy_seconds = 0.0
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         "Return the tensors by name; wait until all are copied."
-        if self._pending_copies is not None:
-            self.copy_seconds = self._pending_copies.seconds()
-        self._pending_copies = None
+        if self.copying is not None:
+            self.copying.wait()
         return self._tensors
 
     @property
     def is_copied(self) -> bool:
-        "Return whether all tensors have been copied."
-        return self._pending_copies is None or self._pending_copies.is_done()
-
-    @property
-    def is_copying(self) -> bool:
-        "Return whether tensors may still be copied; the GPU is not asked."
-        return self._pending_copies is not None
+        "Return whether all tensors have been copied; the GPU is not asked."
+        return self.copying is None or self.copying.is_done()
 
     @property
     def shapes(self) -> dict:
@@ -157,7 +362,7 @@ class Snapshot:
 
     # a copy has its own memory
     def __getstate__(self):
-        return vars(self) | {"_tensors": self.tensors, "_pending_copies": None, "file": None}
+        return vars(self) | {"_tensors": self.tensors, "copying": None, "file": None}
 
     def __repr__(self):
         epoch = self.values["state"].epoch
@@ -176,7 +381,6 @@ def allocate_host_copy(
     "Allocate host memory for a copy of a tensor."
     plain = (
         not among_steps
-        or t.is_cuda
         or t.nbytes < _OWN_PAGES_BYTES
         or not t.is_contiguous()
         or not hasattr(mmap, "MAP_ANONYMOUS")
@@ -187,7 +391,7 @@ def allocate_host_copy(
     except OSError:
         # the system's limit on mappings is reached
         pages = None
-    if pages is None: return torch.empty_like(t, device="cpu", pin_memory=t.is_cuda)
+    if pages is None: return torch.empty_like(t, device="cpu")
     return torch.frombuffer(pages, dtype=t.dtype).view(t.shape)
 
 # %% ../../nbs/06_engine/15_snapshot_tensors.ipynb #a9824653
@@ -225,9 +429,10 @@ class HostCopies(dict):
         shares: bool = False,  # use the copy of an earlier snapshot if the tensor has not changed since
     ):
         "Register a tensor for `fill` to copy. Raise TypeError for a tensor subclass with additional state."
-        if is_sharded(t):
-            self.shapes[name] = full_shape(t)
+        whole = t
         t = to_local(t)
+        if t is not whole and is_sharded(whole):
+            self.shapes[name] = full_shape(whole)
         if type(t) not in PLAIN_TENSORS:
             raise TypeError(f"{name} is a {type(t).__name__}, a kind of tensor that cannot be kept in a snapshot.")
         if t.layout is not torch.strided:
@@ -255,10 +460,9 @@ class HostCopies(dict):
             earlier.add(name, t, old)
         self.later.append((old, t, changes))
 
-    # returns asynchronous copies from a GPU, if there are any
     @torch.no_grad()
     def fill(self) -> AsyncHostCopy | None:
-        "Copy all registered tensors at once. Raise OSError if the file cannot be written."
+        "Copy all registered tensors; return copies that a GPU still makes. Raise OSError if the file cannot be written."
         if self.to_file and self.folder is not None:
             self.file = SnapshotFile(self.folder)
             for _, t in self.to_file:
@@ -266,15 +470,11 @@ class HostCopies(dict):
             self.update(zip([name for name, _ in self.to_file], self.file.tensors()))
             self.to_file = []
         here = [(copy, t) for copy, t, _ in self.later if not t.is_cuda]
-        if here:
-            torch._foreach_copy_([copy for copy, _ in here], [t for _, t in here])
-        copy_in_stream_order([(copy, t) for copy, t, changes in self.later if t.is_cuda and changes])
-        there = [(copy, t) for copy, t, changes in self.later if t.is_cuda and not changes]
+        there = [entry for entry in self.later if entry[1].is_cuda]
         self.later = []
-        if len({t.device for _, t in there}) > 1:
-            # an asynchronous copy is of one device
-            copy_in_stream_order(there)
-            for device in {t.device for _, t in there}:
-                torch.cuda.synchronize(device)
-            return None
-        return AsyncHostCopy(there) if there else None
+        copying = copy_beside(there)
+        if copying is None:
+            here += [(copy, t) for copy, t, _ in there]
+        if here:
+            torch._foreach_copy_(*map(list, zip(*here)))
+        return copying

@@ -30,7 +30,6 @@ from .snapshot_tensors import Snapshot
 from .snapshot import capture_snapshot, restore_snapshot, undo_restore
 from .step import StepResult
 from .eval_outputs import average_logs, to_numbers
-
 from ..optim.schedules import is_metric_driven
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #b6d82a50
@@ -120,6 +119,9 @@ def do_log(learner: TrainerBase, task: Task) -> None:
         start = first_unlogged_row(run)
         if start is None: return
         learner.store_flos()
+        # before the loss and the norm are fetched: a device that computes them works meanwhile
+        if run.copies.backups is not None:
+            run.copies.backups.adaptive.detect_changes()
         # after a restore, rows of discarded steps follow the newest one
         row = len(run.history) - 1
         while row > 0 and run.history.rows.abandoned[row]:
@@ -128,8 +130,6 @@ def do_log(learner: TrainerBase, task: Task) -> None:
         logs = {"loss": mean_loss_to_log(run, start), "grad_norm": last.grad_norm, "learning_rate": last.learning_rate}
         task.data = {"logs": logs | token_speed_metrics(run)}
         run.counters.logged = run.state.global_step
-        if run.copies.backups is not None:
-            run.copies.backups.adaptive.detect_changes()
     logs = task.data["logs"]
     values = dict(logs)
     # The Trainer passes the time at which training began to an override.

@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -555,7 +554,7 @@ def settle_device(
     buffer = run.parts.rewind_buffer
     if buffer is None: return SettledState(is_current, [])
     # the others would be copied from whatever the device computes once it is released
-    buffer.kept = deque(snapshot for snapshot in list(buffer.kept) if snapshot.is_copied)
+    buffer.kept = [snapshot for snapshot in buffer.kept if snapshot.is_copied]
     return SettledState(is_current, [snapshot.step for snapshot in buffer.kept])
 
 def abort_exchange(

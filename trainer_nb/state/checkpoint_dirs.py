@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,16 +48,27 @@ def write_manifest(
     folder: Path,
     entries: dict,  # additional entries of the manifest, plain values
 ):
-    "Write the manifest of a directory and flush the directory to disk."
+    "Write the manifest of a directory and flush the directory to disk: its files are hashed meanwhile."
     inside = sorted(folder.rglob("*"))
+    failures: list[OSError] = []
+    def flush():
+        try:
+            for path in inside:
+                fsync_path(path)
+        except OSError as error:
+            failures.append(error)
+    flushing = threading.Thread(target=flush)
+    flushing.start()
     files = {
         p.relative_to(folder).as_posix(): {"size": p.stat().st_size, "sha256": file_sha256(p)}
         for p in inside
         if p.is_file()
     }
+    flushing.join()
+    if failures: raise failures[0]
     manifest = entries | {"files": files}
     (folder / MANIFEST_NAME).write_text(json.dumps(manifest | {"seal": _manifest_digest(manifest)}, indent=1), "utf-8")
-    for path in (*inside, folder / MANIFEST_NAME, folder):
+    for path in (folder / MANIFEST_NAME, folder):
         fsync_path(path)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #15f01c52

@@ -25,7 +25,7 @@ from ..engine.prepare import restore_group_settings
 from ..engine.run_state import CurrentStep, RunState, record_act
 from ..engine.settings import scaled_base
 from ..engine.snapshot import check_data_length, check_snapshot, restore_fields
-from ..engine.snapshot_tensors import Snapshot
+from ..engine.snapshot_tensors import Snapshot, release_staging
 from ..engine.tasks import restore_all
 from ..engine.user_state import report_lost, restore_evaluated
 from ..optim.schedules import return_to_base
@@ -230,6 +230,7 @@ def free_run(learner: TrainerBase):
         learner.optimizers[0].state.clear()
     learner.snapshots.clear()
     release_last_traceback()
+    release_staging()
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()

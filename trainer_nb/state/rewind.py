@@ -52,6 +52,7 @@ class RewindReport(NamedTuple):
     different: list     # steps whose loss, gradient norm or learning rate differs in any bit
     changes: tuple = ()   # descriptions of changes that were made at that step, and stay in force
     differing: str = ""   # which value of the first of these steps differs
+    base: int = 0         # the step from which it was replayed, which is exact
 
     def __repr__(self):
         again = (
@@ -65,7 +66,7 @@ class RewindReport(NamedTuple):
             else (
                 "; every loss was the same"
                 if not self.different
-                else f"; the {self.differing} of step {self.different[0]} was not the same"
+                else f"; the {self.differing} of step {self.different[0]} was not the same, step {self.base} is exact"
             )
         )
         stay = f" Changes made at this step stay: {', '.join(self.changes)}" if self.changes else ""
@@ -127,6 +128,7 @@ def rewind(
     learner: TrainerBase,
     n: int,  # number of steps
     advance=run_until,  # has the signature of loop.run_until
+    exact: bool = False,  # go further back, to the nearest snapshot, instead of replaying steps
 ) -> RewindReport:
     "Go back n steps in a guarded verb; raise ValueError if no snapshot reaches that far."
     run = learner.run_state
@@ -136,6 +138,9 @@ def rewind(
     start = time.perf_counter()
     prepare(learner)
     base = require_base_snapshot(learner, n, target)
+    if exact:
+        n += target - base.step
+        target = base.step
     before = values_of_steps(run.history, base.step, target)
     best = run.state.best_model_checkpoint
     announce_replay(run, base.step, target)
@@ -164,9 +169,9 @@ def rewind(
     differing = next((name for name, steps in found.items() if different and different[0] in steps), "")
     if different:
         warn(
-            f"The {differing} of step {different[0]} is not what it was the first time, so it depends on something outside the"
-            " run: a data set with random numbers of its own, perhaps, or an operation that is not deterministic"
-            " (full_determinism=True)."
+            f"The {differing} of step {different[0]} is not what it was the first time, so it depends on something outside"
+            " the run: a data set with random numbers of its own, perhaps, or an operation that is not deterministic"
+            f" (full_determinism=True). Step {base.step} is exact: exact=True goes there."
         )
     if run.parts.saver is not None:
         # after the replay, which has saved checkpoints again
@@ -175,7 +180,7 @@ def rewind(
     report_lost(run, "rewind()")
     changes = changes_at(run.history, target)
     seconds = time.perf_counter() - start
-    return RewindReport(run.state.global_step, target - base.step, seconds, different, changes, differing)
+    return RewindReport(run.state.global_step, target - base.step, seconds, different, changes, differing, base.step)
 
 # %% ../../nbs/07_state/13_rewind.ipynb #f68c3bd8
 def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
@@ -215,7 +220,7 @@ def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
         )
     elif learner.run_state.args.rewind_every == 0:
         why = "rewind_every=0 keeps no snapshots to go back to"
-    elif not ring.kept and not ring.slots(learner.run_state):
+    elif not ring.kept and not ring.slots(learner.run_state, max(snapshot_nbytes(learner.run_state), 1)):
         why = too_large(learner.run_state)
     elif (act := restore_after(learner.run_state, target)) is not None:
         why = (
@@ -254,8 +259,7 @@ def describe_first_kept(run: RunState) -> str:
             " rewind_every=n takes one every n steps"
         )
     begin = f"the snapshots that are kept begin at step {ring.kept[0].step}; learn.snapshot(name) keeps one for good"
-    if len(ring.kept) < MAX_SNAPSHOTS: return f"{begin}, and more rewind_memory keeps more of them"
-    return f"{begin}, and a larger rewind_every lets the last {MAX_SNAPSHOTS} reach back further"
+    return f"{begin}, and more rewind_memory keeps more of them" if len(ring.kept) < MAX_SNAPSHOTS else begin
 
 def values_by_step(history: History, column: str, after: int = 0, until: float = math.inf) -> dict:
     "Return the values of a column for the steps in (after, until], by step, without abandoned rows."
@@ -286,7 +290,7 @@ def too_large(run: RunState) -> str:
     size = f"a snapshot takes {snapshot_nbytes(run) / 1e9:.3g} GB, which is more than"
     if run.args.rewind_memory is not None: return f"{size} rewind_memory allows"
     return (
-        f"{size} a tenth of the run's memory, and no disk has room for it in a temporary file;"
+        f"{size} a quarter of the memory that was available, and no disk has room for it in a temporary file;"
         f" rewind_memory={math.ceil(snapshot_nbytes(run) / 1e8) / 10} keeps one in memory"
     )
 
@@ -329,7 +333,7 @@ def restore_own_past(run: RunState, base):
     base.release()
     ring = get_rewind_buffer(run)
     ring.account.open()
-    ring.kept = deque(s for s in ring.kept if s.step <= base.step)
+    ring.kept = [s for s in ring.kept if s.step <= base.step]
     ring.wait = ring.every
     ring.seen = len(run.history.events)
     run.current.paused = False
