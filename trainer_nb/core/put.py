@@ -247,7 +247,7 @@ def _mapping(put: Put, ref: Ref, node: MappingNode, now: Any) -> Any:
     _put_pairs(put, found, cls, node.keys, node.values)
     return found
 
-def _put_pairs(put: Put, found: dict, cls: type, keys: list[Any], values: list[Any]) -> None:
+def _put_pairs(put: Put, found: dict, cls: Any, keys: list[Any], values: list[Any]) -> None:
     "Put the pairs of a dictionary, in their order; `cls` has the methods that do it."
     before = dict(cls.items(found))
     keys = put.items(keys)

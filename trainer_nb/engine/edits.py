@@ -44,8 +44,8 @@ def stamp(value: Any, level: int = 0) -> Any:
     "Return what shows that a value was changed: equal stamps prove nothing, different ones do."
     kind = type(value)
     if kind in ATOMS: return value
-    if is_flat(value): return kind, marshal.dumps(value, 2)
     if isinstance(value, torch.Tensor): return id(value), 0 if value.is_inference() else value._version
+    if is_flat(value): return kind, marshal.dumps(value, 2)
     if isinstance(value, np.generic): return kind, value.tobytes()
     if isinstance(value, np.ndarray):
         return id(value), value.tobytes() if value.nbytes <= 4096 and not value.dtype.hasobject else 0
