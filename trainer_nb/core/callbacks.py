@@ -519,13 +519,12 @@ class LoaderHolder(Protocol):
 
 class EventRun(Protocol):
     "Describe the fields of the run state that the calls of events use."
-    class Verb(Protocol):
-        is_manual: bool   # True while a call between two steps causes events
     callbacks: CallbackHandler
     state: TrainerState
     control: TrainerControl
     interrupts: InterruptGuard
-    verb: Verb
+    @property
+    def verb(self) -> Any: ...
     @property
     def args(self) -> EventArgs: ...
     @property
@@ -537,7 +536,7 @@ class EventRun(Protocol):
     @property
     def loader(self) -> LoaderHolder | None: ...
     @property
-    def eval_dataloader(self) -> object: ...
+    def evaluation(self) -> Any: ...
 
 class EventSource(Protocol):
     "Describe a learner whose events are called."

@@ -43,7 +43,7 @@ SEED_FORWARD, SEED_FETCH, SEED_ORDER, SEED_EVALUATE, SEED_CALLBACK, SEED_PREPARE
 
 # %% ../../nbs/01_core/01_seeding.ipynb #94bdc0b2
 # generator used by random.random()
-_PYTHON_RANDOM: random.Random = getattr(random.seed, "__self__")
+_PYTHON_RANDOM: Any = getattr(random.seed, "__self__")
 # the method that random.seed() calls for an integer, without its type checks
 _seed_python = super(random.Random, _PYTHON_RANDOM).seed
 
@@ -56,7 +56,7 @@ def seed_all(
         torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     _seed_python(seed)
-    setattr(_PYTHON_RANDOM, "gauss_next", None)
+    _PYTHON_RANDOM.gauss_next = None
 
 # %% ../../nbs/01_core/01_seeding.ipynb #89dd32a5
 # key and position of a Mersenne twister of numpy
@@ -75,7 +75,7 @@ def _is_known_layout() -> bool:
 
 _IS_KNOWN_LAYOUT = _is_known_layout()
 
-def _numpy_state() -> tuple:
+def _numpy_state() -> Any:
     """Return the state of numpy's global generator: the bytes of its twister, and the normal number that it has kept for the
     next call, or None. numpy's own functions take 150 µs to read it and to set it, these 15; each verb does both."""
     address = _twister_address()
@@ -112,13 +112,13 @@ _IS_KNOWN_PYTHON = _is_known_python()
 def _python_state() -> tuple:
     "Return the state of Python's global generator: the bytes of its twister, and the normal number that it has kept."
     if not _IS_KNOWN_PYTHON: return random.getstate()
-    return ctypes.string_at(_PYTHON_ADDRESS, _TWISTER_BYTES), random._inst.gauss_next
+    return ctypes.string_at(_PYTHON_ADDRESS, _TWISTER_BYTES), _PYTHON_RANDOM.gauss_next
 
 def _set_python_state(state: tuple) -> None:
     "Restore the state of Python's global generator."
     if not isinstance(state[0], bytes): return random.setstate(state)
     ctypes.memmove(_PYTHON_ADDRESS, state[0], _TWISTER_BYTES)
-    random._inst.gauss_next = state[1]
+    _PYTHON_RANDOM.gauss_next = state[1]
 
 def generator_states() -> tuple:
     "Return the states of the generators of torch, numpy and Python."

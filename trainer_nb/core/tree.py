@@ -69,8 +69,8 @@ def is_library_module(module: str) -> bool:
     return any(path.startswith(sysconfig.get_path(kind)) for kind in ("purelib", "platlib"))
 
 # %% ../../nbs/01_core/10_tree.ipynb #d3df993e
-SEQUENCES = {c.__name__: c for c in (list, tuple, set, frozenset, collections.deque)}
-MAPPINGS = {c.__name__: c for c in (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)}
+SEQUENCES: dict[str, Any] = {c.__name__: c for c in (list, tuple, set, frozenset, collections.deque)}
+MAPPINGS: dict[str, Any] = {c.__name__: c for c in (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)}
 _BUILT_IN = (list, dict, set, frozenset, collections.deque, int, float, complex, str, bytes, bytearray)
 # of an optimizer; a schedule of torch's replaces `step` to note in `_opt_called` that it was called
 OPTIMIZER = frozenset("""defaults state param_groups step _warned_capturable_if_run_uncaptured _zero_grad_profile_name

@@ -267,7 +267,7 @@ def adopt_settings(
         check_fp16(new)
         check_eval_data(learner, new)
     # a run that begins anew keeps its optimizer
-    applied = changes.keys() & OPTIMIZER_SETTINGS if run.has_begun else ()
+    applied: Collection[str] = changes.keys() & OPTIMIZER_SETTINGS if run.has_begun else ()
     if run.parts.remote_run is not None: applied = changes
     if applied:
         learner.set(**{name: changes[name] for name in changes if name in applied})

@@ -145,7 +145,7 @@ class FetchBackup:
 
     def put_back(
         self,
-        kept: list[tuple[Holder, dict[str, Any]]],  # as keep returned it
+        kept: Sequence[tuple[Holder, dict[str, Any]]],  # as keep returned it
     ) -> bool:
         "Restore the values that have changed since; return whether there were any."
         changed = False
@@ -169,7 +169,7 @@ _Slots = dict[tuple[int, str], _Slot]
 
 def _buffer_slots(model: torch.nn.Module) -> _Slots:
     "Return the slots of buffers, and of embeddings with max_norm, which rescale rows in the forward pass."
-    found = [(m._buffers, k) for m in model.modules() for k, b in m._buffers.items() if b is None or not b.is_meta]
+    found: list[_Slot] = [(m._buffers, k) for m in model.modules() for k, b in m._buffers.items() if b is None or not b.is_meta]
     found += [(m._parameters, "weight") for m in model.modules() if has_max_norm(m) and "weight" in m._parameters]
     return {(id(held), k): (held, k) for held, k in found}
 

@@ -236,7 +236,7 @@ class DataParts:
     seed_givers: dict[str, tuple[object, int | None]] = field(default_factory=dict)
     # of the training data, as the last verb has left them, where the loader reads copies of it
     data_attributes: list[tuple[object, dict[str, object]]] = field(default_factory=list)
-    fetch_backup: FetchBackup | None = None  # state of the data that a rollback restores
+    fetch_backup: FetchBackup = rebuilt_field()   # state of the data that a rollback restores
     # undivided values of the settings that are divided among processes
     global_settings: dict[str, Any] = field(default_factory=dict)
 
@@ -262,7 +262,7 @@ class FirstState:
 class StateCopies:
     "Hold copies of the state: for a rollback, for the search for changes by hand, and those that snapshots share."
     # the state that forward passes change; with rollback="full" all weights too; made by the first step
-    backups: Backups | None = None
+    backups: Backups = rebuilt_field()
     edits: Edits | None = None               # finds what cells have changed since the last verb
     earlier_copies: SharedCopies | None = None   # copies in snapshots, to share unchanged ones
 

@@ -10,6 +10,7 @@ import gc
 import math
 import weakref
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -418,8 +419,9 @@ def make_undo(learner: TrainerBase):
     due = list(run.due)
     parts = run.loader, run.optimizer, run.lr_scheduler
     # the others are replaced, never changed
-    objects = {n: copy.copy(v) for n, v in run.values().items() if isinstance(v, dict) or hasattr(v, "__dict__")}
-    values = run.values() | objects
+    values = run.values()
+    objects = {n: copy.copy(v) for n, v in values.items() if isinstance(v, dict) or hasattr(v, "__dict__")}
+    values |= objects
     groups = [] if run.optimizer is None else [(g, g | {"params": [*g["params"]]}) for g in run.optimizer.param_groups]
     schedule = copy_scheduler_state(run.lr_scheduler)
     def put_back():
@@ -493,7 +495,7 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
             " base)."
         )
     fields_only = {k: v for k, v in changes.items() if k != "lr"}
-    new = resolve_args(learner.args, fields_only) if fields_only else None
+    new: Any = resolve_args(learner.args, fields_only) if fields_only else None
     check_losses(new or learner.args, learner.loss_func, learner.compute_loss_func)
     if "label_smoothing_factor" in changes:
         warn_multi_label(learner.run_state.model, new.label_smoothing_factor)
@@ -529,7 +531,7 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
         c["after"] = current_value(learner, c["name"])
         if c["name"] in ("lr", "learning_rate"):
             c["rate"] = RateText(learner, rates)
-            c |= {"next": (next_rates(learner) or [None])[0], "base": float(bases[0]) if bases else None}
+            c |= {"next": next(iter(next_rates(learner)), None), "base": float(bases[0]) if bases else None}
     # as requested: a list of rates is more than its first value
     record_act(learner.run_state, "set", **given)
     return made

@@ -28,8 +28,7 @@ from .training_modes import restore_modes
 from .user_state import capture_optimizer, capture_user_state, keep_restored_samplers, note_overwritten
 from .user_state import restore_optimizer, restore_user_state, unpack_state
 from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flattening, unflatten_state_value
-from ..optim.schedules import load_scheduler_state, replace_schedule, scheduler_state, select_groups
-from ..optim.schedules import stretch_schedule
+from ..optim.schedules import load_scheduler_state, replace_schedule, scheduler_state, select_groups, stretch_schedule
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #c73fb4ee
 class FieldKeeper:
@@ -369,10 +368,10 @@ def _capture_optimizer(run: RunState, tensors, values):
         tensors.put(f"loose/{n}", p)
     for p, entries in run.optimizer.state.items():
         if id(p) not in names:
-            raise TypeError(
-                f"{type(run.optimizer).__name__} keeps a state for {describe_output(p)}, which is not one of its"
-                " parameters, and a snapshot cannot contain it; keep it in an attribute of the optimizer."
-            )
+            # of a layer that was replaced
+            if isinstance(p, torch.nn.Parameter): continue
+            raise TypeError(f"{type(run.optimizer).__name__} keeps a state for {describe_output(p)}, which is not one of its"
+                            " parameters, and a snapshot cannot contain it; keep it in an attribute of the optimizer.")
         for key, v in entries.items():
             name = f"{names[id(p)]}/{key}"
             if needs_flattening(v):
@@ -530,7 +529,8 @@ def _restore_optimizer_state(
 ):
     "Restore the state of an optimizer, in the tensors that other code may refer to."
     before = {p: dict(entries) for p, entries in optimizer.state.items()}
-    optimizer.state.clear()
+    # that of a layer that was replaced stays, which has no effect
+    for p in params.values(): optimizer.state.pop(p, None)
     tensors = snapshot.tensors
     parts = {f"{name}.{part}" for name, recipe in saved["apart"].items() for part in recipe["names"]}
     def copied(name: str, owner):
