@@ -58,7 +58,7 @@ def set_epoch(epoch: int, *parts: object):
             _EPOCHS[id(part)] = weakref.ref(part, lambda _, key=id(part): _EPOCHS.pop(key, None)), epoch
         except TypeError:
             # it cannot be referenced, so its epoch is set for each batch
-            gc.freeze()
+            pass
 
 @contextmanager
 def seeded_for_epoch(
