@@ -1,5 +1,5 @@
 "What only a CUDA device can show: run with `make test-gpu`."
-import gc, os, subprocess, sys, weakref
+import contextlib, gc, os, signal, subprocess, sys, time, weakref
 
 import pytest, torch
 
@@ -138,7 +138,7 @@ def test_a_model_in_shards(precision):
 
 # ---- several GPUs; a loop by hand beside ours
 
-several = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two processes need two GPUs")
+def several(test): return pytest.mark.timeout(240)(pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two processes need two GPUs")(test))
 
 
 def launches(act):
@@ -150,24 +150,51 @@ def launches(act):
     return sum(event.count for event in profiled.key_averages() if event.key.startswith(("cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemsetAsync", "cuLaunchKernel")))
 
 
+def by_hand(model, size, precision):
+    "A function that trains with a loop of torch alone."
+    matrices, others = ([p for p in model.parameters() if (p.ndim > 1) == wide] for wide in (True, False))
+    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}], fused=True)
+    def steps(n):
+        for batch in [{"x": torch.randn(size, 4).pin_memory(), "labels": (torch.arange(size) % 3).pin_memory()} for _ in range(n)]:
+            with precision: loss = model(**{k: v.cuda(non_blocking=True) for k, v in batch.items()})["loss"]
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    return steps
+
+
 def test_launches_of_a_step_are_those_of_a_loop_by_hand():
     "Beside them: copies of a few weights and of the buffers that change, with which a step is taken back; one launch for each."
     learn = hard_learner(**GPU | dict(full_determinism=False), model=Quiet(), logging_steps=1000, num_train_epochs=40, rewind_every=0, gradient_accumulation_steps=1, optim="adamw_torch_fused")
     learn.step(4)
     ours = launches(lambda: learn.step(10)) / 10
-    model = Quiet().cuda()
-    matrices, others = ([p for p in model.parameters() if (p.ndim > 1) == wide] for wide in (True, False))
-    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}], fused=True)
-    batches = [{k: v.pin_memory() for k, v in f.items()} for f in ({"x": torch.randn(4, 4), "labels": torch.arange(4) % 3} for _ in range(14))]
-    def steps(batches):
-        for batch in batches:
-            loss = model(**{k: v.cuda(non_blocking=True) for k, v in batch.items()})["loss"]
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-    steps(batches[:4])
-    assert ours <= launches(lambda: steps(batches[4:])) / 10 + 4
+    steps = by_hand(Quiet().cuda(), 4, contextlib.nullcontext())
+    steps(4)
+    assert ours <= launches(lambda: steps(10)) / 10 + 4
+
+
+class Wide(torch.nn.Linear):
+    "Outputs that take more memory than anything else."
+    def forward(self, x, labels):
+        out = super().forward(x)
+        return {"loss": torch.nn.functional.cross_entropy(out, labels), "logits": out}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_memory_of_a_step_is_that_of_a_loop_by_hand(compiled):
+    "In bf16, with outputs that nobody reads."
+    data = [{"x": torch.randn(4), "labels": torch.tensor(i % 3)} for i in range(512)]
+    learn = Learner(Wide(4, 30_000), train_dataset=data, bf16=True, per_device_train_batch_size=512, optim="adamw_torch_fused", max_steps=9, rewind_every=0,
+                    save_strategy="no", report_to="none", disable_tqdm=True, torch_compile=compiled)
+    model, peaks = Wide(4, 30_000).cuda(), []
+    for steps in (learn.step, by_hand(torch.compile(model) if compiled else model, 512, torch.autocast("cuda", torch.bfloat16))):
+        steps(3)
+        gc.collect(); torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        steps(3)
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+    assert peaks[0] <= 1.02 * peaks[1]
 
 
 class Alone(Learner):
@@ -181,24 +208,17 @@ class Branches(torch.nn.Module):
         super().__init__()
         self.layers, self.out = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3)), torch.nn.Linear(4, 3)
     def forward(self, x, labels):
-        import os
         return {"loss": torch.nn.functional.cross_entropy(self.out(self.layers[int(os.environ.get("RANK", 0))](x)), labels)}
 
 
 @several
-@pytest.mark.timeout(180)
 def test_ranks_with_different_parameters_train_with_nccl():
+    "Where no parameter may be unused, an error comes within seconds."
     learn = hard_learner(**GPU, model=Branches())
     with learn.launch(2):
         learn.step(6)
         one, two = learn.run_on_all(lambda learn: [p.tolist() for p in learn.model.parameters()])
         assert one == two
-
-
-@several
-@pytest.mark.timeout(180)
-def test_where_no_parameter_may_be_unused_an_error_comes_within_seconds():
-    import time
     learn = hard_learner(**GPU, model=Branches(), ddp_find_unused_parameters=False)
     with learn.launch(2):
         start = time.monotonic()
@@ -207,25 +227,15 @@ def test_where_no_parameter_may_be_unused_an_error_comes_within_seconds():
 
 
 @several
-@pytest.mark.timeout(180)
-def test_a_loss_that_is_a_number_is_sent_with_nccl():
-    learn = hard_learner(**GPU, cls=Alone)
-    with learn.launch(2): learn.step(3)
-    assert len(learn.history) == 3
-
-
-@several
-@pytest.mark.timeout(180)
-def test_tensors_of_a_gpu_arrive_on_the_rank_s_own():
-    table = torch.arange(3, device="cuda:0")
-    learn = hard_learner(**GPU)
+def test_a_loss_that_is_a_number_is_sent_with_nccl_and_tensors_arrive_on_the_rank_s_own_device():
+    table, learn = torch.arange(3, device="cuda:0"), hard_learner(**GPU, cls=Alone)
     learn.step()
     with learn.launch(2):
-        assert learn.run_on_all(lambda learn: str(table.device)) == ["cuda:0", "cuda:1"]
+        learn.step(2)
+        assert learn.run_on_all(lambda learn: str(table.device)) == ["cuda:0", "cuda:1"] and len(learn.history) == 3
 
 
 @several
-@pytest.mark.timeout(240)
 def test_nothing_is_asked_of_the_device_by_several_processes():
     "Between two logs, with the loss and the flags beside the gradients."
     learn = hard_learner(**GPU | dict(full_determinism=False), model=Quiet(), logging_steps=1000, num_train_epochs=20, rewind_every=0)
@@ -237,10 +247,8 @@ def test_nothing_is_asked_of_the_device_by_several_processes():
 
 
 @several
-@pytest.mark.timeout(240)
 def test_a_process_that_dies_blocks_no_other_for_long():
     "The survivor waits on its device for a message that never comes; the run continues from what was finished."
-    import os, signal, time
     learn = hard_learner(**GPU, rewind_every=2, num_train_epochs=20)
     with learn.launch(2):
         learn.step(6)
@@ -272,16 +280,14 @@ def test_the_modes_of_a_model_in_shards(settings, tmp_path):
 
 FRESH = '''
 import torch
-from torch.utils.data import TensorDataset
 from trainer_nb import Learner
 from trainer_nb.launch import local_workers
-
 choose = local_workers.choose_start_method
 def shown(*args):
     print("METHOD", method := choose(*args), flush=True)
     return method
 local_workers.choose_start_method = shown
-data = TensorDataset(torch.randn(48, 4), torch.randint(2, (48,)))
+data = torch.utils.data.TensorDataset(torch.randn(48, 4), torch.randint(2, (48,)))
 learn = Learner(torch.nn.Linear(4, 2), train_dataset=data, loss_func=torch.nn.functional.cross_entropy, per_device_train_batch_size=4,
                 report_to="none", disable_tqdm=True, max_steps=6)
 print(learn.args.device)

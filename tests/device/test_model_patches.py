@@ -5,8 +5,7 @@ inside a step the two draw from different random streams."""
 import copy, json, math, sys, types, warnings
 
 import numpy as np
-import pytest
-import torch
+import pytest, torch
 from torch import nn
 
 import toys
@@ -260,6 +259,9 @@ def test_a_compiled_model_keeps_its_names_and_its_numbers(monkeypatch):
     for settings, said in ((dict(torch_compile_backend="inductr"), "Did you mean 'inductor'"), (dict(torch_compile=True, debug="underflow_overflow"), "leave torch_compile out"),
                            (dict(torch_compile=True), "install one .apt-get install g")):
         with pytest.raises(ValueError, match=said): linear(**settings).step()
+    compiled = torch.compile(Parts(), backend="eager")
+    compiled.register_forward_hook(lambda *given: None)
+    with pytest.raises(ValueError, match="hooks"): wrapped(lambda: compiled)
 
 
 class Reads(Learner):
@@ -364,12 +366,6 @@ def test_a_model_in_a_wrapper_of_torch_compile(which, init, tmp_path):
     frozen.freeze("a")
     frozen.step()
     assert all(not p.requires_grad for p in frozen.model.a.parameters()) and frozen.model.b.weight.requires_grad
-
-
-def test_a_wrapper_with_hooks_is_refused():
-    compiled = torch.compile(Parts(), backend="eager")
-    compiled.register_forward_hook(lambda *given: None)
-    with pytest.raises(ValueError, match="hooks"): wrapped(lambda: compiled)
 
 
 @pytest.mark.slow

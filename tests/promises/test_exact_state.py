@@ -989,7 +989,7 @@ def head_replaced_in_model_and_groups(verb, folder):
         learn = learner()
         learn.step(1)
         replace_head(learn)
-        learn.step(steps)
+        if steps: learn.step(steps)
         return learn
     want = make(TOTAL - 1)
     learn = make(BEFORE - 1)

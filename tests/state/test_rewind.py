@@ -193,7 +193,7 @@ def test_a_snapshot_that_was_dropped_is_not_said_to_have_never_been_taken(monkey
     assert changed([2]).rewind(3).replayed == 1
     size = snapshot_nbytes(changed([2]).run_state)
     for learn, advice in ((changed([2, 4, 6, 8]), "learn.snapshot.name. keeps one for good$"), (changed([2, 4, 6], rewind_memory=1.5 * size / 1e9), "and more rewind_memory keeps more of them")):
-        with pytest.raises(ValueError, match="by hand at step 2 lies in between, and the snapshots that are kept begin at step [6-9]") as error: learn.rewind(to=3)
+        with pytest.raises(ValueError, match="by hand at step 2 lies in between, and the next snapshot that is kept is of step [6-9]") as error: learn.rewind(to=3)
         assert re.search(advice, str(error.value).removesuffix("."))
 
 

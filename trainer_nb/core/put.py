@@ -5,6 +5,7 @@
 # %% ../../nbs/01_core/12_put.ipynb #5a6ee2e5
 from __future__ import annotations
 
+import array
 import bisect
 import collections
 import copyreg
@@ -45,7 +46,7 @@ KNOWN: dict[str, Any] = {
         *(fractions.Fraction, decimal.Decimal, uuid.UUID, types.SimpleNamespace, io.BytesIO, io.StringIO),
         *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
         *(pathlib.PurePosixPath, pathlib.PosixPath, pathlib.PureWindowsPath, pathlib.WindowsPath),
-        *(random.Random, torch.Generator, np.random.Generator, np.random.RandomState, np.dtype),
+        *(array.array, array._array_reconstructor, random.Random, torch.Generator, np.random.Generator, np.random.RandomState, np.dtype),
         *(np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64),
         *(re._compile, np.random.bit_generator.__pyx_unpickle_SeedSequence, int, float, str, bool, dict, list, tuple, set),
     )

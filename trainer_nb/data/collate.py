@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from ..core.content import has_same_bytes
 from ..core.errors import checked_class, short_repr, warn
 
 # %% ../../nbs/03_data/00_collate.ipynb #9bc54807
@@ -336,12 +337,7 @@ def shallow_copy_batch(batch: Any):
 def is_identical(a: object, b: object) -> bool:
     "Return True if two values are identical, including types, dtypes and nan."
     if type(a) is not type(b): return False
-    if isinstance(a, torch.Tensor):
-        return (
-            a.shape == b.shape
-            and a.dtype == b.dtype
-            and torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
-        )
+    if isinstance(a, torch.Tensor): return has_same_bytes(a, b)
     if isinstance(a, np.ndarray):
         return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
     if isinstance(a, dict): return a.keys() == b.keys() and all(is_identical(a[k], b[k]) for k in a)

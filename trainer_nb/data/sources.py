@@ -179,9 +179,6 @@ class WorkerInit:
     "Initialize a data worker: ignore interrupts, watch the parent, then run the user's own initialization."
     def __init__(self, then: Callable[[int], object] | None = None): self.then = then
     def __call__(self, worker_id: int):
-        # what the parent has left to be collected stays there: a fork cannot free tensors of a GPU
-        gc.freeze()
-        gc.enable()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         if (parent := multiprocessing.parent_process()) is not None:
@@ -363,18 +360,15 @@ class DataWorkers:
         if not self.loader.persistent_workers:
             self.close()
         with InterruptGuard(), WORKER_WATCH.raising_deaths():
-            # the processes start with interrupts blocked, and leave the parent's garbage alone
-            collects = gc.isenabled()
-            gc.disable()
-            can_block = hasattr(signal, "pthread_sigmask")
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if can_block else None
+            # with interrupts blocked, and without this process's garbage: a fork cannot free tensors of a GPU
+            gc.freeze()
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
             try:
                 self.running = iter(self.loader)
             finally:
                 if before is not None:
                     signal.pthread_sigmask(signal.SIG_SETMASK, before)
-                if collects:
-                    gc.enable()
+                gc.unfreeze()
         WORKER_WATCH.watch(self)
         if self._farewell is None:
             running = self.running

@@ -5,15 +5,14 @@
 # %% ../../nbs/06_engine/14_edits.ipynb #d601ac79
 from __future__ import annotations
 
-# %% ../../nbs/06_engine/14_edits.ipynb #271d1621
 import collections
 import marshal
 import operator
 from collections.abc import Collection
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
-# %% ../../nbs/06_engine/14_edits.ipynb #ca2bf25c
 import numpy as np
 import torch
 
@@ -52,7 +51,8 @@ def stamp(value: Any, level: int = 0) -> Any:
         if len(value) > FEW_NODES or level > _MOST_LEVELS: return id(value), len(value)
         items = tuple([stamp(v, level + 1) for v in (value.values() if isinstance(value, dict) else value)])
         return kind, items, tuple(value) if isinstance(value, dict) else ()
-    if level < _MOST_LEVELS and hasattr(value, "__dict__") and not of_library(kind) and not is_resource(value):
+    is_ours = hasattr(value, "__dict__") and (kind is SimpleNamespace or not of_library(kind))
+    if level < _MOST_LEVELS and is_ours and not is_resource(value):
         return id(value), tuple([(k, stamp(v, _MOST_LEVELS)) for k, v in vars(value).items()])
     return id(value)
 

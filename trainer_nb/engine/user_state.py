@@ -131,6 +131,8 @@ def capture_user_state(
     state = UserState(capture.tree, first=run.reports.first_digests)
     holders = find(run)
     for holder in holders:
+        # a file may name the classes that are defined beside it
+        capture.function(type(holder.owner))
         items = {
             key: value if type(value) in ATOMS else capture.add(value, f"{holder.name}.{key}", *limits(holder))
             for key, value in holder.items().items()

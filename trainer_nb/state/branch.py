@@ -34,7 +34,7 @@ from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import report_lost
 from ..optim.schedules import base_lrs
 from .clone import clone_learner, take_over
-from .rewind import differing_steps, losses_by_step, values_by_step
+from .rewind import differing_steps, values_by_step
 
 # %% ../../nbs/07_state/15_branch.ipynb #67004702
 def copy_history(
@@ -283,7 +283,7 @@ def compare(
             f"compare() takes two learners, such as learn and learn.branch(lr=1e-4), not {given}; other histories and logs"
             " are drawn by learn.plot(also=[...])."
         )
-    mine, theirs = (losses_by_step(o.run_state.history) for o in (learn, other))
+    mine, theirs = (values_by_step(o.run_state.history, "loss") for o in (learn, other))
     steps = [step for step in mine if step in theirs]
     table = Comparison(
         {"step": s, "one": float(mine[s]), "other": float(theirs[s]), "difference": float(theirs[s] - mine[s])}

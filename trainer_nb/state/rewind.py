@@ -24,7 +24,7 @@ from ..engine.snapshot import check_data_length, restore_whole
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import report_lost
 from .async_save import get_saver
-from .rewind_buffer import ACTS, LASTING_ACTS, MAX_SNAPSHOTS, get_rewind_buffer, has_acts_after
+from .rewind_buffer import ACTS, MAX_SNAPSHOTS, get_rewind_buffer, has_acts_after
 from .rewind_buffer import repeated_acts, snapshot_nbytes, stays_in_use
 
 # %% ../../nbs/07_state/13_rewind.ipynb #5d63de90
@@ -183,55 +183,50 @@ def rewind(
     return RewindReport(run.state.global_step, target - base.step, seconds, different, changes, differing, base.step)
 
 # %% ../../nbs/07_state/13_rewind.ipynb #f68c3bd8
-def require_base_snapshot(learner: TrainerBase, n, target) -> Snapshot:
+def require_base_snapshot(learner: TrainerBase, n: int, target: int) -> Snapshot:
     "Return the snapshot from which to replay. Raise ValueError with the reason if no snapshot is suitable."
     if target < 0:
         raise ValueError(
             f"rewind({n}) would go back past the beginning: the run has done {learner.state.global_step} steps."
         )
     if (base := find_base_snapshot(learner, target)) is not None: return base
-    ring = get_rewind_buffer(learner.run_state)
-    repeated = {id(e) for e in repeated_acts(learner.run_state.history.events)}
-    def between(e):
-        return id(e) not in repeated and any(s.step <= e["step"] for s in ring.kept) and (
-            e["kind"] in LASTING_ACTS or e["kind"] in ACTS and e["step"] <= target
-        )
-    def moved(e): return not ring.kept and e["kind"] in ("launch", "close")   # such an act has emptied the ring
+    raise ValueError(f"rewind({n}) cannot go back to step {target}: {why_unreachable(learner, target)}.")
+
+def why_unreachable(learner: TrainerBase, target: int) -> str:
+    "Return the reason why no snapshot leads to a step."
+    run = learner.run_state
+    buffer = get_rewind_buffer(run)
+    events = run.history.events
+    repeated = {id(e) for e in repeated_acts(events)}
     # what was replaced in steps that are discarded is in use
-    acts = [
-        e for e in learner.run_state.history.events
-        if (not e["abandoned"] or stays_in_use(e)) and (between(e) or moved(e))
-    ]
-    later_moves = [e for e in acts if e["step"] > target and e["kind"] in ("launch", "close")]
-    # a part that was replaced after the target rules out all earlier snapshots
-    replaced = [e for e in acts if e["step"] > target and e not in later_moves]
-    act = next(iter(replaced or acts), None)
-    if later_moves and not replaced:
-        why = describe_move(learner, later_moves[-1])
-    elif act is not None and act["step"] > target:
+    acts = [e for e in events if e["kind"] in ACTS and id(e) not in repeated and (not e["abandoned"] or stays_in_use(e))]
+    later = [e for e in acts if e["step"] > target]
+    if (act := next((e for e in later if stays_in_use(e)), None)) is not None:
         what = f"the assignment of {act['data']['method']}" if act["kind"] == "override" else act["kind"]
-        why = f"{what} at step {act['step']} has replaced a part of the run that those steps used"
-    elif act is not None:
-        why = f"{act['kind']} at step {act['step']} lies in between, and a replay would leave it out"
-    elif (beginning := first_step(learner.run_state)) > target:
-        why = (
+        return f"{what} at step {act['step']} has replaced a part of the run that those steps used"
+    if moves := [e for e in later if e["kind"] in ("launch", "close")]: return describe_move(learner, moves[-1])
+    if (beginning := first_step(run)) > target:
+        return (
             f"this run begins at step {beginning}, and has no earlier steps; the learner that it was branched from, or"
             " whose snapshot was restored, may have them"
         )
-    elif learner.run_state.args.rewind_every == 0:
-        why = "rewind_every=0 keeps no snapshots to go back to"
-    elif not ring.kept and not ring.slots(learner.run_state, max(snapshot_nbytes(learner.run_state), 1)):
-        why = too_large(learner.run_state)
-    elif (act := restore_after(learner.run_state, target)) is not None:
-        why = (
-            f"restore at step {act['step']} has dropped the snapshots from which earlier steps could be replayed;"
+    if run.args.rewind_every == 0: return "rewind_every=0 keeps no snapshots to go back to"
+    if not buffer.kept and not buffer.slots(run, max(snapshot_nbytes(run), 1)): return too_large(run)
+    if restores := [e for e in later if e["kind"] == "restore"]:
+        return (
+            f"restore at step {restores[-1]['step']} has dropped the snapshots from which earlier steps could be replayed;"
             " learn.snapshots has those with a name"
         )
-    elif (act := since_first(learner.run_state, target)) is not None:
-        why = f"{act['kind']} at step {act['step']} lies in between, and {describe_first_kept(learner.run_state)}"
-    else:
-        why = describe_first_kept(learner.run_state)
-    raise ValueError(f"rewind({n}) cannot go back to step {target}: {why}.")
+    act = next((e for e in reversed(acts) if e["step"] <= target), None)
+    between = f"{act['kind']} at step {act['step']} lies in between, and " if act is not None else ""
+    following = next((s.step for s in buffer.kept if s.step > target), None)
+    if following is None:
+        return (
+            f"{between}no snapshot was taken after it, since by default snapshots take at most half a percent of the time;"
+            " rewind_every=n takes one every n steps"
+        )
+    more = ", and more rewind_memory keeps more of them" if len(buffer.kept) < MAX_SNAPSHOTS else ""
+    return f"{between}the next snapshot that is kept is of step {following}; learn.snapshot(name) keeps one for good{more}"
 
 def describe_move(
     learner: TrainerBase,
@@ -250,17 +245,6 @@ def describe_move(
         "learn.restore(name) goes to an earlier snapshot with a name"
     )
 
-def describe_first_kept(run: RunState) -> str:
-    "Describe where the snapshots that are kept begin, and how to keep earlier ones."
-    ring = get_rewind_buffer(run)
-    if not ring.kept:
-        return (
-            "no snapshot was taken after it, since by default snapshots take at most half a percent of the time;"
-            " rewind_every=n takes one every n steps"
-        )
-    begin = f"the snapshots that are kept begin at step {ring.kept[0].step}; learn.snapshot(name) keeps one for good"
-    return f"{begin}, and more rewind_memory keeps more of them" if len(ring.kept) < MAX_SNAPSHOTS else begin
-
 def values_by_step(history: History, column: str, after: int = 0, until: float = math.inf) -> dict:
     "Return the values of a column for the steps in (after, until], by step, without abandoned rows."
     step, values, gone = (history.column(name) for name in ("step", column, "abandoned"))
@@ -272,10 +256,6 @@ _REPEATED = {"loss": "loss", "gradient norm": "grad_norm", "learning rate": "lea
 def values_of_steps(history: History, after: int, until: int) -> dict[str, dict]:
     "Return the values that a replay of the steps in (after, until] has to repeat, by name and step."
     return {name: values_by_step(history, column, after, until) for name, column in _REPEATED.items()}
-
-def losses_by_step(history: History, after: int = 0, until: float = math.inf) -> dict:
-    "Return the losses of the steps in (after, until], by step, without abandoned rows."
-    return values_by_step(history, "loss", after, until)
 
 def differing_steps(
     one: dict,  # values by step
@@ -300,20 +280,6 @@ def first_step(run: RunState) -> int:
     branched = [e["step"] for e in history.events if e["kind"] == "branch" and e["data"].get("into") == history.run_id]
     if branched: return branched[-1]
     return min(values_by_step(history, "step"), default=run.state.global_step + 1) - 1
-
-def restore_after(run: RunState, target: int) -> dict | None:
-    "Return the last restore() of a later step, which has emptied the ring; None if there was none."
-    acts = reversed(run.history.events)
-    return next((e for e in acts if not e["abandoned"] and e["kind"] == "restore" and e["step"] > target), None)
-
-def since_first(run: RunState, target):
-    """Return the last act up to a step that a replay does not repeat, in a run that has its first weights; None without
-    such an act."""
-    if run.first.snapshot is None or run.first.snapshot.values["run"] != run.history.run_id:
-        return None
-    repeated = {id(e) for e in repeated_acts(run.history.events)}
-    acts = [e for e in run.history.events if not e["abandoned"] and e["kind"] in ACTS and id(e) not in repeated]
-    return next((e for e in reversed(acts) if e["step"] <= target), None)
 
 # %% ../../nbs/07_state/13_rewind.ipynb #32000004
 def announce_replay(run: RunState, base, target):
