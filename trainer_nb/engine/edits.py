@@ -5,7 +5,6 @@
 # %% ../../nbs/06_engine/14_edits.ipynb #d601ac79
 from __future__ import annotations
 
-# %% ../../nbs/06_engine/14_edits.ipynb #271d1621
 import collections
 import marshal
 import operator
@@ -14,7 +13,6 @@ from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
-# %% ../../nbs/06_engine/14_edits.ipynb #ca2bf25c
 import numpy as np
 import torch
 

@@ -269,6 +269,8 @@ class AdaptiveBackup(BufferBackup):
     def keep(self):
         "Copy the slots that change; copy all of them until the first step has been observed."
         super().keep()
+        if not self.observed:
+            self.modules = [(m._modules, dict(m._modules)) for m in self.model.modules()]
         observes = not self.observed or self.user_state is None or self.user_state.observing
         self.watched = (self.unchanged if self.observed else self.slots) if observes else {}
         self.stamps = [*map(_stamp, self.watched.values())]
@@ -276,10 +278,13 @@ class AdaptiveBackup(BufferBackup):
             self.user_state.keep()
 
     def put_back(self):
-        "Restore the slots and the attributes of user code; remove buffers that the first step has registered."
+        "Restore the slots and the attributes of user code; remove buffers and modules that the first step has registered."
         if not self.observed:
             for key, (held, name) in _buffer_slots(self.model).items():
                 if key not in self.slots: del held[name]
+            for held, then in self.modules:
+                held.clear()
+                held.update(then)
         super().put_back()
         if self.user_state is not None:
             self.user_state.put_back()
