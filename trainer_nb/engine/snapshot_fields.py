@@ -186,6 +186,7 @@ def _capture_model(run: RunState, tensors, values):
             frozen = isinstance(t, torch.nn.Parameter) and not t.requires_grad
             tensors.put(n, t, not t.requires_grad or id(t) in limited, shares=frozen)
     values["empty"] = walk.empty()
+    values["modules"] = [n for n, _ in walk.each]
     # those that state_dict() omits
     values["passing"] = [n for n, (m, k) in walk.slots.items() if k in m._non_persistent_buffers_set]
     values["trainable"] = [n for n, p in walk.weights if p.requires_grad]
@@ -208,14 +209,16 @@ def _changes_precision(run: RunState, snapshot: Snapshot) -> bool:
 
 def _restore_buffers(run: RunState, snapshot: Snapshot, there: dict[str, torch.Tensor]) -> None:
     """Replace buffers that cannot take their former values in place; register those that the run had, and remove those that
-    it has registered since."""
+    it has registered since, and modules that it has added."""
     empty = snapshot.values["empty"]
     walk = ModuleWalk(run)
     modules, own = dict(walk.each), {n for n, _ in walk.named()}
-    for n in {*there, *empty} - walk.slots.keys():
-        if n.startswith("buffers/"):
-            path, k = _module_of(n)
-            modules[path].register_buffer(k, None, persistent=n not in snapshot.values["passing"])
+    known = snapshot.values["modules"] if is_own(run, snapshot) else modules
+    for path, key in [_module_of(n) for n in modules.keys() - {*known}]:
+        modules[path]._modules.pop(key, None)
+    for n in [n for n in {*there, *empty} - walk.slots.keys() if n.startswith("buffers/")]:
+        path, k = _module_of(n)
+        modules[path].register_buffer(k, None, persistent=n not in snapshot.values["passing"])
     device = run.device.device if run.device is not None else "cpu"
     spread = run.model is not None and is_spread(run.model)
     for n, (m, k) in ModuleWalk(run).slots.items():
@@ -239,10 +242,8 @@ def _strange_names(run: RunState, snapshot: Snapshot, walk: ModuleWalk) -> set[s
     here = {*dict(walk.named()), *walk.empty()}
     there = {*_model_tensors(snapshot), *snapshot.values["empty"]}
     modules = dict(walk.each)
-    def is_strange(n: str) -> bool:
-        if n.startswith("weights/"): return True
-        return _module_of(n)[0] not in modules if n in there else not is_own(run, snapshot)
-    return {n for n in here ^ there if is_strange(n)}
+    own = is_own(run, snapshot)
+    return {n for n in here ^ there if n[0] == "w" or (_module_of(n)[0] not in modules if n in there else not own)}
 
 def _model_tensors(snapshot: Snapshot):
     return {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
@@ -259,13 +260,6 @@ def _check_read_only(run: RunState, walk: ModuleWalk, there: dict[str, str]):
             " quantization_config= and device_map=, attach the adapters, and make a new Learner."
         )
 
-def _describe_difference(name: str, here: dict, there: dict, snapshot: Snapshot) -> str:
-    "Describe the difference between a tensor of the model and that of a snapshot."
-    shown = repr(name.split("/", 1)[1])
-    if name in here and name in there:
-        return f"{shown} has the shape {tuple(snapshot.shape_of(name))} there and {tuple(full_shape(here[name]))} here"
-    return f"{shown} is not in it" if name in here else f"this one has no {shown}"
-
 def _check_model(run: RunState, snapshot: Snapshot):
     walk = ModuleWalk(run)
     there = _model_tensors(snapshot)
@@ -280,7 +274,12 @@ def _check_model(run: RunState, snapshot: Snapshot):
         n for n in here if n[0] == "w" and full_shape(here[n]) != tuple(snapshot.shape_of(n))
     }
     if wrong:
-        raise ValueError(f"The snapshot is of another model: {_describe_difference(min(wrong), here, there, snapshot)}.")
+        name = min(wrong)
+        shown = repr(name.split("/", 1)[1])
+        why = f"{shown} is not in it" if name in here else f"this one has no {shown}"
+        if name in here and name in there:
+            why = f"{shown} has the shape {tuple(snapshot.shape_of(name))} there and {tuple(full_shape(here[name]))} here"
+        raise ValueError(f"The snapshot is of another model: {why}.")
     cast = walk.cast_names()
     other = next((n for n in here if n[0] == "w" and here[n].dtype != there[n].dtype and n not in cast), None)
     if other and not _changes_precision(run, snapshot):
