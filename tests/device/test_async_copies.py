@@ -1,12 +1,13 @@
 "Copies that a GPU makes beside its work, with a stand-in that copies as late as it may: when the update comes, or when somebody reads."
 import contextlib, threading
+from types import SimpleNamespace
 
 import pytest, torch
 
 from toys import finish, hard_learner, unequal
 from trainer_nb import differences
 from trainer_nb.engine import snapshot_tensors
-from trainer_nb.engine.snapshot_tensors import HostCopies, copy_beside, is_ready_to_copy, staging_area, upload
+from trainer_nb.engine.snapshot_tensors import HostCopies, copy_beside, is_ready_to_copy, staging_area, to_gpu
 
 LONG = dict(num_train_epochs=4, logging_steps=4)
 
@@ -128,11 +129,12 @@ def gpu(monkeypatch):
     monkeypatch.setattr(snapshot_tensors, "_LEAST_UPLOAD", 1)
     monkeypatch.setattr(snapshot_tensors, "lock_memory", lambda: torch.zeros(snapshot_tensors._CHUNK, dtype=torch.uint8))
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
-    for name, stands_in in dict(Stream=lambda device: area, Event=Event, current_stream=lambda device: area, stream=lambda stream: contextlib.nullcontext()).items():
+    for name, stands_in in dict(cudart=lambda: SimpleNamespace(cudaHostUnregister=lambda pointer: 0), Stream=lambda device: area, Event=Event, current_stream=lambda device: area, stream=lambda stream: contextlib.nullcontext()).items():
         monkeypatch.setattr(torch.cuda, name, stands_in)
     yield area
     area.blocked.set()
-    for held in snapshot_tensors._AREAS.values(): held.worker.shutdown()
+    snapshot_tensors.release_staging()
+    assert not snapshot_tensors._AREAS
 
 
 def sources(n): return [torch.arange(n * 100.0) + n, torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1) * n, torch.tensor(n), torch.arange(9.0)[::2] * n, torch.zeros(0)]
@@ -183,6 +185,6 @@ def test_tensors_go_to_the_gpu_in_chunks(gpu, monkeypatch):
     made = torch.empty_like
     monkeypatch.setattr(torch, "empty_like", lambda t, **given: made(t))
     for t in sources(3)[:3]:
-        out = upload(t, gpu)
+        out = to_gpu(t, gpu)
         assert out is not t and torch.equal(out, t)
-    assert upload(t, torch.device("cpu")) is t
+    assert to_gpu(t, torch.device("cpu")) is t

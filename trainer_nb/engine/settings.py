@@ -169,11 +169,8 @@ def apply_log_level(learner: TrainerBase, value):
     "Set the loggers' level and add a callback that logs, if needed."
     set_log_level(learner.args)
     callbacks = learner.run_state.callbacks
-    if (
-        value != "passive"
-        and learner.args.should_log
-        and not any(isinstance(c, LoggerCallback) for c in callbacks.callbacks)
-    ):
+    has_logger = any(isinstance(c, LoggerCallback) for c in callbacks.callbacks)
+    if value != "passive" and learner.args.should_log and not has_logger:
         callbacks.add_callback(LoggerCallback())
 
 _EFFECT_NEXT_STEP = "from the next step on"
@@ -420,8 +417,7 @@ def make_undo(learner: TrainerBase):
     parts = run.loader, run.optimizer, run.lr_scheduler
     # the others are replaced, never changed
     values = run.values()
-    objects = {n: copy.copy(v) for n, v in values.items() if isinstance(v, dict) or hasattr(v, "__dict__")}
-    values |= objects
+    values |= {n: copy.copy(v) for n, v in values.items() if isinstance(v, dict) or hasattr(v, "__dict__")}
     groups = [] if run.optimizer is None else [(g, g | {"params": [*g["params"]]}) for g in run.optimizer.param_groups]
     schedule = copy_scheduler_state(run.lr_scheduler)
     def put_back():

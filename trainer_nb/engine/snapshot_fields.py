@@ -18,7 +18,7 @@ from ..device.model_patches import PATCH_ARGS
 from ..device.deepspeed import MASTER, DeepSpeedModel, check_parameter_states, has_flat_state, shared_state, torch_scale
 from ..device.sharding import copy_into, full_shape, is_dtensor, is_sharded, replicate_like, shard_like, to_local
 from ..device.weight_storage import ReadOnlyWeight, has_adapters, is_packed, is_read_only, is_spread
-from .snapshot_tensors import HostCopies, SharedCopies, Snapshot, is_shared, list_merged_adapters, upload
+from .snapshot_tensors import HostCopies, SharedCopies, Snapshot, is_shared, list_merged_adapters, to_gpu
 from .loss import describe_output
 from .given_parts import drop_loader
 from ..core.nodes import has_own_memory
@@ -307,7 +307,7 @@ def _restore_model(run: RunState, snapshot: Snapshot):
                 here[n].data = t.to(here[n].device, copy=True)
                 continue
             if n in here and (is_dtensor(here[n]) or is_sharded(here[n]) or _same_layout(here[n], t) and has_own_memory(here[n])):
-                copy_into(here[n], upload(t, here[n].device))
+                copy_into(here[n], to_gpu(t, here[n].device))
     _restore_buffers(run, snapshot, there)
     trainable = set(snapshot.values["trainable"])
     for n, p in named_weights(run):
@@ -540,8 +540,8 @@ def _restore_optimizer_state(
         device = torch.device("cpu") if name in saved["on_cpu"] else p.device
         there = before.get(p, {}).get(name.rpartition("/")[2])
         if type(there) is torch.Tensor and _same_layout(there, t) and there.device == device and has_own_memory(there):
-            with torch.no_grad(): return there.copy_(upload(t, device))
-        on_device = upload(t, device)
+            with torch.no_grad(): return there.copy_(to_gpu(t, device))
+        on_device = to_gpu(t, device)
         return on_device if on_device is not t else t.to(device, copy=True)
     for name in (n.removeprefix("optimizer/") for n in tensors if n.startswith("optimizer/")):
         owner, key = name.rsplit("/", 1)

@@ -113,9 +113,12 @@ def flat_bytes(t: torch.Tensor) -> torch.Tensor:
 
 def lock_memory() -> torch.Tensor:
     "Return a chunk of page-locked memory. Raise RuntimeError if the driver refuses."
-    return torch.empty(_CHUNK, dtype=torch.uint8, pin_memory=True)
+    # its pages exist before the driver is blocked
+    chunk = torch.zeros(_CHUNK, dtype=torch.uint8)
+    torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(chunk.data_ptr(), _CHUNK, 1))
+    return chunk
 
-class Piece(NamedTuple):
+class StagedPart(NamedTuple):
     "Hold the place of a tensor, or of a part of it, in page-locked memory."
     index: int            # of the tensor
     part: slice | None    # of its bytes; None: all
@@ -129,7 +132,7 @@ class Piece(NamedTuple):
 def divide(
     tensors: list[torch.Tensor],  # dense
     chunks: list[torch.Tensor],  # bytes
-) -> list[Piece]:
+) -> list[StagedPart]:
     "Return the pieces of tensors in chunks; one that does not fit into the rest of a chunk continues in the next."
     size = len(chunks[0])
     pieces, start = [], 0
@@ -142,7 +145,7 @@ def divide(
             view = chunks[chunk][offset : offset + end - begin]
             is_whole = end - begin == t.nbytes
             like = view.view(t.dtype).as_strided(t.shape, t.stride()) if is_whole else view
-            pieces.append(Piece(i, None if is_whole else slice(begin, end), like))
+            pieces.append(StagedPart(i, None if is_whole else slice(begin, end), like))
         start += _aligned(t.nbytes)
     return pieces
 
@@ -159,16 +162,17 @@ class StagingArea:
         self.is_refused = False
         self.turn = 0
         # the layouts of the tensors that each place had last, and their pieces
-        self.plans: list[tuple[list, list[Piece]]] = [([], []), ([], [])]
+        self.plans: list[tuple[list, list[StagedPart]]] = [([], []), ([], [])]
         # chunks with the events after which they are free
         self.buffers: list[tuple[torch.Tensor, torch.cuda.Event]] = []
 
     def _grow(self, nbytes: int):
         for place in self.places:
             while len(place) * _CHUNK < nbytes:
+                start = time.perf_counter()
                 place.append(lock_memory())
-                # lets the program use the driver
-                time.sleep(1e-3)
+                # the program has the driver for nine tenths of the time
+                time.sleep(9 * (time.perf_counter() - start))
 
     def reserve(self, nbytes: int) -> bool:
         "Begin to enlarge the places where they are too small; return False if the system has too little memory."
@@ -187,7 +191,7 @@ class StagingArea:
         user = self.users[self.turn]
         return len(self.places[self.turn]) * _CHUNK >= nbytes and (user is None or user.done())
 
-    def take(self, tensors: list[torch.Tensor]) -> tuple[int, list[Piece]] | None:
+    def take(self, tensors: list[torch.Tensor]) -> tuple[int, list[StagedPart]] | None:
         "Return the index of the next place, once it is empty, and the pieces of tensors there; None if memory is short."
         nbytes = sum(_aligned(t.nbytes) for t in tensors)
         turn = self.turn
@@ -230,7 +234,7 @@ def is_ready_to_copy(device: torch.device, nbytes: int) -> bool:
     # places have gaps between tensors
     return device.type != "cuda" or staging_area(device).is_ready(nbytes + nbytes // 64 + _CHUNK)
 
-def upload(t: torch.Tensor, device: torch.device) -> torch.Tensor:
+def to_gpu(t: torch.Tensor, device: torch.device) -> torch.Tensor:
     "Return a host tensor, or its copy on a GPU if it is large: an ordinary copy would be ten times as slow."
     if device.type != "cuda" or not t.is_cpu or t.nbytes < _LEAST_UPLOAD or not is_dense(t): return t
     return staging_area(device).upload(t)
@@ -239,6 +243,8 @@ def release_staging():
     "Return the page-locked memory to the system."
     for area in _AREAS.values():
         area.worker.shutdown()
+        for chunk in (*area.places[0], *area.places[1], *(chunk for chunk, _ in area.buffers)):
+            torch.cuda.cudart().cudaHostUnregister(chunk.data_ptr())
     _AREAS.clear()
 
 class AsyncHostCopy:
@@ -247,7 +253,7 @@ class AsyncHostCopy:
         self,
         area: StagingArea,
         turn: int,  # index of the place
-        pieces: list[Piece],  # of the tensors there
+        pieces: list[StagedPart],  # of the tensors there
         copies: list[torch.Tensor],  # on the host
         sources: list[torch.Tensor],
         num_first: int,  # how many of these a forward pass may change
@@ -270,7 +276,7 @@ class AsyncHostCopy:
         self._done = area.users[turn] = area.worker.submit(self._empty, pieces, views, copies)
 
     @torch.no_grad()
-    def _empty(self, pieces: list[Piece], views: list[torch.Tensor], copies: list[torch.Tensor]):
+    def _empty(self, pieces: list[StagedPart], views: list[torch.Tensor], copies: list[torch.Tensor]):
         self._end.synchronize()
         torch._foreach_copy_([piece.of(copies) for piece in pieces], views)
 

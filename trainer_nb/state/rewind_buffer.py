@@ -150,25 +150,6 @@ class Account:
         )
         return run.device.world.broadcast_object(wait)
 
-# %% ../../nbs/07_state/12_rewind_buffer.ipynb #32000006
-def room_for_snapshots(
-    run: RunState,
-    size: int,  # bytes of the next one
-    kept: Iterable[Snapshot],  # that there are already
-    share: float,  # bytes of host memory for the run's copies
-) -> tuple[int, int, float]:
-    "Return the numbers of snapshots that fit in memory and on disk, and the bytes of both, equal in all processes."
-    world = run.device.world
-    if run.args.rewind_memory is not None:
-        budget = run.args.rewind_memory * 1e9
-        return min(int(budget // size), MAX_SNAPSHOTS), 0, budget
-    first = run.first.snapshot.in_memory if run.first.snapshot is not None else 0
-    mine = min(share - first, sum(s.in_memory for s in kept) + available_memory() / 2)
-    memory, disk = map(min, zip(*world.all_gather_object((mine, disk_space() / world.size))))
-    in_memory = min(max(int(memory // size), 0), MAX_SNAPSHOTS)
-    if in_memory >= ENOUGH: return in_memory, 0, memory
-    return in_memory, min(int(disk // size), MOST_ON_DISK), disk
-
 # %% ../../nbs/07_state/12_rewind_buffer.ipynb #2b291cca
 def place_to_drop(
     steps: Sequence[int],  # of at least three places to go back to, ascending; the first and the last one stay
@@ -293,13 +274,24 @@ class RewindBuffer:
                 )
         return capture_snapshot(run, spare.tensors if spare is not None and spare.file is None else (), beside=True)
 
-    def slots(self, run: RunState, size: int) -> int:
-        "Return the number of snapshots that fit in memory and on disk."
+    def slots(
+        self, run: RunState,
+        size: int,  # bytes of the next one
+    ) -> int:
+        "Return the number of snapshots that fit in memory and, if these are few, on disk; equal in all processes."
+        if run.args.rewind_memory is not None:
+            self.where, self.budget = "memory", run.args.rewind_memory * 1e9
+            return min(int(self.budget // size), MAX_SNAPSHOTS)
         if self.share is None:
             self.share = memory_for_copies()
-        in_memory, on_disk, self.budget = room_for_snapshots(run, size, self.kept, self.share)
-        full = sum(s.file is None for s in self.kept) >= in_memory
-        self.where = "disk" if on_disk and full else "memory"
+        world = run.device.world
+        first = run.first.snapshot.in_memory if run.first.snapshot is not None else 0
+        mine = min(self.share - first, sum(s.in_memory for s in self.kept) + available_memory() / 2)
+        memory, disk = map(min, zip(*world.all_gather_object((mine, disk_space() / world.size))))
+        in_memory = min(max(int(memory // size), 0), MAX_SNAPSHOTS)
+        on_disk = 0 if in_memory >= ENOUGH else min(int(disk // size), MOST_ON_DISK)
+        is_full = sum(s.file is None for s in self.kept) >= in_memory
+        self.where, self.budget = ("disk", disk) if on_disk and is_full else ("memory", memory)
         return in_memory + on_disk
 
     def __repr__(self):
