@@ -639,6 +639,15 @@ class state_by_module:
         for m in model.modules(): self.calls[m] += 1
         return self.calls[model.layer] + self.calls[model]
 
+@program("callback", lambda learn: (lambda net: (net.rounds, net.training))(callback_of(learn, ProgramOfCallback).net))
+class module_of_a_callback:
+    "An attribute and the mode of the module change."
+    def begin(self, model, optimizer): self.net = Net(); self.net.rounds = 0
+    def factor(self, model, optimizer):
+        self.net.rounds += 1
+        self.net.train(not self.net.training)
+        return self.net.rounds + self.net.training
+
 @program("learner", "scheduled")
 class schedule_of_its_own:
     def begin(self):
