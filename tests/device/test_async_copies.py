@@ -167,17 +167,17 @@ def test_copies_pass_through_locked_places(gpu):
 
 
 def test_places_are_made_beside_the_program_and_only_where_there_is_memory(gpu, monkeypatch):
+    "Otherwise the caller copies at once."
     device = torch.device("cuda")
     assert not is_ready_to_copy(device, 2700)
     staging_area(device).growing.result()
     assert is_ready_to_copy(device, 2700) and [len(place) for place in staging_area(device).places] == [12, 12]
-    snapshot_tensors._AREAS.clear()
-    monkeypatch.setattr(snapshot_tensors, "memory_for_copies", lambda: 1000)
-    assert is_ready_to_copy(device, 3000) and begin(1)[2] is None   # copied at once, by the caller
-    snapshot_tensors._AREAS.clear()
-    monkeypatch.setattr(snapshot_tensors, "memory_for_copies", lambda: 1e9)
-    monkeypatch.setattr(snapshot_tensors, "lock_memory", lambda: (_ for _ in ()).throw(RuntimeError("the driver refuses")))
-    assert begin(1)[2] is None and begin(1)[2] is None
+    def refuse(): raise RuntimeError("the driver refuses")
+    for name, instead in (("memory_for_copies", lambda: 1000), ("lock_memory", refuse)):
+        snapshot_tensors._AREAS.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(snapshot_tensors, name, instead)
+            assert begin(1)[2] is None and begin(1)[2] is None
 
 
 def test_tensors_go_to_the_gpu_in_chunks(gpu, monkeypatch):

@@ -54,11 +54,9 @@ def set_epoch(epoch: int, *parts: object):
     for part in parts:
         if not hasattr(part, "set_epoch"): continue
         part.set_epoch(epoch)
-        try:
+        # one that cannot be referenced gets its epoch for each batch
+        with suppress(TypeError):
             _EPOCHS[id(part)] = weakref.ref(part, lambda _, key=id(part): _EPOCHS.pop(key, None)), epoch
-        except TypeError:
-            # it cannot be referenced, so its epoch is set for each batch
-            pass
 
 @contextmanager
 def seeded_for_epoch(
@@ -364,17 +362,16 @@ class DataWorkers:
             gc.freeze()
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
             try:
-                self.running = iter(self.loader)
+                running = self.running = iter(self.loader)
             finally:
                 if before is not None:
                     signal.pthread_sigmask(signal.SIG_SETMASK, before)
                 gc.unfreeze()
         WORKER_WATCH.watch(self)
         if self._farewell is None:
-            running = self.running
             self._farewell = weakref.finalize(self, _signal_end, running._workers_done_event, running._index_queues)
             self._farewell.atexit = False
-        return raise_worker_deaths(self.running)
+        return raise_worker_deaths(running)
 
     def close(self):
         """Terminate the processes now; otherwise they would outlive an error whose traceback holds the iterator, and

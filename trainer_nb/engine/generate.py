@@ -156,8 +156,7 @@ def filled_up(
 
 # %% ../../nbs/06_engine/06_generate.ipynb #12e0c229
 def generating_step(learner: TrainerBase, model: torch.nn.Module, inputs, ignore_keys: list[str] | None, given: dict):
-    """Return loss, generated tokens and labels of a batch.
-    Raise TypeError for a model or a batch that is not supported."""
+    "Return loss, generated tokens and labels of a batch. Raise TypeError for a model or a batch that is not supported."
     inputs = learner._prepare_inputs(inputs)
     settings = learner._gen_kwargs
     if given or not settings: settings = generation_settings(learner.args, given)

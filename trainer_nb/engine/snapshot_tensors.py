@@ -159,7 +159,6 @@ class StagingArea:
         # what empties each place; what enlarges both
         self.users: list[Future | None] = [None, None]
         self.growing: Future | None = None
-        self.is_refused = False
         self.turn = 0
         # the layouts of the tensors that each place had last, and their pieces
         self.plans: list[tuple[list, list[StagedPart]]] = [([], []), ([], [])]
@@ -177,11 +176,11 @@ class StagingArea:
     def reserve(self, nbytes: int) -> bool:
         "Begin to enlarge the places where they are too small; return False if the system has too little memory."
         if self.growing is not None and self.growing.done():
-            self.is_refused = self.growing.exception() is not None
+            if self.growing.exception() is not None: return False
             self.growing = None
         missing = 2 * (nbytes - len(self.places[1]) * _CHUNK)
         if missing > 0 and self.growing is None:
-            if self.is_refused or missing > memory_for_copies(): return False
+            if missing > memory_for_copies(): return False
             self.growing = self.worker.submit(self._grow, nbytes)
         return True
 

@@ -114,10 +114,6 @@ class Account:
         self.spent = 0.0
         self.last = None
 
-    def begin(self, run: RunState):
-        if self.begun is None:
-            self.begun = run.counters.seconds, run.state.global_step
-
     def charge(self, seconds: float, is_beside: bool = False):
         "Charge a snapshot that took so many seconds, or whose copy was begun in so many."
         self.last = seconds if is_beside else self.factor * seconds + self.beside
@@ -220,7 +216,8 @@ class RewindBuffer:
         at_once: bool = False,  # at any cost
     ):
         "Take a snapshot if one is due, and schedule the next one."
-        self.account.begin(run)
+        if self.account.begun is None:
+            self.account.begun = run.counters.seconds, run.state.global_step
         if not run.state.global_step and run.device.world.broadcast_object(stands_at_first(run)):
             self.wait = run.args.rewind_every or 10
             return
