@@ -340,8 +340,7 @@ class ChangeMixin(TrainerBase):
         self,
         name: str | None = None,  # if given, the snapshot is also kept in learn.snapshots under this name
     ) -> Snapshot:
-        """Copy the run's state to the host and return it.
-        Raise `InvalidOperation` in the middle of a step and in callbacks."""
+        "Copy the run's state to the host and return it. Raise `InvalidOperation` within a step and in callbacks."
         with guarded(self, "snapshot()") as run, manual_changes_recorded(run):
             begin_run(self)
             prepare(self)

@@ -62,8 +62,7 @@ def cast_inputs(
     batch, dtype,
     names,  # of the labels
 ):
-    """Return a batch with its floating-point inputs converted to a dtype;
-    labels are unchanged, the loss uses their dtype."""
+    "Return a batch with its floating-point inputs converted to a dtype; the loss uses the dtype of the labels."
     def cast(thing): return map_tensors(thing, lambda t: t.to(dtype) if t.is_floating_point() else t)
     if dtype is None: return batch
     if isinstance(batch, Mapping): return {k: v if k in names else cast(v) for k, v in batch.items()}

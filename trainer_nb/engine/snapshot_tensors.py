@@ -230,7 +230,6 @@ def staging_area(device: torch.device) -> StagingArea:
 
 def is_ready_to_copy(device: torch.device, nbytes: int) -> bool:
     "Return whether a snapshot of so many bytes can be taken without waiting for memory; if not, make it meanwhile."
-    # places have gaps between tensors
     return device.type != "cuda" or staging_area(device).is_ready(nbytes + nbytes // 64 + _CHUNK)
 
 def to_gpu(t: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -96,8 +96,7 @@ COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
 LIBRARY_KINDS = ("library", "settings", "numbers", "tensors")
 
 def is_fetch_state(kinds: str, value) -> bool:
-    """Return whether a value of a data set or a collator may change in a
-    fetch: a number, a string, or its own generator."""
+    "Return whether a value of data or collator may change in a fetch: a number, a string, or its own generator."
     if not (type(value) in SCALAR_TYPES or is_generator(value)) or not COPIED_KINDS[kinds](value): return False
     return not is_global_generator(value) and not isinstance(value, random.SystemRandom)
 

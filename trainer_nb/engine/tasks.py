@@ -65,8 +65,7 @@ def do_event(learner: TrainerBase, task: Task) -> None:
         task.done = not task.pending_callbacks
 
 def do_step_end(learner: TrainerBase, task: Task) -> None:
-    """Dispatch on_step_end to the callbacks; then, even after an error, check
-    the control flags and the end of the epoch."""
+    "Dispatch on_step_end; then, even after an error, check the control flags and the end of the epoch."
     run = learner.run_state
     if task.pending_callbacks is None:
         task.pending_callbacks = list(run.callbacks.listeners("on_step_end"))

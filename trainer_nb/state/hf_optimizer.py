@@ -111,8 +111,7 @@ def tried(
         return None
 
 def expected_state_keys(optimizer: torch.optim.Optimizer, group, like) -> dict | None:
-    """Return the keys of a parameter's state after a trial step, with the dtype
-    of tensors of its shape; None if it fails."""
+    "Return the keys of a parameter's state after a trial step, with the dtype of tensors of its shape, or None."
     trial = tried(optimizer, group, like)
     if trial is None: return None
     p, state, _ = trial
