@@ -101,7 +101,6 @@ def test_weights_that_change_in_the_backward_pass(late):
     learn.step(3); was = learn.snapshot(); learn.step(2)
     assert learn.rewind(2).replayed == 0 and differences(learn.snapshot(), was) == []
 
-
 class Device:
     "Stands in for a GPU's streams: what is queued on the one for copies is done when its event is awaited."
     type = "cuda"
@@ -115,7 +114,7 @@ class Event:
     def __init__(self, **given): self.queue, self.blocked, self.lock = [], None, threading.Lock()
     def synchronize(self):
         if self.blocked is not None: assert self.blocked.wait(20)
-    def record(self): pass
+    def record(self, stream): pass
     def query(self): return True
     def elapsed_time(self, other): return 5.0
 
@@ -168,12 +167,13 @@ def test_copies_pass_through_locked_places(gpu):
 
 def test_places_are_made_beside_the_program_and_only_where_there_is_memory(gpu, monkeypatch):
     "Otherwise the caller copies at once."
-    device = torch.device("cuda")
+    device, begins, lock = torch.device("cuda"), threading.Event(), snapshot_tensors.lock_memory
+    monkeypatch.setattr(snapshot_tensors, "lock_memory", lambda: begins.wait(20) and lock())
     assert not is_ready_to_copy(device, 2700)
+    begins.set()
     staging_area(device).growing.result()
     assert is_ready_to_copy(device, 2700) and [len(place) for place in staging_area(device).places] == [12, 12]
-    def refuse(): raise RuntimeError("the driver refuses")
-    for name, instead in (("memory_for_copies", lambda: 1000), ("lock_memory", refuse)):
+    for name, instead in (("memory_for_copies", lambda: 1000), ("lock_memory", lambda: 1 / 0)):
         snapshot_tensors._AREAS.clear()
         with monkeypatch.context() as patch:
             patch.setattr(snapshot_tensors, name, instead)
