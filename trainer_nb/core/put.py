@@ -405,10 +405,10 @@ _BASES = (collections.OrderedDict, dict, list, collections.deque)
 
 def _object(put: Put, ref: Ref, node: ObjectNode, now: Any) -> Any:
     found = put.target(ref, now)
-    is_new = bool(node.args) or not is_of(found, node.kind)
+    # an exception stays the one that is raised
+    is_new = not is_of(found, node.kind) or bool(node.args) and not isinstance(found, BaseException)
     if is_new:
-        args = put.items(node.args)
-        cls = put.function(node.make or node.kind)
+        cls, args = put.function(node.make or node.kind), put.items(node.args)
         found = cls(*args) if node.make else cls.__new__(cls, *args)
     put.enter(ref, found)
     base = next((b for b in _BASES if isinstance(found, b)), None)
