@@ -69,7 +69,7 @@ def size_limits(run: RunState) -> Callable[[Holder], tuple[int, int | None]]:
     def limits(holder: Holder) -> tuple[int, int | None]:
         if holder.kinds == "data": return FEW_NODES, DATA_LIMIT
         if holder.kinds == "sampler": return MOST_VALUES, 8 * MOST_VALUES
-        if holder.kinds != "all" or holder.only is not None: return 1 << 20, None
+        if holder.kinds != "all" or holder.only is not None: return (1 << 20 if holder.only is None else MOST_VALUES), None
         own = declared(holder.owner, "state_limit", None)
         return 1 << 20, usual() if own is None else own
     return limits
@@ -140,8 +140,8 @@ def capture_user_state(
         }
         state.holders[holder.name] = {"names": [*holder.attributes()], "items": items, "owner": id(holder.owner)}
         state.left_out |= inexact_data(run, holder)
-        # what is larger in data or samplers is data
-        if holder.kinds == "all" and holder.reports: state.left_out |= capture.too_large
+        # what is larger in data or samplers, or behind a loss function, is data
+        if holder.kinds == "all" and holder.reports and holder.only is None: state.left_out |= capture.too_large
         capture.too_large.clear()
     tree = capture.finish()
     names = tuple(f"{holder.name}." for holder in holders if holder.reports)
