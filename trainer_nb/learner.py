@@ -365,7 +365,7 @@ class ChangeMixin(TrainerBase):
         n: int = 1,  # optimizer steps, at least 1; 0: repeat the present step, after an optimizer has corrupted it
         *,
         to: int | None = None,  # number of the step to go back to, instead of n
-        exact: bool = False,  # go back further, to the nearest snapshot, instead of replaying steps from there
+        exact: bool = False,  # True: go further back, to the nearest snapshot, and replay nothing
     ):
         """Go back n steps, or to the end of a step, exactly, and return (step, replayed, seconds, different).
         Raise ValueError if no snapshot reaches back so far, or if the run was changed by hand in between."""

@@ -128,7 +128,7 @@ def rewind(
     learner: TrainerBase,
     n: int,  # number of steps
     advance=run_until,  # has the signature of loop.run_until
-    exact: bool = False,  # go further back, to the nearest snapshot, instead of replaying steps
+    exact: bool = False,  # True: go further back, to the nearest snapshot, and replay nothing
 ) -> RewindReport:
     "Go back n steps in a guarded verb; raise ValueError if no snapshot reaches that far."
     run = learner.run_state
