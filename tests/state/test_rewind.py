@@ -200,9 +200,8 @@ def test_a_snapshot_that_was_dropped_is_not_said_to_have_never_been_taken(monkey
 @pytest.mark.parametrize("every, most, places", [(2, 32, 2), (2, 32, 4), (3, 60, 5), (5, 90, 3), (5, 90, 6)])
 def test_what_a_rewind_repeats_is_near_the_least_that_is_possible(every, most, places):
     "In relation to the way back, for each step after each step: within 1.5 times what the best choices of places to drop give, tried out."
-    def repeated(steps, now):
-        return max((end - 1 - begin) / (now - end + 1) for begin, end in zip(steps, [*steps[1:], now]) if end > begin) if now else 0.0
-    def worst(steps, now): return max([ratio for ratio in [repeated(steps, now)] if max(b - a for a, b in zip(steps, [*steps[1:], now])) > every + 1], default=0.0)
+    def worst(steps, now):
+        return max(((end - 1 - begin) / (now - end + 1) for begin, end in zip(steps, [*steps[1:], now]) if end - 1 - begin > every), default=0.0)
     steps, found, best = [0], 0.0, {(0,): 0.0}
     for now in range(1, most + 1):
         if now % every == 0:
@@ -493,6 +492,7 @@ def test_an_act_of_the_user_is_followed_by_a_snapshot():
     learn = hard_learner(**LONG)
     learn.step(3); learn.model.inner.bias.detach().zero_(); learn.step(4)
     assert [s.step for s in learn.run_state.parts.rewind_buffer.kept] == [3] and learn.rewind(2).replayed == 2
+    assert learn.rewind(to=1).step == 1 and not learn.run_state.parts.rewind_buffer.needed
 
 
 def test_a_snapshot_without_room_in_memory_is_in_a_file(monkeypatch):

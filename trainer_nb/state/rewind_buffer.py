@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -177,8 +178,8 @@ class RewindBuffer:
         self.wait = 0
         self.seen = 0
         self.every = 1
-        # steps whose snapshots stay, since no replay crosses the act before them; whether there was one since the last
-        self.needed: set[int] = set()
+        # snapshots that stay, since no replay crosses the act before them; whether there was one since the last
+        self.needed: weakref.WeakSet[Snapshot] = weakref.WeakSet()
         self.has_act = False
         self.account.open()
 
@@ -223,16 +224,15 @@ class RewindBuffer:
             return
         if self.kept:
             self.account.charge_beside(self.kept[-1])
-        device = run.device.device
-        way = "beside" if device.type == "cuda" and self.where == "memory" else self.where
+        way = "beside" if run.device.device.type == "cuda" and self.where == "memory" else self.where
         if not at_once and not run.args.rewind_every and (wait := self.account.to_wait(run, way)):
             self.wait = wait
             return
-        # several processes take it at the same step
-        is_alone = run.device.world.is_single_process
         start = time.perf_counter()
         size = max(snapshot_nbytes(run), 1)
-        if way == "beside" and not at_once and is_alone and not is_ready_to_copy(device, size):
+        # several processes take it at the same step
+        may_wait = way == "beside" and not at_once and run.device.world.is_single_process
+        if may_wait and not is_ready_to_copy(run.device.device, size):
             self.wait = 1
             return
         slots = self.slots(run, size)
@@ -245,7 +245,7 @@ class RewindBuffer:
             return
         self.kept.append(self.copy(run, spare))
         if self.has_act:
-            self.needed.add(run.state.global_step)
+            self.needed.add(self.kept[-1])
             self.has_act = False
         self.account.charge(time.perf_counter() - start, is_beside=way == "beside")
         self.every = self.wait = run.args.rewind_every or max(1, self.account.to_wait(run, way))
@@ -254,7 +254,7 @@ class RewindBuffer:
         "Remove the snapshot that is missed least, or the oldest if none may be missed; return it."
         has_first = run.first.snapshot is not None and run.first.snapshot.values["run"] == run.history.run_id
         steps = [*([0] if has_first else []), *(s.step for s in self.kept), run.state.global_step]
-        index = place_to_drop(steps, self.needed)
+        index = place_to_drop(steps, [s.step for s in self.needed])
         return self.kept.pop(0 if index is None else index - has_first)
 
     def copy(
