@@ -25,9 +25,8 @@ from ..core.put import MISSING
 from ..core.nodes import ATOMS, has_own_memory, write_tensor
 from .run_state import RunState
 from .snapshot_fields import has_max_norm
-from .state_holders import Holder, fetch_holders, is_fetch_state, step_holders
-from .user_state import UserState, capture_optimizer, capture_user_state, changed_user_state
-from .user_state import restore_optimizer, restore_user_state
+from .state_holders import Holder, fetch_holders, is_fetch_state, optimizer_holders, step_holders
+from .user_state import UserState, capture_user_state, changed_user_state, restore_user_state
 from ..optim.optimizers import flatten_state_value
 from ..optim.schedules import schedule_parts
 
@@ -392,8 +391,7 @@ class FullBackup:
         self.state = {p: _copy_entries(entries) for p, entries in optimizer.state.items()}
         self.groups = [_copy_entries(group) for group in optimizer.param_groups]
         self.schedule = copy_scheduler_state(self.run.lr_scheduler)
-        # an optimizer of torch has no attributes besides groups and state
-        self.attributes = None if type(optimizer).__module__.startswith("torch.optim") else capture_optimizer(self.run)
+        self.attributes = capture_user_state(self.run, find=optimizer_holders) if optimizer_holders(self.run) else None
         held = [v for o in (*self.state.values(), *self.groups) for v in o.values() if isinstance(v, torch.Tensor)]
         params = [p for p in (self.run.params if self.weights is None else self.weights) if not is_read_only(p)]
         now = [*params, *(part for v in held for part in ([v] if is_dtensor(v) else _plain_tensors(v)))]
@@ -408,7 +406,8 @@ class FullBackup:
         "Restore the same tensors in the same places, with their former values."
         run = self.run
         if self.attributes is not None:
-            run.reports.lost = run.reports.lost | restore_optimizer(run, self.attributes)[0]
+            problems = restore_user_state(run, self.attributes, find=optimizer_holders)
+            run.reports.lost = run.reports.lost | self.attributes.left_out | problems
         with torch.no_grad():
             torch._foreach_copy_([to_local(t).detach() for t in self.tensors], self.copies)
         run.optimizer.state.clear()

@@ -15,7 +15,7 @@ import torch
 from ..args.training_args import PROCESS_FIELDS, without_subclass_fields
 from ..core.callbacks import exported_state
 from ..device.model_patches import PATCH_ARGS
-from ..device.deepspeed import MASTER, DeepSpeedModel, check_parameter_states, has_flat_state, shared_state, torch_scale
+from ..device.deepspeed import MASTER, DeepSpeedModel, has_flat_state, torch_scale
 from ..device.sharding import copy_into, full_shape, is_dtensor, is_sharded, replicate_like, shard_like, to_local
 from ..device.weight_storage import ReadOnlyWeight, has_adapters, is_packed, is_read_only, is_spread
 from .snapshot_tensors import HostCopies, SharedCopies, Snapshot, is_shared, list_merged_adapters, to_gpu
@@ -23,10 +23,10 @@ from .loss import describe_output
 from .given_parts import drop_loader
 from ..core.nodes import has_own_memory
 from .run_state import RunState, Task, schedule_args
-from .state_holders import code_holders
+from .state_holders import code_holders, optimizer_holders
 from .training_modes import restore_modes
-from .user_state import capture_optimizer, capture_user_state, keep_restored_samplers, note_overwritten
-from .user_state import restore_optimizer, restore_user_state, unpack_state
+from .user_state import capture_user_state, keep_restored_samplers, note_overwritten
+from .user_state import restore_user_state, unpack_state
 from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flattening, unflatten_state_value
 from ..optim.schedules import load_scheduler_state, replace_schedule, scheduler_state, select_groups, stretch_schedule
 
@@ -74,13 +74,6 @@ def _restore_args(run: RunState, snapshot: Snapshot):
         drop_loader(run)
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #d1a20001
-def _into(tensors: HostCopies) -> Callable[[str, torch.Tensor], torch.Tensor]:
-    "Return a function that lets a snapshot copy a tensor of user code, which may change it at any time."
-    def put(name: str, t: torch.Tensor) -> torch.Tensor:
-        tensors.put(name, t, changes=True, shares=True)
-        return t
-    return put
-
 # stands for the learner of which a branch has copied the attributes
 IN_BRANCH = "branch"
 
@@ -336,36 +329,22 @@ def _engine_of(run: RunState) -> DeepSpeedModel | None:
     "Return the run's engine of DeepSpeed; None without one."
     return None if run.device is None else run.device.engine
 
-def _capture_engine(run: RunState, engine: DeepSpeedModel, tensors, values):
-    "Copy the part of this process of the state that an engine of DeepSpeed holds."
-    for name, t in engine.flat_tensors().items():
-        tensors.put(name, t)
-        if t.ndim: tensors.shapes[name] = engine.full_shape(t)
-    names = engine.parameter_names()
-    groups = [
-        {k: copy.deepcopy(v) if k != "params" else names[i] for k, v in g.items()}
-        for i, g in enumerate(run.optimizer.param_groups)
-    ]
-    values["zero"] = {
-        "groups": engine.state().groups, "plain": engine.plain_states(), "scaler": engine.scaler_state()
-    }
-    values["optimizer"] = {
-        "class": type(run.optimizer).__name__, "groups": groups, "plain": {}, "on_cpu": [], "apart": {}
-    }
-
 def _capture_optimizer(run: RunState, tensors, values):
     if run.optimizer is None:
         values["optimizer"] = None
         return
     engine = _engine_of(run)
-    if engine is not None: return _capture_engine(run, engine, tensors, values)
-    names, others = _optimizer_parameters(run, tensors.walk.weights)
-    plain = {}
+    plain, apart = {}, {}
     on_cpu = []
-    apart = {}
-    for n, p in others.items():
-        tensors.put(f"loose/{n}", p)
-    for p, entries in run.optimizer.state.items():
+    if engine is not None:
+        values["zero"] = engine.capture(tensors.put, tensors.shapes)
+        members = engine.parameter_names()
+    else:
+        names, others = _optimizer_parameters(run, tensors.walk.weights)
+        members = [[names[id(p)] for p in group["params"]] for group in run.optimizer.param_groups]
+        for n, p in others.items():
+            tensors.put(f"loose/{n}", p)
+    for p, entries in run.optimizer.state.items() if engine is None else ():
         if id(p) not in names:
             # of a layer that was replaced
             if isinstance(p, torch.nn.Parameter): continue
@@ -384,11 +363,9 @@ def _capture_optimizer(run: RunState, tensors, values):
             if isinstance(v, torch.Tensor) and v.is_cpu and not p.is_cpu:
                 on_cpu.append(name)
     groups = [
-        {k: copy.deepcopy(v) if k != "params" else [names[id(p)] for p in v] for k, v in g.items()}
-        for g in run.optimizer.param_groups
+        {k: copy.deepcopy(v) if k != "params" else params for k, v in group.items()}
+        for group, params in zip(run.optimizer.param_groups, members)
     ]
-    own = capture_optimizer(run, _into(tensors))
-    values["of_optimizer"] = {name: None if state is None else state.pack() for name, state in own.items()}
     values["optimizer"] = {
         "class": type(run.optimizer).__name__,
         "groups": groups,
@@ -398,6 +375,9 @@ def _capture_optimizer(run: RunState, tensors, values):
     }
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #a8d1b2a6
+# names of optimizers with the same rule and state
+_ADAM = ("Adam", "AdamW", "DeepSpeedCPUAdam", "FusedAdam")
+
 def _check_same_class(what, then, now):
     if then is not None and now is not None and type(now).__name__ != then:
         raise ValueError(f"The snapshot is of a run with another {what}: {then} then, {type(now).__name__} here.")
@@ -411,8 +391,9 @@ def _check_optimizer(run: RunState, snapshot: Snapshot):
             "The snapshot holds one process's part of a run with deepspeed; take one with learn.snapshot(), called in"
             " all processes."
         )
-    if engine is not None: return _check_engine(run, engine, snapshot, saved)
-    _check_same_class("optimizer", saved["class"], run.optimizer)
+    if engine is None or not (saved["class"] in _ADAM and type(run.optimizer).__name__ in _ADAM):
+        _check_same_class("optimizer", saved["class"], run.optimizer)
+    if engine is not None: return engine.check(snapshot.tensors, saved)
     if not _holds_same_others(run, {n for n in snapshot.tensors if n.startswith("loose/")}):
         raise ValueError("The snapshot is of a run whose optimizer holds other parameters besides the model's.")
 
@@ -434,72 +415,21 @@ def _holds_same_others(
     undo(run.optimizer)
     return False
 
-# names of optimizers with the same rule and state
-_ADAM = ("Adam", "AdamW", "DeepSpeedCPUAdam", "FusedAdam")
-
-def _kept_groups(engine: DeepSpeedModel, saved) -> list[int]:
-    "Return the indices of a snapshot's parameter groups that the engine has: those with parameters that it trains."
-    trained = {n for names in engine.parameter_names() for n in names}
-    return [i for i, group in enumerate(saved["groups"]) if trained.intersection(group["params"])]
-
-def _check_engine(run: RunState, engine: DeepSpeedModel, snapshot: Snapshot, saved):
-    "Raise ValueError for a snapshot of another optimizer, or of other parameter groups."
-    if not (saved["class"] in _ADAM and type(run.optimizer).__name__ in _ADAM):
-        _check_same_class("optimizer", saved["class"], run.optimizer)
-    # frozen parameters have no state
-    trained = {n for names in engine.parameter_names() for n in names}
-    there = [trained.intersection(saved["groups"][i]["params"]) for i in _kept_groups(engine, saved)]
-    if there != [set(names) for names in engine.parameter_names()]:
-        raise ValueError("The snapshot is of a run whose optimizer has other parameter groups, or other parameters.")
-    if not has_flat_state(snapshot.tensors):
-        check_parameter_states(snapshot.tensors, engine.state().groups)
-
-def _shared_entries(
-    plain: dict,  # entries of the optimizer's state that are no tensors, of all parameters
-    names: set[str],  # of the parameters in a flat tensor
-) -> dict:
-    "Return the entries that the parameters of a flat tensor share."
-    by_key: dict[str, dict] = {}
-    for n, v in plain.items():
-        name, _, key = n.rpartition("/")
-        if name in names:
-            by_key.setdefault(key, {})[name] = v
-    return {
-        key: shared_state(key, values) if all(isinstance(v, (int, float)) for v in values.values()) else [*values.values()][0]
-        for key, values in by_key.items()
-    }
-
-def _restore_engine(run: RunState, engine: DeepSpeedModel, snapshot: Snapshot, saved):
-    "Restore the state that an engine of DeepSpeed holds, from a part of it or from the states of the parameters."
-    groups = [saved["groups"][i] for i in _kept_groups(engine, saved)]
-    for group, values in zip(run.optimizer.param_groups, groups):
-        params = group["params"]
-        group.clear()
-        group.update(copy.deepcopy(values) | {"params": params})
-    zero = snapshot.values.get("zero")
-    if zero is None:
-        plain = [_shared_entries(saved["plain"], {place.name for place in flat.places}) for flat in engine.state().groups]
-    else:
-        plain = zero["plain"]
-    engine.load(snapshot.tensors, copy.deepcopy(plain))
-    engine.load_scaler_state(snapshot.values.get("scaler") if zero is None else zero["scaler"])
-
 def _restore_optimizer(run: RunState, snapshot: Snapshot):
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None:
         run.discard("optimizer")
         return
     engine = _engine_of(run)
-    if engine is not None: return _restore_engine(run, engine, snapshot, saved)
+    if engine is not None: return engine.restore(snapshot.tensors, snapshot.values)
     _put_groups(run, snapshot, saved)
     # the checkpoint of another library has none
-    packed = snapshot.values.get("of_optimizer") or {}
-    states = {name: None if state is None else unpack_state(state, snapshot.tensors) for name, state in packed.items()}
-    problems, again = restore_optimizer(run, states, is_own(run, snapshot)) if states else ({}, False)
-    if again:
-        # load_state_dict() has replaced them
-        _put_groups(run, snapshot, saved)
+    packed = snapshot.values.get("user")
+    if not packed or not optimizer_holders(run): return
+    problems = restore_user_state(run, unpack_state(packed, snapshot.tensors), find=optimizer_holders, own=is_own(run, snapshot))
     run.reports.lost = run.reports.lost | problems
+    # an optimizer may have replaced them
+    _put_groups(run, snapshot, saved)
 
 def _put_groups(run: RunState, snapshot: Snapshot, saved):
     "Restore the groups and the state of an optimizer."
@@ -584,7 +514,7 @@ def _restore_scheduler(run: RunState, snapshot: Snapshot):
     optimizer = snapshot.values["optimizer"]
     if engine is not None and optimizer is not None:
         # the engine has no groups without parameters
-        saved = select_groups(saved, _kept_groups(engine, optimizer), len(optimizer["groups"]))
+        saved = select_groups(saved, engine.kept_groups(optimizer), len(optimizer["groups"]))
     load_scheduler_state(run.lr_scheduler, saved, _same_groups(run, snapshot))
 
 def _same_groups(run: RunState, snapshot: Snapshot) -> list[int] | None:
@@ -593,7 +523,7 @@ def _same_groups(run: RunState, snapshot: Snapshot) -> list[int] | None:
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None: return None
     engine = _engine_of(run)
-    if engine is not None: return list(range(len(_kept_groups(engine, saved))))
+    if engine is not None: return list(range(len(engine.kept_groups(saved))))
     names, _ = _optimizer_parameters(run, named_weights(run))
     home = {names[id(p)]: i for i, g in enumerate(run.optimizer.param_groups) for p in g["params"]}
     return [next((home[n] for n in group["params"] if n in home), 0) for group in saved["groups"]]
@@ -665,8 +595,11 @@ def _restore_tasks(run: RunState, snapshot: Snapshot):
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #a2c10002
 def _capture_user_state(run: RunState, tensors: HostCopies, values: dict[str, Any]) -> None:
-    packed = capture_user_state(run, _into(tensors), find=code_holders).pack()
-    values["user"] = packed | {"of": run.identity}
+    def put(name: str, t: torch.Tensor) -> torch.Tensor:
+        # user code may change it at any time
+        tensors.put(name, t, changes=True, shares=True)
+        return t
+    values["user"] = capture_user_state(run, put).pack() | {"of": run.identity}
 
 def _restore_user_state(run: RunState, snapshot: Snapshot) -> None:
     # the checkpoint of another library has none

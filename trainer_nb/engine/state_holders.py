@@ -36,11 +36,12 @@ class Holder:
     kinds: str = "all"               # which values are copied, a key of `COPIED_KINDS`
     skip: frozenset = frozenset()    # names of attributes that are no state
     only: frozenset | None = None    # names of the only attributes that count; None: all others do
+    saves_itself: bool = False       # what its attributes lack is in the state that a method returns
 
     @property
     def reports(self) -> bool:
         "Return whether attributes that cannot be captured are reported."
-        return self.kinds in ("all", "sampler", "tensors")
+        return self.kinds in ("all", "sampler", "tensors") and not self.saves_itself
 
     def attributes(self) -> dict:
         "Return all attributes by name, to be changed in place before `complete` is called."
@@ -213,13 +214,29 @@ def _of_hooks(learner: TrainerBase | None, modules: list[tuple[str, torch.nn.Mod
                 yield Holder(f"{name}.{table}.{i}", owner, skip=not_state(owner))
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #94595e41
+def additional_entries(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    "Return the entries that an optimizer's overridden `state_dict` adds to its groups and its state."
+    overridden = getattr(type(optimizer), "state_dict", None) is not torch.optim.Optimizer.state_dict
+    if not overridden or not has_state_dict(optimizer): return {}
+    return {k: v for k, v in optimizer.state_dict().items() if k not in ("state", "param_groups")}
+
 def optimizer_holders(run: RunState) -> list[Holder]:
-    "Return the run's optimizer as a holder, unless its class is one of torch's."
+    """Return holders for the attributes of the run's optimizer, unless its class is one of torch's or an engine holds its
+    state, and for the entries that its `state_dict` adds."""
     optimizer = run.optimizer
-    if optimizer is None or type(optimizer).__module__.startswith("torch.optim"): return []
+    is_elsewhere = run.device is not None and run.device.engine is not None
+    if optimizer is None or is_elsewhere or type(optimizer).__module__.startswith("torch.optim"): return []
     hooks = {k for k in vars(optimizer) if k.startswith("_optimizer_")}
-    skip = OPTIMIZER | hooks | not_state(optimizer)
-    return [Holder("optimizer", optimizer, "numbers" if of_library(type(optimizer)) else "all", skip)]
+    kinds = "numbers" if of_library(type(optimizer)) else "all"
+    saves_more = bool(additional_entries(optimizer))
+    own = Holder("optimizer", optimizer, kinds, OPTIMIZER | hooks | not_state(optimizer), saves_itself=saves_more)
+    def load(entries: dict[str, Any]) -> None:
+        groups, state = optimizer.param_groups, optimizer.state
+        optimizer.load_state_dict(optimizer.state_dict() | entries)
+        # keep the objects that other code refers to
+        optimizer.param_groups, optimizer.state = groups, state
+    more = MethodHolder("optimizer.state_dict()", optimizer, get=lambda: additional_entries(optimizer), put=load)
+    return [own, more] if saves_more else [own]
 
 def _of_data(name: str, data: object, depth: int = 0) -> Iterator[Holder]:
     "Yield holders for a data set and the data sets in it, or for a collator or a loss function."

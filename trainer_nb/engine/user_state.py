@@ -20,16 +20,16 @@ from ..core.put import MISSING, Put, class_finder
 from ..core.content import Content
 from ..core.nodes import ATOMS, GeneratorNode, LeafNode, Ref, StatefulNode, TensorNode, Tree, Unsupported
 from ..core.seeding import FUNCTIONS, GENERATOR_TYPES
-from ..core.tree import Capture, has_state_dict, is_resource, of_library
+from ..core.tree import Capture, has_state_dict, is_resource
 from ..data.loader import OpaqueSource
 from ..data.sources import MOST_VALUES, MapSource
 from ..device.sharding import copy_into, local_nbytes
 from .overrides import TrainerBase
 from .run_state import RunState, run_modules
-from .state_holders import FEW_NODES, LEARNER, LIBRARY_KINDS, MODULE, SCALAR_TYPES, Holder, MethodHolder
+from .state_holders import FEW_NODES, LEARNER, LIBRARY_KINDS, MODULE, SCALAR_TYPES, Holder
 from .state_holders import code_holders, declared
 from .state_holders import evaluation_holders, module_holder
-from .state_holders import optimizer_holders, sampler_holders, user_state_holders
+from .state_holders import sampler_holders, user_state_holders
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #e79ff9d3
 def named_parts(run: RunState) -> dict[str, Any]:
@@ -123,10 +123,9 @@ def capture_user_state(
     only: Collection[str] | None = None,  # names of the attributes to copy; None: all
     find: Callable[[RunState], list[Holder]] = user_state_holders,  # returns the holders to search
     trains: bool = True,  # False: for an evaluation, which changes no parameters
-    prefix: str = "user/",  # of the names of the tensors
 ) -> UserState:
     "Copy the state that user code keeps."
-    capture = Capture(lambda: named_parts(run), is_resource, _module_attributes, prefix)
+    capture = Capture(lambda: named_parts(run), is_resource, _module_attributes, "user/")
     limits = size_limits(run)
     state = UserState(capture.tree, first=run.reports.first_digests)
     holders = find(run)
@@ -201,7 +200,7 @@ def restore_user_state(
     equal: set[str] = set()
     if in_branch:
         here = capture_user_state(run, _same, find=find).contents()
-        contents = state.contents()
+        contents = state.contents([holder.name for holder in find(run)])
         equal = {name for name, content in contents.items() if content == here.get(name)}
         live = state.tree.live.objects if state.tree.live is not None else []
         shared = {i for i, f in enumerate(live) if isinstance(f, types.FunctionType) and state.tree.nodes[i].parts}
@@ -237,7 +236,9 @@ def restore_user_state(
             for key in [k for k in holder.items() if k not in saved["names"]]:
                 del attributes[key]
         holder.complete(attributes)
-    return dict.fromkeys(_inexact(run, state, put_names, find), "could not be restored exactly") | problems
+    problems = dict.fromkeys(_inexact(run, state, put_names, find), "could not be restored exactly") | problems
+    silent = tuple(f"{holder.name}." for holder in find(run) if holder.saves_itself)
+    return {name: why for name, why in problems.items() if not name.startswith(silent)}
 
 def _is_captured(state: UserState, ref: Any, value: Any) -> bool:
     "Return whether a value is the very object of which the copy was made, and no leaf."
@@ -436,43 +437,6 @@ def call_and_compare(learner: TrainerBase, function: Callable[[TrainerBase], Any
         if before.get(name) != now.get(name) and name not in recorded and name.rpartition(".")[0] not in others
     ]
     return value, changed
-
-# %% ../../nbs/06_engine/13_user_state.ipynb #cb18e466
-def additional_entries(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    "Return the entries that an optimizer's overridden `state_dict` adds to its groups and its state."
-    overridden = getattr(type(optimizer), "state_dict", None) is not torch.optim.Optimizer.state_dict
-    if not overridden or not has_state_dict(optimizer): return {}
-    return {k: v for k, v in optimizer.state_dict().items() if k not in ("state", "param_groups")}
-
-def _entry_holders(run: RunState) -> list[Holder]:
-    "Return the additional entries of the optimizer as a holder."
-    optimizer = run.optimizer
-    def load(entries: dict[str, Any]) -> None:
-        groups, state = optimizer.param_groups, optimizer.state
-        optimizer.load_state_dict(optimizer.state_dict() | entries)
-        # keep the objects that other code refers to
-        optimizer.param_groups, optimizer.state = groups, state
-    return [MethodHolder("optimizer.state_dict()", optimizer, get=lambda: additional_entries(optimizer), put=load)]
-
-def capture_optimizer(
-    run: RunState,
-    put: Callable[[str, torch.Tensor], torch.Tensor] = _clone,  # as for capture_user_state
-) -> dict[str, Any]:
-    "Return copies of an optimizer's attributes besides groups and state, and of other entries of its `state_dict`."
-    attributes = capture_user_state(run, put, find=optimizer_holders, prefix="of_optimizer/")
-    more = None
-    if (attributes.left_out or of_library(type(run.optimizer))) and additional_entries(run.optimizer):
-        more = capture_user_state(run, put, find=_entry_holders, prefix="of_optimizer.state_dict/")
-    return {"attributes": attributes, "more": more}
-
-def restore_optimizer(run: RunState, saved: dict[str, Any], own: bool = True) -> tuple[dict[str, str], bool]:
-    """Restore what `capture_optimizer` has returned; return the problems by name, and whether groups and state have to be
-    restored afterwards."""
-    attributes, more = saved["attributes"], saved["more"]
-    problems = restore_user_state(run, attributes, find=optimizer_holders, own=own)
-    if more is None: return attributes.left_out | problems, False
-    restore_user_state(run, more, find=_entry_holders, own=False)
-    return more.left_out, True
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #c22b76df
 # names of attributes in a message
