@@ -18,7 +18,7 @@ from .core.records import Record, Records
 from .core.interrupts import exclusive, no_preemption
 from .core.memory import make_memory_meter, measure_memory
 from .engine.assignment import begin_run, check_assignment, check_deletion, check_elsewhere
-from .engine.assignment import forget_early_assignments, record_attribute, record_override, watch_assignments
+from .engine.assignment import forget_early_assignments, record_override, watch_assignments
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
 from .engine.loop import make_train_output, validate_step_count
@@ -27,14 +27,14 @@ from .engine.overrides import TrainerBase
 from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, announce_save_dir, record_act
 from .engine.session import apply_change, check_between_steps, check_can_train
-from .engine.session import check_can_train_or_corrupted
+from .engine.session import call_between_verbs, check_can_train_or_corrupted
 from .engine.session import check_can_use_weights, check_not_in_step, check_run_weights, guarded
 from .engine.session import manual_changes_recorded, raise_if_interrupted, record_callback_changes
 from .engine.signatures import check_callable
 from .engine.snapshot import capture_snapshot
 from .engine.snapshot_tensors import Snapshot
 from .engine.tasks import known_evaluation, log, log_evaluation, run_tasks_now, run_within_task
-from .engine.user_state import call_with_learner
+
 from .live.progress import ProgressCallback, make_progress, search_progress
 from .live.reporting import make_logging_callbacks
 from .trainer_compat import TrainerCompatMixin, check_overrides, warn_uncalled
@@ -463,7 +463,7 @@ class LaunchMixin(TrainerBase):
             raise TypeError(f"run_on_all() takes a function of the learner, not {function!r}.")
         check_callable("f in run_on_all(f)", function, "f(learn), with the learner of each process", self)
         remote = self.run_state.parts.remote_run
-        return [call_with_learner(self, function)] if remote is None else remote.run_on_all(self, function)
+        return [call_between_verbs(self, function)] if remote is None else remote.run_on_all(self, function)
 
     @property
     def processes(self):
@@ -1116,8 +1116,6 @@ class Learner(
         run = known.get("run_state")
         if run is not None and run.parts.remote_run is not None:
             check_elsewhere(self, name, value)
-        elif run is not None and run.verb.owner is None and not callable(value):
-            record_attribute(self, name, value)
         # super() would search all base classes, which takes longer than everything else here
         object.__setattr__(self, name, value)
 
@@ -1127,7 +1125,6 @@ class Learner(
         if name in self.__dict__:
             record_override(self, name, getattr(type(self), name, None))
             check_elsewhere(self, name)
-            record_attribute(self, name)
         object.__delattr__(self, name)
 
     def __repr__(self): return f"Learner({describe_run(self.run_state)})"

@@ -43,7 +43,6 @@ from .snapshot_file import disk_folder, disk_space, memory_for_copies
 from .snapshot_fields import ModuleWalk, shared_copies
 from ..core.content import has_same_bytes
 from .snapshot_tensors import Snapshot
-from .state_holders import code_holders
 from .user_state import changed_user_state, continue_samplers, restore_evaluated, unpack_state
 from ..optim.parameters import convert_state, describe_unheld, held_parameters, renew_state
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
@@ -617,7 +616,7 @@ def renew_initial_snapshot(run: RunState):
         return shared.find(n, t) is then[n] or has_same_bytes(t.detach().cpu(), then[n])
     are_same_weights = now.keys() == then.keys() and all(is_same(n, t) for n, t in now.items())
     user_state = unpack_state(initial.values["user"], initial.tensors)
-    if are_same_weights and not is_changed and not changed_user_state(run, user_state, code_holders): return
+    if are_same_weights and not is_changed and not changed_user_state(run, user_state): return
     run.first.snapshot = first_of(run)
     run.first.weight_versions = weight_versions(run)
 

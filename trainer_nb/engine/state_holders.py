@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import random
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from typing import Any, cast
 import torch
 
 from ..core.callbacks import exported_state
-from ..core.seeding import FUNCTIONS, GENERATOR_TYPES, is_global_generator
+from ..core.seeding import FUNCTIONS, GENERATOR_TYPES
 from ..core.tree import OPTIMIZER, cached, has_state_dict, is_resource, of_library
 from ..data.sources import MapSource
 from ..device.sharding import FSDP_ATTRIBUTES, fsdp_attributes, module_class
@@ -96,10 +95,7 @@ COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
 # kinds of objects of libraries, which may add attributes that are not state
 LIBRARY_KINDS = ("library", "settings", "numbers", "tensors")
 
-def is_fetch_state(kinds: str, value) -> bool:
-    "Return whether a value of data or collator may change in a fetch: a number, a string, or its own generator."
-    if not (type(value) in SCALAR_TYPES or is_generator(value)) or not COPIED_KINDS[kinds](value): return False
-    return not is_global_generator(value) and not isinstance(value, random.SystemRandom)
+
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #44147061
 # Attributes of every learner.
@@ -283,7 +279,8 @@ def fetch_holders(run: RunState) -> list[Holder]:
         or run.loader.loader.num_workers
     ):
         return []
-    return [h for name in ("train_dataset", "data_collator") for h in _of_data(name, getattr(learner, name))]
+    found = [h for name in ("train_dataset", "data_collator") for h in _of_data(name, getattr(learner, name))]
+    return [replace(h, kinds="scalars") if h.kinds == "data" else h for h in found]
 
 def code_holders(run: RunState) -> list[Holder]:
     """Return the learner, its callbacks, the modules and the data as holders,
@@ -337,11 +334,9 @@ def evaluation_holders(run: RunState) -> list[Holder]:
     return [holder for holder in found if id(holder.owner) not in metrics]
 
 def editable_holders(run: RunState) -> list[Holder]:
-    """Return the holders whose attributes are compared between two verbs. Assignments to the learner are recorded when
-    they are made."""
-    learner = run.learner() if run.learner is not None else None
-    # of the data sets of libraries, the loader notices changes
-    return [holder for holder in code_holders(run) if holder.owner is not learner and holder.kinds != "generators"]
+    "Return the holders whose attributes are compared between two verbs."
+    # of the data sets of libraries, the loader notices changes; the losses of a learner are replaced as parts
+    return [holder for holder in code_holders(run) if holder.kinds != "generators" and holder.only is None]
 
 def user_state_holders(run: RunState) -> list[Holder]:
     "Return all holders of a run; search again at each call, since an attribute may be added at any time."

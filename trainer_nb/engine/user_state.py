@@ -24,7 +24,7 @@ from ..core.tree import Capture, has_state_dict, is_resource
 from ..data.loader import OpaqueSource
 from ..data.sources import MOST_VALUES, MapSource
 from ..device.sharding import copy_into, local_nbytes
-from .overrides import TrainerBase
+
 from .run_state import RunState, run_modules
 from .state_holders import FEW_NODES, LEARNER, LIBRARY_KINDS, MODULE, SCALAR_TYPES, Holder
 from .state_holders import code_holders, declared
@@ -379,8 +379,6 @@ def restore_evaluated(run: RunState) -> None:
         if run.copies.edits is not None: run.copies.edits.accept(changed)
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #70561845
-_ATTRIBUTE_OWNERS = ("loss", "loss_func", "compute_loss_func")
-
 def module_settings(model: torch.nn.Module) -> dict[tuple[str, str], Any]:
     "Return the plain attributes of a model's modules, such as the rate of a dropout, by the names of both."
     return {
@@ -390,53 +388,7 @@ def module_settings(model: torch.nn.Module) -> dict[tuple[str, str], Any]:
         if name not in MODULE and isinstance(value, SCALAR_TYPES)
     }
 
-def _attributes_of_functions(learner: TrainerBase) -> tuple[dict[str, str | None], dict[str, int]]:
-    """Return the digests of the attributes of the learner, its callbacks and its loss, and of plain ones of the model's
-    modules; and the ids of the objects that have the former, by name."""
-    run = learner.run_state
-    callbacks = {id(c) for c in run.callbacks.callbacks}
-    def find(run: RunState) -> list[Holder]:
-        return [
-            h
-            for h in code_holders(run)
-            if h.owner is learner or id(h.owner) in callbacks or h.name.partition(".")[0] in _ATTRIBUTE_OWNERS
-        ]
-    state = capture_user_state(run, _same, find=find)
-    settings = module_settings(run.model) if run.model is not None else {}
-    plain = {".".join(filter(None, ("model", *names))): repr(value) for names, value in settings.items()}
-    return state.digests() | plain, {name: saved["owner"] for name, saved in state.holders.items()}
 
-def call_with_learner(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> Any:
-    "Call a function of the user between two steps, and record attributes that it assigns."
-    run = learner.run_state
-    value, changed = call_and_compare(learner, function)
-    if changed:
-        run.history.note("by hand", run.state.global_step, changed=changed)
-        if run.copies.edits is not None: run.copies.edits.accept(changed)
-    return value
-
-def call_and_compare(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> tuple[Any, list[str]]:
-    """Call a function of the user between two steps; return its value and the names of the attributes that it assigns, none
-    if it has trained or evaluated, which may change them as well."""
-    run = learner.run_state
-    history = run.history
-    before, owners = _attributes_of_functions(learner)
-    num_rows, num_events = len(history), len(history.events)
-    value = function(learner)
-    kinds = {event["kind"] for event in history.events[num_events:]}
-    if run.history is not history or len(history) != num_rows or kinds & {"evaluate", "log"}: return value, []
-    now, present = _attributes_of_functions(learner)
-    # that a callback was added is recorded as well
-    others = {name for name, owner in present.items() if owners.get(name) != owner}
-    # an assignment to an attribute of the learner is recorded when it is made
-    events = history.events[num_events:]
-    recorded = {name for event in events if event["kind"] == "by hand" for name in event["data"]["changed"]}
-    changed = [
-        name
-        for name in {**before, **now}
-        if before.get(name) != now.get(name) and name not in recorded and name.rpartition(".")[0] not in others
-    ]
-    return value, changed
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #c22b76df
 # names of attributes in a message

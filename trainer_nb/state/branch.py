@@ -150,8 +150,9 @@ def branch(learner: TrainerBase, changes: dict):
     update_adam_coefficients(new.run_state.optimizer, run.args, args)
     if later:
         change_settings(new, later)
-    # these were copied, or shared with a warning, unless they belong to data
-    left_out = {n for n in taken.values["user"]["left_out"] if not n.startswith(("batch_sampler", "train_dataset", "data_collator"))}
+    # others were copied, or shared with a warning
+    not_copied = ("optimizer", "batch_sampler", "train_dataset", "data_collator")
+    left_out = {n for n in taken.values["user"]["left_out"] if not n.startswith(not_copied)}
     run.reports.lost = {n: why for n, why in new.run_state.reports.lost.items() if n not in left_out}
     report_lost(run, "branch()")
     # the log may be published
