@@ -120,6 +120,19 @@ class ModuleWalk:
         "Return the names in a snapshot of the buffers that are None."
         return [n for n, (m, k) in self.slots.items() if m._buffers[k] is None]
 
+    def aliases(self) -> dict[str, str]:
+        "Return, for each buffer in the memory of a weight or of an earlier buffer, the name of that in a snapshot."
+        found: dict[str, str] = {}
+        places: dict[Any, str] = {}
+        tensors = {f"weights/{n}": p for n, p in self.weights} | {n: m._buffers[k] for n, (m, k) in self.slots.items()}
+        for n, t in tensors.items():
+            if t is None or t.is_meta: continue
+            own = to_local(t)
+            has_address = type(own) in PLAIN_TENSORS and own.layout is torch.strided and own.numel()
+            first = places.setdefault((own.data_ptr(), own.shape, own.stride(), own.dtype) if has_address else id(t), n)
+            if first != n and n in self.slots: found[n] = first
+        return found
+
     def with_extra_state(self) -> dict[str, torch.nn.Module]:
         "Return the modules with an extra state, by name."
         return {n: m for n, m in self.each if type(m).get_extra_state is not torch.nn.Module.get_extra_state}
@@ -179,6 +192,7 @@ def _capture_model(run: RunState, tensors, values):
             frozen = isinstance(t, torch.nn.Parameter) and not t.requires_grad
             tensors.put(n, t, not t.requires_grad or id(t) in limited, shares=frozen)
     values["empty"] = walk.empty()
+    values["aliases"] = walk.aliases()
     values["modules"] = [n for n, _ in walk.each]
     # those that state_dict() omits
     values["passing"] = [n for n, (m, k) in walk.slots.items() if k in m._non_persistent_buffers_set]
@@ -200,28 +214,39 @@ def _changes_precision(run: RunState, snapshot: Snapshot) -> bool:
     if _engine_of(run) is not None: return not has_flat_state(snapshot.tensors)
     return any(_master_name(n) in snapshot.tensors for n in snapshot.tensors if n.startswith("weights/"))
 
-def _restore_buffers(run: RunState, snapshot: Snapshot, there: dict[str, torch.Tensor]) -> None:
+def _restore_buffers(
+    run: RunState, snapshot: Snapshot,
+    there: dict[str, torch.Tensor],
+    apart: set[str],  # names of buffers that have the memory of another tensor, and had their own
+) -> None:
     """Replace buffers that cannot take their former values in place; register those that the run had, and remove those that
     it has registered since, and modules that it has added."""
-    empty = snapshot.values["empty"]
+    empty, aliases = snapshot.values["empty"], snapshot.values["aliases"]
     walk = ModuleWalk(run)
-    modules, own = dict(walk.each), {n for n, _ in walk.named()}
+    modules = dict(walk.each)
     known = snapshot.values["modules"] if is_own(run, snapshot) else modules
     for path, key in [_module_of(n) for n in modules.keys() - {*known}]:
         modules[path]._modules.pop(key, None)
-    for n in [n for n in {*there, *empty} - walk.slots.keys() if n.startswith("buffers/")]:
+    for n in [n for n in {*there, *empty, *aliases} - walk.slots.keys() if n.startswith("buffers/")]:
         path, k = _module_of(n)
         modules[path].register_buffer(k, None, persistent=n not in snapshot.values["passing"])
     device = run.device.device if run.device is not None else "cpu"
     spread = run.model is not None and is_spread(run.model)
-    for n, (m, k) in ModuleWalk(run).slots.items():
+    walk = ModuleWalk(run)
+    weights = dict(walk.weights)
+    present = walk.aliases()
+    for n, (m, k) in sorted(walk.slots.items(), key=lambda slot: slot[0] in aliases):
         now = m._buffers[k]
         if n in empty:
             m._buffers[k] = None
+        elif n in aliases:
+            first = aliases[n]
+            if present.get(n) == first: continue
+            owner, key = walk.slots.get(first, (None, ""))
+            m._buffers[k] = weights[first.removeprefix("weights/")].detach() if owner is None else owner._buffers[key]
         elif n not in there:
-            # a second name of a buffer is not in the snapshot
-            if n in own: del m._buffers[k]
-        elif now is None or not _same_layout(now, there[n]) or not has_own_memory(now):
+            if now is not None and not now.is_meta: del m._buffers[k]
+        elif now is None or n in apart or not _same_layout(now, there[n]) or not has_own_memory(now):
             m._buffers[k] = there[n].to(now.device if spread and now is not None else device, copy=True)
 
 def _module_of(name: str) -> tuple[str, str]:
@@ -232,8 +257,8 @@ def _module_of(name: str) -> tuple[str, str]:
 def _strange_names(run: RunState, snapshot: Snapshot, walk: ModuleWalk) -> set[str]:
     """Return the names of parameters and buffers that the model or the snapshot lacks. A forward pass may register buffers, and
     code between two steps may remove them."""
-    here = {*dict(walk.named()), *walk.empty()}
-    there = {*_model_tensors(snapshot), *snapshot.values["empty"]}
+    here = {*dict(walk.named()), *walk.empty(), *walk.aliases()}
+    there = {*_model_tensors(snapshot), *snapshot.values["empty"], *snapshot.values["aliases"]}
     modules = dict(walk.each)
     own = is_own(run, snapshot)
     return {n for n in here ^ there if n[0] == "w" or (_module_of(n)[0] not in modules if n in there else not own)}
@@ -291,8 +316,11 @@ def _restore_model(run: RunState, snapshot: Snapshot):
         # fp32 weights first; the rest in the precision that it has here
         there = {n: snapshot.tensors.get(_master_name(n), t) for n, t in there.items()}
         there = {n: t.to(here[n].dtype) if n in here else t for n, t in there.items()}
+    # in place, they would overwrite the other tensor
+    apart = {n for n, first in walk.aliases().items() if snapshot.values["aliases"].get(n) != first}
     with torch.no_grad():
         for n, t in there.items():
+            if n in apart: continue
             if is_shared(t) and n in here and shared.find(n, to_local(here[n])) is t:
                 # and torch does not count it as changed
                 continue
@@ -301,7 +329,7 @@ def _restore_model(run: RunState, snapshot: Snapshot):
                 continue
             if n in here and (is_dtensor(here[n]) or is_sharded(here[n]) or _same_layout(here[n], t) and has_own_memory(here[n])):
                 copy_into(here[n], to_gpu(t, here[n].device))
-    _restore_buffers(run, snapshot, there)
+    _restore_buffers(run, snapshot, there, apart)
     trainable = set(snapshot.values["trainable"])
     for n, p in named_weights(run):
         p.requires_grad_(n in trainable)
