@@ -5,6 +5,7 @@
 # %% ../nbs/learner.ipynb #064d711a
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -1118,6 +1119,10 @@ class Learner(
             check_elsewhere(self, name, value)
         # super() would search all base classes, which takes longer than everything else here
         object.__setattr__(self, name, value)
+        if run is None or run.verb.owner is not None or run.copies.edits is None: return
+        # no edit of a cell: an override of a verb may count its calls
+        if sys._getframe(1).f_locals.get("self") is self:
+            run.copies.edits.accept([f"{type(self).__name__}.{name}"], self)
 
     def __delattr__(self, name: str):
         "Delete an attribute; where it has replaced a method, that of the class is used again."

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 # %% ../../nbs/06_engine/14_edits.ipynb #3243a125
-from ..core.errors import assigns_name, of_package, used_names
+from ..core.errors import of_package, used_names
 from ..core.nodes import ATOMS
 from ..core.put import MISSING
 from ..data.collate import is_identical
@@ -141,11 +141,9 @@ def is_read_by_user(
     names = used_names(learner, constructors=False)
     return owner is not None or name in names or ("getattr" in names and name in known)
 
-def _counts(owner: object, name: str) -> bool:
-    "Return whether another value of an attribute counts: of the learner's, those that its class reads and does not assign itself."
-    if not isinstance(owner, TrainerBase): return True
-    # an override of a verb may count its calls
-    return is_read_by_user(owner, name, vars(owner)) and not assigns_name(owner, name)
+
+def _is_state(owner: object, name: str) -> bool:
+    return not isinstance(owner, TrainerBase) or is_read_by_user(owner, name, vars(owner))
 
 def _group_settings(group: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in group.items() if isinstance(v, int | float | str | tuple)}
@@ -226,9 +224,10 @@ class Edits:
         for one in self.stamped:
             if one.num_calls != counts.get(id(one.owner)): one.take(counts.get(id(one.owner)))
 
-    def accept(self, names: Collection[str]) -> None:
-        "Keep the present values of these attributes as those of the last verb: they are recorded, or no edits."
-        for one in self.stamped: one.take_names(names)
+    def accept(self, names: Collection[str], owner: object = None) -> None:
+        "Keep the present values of these attributes, of one object or of any, as those of the last verb: they are no edits."
+        for one in self.stamped:
+            if owner is None or one.owner is owner: one.take_names(names)
 
     def find(self, run: RunState) -> list[str]:
         "Return the names of what was changed since the last verb or call; nothing in a run without an optimizer."
@@ -244,7 +243,7 @@ class Edits:
         if edited:
             here = {holder.name: holder.owner for holder in editable_holders(run)}
             present = [one for one in edited if here.get(one.name) is one.owner]
-            names = [name for one in present for name in one.changed() if _counts(one.owner, name.rpartition(".")[2])]
+            names = [name for one in present for name in one.changed() if _is_state(one.owner, name.rpartition(".")[2])]
             known = run.evaluation.evaluated
             by_evaluation = differing(known.before, known.after) if names and known is not None else ()
             changed += [name for name in names if name not in by_evaluation]
