@@ -113,15 +113,19 @@ def flat_bytes(t: torch.Tensor) -> torch.Tensor:
     "Return the bytes of a dense tensor in the order of its memory, as a view."
     return t.detach().as_strided((t.numel(),), (1,)).view(torch.uint8)
 
-def make_chunk() -> torch.Tensor:
-    "Return a chunk of memory whose pages exist, few and large where the system has them."
+def map_pages(nbytes: int, *advice: str) -> mmap.mmap:
+    "Return memory with pages of its own, large ones where the system has them. Raise OSError at its limit of mappings."
+    # private: a forked process has its own
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-    pages = mmap.mmap(-1, _CHUNK, **private)
-    # a fork would copy locked pages at once
-    for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):
-        if hasattr(mmap, advice):
-            with suppress(OSError): pages.madvise(getattr(mmap, advice))
-    chunk = torch.frombuffer(pages, dtype=torch.uint8)
+    pages = mmap.mmap(-1, nbytes, **private)
+    for name in ("MADV_HUGEPAGE", *advice):
+        if hasattr(mmap, name):
+            with suppress(OSError): pages.madvise(getattr(mmap, name))
+    return pages
+
+def make_chunk() -> torch.Tensor:
+    "Return a chunk of memory whose pages exist, and are not copied by a fork, which copies locked ones at once."
+    chunk = torch.frombuffer(map_pages(_CHUNK, "MADV_DONTFORK"), dtype=torch.uint8)
     chunk[:: mmap.PAGESIZE] = 0
     return chunk
 
@@ -405,8 +409,7 @@ def allocate_host_copy(
         or not hasattr(mmap, "MAP_ANONYMOUS")
     )
     try:
-        # private: a forked process has its own
-        pages = None if plain else mmap.mmap(-1, t.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages = None if plain else map_pages(t.nbytes)
     except OSError:
         # the system's limit on mappings is reached
         pages = None
