@@ -2,7 +2,7 @@
 
 Nothing is stood in for: the deaths are signals, the collectives are gloo's. After each test the
 process is as it was before: no child, no thread, no open file, no folder, no shared memory, no variable in the environment."""
-import ctypes, gc, glob, hashlib, multiprocessing, os, shutil, signal, socket, subprocess, sys, tempfile, textwrap, threading, time, warnings
+import ctypes, gc, glob, hashlib, multiprocessing, os, shutil, signal, subprocess, sys, tempfile, textwrap, threading, time, warnings
 from functools import partial
 from pathlib import Path
 
