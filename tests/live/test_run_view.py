@@ -7,12 +7,12 @@ import torch
 
 from trainer_nb import Learner
 from trainer_nb.core import log_file as runlog
-from trainer_nb.live.curves import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks, column_lines
+from trainer_nb.live.curves import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks, plot_histories
 from trainer_nb.live.run_view import evaluation_table, progress_numbers, recent_speed
 from trainer_nb.live.follow import LogSource
 from trainer_nb.live.view_model import HistorySource, LearnerSource, ViewModel
 from trainer_nb.core.history import History
-from trainer_nb.live.static_view import abandoned_lines, still_bundle
+from trainer_nb.live.static_view import still_bundle, view_panels
 from trainer_nb.live.health import assess_health
 
 HOSTILE = "<img src=x onerror=\"alert(1)\">"
@@ -66,7 +66,7 @@ def test_blocks_hold_every_extreme_however_they_grow():
             history.append(i + 1, i / 10, 1e-3, 8, 0.1 * i, losses[-1], None)
             if rng.random() < 0.2: blocks.update(history)
         blocks.update(history)
-        known = np.array(losses, np.float32)
+        known = np.array(losses)
         assert len(blocks.table) <= most and blocks.table[-1, 0] == 1000
         assert np.nanmin(blocks.table[:, 3]) == np.nanmin(known) and np.nanmax(blocks.table[:, 4]) == np.nanmax(known)
         for k in range(blocks.full):   # every block is that of its rows
@@ -114,9 +114,8 @@ def test_steps_that_were_replayed_with_the_same_loss_are_not_drawn_as_discarded(
     for i in range(30, 60):
         history.append(i + 1, i, 1e-3, 8, 0.1 * i, -1.0, 1.0)   # with other settings
         assert left() is None
-    drawn = next(o for o in column_lines(history, "loss", "step", 0.0) if o.name == "discarded")
-    still = next(o for o in abandoned_lines(board.curves[0], "loss") if o.name == "discarded")
-    assert still.x.tolist() == drawn.x[np.isfinite(drawn.y)].tolist() == list(range(30, 51))
+    for panel in (plot_histories([history]).panels()[0], view_panels(board)[0]):
+        assert next(o for o in panel.named() if o.name == "discarded").x.tolist() == list(range(30, 51))
 
 
 def test_every_message_is_json_and_text_stays_text():

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import enum
-import math
 import os
 import sys
 import threading
@@ -17,11 +16,9 @@ import numpy as np
 import torch
 
 from ..args.fields import CHOICES
-from ..core.columns import last_row_of_step
-from ..core.records import ACT_FORMATTERS, describe_act
 from ..core.history import History
 from ..diagnostics.watch import WatchReport
-from ..display.panels import Heatmap, downsample
+from ..display.panels import Heatmap
 from ..display.svg import reduce_columns
 from ..display.tables import format_duration, format_setting, format_value
 from ..engine.overrides import TrainerBase
@@ -29,7 +26,7 @@ from ..engine.run_state import RunState
 from ..engine.session import describe_position
 from ..engine.settings import SETTABLE, current_value, effect_of
 from .background import current_error
-from .curves import is_metric
+from .curves import MAX_NAME_CHARS, finite_or_none
 from .health import assess_health
 from .progress import find_progress_callback
 from .screens import format_speed
@@ -163,97 +160,11 @@ def view_status(
         "verdict": health.sentence,
     } | progress_numbers(run.history, state.global_step, total, status.state == "training")
 
-# %% ../../nbs/10_live/08_run_view.ipynb #1e0de6ec
-# marks, and approximate number of points of a metric
-MAX_EVENTS = 400
-MAX_METRIC_VALUES = 240
-# characters of a metric's name
-MAX_NAME_CHARS = 80
-
-def axis_position(
-    history: History,
-    rows: int,  # number of rows before the event
-) -> list[float]:
-    "Return step, epoch and minutes of an event after so many rows."
-    if rows < 1: return [0, 0.0, 0.0]
-    columns = history.rows
-    return [columns.step[rows - 1], columns.epoch[rows - 1], columns.seconds[rows - 1] / 60]
-
-def rows_before_event(history: History, event: dict) -> int:
-    "Return the number of rows up to the step of an event."
-    rows = event["rows"]
-    if not rows or history.rows.step[rows - 1] == event["step"]: return rows
-    row = last_row_of_step(history.rows, event["step"], rows)
-    return 0 if row is None else row + 1
-
 # %% ../../nbs/10_live/08_run_view.ipynb #572deb32
-# JSON has no nan
-def finite_or_none(value: float) -> float | None: return value if math.isfinite(value) else None
-
 def format_clock(
     seconds: float,  # since 1970
 ) -> str:
     return time.strftime("%H:%M:%S", time.localtime(seconds))
-
-class MetricPoints:
-    "Collect the metrics of a run as points; each update reads only what has been added since the last one."
-    def __init__(self): self.reset()
-
-    def reset(self):
-        "Discard everything that was read."
-        # number of entries of `history.metric_rows` that were read, and of returns to an earlier step
-        self.seen = 0
-        self.abandons = -1
-        # values by row, for each name
-        self.values: dict[str, dict[int, float]] = {}
-
-    def update(self, history: History):
-        "Read the metrics that are new."
-        with history.rows.lock:
-            if len(history.abandons) != self.abandons or len(history.metric_rows) < self.seen:
-                self.reset()
-                self.abandons = len(history.abandons)
-            for row in history.metric_rows[self.seen:]:
-                if history.rows.abandoned[row]: continue
-                for name, value in history.metrics[row].items():
-                    if is_metric(name, value):
-                        self.values.setdefault(format_value(name, MAX_NAME_CHARS), {})[row] = float(value)
-            self.seen = len(history.metric_rows)
-
-    def points(self, history: History) -> dict[str, list]:
-        "Return a list of [step, epoch, minutes, value] for each metric; of very many values, the extremes."
-        points = {}
-        for name, by_row in self.values.items():
-            rows = sorted(by_row)
-            values = [by_row[row] for row in rows]
-            chosen, _ = downsample(range(len(rows)), values, MAX_METRIC_VALUES)
-            points[name] = [
-                [*axis_position(history, rows[i] + 1), finite_or_none(values[i])] for i in chosen.astype(int).tolist()
-            ]
-        return points
-
-def metric_points(history: History) -> dict[str, list]:
-    "Return the metrics that are not abandoned: a list of [step, epoch, minutes, value] for each."
-    metrics = MetricPoints()
-    metrics.update(history)
-    return metrics.points(history)
-
-def event_marks(history: History) -> list[dict]:
-    "Return the changes made by hand, in order."
-    events = [event for event in list(history.events) if event["kind"] in ACT_FORMATTERS]
-    marks = []
-    for event in events[-MAX_EVENTS:]:
-        step, epoch, minutes = axis_position(history, rows_before_event(history, event))
-        try:
-            word = describe_act(event["kind"], {k: v for k, v in event["data"].items() if k != "by"})
-        except (KeyError, TypeError):
-            # of a log that another program has written
-            word = event["kind"]
-        marks.append({
-            "kind": event["kind"], "word": format_value(word, 80), "gone": bool(event["abandoned"]),
-            "step": step, "epoch": epoch, "minutes": minutes,
-        })
-    return marks
 
 def evaluation_table(
     history: History,
