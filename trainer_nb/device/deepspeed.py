@@ -618,7 +618,7 @@ class DeepSpeedModel:
         return found
 
     def capture(self, put: Callable[[str, torch.Tensor], object], shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
-        "Copy the flat tensors of this process by `put`, and add the shapes of whole ones; return the rest of the state."
+        "Copy this process's flat tensors by `put`, and add the shapes of whole ones; return the rest of the state."
         for name, t in self.flat_tensors().items():
             put(name, t)
             if t.ndim: shapes[name] = (t.numel() * self._world.size,)
@@ -637,7 +637,7 @@ class DeepSpeedModel:
         # frozen parameters have no state
         trained = set().union(*names)
         if [trained.intersection(saved["groups"][i]["params"]) for i in self.kept_groups(saved)] != names:
-            raise ValueError("The snapshot is of a run whose optimizer has other parameter groups, or other parameters.")
+            raise ValueError("The snapshot is of a run whose optimizer has other groups, or other parameters.")
         if not has_flat_state(tensors):
             check_parameter_states(tensors, self.state().groups)
 
@@ -820,10 +820,10 @@ def shared_entries(
         name, _, key = n.rpartition("/")
         if name in names:
             by_key.setdefault(key, {})[name] = v
-    return {
-        key: shared_state(key, values) if all(isinstance(v, (int, float)) for v in values.values()) else [*values.values()][0]
-        for key, values in by_key.items()
-    }
+    def shared(key: str, values: dict[str, Any]) -> Any:
+        is_number = all(isinstance(v, (int, float)) for v in values.values())
+        return shared_state(key, values) if is_number else [*values.values()][0]
+    return {key: shared(key, values) for key, values in by_key.items()}
 
 def check_parameter_states(
     tensors: Mapping[str, torch.Tensor],  # of a snapshot, gathered

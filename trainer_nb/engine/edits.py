@@ -225,7 +225,7 @@ class Edits:
             if one.num_calls != counts.get(id(one.owner)): one.take(counts.get(id(one.owner)))
 
     def accept(self, names: Collection[str], owner: object = None) -> None:
-        "Keep the present values of these attributes, of one object or of any, as those of the last verb: they are no edits."
+        "Keep the present values of these attributes, of one object or of any: they are recorded, or no edits."
         for one in self.stamped:
             if owner is None or one.owner is owner: one.take_names(names)
 

@@ -202,7 +202,8 @@ def undo_restore(
     run.discard("copies.backups")
 
 # %% ../../nbs/06_engine/17_snapshot.ipynb #43f67564
-_NOT_COMPARED = frozenset("""modes_seen shapes made_with run taken place length batches about seconds callbacks bookmark user""".split())
+_NOT_COMPARED = frozenset("""modes_seen shapes made_with run taken place length batches about seconds callbacks bookmark
+    user""".split())
 
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
     """Return the names of the values that differ, byte for byte, between two snapshots.

@@ -454,7 +454,8 @@ def _restore_optimizer(run: RunState, snapshot: Snapshot):
     # the checkpoint of another library has none
     packed = snapshot.values.get("user")
     if not packed or not optimizer_holders(run): return
-    problems = restore_user_state(run, unpack_state(packed, snapshot.tensors), find=optimizer_holders, own=is_own(run, snapshot))
+    state = unpack_state(packed, snapshot.tensors)
+    problems = restore_user_state(run, state, find=optimizer_holders, own=is_own(run, snapshot))
     run.reports.lost = run.reports.lost | problems
     # an optimizer may have replaced them
     _put_groups(run, snapshot, saved)

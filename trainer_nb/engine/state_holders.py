@@ -217,8 +217,8 @@ def additional_entries(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return {k: v for k, v in optimizer.state_dict().items() if k not in ("state", "param_groups")}
 
 def optimizer_holders(run: RunState) -> list[Holder]:
-    """Return holders for the attributes of the run's optimizer, unless its class is one of torch's or an engine holds its
-    state, and for the entries that its `state_dict` adds."""
+    """Return holders for the attributes of the run's optimizer, and for the entries that its `state_dict` adds; none if
+    its class is one of torch's, or an engine holds its state."""
     optimizer = run.optimizer
     is_elsewhere = run.device is not None and run.device.engine is not None
     if optimizer is None or is_elsewhere or type(optimizer).__module__.startswith("torch.optim"): return []
