@@ -226,6 +226,7 @@ MAX_MARK_CHARS = 36
 def event_word(event: dict) -> str:
     "Describe a change made by hand in a few words; the journal has its details and all digits."
     if event["kind"] in ("launch", "close", "restart"): return event["kind"]
+    if event["kind"] == "exception": return str(event["data"].get("type"))
     data = {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in event["data"].items() if k != "by"}
     try:
         return describe_act(event["kind"], data)
@@ -234,8 +235,9 @@ def event_word(event: dict) -> str:
         return event["kind"]
 
 def event_marks(history: History) -> list[dict]:
-    "Return the changes made by hand, in order."
-    events = [event for event in list(history.events) if event["kind"] in ACT_FORMATTERS]
+    "Return the changes made by hand and the errors, in order."
+    kinds = {*ACT_FORMATTERS, "exception"}
+    events = [e for e in list(history.events) if e["kind"] in kinds and e["data"].get("type") != "KeyboardInterrupt"]
     return [
         {"kind": event["kind"], "word": format_value(event_word(event), 80), "gone": bool(event["abandoned"])}
         | dict(zip(POSITIONS, axis_position(history, rows_before_event(history, event))))

@@ -66,13 +66,11 @@ def still_html(
     number: str,          # of the view
     curves: bool = True,  # include the picture
     drawn_at: float | None = None,  # seconds since 1970; None leaves the time out
-    caption: str = "",    # above the picture
 ) -> str:
     "Return the static view as HTML."
     title, numbers, health = headline_lines(view_model, drawn_at)
     text = (
-        (f'<div style="opacity:.75">{escape_html(caption, 300)}</div>' if caption else "")
-        + f'<div><b>{escape_html(title, 300)}</b></div>'
+        f'<div><b>{escape_html(title, 300)}</b></div>'
         f'<div style="opacity:.75">{escape_html(numbers, 300)}</div>'
         f'<div>{escape_html(health, 400)}</div>'
     )
@@ -101,10 +99,9 @@ def still_bundle(
     number: str,          # of the view
     curves: bool = True,  # include the picture
     drawn_at: float | None = None,  # seconds since 1970; None leaves the time out
-    caption: str = "",    # above the picture
 ) -> dict[str, str]:
     "Return the static view in every form, by MIME type."
     return {
-        "text/html": still_html(view_model, number, curves, drawn_at, caption),
+        "text/html": still_html(view_model, number, curves, drawn_at),
         "text/plain": still_text(view_model, drawn_at),
     }

@@ -198,7 +198,13 @@ class LearnerSource:
         learner = self.learner()
         if learner is None or self.is_freed(learner):
             words = "its learner was deleted" if learner is None else "freed"
-            return self.last_status | {"state": "inactive", "words": words, "where": "", "left": None, "memory": None}
+            state = self.last_status.get("state")
+            # a result stays
+            if state in ("finished", "stopped", "failed"):
+                words = f"{self.last_status['words']}; {words}"
+            else:
+                state = "inactive"
+            return self.last_status | {"state": state, "words": words, "where": "", "left": None, "memory": None}
         self.last_status = view_status(learner.run_state, self.memory)
         return self.last_status
 

@@ -296,6 +296,7 @@ class View {
     const words = { waiting: "Waiting for the kernel (a cell is running, or the kernel is gone)", closed: "Not connected to a kernel" }[state] || "";
     if (words) setText(this.waitingText, words + (state === "closed" ? ": run the cell again to see this dashboard live." : ""));
     this.closed = state === "closed";
+    if (state) this.say("", "plain");   // what was answered before is no longer known to hold
     this.header.connection({ waiting: "waiting for the kernel", closed: "not connected" }[state] || "", this.closed && this.heardAt ? clockOf(this.heardAt) : "");
     setAttribute(this.control, "data-gone", this.closed ? "" : null);
     this.root.classList.toggle("tnb-closed", state === "closed");
