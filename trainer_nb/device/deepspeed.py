@@ -75,6 +75,12 @@ def join_flat(
 _FLAT = "optimizer/#zero."
 # key of the fp32 weights
 MASTER = "master"
+# optimizers with the same rule and state
+ADAM = frozenset(("Adam", "AdamW", "DeepSpeedCPUAdam", "FusedAdam"))
+# attributes that the engine sets on the modules of a model
+ENGINE_ATTRIBUTES = frozenset("""_external_params _original_parameters all_parameters applied_pre_backward_ref_cnt
+    ds_external_parameters ds_grads_remaining ds_id ds_inflight_param_registry ds_model_granularity
+    ds_recompute_parameters pre_bwd_fn post_bwd_fn wall_clock_breakdown _z3_leaf""".split())
 
 def flat_name(group: int, key: str) -> str: return f"{_FLAT}{group}/{key}"
 
@@ -632,7 +638,12 @@ class DeepSpeedModel:
         return [i for i, group in enumerate(saved["groups"]) if trained.intersection(group["params"])]
 
     def check(self, tensors: Mapping[str, torch.Tensor], saved: dict[str, Any]):
-        "Raise ValueError for a snapshot with other parameter groups, or with a state that a flat tensor cannot hold."
+        """Raise ValueError for a snapshot of another optimizer, with other parameter groups, or with a state that a flat
+        tensor cannot hold."""
+        kinds = {saved["class"], type(self.optimizer).__name__}
+        if len(kinds) > 1 and not kinds <= ADAM:
+            raise ValueError(f"The snapshot is of a run with another optimizer: {saved['class']} then,"
+                             f" {type(self.optimizer).__name__} here.")
         names = [set(group) for group in self.parameter_names()]
         # frozen parameters have no state
         trained = set().union(*names)

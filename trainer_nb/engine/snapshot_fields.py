@@ -403,9 +403,6 @@ def _capture_optimizer(run: RunState, tensors, values):
     }
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #a8d1b2a6
-# names of optimizers with the same rule and state
-_ADAM = ("Adam", "AdamW", "DeepSpeedCPUAdam", "FusedAdam")
-
 def _check_same_class(what, then, now):
     if then is not None and now is not None and type(now).__name__ != then:
         raise ValueError(f"The snapshot is of a run with another {what}: {then} then, {type(now).__name__} here.")
@@ -419,9 +416,8 @@ def _check_optimizer(run: RunState, snapshot: Snapshot):
             "The snapshot holds one process's part of a run with deepspeed; take one with learn.snapshot(), called in"
             " all processes."
         )
-    if engine is None or not (saved["class"] in _ADAM and type(run.optimizer).__name__ in _ADAM):
-        _check_same_class("optimizer", saved["class"], run.optimizer)
     if engine is not None: return engine.check(snapshot.tensors, saved)
+    _check_same_class("optimizer", saved["class"], run.optimizer)
     if not _holds_same_others(run, {n for n in snapshot.tensors if n.startswith("loose/")}):
         raise ValueError("The snapshot is of a run whose optimizer holds other parameters besides the model's.")
 

@@ -18,6 +18,7 @@ from ..core.callbacks import exported_state
 from ..core.seeding import FUNCTIONS, GENERATOR_TYPES
 from ..core.tree import OPTIMIZER, cached, has_state_dict, is_resource, of_library
 from ..data.sources import MapSource
+from ..device.deepspeed import ENGINE_ATTRIBUTES
 from ..device.sharding import FSDP_ATTRIBUTES, fsdp_attributes, module_class
 from .overrides import TrainerBase
 from .run_state import RunState
@@ -105,13 +106,10 @@ LEARNER = frozenset("""_train_dataset eval_dataset processing_class _learns_itse
     current_gradient_accumulation_steps _model_facts _loss_takes_items current_weight current_micro_batch run_state snapshots
     _signature_columns _ignored _trial hp_search_backend label_names model_accepts_loss_kwargs can_return_loss
     _loss_shifts_labels label_smoother""".split())
-# Attributes that DeepSpeed's engine sets on the modules of a model.
-ENGINE = frozenset("""_external_params _original_parameters all_parameters applied_pre_backward_ref_cnt ds_external_parameters
-    ds_grads_remaining ds_id ds_inflight_param_registry ds_model_granularity ds_recompute_parameters pre_bwd_fn post_bwd_fn
-    wall_clock_breakdown _z3_leaf""".split())
+
 # what torch.compile and unwrap_compiled() leave on a module
 COMPILED = frozenset(("_compile_context", "_compiled_call_impl", "_is_torch_compile"))
-MODULE = frozenset(vars(torch.nn.Module())) | ENGINE | COMPILED | {"_is_full_backward_hook", "_version", "forward"}
+MODULE = ENGINE_ATTRIBUTES | COMPILED | {*vars(torch.nn.Module()), "_is_full_backward_hook", "_version", "forward"}
 # further attributes of modules of libraries: where a model was loaded from, and which warnings it has given
 LIBRARY_MODULE = MODULE | FSDP_ATTRIBUTES | {"name_or_path", "warnings_issued", "model_tags", "_is_hf_initialized"}
 
