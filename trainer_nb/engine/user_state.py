@@ -198,9 +198,10 @@ def restore_user_state(
     problems: dict[str, str] = {}
     put_names: set[str] = set()
     equal: set[str] = set()
+    holders = find(run)
     if in_branch:
         here = capture_user_state(run, _same, find=find).contents()
-        contents = state.contents([holder.name for holder in find(run)])
+        contents = state.contents([holder.name for holder in holders])
         equal = {name for name, content in contents.items() if content == here.get(name)}
         live = state.tree.live.objects if state.tree.live is not None else []
         shared = {i for i, f in enumerate(live) if isinstance(f, types.FunctionType) and state.tree.nodes[i].parts}
@@ -208,7 +209,7 @@ def restore_user_state(
         changed = {n: shared & c.seen.keys() and state.first.get(n) != c.digest() for n, c in contents.items()}
         problems = {name: "has a function with variables of its own, which the branch shares" for name in changed if changed[name]}
     put = Put(state.tree, named_parts(run), class_finder(lambda: capture_user_state(run, _same).tree), copy_into, own)
-    for holder in find(run):
+    for holder in holders:
         saved = state.holders.get(holder.name)
         if saved is None:
             if only is None and holder.reports:
@@ -237,7 +238,7 @@ def restore_user_state(
                 del attributes[key]
         holder.complete(attributes)
     problems = dict.fromkeys(_inexact(run, state, put_names, find), "could not be restored exactly") | problems
-    silent = tuple(f"{holder.name}." for holder in find(run) if holder.saves_itself)
+    silent = tuple(f"{holder.name}." for holder in holders if holder.saves_itself)
     return {name: why for name, why in problems.items() if not name.startswith(silent)}
 
 def _is_captured(state: UserState, ref: Any, value: Any) -> bool:
