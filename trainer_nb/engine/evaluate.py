@@ -26,7 +26,7 @@ from ..device.accelerator import unwrap
 from ..device.sharding import is_dtensor, is_partitioned
 from .dataloaders import count_samples, is_columns, is_overridden
 from .loss import split_labels
-from .eval_outputs import EvalLoopOutput, EvalOutputs, EvalPrediction, OrderedBatches, PredictionOutput
+from .eval_outputs import EvalLoopOutput, EvalOutputs, EvalPrediction, PredictionOutput
 from .eval_outputs import StreamingMetrics, annotate_errors, average_logs, check_metrics, to_numbers
 from .given_parts import check_callables
 from .overrides import TrainerBase
@@ -216,15 +216,15 @@ class EvalAccumulator:
         purpose: str,  # "Evaluation", "Prediction"
     ):
         args = learner.args
-        world = learner.run_state.device.world
         self.learner = learner
         self.loader = loader
         self.args = args
         self.per_batch_metrics = args.batch_eval_metrics and learner.compute_metrics is not None
         check_callables(args, compute_metrics=learner.compute_metrics)
         self.outputs = EvalOutputs(args)
-        self.streams = StreamingMetrics(check_metrics(learner.metrics), world, learner.run_state.device.device)
-        self.rounds = OrderedBatches(world, self._of_batch) if self.per_batch_metrics else None
+        compute = learner.compute_metrics if self.per_batch_metrics else None
+        device = learner.run_state.device
+        self.streams = StreamingMetrics(check_metrics(learner.metrics), device.world, device.device, compute)
         self.keeps = purpose == "Prediction" or not (
             self.per_batch_metrics or learner.metrics and learner.compute_metrics is None
         )
@@ -248,13 +248,13 @@ class EvalAccumulator:
                     "preprocess_logits_for_metrics returned None; it has to return the values to keep of the logits,"
                     " such as logits.argmax(-1)."
                 )
-        self.streams.add(out, predicted, labels)
-        if self.rounds is not None and predicted is not None and labels is not None:
+        more = {}
+        if self.per_batch_metrics:
             more = {
                 "inputs": batch if "inputs" in wanted else None,
                 "losses": loss.repeat(n) if "loss" in wanted and loss is not None else None,
             }
-            self.rounds.add(k, map_tensors({"predictions": predicted, "label_ids": labels} | more, torch.Tensor.detach))
+        self.streams.add(out, predicted, labels, **more)
         if not self.keeps: return out
         inputs = main_input(learner, batch) if "inputs" in wanted else None
         out.predictions, out.labels, out.inputs = map_tensors((predicted, labels, inputs), torch.Tensor.detach)
@@ -266,13 +266,8 @@ class EvalAccumulator:
 
     def turn(self, k: int, batches):
         "Finish a batch of the data, on any process."
-        self.streams.turn(k)
-        if self.rounds is not None:
-            self.rounds.turn(k, batches.at_end())
-
-    def _of_batch(self, thing, last):
-        with annotate_errors("compute_metrics", thing["predictions"], thing["label_ids"]):
-            return self.learner.compute_metrics(EvalPrediction(**thing), compute_result=last)
+        if self.streams.is_ordered:
+            self.streams.ordered.turn(k, batches.at_end())
 
 def warn_missing_labels(
     names: list[str] | None,  # the setting label_names
@@ -374,7 +369,6 @@ def evaluation_loop(
                 logged.clear()
                 found.turn(k, batches)
             if found.samples == 0: raise ValueError(f"The data set for {description.lower()} is empty.")
-            found.streams.turn(k, last=True)
         return merge_processes(found, metric_key_prefix)
     finally:
         run.verb.eval_logs = None
@@ -408,8 +402,8 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
     metrics: Any = {}
     compute = found.learner.compute_metrics
     wanted = found.args.include_for_metrics
-    if found.rounds is not None and found.rounds.begun:
-        metrics = found.rounds.result
+    if found.per_batch_metrics and found.streams.ordered.begun:
+        metrics = found.streams.ordered.result
     elif compute is not None and not found.per_batch_metrics and predictions is not None and labels is not None:
         losses = outputs.losses() if "loss" in wanted else None
         # a metric may draw numbers, for a confidence interval for example

@@ -36,7 +36,7 @@ from .given_parts import check_losses, check_not_elsewhere, check_not_remote, ch
 from .given_parts import check_sources, local_model, optimizer_settings, own_forward, replace_args
 from .given_parts import replace_callbacks, replace_part, replace_state, take_model, trial_parameter
 from .loss import ModelFacts, check_loss, compute_batch_loss, extract_labels
-from .loss import inspect_model, is_single_input, label_smoother, model_arguments, predict_batch, unwrap_model
+from .loss import inspect_model, is_single_input, label_smoother, predict_batch, unwrap_model
 from .run_state import GivenSettings, RunState, schedule_args, schedule_start
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
 from .eval_outputs import check_metrics
@@ -288,10 +288,6 @@ class TrainerBase:
     def autocast_smart_context_manager(self, cache_enabled: bool = True) -> AbstractContextManager:
         "Return a context without effect; for subclasses that override it."
         return NO_CONTEXT
-
-    def model_arguments(self, inputs: Any, num_items: torch.Tensor | None = None) -> tuple[Any, Any]:
-        "Return the arguments for the model, and the labels if the loss is not computed by the model."
-        return model_arguments(self, inputs, num_items)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         "Move the batch to the device. Raise ValueError if it is empty."
