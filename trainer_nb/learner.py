@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 
-from .args.training_args import TrainingArguments, TrainingArgumentsKwargs
 from .core.callbacks import TrainerCallback
 from .core.errors import InvalidOperation, checked, is_device_lost, release_last_traceback, short_repr
 from .core.records import Journal, Record, Records
 from .core.interrupts import exclusive, no_preemption
-from .core.memory import make_memory_meter, measure_memory
+from .core.memory import MemoryMeter, measure_memory
 from .device.collectives import world_size
 from .engine.assignment import begin_run, check_assignment, check_deletion, check_elsewhere
 from .engine.assignment import forget_early_assignments, record_attribute, record_override, watch_assignments
@@ -1012,50 +1011,13 @@ class Learner(
     "Train a PyTorch model step by step. The constructor is cheap: nothing is prepared before the first step."
     snapshots = None   # restore.Snapshots, by name
 
-    def __init__(
-        self,
-        model: torch.nn.Module | None = None,  # a torch.nn.Module
-        args: TrainingArguments | None = None,  # settings; each may also be given as a keyword
-        data_collator=None,  # a function from examples to a batch
-        train_dataset=None,  # a data set, a stream, or a DataLoader
-        eval_dataset=None,  # the same, or a dict of several
-        processing_class=None,  # a tokenizer or processor
-        model_init=None,  # a function that returns the model, instead of a model
-        compute_loss_func=None,  # (outputs, labels, num_items_in_batch=) -> loss
-        compute_metrics=None,  # EvalPrediction -> dict of numbers
-        callbacks=None,  # a list of TrainerCallback
-        optimizers=(None, None),  # (optimizer, lr_scheduler), None for those to be created
-        optimizer_cls_and_kwargs=None,  # (class, dict) from which the optimizer is created
-        preprocess_logits_for_metrics=None,  # (logits, labels) -> the values to keep of the logits
-        *,
-        loss_func=None,  # (output, labels) -> loss, for a model that returns none
-        # {name: an object with update, compute and reset, or a function (predictions, labels) -> number}
-        metrics: dict[str, Any] | None = None,
-        **settings: Unpack[TrainingArgumentsKwargs],  # fields of TrainingArguments
-    ):
+    def _check_class(self) -> None:
         release_last_traceback()
         forget_early_assignments(self)
         check_overrides(type(self))
         warn_uncalled(self)
-        meter = make_memory_meter(args, settings)
-        super().__init__(
-            model,
-            args,
-            data_collator,
-            train_dataset,
-            eval_dataset,
-            processing_class,
-            model_init,
-            compute_loss_func,
-            compute_metrics,
-            callbacks,
-            optimizers,
-            optimizer_cls_and_kwargs,
-            preprocess_logits_for_metrics,
-            loss_func=loss_func,
-            metrics=metrics,
-            **settings,
-        )
+
+    def _complete(self, meter: MemoryMeter | None) -> None:
         watch_assignments(self)
         self.snapshots = Snapshots()
         self.run_state.parts.rewind_buffer = RewindBuffer()
