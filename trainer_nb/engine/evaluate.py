@@ -17,8 +17,7 @@ import torch
 from ..core.callbacks import fire_event
 from ..core.errors import free_after_failure, suggest_names, warn
 from ..core.memory import free_host_memory, measure_memory
-from ..core.seeding import SEED_EVALUATE, SEED_PREPARE, generator_states, mix_seed, seed_all, seeded_generators
-from ..core.seeding import set_generator_states
+from ..core.seeding import SEED_EVALUATE, SEED_PREPARE, mix_seed, preserve_generators, seed_all, seeded_generators
 from ..data.collate import map_tensors
 from ..data.loader import ResumableLoader
 from ..data.sampling import UNSHARDED, Cursor, RankShard
@@ -122,12 +121,11 @@ def evaluation_mode(
         before = run.verb.phase
         logs_before = run.verb.eval_logs
         backup = BufferBackup(run_modules(run))
-        generators = generator_states()
         weights: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
         backup.keep()
         kept_attributes = attributes or AttributeBackup(run)
         kept_attributes.keep()
-        with preserve_training_modes(run_modules(run)):
+        with preserve_generators(), preserve_training_modes(run_modules(run)):
             try:
                 if before == "idle":
                     # prevents verbs that train
@@ -157,7 +155,6 @@ def evaluation_mode(
                     if attributes is None: kept_attributes.leave()
                 finally:
                     run.device.reshard()
-                    set_generator_states(generators)
                     run.verb.phase = before
                     run.verb.eval_logs = logs_before
         interrupts.abortable = within
@@ -439,18 +436,14 @@ def speed_metrics(prefix, seconds: float, samples, batches) -> dict:
     }
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #6e1a8338
-def timed_evaluation_loop(learner: TrainerBase, loader, description: str, **how):
+def timed_evaluation_loop(learner: TrainerBase, loader, description: str, prefix: str, ignore_keys: list[str] | None, **how):
     "Call the learner's evaluation loop; add its runtime and speed to the metrics."
     start = time.perf_counter()
     with measure_memory(learner.run_state, "test" if description == "Prediction" else "eval") as used:
-        out = learner.evaluation_loop(loader, description, **how)
+        out = learner.evaluation_loop(loader, description, ignore_keys=ignore_keys, metric_key_prefix=prefix, **how)
     size = getattr(loader, "batch_size", None) or learner.args.eval_batch_size
-    out.metrics.update(
-        speed_metrics(
-            how["metric_key_prefix"], time.perf_counter() - start, out.num_samples, -(-out.num_samples // size)
-        )
-        | used
-    )
+    batches = -(-out.num_samples // size)
+    out.metrics.update(speed_metrics(prefix, time.perf_counter() - start, out.num_samples, batches) | used)
     return out
 
 def eval_dataloader(
@@ -471,14 +464,8 @@ def eval_dataloader(
 def evaluate_dataset(learner: TrainerBase, eval_dataset, ignore_keys: list[str] | None, prefix) -> dict:
     "Return the metrics of one data set, with the epoch."
     only_loss = True if learner.compute_metrics is None and not learner.metrics else None
-    metrics = timed_evaluation_loop(
-        learner,
-        eval_dataloader(learner, eval_dataset),
-        "Evaluation",
-        prediction_loss_only=only_loss,
-        ignore_keys=ignore_keys,
-        metric_key_prefix=prefix,
-    ).metrics
+    loader = eval_dataloader(learner, eval_dataset)
+    metrics = timed_evaluation_loop(learner, loader, "Evaluation", prefix, ignore_keys, prediction_loss_only=only_loss).metrics
     metrics["epoch"] = learner.state.epoch
     # from here on the evaluation is done, and logged once
     learner.run_state.interrupts.abortable = False
@@ -506,13 +493,7 @@ def predict_dataset(learner: TrainerBase, test_dataset, ignore_keys: list[str] |
     "Return predictions, labels and metrics of one data set."
     with seeded_generators(learner.args.seed, SEED_PREPARE):
         loader = learner.get_test_dataloader(test_dataset)
-    out = timed_evaluation_loop(
-        learner,
-        loader,
-        "Prediction",
-        ignore_keys=ignore_keys,
-        metric_key_prefix=prefix,
-    )
+    out = timed_evaluation_loop(learner, loader, "Prediction", prefix, ignore_keys)
     return PredictionOutput(out.predictions, out.label_ids, out.metrics)
 
 def evaluate_datasets(

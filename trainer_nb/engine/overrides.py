@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
 from ..args.training_args import TrainingArguments, TrainingArgumentsKwargs, resolve_args
-from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerCallback, TrainerControl
+from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerControl
 from ..core.callbacks import TrainerState, bound_handler
 from ..core.errors import warn
 from ..core.history import History
