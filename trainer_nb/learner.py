@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -340,7 +341,8 @@ class ChangeMixin(TrainerBase):
     @exclusive
     def free(self):
         "Release all memory: end the run and keep the model, on the CPU."
-        with guarded(self, "free()", check_can_free):
+        # a corrupted run can be freed too
+        with guarded(self, "free()", partial(check_not_in_step, allow_corrupted=True)):
             self.pause()
             free_run(self)
 
@@ -407,10 +409,6 @@ class ChangeMixin(TrainerBase):
         "Start a new run from the first weights, with the present settings. Raise `InvalidOperation` after free()."
         apply_change(self, "reset()", lambda: restart_from_first_weights(self))
 
-def check_can_free(learn: TrainerBase, verb: str) -> None:
-    "Raise InvalidOperation in the middle of a step; a corrupted run can be freed too."
-    if not learn.run_state.current.corrupted:
-        check_not_in_step(learn, verb)
 
 # %% ../nbs/learner.ipynb #ceec98eb
 class LaunchMixin(TrainerBase):

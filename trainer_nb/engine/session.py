@@ -378,10 +378,8 @@ def apply_change(learner: TrainerBase, verb: str, change: Callable[[], Any]) -> 
 def check_can_change(learner: TrainerBase, verb: str) -> None:
     """Raise InvalidOperation as check_not_in_step does, unless the verb replaces a corrupted state; raise SaveFailed
     if a checkpoint could not be written."""
-    run = learner.run_state
-    if not (run.current.corrupted and verb in ("restore()", "reset()", "load_checkpoint()")):
-        check_not_in_step(learner, verb)
-    raise_save_error(run)
+    check_not_in_step(learner, verb, allow_corrupted=verb in ("restore()", "reset()", "load_checkpoint()"))
+    raise_save_error(learner.run_state)
 
 def check_between_steps(learner: TrainerBase, verb: str) -> None:
     "Raise InvalidOperation if a step is in progress, and SaveFailed if a checkpoint could not be written."
