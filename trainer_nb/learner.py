@@ -52,13 +52,8 @@ from .state.restore import restore_run
 from .state.resume import load_best_weights, load_checkpoint
 from .state.rewind import rewind, steps_back
 from .state.rewind_buffer import RewindBuffer, save_newest_snapshot
-from .state.sigterm import SigtermCheckpointCallback
 from .live.progress import ProgressCallback, make_progress, search_progress
 from .live.reporting import make_logging_callbacks
-from .live.background import start_background, stop_run
-from .live.curves import plot_histories
-from .live.dashboard import make_dashboard, show_compact
-from .live.schedule_chart import schedule_chart
 from .trainer_compat import TrainerCompatMixin, check_overrides, warn_uncalled
 
 # %% ../nbs/learner.ipynb #f8dc33d2
@@ -264,6 +259,8 @@ class LiveMixin(TrainerBase):
         Raise `InvalidOperation` on a finished run.
         The thread seeds and uses the global generators: draw random numbers in cells within `with run.paused():`, or
         from a separate generator."""
+        from trainer_nb.live.background import start_background
+        from trainer_nb.live.dashboard import show_compact
         check_not_finished(self, "start()")
         begin_run(self)
         handle = start_background(self, None if steps is None else validate_step_count(steps), epochs, until)
@@ -274,6 +271,7 @@ class LiveMixin(TrainerBase):
     def stop(self):
         """End the run at the present step, with all end-of-training tasks; settings keep their values.
         learn.set(max_steps=...) extends it. Raise `InvalidOperation` before the first step, and inside a step."""
+        from trainer_nb.live.background import stop_run
         check_can_train(self, "stop()")
         stop_run(self)
 
@@ -299,6 +297,7 @@ class LiveMixin(TrainerBase):
         """Return a live view with controls, usable in any cell before, during and after training; outside a
         notebook, a summary as text.
         Raise TypeError for an object that is not a run."""
+        from trainer_nb.live.dashboard import make_dashboard
         return make_dashboard(self, also)
 
 # %% ../nbs/learner.ipynb #6f601550
@@ -677,6 +676,7 @@ class DiagnosticsMixin(TrainerBase):
         subplots: bool = False,  # a panel for each run of `also`, with this run behind it, instead of all in one
     ):
         "Plot the history. Raise ValueError for an unknown name."
+        from trainer_nb.live.curves import plot_histories
         sources = [self, *(also if isinstance(also, (list, tuple)) else [also])]
         return plot_histories(sources, what, x, smooth, log, steps, subplots)
 
@@ -684,6 +684,7 @@ class DiagnosticsMixin(TrainerBase):
     def plot_schedule(self):
         """Plot the learning rates of the run, so far and planned, with the present step; and the momentum, where the
         schedule moves it. The schedule stays as it is."""
+        from trainer_nb.live.schedule_chart import schedule_chart
         return schedule_chart(self.history, self.state.global_step, *self._schedule_ahead())
 
     @exclusive
@@ -870,6 +871,7 @@ class RecordingMixin(TrainerBase):
 
     def _listen(self):
         "Install a signal handler that writes a checkpoint when the process is asked to terminate."
+        from trainer_nb.state.sigterm import SigtermCheckpointCallback
         # a branch already has one
         ending = next((c for c in self.run_state.callbacks.callbacks if isinstance(c, SigtermCheckpointCallback)), None)
         if ending is None:
