@@ -1011,13 +1011,13 @@ class Learner(
     "Train a PyTorch model step by step. The constructor is cheap: nothing is prepared before the first step."
     snapshots = None   # restore.Snapshots, by name
 
-    def _check_class(self) -> None:
+    def _begin_construction(self) -> None:
         release_last_traceback()
         forget_early_assignments(self)
         check_overrides(type(self))
         warn_uncalled(self)
 
-    def _complete(self, meter: MemoryMeter | None) -> None:
+    def _end_construction(self, meter: MemoryMeter | None) -> None:
         watch_assignments(self)
         self.snapshots = Snapshots()
         self.run_state.parts.rewind_buffer = RewindBuffer()

@@ -168,7 +168,7 @@ class TrainerBase:
         metrics: dict[str, Any] | None = None,
         **settings: Unpack[TrainingArgumentsKwargs],  # fields of TrainingArguments
     ):
-        self._check_class()
+        self._begin_construction()
         meter = make_memory_meter(args, settings)
         if "tokenizer" in settings:
             warn("tokenizer is the older name of processing_class: give processing_class=tokenizer.")
@@ -232,12 +232,12 @@ class TrainerBase:
         check_given_data(self)
         check_eval_data(self)
         check_fp16(args)
-        self._complete(meter)
+        self._end_construction(meter)
 
-    def _check_class(self) -> None:
+    def _begin_construction(self) -> None:
         "Check the class before the constructor begins; defined by Learner."
 
-    def _complete(self, meter: MemoryMeter | None) -> None:
+    def _end_construction(self, meter: MemoryMeter | None) -> None:
         "Add the parts of higher chapters; defined by Learner."
 
     # -- the micro-batch
