@@ -37,7 +37,7 @@ from .engine.snapshot_tensors import Snapshot
 from .engine.tasks import known_evaluation, log, log_evaluation, run_tasks_now, run_within_task
 from .engine.user_state import call_with_learner
 from .engine.eval_outputs import make_save_dir, metrics_format, metrics_table, save_metrics
-from .engine.evaluate import averaged_weights, check_is_dataset, evaluate_dataset, evaluate_datasets
+from .engine.evaluate import averaged_weights, check_is_dataset, evaluate_dataset
 from .engine.evaluate import evaluation_loop, find_dataset_name, predict_dataset
 from .engine.plan import plan_epochs, schedule_ahead
 from .engine.settings import ChangesTable, OomRecovery, change_settings, end_here, list_settable
@@ -98,7 +98,12 @@ class TrainingMixin(TrainerBase):
                 self.load_checkpoint(resume_from_checkpoint)
             elif ended:
                 self._begin_again()
-            run_to_end(self, ignore_keys_for_eval)
+            self._ignored = ignore_keys_for_eval
+            try:
+                with measure_memory(run, "train"):
+                    run_with_progress(self, "train()")
+            finally:
+                del self._ignored
             wait_for_save(run)
             self._finish_current_push()
             out = make_train_output(run)
@@ -217,18 +222,6 @@ def run_and_collect(
         if run.finished:
             learn._finish_current_push()
     return learn.history[start:]
-
-def run_to_end(
-    learn: TrainerBase,
-    ignored: Sequence[str] | None,  # keys of the model's output that are not predictions, in the evaluations on the way
-) -> None:
-    "Train until the run is finished; measure memory use if the arguments ask for it."
-    learn._ignored = ignored
-    try:
-        with measure_memory(learn.run_state, "train"):
-            run_with_progress(learn, "train()")
-    finally:
-        del learn._ignored
 
 def run_with_progress(
     learn: TrainerBase,
@@ -505,9 +498,11 @@ class EvaluationMixin(TrainerBase):
         datasets = self.eval_dataset if own else eval_dataset
         if isinstance(datasets, dict):
             check_can_use_weights(self, "evaluate()")
-            return evaluate_datasets(
-                datasets, own, lambda d, p: self.evaluate(d, ignore_keys, p, **gen_kwargs), metric_key_prefix
-            )
+            metrics = {}
+            for name, dataset in datasets.items():
+                one = name if own and isinstance(name, str) else dataset
+                metrics |= self.evaluate(one, ignore_keys, f"{metric_key_prefix}_{name}", **gen_kwargs)
+            return metrics
         with guarded(self, "evaluate()", check_can_use_weights), generating(self, "evaluate()", gen_kwargs):
             begin_run(self)
             metrics = known_evaluation(self.run_state, metric_key_prefix)

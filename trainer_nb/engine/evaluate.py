@@ -496,18 +496,6 @@ def predict_dataset(learner: TrainerBase, test_dataset, ignore_keys: list[str] |
     out = timed_evaluation_loop(learner, loader, "Prediction", prefix, ignore_keys)
     return PredictionOutput(out.predictions, out.label_ids, out.metrics)
 
-def evaluate_datasets(
-    datasets: dict,
-    own: bool,  # whether the sets are the learner's
-    evaluate_one,  # takes a set or a name, and a prefix
-    prefix,
-) -> dict:
-    "Evaluate each set; return the metrics of all, with its name in the prefix."
-    metrics = {}
-    for name, dataset in datasets.items():
-        metrics.update(evaluate_one(name if own and isinstance(name, str) else dataset, f"{prefix}_{name}"))
-    return metrics
-
 def find_dataset_name(
     own,  # the learner's evaluation set, or a dict of several
     given,  # what is evaluated: None, a set or a name

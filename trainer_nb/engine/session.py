@@ -372,14 +372,12 @@ def apply_change(learner: TrainerBase, verb: str, change: Callable[[], Any]) -> 
     if run.verb.phase in ("tasks", "evaluate"):
         run.verb.deferred_changes.append(as_callback(run, change))
         return None
-    with guarded(learner, verb, check_can_change), manual_changes_recorded(run):
-        return change()
-
-def check_can_change(learner: TrainerBase, verb: str) -> None:
-    """Raise InvalidOperation as check_not_in_step does, unless the verb replaces a corrupted state; raise SaveFailed
-    if a checkpoint could not be written."""
-    check_not_in_step(learner, verb, allow_corrupted=verb in ("restore()", "reset()", "load_checkpoint()"))
-    raise_save_error(learner.run_state)
+    # these replace a corrupted state
+    check = partial(check_not_in_step, allow_corrupted=verb in ("restore()", "reset()", "load_checkpoint()"))
+    with guarded(learner, verb, check):
+        raise_save_error(run)
+        with manual_changes_recorded(run):
+            return change()
 
 def check_between_steps(learner: TrainerBase, verb: str) -> None:
     "Raise InvalidOperation if a step is in progress, and SaveFailed if a checkpoint could not be written."
