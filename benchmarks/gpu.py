@@ -150,7 +150,7 @@ def stalls(opts):
     learners = {every: make_learner(opts, rewind_every=every, logging_steps=100) for every in (0, 10)}
     for every, learn in learners.items():
         learn.run(until=(times := StepTimes(opts, opts.warmup + 50, skip=opts.warmup)))
-        yield f"50 steps, `rewind_every={every}`", times.describe()
+        yield f"50 steps, `rewind_every={every}`", times.describe() | {"snapshots": len(learn.run_state.parts.rewind_buffer.kept)}
     yield "`rewind_every=10`", share(step_ms(learners, opts, opts.steps))
 
 

@@ -126,7 +126,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(snapshot_tensors, "_CHUNK", 256)
     monkeypatch.setattr(snapshot_tensors, "_AREAS", {})
     monkeypatch.setattr(snapshot_tensors, "_LEAST_UPLOAD", 1)
-    monkeypatch.setattr(snapshot_tensors, "lock_memory", lambda: torch.zeros(snapshot_tensors._CHUNK, dtype=torch.uint8))
+    monkeypatch.setattr(snapshot_tensors, "lock_memory", lambda chunk: chunk)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
     for name, stands_in in dict(cudart=lambda: SimpleNamespace(cudaHostUnregister=lambda pointer: 0), Stream=lambda device: area, Event=Event, current_stream=lambda device: area, stream=lambda stream: contextlib.nullcontext()).items():
         monkeypatch.setattr(torch.cuda, name, stands_in)
@@ -168,12 +168,12 @@ def test_copies_pass_through_locked_places(gpu):
 def test_places_are_made_beside_the_program_and_only_where_there_is_memory(gpu, monkeypatch):
     "Otherwise the caller copies at once."
     device, begins, lock = torch.device("cuda"), threading.Event(), snapshot_tensors.lock_memory
-    monkeypatch.setattr(snapshot_tensors, "lock_memory", lambda: begins.wait(20) and lock())
+    monkeypatch.setattr(snapshot_tensors, "lock_memory", lambda chunk: begins.wait(20) and lock(chunk))
     assert not is_ready_to_copy(device, 2700)
     begins.set()
     staging_area(device).growing.result()
     assert is_ready_to_copy(device, 2700) and [len(place) for place in staging_area(device).places] == [12, 12]
-    for name, instead in (("memory_for_copies", lambda: 1000), ("lock_memory", lambda: 1 / 0)):
+    for name, instead in (("memory_for_copies", lambda: 1000), ("lock_memory", lambda chunk: 1 / 0)):
         snapshot_tensors._AREAS.clear()
         with monkeypatch.context() as patch:
             patch.setattr(snapshot_tensors, name, instead)

@@ -11,9 +11,8 @@ from torch import nn
 from trainer_nb import Learner, differences
 from trainer_nb.args.training_args import TrainingArguments
 from trainer_nb.args.fields import METRIC_SCHEDULES, OPTIMIZER_NAMES, SCHEDULE_NAMES, TARGETED_OPTIMIZERS
-from trainer_nb.optim.extra_optimizers import LIBRARY_OPTIMIZERS, _apollo, _grokadamw
-from trainer_nb.optim.extra_optimizers import Muon
-from trainer_nb.optim.optimizers import OPTIMIZERS, create_optimizer, optimizer_class
+from trainer_nb.optim.extra_optimizers import OPTIMIZERS, PIP_NAMES, Muon
+from trainer_nb.optim.optimizers import create_optimizer, optimizer_class
 from trainer_nb.args.validation import UNSUPPORTED_VALUES
 from trainer_nb.state.async_save import wait_for_save
 from trainer_nb.optim.schedules import SCHEDULES, is_metric_driven, create_scheduler
@@ -50,15 +49,11 @@ BESIDE = {"sgd": dict(learning_rate=0.1, optim_args="momentum=0.9,nesterov=True"
           "galore_adamw": dict(optim_args="rank=4,update_proj_gap=3"), "galore_adafactor": dict(optim_args="rank=4,update_proj_gap=3"),
           "apollo_adamw": dict(optim_args="rank=4,update_proj_gap=3"), "schedule_free_adamw": dict(warmup_steps=4),
           "schedule_free_sgd": dict(learning_rate=0.5), "schedule_free_radam": dict(learning_rate=0.3, adam_beta2=0.9), "lion_32bit": dict(learning_rate=1e-3)}
-MODULE = {"bnb": "bitsandbytes", "torchao": "torchao", "galore": "galore_torch", "apollo": "apollo_torch", "schedule_free": "schedulefree",
-          "stable_adamw": "optimi", "grokadamw": "grokadamw", "anyprecision": "torchdistx", "adafactor": "transformers"}
 
 
 def there(name):
     "Whether the library that an optimizer comes from is installed."
-    maker = LIBRARY_OPTIMIZERS[name].__name__ if name in LIBRARY_OPTIMIZERS else ""
-    module = next((m for begin, m in MODULE.items() if maker.startswith(begin)), "torch")
-    return importlib.util.find_spec(module) is not None and not (name == "galore_adamw_8bit" and not torch.cuda.is_available())
+    return importlib.util.find_spec(OPTIMIZERS[name][0].partition(".")[0]) is not None and not (name == "galore_adamw_8bit" and not torch.cuda.is_available())
 
 
 HERE = [n for n in OPTIMIZER_NAMES if there(n)]
@@ -92,11 +87,8 @@ def test_every_name_of_the_trainer_is_there_or_refused_by_name():
 
 
 def test_without_its_library_a_name_says_what_to_install(monkeypatch):
-    for name, maker in LIBRARY_OPTIMIZERS.items():
-        for module in ("bitsandbytes", "torchao", "torchao.optim", "galore_torch", "apollo_torch", "schedulefree", "optimi", "grokadamw", "torchdistx",
-                       "torchdistx.optimizers", "transformers.optimization"):
-            monkeypatch.setitem(sys.modules, module, None)
-        for made in (_apollo, _grokadamw): made.cache_clear()
+    for module in ("torchao", "torchdistx", *PIP_NAMES): monkeypatch.setitem(sys.modules, module, None)
+    for name in [name for name, (module, *_) in OPTIMIZERS.items() if module in PIP_NAMES]:
         with pytest.raises(ImportError, match=rf"optim='{name}' needs a library .* install it with `%pip install "): optimizer_class(TrainingArguments(optim=name))
     with pytest.raises(ImportError, match="greedy.*%pip install"):
         create_scheduler(torch.optim.SGD([nn.Parameter(torch.zeros(1))]), TrainingArguments(lr_scheduler_type="greedy", eval_strategy="epoch"), 9)

@@ -8,7 +8,8 @@ from trainer_nb.args.training_args import TrainingArguments, resolve_args
 from trainer_nb.args.fields import METRIC_SCHEDULES, OPTIMIZER_NAMES
 from trainer_nb.args.fields import SCHEDULE_NAMES as ALL_SCHEDULES
 from trainer_nb.optim.optimizers import decay_parameter_names, layer_groups, parameter_groups
-from trainer_nb.optim.optimizers import OPTIMIZERS, create_optimizer, optimizer_class, parse_optim_args
+from trainer_nb.optim.extra_optimizers import OPTIMIZERS
+from trainer_nb.optim.optimizers import create_optimizer, optimizer_class, parse_optim_args
 from trainer_nb.optim.schedules import scale_schedule, set_base_lr, set_lr, stretch_schedule
 from trainer_nb.optim.schedules import SCHEDULES, base_lrs, create_scheduler, load_scheduler_state, scheduler_state
 

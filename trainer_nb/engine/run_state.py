@@ -170,7 +170,6 @@ class VerbState:
     clock_start: float = 0.0               # time in seconds at which the clock was last read
     pause_requested: bool = False          # pause at the next step boundary
     yield_depth: int = 0                   # verbs that have released the lock to other threads
-    verb_called: bool = False              # a verb was called since the last check
     # changes that callbacks requested, applied at the boundary
     deferred_changes: list[Callable[[], object]] = field(default_factory=list)
     is_manual: bool = False                # events are caused by a call between two steps

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import threading
 import time
 import weakref
 from contextlib import suppress
@@ -112,10 +113,24 @@ def flat_bytes(t: torch.Tensor) -> torch.Tensor:
     "Return the bytes of a dense tensor in the order of its memory, as a view."
     return t.detach().as_strided((t.numel(),), (1,)).view(torch.uint8)
 
-def lock_memory() -> torch.Tensor:
-    "Return a chunk of page-locked memory. Raise RuntimeError if the driver refuses."
-    # its pages exist before the driver is blocked
-    chunk = torch.zeros(_CHUNK, dtype=torch.uint8)
+def map_pages(nbytes: int, *advice: str) -> mmap.mmap:
+    "Return memory with pages of its own, large ones where the system has them. Raise OSError at its limit of mappings."
+    # private: a forked process has its own
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+    pages = mmap.mmap(-1, nbytes, **private)
+    for name in ("MADV_HUGEPAGE", *advice):
+        if hasattr(mmap, name):
+            with suppress(OSError): pages.madvise(getattr(mmap, name))
+    return pages
+
+def make_chunk() -> torch.Tensor:
+    "Return a chunk of memory whose pages exist, and are not copied by a fork, which copies locked ones at once."
+    chunk = torch.frombuffer(map_pages(_CHUNK, "MADV_DONTFORK"), dtype=torch.uint8)
+    chunk[:: mmap.PAGESIZE] = 0
+    return chunk
+
+def lock_memory(chunk: torch.Tensor) -> torch.Tensor:
+    "Lock the pages of a chunk; return it. Raise RuntimeError if the driver, which is blocked meanwhile, refuses."
     torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(chunk.data_ptr(), _CHUNK, 1))
     return chunk
 
@@ -155,11 +170,14 @@ class StagingArea:
     def __init__(self, device: torch.device):
         self.device = device
         self.stream = torch.cuda.Stream(device)
-        self.worker = ThreadPoolExecutor(1, "trainer_nb-copies")
+        # new threads have as many as the last call of set_num_threads gave any of them: one, as a data loader needs it
+        threads = max(torch.get_num_threads() // 4, 1)
+        self.worker = ThreadPoolExecutor(1, "trainer_nb-copies", torch.set_num_threads, (threads,))
         self.places: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
         # what empties each place; what enlarges both
         self.users: list[Future | None] = [None, None]
         self.growing: Future | None = None
+        self.is_awaited = threading.Event()
         self.turn = 0
         # the layouts of the tensors that each place had last, and their pieces
         self.plans: list[tuple[list, list[StagedPart]]] = [([], []), ([], [])]
@@ -169,10 +187,11 @@ class StagingArea:
     def _grow(self, nbytes: int):
         for place in self.places:
             while len(place) * _CHUNK < nbytes:
+                chunk = make_chunk()
                 start = time.perf_counter()
-                place.append(lock_memory())
-                # the program has the driver for nine tenths of the time
-                time.sleep(9 * (time.perf_counter() - start))
+                place.append(lock_memory(chunk))
+                # a program that does not wait has the driver for nine tenths of the time
+                self.is_awaited.wait(9 * (time.perf_counter() - start))
 
     def reserve(self, nbytes: int) -> bool:
         "Begin to enlarge the places where they are too small; return False if the system has too little memory."
@@ -196,8 +215,10 @@ class StagingArea:
         nbytes = sum(_aligned(t.nbytes) for t in tensors)
         turn = self.turn
         while len(self.places[turn]) * _CHUNK < nbytes:
+            self.is_awaited.set()
             if not self.reserve(nbytes): return None
             time.sleep(1e-3)
+        self.is_awaited.clear()
         self.turn = 1 - turn
         if self.users[turn] is not None:
             wait([self.users[turn]])
@@ -209,7 +230,7 @@ class StagingArea:
     def upload(self, t: torch.Tensor) -> torch.Tensor:
         "Return a copy of a dense host tensor on the GPU: one chunk is filled while another one is sent."
         if not self.buffers:
-            self.buffers = [(lock_memory(), torch.cuda.Event()) for _ in range(2)]
+            self.buffers = [(lock_memory(make_chunk()), torch.cuda.Event()) for _ in range(2)]
         copy = torch.empty_like(t, device=self.device)
         for piece, there in zip(flat_bytes(t).split(_CHUNK), flat_bytes(copy).split(_CHUNK)):
             chunk, event = buffer = self.buffers.pop(0)
@@ -390,8 +411,7 @@ def allocate_host_copy(
         or not hasattr(mmap, "MAP_ANONYMOUS")
     )
     try:
-        # private: a forked process has its own
-        pages = None if plain else mmap.mmap(-1, t.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages = None if plain else map_pages(t.nbytes)
     except OSError:
         # the system's limit on mappings is reached
         pages = None

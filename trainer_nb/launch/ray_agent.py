@@ -63,7 +63,7 @@ def interface_of(address: str) -> str:
 def node_worker_main(settings: dict[str, Any]):
     "Run the main function of a worker on a node, whose GPUs may need other variables than those of the notebook."
     if "CUDA_VISIBLE_DEVICES" in os.environ and not os.environ.get("ACCELERATE_USE_CPU"):
-        from trainer_nb.launch.launchers import disable_unsupported_links
+        from trainer_nb.launch.local_workers import disable_unsupported_links
         disable_unsupported_links()
     from trainer_nb.launch.worker import worker_main
     worker_main(settings)

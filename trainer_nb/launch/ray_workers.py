@@ -264,9 +264,6 @@ class RayWorkers:
             self._open_link(rank, agent, node["address"], messages, add_worker)
         self.stages.wait_for("connected")
 
-    def finish_start(self):
-        "Do nothing: the agents remove their files at the end."
-
     def release(self, blob: bytes):
         "Remove the copies of packed values that all workers have read."
         path = shared_path(blob)

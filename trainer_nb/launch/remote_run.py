@@ -23,7 +23,6 @@ from ..core.records import Record
 from ..core.seeding import generator_states
 from ..device.collectives import SINGLE_PROCESS
 from ..diagnostics.watch import unwatch, watch
-from ..engine.dataloaders import attributes_of, have_changed, own_eval_sets
 from ..engine.loop import StepLimit, StopCondition
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import compare_checksums, find_loss_module, renew_initial_snapshot
@@ -190,8 +189,6 @@ class RemoteRun:
         self.attributes = AttributeWatch()
         # of the learner's attributes
         self.sent_names: frozenset[str] = frozenset()
-        # of the data
-        self.data_attributes: list[tuple[object, dict[str, object]]] = []
         self.restarts = RestartPolicy(plan.max_restarts)
         # the state to start again from if no other is left
         self.base: BaseState | None = None
@@ -270,7 +267,6 @@ class RemoteRun:
         run.num_processes = self.num_processes
 
         self.callbacks = list(run.callbacks.callbacks)
-        self.remember_data(learner)
         self.attributes.remember(learner)
         self.base = BaseState(transfer, learner.history.place())
         payload = learner_parts(learner) | {
@@ -288,24 +284,14 @@ class RemoteRun:
 
     # ---- commands
 
-    def remember_data(self, learner: TrainerBase):
-        "Take the present attributes of the data for those of the processes."
-        self.data_attributes = attributes_of(learner.train_dataset, learner.data_collator, *own_eval_sets(learner))
-
     def check_changes(self, learner: TrainerBase):
-        "Undo a change of the callbacks that does not reach the processes, and raise InvalidOperation; warn about the data."
-        if have_changed(self.data_attributes):
-            self.remember_data(learner)
-            warn(
-                f"An attribute of the data was assigned here, which does not reach the {self.num_processes} processes that"
-                " have the run; call learn.close() first, and launch again after the change."
-            )
+        "Undo a change of the callbacks that does not reach the processes, and raise InvalidOperation; warn about attributes."
         if changed := self.attributes.changed():
             self.attributes.remember(learner)
             warn(
                 f"{join_names(changed)} {'was' if len(changed) == 1 else 'were'} assigned in the notebook, which does not"
-                f" reach the {self.num_processes} processes that have the run: {next(iter(changed.values()))} does it"
-                " there."
+                f" reach the {self.num_processes} processes that have the run: learn.run_on_all(lambda learn: ...) does it"
+                " there; or call learn.close() first, and launch again after the change."
             )
         callbacks = learner.run_state.callbacks.callbacks
         if callbacks == self.callbacks: return

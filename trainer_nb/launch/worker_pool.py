@@ -219,16 +219,13 @@ class WorkerPool:
         try:
             self._starter.start(self.settings, init, blob, self._messages, add_worker)
         finally:
-            # the launcher's frames hold it for as long as the workers live
+            # a thread of the starter holds it for as long as the workers live
             init.clear()
         for handle in list(self.workers.values()):
             handle.link.send("begin", blob)
         stages.wait_for("ready")
-        for handle in self.workers.values():
-            handle.link.send("ignore_sigterm", None)
         if blob is not None:
             self._starter.release(blob)
-        self._starter.finish_start()
 
     def _clean_up(self):
         "End all threads of the pool, and remove its files; the processes have been killed."

@@ -10,26 +10,17 @@ import importlib
 import logging
 import warnings
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch.optim.optimizer import ParamsT
 
+from ..args.fields import check_rules, evaluate, settings_table
 from ..args.training_args import TrainingArguments
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #6eca086a
-# module: its name for pip
-PIP_NAMES = {
-    "transformers.optimization": "transformers",
-    "bitsandbytes": "bitsandbytes",
-    "torchao.optim": "torchao",
-    "galore_torch": "galore-torch",
-    "apollo_torch": "apollo-torch",
-    "schedulefree": "schedulefree",
-    "optimi": "torch-optimi",
-    "grokadamw": "grokadamw",
-    "torchdistx.optimizers": "git+https://github.com/pytorch/torchdistx",
-}
+PIP_NAMES: dict[str, str] = settings_table("pip")   # module: its name for pip
 
 def import_library(
     module: str,  # one of PIP_NAMES
@@ -51,28 +42,9 @@ def import_library(
         root.handlers[:] = handlers
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #1a53b0f8
-def adam_betas(args: TrainingArguments) -> tuple: return args.adam_beta1, args.adam_beta2
-
 def adam_kwargs(args: TrainingArguments) -> dict:
     "Return keyword arguments of Adam and its variants."
-    return dict(betas=adam_betas(args), eps=args.adam_epsilon)
-
-# %% ../../nbs/05_optim/00_extra_optimizers.ipynb #1e35762d
-def bnb(args: TrainingArguments):
-    "Return an optimizer class of bitsandbytes and its keyword arguments, with the rule and the bits from its name."
-    betas = adam_betas(args)
-    rule = args.optim.removeprefix("paged_").partition("_")[0]
-    cls, options = {
-        "adamw": ("AdamW", adam_kwargs(args)),
-        "ademamix": ("AdEMAMix", dict(betas=(*betas, 0.9999), alpha=5.0, eps=args.adam_epsilon)),
-        "lion": ("Lion", dict(betas=betas)),
-        "rmsprop": ("RMSprop", {}),
-    }[rule]
-    if rule != "rmsprop":
-        options["is_paged"] = args.optim.startswith("paged_")
-    return getattr(import_library("bitsandbytes", args.optim).optim, cls), options | {
-        "optim_bits": 8 if "8bit" in args.optim else 32
-    }
+    return dict(betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon)
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #56b415b9
 def isolate_bnb_manager(
@@ -87,46 +59,10 @@ def isolate_bnb_manager(
         if isinstance(module, torch.nn.Embedding):
             optimizer.mng.pid2config[id(module.weight)] = {"optim_bits": 32}
 
-# %% ../../nbs/05_optim/00_extra_optimizers.ipynb #1b9f1bd9
-def torchao_adamw(args: TrainingArguments):
-    "Return AdamW with 4-bit or 8-bit state, and its keyword arguments."
-    cls = getattr(import_library("torchao.optim", args.optim), "AdamW4bit" if "4bit" in args.optim else "AdamW8bit")
-    return cls, dict(**adam_kwargs(args), block_size=256, bf16_stochastic_round=False)
-
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #b5492b77
 _LOW_RANK = dict(rank=128, update_proj_gap=200, scale=0.25, proj_type="std")
 # options that mark a group as one for a special update rule
 TARGET_GROUP_KEYS = ("muon", *_LOW_RANK, "proj", "scale_type")
-
-def galore(args: TrainingArguments):
-    """Return GaLore with the inner optimizer of the name, and its keyword arguments.
-    Raise ValueError for 8 bits without a GPU."""
-    kind = {
-        "galore_adamw": "GaLoreAdamW",
-        "galore_adamw_8bit": "GaLoreAdamW8bit",
-        "galore_adafactor": "GaLoreAdafactor",
-    }[args.optim]
-    cls = getattr(import_library("galore_torch", args.optim), kind)
-    if kind == "GaLoreAdamW8bit" and not torch.cuda.is_available():
-        raise ValueError("optim='galore_adamw_8bit' works on a GPU only; give optim='galore_adamw'.")
-    return cls, {
-        "GaLoreAdamW": dict(no_deprecation_warning=True),
-        "GaLoreAdafactor": dict(scale_parameter=False, relative_step=False),
-    }.get(kind, {})
-
-@functools.cache
-def _apollo(optim: str):
-    """Return a class that seeds each parameter at its first step, so that unfrozen
-    parameters, which are added later, have a seed too."""
-    class APOLLOAdamW(import_library("apollo_torch", optim).APOLLOAdamW):
-        __doc__ = "Implement APOLLO with support for parameters that are added later."
-        def step(self, closure: Callable[[], float] | None = None):
-            for n, p in enumerate([p for g in self.param_groups for p in g["params"]], 1):
-                self.state[p].setdefault("seed", n)
-            return super().step(closure)
-    return APOLLOAdamW
-
-def apollo(args: TrainingArguments): return _apollo(args.optim), {}
 
 def target_options(args: TrainingArguments) -> dict | None:
     """Return the options of the groups for the optimizer's special rule, before
@@ -136,49 +72,11 @@ def target_options(args: TrainingArguments) -> dict | None:
     if args.optim.startswith("apollo_"):
         return {**_LOW_RANK, "scale": 1.0, "proj": "random", "scale_type": "channel", **adam_kwargs(args)}
 
-# %% ../../nbs/05_optim/00_extra_optimizers.ipynb #50a93601
-def schedule_free(args: TrainingArguments):
-    """Return a schedule-free optimizer class and its keyword arguments, with its own warm-up.
-    Raise ValueError for a warm-up ratio."""
-    kind = args.optim.rpartition("_")[2]
-    cls = getattr(
-        import_library("schedulefree", args.optim),
-        {"radam": "RAdamScheduleFree", "adamw": "AdamWScheduleFree", "sgd": "SGDScheduleFree"}[kind],
-    )
-    more = adam_kwargs(args) if kind != "sgd" else {}
-    if kind == "radam": return cls, more
-    if 0 < args.warmup_steps < 1:
-        raise ValueError(
-            f"warmup_steps={args.warmup_steps!r} is a ratio, and the warm-up of optim={args.optim!r} needs a number of"
-            " steps. Give warmup_steps=100, for example."
-        )
-    return cls, {**more, "warmup_steps": int(args.warmup_steps)}
-
-# %% ../../nbs/05_optim/00_extra_optimizers.ipynb #48cb4df0
-def adafactor(args: TrainingArguments):
-    "Return the Trainer's Adafactor, with an external learning rate."
-    cls = import_library("transformers.optimization", args.optim).Adafactor
-    return cls, {"scale_parameter": False, "relative_step": False}
-
-def stable_adamw(args: TrainingArguments): return import_library("optimi", args.optim).StableAdamW, adam_kwargs(args)
-
-def anyprecision(args: TrainingArguments):
-    """Return AdamW with 16-bit state and optional Kahan summation, and its keyword arguments; options name types,
-    such as `momentum_dtype=bfloat16`."""
-    cls = import_library("torchdistx.optimizers", args.optim).AnyPrecisionAdamW
-    return cls, {
-        **adam_kwargs(args),
-        "use_kahan_summation": False,
-        "momentum_dtype": torch.float32,
-        "variance_dtype": torch.float32,
-        "compensation_buffer_dtype": torch.bfloat16,
-    }
-
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #20bc7186
 @functools.cache
-def _grokadamw():
-    "Return the class, with its state in the usual place."
-    class GrokAdamW(import_library("grokadamw", "grokadamw").GrokAdamW):
+def with_usual_state(cls: type) -> type:
+    "Return the class of GrokAdamW, with its state in the usual place."
+    class GrokAdamW(cls):
         __doc__ = "GrokAdamW whose state is in `state`."
         def step(self, closure: Callable[[], float] | None = None):
             for group in self.param_groups:
@@ -192,21 +90,32 @@ def _grokadamw():
                     del group["state"]
     return GrokAdamW
 
-def grokadamw(args: TrainingArguments): return _grokadamw(), {}
+@functools.cache
+def with_seeds(cls: type) -> type:
+    """Return the class of APOLLO, which seeds each parameter at its first step, so that unfrozen
+    parameters, which are added later, have a seed too."""
+    class APOLLOAdamW(cls):
+        __doc__ = "Implement APOLLO with support for parameters that are added later."
+        def step(self, closure: Callable[[], float] | None = None):
+            for n, p in enumerate([p for g in self.param_groups for p in g["params"]], 1):
+                self.state[p].setdefault("seed", n)
+            return super().step(closure)
+    return APOLLOAdamW
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #4c9822e0
-LIBRARY_OPTIMIZERS = {
-    "adafactor": adafactor,
-    **dict.fromkeys((
-        "adamw_8bit", "adamw_bnb_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "ademamix", "ademamix_8bit",
-        "paged_ademamix_32bit", "paged_ademamix_8bit", "lion_32bit", "lion_8bit", "paged_lion_32bit", "paged_lion_8bit",
-        "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit",
-    ), bnb),
-    "adamw_torch_4bit": torchao_adamw, "adamw_torch_8bit": torchao_adamw,
-    "galore_adamw": galore, "galore_adamw_8bit": galore, "galore_adafactor": galore, "apollo_adamw": apollo,
-    "schedule_free_radam": schedule_free, "schedule_free_adamw": schedule_free, "schedule_free_sgd": schedule_free,
-    "stable_adamw": stable_adamw, "grokadamw": grokadamw, "adamw_anyprecision": anyprecision,
-}
+# name: module, class, and an expression for its keyword arguments
+OPTIMIZERS: dict[str, list[str]] = settings_table("optimizers")
+_CHANGED_CLASSES: dict[str, Callable[[type], type]] = {"GrokAdamW": with_usual_state, "APOLLOAdamW": with_seeds}
+
+def named_optimizer(args: TrainingArguments) -> tuple[type, dict[str, Any]]:
+    """Return the class that `optim` names, and its keyword arguments. Raise ImportError without its library, ValueError for
+    settings that it cannot use."""
+    module, path, expression = OPTIMIZERS[args.optim]
+    cls = attrgetter(path)(import_library(module, args.optim))
+    check_rules("optimizer", vars(args) | {"has_gpu": torch.cuda.is_available()})
+    adam = adam_kwargs(args)
+    kwargs = evaluate(expression, vars(args) | {"torch": torch, "adam": adam, "betas": adam["betas"]})
+    return _CHANGED_CLASSES.get(cls.__name__, lambda cls: cls)(cls), kwargs
 
 # %% ../../nbs/05_optim/00_extra_optimizers.ipynb #0dd757db
 class Muon(torch.optim.Optimizer):

@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..args.fields import OPTIMIZER_NAMES, field_default
+from ..args.fields import field_default
 from ..args.training_args import TrainingArguments
 from ..core.errors import call_error, suggest_names, warn
 from ..device.sharding import is_dtensor, to_local
 from ..device.weight_storage import has_adapters
-from .extra_optimizers import LIBRARY_OPTIMIZERS, Muon, adam_kwargs, isolate_bnb_manager
-from .extra_optimizers import target_options
+from .extra_optimizers import OPTIMIZERS, isolate_bnb_manager, named_optimizer, target_options
 
 # %% ../../nbs/05_optim/01_optimizers.ipynb #39e30258
 NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(^|\.|_)norm(\.|$)")
@@ -162,18 +161,6 @@ def parameter_groups(
         raise ValueError("Every parameter is frozen, so there is nothing to train; call learn.unfreeze().")
     return groups
 
-# %% ../../nbs/05_optim/01_optimizers.ipynb #33711f09
-_TORCH_OPTIMIZERS = {
-    "adamw_torch": lambda args: (torch.optim.AdamW, adam_kwargs(args)),  # torch chooses the implementation
-    # one kernel per group of tensors
-    "adamw_torch_fused": lambda args: (torch.optim.AdamW, {**adam_kwargs(args), "fused": True}),
-    "sgd": lambda args: (torch.optim.SGD, {}),
-    "adagrad": lambda args: (torch.optim.Adagrad, {}),
-    "rmsprop": lambda args: (torch.optim.RMSprop, {}),  # without options; momentum and others come from optim_args
-    "muon": lambda args: (Muon, adam_kwargs(args)),
-}
-OPTIMIZERS = {name: {**_TORCH_OPTIMIZERS, **LIBRARY_OPTIMIZERS}[name] for name in OPTIMIZER_NAMES}
-
 # %% ../../nbs/05_optim/01_optimizers.ipynb #45ea07ba
 def parse_optim_args(
     text: str | dict | None,  # "a=1,b=(0.9, 0.95)", or a dictionary
@@ -201,7 +188,7 @@ def optimizer_class(args: TrainingArguments) -> tuple[type, dict]:  # the class,
     Raise ValueError for an unknown name, ImportError without its library, TypeError for an unknown option."""
     if args.optim not in OPTIMIZERS:
         raise ValueError(f"There is no optimizer {args.optim!r}.{suggest_names(args.optim, OPTIMIZERS)}")
-    cls, kwargs = OPTIMIZERS[args.optim](args)
+    cls, kwargs = named_optimizer(args)
     of_groups = target_options(args) or {}
     extra = parse_optim_args(args.optim_args)
     # dtypes of torch by name, and beta1, beta2, ... as one tuple
