@@ -665,7 +665,7 @@ class DiagnosticsMixin(TrainerBase):
         *what,  # names of columns, metrics, or watched quantities; none: the most informative ones
         also=(),  # another learner, history, or path of a log, or a list of them, drawn in the same charts
         x: str = "step",  # or "epoch", "time" (minutes)
-        smooth: float = 0.9,  # weight of the running mean; 0 draws the values alone
+        smooth: float | None = None,  # weight of the running mean; 0 draws the values alone; None: by the length of the run
         log=(),  # names whose axis is logarithmic, True for all, False for none; (): those that a linear one would not show
         steps=None,  # the first and the last step to draw, as (140, 230) or a range; None: all
         subplots: bool = False,  # a panel for each run of `also`, with this run behind it, instead of all in one
