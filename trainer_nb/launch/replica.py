@@ -19,7 +19,7 @@ import torch
 
 from ..core.callbacks import close_callbacks, set_log_level
 from ..core.errors import Interrupted, InvalidOperation, join_names
-from ..core.history import History, Place, unsent_lines
+from ..core.history import History, unsent_lines
 from ..core.log_file import dump_line
 from ..core.seeding import set_generator_states
 from ..device.accelerator import abort_collectives
@@ -38,7 +38,7 @@ from ..engine.tasks import restore_here
 from ..engine.user_state import call_and_compare, module_settings
 from .learner_parts import FinalState, RunTransfer, capture_id, has_open_launch, history_lines
 from .learner_parts import make_learner
-from .stop_barrier import BoundaryGate, StopBarrier
+from .stop_barrier import BoundaryGate
 from .telemetry import FLUSH_INTERVAL, LogForwarder, SpeedReporter, new_event
 from .worker import Worker, own_device
 from ..live.progress import ProgressCallback
@@ -86,8 +86,7 @@ class Replica:
         self.worker = worker
         self.learner = make_learner(payload)
         self.speed_reporter = SpeedReporter(worker, new_event if own_device().type == "cuda" else None)
-        path = payload["stop barrier"]
-        self.stop_barrier: StopBarrier | BoundaryGate = StopBarrier(path, worker.world) if path else BoundaryGate()
+        self.stop_barrier = BoundaryGate()
         self.is_reporting = worker.rank == 0
         run = self.learner.run_state
         self.configure_progress(payload["kernel settings"])
@@ -220,13 +219,12 @@ def run_until_limit(
 ) -> ReplicaResult:
     "Train up to a limit, or until the kernel requests a stop."
     learner = replica.learner
-    rank = replica.worker.rank
     replica.stop_barrier.begin(learner.run_state.state.global_step)
     replica.clear_interrupts()
     replica.speed_reporter.resume()
     def until(record):
         # first: each boundary has to be recorded
-        stop = replica.stop_barrier.should_stop(rank, record.step)
+        stop = replica.stop_barrier.should_stop(record.step)
         return limit.reached(learner.run_state, record) or stop
     try:
         run_until(learner, verb, until)
@@ -482,22 +480,10 @@ def count_steps(replica: Replica) -> int:
     "Return the number of steps that this process has completed, and its device has finished."
     return replica.speed_reporter.progress.finished(replica.learner.run_state.state.global_step)
 
-def has_completed(
-    replica: Replica,
-    step: int | None,  # None: unknown
-) -> bool:
-    "Return True if this process has completed a step and the work after it, or if the step is unknown."
-    if step is None: return True
-    completed = count_steps(replica)
-    if completed > step: return True
-    return completed == step and replica.learner.run_state.verb.phase != "tasks"
-
 # %% ../../nbs/11_launch/14_replica.ipynb #a9d12f52
 class ReplicaState(NamedTuple):
-    "Hold the complete state of a run in one process."
+    "Hold the state of a run in one process."
     run: RunTransfer
-    status: RunStatus
-    place: Place
     lines: list[str]   # of the log, that the kernel lacks
 
 def history_counts(history: History) -> dict[str, int]:
@@ -512,11 +498,21 @@ def history_counts(history: History) -> dict[str, int]:
 
 def replica_state(
     replica: Replica,
+    step: int | None,  # of a snapshot for rewind; None: the present state
     kernel_counts: dict[str, int],  # of the kernel's history, as of `history_counts`
-) -> ReplicaState:
-    "Return the complete state of the run in this process, and the lines that the kernel's history lacks."
+) -> ReplicaState | None:
+    """Return the run and its first weights in this process, or its part of them, and the lines that the kernel's history
+    lacks; None for an update that has failed halfway. A process of a sharded run may be stuck in a step."""
     run = replica.learner.run_state
     history = replica.learner.history
+    if step is not None:
+        snapshot = next(s for s in reversed(run.parts.rewind_buffer.kept) if s.step == step)
+    elif run.current.corrupted: return None
+    else:
+        if run.device is not None and run.device.sharded_model is not None:
+            # a step under way has gathered some layers
+            run.device.sharded_model.register_shards()
+        snapshot = capture_snapshot(run)
     try:
         history.fetch()
     except RuntimeError:
@@ -525,16 +521,7 @@ def replica_state(
     with history.rows.lock:
         missing = unsent_lines(history, kernel_counts)
         lines = [dump_line(line() if callable(line) else line) for line in missing]
-    transfer = RunTransfer(capture_snapshot(run), run.first.snapshot)
-    return ReplicaState(transfer, capture_status(replica), history.place(), lines)
-
-def shard_state(replica: Replica) -> RunTransfer:
-    "Return the run and its first weights in this process of a sharded run, even if it is stuck in a step."
-    run = replica.learner.run_state
-    # a step under way has gathered some layers
-    if run.device.sharded_model is not None:
-        run.device.sharded_model.register_shards()
-    return RunTransfer(capture_snapshot(run), run.first.snapshot)
+    return ReplicaState(RunTransfer(snapshot, run.first.snapshot), lines)
 
 class SettledState(NamedTuple):
     "Describe what a process can provide after a failure."
@@ -568,10 +555,6 @@ def abort_exchange(
     while replica.learner.run_state.verb.phase != "idle" and time.monotonic() < deadline:
         time.sleep(0.01)
     return True
-
-def buffered_snapshot(replica: Replica, step: int) -> Snapshot:
-    "Return the last snapshot for rewind of a step."
-    return next(s for s in reversed(replica.learner.run_state.parts.rewind_buffer.kept) if s.step == step)
 
 def final_initial_snapshot(
     replica: Replica,
