@@ -231,8 +231,6 @@ def run_with_progress(
 ) -> int:
     "Advance the run with a progress display, in a guarded verb; return the index of the first new row."
     run = learn.run_state
-    if run.device is None or run.device.world.is_main_process:
-        run.parts.saver.sweep(run.args.output_dir)
     with make_progress(run, n and run.state.global_step + n) as progress:
         start = advance(learn, verb, until, progress.tick)
     raise_if_interrupted(learn)

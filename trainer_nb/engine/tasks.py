@@ -243,6 +243,8 @@ def do_update_best(learner: TrainerBase, task: Task) -> None:
         run.state.best_global_step = run.state.global_step
         run.best_source = source
     if better and (run.args.load_best_model_at_end or run.args.save_strategy == "best"):
+        if not run.control.should_save and run.args.save_strategy != "best" and run.parts.saver is not None:
+            run.parts.saver.extra_step = run.state.global_step
         run.control.should_save = True
         push_tasks(run, Task("request", "save"))
 
