@@ -1,5 +1,5 @@
-"What several tests share: Fails, Net, counted, is_gone, like, likes, make, pids, rows, same."
-import functools, os, time
+"What several tests share: Fails, Net, counted, free_port, is_gone, like, likes, make, pids, rows, same."
+import functools, os, socket, time
 import pytest, torch
 from torch.utils.data import Dataset, TensorDataset
 from trainer_nb import Learner
@@ -25,6 +25,11 @@ def make(n=48, data=None, kind=Learner, model=None, **settings):
     settings = {"per_device_train_batch_size": 4, "num_train_epochs": 3, "learning_rate": 1e-2, "eval_strategy": "epoch", "disable_tqdm": True, "rewind_every": 4} | settings
     return kind(Net(**(model or {})), train_dataset=rows(n) if data is None else data, eval_dataset=rows(21, 1), loss_func=torch.nn.functional.cross_entropy, use_cpu=True,
                 compute_metrics=accuracy, **settings)
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
 
 def counted(learn): return [(r.step, r.loss) for r in learn.history if not r.abandoned]
 

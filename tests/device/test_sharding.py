@@ -409,8 +409,8 @@ def test_an_error_in_the_first_step_of_one_process(tmp_path):
 def test_the_parts_of_all_processes_make_the_run_whole(monkeypatch):
     "After an error in one process the run stands where it stood, without an older snapshot."
     from trainer_nb.launch import recovery
-    def nowhere(team): raise AssertionError("An older snapshot was looked for.")
-    monkeypatch.setattr(recovery, "find_buffered_snapshot", nowhere)
+    def nowhere(*args): raise AssertionError("An older snapshot was looked for.")
+    monkeypatch.setattr(recovery, "find_last_known_state", nowhere)
     learn = failing((1,))
     with learn.launch(2):
         with pytest.raises(KeyError): learn.train()

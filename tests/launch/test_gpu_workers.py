@@ -3,7 +3,7 @@ import io, os
 
 import pytest, torch
 
-from trainer_nb.launch import launchers
+from trainer_nb.launch import local_workers
 from trainer_nb.launch.serialization import pack_values, storage_reader, unpack_values
 from trainer_nb.launch.worker import own_device
 
@@ -56,7 +56,7 @@ def test_variables_for_cards_that_do_not_reach_each_other(supported, monkeypatch
     import accelerate.utils
     monkeypatch.setattr(accelerate.utils, "check_cuda_p2p_ib_support", lambda: supported)
     environment = {"NCCL_IB_DISABLE": "0"}
-    launchers.disable_unsupported_links(environment)
+    local_workers.disable_unsupported_links(environment)
     assert environment == {"NCCL_IB_DISABLE": "0"} | ({} if supported else {"NCCL_P2P_DISABLE": "1"})
 
 

@@ -16,13 +16,12 @@ from trainer_nb.launch.outcomes import INTERRUPT_KINDS
 from trainer_nb.core.errors import InvalidOperation
 from trainer_nb.core.history import read_history
 from trainer_nb.launch.launch import warn_unused_launch_args
-from trainer_nb.launch.launchers import free_port
 from trainer_nb.launch.learner_parts import apply_torch_settings, learner_parts
 from trainer_nb.launch.recovery import make_recovered_error
 from trainer_nb.engine.snapshot import differences
 from trainer_nb.engine.snapshot_tensors import Snapshot
 from trainer_nb.launch.outcomes import Failed
-from launched import Fails, Net, is_gone, like, likes, make, pids, rows, same   # noqa: F401  (like, likes are fixtures)
+from launched import Fails, Net, free_port, is_gone, like, likes, make, pids, rows, same   # noqa: F401  (like, likes are fixtures)
 from presses import acts, press   # noqa: F401
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]

@@ -1,12 +1,9 @@
 "Runs on several processes that stop for other reasons than most: code that raises KeyboardInterrupt, a function that takes too long, a death while nothing is trained."
-import gc, os, signal, subprocess, sys, tempfile, time
+import gc, os, signal, subprocess, sys, threading, time
 
 import pytest
 
 from trainer_nb import TrainerCallback
-from trainer_nb.core.interrupts import InterruptGuard
-from trainer_nb.launch import process_group
-from trainer_nb.launch.outcomes import Failed
 from launched import is_gone, like, likes, make, pids, same   # noqa: F401  (like, likes are fixtures)
 from presses import acts, press
 
@@ -123,24 +120,6 @@ def test_a_keyboard_interrupt_after_handled_presses_names_its_process():
                 run.interrupts.pressed = 0
 
 
-def test_processes_that_do_not_answer_delay_no_turn_of_the_wait(monkeypatch):
-    "After a failure the others are asked how far they are; presses are still noticed between."
-    monkeypatch.setattr(process_group, "GRACE_SECONDS", 1.0)
-    class Silent:
-        def call_out_of_band(self, rank, function, *args, timeout):
-            if rank == 0: return 5
-            time.sleep(timeout)
-            raise TimeoutError
-    class Call:
-        ranks, outcomes = range(4), {0: Failed(0, "ValueError", "bad", "")}
-        def wait(self, seconds): time.sleep(seconds); return False
-    group = process_group.ProcessGroup(process_group.LaunchPlan(4, cpu=True))
-    group.pool = Silent()
-    turns, start = [], time.monotonic()
-    assert group.wait(Call(), InterruptGuard(), lambda: turns.append(time.monotonic()))
-    assert len(turns) > 1 and time.monotonic() - start < 4
-
-
 # ---- each
 
 def test_a_function_of_the_users_can_be_interrupted(like):
@@ -153,6 +132,18 @@ def test_a_function_of_the_users_can_be_interrupted(like):
         assert pids(learn) == before and learn.run_on_all(lambda learn: learn.state.global_step) == [5, 5]
         learn.train()
     same(like, learn)
+
+
+def test_a_process_that_is_busy_shows_where(monkeypatch):
+    monkeypatch.setattr("trainer_nb.launch.process_group.BUSY_SECONDS", 0.3)
+    def waits(learn): time.sleep(3 * int(os.environ["RANK"]))
+    learn, found = make(), []
+    with learn.launch(2):
+        timer = threading.Timer(1.5, lambda: found.extend(row["remark"] for row in learn.processes))
+        timer.start()
+        learn.run_on_all(waits)
+        timer.join()
+    assert found[0] == "" and "test_launch_stops.py" in found[1] and "in waits" in found[1]
 
 
 # ---- a death while nothing is trained
@@ -199,27 +190,18 @@ def test_a_callback_of_a_cell_is_taken_out_there_too(start):
 
 # ---- what is left in the temp folder
 
-def test_a_run_that_nobody_brings_home_leaves_no_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_a_run_that_nobody_brings_home_leaves_no_folder():
     learn = make()
     learn.launch(2, start="fork")
     learn.step(1)
+    folder = learn.run_state.parts.remote_run.processes.pool.settings["folder"]
     found, pid = pids(learn), os.fork()
     if pid == 0: learn = None; gc.collect(); os._exit(0)   # a fork that lets go of its copy leaves the run alone
     os.waitpid(pid, 0)
-    assert learn.step(1)[0].step == 2 and list(tmp_path.glob("trainer_nb-*"))
+    assert learn.step(1)[0].step == 2 and os.path.isdir(folder)
     del learn
     gc.collect()
-    assert all(map(is_gone, found)) and not list(tmp_path.glob("trainer_nb-*"))
-
-
-def test_a_launch_that_does_not_come_about_leaves_no_folder(tmp_path, monkeypatch):
-    def fail(learner): raise LookupError("no such device")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("trainer_nb.launch.remote_run.release_local_run", fail)
-    learn = make()
-    with pytest.raises(LookupError): learn.launch(2)
-    assert not os.listdir(tmp_path)
+    assert all(map(is_gone, found)) and not os.path.exists(folder)
 
 
 @pytest.mark.slow

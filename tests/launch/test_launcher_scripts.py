@@ -3,7 +3,7 @@ import json, os, subprocess, sys
 import pytest
 
 from conftest import ROOT
-from trainer_nb.launch.launchers import free_port
+from launched import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -1,4 +1,4 @@
-"Gates: processes without shared memory stop after the same step, also where answers are late or missing."
+"Gates: processes stop after the same step, also where answers are late or missing."
 import threading
 
 import pytest
@@ -40,7 +40,7 @@ class Network:
         found = []
         def train():
             now = step
-            while not self.gates[rank].should_stop(rank, now): now += 1
+            while not self.gates[rank].should_stop(now): now += 1
             found.append(now)
         thread = threading.Thread(target=train, daemon=True)
         thread.start()
@@ -51,7 +51,7 @@ class Network:
 def test_all_stop_after_the_same_step():
     net = Network(3)
     net.begin(10)
-    for rank, step in enumerate((12, 13, 12)): assert not net.gates[rank].should_stop(rank, step)
+    for rank, step in enumerate((12, 13, 12)): assert not net.gates[rank].should_stop(step)
     net.stop()
     assert [net.stopping_step(rank, 12) for rank in range(3)] == [14] * 3
 
@@ -60,7 +60,7 @@ def test_all_stop_after_the_same_step():
 def test_an_answer_that_is_late_counts(rank):
     net = Network(2)
     net.begin(10)
-    net.gates[rank].should_stop(rank, 15)
+    net.gates[rank].should_stop(15)
     # the process that is ahead does not answer the first two times
     net.lost[rank, "close_gate"] = 2
     net.stop()
@@ -84,7 +84,7 @@ def test_a_late_request_does_not_close_a_gate():
     assert net.stopping_step(1, 10) == 11
     net.begin(11)
     for call in net.late: call()
-    assert not net.gates[1].should_stop(1, 12)
+    assert not net.gates[1].should_stop(12)
     net.stop()
     assert [net.stopping_step(r, 12) for r in range(2)] == [13, 13]
 
@@ -104,8 +104,8 @@ def test_a_late_call_to_open_does_not_let_a_process_pass():
 def test_boundaries_of_a_former_command_do_not_count():
     net = Network(2)
     net.begin(198)
-    for rank, gate in enumerate(net.gates):
-        assert not gate.should_stop(rank, 200)
+    for gate in net.gates:
+        assert not gate.should_stop(200)
         gate.end()
     # the run went back; the stop arrives before the processes begin
     net.barrier.start_from(100)
@@ -117,7 +117,7 @@ def test_boundaries_of_a_former_command_do_not_count():
 def test_a_dead_process_is_not_waited_for():
     net = Network(3)
     net.begin(10)
-    net.gates[0].should_stop(0, 11)
+    net.gates[0].should_stop(11)
     net.dead.add(1)
     net.stop()
     assert [net.stopping_step(rank, 11) for rank in (0, 2)] == [12, 12]

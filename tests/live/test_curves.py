@@ -95,7 +95,7 @@ def test_what_is_no_range_of_steps(steps, error, words):
 def test_discarded_steps_of_a_part(family):
     main, one, *_ = family
     def drawn(*steps): return lines(plot_histories([main, one], ["loss"], smooth=0, steps=steps).panels()[0])
-    assert ends(drawn(15, 25)["discarded"]) == (15, 25) and ends(drawn(15, 25)["one"]) == (20, 25)
+    assert ends(drawn(15, 25)["discarded"]) == (21, 25) and ends(drawn(15, 25)["one"]) == (20, 25)
     assert "discarded" not in drawn(1, 9) and "discarded" not in drawn(35, 40)
 
 

@@ -96,10 +96,12 @@ def test_every_control(page):
     page.press("Resume")
     page.stands("training")
     page.press("Stop")
-    page.stands("finished")
+    page.stands("stopped")
     assert page.ask("learn.run_state.finished and learn.state.global_step < learn.state.max_steps")
-    page.press("Step")                                  # rejected, with the reason
-    page.says("There is nothing to do")
+    at = step(page)
+    page.press("Step")                                  # a run that was stopped early can go on
+    page.stands("paused")
+    assert step(page) == at + 1
     page.save(keys=True)                                # the notebook's own shortcut, with the focus in the view
 
 
@@ -131,9 +133,9 @@ def test_a_page_that_is_loaded_anew(page):
     page.says(f"after step {at}").press("Step")
     eventually(lambda: step(page) == at + 1, "a step")
     page.press("Stop")
-    page.stands("finished")
+    page.stands("stopped")
     page.reload()
-    page.stands("finished")
+    page.stands("stopped")
     page.says(f"after step {at + 1}")
 
 
@@ -172,20 +174,20 @@ def test_what_stays(page, lab):
     page.run(2).stands("training")
     eventually(lambda: step(page) > 60, "an evaluation")
     page.press("Stop")
-    page.stands("finished")
+    page.stands("stopped")
     at = step(page)
     assert page.tab.locator("[data-trainer-nb-still]").first.is_visible() is False     # out of sight while the view is there
     page.tab.wait_for_timeout(700)
     nb = page.save()
-    assert "widgets" not in nb.metadata and f"finished after step {at}" in pictures(nb, 1)[0] and "eval_accuracy" in pictures(nb, 1)[0]
+    assert "widgets" not in nb.metadata and f"stopped after step {at}" in pictures(nb, 1)[0] and "eval_accuracy" in pictures(nb, 1)[0]
     assert sum(len(str(o)) for o in nb.cells[1].outputs) < 200_000
     html = subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", "--stdout", page.name], cwd=lab.root, capture_output=True, text=True).stdout
-    assert html.count('alt="trainer_nb still') == 1 and f"finished after step {at}" in html
+    assert html.count('alt="trainer_nb still') == 1 and f"stopped after step {at}" in html
     lab.stop_kernels()
     page.reload()
     picture = page.tab.locator("[data-trainer-nb-still] .tnb-picture").first
     eventually(picture.is_visible, "the picture")
-    assert f"finished after step {at}" in page.output(1)
+    assert f"stopped after step {at}" in page.output(1)
     page.tab.wait_for_function("document.body.textContent.includes('Error displaying widget')")
     assert "Error displaying widget" not in page.output(1)          # it is there, but hidden
 
@@ -225,17 +227,16 @@ def test_no_message_about_a_missing_widget(lab, tmp_path, monkeypatch, trusted, 
 
 @pytest.mark.slow
 def test_what_stays_of_a_page_that_was_loaded_anew(page):
-    "Its outputs cannot be reached any more: the next cell that has to do with the run gets the picture."
+    "Its outputs cannot be reached any more: the picture that stands there says its time, and no other cell gets one."
     page.run(2).stands("training")
     eventually(lambda: step(page) > 5, "some steps")
     page.reload()
     page.stands("training")
     page.press("Stop")
-    page.stands("finished")
-    at = step(page)
+    page.stands("stopped")
     page.run(4)
     nb = page.save()
-    assert len(pictures(nb, 4)) == 1 and f"finished after step {at}" in pictures(nb, 4)[0]
+    assert pictures(nb, 4) == [] and "as of " in pictures(nb, 2)[0]
 
 
 @pytest.mark.slow
@@ -282,7 +283,7 @@ def test_following_from_another_notebook(page, lab):
     eventually(lambda: int(other.board().locator(".tnb-fact-value").first.inner_text().split("/")[0].replace(",", "")) > at, "new steps are seen")
     assert other.board().locator(".tnb-button:visible", has_text="Pause").count() == 0
     page.press("Stop")
-    page.stands("finished"), other.stands("finished")
+    page.stands("stopped"), other.stands("finished")
     other.close()
     lab.pages.remove(other)
 
@@ -346,7 +347,7 @@ def test_shown_and_trained_in_one_cell(lab):
     page.start(1)                                        # the cell again: another view, live as well
     eventually(lambda: page.tab.locator(".tnb").count() == 1 and page.state() == "training" and page.step() > at + 5, "the new view")
     page.press("Stop")
-    page.stands("finished")
+    page.stands("stopped")
     assert page.errors == []
     page.close(), lab.pages.remove(page), lab.stop_kernels()
 

@@ -7,8 +7,7 @@ import torch
 
 from trainer_nb import Learner, TrainerCallback, compare
 from trainer_nb.core.history import History, read_history
-from trainer_nb.live.curves import plot_histories
-from trainer_nb.live.run_view import MetricPoints, metric_points
+from trainer_nb.live.curves import MetricPoints, plot_histories
 from trainer_nb.live.view_model import LearnerSource, ViewModel
 from toys import Augmented, hard_learner
 
@@ -105,8 +104,8 @@ def test_they_are_drawn_in_charts_and_sent_to_views():
     learn.step(70)
     titles = [panel.title for panel in learn.plot().panels()]
     assert "aux/kl" in titles and "aux/reward" in titles
-    # a value of each step is drawn like a column, one of some steps as points
-    assert [line.name for line in learn.plot("aux/kl").panels()[0].things if line.name] == ["each step", "smoothed"]
+    # what the user logged is drawn as it is; of many values without a point for each
+    assert [list(line.y) for line in learn.plot("aux/kl").panels()[0].named()] == [learn.history.column("aux/kl").tolist()]
     assert [line.style for line in learn.plot("aux/reward").panels()[0].things[:2]] == ["line", "points"]
     view = ViewModel([LearnerSource(learn)])
     content, _ = view.message(full=True)
@@ -123,7 +122,6 @@ def test_a_rewind_takes_them_back():
     learn.step(1)
     points.update(learn.history)
     assert [p[0] for p in points.points(learn.history)["aux/kl"]] == [1, 2, 3, 4, 5]
-    assert points.points(learn.history) == metric_points(learn.history)
 
 
 def test_a_value_of_every_step_of_a_long_run_is_condensed_and_keeps_its_extremes():
@@ -131,7 +129,9 @@ def test_a_value_of_every_step_of_a_long_run_is_condensed_and_keeps_its_extremes
     for step in range(1, 5001):
         history.append(step, step / 100, 1e-3, 8, 0.01 * step, 1.0)
         history.note("log", step, aux=100.0 if step == 2222 else math.sin(step))
-    points = metric_points(history)["aux"]
+    read = MetricPoints()
+    read.update(history)
+    points = read.points(history)["aux"]
     assert len(points) < 300 and max(p[3] for p in points) == 100.0 and points[-1][0] == 5000
     assert json.dumps(points)
 

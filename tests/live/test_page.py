@@ -597,12 +597,15 @@ def test_numbers_are_written_in_one_way(live):
 
 
 def test_each_loss_says_which_it_is(live):
-    "That of the last step; the smoothed one beside the chart's title, unless it is off; under the pointer both."
-    live.feed(everything(status=status(loss="0.9953"), runs=[a_run(200)]), [blocks(200)])
+    """That of the last step; the smoothed one beside the chart's title, unless it is off; under the pointer both.
+    The kernel says over how many steps, and which axes are logarithmic, until the user does."""
+    live.feed(everything(status=status(loss="0.9953"), runs=[a_run(200)], smoothing=10, log=["grad_norm", "accuracy"]), [blocks(200)])
     live.settle()
     note = "name => view.charts.get(name).valueNote.textContent"
     assert "last loss" in [o.inner_text() for o in live.tab.locator(".tnb-fact-name").all()]
     assert [live.js(note, o) for o in ("loss", "learning_rate", "grad_norm")] == ["smoothed", "", "smoothed"]
+    assert live.js("view.weight") == 0.9 and live.text(".tnb-smooth-words") == "10 steps"
+    assert [live.js("name => view.charts.get(name).log", o) for o in ("loss", "grad_norm", "metric accuracy")] == [False, True, True]
     live.js("view.hover({ card: view.charts.get('loss'), x: 100 })")
     live.settle()
     assert re.search(r"this step \d", live.text(".tnb-tooltip"))

@@ -7,13 +7,13 @@ import torch
 
 from trainer_nb import Learner
 from trainer_nb.core import log_file as runlog
-from trainer_nb.live.curves import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks, column_lines
-from trainer_nb.live.run_view import evaluation_table, progress_numbers, recent_speed
+from trainer_nb.live.curves import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks, plot_histories
+from trainer_nb.live.run_view import DisplayStatus, evaluation_table, recent_speed, status_fields
+from trainer_nb.live.commands import command_step
 from trainer_nb.live.follow import LogSource
 from trainer_nb.live.view_model import HistorySource, LearnerSource, ViewModel
 from trainer_nb.core.history import History
-from trainer_nb.live.static_view import abandoned_lines, still_bundle
-from trainer_nb.live.health import assess_health
+from trainer_nb.live.static_view import still_bundle, view_panels
 
 HOSTILE = "<img src=x onerror=\"alert(1)\">"
 
@@ -23,7 +23,7 @@ class Held:
     def __init__(self, history, label="a run"): self.history, self.label = history, label
     def refresh(self): pass
     def settings(self): return []
-    def status(self): return {"state": "training", "words": "training", "verdict": assess_health(self.history).sentence} | progress_numbers(self.history, len(self.history), None, True)
+    def status(self): return status_fields(self.history, DisplayStatus("training", "training"), len(self.history), None)
 
 
 def million(n=1_000_000):
@@ -66,7 +66,7 @@ def test_blocks_hold_every_extreme_however_they_grow():
             history.append(i + 1, i / 10, 1e-3, 8, 0.1 * i, losses[-1], None)
             if rng.random() < 0.2: blocks.update(history)
         blocks.update(history)
-        known = np.array(losses, np.float32)
+        known = np.array(losses)
         assert len(blocks.table) <= most and blocks.table[-1, 0] == 1000
         assert np.nanmin(blocks.table[:, 3]) == np.nanmin(known) and np.nanmax(blocks.table[:, 4]) == np.nanmax(known)
         for k in range(blocks.full):   # every block is that of its rows
@@ -114,9 +114,8 @@ def test_steps_that_were_replayed_with_the_same_loss_are_not_drawn_as_discarded(
     for i in range(30, 60):
         history.append(i + 1, i, 1e-3, 8, 0.1 * i, -1.0, 1.0)   # with other settings
         assert left() is None
-    drawn = next(o for o in column_lines(history, "loss", "step", 0.0) if o.name == "discarded")
-    still = next(o for o in abandoned_lines(board.curves[0], "loss") if o.name == "discarded")
-    assert still.x.tolist() == drawn.x[np.isfinite(drawn.y)].tolist() == list(range(30, 51))
+    for panel in (plot_histories([history]).panels()[0], view_panels(board)[0]):
+        assert next(o for o in panel.named() if o.name == "discarded").x.tolist() == list(range(30, 51))
 
 
 def test_every_message_is_json_and_text_stays_text():
@@ -179,7 +178,7 @@ def test_the_loss_after_a_nan_is_nan():
     "The newest one, not the last that was finite."
     history = History()
     for i in range(30): history.append(i + 1, i, 1e-3, 8, 0.1 * i, math.nan if i == 29 else 1.0, 1.0)
-    assert progress_numbers(history, 30, None, True)["loss"] == "nan"
+    assert status_fields(history, DisplayStatus("training", ""), 30, None)["loss"] == "nan"
     learn = made(max_grad_norm=0)
     learn.step(5)
     learn.model.weight.data.fill_(math.nan)
@@ -289,6 +288,30 @@ def test_a_traceback_in_the_log(tmp_path):
     view = ViewModel([LogSource(tmp_path)])
     view.message()
     assert view.sent["status"]["state"] == "failed" and view.sent["status"]["traceback"].endswith("KeyError: 'step 9'")
+
+
+def test_a_run_that_was_stopped_can_go_on():
+    "It has not finished; the notice of an error from which it recovered is no longer red; its result outlives the learner."
+    learn = failing()
+    with pytest.raises(KeyError): learn.run(steps=20)
+    assert told(learn).sent["notices"][-1]["tone"] == "bad" and told(learn).sent["marks"][-1]["word"] == "KeyError"
+    learn.model.bad = 0
+    learn.start().pause()
+    learn.run_state.parts.background_run.stop()
+    board = told(learn)
+    at = learn.state.global_step
+    assert board.sent["status"]["words"].startswith(f"stopped after step {at} of 30") and board.sent["notices"][-1]["tone"] == "plain"
+    command_step(learn, {"n": 1})
+    learn.run_state.parts.background_run.wait()
+    assert learn.state.global_step == at + 1 and told(learn).sent["status"]["state"] == "paused"
+    learn.run()
+    board.message()
+    assert board.sent["status"]["state"] == "finished"
+    learn.run_state.history.flush()
+    del learn
+    gc.collect()
+    board.message()
+    assert board.sent["status"]["state"] == "finished" and board.sent["status"]["words"].endswith("; its learner was deleted")
 
 
 def test_after_free():

@@ -242,25 +242,6 @@ def test_a_picture_holds_up_no_message(monkeypatch):
     eventually(lambda: [(o["step"], o["blocks"]) for o in drawn] == [(3, 3)], "the picture of its time")
 
 
-def test_a_picture_that_had_to_move_says_so(monkeypatch):
-    "A page that was loaded again updates no output of its cells, so the picture goes below the cell that has just ended, once."
-    learn = made()
-    view, page = shown(learn)
-    displayed = []
-    class Handle:
-        def update(self, bundle, raw): "It is not seen any more."
-    def display(bundle, **kwargs):
-        displayed.append(bundle["text/html"])
-        return Handle()
-    monkeypatch.setattr("IPython.display.display", display)
-    view.still.show()
-    assert "as of" in displayed[0] and dashboard.MOVED_CAPTION not in displayed[0]
-    learn.step(3)
-    view.connection.receive(page, {"kind": "hello", "page": "another", "view": "v2"}, [])
-    for _ in range(2): dashboard.refresh_still(view)
-    assert len(displayed) == 2 and dashboard.MOVED_CAPTION in displayed[1] and "step 3" in displayed[1]
-
-
 def test_a_closed_view_leaves_the_picture_of_its_end(monkeypatch):
     "Of the step at which it was closed, also while the run trains; then it is not drawn any more."
     learn, drawn = made(), []

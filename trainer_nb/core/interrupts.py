@@ -435,7 +435,6 @@ def exclusive(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L,
             # of a learner; other classes have none
             run = getattr(self, "run_state", None)
             if run is not None:
-                run.verb.verb_called = True
                 if RUN_LOCK.depth == 1:
                     note_verb_call(run)
                     # collecting garbage takes a while; a press meanwhile is one of the verb

@@ -110,10 +110,11 @@ class RemoteRunPart(Protocol):
 
 class SaverPart(Protocol):
     "Write checkpoints in the background (`state.async_save`)."
+    # whose checkpoint is written besides those of save_strategy, because it is the best one
+    extra_step: int | None
+
     def check(self) -> None:
         "Raise SaveFailed, once, if the last checkpoint could not be written."
-    def sweep(self, shelf: str | Path | None) -> None:
-        "Remove incomplete checkpoints that killed processes have left in a folder."
 
 class UploaderPart(Protocol):
     "Push the run to a repository of the Hub (`state.hub`)."
@@ -170,7 +171,6 @@ class VerbState:
     clock_start: float = 0.0               # time in seconds at which the clock was last read
     pause_requested: bool = False          # pause at the next step boundary
     yield_depth: int = 0                   # verbs that have released the lock to other threads
-    verb_called: bool = False              # a verb was called since the last check
     # changes that callbacks requested, applied at the boundary
     deferred_changes: list[Callable[[], object]] = field(default_factory=list)
     is_manual: bool = False                # events are caused by a call between two steps

@@ -170,7 +170,9 @@ class StagingArea:
     def __init__(self, device: torch.device):
         self.device = device
         self.stream = torch.cuda.Stream(device)
-        self.worker = ThreadPoolExecutor(1, "trainer_nb-copies")
+        # new threads have as many as the last call of set_num_threads gave any of them: one, as a data loader needs it
+        threads = max(torch.get_num_threads() // 4, 1)
+        self.worker = ThreadPoolExecutor(1, "trainer_nb-copies", torch.set_num_threads, (threads,))
         self.places: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
         # what empties each place; what enlarges both
         self.users: list[Future | None] = [None, None]

@@ -25,7 +25,7 @@ from ..engine.overrides import TrainerBase
 from ..engine.prepare import AUTO_BATCH_SIZE_ERROR, check_eval_data, prepare
 from ..engine.settings import check_own_loader
 from ..engine.user_state import restore_evaluated
-from .launchers import choose_start_method
+from .local_workers import choose_start_method
 from .process_group import LaunchPlan, ProcessDied
 from .ray_cluster import RayCluster
 from .remote_run import RemoteRun, end_processes

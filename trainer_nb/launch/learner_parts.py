@@ -8,14 +8,13 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
-from ..core.callbacks import CallbackHandler, TrainerCallback, exported_state
-from ..core.errors import short_repr, used_names
+from ..core.callbacks import CallbackHandler
 from ..core.history import NOTHING_SENT, History, apply_log_line, history_from_header, index_events
 from ..core.history import log_header, unsent_lines
 from ..core.interrupts import InterruptGuard
@@ -25,10 +24,11 @@ from ..engine.overrides import TrainerBase
 from ..engine.assignment import watch_assignments
 from ..engine.prepare import prepare
 from ..engine.run_state import FirstState, GivenSettings, HigherParts, RunState
-from ..engine.edits import edits_of
+from ..engine.dataloaders import attributes_of, have_changed, own_eval_sets
+from ..engine.edits import AttributeStamps, edits_of
 from ..engine.snapshot import restore_fields
 from ..engine.snapshot_tensors import Snapshot
-from ..engine.state_holders import MODULE, SCALAR_TYPES, of_library
+from ..engine.state_holders import Holder, editable_holders, of_library
 from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
 from ..state.async_save import Saver
@@ -142,95 +142,35 @@ def has_open_launch(history: History) -> bool:
     return acts[-1:] == ["launch"]
 
 # %% ../../nbs/11_launch/12_learner_parts.ipynb #a51c0de3
-class WatchedObject(NamedTuple):
-    "Hold an object of which the processes have a copy, and its attributes then, each with the version of a tensor."
-    name: str         # for messages
-    expression: str   # returns it in a process
-    owner: Any
-    with_tensors: bool   # as of `own_attributes`
-    attributes: dict[str, tuple[Any, int | None]]
-
-def tensor_version(value: Any) -> int | None:
-    "Return the number of changes in place of a tensor; None for other values, and for a tensor that does not count them."
-    return None if not isinstance(value, torch.Tensor) or value.is_inference() else value._version
-
-def own_attributes(
-    owner: Any,
-    with_tensors: bool,  # also the parameters and buffers of a module
-) -> dict[str, Any]:
-    "Return the attributes of an object, without those of every module."
-    if not isinstance(owner, torch.nn.Module): return dict(vars(owner))
-    own = {name: value for name, value in vars(owner).items() if name not in MODULE}
-    return own | owner._parameters | owner._buffers if with_tensors else own
-
-def watched_objects(learner: TrainerBase) -> Iterator[tuple[str, str, Any, bool]]:
-    """Yield the user's objects and their classes: a name, an expression that returns the object in a process, and arguments
-    of `own_attributes`."""
-    run = learner.run_state
-    functions = [f for f in (learner.loss_func, learner.compute_loss_func, run.model) if isinstance(f, torch.nn.Module)]
-    modules = [module for f in functions for module in f.modules()]
-    for cls in {cls: None for owner in (learner, *run.callbacks.callbacks, *modules) for cls in type(owner).__mro__}:
-        if not of_library(cls):
-            yield cls.__name__, cls.__name__, cls, False
-    for callback in run.callbacks.callbacks:
-        # other callbacks of libraries are used by the notebook as well
-        is_own = type(callback).__module__.partition(".")[0] not in ("trainer_nb", "transformers")
-        if hasattr(callback, "__dict__") and (is_own or exported_state(callback) is not None):
-            kind = type(callback).__name__
-            yield kind, f"learn.callback_handler.find({kind})", callback, False
-    for part in ("loss_func", "compute_loss_func", "compute_metrics", "preprocess_logits_for_metrics", "model"):
-        thing = run.model if part == "model" else getattr(learner, part)
-        if isinstance(thing, torch.nn.Module):
-            for path, module in thing.named_modules():
-                place = f".{path}" if path.replace(".", "").isidentifier() else f".get_submodule({path!r})"
-                dotted = f".{path}" if path else ""
-                yield f"{part}{dotted}", f"learn.{part}{place if path else ''}", module, part != "model"
-        elif hasattr(thing, "__dict__"):
-            yield part, f"learn.{part}", thing, False
-
 class AttributeWatch:
-    "Notice assignments to attributes of objects of which other processes have copies."
+    "Find assignments to attributes of objects of which other processes have copies."
     def __init__(self):
-        self.objects: list[WatchedObject] = []
+        self.stamped: list[AttributeStamps] = []
+        self.data: list[tuple[object, dict[str, object]]] = []
         self.requires_grad: list[tuple[torch.nn.Parameter, bool]] = []
 
     def remember(self, learner: TrainerBase):
         "Take the present attributes for those of the processes."
-        self.objects = [
-            WatchedObject(*watched, {key: (v, tensor_version(v)) for key, v in own_attributes(*watched[2:]).items()})
-            for watched in watched_objects(learner)
-        ]
-        model = learner.run_state.model
-        self.requires_grad = [] if model is None else [(p, p.requires_grad) for p in model.parameters()]
+        run = learner.run_state
+        holders = editable_holders(run)
+        self.stamped = [AttributeStamps(h, vars(h.owner)) for h in holders]
+        for holder in holders:
+            if (buffers := vars(holder.owner).get("_buffers")) and not holder.name.startswith("model"):
+                self.stamped.append(AttributeStamps(holder, buffers))
+        owners = [learner, *(holder.owner for holder in holders)]
+        for cls in dict.fromkeys(cls for owner in owners for cls in type(owner).__mro__ if not of_library(cls)):
+            # Python adds some when they are read
+            skip = frozenset(key for key, value in vars(cls).items() if key.startswith("__") and not callable(value))
+            self.stamped.append(AttributeStamps(Holder(cls.__name__, cls, skip=skip), vars(cls)))
+        self.data = attributes_of(learner.train_dataset, learner.data_collator, *own_eval_sets(learner))
+        self.requires_grad = [] if run.model is None else [(p, p.requires_grad) for p in run.model.parameters()]
 
-    def changed(self) -> dict[str, str]:
-        "Return the names of the attributes that were assigned since, each with a call that does it in the processes."
-        found = {}
-        for name, expression, owner, with_tensors, before in self.objects:
-            now = own_attributes(owner, with_tensors)
-            for key in {**before, **now}:
-                # Python adds some to a class when they are read
-                if isinstance(owner, type) and key.startswith("__") and not callable(now.get(key)): continue
-                if key in now and key in before and is_unassigned(now[key], *before[key]): continue
-                if isinstance(owner, TrainerCallback) and used_names(owner, constructors=False).isdisjoint((key, "getattr")):
-                    continue
-                value = ("...",) if not isinstance(now.get(key, ""), SCALAR_TYPES) else (short_repr(now.get(key)),)
-                call = "setattr" if key in now else "delattr"
-                arguments = ", ".join((expression, repr(key), *(value if key in now else ())))
-                found[f"{name}.{key}"] = f"learn.run_on_all(lambda learn: {call}({arguments}))"
+    def changed(self) -> list[str]:
+        "Return the names of the attributes that were assigned since."
+        names = [name for one in self.stamped if not one.is_same() for name in one.changed()]
         num_changed = sum(p.requires_grad != before for p, before in self.requires_grad)
-        if num_changed:
-            found[f"requires_grad of {num_changed} parameters"] = "learn.freeze(...) or learn.unfreeze(...)"
-        return found
-
-def is_unassigned(
-    value: Any,
-    before: Any,  # the former value
-    version: int | None,  # its `tensor_version` then
-) -> bool:
-    "Return whether an attribute has the same object as before, unchanged if it is a tensor, or an equal plain value."
-    if value is before: return tensor_version(value) == version
-    return type(value) is type(before) and isinstance(value, SCALAR_TYPES) and value == before
+        names += [f"requires_grad of {num_changed} parameters"] if num_changed else []
+        return names or (["an attribute of the data"] if have_changed(self.data) else [])
 
 # %% ../../nbs/11_launch/12_learner_parts.ipynb #9ad47a4a
 class RunTransfer(NamedTuple):

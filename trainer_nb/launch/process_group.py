@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..args.training_args import TrainingArguments
@@ -27,10 +26,9 @@ from ..display.tables import Table
 from ..engine.overrides import TrainerBase
 from .pool_messages import PendingCall
 from .ray_cluster import RayCluster
-from .replica import RunStatus, close_gate, confirm_flush, count_exchanges, count_steps, has_completed
+from .replica import RunStatus, close_gate, confirm_flush, count_exchanges, current_line
 from .replica import interrupt_replica, make_replica, open_gate, ping
-from .serialization import make_scratch_folder, remove_scratch_folder
-from .stop_barrier import GateBarrier, StopBarrier
+from .stop_barrier import GateBarrier
 from .outcomes import find_root_failure
 from .worker_pool import WorkerPool
 from ..live.follow import LogTail
@@ -101,12 +99,16 @@ class ProcessReports:
         # by rank: the content of the last "speed" event
         self.speeds: dict[int, dict[str, float]] = {}
 
-    def table(self) -> ProcessTable:
+    def table(
+        self,
+        remarks: dict[int, str] | None = None,  # by rank
+    ) -> ProcessTable:
         "Return the processes by rank, with the slowest marked."
         slowest = self.slowest_rank()
-        return ProcessTable([self._row(rank, rank == slowest) for rank in range(self.num_processes)])
+        remarks = ({} if slowest is None else {slowest: "the slowest"}) | (remarks or {})
+        return ProcessTable([self._row(rank, remarks.get(rank, "")) for rank in range(self.num_processes)])
 
-    def _row(self, rank: int, is_slowest: bool) -> dict[str, Any]:
+    def _row(self, rank: int, remark: str) -> dict[str, Any]:
         speed = self.speeds.get(rank, {})
         return {
             "rank": rank,
@@ -115,7 +117,7 @@ class ProcessReports:
             "own work": f"{1000 * speed['own']:.3g} ms" if speed else None,
             "step time": f"{1000 * speed['seconds']:.3g} ms" if speed else None,
             "memory": f"{round(speed['memory'] / 1e6)} MB" if speed else None,
-            "remark": "the slowest" if is_slowest else "",
+            "remark": remark,
         }
 
     def slowest_rank(self) -> int | None:
@@ -177,6 +179,10 @@ def _print_line(text: str, file):
 # %% ../../nbs/11_launch/15_process_group.ipynb #bacc7dc3
 # seconds for the other processes to end a command when one has failed; plus three steps
 GRACE_SECONDS = 2.0
+# seconds in a step or verb after which the place of a process is shown
+BUSY_SECONDS = 3.0
+# seconds to come out of it after that, when they are interrupted
+INTERRUPT_SECONDS = 0.5
 
 class ProcessDied(RuntimeError):
     "Raised when a process that had the run has died; the message gives the step from which the run continues."
@@ -221,6 +227,19 @@ class BlockedWatch:
             if ended and rank not in outcomes and count > max(ended) and count == before.get(rank)
         ]
 
+def call_out_of_band(
+    pool: WorkerPool,
+    rank: int,
+    function: Callable,
+    *args,
+    timeout: float = 2.0,  # seconds
+) -> Any:
+    "Call a function while the process is busy; return None without an answer."
+    try:
+        return pool.call_out_of_band(rank, function, *args, timeout=timeout)
+    except Exception:
+        return None
+
 class ProcessGroup:
     "Start the processes of a run, send them commands, and stop them together."
     def __init__(self, plan: LaunchPlan):
@@ -228,7 +247,9 @@ class ProcessGroup:
         self.reports = ProcessReports(plan.num_processes)
         self.pool: WorkerPool | None = None
         self.events: RemoteEvents | None = None
-        self.stop_barrier: StopBarrier | GateBarrier | None = None
+        self.stop_barrier: GateBarrier | None = None
+        # the last command
+        self.last_call: PendingCall | None = None
 
     def start(
         self,
@@ -238,13 +259,12 @@ class ProcessGroup:
     ):
         "Start the processes with their replicas. Raise the error of one of them."
         plan = self.plan
-        self.stop_barrier = self._make_barrier()
         self.reports.speeds = {}
         self.events = RemoteEvents(self.reports, mirror)
         self.pool = WorkerPool(
             plan.num_processes,
             make_replica,
-            payload | {"stop barrier": self.stop_barrier.path},
+            payload,
             plan.start,
             cpu=plan.cpu,
             threads=plan.threads,
@@ -254,11 +274,31 @@ class ProcessGroup:
             should_abort=should_abort,
         )
         self.events.pool = self.pool
+        pool = self.pool
+        self.stop_barrier = GateBarrier(
+            plan.num_processes,
+            lambda rank, *arguments: call_out_of_band(pool, rank, close_gate, *arguments, timeout=30),
+            lambda rank, *arguments: call_out_of_band(pool, rank, open_gate, *arguments),
+            lambda rank: not pool.workers[rank].is_disconnected,
+        )
 
     def call(self, function: Callable, *args) -> PendingCall:
         "Send a command to all processes, without waiting; their output appears in the calling cell."
         self.events.context = contextvars.copy_context()
-        return self.pool.call(function, *args)
+        self.last_call = self.pool.call(function, *args)
+        return self.last_call
+
+    def table(self) -> ProcessTable:
+        "Return the processes by rank; of one that is busy for some seconds, with the line of code that it executes."
+        call = self.last_call
+        busy = [] if call is None or self.pool is None else [rank for rank in call.ranks if rank not in call.outcomes]
+        remarks = {}
+        for rank, answer in self.ask(busy, current_line, timeout=1).items():
+            if answer is None:
+                remarks[rank] = "does not answer"
+            elif answer[0] > BUSY_SECONDS:
+                remarks[rank] = f"for {answer[0]:.0f} s at {answer[1]}"
+        return self.reports.table(remarks)
 
     def wait(
         self,
@@ -270,10 +310,8 @@ class ProcessGroup:
         """Wait until all processes are done, or one has failed and the others are blocked.
         Return False if they were abandoned. Raise OutOfSync if some wait for others that have ended the command."""
         failed_at = None
-        failed_step: int | None = None
-        # processes to interrupt because another has failed, and those that have come as far as that one
-        remaining: set[int] = set()
-        arrived: set[int] = set()
+        # the others were interrupted because one has failed
+        is_ending = False
         interrupted_at = None
         # presses when the processes were interrupted
         num_pressed_then = 0
@@ -288,18 +326,13 @@ class ProcessGroup:
                 )
             now = time.monotonic()
             num_pressed = interrupts.pressed - num_handled
-            if failed_at is None and (cause := find_root_failure(dict(call.outcomes))) is not None:
+            if failed_at is None and find_root_failure(dict(call.outcomes)) is not None:
                 failed_at = now
-                failed_step = self.call_out_of_band(cause.rank, count_steps)
-                remaining = set(call.ranks)
-            # processes that compute without waiting for the failed one end the command; one that has just arrived
-            # may be about to fail in the same way
-            remaining -= set(call.outcomes)
-            late = arrived & remaining
-            self.interrupt(late)
-            remaining -= late
-            arrived = self.find_completed(remaining, failed_step)
-            if failed_at is not None and now - failed_at > self.grace_seconds(): break
+            if failed_at is not None and not is_ending and now - failed_at > self.grace_seconds():
+                # processes that compute without waiting for the failed one end the command
+                is_ending = True
+                self.interrupt(set(call.ranks) - set(call.outcomes))
+            if is_ending and now - failed_at > self.grace_seconds() + INTERRUPT_SECONDS: break
             if interrupted_at is None and num_pressed >= interrupts.presses_needed:
                 interrupted_at = now
                 num_pressed_then = num_pressed
@@ -321,21 +354,12 @@ class ProcessGroup:
         "Interrupt processes while they are busy."
         self.ask(ranks, interrupt_replica)
 
-    def find_completed(
-        self,
-        ranks: Iterable[int],
-        step: int | None,  # None: unknown
-    ) -> set[int]:
-        "Return the processes that have completed a step and the work after it; late answers do not count."
-        # asked in each turn of the wait, which also has to notice presses and the end of the grace period
-        return {rank for rank, completed in self.ask(ranks, has_completed, step, timeout=0.2).items() if completed}
-
     def kill_unreachable(self, call: PendingCall) -> bool:
         "End processes that do not answer out-of-band calls, and return True if there were any."
         missing = [rank for rank in call.ranks if rank not in call.outcomes]
         unreachable = [rank for rank, answer in self.ask(missing, ping).items() if answer is None]
         for rank in unreachable:
-            self.pool.workers[rank].link.kill()
+            self.pool.workers[rank].kill()
         return bool(unreachable)
 
     def call_out_of_band(
@@ -346,10 +370,7 @@ class ProcessGroup:
         timeout: float = 2.0,  # seconds
     ) -> Any:
         "Call a function while the process is busy; return None without an answer."
-        try:
-            return self.pool.call_out_of_band(rank, function, *args, timeout=timeout)
-        except Exception:
-            return None
+        return call_out_of_band(self.pool, rank, function, *args, timeout=timeout)
 
     def ask(
         self,
@@ -380,7 +401,6 @@ class ProcessGroup:
         self.pool = None
         if pool is not None:
             pool.close()
-        self._remove_barrier()
 
     def kill(self):
         "End the processes at once."
@@ -388,27 +408,6 @@ class ProcessGroup:
         self.pool = None
         if pool is not None:
             pool.kill()
-        self._remove_barrier()
-
-    def _make_barrier(self) -> StopBarrier | GateBarrier:
-        "Return the barrier for processes of this machine, which share a page, or for those of a cluster."
-        n = self.plan.num_processes
-        if self.plan.cluster is None: return StopBarrier(Path(make_scratch_folder()) / "stop", n)
-        return GateBarrier(
-            n,
-            lambda rank, *arguments: self.call_out_of_band(rank, close_gate, *arguments, timeout=30),
-            lambda rank, *arguments: self.call_out_of_band(rank, open_gate, *arguments),
-            lambda rank: self.pool is not None and not self.pool.workers[rank].is_disconnected,
-        )
-
-    def _remove_barrier(self):
-        "Remove the page that the processes share, and its folder."
-        barrier = self.stop_barrier
-        self.stop_barrier = None
-        if barrier is None: return
-        barrier.close()
-        if barrier.path is not None:
-            remove_scratch_folder(str(barrier.path.parent))
 
 # %% ../../nbs/11_launch/15_process_group.ipynb #339f1dd2
 def apply_status(learner: TrainerBase, status: RunStatus,

@@ -17,8 +17,7 @@ from .pool_messages import PendingCall
 from .process_group import HistoryMirror, OutOfSync, ProcessDied, ProcessGroup
 from .learner_parts import RunTransfer
 from .replica import ReplicaState, RunStatus, SettledState, abort_exchange
-from .replica import buffered_snapshot, settle_device
-from .replica import history_counts, make_result, replica_state, shard_state
+from .replica import history_counts, make_result, replica_state, settle_device
 from .outcomes import INTERRUPT_KINDS, Died, Done, Failed, find_root_failure
 from ..state.model_files import add_base_weights
 from ..state.checkpoint import read_checkpoint
@@ -109,8 +108,8 @@ def realign_processes(
 
 def reached_step(learner: TrainerBase) -> int:
     "Return the last step of which the kernel has a record."
-    step = learner.state.global_step
-    return max(step, learner.history[-1].step) if len(learner.history) else step
+    rows = learner.history.current
+    return max(learner.state.global_step, rows[-1].step if len(rows) else 0)
 
 def describe_lost(
     num_steps: int,  # that were recorded, and have to be taken again
@@ -157,32 +156,24 @@ def have_same_status(remote: RestartableRun, learner: TrainerBase) -> bool:
 def restart_processes(
     remote: RestartableRun,
     learner: TrainerBase,
-    ranks: list[int],  # processes whose state may be used, best first
+    ranks: list[int],  # processes whose present state may be used, best first
 ) -> bool:
-    """Start new processes from the state of one of these ranks; return False if none
-    has provided it, and the last known state is used."""
+    """Start new processes from the newest state that one of them, the kernel or the disk has; return whether it is the
+    present one."""
     remote.mirror.stop()
-    settled = settle_processes(remote.processes)
-    current = [rank for rank in ranks if rank in settled and settled[rank].is_current]
-    state = find_replica_state(remote.processes, learner, current)
-    lines = [] if state is None else state.lines
-    if state is not None and state.run.snapshot.shapes:
-        # of one process only
-        state = gather_shards(remote.processes, state, settled)
-    buffered = find_buffered_snapshot(remote.processes, settled) if state is None else None
+    state, is_current = find_replica_state(remote.processes, learner, ranks)
     remote.processes.kill()
+    history = learner.history
     if state is not None:
-        transfer = state.run
-        place = state.place
-    else:
-        transfer = find_last_known_state(remote, learner, buffered)
-        place = remote.base.place if transfer.snapshot is None else transfer.snapshot.values["place"]
-    HistoryMirror(learner.history).append_lines(lines)
-    if any(here > there for here, there in zip(learner.history.place(), place)):
-        learner.history.abandon(Place(*place))
-    if state is not None:
-        remote.apply_status(learner, state.status)
-    learner.history.note("restart", learner.state.global_step)
+        HistoryMirror(history).append_lines(state.lines)
+    transfer = state.run if is_current else find_last_known_state(remote, learner, state)
+    place = remote.base.place
+    if transfer.snapshot is not None:
+        place = transfer.snapshot.values["place"]
+        learner.run_state.state.log_history = list(transfer.snapshot.values["state"].log_history)
+    if any(here > there for here, there in zip(history.place(), place)):
+        history.abandon(Place(*place))
+    history.note("restart", 0 if transfer.snapshot is None else transfer.snapshot.step)
     try:
         remote.start(learner, transfer)
     except BaseException:
@@ -190,7 +181,7 @@ def restart_processes(
             # the run is at least back in the kernel
             remote.end(learner, transfer)
         raise
-    return state is not None
+    return is_current
 
 def settle_processes(processes: ProcessGroup) -> dict[int, SettledState]:
     """Let the devices finish what they can, then abort the messages on which they wait; return the state of each
@@ -203,70 +194,54 @@ def settle_processes(processes: ProcessGroup) -> dict[int, SettledState]:
     aborted = processes.ask(alive, abort_exchange, timeout=15)
     return {rank: state for rank, state in alive.items() if aborted[rank] is not None}
 
-def find_replica_state(processes: ProcessGroup, learner: TrainerBase, ranks: list[int]) -> ReplicaState | None:
-    "Return the state of the first process that has one to continue from, or None."
-    for rank in ranks:
-        state = processes.call_out_of_band(rank, replica_state, history_counts(learner.history), timeout=60)
-        if state is None or state.status.corrupted: continue
-        # not of another run, which a verb has begun there before it failed
-        if state.run.snapshot.values["run"] == learner.history.run_id: return state
-    return None
-
-# %% ../../nbs/11_launch/16_recovery.ipynb #0415e0ff
-def gather_shards(
+def find_replica_state(
     processes: ProcessGroup,
-    state: ReplicaState,  # in one process of a sharded run
-    settled: dict[int, SettledState],  # of the processes that answer
-) -> ReplicaState | None:
-    "Return the state gathered from all processes; None if a part is missing, or at another step."
-    ranks = range(processes.plan.num_processes)
-    if not all(rank in settled and settled[rank].is_current for rank in ranks): return None
-    parts = list(processes.ask(ranks, shard_state, timeout=60).values())
-    own = state.run.snapshot
-    if any(part is None or position(part.snapshot) != position(own) for part in parts): return None
-    snapshot = merge_snapshots([part.snapshot for part in parts], own)
-    initial = state.run.initial_snapshot
-    if initial is not None and initial.shapes:
-        initial = merge_snapshots([part.initial_snapshot for part in parts], initial)
-    return state._replace(run=RunTransfer(snapshot, initial))
+    learner: TrainerBase,
+    ranks: list[int],  # processes whose present state may be used, best first
+) -> tuple[ReplicaState | None, bool]:
+    """Return the newest state that a process has, or all have parts of, and whether it is the present one; a snapshot for
+    rewind is older."""
+    everyone = range(processes.plan.num_processes)
+    settled = settle_processes(processes)
+    steps = sorted({step for state in settled.values() for step in state.buffered}, reverse=True)
+    sources = [(rank, None) for rank in ranks if rank in settled and settled[rank].is_current]
+    sources += [(next(rank for rank in settled if step in settled[rank].buffered), step) for step in steps]
+    for rank, step in sources:
+        arguments = replica_state, step, history_counts(learner.history)
+        state = processes.call_out_of_band(rank, *arguments, timeout=60)
+        # not of another run, which a verb has begun there before it failed
+        if state is None or state.run.snapshot.values["run"] != learner.history.run_id: continue
+        if not state.run.snapshot.shapes: return state, step is None
+        # a part is lost with its process
+        if len(settled) < len(everyone): break
+        if step is None and not all(state.is_current for state in settled.values()): continue
+        parts = [part.run for part in processes.ask(everyone, *arguments, timeout=60).values() if part is not None]
+        here = position(state.run.snapshot)
+        if len(parts) < len(everyone) or any(position(part.snapshot) != here for part in parts): continue
+        snapshot = merge_snapshots([part.snapshot for part in parts], state.run.snapshot)
+        initial = state.run.initial_snapshot
+        if initial is not None and initial.shapes:
+            initial = merge_snapshots([part.initial_snapshot for part in parts], initial)
+        return state._replace(run=RunTransfer(snapshot, initial)), step is None
+    return None, False
 
 def position(snapshot: Snapshot) -> tuple:
     "Return the step and the data position of a snapshot."
     return snapshot.step, snapshot.values["cursor"]
 
-def find_buffered_snapshot(
-    processes: ProcessGroup,
-    settled: dict[int, SettledState],  # of the processes that answer
-) -> Snapshot | None:
-    "Return the newest snapshot that the processes hold, gathered if it is sharded; None without a snapshot."
-    ranks = range(processes.plan.num_processes)
-    steps = {rank: state.buffered for rank, state in settled.items() if state.buffered}
-    if not steps: return None
-    first = min(steps)
-    newest = processes.call_out_of_band(first, buffered_snapshot, max(steps[first]), timeout=60)
-    if newest is None or not newest.shapes: return newest
-    if len(steps) < len(ranks): return None
-    common = set.intersection(*map(set, steps.values()))
-    if not common: return None
-    parts = list(processes.ask(ranks, buffered_snapshot, max(common), timeout=60).values())
-    if any(part is None for part in parts): return None
-    return merge_snapshots(parts, parts[0])
-
 # %% ../../nbs/11_launch/16_recovery.ipynb #7f0b9845
 def find_last_known_state(
     remote: RestartableRun,
     learner: TrainerBase,
-    buffered: Snapshot | None = None,  # that the processes have kept
+    state: ReplicaState | None = None,  # that a process has kept
 ) -> RunTransfer:
-    "Return the newest state in the kernel or on the disk that lies in the past of the run."
+    "Return the newest state in a process, in the kernel or on the disk that lies in the past of the run."
     history = learner.history
     run_id = history.run_id
     base, initial, corrupted = remote.base.run
-    def is_past(snapshot: Snapshot) -> bool:
-        # the processes drop snapshots of discarded steps themselves, and may be ahead of the history here
-        return snapshot is buffered or is_ancestor(history, Place(*snapshot.values["place"]))
-    candidates = [*learner.snapshots.values(), buffered, base, initial]
-    usable = [s for s in candidates if s is not None and s.values["run"] == run_id and is_past(s)]
+    buffered, initial = (None, initial) if state is None else state.run[:2]
+    candidates = [s for s in (*learner.snapshots.values(), buffered, base, initial) if s is not None]
+    usable = [s for s in candidates if s.values["run"] == run_id and is_ancestor(history, Place(*s.values["place"]))]
     # of two at one step, the later one has what was changed between them
     best = max(usable, key=lambda s: (s.step, s.values["place"]), default=base)
     checkpoint = find_latest_checkpoint(learner.args.save_dir)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,11 +21,11 @@ import torch
 
 from ..core.callbacks import close_callbacks, set_log_level
 from ..core.errors import Interrupted, InvalidOperation, join_names
-from ..core.history import History, Place, unsent_lines
+from ..core.history import History, unsent_lines
 from ..core.log_file import dump_line
 from ..core.seeding import set_generator_states
+from ..core.tree import is_library_module
 from ..device.accelerator import abort_collectives
-from ..device.weight_storage import is_read_only
 from ..engine.loop import StepLimit, run_until
 from ..engine.given_parts import drop_loader
 from ..engine.overrides import TrainerBase
@@ -38,7 +40,7 @@ from ..engine.tasks import restore_here
 from ..engine.user_state import call_and_compare, module_settings
 from .learner_parts import FinalState, RunTransfer, capture_id, has_open_launch, history_lines
 from .learner_parts import make_learner
-from .stop_barrier import BoundaryGate, StopBarrier
+from .stop_barrier import BoundaryGate
 from .telemetry import FLUSH_INTERVAL, LogForwarder, SpeedReporter, new_event
 from .worker import Worker, own_device
 from ..live.progress import ProgressCallback
@@ -86,8 +88,7 @@ class Replica:
         self.worker = worker
         self.learner = make_learner(payload)
         self.speed_reporter = SpeedReporter(worker, new_event if own_device().type == "cuda" else None)
-        path = payload["stop barrier"]
-        self.stop_barrier: StopBarrier | BoundaryGate = StopBarrier(path, worker.world) if path else BoundaryGate()
+        self.stop_barrier = BoundaryGate()
         self.is_reporting = worker.rank == 0
         run = self.learner.run_state
         self.configure_progress(payload["kernel settings"])
@@ -220,13 +221,12 @@ def run_until_limit(
 ) -> ReplicaResult:
     "Train up to a limit, or until the kernel requests a stop."
     learner = replica.learner
-    rank = replica.worker.rank
     replica.stop_barrier.begin(learner.run_state.state.global_step)
     replica.clear_interrupts()
     replica.speed_reporter.resume()
     def until(record):
         # first: each boundary has to be recorded
-        stop = replica.stop_barrier.should_stop(rank, record.step)
+        stop = replica.stop_barrier.should_stop(record.step)
         return limit.reached(learner.run_state, record) or stop
     try:
         run_until(learner, verb, until)
@@ -325,6 +325,7 @@ def follow_history(
 def run_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> Any:
     "Call a function of the user with the learner."
     replica.clear_interrupts()
+    replica.speed_reporter.resume()
     run = replica.learner.run_state
     try:
         with run.interrupts as interrupts, interrupts.opened():
@@ -427,14 +428,6 @@ def record_changes(
     note_manual_changes(run, changed)
     return make_result(replica)
 
-def use_main_weights(replica: Replica) -> ReplicaResult:
-    "Replace the weights by those of the main process."
-    run = replica.learner.run_state
-    run.device.world.broadcast_tensors([p for p in run_modules(run).parameters() if not is_read_only(p)])
-    # no manual change of this process alone
-    edits_of(run).keep(run)
-    return make_result(replica)
-
 def process_location(learner: TrainerBase) -> dict[str, Any]:
     "Return the process id and the device of this process."
     device = learner.run_state.device
@@ -478,26 +471,22 @@ def interrupt_replica(replica: Replica):
     "Interrupt this process while it is busy: a step under way is rolled back, if possible."
     signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
+def current_line(replica: Replica) -> tuple[float, str]:
+    "Return the seconds since the last step or verb has begun, and the line of code that the main thread executes."
+    frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames()[threading.main_thread().ident])]
+    own = next((f for f in frames if not is_library_module(str(f.f_globals.get("__name__")))), frames[0])
+    line = f"{os.path.basename(own.f_code.co_filename)}:{own.f_lineno} in {own.f_code.co_name}"
+    if own is not frames[0]: line += f", in {frames[0].f_code.co_name}"
+    return time.perf_counter() - replica.speed_reporter.last_boundary, line
+
 def count_steps(replica: Replica) -> int:
     "Return the number of steps that this process has completed, and its device has finished."
     return replica.speed_reporter.progress.finished(replica.learner.run_state.state.global_step)
 
-def has_completed(
-    replica: Replica,
-    step: int | None,  # None: unknown
-) -> bool:
-    "Return True if this process has completed a step and the work after it, or if the step is unknown."
-    if step is None: return True
-    completed = count_steps(replica)
-    if completed > step: return True
-    return completed == step and replica.learner.run_state.verb.phase != "tasks"
-
 # %% ../../nbs/11_launch/14_replica.ipynb #a9d12f52
 class ReplicaState(NamedTuple):
-    "Hold the complete state of a run in one process."
+    "Hold the state of a run in one process."
     run: RunTransfer
-    status: RunStatus
-    place: Place
     lines: list[str]   # of the log, that the kernel lacks
 
 def history_counts(history: History) -> dict[str, int]:
@@ -512,11 +501,21 @@ def history_counts(history: History) -> dict[str, int]:
 
 def replica_state(
     replica: Replica,
+    step: int | None,  # of a snapshot for rewind; None: the present state
     kernel_counts: dict[str, int],  # of the kernel's history, as of `history_counts`
-) -> ReplicaState:
-    "Return the complete state of the run in this process, and the lines that the kernel's history lacks."
+) -> ReplicaState | None:
+    """Return the run and its first weights in this process, or its part of them, and the lines that the kernel's history
+    lacks; None for an update that has failed halfway. A process of a sharded run may be stuck in a step."""
     run = replica.learner.run_state
     history = replica.learner.history
+    if step is not None:
+        snapshot = next(s for s in reversed(run.parts.rewind_buffer.kept) if s.step == step)
+    elif run.current.corrupted: return None
+    else:
+        if run.device is not None and run.device.sharded_model is not None:
+            # a step under way has gathered some layers
+            run.device.sharded_model.register_shards()
+        snapshot = capture_snapshot(run)
     try:
         history.fetch()
     except RuntimeError:
@@ -525,16 +524,7 @@ def replica_state(
     with history.rows.lock:
         missing = unsent_lines(history, kernel_counts)
         lines = [dump_line(line() if callable(line) else line) for line in missing]
-    transfer = RunTransfer(capture_snapshot(run), run.first.snapshot)
-    return ReplicaState(transfer, capture_status(replica), history.place(), lines)
-
-def shard_state(replica: Replica) -> RunTransfer:
-    "Return the run and its first weights in this process of a sharded run, even if it is stuck in a step."
-    run = replica.learner.run_state
-    # a step under way has gathered some layers
-    if run.device.sharded_model is not None:
-        run.device.sharded_model.register_shards()
-    return RunTransfer(capture_snapshot(run), run.first.snapshot)
+    return ReplicaState(RunTransfer(snapshot, run.first.snapshot), lines)
 
 class SettledState(NamedTuple):
     "Describe what a process can provide after a failure."
@@ -568,10 +558,6 @@ def abort_exchange(
     while replica.learner.run_state.verb.phase != "idle" and time.monotonic() < deadline:
         time.sleep(0.01)
     return True
-
-def buffered_snapshot(replica: Replica, step: int) -> Snapshot:
-    "Return the last snapshot for rewind of a step."
-    return next(s for s in reversed(replica.learner.run_state.parts.rewind_buffer.kept) if s.step == step)
 
 def final_initial_snapshot(
     replica: Replica,

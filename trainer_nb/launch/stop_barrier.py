@@ -5,13 +5,8 @@
 # %% ../../nbs/11_launch/11_stop_barrier.ipynb #037fbf91
 from __future__ import annotations
 
-import mmap
-import os
-import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 # %% ../../nbs/11_launch/11_stop_barrier.ipynb #f998b1aa
@@ -19,77 +14,6 @@ from typing import Any
 NEVER_STEP = (1 << 63) - 1
 # number of times that a process which does not answer in time is called
 MAX_ATTEMPTS = 10
-
-class StopBarrier:
-    "Share the step after which several processes stop."
-    # the first number of the page is the step to stop after, the others are the boundaries of the ranks
-    def __init__(
-        self,
-        path: str | Path,  # of the file, which the first process creates
-        num_processes: int,
-    ):
-        self.path = Path(path)
-        self.num_processes = num_processes
-        if not self.path.exists():
-            self._create()
-        self._file = open(self.path, "r+b", buffering=0)
-        self._page = mmap.mmap(self._file.fileno(), 8 * (1 + num_processes))
-
-    def begin(self, step: int):
-        "Do nothing: the kernel has recorded the boundary from which the processes start."
-
-    def should_stop(
-        self,
-        rank: int,
-        step: int,  # that the process has completed
-    ) -> bool:
-        "Record the boundary after a step, and return True if this process stops there; called by each process."
-        with self._locked():
-            self._set(1 + rank, step)
-            return step >= self._get(0)
-
-    def request_stop(self) -> int:
-        "Make all processes stop at the next boundary that none of them has reached; return its step."
-        with self._locked():
-            if self._get(0) == NEVER_STEP:
-                self._set(0, 1 + max(self.boundaries()))
-            return self._get(0)
-
-    def end(self):
-        "Do nothing: the boundary is needed until the kernel records the next one."
-
-    def start_from(self, step: int):
-        "Clear the request before the processes start from the boundary after a step."
-        with self._locked():
-            self._set(0, NEVER_STEP)
-            for rank in range(self.num_processes):
-                self._set(1 + rank, step)
-
-    def boundaries(self) -> list[int]:
-        "Return the last step that each process has completed, by rank."
-        return [self._get(1 + rank) for rank in range(self.num_processes)]
-
-    def close(self):
-        "Close the file; the process that has created its folder removes it."
-        self._page.close()
-        self._file.close()
-
-    def _create(self):
-        complete = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        complete.write_bytes(struct.pack("<q", NEVER_STEP) + struct.pack("<q", -1) * self.num_processes)
-        os.replace(complete, self.path)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        import fcntl
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-
-    def _get(self, index: int) -> int: return struct.unpack_from("<q", self._page, 8 * index)[0]
-    def _set(self, index: int, value: int): struct.pack_into("<q", self._page, 8 * index, value)
 
 # %% ../../nbs/11_launch/11_stop_barrier.ipynb #e39e6142
 class BoundaryGate:
@@ -105,7 +29,6 @@ class BoundaryGate:
 
     def should_stop(
         self,
-        rank: int,
         step: int,  # that the process has completed
     ) -> bool:
         "Record the boundary after a step, and return True if this process stops there; wait while the gate is closed."
@@ -149,8 +72,6 @@ class BoundaryGate:
 
 class GateBarrier:
     "Stop processes after the same step by closing their gates; the kernel's side."
-    # of a file that the processes share
-    path = None
     def __init__(
         self,
         num_processes: int,
@@ -180,9 +101,6 @@ class GateBarrier:
         self._thread.join()
         self._thread = None
         self._open_all(NEVER_STEP)
-
-    def close(self):
-        "Do nothing: there is no file."
 
     def _stop(self):
         self._request += 1

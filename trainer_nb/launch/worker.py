@@ -18,9 +18,10 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterable
-from multiprocessing.connection import Client
+from multiprocessing.connection import Connection
 from multiprocessing.util import get_temp_dir
 from typing import Any
 
@@ -122,7 +123,7 @@ def detach_from_kernel(
 ):
     "Leave the kernel's process group, ignore the interrupt button, and end with the kernel."
     if os.getpid() == kernel:
-        raise RuntimeError("The launcher has called the worker's function in the kernel itself, where it cannot run.")
+        raise RuntimeError("The worker's function was called in the kernel itself, where it cannot run.")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
@@ -150,6 +151,14 @@ def register_child_hooks(streams):
     os.register_at_fork(before=before, after_in_child=after)
 
 # %% ../../nbs/11_launch/03_worker.ipynb #a12b8bf9
+def adopt_environment(environment: dict[str, str]):
+    "Replace the variables that a fork has from the kernel, and remove the state of the kernel's Accelerator."
+    os.environ.clear()
+    os.environ.update(environment)
+    module = sys.modules.get("accelerate.state")
+    for name in ("PartialState", "AcceleratorState", "GradientState") if module is not None else ():
+        getattr(module, name)._shared_state.clear()
+
 def clear_ipython():
     "Remove IPython's shell and kernel from a fork of a kernel."
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
@@ -235,11 +244,8 @@ class Worker:
         self.streams = replace_streams(self._on_output)
 
     def connect(self, settings: dict):
-        "Connect to the kernel, and identify this process."
-        connection = Client(settings["address"], "AF_UNIX", authkey=settings["token"])
-        log_path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
-        connection.send((self.rank, self.local_rank, self.world, os.getpid(), log_path))
-        self.channel = MessageChannel(connection, self._on_message, kill_process_group)
+        "Exchange messages with the kernel over the connection that this process has inherited."
+        self.channel = MessageChannel(Connection(settings["connection"]), self._on_message, kill_process_group)
 
     def send_event(
         self,
@@ -259,9 +265,7 @@ class Worker:
     def run_commands(self):
         "Execute commands, until the last."
         for kind, *rest in iter(self.commands.get, ("end", None)):
-            if kind == "ignore_sigterm":
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            elif kind == "call":
+            if kind == "call":
                 number, blob = rest
                 self.reply("answer", number, *run_and_report(self.rank, lambda: self._execute(blob), self.stem))
         self.reply("finished")
@@ -304,11 +308,14 @@ def worker_main(
 ):
     "Run a worker process, from its start to its end."
     detach_from_kernel(settings["kernel"])
-    worker = Worker(settings)
+    if "environment" in settings:
+        adopt_environment(settings["environment"])
     try:
+        worker = Worker(settings)
         worker.connect(settings)
-    except (OSError, EOFError):
-        # the kernel has stopped waiting
+    except BaseException:
+        # as its last output; the kernel may have stopped waiting
+        os.write(2, traceback.format_exc().encode())
         os._exit(1)
     try:
         clear_ipython()
@@ -330,11 +337,12 @@ def worker_main(
         worker.reply("failed", make_failure(worker.rank, error))
         worker.flush()
         os._exit(1)
-    # the launcher's frames hold it, too
+    # the frames of the process's start hold it, too
     init.clear()
     del blob
+    # the kernel ends this process
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     worker.reply("ready")
     worker.run_commands()
     worker.flush()
-    # the kernel ends the process
     threading.Event().wait()

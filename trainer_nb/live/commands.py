@@ -17,13 +17,18 @@ from ..core.interrupts import RUN_LOCK
 from ..display.tables import format_setting, format_value
 from ..engine.overrides import TrainerBase
 from ..engine.session import describe_position
-from .background import get_handle, require_learner
+from .background import BackgroundRun, get_handle, require_learner
 from .run_view import display_status
 from .screens import NO_DISPLAY
 
 # %% ../../nbs/10_live/11_commands.ipynb #98c174ad
-def command_resume(learner: TrainerBase, options: dict): get_handle(learner).resume()
-def command_step(learner: TrainerBase, options: dict): get_handle(learner).step(options.get("n", 1))
+def extend_stopped(learner: TrainerBase) -> BackgroundRun:
+    "Return the background run of a learner; let a run that was stopped early go on to its planned length."
+    if display_status(learner.run_state).state == "stopped": learner.set(max_steps=learner.state.max_steps)
+    return get_handle(learner)
+
+def command_resume(learner: TrainerBase, options: dict): extend_stopped(learner).resume()
+def command_step(learner: TrainerBase, options: dict): extend_stopped(learner).step(options.get("n", 1))
 def command_pause(learner: TrainerBase, options: dict): learner.pause()
 
 # requests for the background run; they do not wait
@@ -31,7 +36,7 @@ BACKGROUND_COMMANDS = {"pause": command_pause, "resume": command_resume, "step":
 
 def command_stop(learner: TrainerBase, options: dict) -> str:
     get_handle(learner).stop()
-    return f"ended {describe_position(learner.run_state)}"
+    return f"stopped {describe_position(learner.run_state)}; Resume goes on"
 
 def command_evaluate(learner: TrainerBase, options: dict) -> str:
     metrics = {

@@ -6,19 +6,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from copy import copy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ..core.columns import RowStore, throughput
+from ..core.columns import RowStore, last_row_of_step, throughput
 from ..core.errors import suggest_names
 from ..core.records import ACT_FORMATTERS, ALL_STEPS, TIMING_SUFFIXES, StepRange, describe_act, step_bounds
 from ..core.history import History, read_history
 from ..diagnostics.watch import WATCH_COLUMNS, WatchReport, heatmap_panel, watched_names
 from ..display.charts import Chart
-from ..display.panels import Heatmap, LineSeries, Marker, Panel, axis_range, centered_moving_average, suits_log_axis
+from ..display.panels import MAX_POINTS, Heatmap, LineSeries, Marker, Panel, axis_range, centered_moving_average, downsample
+from ..display.panels import suits_log_axis
 from ..display.svg import run_colors
 from ..display.tables import format_setting, format_value
 from ..engine.given_parts import local_model
@@ -43,8 +45,8 @@ def block_values(
     quantities = [columns["loss"], columns["learning_rate"], columns["grad_norm"], throughput(rows, first, stop)]
     indices = chosen - first
     return (
-        np.stack(positions, 1)[indices].astype(np.float32),
-        np.stack(quantities, 1)[indices].astype(np.float32),
+        np.stack(positions, 1)[indices].astype(float),
+        np.stack(quantities, 1)[indices].astype(float),
     )
 
 def make_blocks(
@@ -54,14 +56,14 @@ def make_blocks(
 ) -> np.ndarray:
     "Return the blocks of successive rows: (blocks, 15)."
     starts = np.arange(0, len(positions), width)
-    values = np.where(np.isfinite(values), values, np.float32(np.nan))
+    values = np.where(np.isfinite(values), values, np.nan)
     count = np.add.reduceat(~np.isnan(values), starts, 0)
     with np.errstate(all="ignore"):
         low = np.fmin.reduceat(values, starts, 0)
         high = np.fmax.reduceat(values, starts, 0)
-        mean = np.add.reduceat(np.nan_to_num(values).astype(float), starts, 0) / count
+        mean = np.add.reduceat(np.nan_to_num(values), starts, 0) / count
     ends = np.append(starts[1:], len(positions)) - 1
-    quantities = np.stack([low, high, mean.astype(np.float32)], 2).reshape(len(starts), -1)
+    quantities = np.stack([low, high, mean], 2).reshape(len(starts), -1)
     return np.concatenate([positions[ends], quantities], 1)
 
 def merge_pairs(
@@ -96,7 +98,7 @@ class BlockSeries:
 
     def reset(self):
         "Discard all rows."
-        self.table = np.empty((0, BLOCK_COLUMNS), np.float32)
+        self.table = np.empty((0, BLOCK_COLUMNS))
         # number of complete blocks, and rows per block
         self.full = 0
         self.width = 1
@@ -168,13 +170,13 @@ def abandoned_blocks(
         names = ("step", "loss", "abandoned")
         steps, losses, abandoned = (history.rows.view(name)[:whole] for name in names)
         rows = np.flatnonzero(discarded_mask(steps, losses, abandoned == 1)) if abandoned.any() else np.empty(0, int)
-        if not len(rows): return np.empty((0, BLOCK_COLUMNS), np.float32)
+        if not len(rows): return np.empty((0, BLOCK_COLUMNS))
         steps = steps[rows]
     # a piece ends where a row is missing, or where the step decreases
     ends = np.flatnonzero((np.diff(rows) != 1) | (np.diff(steps) < 0)) + 1
     pieces = np.split(rows, ends)[-most // 4:]
     width = -(-sum(map(len, pieces)) // most)
-    gap = np.full((1, BLOCK_COLUMNS), np.nan, np.float32)
+    gap = np.full((1, BLOCK_COLUMNS), np.nan)
     parts = []
     for piece in pieces:
         parts += [make_blocks(*block_values(history.rows, piece), width), gap]
@@ -189,17 +191,137 @@ def replay_progress(history: History) -> tuple[int, int]:
         return len(history.abandons), int(min(steps[-1], np.max(steps, where=abandoned == 1, initial=0)))
 
 # %% ../../nbs/10_live/06_curves.ipynb #9486bb2d
-# the column of the history, and its factor
-X_AXES = {"step": ("step", 1.0), "epoch": ("epoch", 1.0), "time": ("seconds", 1 / 60)}
+# columns of a block, and names of the positions of a mark
+X_AXES = {"step": 0, "epoch": 1, "time": 2}
+POSITIONS = ("step", "epoch", "minutes")
 
-def x_positions(
-    history: History,
+def position_column(
     x: str,  # one of X_AXES
-) -> np.ndarray:
-    "Return the position of each row of a history. Raise ValueError for an unknown axis."
+) -> int:
+    "Return the column of a block that has the position on an axis. Raise ValueError for an unknown axis."
     if x not in X_AXES: raise ValueError(f"x={x!r} is unknown; x is one of {', '.join(X_AXES)}.")
-    name, factor = X_AXES[x]
-    return history.column(name).astype(float) * factor
+    return X_AXES[x]
+
+def axis_position(
+    history: History,
+    rows: int,  # number of rows before the event
+) -> list[float]:
+    "Return step, epoch and minutes of an event after so many rows."
+    if rows < 1: return [0, 0.0, 0.0]
+    columns = history.rows
+    return [columns.step[rows - 1], columns.epoch[rows - 1], columns.seconds[rows - 1] / 60]
+
+def rows_before_event(history: History, event: dict) -> int:
+    "Return the number of rows up to the step of an event."
+    rows = event["rows"]
+    if not rows or history.rows.step[rows - 1] == event["step"]: return rows
+    row = last_row_of_step(history.rows, event["step"], rows)
+    return 0 if row is None else row + 1
+
+# marks of a run
+MAX_EVENTS = 400
+# characters of the label of a mark in a chart
+MAX_MARK_CHARS = 36
+
+def event_word(event: dict) -> str:
+    "Describe a change made by hand in a few words; the journal has its details and all digits."
+    if event["kind"] in ("launch", "close", "restart"): return event["kind"]
+    if event["kind"] == "exception": return str(event["data"].get("type"))
+    data = {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in event["data"].items() if k != "by"}
+    try:
+        return describe_act(event["kind"], data)
+    except (KeyError, TypeError):
+        # of a log that another program has written
+        return event["kind"]
+
+def event_marks(history: History) -> list[dict]:
+    "Return the changes made by hand and the errors, in order."
+    kinds = {*ACT_FORMATTERS, "exception"}
+    events = [e for e in list(history.events) if e["kind"] in kinds and e["data"].get("type") != "KeyboardInterrupt"]
+    return [
+        {"kind": event["kind"], "word": format_value(event_word(event), 80), "gone": bool(event["abandoned"])}
+        | dict(zip(POSITIONS, axis_position(history, rows_before_event(history, event))))
+        for event in events[-MAX_EVENTS:]
+    ]
+
+def act_markers(
+    marks: Iterable[dict],  # as returned by `event_marks`
+    x: str = "step",        # one of X_AXES
+    within: tuple[float, float] = ALL_STEPS,  # the first and the last step to draw
+    most: int = 10,         # of very many, the last ones
+) -> list[Marker]:
+    "Return the changes made by hand as marks; changes at the same step share a mark if the label has room for them."
+    # the journal has the callbacks; most of them only report
+    left_out = ("checkpoint", "load_best", "add_callback", "remove_callback")
+    drawn = [
+        mark for mark in marks
+        if mark["kind"] not in left_out and not mark["gone"] and within[0] <= mark["step"] <= within[1]
+    ]
+    markers: list[Marker] = []
+    for mark in drawn[-most:]:
+        at, word = mark[POSITIONS[position_column(x)]], format_value(mark["word"], MAX_MARK_CHARS)
+        if markers and markers[-1].x == at and len(joined := f"{markers[-1].word}, {word}") <= MAX_MARK_CHARS:
+            markers[-1] = Marker(at, joined)
+        else:
+            markers.append(Marker(at, word))
+    return markers
+
+
+# %% ../../nbs/10_live/06_curves.ipynb #5c0a71ce
+# approximate number of points of a metric in a message; characters of a metric's name
+MAX_METRIC_VALUES = 240
+MAX_NAME_CHARS = 80
+
+# JSON has no nan
+def finite_or_none(value: float) -> float | None: return value if math.isfinite(value) else None
+
+def is_metric(name: str, value: object) -> bool:
+    "Return True for a value that is drawn as a metric: a number that is neither a timing nor a position."
+    return isinstance(value, (int, float)) and not name.endswith(TIMING_SUFFIXES) and name not in ("epoch", "step")
+
+def numeric_metric_names(history: History) -> list[str]:
+    "Return the names of the numeric metrics, without timings."
+    names: dict[str, None] = {}
+    for _, metrics in sorted(dict(history.metrics).items()):
+        names |= {name: None for name, value in metrics.items() if is_metric(name, value)}
+    return list(names)
+
+class MetricPoints:
+    "Collect the metrics of a run as points; each update reads only what has been added since the last one."
+    def __init__(self): self.reset()
+
+    def reset(self):
+        "Discard everything that was read."
+        # number of entries of `history.metric_rows` that were read, and of returns to an earlier step
+        self.seen = 0
+        self.abandons = -1
+        # values by row, for each name
+        self.values: dict[str, dict[int, float]] = {}
+
+    def update(self, history: History):
+        "Read the metrics that are new."
+        with history.rows.lock:
+            if len(history.abandons) != self.abandons or len(history.metric_rows) < self.seen:
+                self.reset()
+                self.abandons = len(history.abandons)
+            for row in history.metric_rows[self.seen:]:
+                if history.rows.abandoned[row]: continue
+                for name, value in history.metrics[row].items():
+                    if is_metric(name, value):
+                        self.values.setdefault(name, {})[row] = float(value)
+            self.seen = len(history.metric_rows)
+
+    def points(self, history: History, most: int = MAX_METRIC_VALUES) -> dict[str, list]:
+        "Return a list of [step, epoch, minutes, value] for each metric; of more than `most` values, the extremes."
+        points = {}
+        for name, by_row in self.values.items():
+            rows = sorted(by_row)
+            values = [by_row[row] for row in rows]
+            chosen, _ = downsample(range(len(rows)), values, most)
+            points[name] = [
+                [*axis_position(history, rows[i] + 1), finite_or_none(values[i])] for i in chosen.astype(int).tolist()
+            ]
+        return points
 
 def metric_values(history: History, name: str) -> tuple[list[int], list[float]]:
     "Return the rows that have a metric and are not abandoned, and its values."
@@ -214,83 +336,73 @@ def metric_values(history: History, name: str) -> tuple[list[int], list[float]]:
             values.append(value)
     return rows, values
 
-def numeric_metric_names(history: History) -> list[str]:
-    "Return the names of the numeric metrics, without timings."
-    names: dict[str, None] = {}
-    for _, metrics in sorted(dict(history.metrics).items()):
-        names |= {name: None for name, value in metrics.items() if is_metric(name, value)}
-    return list(names)
 
-def is_metric(name: str, value: object) -> bool:
-    "Return True for a value that is drawn as a metric: a number that is neither a timing nor a position."
-    return isinstance(value, (int, float)) and not name.endswith(TIMING_SUFFIXES) and name not in ("epoch", "step")
+# %% ../../nbs/10_live/06_curves.ipynb #5c0a71d2
+class RunCurve:
+    "Hold what is drawn of a run, in a chart, a picture or a live view; and what was sent to the page of the view."
+    def __init__(
+        self,
+        history: History,
+        label: str,
+        color: int = 0,
+        steps: tuple[float, float] = ALL_STEPS,  # the first and the last step to draw
+    ):
+        self.history = history
+        self.label = label
+        self.color = color
+        self.steps = steps
+        self.blocks = BlockSeries()
+        # the blocks of the abandoned steps, and what they depend on
+        self.abandoned = np.empty((0, BLOCK_COLUMNS))
+        self.replayed: tuple[int, int] | None = None
+        # the metrics, and their points, as they were read last
+        self.metrics = MetricPoints()
+        self.points: dict[str, list] = {}
+        # the generation of the blocks, the number of complete ones, and the abandoned blocks that have been sent
+        self.sent_blocks = (0, 0)
+        self.sent_abandoned: np.ndarray | None = None
 
-# %% ../../nbs/10_live/06_curves.ipynb #f45a73f0
-PLOTTED_COLUMNS = ("loss", "learning_rate", "grad_norm", "samples_per_second")
-# runs with fewer steps are not smoothed
-MIN_SMOOTHED_STEPS = 20
-# a metric with more values is drawn without a point for each
-MAX_METRIC_POINTS = 60
+    def update(self) -> bool:
+        "Read the new steps; return True if there were any."
+        replayed = replay_progress(self.history)
+        # the abandoned blocks change after a return to an earlier step, and during a replay
+        if replayed != self.replayed:
+            self.replayed = replayed
+            self.abandoned = abandoned_blocks(self.history)
+        return self.blocks.update(self.history)
 
-def column_lines(
-    history: History,
-    name: str,                # one of PLOTTED_COLUMNS
-    x: str,                   # one of X_AXES
-    smooth: float,            # weight of the running mean
-    color: int = 0,
-    label: str = "",
-    is_single: bool = True,   # there is no other run in the chart
-    steps: tuple[float, float] = ALL_STEPS,   # the first and the last step to draw
-) -> list[LineSeries]:
-    "Return the lines of a column: its values, their running mean, and, of the main run, the abandoned steps."
-    positions = x_positions(history, x)
-    values = history.column(name).astype(float)
-    abandoned = history.column("abandoned") == 1
-    is_within = within_steps(history, steps)
-    kept_x = positions[~abandoned]
-    kept = values[~abandoned]
-    if name == "learning_rate" or len(values) <= MIN_SMOOTHED_STEPS:
-        smooth = 0
-    is_drawn = is_within[~abandoned]
-    # means are taken over all steps, so that those of a part are the same as those of the whole
-    lines = [
-        line._replace(x=np.asarray(line.x)[is_drawn], y=np.asarray(line.y)[is_drawn])
-        for line in smoothed_lines(kept_x, kept, name, smooth, color, label, is_single)
-    ]
-    if color == 0 and (discarded := discarded_rows(history))[is_within].any():
-        # nan leaves gaps where nothing was discarded
-        left = np.where(discarded, values, np.nan)
-        if not is_single:
-            left = np.where(discarded, centered_moving_average(left, smooth), np.nan)
-        lines.append(LineSeries(positions[is_within], left[is_within], "discarded", None, "dashed"))
-    return lines
+    def update_metrics(self, most: int = MAX_METRIC_VALUES):
+        "Read the new metrics."
+        self.metrics.update(self.history)
+        self.points = self.metrics.points(self.history, most)
 
-def within_steps(
-    history: History,
-    steps: tuple[float, float],  # the first and the last one
-) -> np.ndarray:
-    "Return which rows of a history belong to a range of steps, as an array of bool."
-    step = history.column("step")
-    return (step >= steps[0]) & (step <= steps[1])
-
-def discarded_rows(history: History) -> np.ndarray:
-    "Return the rows of a history that were discarded, as `discarded_mask` does."
-    steps, losses, abandoned = (history.column(name) for name in ("step", "loss", "abandoned"))
-    return discarded_mask(steps, losses, abandoned == 1)
-
-def smoothed_lines(
-    x: np.ndarray,
-    values: np.ndarray,
-    name: str,
-    smooth: float,      # weight of the running mean; 0 for the values alone
-    color: int,
-    label: str,         # of the run, if there are several
-    is_single: bool,    # there is no other run in the chart
-) -> list[LineSeries]:
-    "Return a series as its values and their running mean; of several runs, the running mean alone."
-    if smooth == 0: return [LineSeries(x, values, label or name, color)]
-    mean = LineSeries(x, centered_moving_average(values, smooth), label or "smoothed", color)
-    return [LineSeries(x, values, "each step", color, "faint"), mean] if is_single else [mean]
+    def changes(self, full: bool) -> tuple[dict, list[np.ndarray]] | None:
+        "Return the new part of the run, with its buffers as arrays; None if nothing is new."
+        has_rows = self.update()
+        blocks = self.blocks
+        sent = self.sent_abandoned
+        has_abandoned = full or sent is None or not np.array_equal(sent, self.abandoned, equal_nan=True)
+        if not (has_rows or has_abandoned): return None
+        generation, first = self.sent_blocks
+        if full or generation != blocks.generation:
+            first = 0
+        self.sent_blocks = (blocks.generation, blocks.full)
+        self.sent_abandoned = self.abandoned
+        new_blocks = blocks.table[first:]
+        part = {
+            "run": self.history.run_id,
+            "label": self.label,
+            "color": self.color,
+            "generation": blocks.generation,
+            "first": first,
+            "rows": len(new_blocks),
+            "width": blocks.width,
+            "buffer": 0,
+            "left_rows": len(self.abandoned) if has_abandoned else 0,
+            "left_buffer": 1 if has_abandoned else None,
+        }
+        arrays = [new_blocks, self.abandoned] if has_abandoned else [new_blocks]
+        return part, [array.astype(np.float32) for array in arrays]
 
 def branch_event(history: History, run: str) -> int | None:
     "Return the index of the event with which a branch began; None without one."
@@ -305,66 +417,111 @@ def branch_start(
     index = branch_event(history, history.run_id)
     return 0 if index is None else history.events[index]["step"]
 
-def metric_series(
-    history: History,
-    name: str,
-    x: str,                   # one of X_AXES
-    color: int,
-    label: str = "",
-    smooth: float = 0.0,      # weight of the running mean of values that were logged at many steps
-    is_single: bool = False,  # there is no other run in the chart
-    steps: tuple[float, float] = ALL_STEPS,   # the first and the last step to draw
-) -> list[LineSeries]:
-    "Return a metric as points with the line through them; one with very many values as a column is drawn."
-    rows, values = metric_values(history, name)
-    is_within = within_steps(history, steps)
-    drawn = [i for i, row in enumerate(rows) if is_within[row]]
-    if not drawn: return []
-    rows, values = [rows[i] for i in drawn], [values[i] for i in drawn]
-    positions = x_positions(history, x)[rows]
-    if len(rows) > MAX_METRIC_POINTS:
-        return smoothed_lines(positions, np.array(values), name, smooth, color, label, is_single)
-    return [LineSeries(positions, values, label or name, color), LineSeries(positions, values, "", color, "points")]
-
-# characters of the label of a mark
-MAX_MARK_CHARS = 36
-
-def act_markers(
-    history: History,
-    x: str,          # one of X_AXES
-    most: int = 10,  # of very many, the last ones
-    within: tuple[float, float] = ALL_STEPS,  # the first and the last step to draw
-) -> list[Marker]:
-    "Return the changes made by hand as marks; changes at the same step share a mark if the label has room for them."
-    steps = history.column("step")
-    positions = x_positions(history, x)
-    def position(step: int) -> float:
-        if not len(steps): return 0.0
-        if step < steps[0]: return float(positions[0])
-        return float(positions[np.flatnonzero(steps <= step)[-1]])
-    def text(event: dict) -> str:
-        # the journal has the details of these
-        if event["kind"] in ("launch", "close", "restart"): return event["kind"]
-        data = {k: v for k, v in event["data"].items() if k != "by"}
-        # the journal has all digits
-        data = {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in data.items()}
-        return describe_act(event["kind"], data)
-    # the journal has the callbacks; most of them only report
-    kinds = set(ACT_FORMATTERS) - {"checkpoint", "load_best", "add_callback", "remove_callback"}
-    events = [
-        event for event in history.events
-        if event["kind"] in kinds and not event["abandoned"] and within[0] <= event["step"] <= within[1]
+def run_curves(
+    histories: list[History],
+    labels: list[str],  # of the histories
+    steps: tuple[float, float] = ALL_STEPS,  # the first and the last step to draw
+) -> list[RunCurve]:
+    "Return the runs of a chart in their colours; a branch begins where it leaves a run of the same chart."
+    colors = run_colors([history.run_id for history in histories])
+    return [
+        RunCurve(history, label, color, (max(steps[0], branch_start(history, histories)), steps[1]))
+        for history, label, color in zip(histories, labels, colors)
     ]
-    marks: list[tuple[int, str]] = []
-    for event in events[-most:]:
-        step, word = event["step"], text(event)
-        if marks and marks[-1][0] == step and len(joined := f"{marks[-1][1]}, {word}") <= MAX_MARK_CHARS:
-            marks[-1] = step, joined
-        else:
-            marks.append((step, word))
-    return [Marker(position(step), format_value(word, MAX_MARK_CHARS)) for step, word in marks]
+
+
+# %% ../../nbs/10_live/06_curves.ipynb #f45a73f0
+# a metric with more values is drawn without a point for each
+MAX_METRIC_POINTS = 60
+
+def smoothing_steps(
+    run: RunCurve,  # the main one of a chart
+) -> int:
+    "Return over how many steps lines are smoothed: 10, of a long run about a hundredth; 1 if there are at most 20 steps."
+    steps = len(run.blocks.table) * run.blocks.width
+    # growing in stages, so that a live line does not change with each step
+    return 1 if steps <= 20 else 10 * 2 ** max(0, round(math.log2(steps / 1000)))
+
+def smoothing_weight(
+    runs: list[RunCurve],
+    smooth: float | None = None,  # given by the user
+) -> float:
+    "Return the weight of the running mean of a chart. Raise ValueError if the given one is outside [0, 1)."
+    if smooth is None: return 1 - 1 / smoothing_steps(runs[0])
+    centered_moving_average([], smooth)
+    return smooth
+
+def within_steps(table: np.ndarray, steps: tuple[float, float]) -> np.ndarray:
+    "Return which blocks belong to a range of steps, as an array of bool."
+    return (table[:, 0] >= steps[0]) & (table[:, 0] <= steps[1])
+
+def column_lines(
+    run: RunCurve,
+    name: str,         # one of QUANTITIES
+    x: str,            # one of X_AXES
+    smooth: float,     # weight of the running mean
+    is_single: bool = True,   # there is no other run in the chart
+) -> list[LineSeries]:
+    "Return the lines of a column: its values, their running mean, and, of the main run, the discarded steps."
+    at, column = position_column(x), 3 + 3 * QUANTITIES.index(name)
+    table, width = run.blocks.table, run.blocks.width
+    if name == "learning_rate":
+        smooth = 0
+    is_drawn = within_steps(table, run.steps)
+    drawn = table[is_drawn]
+    positions, values = drawn[:, at], drawn[:, column + 2]
+    if width > 1:
+        positions, values = np.repeat(positions, 2), drawn[:, [column, column + 1]].reshape(-1)
+    lines = []
+    if not smooth:
+        lines = [LineSeries(positions, values, name if is_single else run.label, run.color)]
+    else:
+        if is_single:
+            lines = [LineSeries(positions, values, "each step", run.color, "faint")]
+        # means are taken over all steps, so that those of a part are the same as those of the whole
+        means = centered_moving_average(table[:, column + 2], smooth, width)[is_drawn]
+        lines.append(LineSeries(drawn[:, at], means, "smoothed" if is_single else run.label, run.color))
+    left = run.abandoned
+    if run.color == 0 and within_steps(left, run.steps).any():
+        # nan leaves gaps where nothing was discarded
+        means = left[:, column + 2]
+        values = np.where(np.isfinite(means), centered_moving_average(means, smooth), np.nan)
+        is_drawn = within_steps(left, run.steps) | np.isnan(left[:, 0])
+        lines.append(LineSeries(left[is_drawn, at], values[is_drawn], "discarded", None, "dashed"))
+    return lines
+
+# colour of the evaluations of a run that is alone in its chart; that run has colour 0
+EVALUATION_COLOR = 1
+
+def metric_lines(
+    run: RunCurve,
+    name: str,
+    x: str,            # one of X_AXES
+    is_single: bool,   # there is no other run in the chart
+    label: str,
+) -> list[LineSeries]:
+    "Return a metric as points with the line through them; of very many values the line alone."
+    points = [point for point in run.points.get(name, ()) if run.steps[0] <= point[0] <= run.steps[1]]
+    if not points: return []
+    positions = np.array([point[position_column(x)] for point in points], float)
+    values = np.array([math.nan if point[3] is None else point[3] for point in points])
+    # with several runs, a colour stands for a run; the losses of its steps have the same
+    color = EVALUATION_COLOR if is_single else run.color
+    style = "faint" if name.endswith("loss") and not is_single else "line"
+    lines = [LineSeries(positions, values, format_value(label, MAX_NAME_CHARS), color, style)]
+    if len(points) > MAX_METRIC_POINTS: return lines
+    return [*lines, LineSeries(positions, values, "", color, "points")]
+
 
 # %% ../../nbs/10_live/06_curves.ipynb #a365e9f3
+def default_names(
+    metrics: Iterable[str],  # of the runs
+    most: int,               # metrics to draw
+) -> list[str]:
+    "Return the names that a chart begins with."
+    chosen = [name for name in metrics if name not in QUANTITIES and not name.endswith("loss")]
+    return ["loss", *chosen[:most], "learning_rate"]
+
 def resolve_plot_names(
     histories: list[History],
     names: Sequence[str],  # as given by the user
@@ -372,7 +529,7 @@ def resolve_plot_names(
     "Return the names to draw. Raise TypeError or ValueError for a name that is in no history."
     metrics = list(dict.fromkeys(name for history in histories for name in numeric_metric_names(history)))
     watched = [name for history in histories for name in watched_names(history)]
-    known = list(dict.fromkeys([*PLOTTED_COLUMNS, *metrics, *watched]))
+    known = list(dict.fromkeys([*QUANTITIES, *metrics, *watched]))
     for name in names:
         if not isinstance(name, str):
             raise TypeError(
@@ -387,90 +544,60 @@ def resolve_plot_names(
             raise ValueError(
                 f"The history has no column {name!r} to draw; it has {', '.join(known)}.{suggest_names(name, known)}"
             )
-    if names: return list(names)
-    chosen = [name for name in metrics if name not in PLOTTED_COLUMNS and not name.endswith("loss")]
-    return ["loss", *chosen[:4], "learning_rate", "grad_norm"]
-
-class PlottedRun(NamedTuple):
-    "Describe how a run is drawn."
-    history: History
-    label: str
-    color: int = 0
-    steps: tuple[float, float] = ALL_STEPS   # the first and the last step to draw
-
-def plotted_runs(
-    histories: list[History],
-    labels: list[str],  # of the histories
-    steps: tuple[float, float] = ALL_STEPS,  # the first and the last step to draw
-) -> list[PlottedRun]:
-    "Return the runs of a chart in their colours; a branch begins where it leaves a run of the same chart."
-    colors = run_colors([history.run_id for history in histories])
-    return [
-        PlottedRun(history, label, color, (max(steps[0], branch_start(history, histories)), steps[1]))
-        for history, label, color in zip(histories, labels, colors)
-    ]
+    return list(names) or [*default_names(metrics, 4), "grad_norm"]
 
 def plotted_lines(
     name: str,
-    runs: list[PlottedRun],
+    runs: list[RunCurve],
     x: str,              # one of X_AXES
     smooth: float,       # weight of the running mean
 ) -> list[LineSeries]:
     "Return the lines of a column, or of a metric, of several runs; with the loss also those of the evaluations."
     is_single = len(runs) == 1
-    lines = []
-    for history, label, color, steps in runs:
-        label = "" if is_single else label
-        if name in PLOTTED_COLUMNS:
-            lines += column_lines(history, name, x, smooth, color, label, is_single, steps)
-        else:
-            lines += metric_series(history, name, x, evaluation_color(color, is_single), label, smooth, is_single, steps)
-    if name != "loss": return lines
-    for history, label, color, steps in runs:
-        for metric in numeric_metric_names(history):
-            if metric.endswith("loss"):
-                of_run = metric_series(
-                    history, metric, x, evaluation_color(color, is_single), metric if is_single else f"{label}, {metric}",
-                    smooth, steps=steps,
-                )
-                if not is_single:
-                    # the losses of the steps have the same colour
-                    of_run = [line._replace(style="faint") if line.style == "line" else line for line in of_run]
-                lines += of_run
-    return lines
+    if name not in QUANTITIES:
+        lines = [metric_lines(run, name, x, is_single, name if is_single else run.label) for run in runs]
+    else:
+        lines = [column_lines(run, name, x, smooth, is_single) for run in runs]
+    if name == "loss":
+        lines += [
+            metric_lines(run, metric, x, is_single, metric if is_single else f"{run.label}, {metric}")
+            for run in runs for metric in run.points if metric.endswith("loss")
+        ]
+    return [line for of_run in lines for line in of_run]
 
 def quantity_title(name: str) -> str:
     "Return the title of the panel of a column or a metric, as in the dashboard."
     if name == "grad_norm": return "Gradient norm"
-    return name.replace("_", " ").capitalize() if name in PLOTTED_COLUMNS else name
+    return name.replace("_", " ").capitalize() if name in QUANTITIES else name
 
-def line_panel(
-    title: str,
-    lines: list[LineSeries],
-    x: str = "step",
-    is_log: bool | None = None,  # None: where a linear axis would show only the largest values
-) -> Panel:
-    "Return a panel of lines with a linear or a logarithmic axis."
-    if is_log is None:
-        is_log = suits_log_axis([line.y for line in lines])
-    return Panel(f"{title} (log)" if is_log else title, lines, x=x, ylog=is_log)
+def suits_log(
+    name: str,
+    runs: list[RunCurve],
+) -> bool:
+    "Return True if a logarithmic axis suits the values of a column or of a metric; used by every chart and view."
+    metrics = [name] if name != "loss" else [o for run in runs for o in run.points if o.endswith("loss")]
+    values = [[p[3] for p in run.points.get(o, ()) if p[3] is not None] for run in runs for o in dict.fromkeys(metrics)]
+    if name in QUANTITIES:
+        tables = [*(run.blocks.table for run in runs), runs[0].abandoned]
+        values += [table[within_steps(table, runs[0].steps), 5 + 3 * QUANTITIES.index(name)] for table in tables]
+    return suits_log_axis(values)
 
 def history_panel(
     name: str,
-    runs: list[PlottedRun],
-    x: str,
-    smooth: float,
-    log: Sequence[str] | None,  # names whose axis is logarithmic; None: chosen by the values
+    runs: list[RunCurve],
+    x: str = "step",             # one of X_AXES
+    smooth: float = 0.0,         # weight of the running mean
+    log: Sequence[str] | None = None,  # names whose axis is logarithmic; None: chosen by the values
 ) -> Panel | None:
     "Return the panel of one name; None without data."
-    is_metric = any(name in numeric_metric_names(run.history) for run in runs)
-    if name not in PLOTTED_COLUMNS and not is_metric:
+    if name not in QUANTITIES and not any(name in run.points for run in runs):
         watched = [run for run in runs if name in watched_names(run.history)]
         return watched_panel(watched[0], name) if watched else None
     lines = plotted_lines(name, runs, x, smooth)
     if not any(np.isfinite(np.asarray(line.y, float)).any() for line in lines): return None
-    is_log = None if log is None else name in log
-    return line_panel(quantity_title(name), lines, "minutes" if x == "time" else x, is_log)
+    is_log = suits_log(name, runs) if log is None else name in log
+    title = format_value(quantity_title(name), MAX_NAME_CHARS)
+    return Panel(f"{title} (log)" if is_log else title, lines, x="minutes" if x == "time" else x, ylog=is_log)
 
 def share_x_axis(panels: list[Panel]):
     "Give all panels with lines the same horizontal range."
@@ -480,7 +607,7 @@ def share_x_axis(panels: list[Panel]):
 
 def run_panels(
     names: Sequence[str],
-    runs: list[PlottedRun],
+    runs: list[RunCurve],
     x: str,
     smooth: float,
     log: Sequence[str] | None,  # names whose axis is logarithmic; None: chosen by the values
@@ -499,7 +626,9 @@ def run_panels(
             for run in runs[1:]:
                 # beside the first one alone, a branch of another run is drawn whole
                 start = branch_start(run.history, [first.history, run.history])
-                pairs.append([first, run._replace(steps=(max(first.steps[0], start), run.steps[1]))])
+                beside = copy(run)
+                beside.steps = (max(first.steps[0], start), run.steps[1])
+                pairs.append([first, beside])
             found = [None, *(history_panel(name, pair, x, smooth, [name] if together.ylog else []) for pair in pairs)]
             span = axis_range([line.y for line in lines], together.ylog)
             for panel in found[1:]:
@@ -522,7 +651,7 @@ def nothing_to_draw(
     first, last = (str(int(end)) if math.isfinite(end) else "" for end in steps)
     return f"There is nothing to draw from step {first} to {last or 'the end'}: the last step so far is {newest}."
 
-def watched_panel(run: PlottedRun, name: str) -> Panel | None:
+def watched_panel(run: RunCurve, name: str) -> Panel | None:
     "Return the heat map of a quantity that was watched in the layers; None without data in the steps to draw."
     panel = heatmap_panel(WatchReport(run.history), name)
     if panel is None: return None
@@ -570,22 +699,13 @@ def run_labels(
     names = [run_label(history, learner_name(source)) for source, history in zip(sources, histories)]
     return [f"{n} ({h.run_id[:4]})" if names.count(n) > 1 else n for n, h in zip(names, histories)]
 
-# colour of the evaluations of a run that is alone in its chart; that run has colour 0
-EVALUATION_COLOR = 1
-
-def evaluation_color(
-    color: int,        # of the run
-    is_single: bool,   # there is no other run in the chart
-) -> int:
-    "Return the colour of a run's evaluations: with several runs, a colour stands for a run."
-    return EVALUATION_COLOR if is_single else color
 
 # %% ../../nbs/10_live/06_curves.ipynb #51e9f97d
 def plot_histories(
     sources: list,                       # learners, histories, paths of logs
     what: Sequence[str] = (),            # names; default: the most informative ones
     x: str = "step",                     # or "epoch", "time" (minutes)
-    smooth: float = 0.9,                 # weight of the running mean; 0 leaves the values unchanged
+    smooth: float | None = None,         # weight of the running mean; 0 leaves the values unchanged; None: by the length of the run
     # names whose axis is logarithmic; True for all, False for none, () for those that a linear one would not show
     log: bool | str | Sequence[str] = (),
     steps: StepRange | None = None,      # the first and the last one, as (140, 230), or a range; None: all
@@ -602,10 +722,12 @@ def plot_histories(
             )
     if subplots and len(histories) < 2:
         raise ValueError("subplots=True draws a panel for each other run; give these as also=[...].")
-    # raises ValueError for an invalid weight
-    centered_moving_average([], smooth)
     bounds = step_bounds(steps)
-    runs = plotted_runs(histories, run_labels(sources, histories), bounds)
+    runs = run_curves(histories, run_labels(sources, histories), bounds)
+    for run in runs:
+        run.update()
+        run.update_metrics(MAX_POINTS)
+    smooth = smoothing_weight(runs, smooth)
     chosen = log_names if log_names or log is False else None
     if subplots:
         panels = run_panels(names, runs, x, smooth, chosen)
@@ -615,5 +737,5 @@ def plot_histories(
         if steps is not None: share_x_axis(panels)
     if not panels: return Chart([], [nothing_to_draw(histories, bounds)])
     if len(histories) == 1 and panels[0].of(LineSeries):
-        panels[0].things += act_markers(histories[0], x, within=bounds)
+        panels[0].things += act_markers(event_marks(histories[0]), x, bounds)
     return Chart(panels, columns=3 if subplots and len(names) == 3 else 2)

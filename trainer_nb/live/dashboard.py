@@ -132,11 +132,8 @@ class WidgetConnection:
         self.widget: Any = None
         # widgets that show a part of the view; they receive the same messages
         self.parts: list[Any] = []
-        self.pages: set[str] = set()
         # time of the last message to the pages
         self.sent_at = 0.0
-        # True if another page has connected: another browser, or the same page reloaded
-        self.is_page_new = False
         # True from the display on until a page has answered; the times of the display and of the last repetition
         self.is_unanswered = False
         self.shown_at = self.repeated_at = 0.0
@@ -158,9 +155,6 @@ class WidgetConnection:
         # in the thread of a subshell, to which the front end sends what need not wait for a cell
         self.is_concurrent = threading.current_thread() is not threading.main_thread()
         if content.get("kind") == "hello":
-            page = content.get("page")
-            self.is_page_new = self.is_page_new or bool(self.pages and page not in self.pages)
-            self.pages.add(page)
             self.on_hello()
         elif content.get("kind") == "ping":
             self.send({"kind": "pong"})
@@ -180,8 +174,6 @@ class WidgetConnection:
         return True
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #f5dc27ae
-# a page that was loaded again does not update the outputs of its cells
-MOVED_CAPTION = "The dashboard of an earlier cell, whose picture is of the time at which the page was loaded again:"
 # seconds between two static views during training
 STILL_INTERVAL = 20.0
 # and at most after the run has started or stopped
@@ -275,8 +267,6 @@ class Dashboard:
         self.connection = WidgetConnection(self.send_all, self.execute)
         self.commands = None if learner is None else CommandHandler(learner, self.answer)
         self.still = StillOutput(self.make_still)
-        # True if the static view had to move to a later cell
-        self.has_moved = False
         self.failures = 0
         self.created_at = time.monotonic()
         # the cell that shows the view, the request that has executed it, and its context
@@ -291,8 +281,7 @@ class Dashboard:
         with self._lock:
             view_model = self.view_model.frozen()
         # without the lock: messages and answers do not wait for a picture
-        caption = MOVED_CAPTION if self.has_moved else ""
-        bundle = still_bundle(view_model, self.number, not self.compact, time.time(), caption)
+        bundle = still_bundle(view_model, self.number, not self.compact, time.time())
         return bundle | {"text/html": HIDE_MISSING_WIDGET.format(number=self.number) + bundle["text/html"]}
 
     def execute(self, id: str, verb: str, options: dict):
@@ -423,7 +412,7 @@ def dashboard_class() -> type[Dashboard]:
         _css = style
         step = traitlets.Int(0, help="the number of completed steps")
         loss = traitlets.Float(math.nan, help="the newest loss")
-        state = traitlets.Unicode("new", help="new, training, paused, finished, failed or waiting")
+        state = traitlets.Unicode("new", help="new, training, paused, stopped, finished, failed or waiting")
 
         # False: the object is not complete, so nothing can be sent
         is_complete = False
@@ -545,7 +534,6 @@ def show_view(view: Dashboard):
     register_view(view)
     display(view.connection.bundle(), raw=True)
     view.still.show()
-    view.connection.is_page_new = False
 
 def close_earlier_views(
     view: Dashboard,   # stays, as other views that the same run of its cell shows
@@ -580,7 +568,7 @@ def register_cell_hook():
     sys.modules["IPython"].get_ipython().events.register("post_run_cell", refresh_stills)
 
 def refresh_stills(*ignored):
-    "Update the static views; show those that can no longer be updated below the cell that has just ended."
+    "Update the static views."
     for view in list(OPEN_VIEWS):
         try:
             refresh_still(view)
@@ -593,15 +581,6 @@ def refresh_still(view: Dashboard):
     view.send_changes()
     # a view that is part of another output has no static view
     if view.view_model.state == "training" or view.still.handle is None: return
-    if view.connection.is_page_new:
-        # the output above belongs to a page that was closed; a cell that has called a verb gets the static view
-        learner = view.commands._learner() if view.commands is not None else None
-        if learner is not None and learner.run_state.verb.verb_called:
-            learner.run_state.verb.verb_called = False
-            view.has_moved = True
-            view.still.show()
-            view.connection.is_page_new = False
-            return
     # unless a cell has drawn the present state
     if view.still.is_stale_for_cell:
         view.still.is_stale_for_cell = False

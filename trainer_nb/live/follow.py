@@ -10,15 +10,14 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..core.history import History, apply_log_line, history_from_header, store_event, update_abandoned
 from ..core.log_file import check_log_header, decode_non_finite, find_log, reject_constant
-from ..display.tables import format_duration, format_value
+from ..display.tables import format_value
 from .curves import run_label
 from .dashboard import Dashboard, make_view
-from .health import assess_health
-from .run_view import progress_numbers
+from .run_view import DisplayStatus, last_status, status_fields
 from .view_model import ViewModel
 
 # %% ../../nbs/10_live/13_follow.ipynb #fd3c39ac
@@ -89,27 +88,6 @@ class LogTail:
 # %% ../../nbs/10_live/13_follow.ipynb #291113a2
 SILENCE_SECONDS = 30.0   # without a new line, after which a run counts as inactive
 
-class LoggedStatus(NamedTuple):
-    "Hold the status of a run, as far as it is in the log."
-    state: str
-    words: str
-    traceback: str = ""   # of the error that has stopped the run
-
-def final_status(history: History) -> LoggedStatus | None:
-    "Return the status of a run whose last entry shows that it does not train; otherwise None."
-    events = [e for e in list(history.events) if e["rows"] == len(history) and not e["abandoned"]]
-    for event in reversed(events):
-        step = event["step"]
-        data = event["data"]
-        if event["kind"] == "exception" and data.get("type") != "KeyboardInterrupt":
-            message = format_value(data.get("message"), 200)
-            words = f"failed after step {step} with {data.get('type')}: {message}"
-            return LoggedStatus("failed", words, str(data.get("traceback", "")))
-        if event["kind"] == "pause": return LoggedStatus("paused", f"paused after step {step}")
-        if event["kind"] == "log" and "train_runtime" in data:
-            return LoggedStatus("finished", f"finished after step {step}")
-    return None
-
 def planned_length(history: History) -> dict[str, Any]:
     "Return the planned length of the run (`steps`, `epochs`), from the last entry about it."
     plans = [e["data"] for e in list(history.events) if e["kind"] == "plan" and not e["abandoned"]]
@@ -148,15 +126,15 @@ class LogSource:
 
     def settings(self) -> list[dict]: return []
 
-    def find_status(self, seconds_per_step: float) -> LoggedStatus:
+    def find_status(self, seconds_per_step: float) -> DisplayStatus:
         "Return the status, from the last entry of the log and its age."
-        if self.damage: return LoggedStatus("failed", self.damage)
-        status = final_status(self.history)
+        if self.damage: return DisplayStatus("failed", self.damage)
+        status = last_status(self.history)
         if status is not None: return status
         if time.time() - self.last_write < max(SILENCE_SECONDS, 10 * seconds_per_step):
-            return LoggedStatus("training", "training in another process")
+            return DisplayStatus("training", "training in another process")
         clock = time.strftime("%H:%M:%S", time.localtime(self.last_write))
-        return LoggedStatus("inactive", f"no new lines since {clock}")
+        return DisplayStatus("inactive", f"no new lines since {clock}")
 
     def status(self) -> dict[str, Any]:
         "Return the status of the run, as far as it is in the log."
@@ -167,21 +145,10 @@ class LogSource:
         seconds = columns.seconds[last] if len(history) else 0.0
         plan = planned_length(history)
         total = plan["steps"] if isinstance(plan.get("steps"), int) else None
-        health = assess_health(history)
         status = self.find_status(seconds / max(step, 1))
-        return {
-            "state": status.state,
-            "words": status.words,
-            "where": "",
-            "traceback": status.traceback,
-            "epoch": f"{columns.epoch[last]:.2f}" if len(history) else None,
-            "epochs": plan.get("epochs"),
-            "elapsed": format_duration(seconds),
-            "memory": None,
-            "evaluating": None,
-            "tone": health.tone,
-            "verdict": health.sentence,
-        } | progress_numbers(history, step, total, status.state == "training")
+        epoch = f"{columns.epoch[last]:.2f}" if len(history) else None
+        return status_fields(history, status, step, total, seconds, epoch=epoch, epochs=plan.get("epochs"))
+
 
 # %% ../../nbs/10_live/13_follow.ipynb #7a5c4e41
 def follow(

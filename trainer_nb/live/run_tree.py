@@ -17,7 +17,7 @@ from ..display.panels import format_axis, linear_ticks
 from ..display.pictures import image_html
 from ..display.svg import GRID_COLOR, TEXT_COLOR, run_colors, series_color, svg_element, svg_text
 from ..display.tables import format_value
-from .curves import as_history, branch_event, discarded_rows, learner_name, metric_values, numeric_metric_names
+from .curves import as_history, branch_event, discarded_mask, learner_name, metric_values, numeric_metric_names
 from .curves import run_label
 
 # %% ../../nbs/10_live/16_run_tree.ipynb #44065bd6
@@ -99,7 +99,8 @@ def history_lanes(
     parent: History | None = None,  # of a branch
 ) -> list[Lane]:
     "Return the lanes of one history: the run, then what it discarded."
-    steps, owners, run, discarded = history.column("step"), row_owners(history), history.run_id, discarded_rows(history)
+    steps, owners, run = history.column("step"), row_owners(history), history.run_id
+    discarded = discarded_mask(steps, history.column("loss"), history.column("abandoned") == 1)
     counted = np.flatnonzero(owners == -1)
     own, begin = branch_event(history, run), 0
     main = Lane(label, 0, int(steps[counted[-1]]) if len(counted) else 0, run, result=last_result(history, counted))

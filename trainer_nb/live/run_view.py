@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import enum
-import math
 import os
 import sys
 import threading
@@ -17,19 +16,16 @@ import numpy as np
 import torch
 
 from ..args.fields import CHOICES
-from ..core.columns import last_row_of_step
-from ..core.records import ACT_FORMATTERS, describe_act
 from ..core.history import History
 from ..diagnostics.watch import WatchReport
-from ..display.panels import Heatmap, downsample
-from ..display.svg import reduce_columns
+from ..display.panels import Heatmap
+from ..display.svg import reduce_columns, short_row_names
 from ..display.tables import format_duration, format_setting, format_value
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.session import describe_position
 from ..engine.settings import SETTABLE, current_value, effect_of
-from .background import current_error
-from .curves import is_metric
+from .curves import MAX_NAME_CHARS, finite_or_none
 from .health import assess_health
 from .progress import find_progress_callback
 from .screens import format_speed
@@ -37,7 +33,7 @@ from .screens import format_speed
 # %% ../../nbs/10_live/08_run_view.ipynb #ca872b17
 class DisplayStatus(NamedTuple):
     "Hold the status of a run."
-    state: str             # "new", "training", "paused", "finished", "failed", "waiting"; of a log also "inactive"
+    state: str             # "new", "training", "paused", "stopped", "finished", "failed", "waiting"; of a log also "inactive"
     words: str
     where: str = ""        # "cell" or "background", while it trains
     traceback: str = ""    # of the error that has stopped the run
@@ -45,12 +41,25 @@ class DisplayStatus(NamedTuple):
 # events after which an error has not stopped the run, or no longer stops it
 END_OF_FAILURE = ("pause", "stop", "rewind", "restore", "reset", "resume", "restart")
 
-def find_failure(history: History) -> dict | None:
-    "Return the event of the error that has stopped a run; None if the run has gone on, or back, since."
+def last_status(
+    history: History,
+    place: str = "",  # words for the place of the run; by default the step of the event
+) -> DisplayStatus | None:
+    "Return the status of a run whose last entry shows that it does not train; otherwise None."
     for event in reversed(list(history.events)):
-        if event["rows"] < len(history) or event["kind"] in END_OF_FAILURE: return None
-        if event["kind"] == "exception" and event["data"].get("type") != "KeyboardInterrupt":
-            return None if event["abandoned"] else event
+        kind, data = event["kind"], event["data"]
+        where = place or f"after step {event['step']}"
+        if event["rows"] < len(history): return None
+        if kind == "exception" and data.get("type") != "KeyboardInterrupt":
+            if event["abandoned"]: return None
+            words = f"failed {where} with {data.get('type')}: {format_value(str(data.get('message')), 200)}"
+            return DisplayStatus("failed", words, traceback=str(data.get("traceback", "")))
+        if kind == "pause": return DisplayStatus("paused", f"paused {where}")
+        if kind == "log" and "train_runtime" in data:
+            is_stopped = any(e["kind"] == "stop" and e["rows"] == len(history) for e in list(history.events))
+            state = "stopped" if is_stopped else "finished"
+            return DisplayStatus(state, f"{state} {where}")
+        if kind in END_OF_FAILURE: return None
     return None
 
 def display_status(run: RunState) -> DisplayStatus:
@@ -67,16 +76,15 @@ def display_status(run: RunState) -> DisplayStatus:
     if owner is not None or in_background:
         return DisplayStatus("training", "training in the background", "background")
     # an error has stopped the run, in a cell or in the background
-    event = find_failure(run.history)
-    error = current_error(run)
-    if error is not None or event is not None:
-        data = {} if event is None else event["data"]
-        name, message = (data.get("type"), data.get("message")) if error is None else (type(error).__name__, error)
-        words = f"failed {describe_position(run)} with {name}: {format_value(str(message), 200)}"
-        return DisplayStatus("failed", words, traceback=str(data.get("traceback", "")))
-    if run.finished: return DisplayStatus("finished", f"finished {describe_position(run)}")
+    place = describe_position(run)
+    status = last_status(run.history, place)
+    if status is not None and status.state == "failed": return status
+    if run.finished:
+        state = "stopped" if run.state.global_step < run.state.max_steps < sys.maxsize else "finished"
+        return DisplayStatus(state, f"{state} {place}")
     if not run.begun and not run.state.global_step: return DisplayStatus("new", "not started")
-    return DisplayStatus("paused", f"paused {describe_position(run)}")
+    return DisplayStatus("paused", f"paused {place}")
+
 
 # %% ../../nbs/10_live/08_run_view.ipynb #f91c6b26
 def recent_speed(
@@ -112,24 +120,32 @@ def last_known_loss(history: History) -> float | None:
     if not len(rows) or not history.rows.known("loss", int(rows[-1])): return None
     return float(history.rows.loss[rows[-1]])
 
-def progress_numbers(
+def status_fields(
     history: History,
+    status: DisplayStatus,
     step: int,
-    total: int | None,  # planned steps
-    is_training: bool,
+    total: int | None,      # planned steps
+    seconds: float = 0.0,   # of training
+    **others: Any,          # fields that the source of the run knows
 ) -> dict[str, Any]:
-    "Return loss, speed, and remaining time, as texts."
+    "Return what the top of a view shows of a run, as texts."
     loss = last_known_loss(history)
     rate = recent_speed(history)
-    left = (total - step) / rate if is_training and rate and total else None
-    return {
+    left = (total - step) / rate if status.state == "training" and rate and total else None
+    health = assess_health(history)
+    return status._asdict() | {
+        "elapsed": format_duration(seconds),
         "step": step,
         "total": total,
         "share": min(step / total, 1.0) if total else None,
         "loss": None if loss is None else format_value(loss),
         "rate": format_speed(rate, "step", "steps") if rate else None,
         "left": None if left is None else format_duration(max(left, 0.0)),
-    }
+        "tone": health.tone,
+        "verdict": health.sentence,
+        "memory": None,
+        "evaluating": None,
+    } | others
 
 def view_status(
     run: RunState,
@@ -138,122 +154,28 @@ def view_status(
     "Return everything that the top of a view shows of a run."
     state = run.state
     status = display_status(run)
-    health = assess_health(run.history)
     total = state.max_steps if 0 < state.max_steps < sys.maxsize else None
-    words = status.words
     callback = find_progress_callback(run)
     progress = callback.progress if callback is not None else None
     # close() of the display, in another thread, may remove the state meanwhile
     progress_state = progress.state if progress is not None else None
     if run.parts.remote_run is not None:
-        words = f"{words}, {run.parts.remote_run.words()}"
+        status = status._replace(words=f"{status.words}, {run.parts.remote_run.words()}")
         memory = run.parts.remote_run.memory() or memory
-    return {
-        "state": status.state,
-        "words": words,
-        "where": status.where,
-        "traceback": status.traceback,
-        "epoch": f"{state.epoch or 0.0:.2f}",
-        "epochs": format_setting(round(float(state.num_train_epochs), 2)) if state.num_train_epochs else None,
-        "elapsed": format_duration(run.counters.seconds),
-        "memory": memory,
+    return status_fields(
+        run.history, status, state.global_step, total, run.counters.seconds,
+        epoch=f"{state.epoch or 0.0:.2f}", memory=memory,
+        epochs=format_setting(round(float(state.num_train_epochs), 2)) if state.num_train_epochs else None,
         # (batches done, all batches) of the evaluation in progress; None between evaluations
-        "evaluating": progress_state.evaluating() if progress_state is not None else None,
-        "tone": health.tone,
-        "verdict": health.sentence,
-    } | progress_numbers(run.history, state.global_step, total, status.state == "training")
+        evaluating=progress_state.evaluating() if progress_state is not None else None,
+    )
 
-# %% ../../nbs/10_live/08_run_view.ipynb #1e0de6ec
-# marks, and approximate number of points of a metric
-MAX_EVENTS = 400
-MAX_METRIC_VALUES = 240
-# characters of a metric's name
-MAX_NAME_CHARS = 80
-
-def axis_position(
-    history: History,
-    rows: int,  # number of rows before the event
-) -> list[float]:
-    "Return step, epoch and minutes of an event after so many rows."
-    if rows < 1: return [0, 0.0, 0.0]
-    columns = history.rows
-    return [columns.step[rows - 1], columns.epoch[rows - 1], columns.seconds[rows - 1] / 60]
-
-def rows_before_event(history: History, event: dict) -> int:
-    "Return the number of rows up to the step of an event."
-    rows = event["rows"]
-    if not rows or history.rows.step[rows - 1] == event["step"]: return rows
-    row = last_row_of_step(history.rows, event["step"], rows)
-    return 0 if row is None else row + 1
 
 # %% ../../nbs/10_live/08_run_view.ipynb #572deb32
-# JSON has no nan
-def finite_or_none(value: float) -> float | None: return value if math.isfinite(value) else None
-
 def format_clock(
     seconds: float,  # since 1970
 ) -> str:
     return time.strftime("%H:%M:%S", time.localtime(seconds))
-
-class MetricPoints:
-    "Collect the metrics of a run as points; each update reads only what has been added since the last one."
-    def __init__(self): self.reset()
-
-    def reset(self):
-        "Discard everything that was read."
-        # number of entries of `history.metric_rows` that were read, and of returns to an earlier step
-        self.seen = 0
-        self.abandons = -1
-        # values by row, for each name
-        self.values: dict[str, dict[int, float]] = {}
-
-    def update(self, history: History):
-        "Read the metrics that are new."
-        with history.rows.lock:
-            if len(history.abandons) != self.abandons or len(history.metric_rows) < self.seen:
-                self.reset()
-                self.abandons = len(history.abandons)
-            for row in history.metric_rows[self.seen:]:
-                if history.rows.abandoned[row]: continue
-                for name, value in history.metrics[row].items():
-                    if is_metric(name, value):
-                        self.values.setdefault(format_value(name, MAX_NAME_CHARS), {})[row] = float(value)
-            self.seen = len(history.metric_rows)
-
-    def points(self, history: History) -> dict[str, list]:
-        "Return a list of [step, epoch, minutes, value] for each metric; of very many values, the extremes."
-        points = {}
-        for name, by_row in self.values.items():
-            rows = sorted(by_row)
-            values = [by_row[row] for row in rows]
-            chosen, _ = downsample(range(len(rows)), values, MAX_METRIC_VALUES)
-            points[name] = [
-                [*axis_position(history, rows[i] + 1), finite_or_none(values[i])] for i in chosen.astype(int).tolist()
-            ]
-        return points
-
-def metric_points(history: History) -> dict[str, list]:
-    "Return the metrics that are not abandoned: a list of [step, epoch, minutes, value] for each."
-    metrics = MetricPoints()
-    metrics.update(history)
-    return metrics.points(history)
-
-def event_marks(history: History) -> list[dict]:
-    "Return the changes made by hand, in order."
-    events = [event for event in list(history.events) if event["kind"] in ACT_FORMATTERS]
-    marks = []
-    for event in events[-MAX_EVENTS:]:
-        step, epoch, minutes = axis_position(history, rows_before_event(history, event))
-        try:
-            word = describe_act(event["kind"], {k: v for k, v in event["data"].items() if k != "by"})
-        except (KeyError, TypeError):
-            # of a log that another program has written
-            word = event["kind"]
-        marks.append({
-            "kind": event["kind"], "word": format_value(word, 80), "gone": bool(event["abandoned"]),
-            "step": step, "epoch": epoch, "minutes": minutes,
-        })
-    return marks
 
 def evaluation_table(
     history: History,
@@ -272,13 +194,16 @@ def evaluation_table(
     }
 
 def error_notices(history: History) -> list[dict]:
-    "Return the errors from which the run has recovered, as notices."
+    "Return the last errors as notices; those from which the run has recovered are plain."
+    status = last_status(history)
+    failed = status is not None and status.state == "failed"
     events = [event for event in list(history.events) if event["kind"] == "exception"]
     errors = [event for event in events if event["data"].get("type") != "KeyboardInterrupt"]
     notices = []
     for event in errors[-5:]:
         text = f"{event['data'].get('type')} after step {event['step']}: {event['data'].get('message')}"
-        notices.append({"tone": "bad", "text": format_value(text, 300), "at": format_clock(event["time"])})
+        tone = "bad" if failed and event is errors[-1] else "plain"
+        notices.append({"tone": tone, "text": format_value(text, 300), "at": format_clock(event["time"])})
     return notices
 
 # %% ../../nbs/10_live/08_run_view.ipynb #64385cf3
@@ -325,10 +250,12 @@ def layer_heatmaps(history: History) -> list[tuple[dict, np.ndarray]]:
         for heatmap in panel.of(Heatmap):
             heatmap = reduce_columns(heatmap, MAX_HEATMAP_STEPS)
             values = np.ascontiguousarray(np.asarray(heatmap.values, np.float32)[:MAX_HEATMAP_ROWS])
+            names = heatmap.rows[:MAX_HEATMAP_ROWS]
             description = {
                 "title": panel.title,
                 "label": heatmap.label,
-                "rows": [format_value(name, 60) for name in heatmap.rows[:MAX_HEATMAP_ROWS]],
+                "rows": [format_value(name, 60) for name in names],
+                "labels": [format_value(name) for name in short_row_names(names)],
                 "columns": values.shape[1],
                 "x": [float(x) for x in np.asarray(heatmap.x)],
                 "log": bool(heatmap.log),

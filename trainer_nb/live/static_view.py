@@ -6,124 +6,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-import numpy as np
-
-from ..display.panels import Heatmap, LineSeries, Marker, Panel, centered_moving_average, downsample, panel_to_text
+from ..display.panels import Heatmap, Panel, panel_to_text
 from ..display.pictures import picture_html
-from ..display.svg import run_colors
-from ..display.tables import escape_html, format_value, html_table, text_table
-from .curves import MAX_METRIC_POINTS, QUANTITIES, BlockSeries, abandoned_blocks, evaluation_color
-from .curves import branch_start, line_panel, quantity_title
+from ..display.tables import escape_html, html_table, text_table
+from .curves import act_markers, default_names, history_panel, smoothing_weight
 from .run_view import format_clock
-from .view_model import RunCurve, ViewModel
+from .view_model import ViewModel
+
 
 # %% ../../nbs/10_live/10_static_view.ipynb #209ef005
-# points of a line; lines in a panel; columns of the table: a picture must be small
-MAX_LINE_POINTS = 300
+# metrics that have a panel; lines in a panel; columns of the table: a picture must be small
+MAX_METRICS = 3
 MAX_LINES = 40
 MAX_TABLE_COLUMNS = 12
 
-def quantity_lines(
-    blocks: BlockSeries,
-    quantity: str,                  # one of QUANTITIES
-    color: int,
-    label: str = "",                # of the run, if there are several
-    points: int = MAX_LINE_POINTS,  # of a line
-    start: int = 0,                 # first step to draw
-) -> list[LineSeries]:
-    "Return the lines of one quantity of a run: lows and highs faintly, and the running mean."
-    column = 3 + 3 * QUANTITIES.index(quantity)
-    table = blocks.table
-    if not len(table) or not np.isfinite(table[:, column]).any(): return []
-    is_drawn = table[:, 0] >= start
-    steps = table[is_drawn, 0]
-    means = table[:, column + 2]
-    if quantity == "learning_rate":
-        return [LineSeries(*downsample(steps, means[is_drawn], points), label or quantity, color)]
-    smooth = centered_moving_average(means, width=blocks.width)[is_drawn]
-    line = LineSeries(*downsample(steps, smooth, points), label or "smoothed", color)
-    if label: return [line]
-    lows_and_highs = table[:, [column, column + 1]].reshape(-1)
-    return [LineSeries(*downsample(np.repeat(steps, 2), lows_and_highs, 2 * points), "each step", color, "faint"), line]
-
-def view_metric_lines(
-    view_model: ViewModel,
-    is_wanted: Callable[[str], bool],  # called with the name of a metric
-    points: int = MAX_LINE_POINTS,
-) -> dict[str, list[LineSeries]]:
-    "Return the lines of the metrics of all runs, by name."
-    lines: dict[str, list[LineSeries]] = {}
-    is_single = len(view_model.curves) == 1
-    histories = [curve.history for curve in view_model.curves]
-    colors = run_colors([history.run_id for history in histories])
-    for curve, run_color in zip(view_model.curves, colors):
-        start = branch_start(curve.history, histories)
-        for name, values in view_model.sent.get("metrics", {}).get(curve.history.run_id, {}).items():
-            values = [v for v in values if v[0] >= start]
-            if not values or not is_wanted(name): continue
-            x, y = downsample([v[0] for v in values], [np.nan if v[3] is None else v[3] for v in values], points)
-            color = evaluation_color(run_color, is_single)
-            # beside the losses of the steps, which have the same colour
-            style = "line" if is_single or not name.endswith("loss") else "faint"
-            label = name if is_single else f"{curve.label}, {name}"
-            lines.setdefault(name, []).append(LineSeries(x, y, label, color, style))
-            if len(values) <= MAX_METRIC_POINTS:
-                lines[name].append(LineSeries(x, y, "", color, "points"))
-    return lines
-
-# %% ../../nbs/10_live/10_static_view.ipynb #03346e75
-def abandoned_lines(
-    curve: RunCurve,
-    quantity: str,
-    smoothed: bool = False,  # as the lines of several runs are
-) -> list[LineSeries]:
-    "Return the abandoned steps of one quantity."
-    if quantity not in ("loss", "learning_rate") or not len(curve.history.abandons): return []
-    table = abandoned_blocks(curve.history, MAX_LINE_POINTS)
-    values = table[:, 5 + 3 * QUANTITIES.index(quantity)]
-    if smoothed and quantity != "learning_rate":
-        values = np.where(np.isfinite(values), centered_moving_average(values), np.nan)
-    return [LineSeries(table[:, 0], values, "discarded", None, "dashed")] if len(table) else []
-
-# %% ../../nbs/10_live/10_static_view.ipynb #04921d65
-def quantity_panel(view_model: ViewModel, quantity: str, points: int) -> Panel | None:
-    "Return the panel of one quantity of all runs; None without data."
-    curves = view_model.curves
-    is_single = len(curves) == 1
-    lines = []
-    colors = run_colors([curve.history.run_id for curve in curves])
-    histories = [curve.history for curve in curves]
-    for curve, color in zip(curves, colors):
-        start = branch_start(curve.history, histories)
-        lines += quantity_lines(curve.blocks, quantity, color, "" if is_single else curve.label, points, start)
-    if quantity == "loss":
-        for metric_lines in view_metric_lines(view_model, lambda name: name.endswith("loss"), points).values():
-            lines += metric_lines
-    lines = lines[:MAX_LINES]
-    if lines:
-        lines += abandoned_lines(curves[0], quantity, smoothed=not is_single)
-    return line_panel(quantity_title(quantity), lines) if lines else None
-
-def view_panels(
-    view_model: ViewModel,
-    most: int = 6,                  # panels, besides those of layers
-    points: int = MAX_LINE_POINTS,  # of a line
-) -> list[Panel]:
-    "Return the panels of a view; in a panel with very many lines only the first ones."
-    panels = [panel for quantity in QUANTITIES if (panel := quantity_panel(view_model, quantity, points)) is not None]
-    metrics = view_metric_lines(view_model, lambda name: not name.endswith("loss"), points)
-    metric_panels = [line_panel(name, lines[:MAX_LINES]) for name, lines in metrics.items()]
-    panels = [*panels[:1], *metric_panels[:most - 3], *panels[1:]][:most]
-    if panels:
-        marks = [mark for mark in view_model.sent.get("marks", []) if mark["kind"] != "checkpoint" and not mark["gone"]]
-        panels[0].things += [Marker(mark["step"], format_value(mark["word"], 36)) for mark in marks[-6:]]
-        panels += [
-            Panel(o["title"], [Heatmap(o["x"], o["rows"], values, o["log"], o["label"], o["span"])])
-            for o, values in view_model.layers
-        ]
-    return panels
+def view_panels(view_model: ViewModel) -> list[Panel]:
+    "Return the panels of a view, at most six besides those of layers; in one with very many lines only the first ones."
+    runs = view_model.curves
+    metrics = dict.fromkeys(name for run in runs for name in run.points)
+    names = [*default_names(metrics, MAX_METRICS), "grad_norm", "samples_per_second"]
+    found = [history_panel(name, runs, smooth=smoothing_weight(runs)) for name in names]
+    panels = [panel for panel in found if panel is not None][:6]
+    if not panels: return []
+    for panel in panels:
+        del panel.things[MAX_LINES:]
+    panels[0].things += act_markers(view_model.sent.get("marks", []), most=6)
+    return panels + [
+        Panel(o["title"], [Heatmap(o["x"], o["rows"], values, o["log"], o["label"], o["span"])])
+        for o, values in view_model.layers
+    ]
 
 # %% ../../nbs/10_live/10_static_view.ipynb #d24b9a36
 def headline_lines(
@@ -154,13 +66,11 @@ def still_html(
     number: str,          # of the view
     curves: bool = True,  # include the picture
     drawn_at: float | None = None,  # seconds since 1970; None leaves the time out
-    caption: str = "",    # above the picture
 ) -> str:
     "Return the static view as HTML."
     title, numbers, health = headline_lines(view_model, drawn_at)
     text = (
-        (f'<div style="opacity:.75">{escape_html(caption, 300)}</div>' if caption else "")
-        + f'<div><b>{escape_html(title, 300)}</b></div>'
+        f'<div><b>{escape_html(title, 300)}</b></div>'
         f'<div style="opacity:.75">{escape_html(numbers, 300)}</div>'
         f'<div>{escape_html(health, 400)}</div>'
     )
@@ -189,10 +99,9 @@ def still_bundle(
     number: str,          # of the view
     curves: bool = True,  # include the picture
     drawn_at: float | None = None,  # seconds since 1970; None leaves the time out
-    caption: str = "",    # above the picture
 ) -> dict[str, str]:
     "Return the static view in every form, by MIME type."
     return {
-        "text/html": still_html(view_model, number, curves, drawn_at, caption),
+        "text/html": still_html(view_model, number, curves, drawn_at),
         "text/plain": still_text(view_model, drawn_at),
     }

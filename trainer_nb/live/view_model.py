@@ -14,61 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..core.history import HISTORIES, History
-from ..display.svg import run_colors
 from ..display.tables import format_value
 from ..engine.overrides import TrainerBase
-from .curves import BlockSeries, abandoned_blocks, learner_name, replay_progress, run_label
-from .run_view import MetricPoints, error_notices, evaluation_table, event_marks, format_memory_use
+from .curves import QUANTITIES, RunCurve, event_marks, learner_name, run_curves, run_label, smoothing_steps, suits_log
+from .run_view import MAX_NAME_CHARS, error_notices, evaluation_table, format_memory_use
 from .run_view import layer_heatmaps, settings_form, view_status
-
-# %% ../../nbs/10_live/09_view_model.ipynb #6a7e3c43
-class RunCurve:
-    "Return one run of a view, as blocks, and remember what was sent."
-    def __init__(self, label: str, history: History):
-        self.label = label
-        self.history = history
-        self.blocks = BlockSeries()
-        self.metrics = MetricPoints()
-        # the generation of the blocks, and the number of complete ones, that have been sent
-        self.sent_blocks = (0, 0)
-        # the abandoned blocks that were sent last, and what they depend on
-        self.sent_abandoned: np.ndarray | None = None
-        self.sent_progress: tuple[int, int] | None = None
-
-    def changes(self, full: bool) -> tuple[dict, list[np.ndarray]] | None:
-        "Return the new part of the run, with its buffers as arrays; None if nothing is new."
-        history = self.history
-        blocks = self.blocks
-        has_rows = blocks.update(history)
-        abandoned = self.changed_abandoned_blocks(full)
-        if not (has_rows or full or abandoned is not None): return None
-        generation, first = self.sent_blocks
-        if full or generation != blocks.generation:
-            first = 0
-        self.sent_blocks = (blocks.generation, blocks.full)
-        new_blocks = blocks.table[first:]
-        part = {
-            "run": history.run_id,
-            "label": self.label,
-            "generation": blocks.generation,
-            "first": first,
-            "rows": len(new_blocks),
-            "width": blocks.width,
-            "buffer": 0,
-            "left_rows": 0 if abandoned is None else len(abandoned),
-            "left_buffer": None if abandoned is None else 1,
-        }
-        return part, [new_blocks] if abandoned is None else [new_blocks, abandoned]
-
-    def changed_abandoned_blocks(self, full: bool) -> np.ndarray | None:
-        "Return the abandoned blocks if they have changed: after a return to an earlier step, and during a replay."
-        progress = replay_progress(self.history)
-        if not full and progress == self.sent_progress: return None
-        self.sent_progress = progress
-        abandoned = abandoned_blocks(self.history)
-        before, self.sent_abandoned = self.sent_abandoned, abandoned
-        if not full and before is not None and np.array_equal(before, abandoned, equal_nan=True): return None
-        return abandoned
 
 # %% ../../nbs/10_live/09_view_model.ipynb #206ff097
 CELL_HINT = (
@@ -90,6 +40,8 @@ class StatusSource(RunSource, Protocol):
     def settings(self) -> list[dict]: ...
 
 # %% ../../nbs/10_live/09_view_model.ipynb #a49252aa
+def short_name(name: str) -> str: return format_value(name, MAX_NAME_CHARS)
+
 class ViewModel:
     "Assemble the messages about some runs for a front end."
     def __init__(
@@ -104,6 +56,8 @@ class ViewModel:
         self.keys: dict[str, Hashable] = {}
         # what the page shows while a cell trains
         self.cell_hint = ""
+        # names of the metrics whose axis is logarithmic
+        self.log_metrics: list[str] = []
         # the pictures of layers that were sent last
         self.layers: list[tuple[dict, np.ndarray]] = []
 
@@ -155,19 +109,16 @@ class ViewModel:
             for curve, source in zip(self.curves, self.sources):
                 curve.label = source.label
             return False
-        self.curves = [RunCurve(source.label, source.history) for source in self.sources]
+        self.curves = run_curves([source.history for source in self.sources], [source.label for source in self.sources])
         return True
 
     def changed_runs(self, full: bool, buffers: list[np.ndarray]) -> list[dict]:
         "Return the new part of each run, and append its arrays to the buffers."
-        run_ids = [curve.history.run_id for curve in self.curves]
-        colors = dict(zip(run_ids, run_colors(run_ids)))
         parts = []
         for curve in self.curves:
             changes = curve.changes(full)
             if changes is None: continue
             part, arrays = changes
-            part["color"] = colors[curve.history.run_id]
             for name in ("buffer", "left_buffer"):
                 if part[name] is not None:
                     part[name] += len(buffers)
@@ -183,13 +134,20 @@ class ViewModel:
         yield "status", main.status()
         yield "settings", main.settings()
         yield "notices", error_notices(main.history)
+        yield "smoothing", smoothing_steps(self.curves[0])
         histories = [curve.history for curve in self.curves]
-        if not self.has_changed("events", tuple((id(h), len(h.events), len(h.abandons)) for h in histories)): return
-        for curve in self.curves:
-            curve.metrics.update(curve.history)
-        yield "metrics", {curve.history.run_id: curve.metrics.points(curve.history) for curve in self.curves}
-        yield "marks", event_marks(main.history)
-        yield "evaluations", evaluation_table(main.history)
+        if self.has_changed("events", tuple((id(h), len(h.events), len(h.abandons)) for h in histories)):
+            for curve in self.curves:
+                curve.update_metrics()
+            names = dict.fromkeys(name for curve in self.curves for name in curve.points)
+            self.log_metrics = [short_name(name) for name in names if suits_log(name, self.curves)]
+            yield "metrics", {
+                curve.history.run_id: {short_name(name): points for name, points in curve.points.items()}
+                for curve in self.curves
+            }
+            yield "marks", event_marks(main.history)
+            yield "evaluations", evaluation_table(main.history)
+        yield "log", [*(name for name in QUANTITIES if suits_log(name, self.curves)), *self.log_metrics]
 
     def changed_layers(self, buffers: list[np.ndarray]) -> list[dict] | None:
         "Return the pictures of layers if they have changed, and append their numbers to the buffers."
@@ -240,7 +198,13 @@ class LearnerSource:
         learner = self.learner()
         if learner is None or self.is_freed(learner):
             words = "its learner was deleted" if learner is None else "freed"
-            return self.last_status | {"state": "inactive", "words": words, "where": "", "left": None, "memory": None}
+            state = self.last_status.get("state")
+            # a result stays
+            if state in ("finished", "stopped", "failed"):
+                words = f"{self.last_status['words']}; {words}"
+            else:
+                state = "inactive"
+            return self.last_status | {"state": state, "words": words, "where": "", "left": None, "memory": None}
         self.last_status = view_status(learner.run_state, self.memory)
         return self.last_status
 

@@ -174,8 +174,9 @@ class RewindBuffer:
     def clear(self):
         "Drop all snapshots, before the run gets another past."
         self.kept.clear()
-        # wait: steps until the next snapshot; seen: events of the history that were examined
+        # wait: steps until the next snapshot; size: its bytes, None: unknown; seen: events of the history that were examined
         self.wait = 0
+        self.size: int | None = None
         self.seen = 0
         self.every = 1
         # snapshots that stay, since no replay crosses the act before them; whether there was one since the last
@@ -197,6 +198,7 @@ class RewindBuffer:
             by_hand = any(e["data"].get("by") != "callback" for e in acts)
             self.has_act |= bool(acts)
             self.seen = len(events)
+            self.size = None
         if run.state.global_step == 1 and run.device.device.type == "cuda":
             # memory for the first snapshot is made from now on
             is_ready_to_copy(run.device.device, snapshot_nbytes(run))
@@ -229,7 +231,9 @@ class RewindBuffer:
             self.wait = wait
             return
         start = time.perf_counter()
-        size = max(snapshot_nbytes(run), 1)
+        if self.size is None:
+            self.size = max(snapshot_nbytes(run), 1)
+        size = self.size
         # several processes take it at the same step
         may_wait = way == "beside" and not at_once and run.device.world.is_single_process
         if may_wait and not is_ready_to_copy(run.device.device, size):
@@ -244,6 +248,7 @@ class RewindBuffer:
             self.wait = 100
             return
         self.kept.append(self.copy(run, spare))
+        self.size = None
         if self.has_act:
             self.needed.add(self.kept[-1])
             self.has_act = False

@@ -3,7 +3,7 @@
 class Chart extends Card {
   constructor(view, key, title, quantity, belongs, cls = "") {
     super(view, title, cls);
-    Object.assign(this, { key, quantity, belongs, log: false });   // belongs: of an evaluation's name, whether it is drawn here
+    Object.assign(this, { key, quantity, belongs, chosen: null });   // belongs: of an evaluation's name, whether it is drawn here
     this.toggle = make("button", "tnb-toggle", "log", { type: "button", "aria-pressed": "false", "aria-label": `${title}: logarithmic axis` });
     this.toggle.addEventListener("click", () => this.setLog(!this.log));
     if (key === "loss") this.head.append(make("span", "tnb-card-hint", "drag to zoom, double-click to see all"));
@@ -11,10 +11,12 @@ class Chart extends Card {
   }
 
   setLog(log) {
-    this.log = log;
-    setAttribute(this.toggle, "aria-pressed", String(log));
+    this.chosen = log;
     this.invalidate();
   }
+
+  // As the kernel's pictures have it, until the user chooses.
+  get log() { return this.chosen ?? this.view.logs.has(this.key.replace(/^metric /, "")); }
 
   get weight() { return this.quantity && this.quantity.smooth ? this.view.weight : 0; }
   get column() { return this.quantity && this.quantity.column; }
@@ -40,6 +42,7 @@ class Chart extends Card {
   }
 
   draw(pen, width, height) {
+    setAttribute(this.toggle, "aria-pressed", String(this.log));
     const { view } = this, runs = this.quantity ? view.shown().filter(o => o.rows) : [], evaluations = this.evaluations();
     const range = view.range(), y = range && this.range(runs, evaluations, range);
     this.describe(runs, evaluations);

@@ -1,7 +1,7 @@
 // The head of the dashboard: the status of the run, its health, its progress.
 
 const STATES = {
-  new: ["ring", "plain"], training: ["play", "good"], paused: ["pause", "warn"], finished: ["good", "done"], failed: ["bad", "bad"],
+  new: ["ring", "plain"], training: ["play", "good"], paused: ["pause", "warn"], finished: ["good", "done"], stopped: ["stop", "warn"], failed: ["bad", "bad"],
   waiting: ["wait", "warn"], inactive: ["plain", "plain"],
 };
 

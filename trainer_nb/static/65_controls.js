@@ -115,7 +115,10 @@ class Controls {
     const state = status.state, over = state === "finished", words = "The run has finished";
     this.running = state === "training";
     this.buttons.pause.rename(this.running ? "Pause" : state === "new" ? "Start" : "Resume", this.running ? "pause" : "play");
-    for (const name of ["pause", "step", "steps", "stop"]) this.buttons[name].fade(over, words);
+    for (const name of ["pause", "step", "steps"]) this.buttons[name].fade(over, words);
+    this.buttons.stop.fade(over || state === "stopped", over ? words : "The run has stopped");
+    const wanted = /learn\.rewind\((\d+)\)/.exec(status.verdict || "");   // the number that the sentence recommends
+    if (wanted && document.activeElement !== this.back) this.back.value = wanted[1];
     this.buttons.rewind.fade(!status.step, "No step has been done yet");
   }
 

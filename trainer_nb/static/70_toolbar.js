@@ -36,15 +36,11 @@ class Toolbar {
     setAttribute(this.slider, "aria-valuetext", text);
   }
 
-  // Until the user moves it, the smoothing grows with the run: about a hundredth of it.
+  // Until the user moves it, the smoothing is that of the kernel's pictures, which grows with the run.
   follow(steps) {
     if (this.own) return;
-    const wanted = steps < 60 ? 1 : Math.min(10000, Math.max(4, steps / 100)), place = Math.round(Math.log10(wanted) * 10 / 3) * 3;
-    if (this.place !== place) {
-      this.place = place;
-      this.slider.value = place;
-      this.view.smooth(this.window());
-    }
+    this.slider.value = Math.round(10 * Math.log10(steps));
+    this.view.smooth(steps);
     this.describe();
   }
 

@@ -6,7 +6,7 @@ const PATIENCE = 2000;   // ms after which the page shows the hint that clicks w
 class View {
   constructor(model, el) {
     Object.assign(this, { el, id: randomId(), axis: "steps", weight: 0, zoom: null, hidden: new Set(), hovered: null });
-    Object.assign(this, { runs: new Map(), places: new Map(), order: [], metrics: {}, marks: [], status: {}, charts: new Map(), heats: new Map() });
+    Object.assign(this, { runs: new Map(), places: new Map(), order: [], metrics: {}, marks: [], logs: new Set(), status: {}, charts: new Map(), heats: new Map() });
     this.openedAt = Date.now();
     this.root = make("div", "tnb", null, { "data-lm-suppress-shortcuts": "true" });
     this.root.trainerNb = this;
@@ -86,6 +86,8 @@ class View {
     for (const name of ["runs", "changed_runs"]) if (has(name)) for (const news of content[name]) whole = this.run(news.run).take(news, buffers) && whole;
     if (has("metrics")) Object.assign(this.metrics, content.metrics);
     if (has("marks")) this.marks = content.marks;
+    if (has("log")) { this.logs = new Set(content.log); this.invalidate(); }
+    if (has("smoothing")) this.toolbar.follow(content.smoothing);
     if (has("layers")) this.setLayers(content.layers, buffers);
     if (has("evaluations")) this.evaluations.update(content.evaluations);
     if (has("notices")) this.notices.update(content.notices);
@@ -179,7 +181,6 @@ class View {
     const old = this.charts;
     this.charts = new Map([...wanted].map(([key, build]) => [key, old.get(key) || build()]));
     this.arrange();
-    this.toolbar.follow(this.main().last(0) || 0);
     this.legend();
     this.invalidate();
   }
@@ -295,6 +296,7 @@ class View {
     const words = { waiting: "Waiting for the kernel (a cell is running, or the kernel is gone)", closed: "Not connected to a kernel" }[state] || "";
     if (words) setText(this.waitingText, words + (state === "closed" ? ": run the cell again to see this dashboard live." : ""));
     this.closed = state === "closed";
+    if (state) this.say("", "plain");   // what was answered before is no longer known to hold
     this.header.connection({ waiting: "waiting for the kernel", closed: "not connected" }[state] || "", this.closed && this.heardAt ? clockOf(this.heardAt) : "");
     setAttribute(this.control, "data-gone", this.closed ? "" : null);
     this.root.classList.toggle("tnb-closed", state === "closed");
