@@ -23,8 +23,7 @@ MEMORY_SHARE = 0.25
 
 def available_memory() -> int:
     "Return the bytes of host memory that are available now: limits of the system, and of a container, are respected."
-    import psutil
-    return free_host_memory() or psutil.virtual_memory().available
+    return free_host_memory()
 
 def memory_for_copies() -> float:
     "Return the bytes that copies of this process may take of the memory that is available now."
