@@ -320,6 +320,8 @@ def test_the_ticks_of_a_short_logarithmic_axis():
 def test_names_of_rows_are_cut_between_their_parts():
     names = ["vit.embeddings", "vit.layers.0.attention.q_proj", "vit.embeddings.patch_embeddings.projection", "a" * 40]
     assert short_row_names(names) == ["vit.embeddings", "vit…0.attention.q_proj", "vit…projection", "…" + "a" * 25]
+    layers = [f"{part}coder.block.{i}.self_attention.query_projection" for part in ("en", "de") for i in range(12)]
+    assert short_row_names(layers)[::11] == ["enco…0…query_projection", "enco…11…query_projection", "deco…10…query_projection"]
     assert short_row_names(["vit.layers.0.mlp.activation_fn", "vit.layers.1.mlp.activation_fn"]) == ["0.mlp.activation_fn", "1.mlp.activation_fn"]
 
 

@@ -427,11 +427,16 @@ def short_row_names(names: Sequence[str]) -> list[str]:
     short = [name.removeprefix(parents[0] + parents[1]) for name in short]
     def cut(name: str) -> str:
         if len(name) <= MAX_LABEL_CHARS: return name
-        first = name.partition(".")[0]
-        if len(first) > MAX_LABEL_CHARS // 2: first = ""
-        end = name[len(first) + 1 - MAX_LABEL_CHARS:]
+        parts = name.split(".")
+        # the number of the block
+        at = next((i for i, part in enumerate(parts) if part.isdigit()), 0)
+        head = (parts[0][:4] if len(parts) > 1 else "") + (f"…{parts[at]}" if at else "")
+        rest = ".".join(parts[at + 1:]) or name
+        room = MAX_LABEL_CHARS - len(head) - 1
+        if len(rest) <= room: return f"{head}.{rest}"
         # whole parts of the path, if one fits
-        return f"{first}…{end.partition('.')[2] or end}"
+        end = rest[-room:]
+        return f"{head}…{end.partition('.')[2] or end}"
     return [cut(name) for name in short]
 
 def draw_row_labels(names: Sequence[str], left: float, top: float, bottom: float) -> str:
