@@ -9,7 +9,7 @@ import torch
 from trainer_nb.core.history import History
 from trainer_nb.display.panels import Heatmap, LineSeries, Marker, Panel, axis_range, log_ticks, suits_log_axis
 from trainer_nb.display.pictures import thin_panels
-from trainer_nb.display.svg import MAX_LABEL_CHARS, HtmlDisplay, draw_panel, has_row_names, image_grid, text_width, matrix_table, image_tag, encode_png, render_svg, short_row_names, to_uint8_image
+from trainer_nb.display.svg import MAX_LABEL_CHARS, HtmlDisplay, draw_panel, image_grid, text_width, matrix_table, image_tag, encode_png, render_svg, short_row_names, to_uint8_image
 from trainer_nb.display.tables import escape_html, html_table
 from trainer_nb.live.curves import plot_histories
 
@@ -296,7 +296,6 @@ def test_names_of_a_hundred_layers_stand_once_and_within_their_panel():
         assert all(float(x) >= text_width(name, 10) for x, name in re.findall(r'<text x="([\d.]+)"[^>]*text-anchor="end"[^>]*>([^<]*…[^<]*)<', text))
     # each layer has its point, however many there are
     assert [len(line.x) for line in thin_panels([Panel("a", [points], rows=names)], 30)[0].of(LineSeries)] == [100]
-    assert has_row_names([Panel("a", [heat]), Panel("b", [heat]), Panel("c", [heat])], 2) == [True, False, True]
 
 
 def test_an_axis_is_logarithmic_where_a_linear_one_would_show_only_the_largest_values():
