@@ -24,7 +24,7 @@ from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, current_value, effect_of
 from .background import DisplayStatus, display_status, last_status
-from .curves import MAX_NAME_CHARS, finite_or_none
+from .blocks import MAX_NAME_CHARS, finite_or_none
 from .health import assess_health
 from .progress import find_progress_callback
 from .screens import format_speed
