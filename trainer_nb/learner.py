@@ -638,6 +638,15 @@ class DiagnosticsMixin(TrainerBase):
         from trainer_nb.diagnostics.layers import inspect_layers
         return inspect_layers(self, batch)
 
+    @exclusive
+    def memory_plan(
+        self,
+        batch=None,  # a micro-batch as the model receives it; None: the first of the training data
+    ):
+        "Predict what a step takes of a GPU's memory, by part, with tensors without memory. Leave no trace."
+        from trainer_nb.diagnostics.memory_plan import plan_memory
+        return plan_memory(self, batch)
+
     @checked
     @exclusive
     def watch(self,
