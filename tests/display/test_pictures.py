@@ -8,7 +8,8 @@ import torch
 
 from trainer_nb.core.history import History
 from trainer_nb.display.panels import Heatmap, LineSeries, Marker, Panel, axis_range, log_ticks, suits_log_axis
-from trainer_nb.display.svg import HtmlDisplay, draw_panel, image_grid, matrix_table, image_tag, encode_png, render_svg, short_row_names, to_uint8_image
+from trainer_nb.display.pictures import thin_panels
+from trainer_nb.display.svg import MAX_LABEL_CHARS, HtmlDisplay, draw_panel, has_row_names, image_grid, text_width, matrix_table, image_tag, encode_png, render_svg, short_row_names, to_uint8_image
 from trainer_nb.display.tables import escape_html, html_table
 from trainer_nb.live.curves import plot_histories
 
@@ -278,7 +279,24 @@ def test_acts_at_one_step_share_a_label():
 def test_names_of_rows_stay_different_when_they_are_shortened():
     names = [f"model.encoder.block.{i}.attention.output (Linear)" for i in range(3)] + ["model.encoder.block.2.norm (LayerNorm)"]
     text = render_svg([Panel("gradient", [Heatmap([1, 2], names, np.ones((4, 2)))])])
-    assert all(f">…{i}.attention.output<" in text for i in range(3)) and ">…2.norm<" in text
+    assert all(f">{i}.attention.output<" in text for i in range(3)) and ">2.norm<" in text
+
+
+def test_names_of_a_hundred_layers_stand_once_and_within_their_panel():
+    "Names of 60 characters, shortened to what differs; beside a panel with the same names there are none, and its data has their room."
+    parts = ("self_attention.query_projection.linear_layer", "self_attention.output.LayerNorm", "intermediate_act_fn", "attention.output.dense")
+    names = [f"model.encoder.layers.{i}.{part}"[:60] + " (Linear)" for i in range(25) for part in parts]
+    short = short_row_names(names)
+    assert len(set(short)) == 100 and max(map(len, short)) <= MAX_LABEL_CHARS and short[1] == "0…output.LayerNorm"
+    heat = Heatmap([1, 2], names, np.ones((100, 2)))
+    points = LineSeries(np.ones(100), np.arange(100), "std", style="points")
+    for panels in ([Panel("a", [heat]), Panel("b", [heat])], [Panel("a", [points], rows=names), Panel("b", [points], rows=names)]):
+        text = render_svg(panels)
+        assert text.count(f">{short[0]}<") == 1 and short[0].startswith("0…")
+        assert all(float(x) >= text_width(name, 10) for x, name in re.findall(r'<text x="([\d.]+)"[^>]*text-anchor="end"[^>]*>([^<]*…[^<]*)<', text))
+    # each layer has its point, however many there are
+    assert [len(line.x) for line in thin_panels([Panel("a", [points], rows=names)], 30)[0].of(LineSeries)] == [100]
+    assert has_row_names([Panel("a", [heat]), Panel("b", [heat]), Panel("c", [heat])], 2) == [True, False, True]
 
 
 def test_an_axis_is_logarithmic_where_a_linear_one_would_show_only_the_largest_values():
@@ -301,8 +319,8 @@ def test_the_ticks_of_a_short_logarithmic_axis():
 
 def test_names_of_rows_are_cut_between_their_parts():
     names = ["vit.embeddings", "vit.layers.0.attention.q_proj", "vit.embeddings.patch_embeddings.projection", "a" * 40]
-    assert short_row_names(names) == ["vit.embeddings", "…layers.0.attention.q_proj", "…projection", "…" + "a" * 25]
-    assert short_row_names(["vit.layers.0.mlp.activation_fn", "vit.layers.1.mlp.activation_fn"]) == ["…0.mlp.activation_fn", "…1.mlp.activation_fn"]
+    assert short_row_names(names) == ["vit.embeddings", "vit…0.attention.q_proj", "vit…projection", "…" + "a" * 25]
+    assert short_row_names(["vit.layers.0.mlp.activation_fn", "vit.layers.1.mlp.activation_fn"]) == ["0.mlp.activation_fn", "1.mlp.activation_fn"]
 
 
 def test_an_axis_of_zeros_has_no_negative_values():

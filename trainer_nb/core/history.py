@@ -22,7 +22,7 @@ import torch
 from .columns import COLUMN_NAMES, PACK_SIZE, Readings, RowStore, Scalar, append_rows
 from .columns import columns_to_lists, copy_rows, kept_losses, last_row_of_step, mean_or_nan, throughput
 from .errors import checked, find_hints, is_device_lost, missing_attribute_error, short_repr, suggest_names, warn
-from .log_file import LOG_WRITER, FileClaim, LogFile, decode_non_finite, dump_line, find_log
+from .log_file import LOG_WRITER, FileClaim, LogFile, decode_non_finite, dump_line, find_log, is_claimed
 from .log_file import log_path, prepare_log_file, read_log_lines, to_plain_data, validate_run_id
 from .records import RECORD_FIELDS, TIMING_SUFFIXES, Evaluations, Journal, Record, Records
 from .records import qualify_metric_names
@@ -526,10 +526,19 @@ def unsent_lines(
             sent["readings"] = number + 1
 
 # %% ../../nbs/01_core/08_history.ipynb #6c8775bf
+def has_open(history: History, path: Path) -> bool:
+    "Return whether a history has a log open, whose folder may have another name now."
+    fd = None if history.claim is None else history.claim.fd
+    return fd is not None and path.is_file() and os.path.samestat(os.fstat(fd), path.stat())
+
+def is_open_elsewhere(path: Path) -> bool:
+    "Return whether another process has a log open."
+    return not any(has_open(history, path) for history in list(HISTORIES)) and is_claimed(path)
+
 def close_other_logs(history: History, path: Path):
     "Close this log in other histories of the process."
     for other in list(HISTORIES):
-        if other is not history and other.log is not None and other.path == path:
+        if other is not history and has_open(other, path):
             other.close_log()
             other.path = None
 

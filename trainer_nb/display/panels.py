@@ -150,6 +150,12 @@ class Panel:
         "Return the elements of the legend."
         return [o for o in self.things if isinstance(o, (LineSeries, Histogram)) and o.name]
 
+    def row_names(self) -> list[str]:
+        "Return the names beside the panel: those of its rows, or of its heat map's."
+        heats = self.of(Heatmap)
+        return heats[0].rows if heats and not self.rows else self.rows
+
+
 # %% ../../nbs/00_display/01_panels.ipynb #5a092ffa
 def linear_ticks(
     low: float, high: float,
@@ -231,7 +237,7 @@ def panel_height(
     least: int,  # pixels
 ) -> int:
     "Return the height in pixels that the rows of the panels need, at least `least`."
-    rows = max((len(names) for p in panels for names in (p.rows, *(h.rows for h in p.of(Heatmap)))), default=0)
+    rows = max((len(panel.row_names()) for panel in panels), default=0)
     return max(least, min(80 + ROW_HEIGHT * rows, MAX_PANEL_HEIGHT))
 
 # %% ../../nbs/00_display/01_panels.ipynb #f742fb9f

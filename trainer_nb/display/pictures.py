@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .panels import Heatmap, Histogram, LineSeries, Marker, Panel, downsample, panel_height
-from .svg import PANEL_HEIGHT, color_values, reduce_columns, render_svg
+from .svg import PANEL_HEIGHT, color_values, reduce_columns, render_svg, short_row_names
 from .tables import escape_html
 
 # %% ../../nbs/00_display/03_pictures.ipynb #9c3a0006
@@ -74,6 +74,7 @@ def panel_fields(panel: Panel) -> dict[str, Any]:
         # panels with one scale show the same range of values, also in a zoom
         "scale": str(panel.y_span or ""),
         "rows": list(panel.rows),
+        "labels": short_row_names(panel.row_names()),
         "lines": [line_fields(line) for line in panel.of(LineSeries)],
         "bars": [bar_fields(bars) for bars in panel.of(Histogram)],
         "heats": [heatmap_fields(heat) for heat in panel.of(Heatmap)],
@@ -122,7 +123,8 @@ def thin_panels(
             x, y = downsample(element.x, element.y, 2 * points if element.style == "faint" else points)
             return element._replace(x=x, y=y)
         return reduce_columns(element, points * 4 // 5) if isinstance(element, Heatmap) else element
-    return [replace(panel, things=[thin(o) for o in panel.things]) for panel in panels]
+    # of a panel with rows, each row has its points
+    return [panel if panel.rows else replace(panel, things=[thin(o) for o in panel.things]) for panel in panels]
 
 def image_html(svg: str, alt: str) -> str:
     "Return an SVG document as an <img> element."
@@ -140,6 +142,7 @@ def picture_html(
 ) -> str:
     "Return the panels as an image with a script that makes it interactive; empty without panels."
     if not panels: return ""
+    images = []
     for points in POINT_LIMITS:
         thinned = thin_panels(panels, points)
         image = image_html(render_svg(thinned, columns, live), alt)
@@ -151,4 +154,6 @@ def picture_html(
             f"<script>{packed_script()}</script></div>"
         )
         if len(html) < MAX_PICTURE_CHARS: return html
-    return image
+        images.append(image)
+    # without the data and the script, more points fit
+    return next((image for image in images if len(image) < MAX_PICTURE_CHARS), image)

@@ -300,11 +300,10 @@ def draw_line(line: LineSeries, x: AxisScale, y: AxisScale) -> str:
     "Draw a series as points or as a line through them."
     px, py = downsample(x(line.x), y(line.y))
     if line.style == "points" or len(px) == 1:
-        return "".join(
-            svg_element("circle", cx=f"{a:.1f}", cy=f"{b:.1f}", r=3.2, fill=series_color(line.color))
-            for a, b in zip(px, py)
-            if np.isfinite(a + b)
-        )
+        # round ends of lines without a length
+        path = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(px, py) if np.isfinite(a + b))
+        color = series_color(line.color)
+        return svg_element("path", d=path, stroke=color, stroke_width=6.4, stroke_linecap="round") if path else ""
     # the unbroken parts
     parts: list[list[str]] = [[]]
     for is_known, a, b in zip(np.isfinite(px) & np.isfinite(py), px, py):
@@ -418,21 +417,21 @@ def svg_image(
     )
 
 def short_row_names(names: Sequence[str]) -> list[str]:
-    """Shorten the names of rows, if one is too long: first leave out kinds in parentheses, then the parents that all
-    have in common, then the first parents of a name, or its beginning."""
-    short = list(names)
-    if max(map(len, short), default=0) > MAX_LABEL_CHARS:
-        short = [name.partition(" (")[0] for name in names]
-    left_out = ""
-    if max(map(len, short), default=0) > MAX_LABEL_CHARS:
-        parents, dot, _ = commonprefix(short).rpartition(".")
-        short = [name.removeprefix(parents + dot) for name in short]
-        left_out = "…" if parents else ""
+    """Shorten the names of rows to what differs, if one is too long: first leave out kinds in parentheses, then the
+    parents that all have in common, then the middle of a name, so that its block and its last parts remain."""
+    def is_short(names: Sequence[str]) -> bool: return max(map(len, names), default=0) <= MAX_LABEL_CHARS
+    if is_short(names): return list(names)
+    short = [name.partition(" (")[0] for name in names]
+    if is_short(short): return short
+    parents = commonprefix(short).rpartition(".")
+    short = [name.removeprefix(parents[0] + parents[1]) for name in short]
     def cut(name: str) -> str:
-        if len(name) <= MAX_LABEL_CHARS: return left_out + name
+        if len(name) <= MAX_LABEL_CHARS: return name
+        first = name.partition(".")[0]
+        if len(first) > MAX_LABEL_CHARS // 2: first = ""
+        end = name[len(first) + 1 - MAX_LABEL_CHARS:]
         # whole parts of the path, if one fits
-        parts = name[-MAX_LABEL_CHARS:].partition(".")[2]
-        return "…" + (parts or name[1 - MAX_LABEL_CHARS :])
+        return f"{first}…{end.partition('.')[2] or end}"
     return [cut(name) for name in short]
 
 def draw_row_labels(names: Sequence[str], left: float, top: float, bottom: float) -> str:
@@ -441,7 +440,7 @@ def draw_row_labels(names: Sequence[str], left: float, top: float, bottom: float
     every = max(1, math.ceil(11 / size))
     return "".join(
         svg_text(left - 6, top + (i + 0.5) * size + 3.5, name, "end", 10)
-        for i, name in enumerate(short_row_names(names))
+        for i, name in enumerate(names)
         if i % every == 0
     )
 
@@ -452,7 +451,6 @@ def draw_heatmap(heat: Heatmap, left: float, top: float, right: float, bottom: f
     bar = apply_colormap(np.linspace(1, 0, 64)[:, None], 0, 1)
     out = [
         svg_image(apply_colormap(values, low, high), left, top, right - left, bottom - top),
-        draw_row_labels(heat.rows, left, top, bottom),
         svg_image(bar, right + 8, top, 8, bottom - top),
         # of the colour bar, up to the edge of the panel
         svg_text(right + 60, top - 6, heat.label if len(heat.label) <= 10 else "", "end", 10),
@@ -480,7 +478,7 @@ def panel_scales(panel: Panel, left: float, top: float, right: float, bottom: fl
 
 def draw_axes(panel: Panel, x: AxisScale, y: AxisScale, top: float, bottom: float) -> str:
     "Draw ticks, grid lines, axis labels and the note."
-    out = [draw_row_labels(panel.rows, x.a - 8, top, bottom)]
+    out = []
     def grid_line(start: float, at: float, opacity: float) -> str:
         height = f"{at:.1f}"
         return svg_element("line", x1=start, x2=x.b, y1=height, y2=height, stroke=GRID_COLOR, stroke_opacity=opacity)
@@ -522,11 +520,12 @@ def draw_panel(
     height: float = PANEL_HEIGHT,
     width: float = PANEL_WIDTH,
     legend: bool = True,  # draw the names of the lines
+    named: bool = True,  # draw the names of the rows
 ) -> str:
     "Draw a panel as an SVG group."
     heats = panel.of(Heatmap)
-    names = [len(name) for rows in (panel.rows, *(heat.rows for heat in panel.of(Heatmap))) for name in rows]
-    left = (min(max(names), MAX_LABEL_CHARS) * 5.6 + 14 if names else 54)
+    names = short_row_names(panel.row_names()) if named else []
+    left = max(text_width(name, 10) for name in names) + 14 if names else 54 if named else 10
     right = width - (60 if heats else 14)
     top = 34
     bottom = height - 34
@@ -540,7 +539,8 @@ def draw_panel(
     if above:
         top += above
         x, y = panel_scales(panel, left, top, right, bottom)
-    things = [draw_heatmap(heat, left, top, right, bottom) for heat in heats]
+    things = [draw_row_labels(names, left, top, bottom)]
+    things += [draw_heatmap(heat, left, top, right, bottom) for heat in heats]
     things += [draw_histogram(o, x, y) for o in panel.of(Histogram)]
     things += [draw_line(o, x, y) for o in panel.of(LineSeries)]
     things += [draw_marker(mark, x, y, row, above) for mark, row in zip(marks, rows, strict=True)]
@@ -597,6 +597,11 @@ def live_boxes(panels: Sequence[Panel]) -> list[PanelBox]:
         boxes.append(PanelBox(0, top, panel_height([panel], 0), 6 * unit - PANEL_GAP))
     return boxes
 
+def has_row_names(panels: Sequence[Panel], columns: int) -> list[bool]:
+    "Return for each panel whether the names of its rows are drawn: not beside a panel with the same names."
+    names = [panel.row_names() for panel in panels]
+    return [i % columns == 0 or not names[i] or names[i] != names[i - 1] for i in range(len(panels))]
+
 def render_svg(
     panels: Sequence[Panel],
     columns: int = 2,  # maximum number of panels side by side
@@ -607,7 +612,9 @@ def render_svg(
     live = live and len(panels) > 1
     boxes = live_boxes(panels) if live else column_boxes(panels, columns)
     # the small panels of a live view have the names of the large one
-    inside = "".join(draw_panel(p, *box, not live or i == 0) for i, (p, box) in enumerate(zip(panels, boxes)))
+    legends = [not live or i == 0 for i in range(len(panels))]
+    named = [True] * len(panels) if live else has_row_names(panels, columns)
+    inside = "".join(draw_panel(p, *box, *names) for p, box, *names in zip(panels, boxes, legends, named))
     width = 2 * PANEL_WIDTH + PANEL_GAP if live else columns * (PANEL_WIDTH + PANEL_GAP) - PANEL_GAP
     height = max((box.top + box.height for box in boxes), default=PANEL_HEIGHT) + ROW_SPACE
     return svg_element(

@@ -108,8 +108,8 @@ def realign_processes(
 
 def reached_step(learner: TrainerBase) -> int:
     "Return the last step of which the kernel has a record."
-    step = learner.state.global_step
-    return max(step, learner.history[-1].step) if len(learner.history) else step
+    rows = learner.history.current
+    return max(learner.state.global_step, rows[-1].step if len(rows) else 0)
 
 def describe_lost(
     num_steps: int,  # that were recorded, and have to be taken again

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,8 +24,8 @@ from ..core.errors import Interrupted, InvalidOperation, join_names
 from ..core.history import History, unsent_lines
 from ..core.log_file import dump_line
 from ..core.seeding import set_generator_states
+from ..core.tree import is_library_module
 from ..device.accelerator import abort_collectives
-from ..device.weight_storage import is_read_only
 from ..engine.loop import StepLimit, run_until
 from ..engine.given_parts import drop_loader
 from ..engine.overrides import TrainerBase
@@ -323,6 +325,7 @@ def follow_history(
 def run_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> Any:
     "Call a function of the user with the learner."
     replica.clear_interrupts()
+    replica.speed_reporter.resume()
     run = replica.learner.run_state
     try:
         with run.interrupts as interrupts, interrupts.opened():
@@ -425,14 +428,6 @@ def record_changes(
     note_manual_changes(run, changed)
     return make_result(replica)
 
-def use_main_weights(replica: Replica) -> ReplicaResult:
-    "Replace the weights by those of the main process."
-    run = replica.learner.run_state
-    run.device.world.broadcast_tensors([p for p in run_modules(run).parameters() if not is_read_only(p)])
-    # no manual change of this process alone
-    edits_of(run).keep(run)
-    return make_result(replica)
-
 def process_location(learner: TrainerBase) -> dict[str, Any]:
     "Return the process id and the device of this process."
     device = learner.run_state.device
@@ -475,6 +470,14 @@ def confirm_flush(
 def interrupt_replica(replica: Replica):
     "Interrupt this process while it is busy: a step under way is rolled back, if possible."
     signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+def current_line(replica: Replica) -> tuple[float, str]:
+    "Return the seconds since the last step or verb has begun, and the line of code that the main thread executes."
+    frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames()[threading.main_thread().ident])]
+    own = next((f for f in frames if not is_library_module(str(f.f_globals.get("__name__")))), frames[0])
+    line = f"{os.path.basename(own.f_code.co_filename)}:{own.f_lineno} in {own.f_code.co_name}"
+    if own is not frames[0]: line += f", in {frames[0].f_code.co_name}"
+    return time.perf_counter() - replica.speed_reporter.last_boundary, line
 
 def count_steps(replica: Replica) -> int:
     "Return the number of steps that this process has completed, and its device has finished."

@@ -19,7 +19,7 @@ from ..args.fields import CHOICES
 from ..core.history import History
 from ..diagnostics.watch import WatchReport
 from ..display.panels import Heatmap
-from ..display.svg import reduce_columns
+from ..display.svg import reduce_columns, short_row_names
 from ..display.tables import format_duration, format_setting, format_value
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
@@ -250,10 +250,12 @@ def layer_heatmaps(history: History) -> list[tuple[dict, np.ndarray]]:
         for heatmap in panel.of(Heatmap):
             heatmap = reduce_columns(heatmap, MAX_HEATMAP_STEPS)
             values = np.ascontiguousarray(np.asarray(heatmap.values, np.float32)[:MAX_HEATMAP_ROWS])
+            names = heatmap.rows[:MAX_HEATMAP_ROWS]
             description = {
                 "title": panel.title,
                 "label": heatmap.label,
-                "rows": [format_value(name, 60) for name in heatmap.rows[:MAX_HEATMAP_ROWS]],
+                "rows": [format_value(name, 60) for name in names],
+                "labels": [format_value(name) for name in short_row_names(names)],
                 "columns": values.shape[1],
                 "x": [float(x) for x in np.asarray(heatmap.x)],
                 "log": bool(heatmap.log),

@@ -5,7 +5,7 @@ class Heat extends Card {
     super(view, title, "tnb-wide");
     this.key = key;
     this.values = new Float32Array(0);
-    this.given = { rows: [], columns: 0, x: [] };
+    this.given = { rows: [], labels: [], columns: 0, x: [] };
     this.scaleBox = make("span", "tnb-scale");
     this.low = make("span", "tnb-scale-end");
     this.ramp = make("span", "tnb-ramp", null, { "aria-hidden": "true" });
@@ -19,7 +19,7 @@ class Heat extends Card {
 
   take(layer, buffers) {
     if (layer.buffer !== undefined && layer.buffer !== null) this.values = floats(buffers[layer.buffer]);
-    this.given = { rows: (layer.rows || []).map(String), columns: layer.columns || 0, x: layer.x || [], log: Boolean(layer.log), span: layer.span || null };
+    this.given = { rows: (layer.rows || []).map(String), labels: (layer.labels || layer.rows || []).map(String), columns: layer.columns || 0, x: layer.x || [], log: Boolean(layer.log), span: layer.span || null };
     setText(this.label, layer.label || "");
     this.plot.style.height = Math.min(460, Math.max(90, this.given.rows.length * 15 + 42)) + "px";
     this.paint();
@@ -53,7 +53,7 @@ class Heat extends Card {
     if (!this.image.width || !range) { this.x = null; this.say("Nothing measured yet"); return; }
     this.say("");
     pen.font = FONT;
-    const names = given.rows.map(o => shorten(pen, o, Math.min(220, width * 0.3)));
+    const names = given.labels;
     const left = Math.ceil(Math.max(32, ...names.map(o => pen.measureText(o).width)) + 10), top = 14, bottom = 24;
     this.area = { left, top, width: width - left - 6, height: height - top - bottom };
     this.x = new Scale(range[0], range[1], left, width - 6);
@@ -102,12 +102,4 @@ class Heat extends Card {
     if (row < 0 || row >= rows.length || column < 0 || column >= columns) return [];
     return [{ label: rows[row], text: signal(this.get(row, column), this.given.log), each: "", color: "transparent", kind: "none" }];
   }
-}
-
-// A name cut in its middle: the ends of layers' names tell them apart.
-function shorten(pen, name, width) {
-  if (pen.measureText(name).width <= width) return name;
-  let keep = name.length;
-  while (keep > 4 && pen.measureText(name.slice(0, keep >> 1) + "…" + name.slice(name.length - (keep >> 1))).width > width) keep -= 2;
-  return name.slice(0, keep >> 1) + "…" + name.slice(name.length - (keep >> 1));
 }

@@ -36,8 +36,6 @@ function svg(parent, tag, attributes = {}, text = "") {
 
 const finite = values => values.filter(Number.isFinite);
 // characters of the name of a row; the end of a layer's name tells it apart
-const MOST = 24;
-const shorter = text => text.length > MOST ? "…" + text.slice(1 - MOST) : text;
 function nearest(values, x) { return values.reduce((best, o) => o !== null && (best === null || Math.abs(o - x) < Math.abs(best - x)) ? o : best, null); }
 
 // A panel: its axes, and what is drawn between them.
@@ -106,17 +104,17 @@ class Plot {
   }
 
   draw(height) {
-    const width = this.svg.clientWidth || this.cell.clientWidth, rows = this.rows.length ? this.rows : this.heats.length ? this.heats[0].rows : [];
+    const width = this.svg.clientWidth || this.cell.clientWidth, rows = this.labels, names = this.picture.named(this) ? rows : [];
     this.range = this.picture.rangeOf(this);
     const [low, high] = this.heights(), top = this.y ? 20 : 12, bottom = height - 20, count = Math.max(2, Math.floor((bottom - top) / 28));
     this.yScale = rows.length ? new Scale(-0.5, rows.length - 0.5, top, bottom) : new Scale(low, high, bottom, top, this.ylog);
-    const ticks = rows.length ? [] : this.ticks(this.yScale, count), longest = Math.max(0, ...ticks.map(o => o.text.length), ...rows.map(o => Math.min(o.length, MOST)));
-    const left = Math.max(34, longest * 6.2 + 12), right = width - (this.heats.length ? 58 : 8);
+    const ticks = rows.length ? [] : this.ticks(this.yScale, count), longest = Math.max(0, ...ticks.map(o => o.text.length), ...names.map(o => o.length));
+    const left = rows.length && !names.length ? 8 : Math.max(34, longest * 6.2 + 12), right = width - (this.heats.length ? 58 : 8);
     this.xScale = new Scale(...this.range, left, right, this.xlog);
     Object.assign(this, { left, right, top, bottom, rowNames: rows });
     this.svg.replaceChildren();
     this.svg.style.height = height + "px";
-    this.axes(ticks, rows);
+    this.axes(ticks, rows, names.length > 0);
     // a nested picture cuts off what lies beyond the axes
     const inside = svg(this.svg, "svg", { x: left - 5, y: top - 5, width: Math.max(1, right - left + 10), height: bottom - top + 6, viewBox: `${left - 5} ${top - 5} ${Math.max(1, right - left + 10)} ${bottom - top + 6}`, style: `width: ${Math.max(1, right - left + 10)}px` });
     for (const heat of this.heats) this.heat(inside, heat);
@@ -135,7 +133,7 @@ class Plot {
     return multiples(scale.low, scale.high, step).map(at => ({ at, text: tickText(at, step, Math.max(Math.abs(scale.low), Math.abs(scale.high))) }));
   }
 
-  axes(ticks, rows) {
+  axes(ticks, rows, named) {
     const { left, right, top, bottom } = this, every = Math.ceil(11 * rows.length / (bottom - top));
     const text = (x, y, anchor, words) => svg(this.svg, "text", { x, y, "text-anchor": anchor, class: "soft" }, words);
     for (const { at, text: words } of ticks) {
@@ -145,7 +143,7 @@ class Plot {
     }
     rows.forEach((name, i) => {
       const y = this.yScale.at(i);
-      if (i % every === 0) text(left - 6, y + 3.5, "end", shorter(name));
+      if (named && i % every === 0) text(left - 6, y + 3.5, "end", name);
       if (!this.heats.length) svg(this.svg, "path", { d: `M${left} ${y}H${right}`, stroke: "currentColor", "stroke-opacity": 0.12 });
     });
     const across = this.ticks(this.xScale, Math.max(3, Math.floor((right - left) / 75))), word = this.x ? this.x.length * 6.2 + 30 : 0;
@@ -409,6 +407,12 @@ class Picture {
       cell.style.gridColumn = `span ${span}`;
       return tall;
     });
+  }
+
+  // Whether the names of a plot's rows stand beside it: not if the plot to its left has the same.
+  named(plot) {
+    const i = this.plots.indexOf(plot), columns = this.live || this.width < 560 ? 1 : Math.min(this.columns, this.plots.length);
+    return i % columns === 0 || String(plot.labels) !== String(this.plots[i - 1].labels);
   }
 
   draw() {
