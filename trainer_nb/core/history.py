@@ -375,24 +375,19 @@ RESERVED_KINDS = ("run", "rows", "abandon", "table", "reading")
 # values that the loop logs itself: they are columns already, or describe the whole run
 LOGGED_BY_LOOP = ("loss", "grad_norm", "learning_rate", "epoch", "step", "num_input_tokens_seen")
 
-def event_metrics(event: dict[str, Any]) -> dict[str, Any]:
-    "Return the values of an event that are columns of the history: the metrics of an evaluation, or logged numbers."
-    data = event["data"]
-    if event["kind"] == "evaluate": return data
-    # the summary at the end of the run
-    if event["kind"] != "log" or "train_runtime" in data: return {}
-    return {
-        name: value for name, value in data.items()
-        if isinstance(value, (int, float)) and name not in LOGGED_BY_LOOP and not name.endswith(TIMING_SUFFIXES)
-    }
-
 def store_event(history: History, event: dict[str, Any]):
     "Add an event; attach its metrics to the last row of its step."
     with history.rows.lock:
         history.events.append(event)
         if event["kind"] == "branch" and event["data"].get("into") == history.run_id:
             history.branch_changes = event["data"].get("changes", {})
-        metrics = event_metrics(event)
+        metrics = event["data"] if event["kind"] == "evaluate" else {}
+        # of logged values the numbers, but not the summary at the end of the run
+        if event["kind"] == "log" and "train_runtime" not in event["data"]:
+            metrics = {
+                name: value for name, value in event["data"].items()
+                if isinstance(value, (int, float)) and name not in LOGGED_BY_LOOP and not name.endswith(TIMING_SUFFIXES)
+            }
         if not metrics: return
         row = last_row_of_step(history.rows, event["step"], event["rows"])
         if row is not None:

@@ -308,7 +308,7 @@ def warn_large_predictions(
     if held.device.type == "cuda" and not found.args.eval_accumulation_steps:
         free = torch.cuda.mem_get_info(held.device)[0] + torch.cuda.memory_reserved(held.device)
         there = kept / held.world.size > free - torch.cuda.memory_allocated(held.device)
-    if not there and 2 * kept <= (free_host_memory() or 8e9): return
+    if not there and 2 * kept <= free_host_memory(): return
     warn(
         f"Keeping the predictions of all {samples} samples takes about {kept / 1e9:.3g} GB, more than"
         f" {f'{held.device} has free' if there else 'the host has free, where it is needed twice'}."

@@ -43,7 +43,7 @@ from .snapshot_file import disk_folder, disk_space, memory_for_copies
 
 from .snapshot_tensors import Snapshot
 from .user_state import continue_samplers, restore_evaluated
-from ..optim.parameters import convert_state, describe_unheld, held_parameters, renew_state
+from ..optim.parameters import convert_state, describe_unheld, held_parameters
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #4023ce49
@@ -531,14 +531,14 @@ def check_parameters(run: RunState) -> bool:
     if changes.are_others or added or len(run.params) < len(run.made.parameter_watch.params):
         run.params = run_parameters(run)
     run.made.parameter_watch.note(list(map(_REQUIRES_GRAD, run.params)), len(run.optimizer.param_groups))
-    renewed = [p for p in changes.resized if renew_state(run.optimizer, p)]
+    renewed = [p for p in changes.resized if run.optimizer.state.pop(p, None)]
     for p in changes.converted:
         convert_state(run.optimizer, p)
     if changes.are_others or changes.resized or changes.converted:
         run.discard("copies.backups")
         record_act(run, "by hand", changed=["parameters"])
     if changes.unheld and run.state.is_world_process_zero:
-        warn(describe_unheld(run.model, changes.unheld, run.optimizer))
+        warn(describe_unheld(run.model, changes.unheld))
     if renewed and run.state.is_world_process_zero:
         name = next(n for n, q in run.model.named_parameters() if q is renewed[0])
         warn(

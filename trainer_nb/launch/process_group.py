@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +28,7 @@ from .ray_cluster import RayCluster
 from .replica import RunStatus, close_gate, confirm_flush, count_exchanges, current_line
 from .replica import interrupt_replica, make_replica, open_gate, ping
 from .stop_barrier import GateBarrier
-from .outcomes import find_root_failure
+from .outcomes import Done, find_root_failure
 from .worker_pool import WorkerPool
 from ..live.follow import LogTail
 
@@ -227,18 +226,21 @@ class BlockedWatch:
             if ended and rank not in outcomes and count > max(ended) and count == before.get(rank)
         ]
 
-def call_out_of_band(
-    pool: WorkerPool,
-    rank: int,
+def ask(
+    pool: WorkerPool | None,
+    ranks: Iterable[int],
     function: Callable,
     *args,
-    timeout: float = 2.0,  # seconds
-) -> Any:
-    "Call a function while the process is busy; return None without an answer."
+    timeout: float,  # seconds
+) -> dict[int, Any]:
+    "Call a function in several processes while they are busy; return the answers by rank, None without one."
+    ranks = list(ranks)
     try:
-        return pool.call_out_of_band(rank, function, *args, timeout=timeout)
+        outcomes = pool.ask(ranks, function, *args, timeout=timeout)
     except Exception:
-        return None
+        # the processes are ended meanwhile
+        outcomes = {}
+    return {rank: found.result if isinstance(found := outcomes.get(rank), Done) else None for rank in ranks}
 
 class ProcessGroup:
     "Start the processes of a run, send them commands, and stop them together."
@@ -277,8 +279,8 @@ class ProcessGroup:
         pool = self.pool
         self.stop_barrier = GateBarrier(
             plan.num_processes,
-            lambda rank, *arguments: call_out_of_band(pool, rank, close_gate, *arguments, timeout=30),
-            lambda rank, *arguments: call_out_of_band(pool, rank, open_gate, *arguments),
+            lambda rank, *arguments: ask(pool, [rank], close_gate, *arguments, timeout=30)[rank],
+            lambda rank, *arguments: ask(pool, [rank], open_gate, *arguments, timeout=2)[rank],
             lambda rank: not pool.workers[rank].is_disconnected,
         )
 
@@ -362,30 +364,9 @@ class ProcessGroup:
             self.pool.workers[rank].kill()
         return bool(unreachable)
 
-    def call_out_of_band(
-        self,
-        rank: int,
-        function: Callable,
-        *args,
-        timeout: float = 2.0,  # seconds
-    ) -> Any:
-        "Call a function while the process is busy; return None without an answer."
-        return call_out_of_band(self.pool, rank, function, *args, timeout=timeout)
-
-    def ask(
-        self,
-        ranks: Iterable[int],
-        function: Callable,
-        *args,
-        timeout: float | None = None,  # seconds, for all together; None: that of `call_out_of_band`
-    ) -> dict[int, Any]:
-        "Call a function in several processes at the same time, as `call_out_of_band`; return the answers by rank."
-        ranks = list(ranks)
-        limit = {} if timeout is None else {"timeout": timeout}
-        if len(ranks) < 2: return {rank: self.call_out_of_band(rank, function, *args, **limit) for rank in ranks}
-        with ThreadPoolExecutor(len(ranks)) as threads:
-            answers = threads.map(lambda rank: self.call_out_of_band(rank, function, *args, **limit), ranks)
-            return dict(zip(ranks, answers))
+    def ask(self, ranks: Iterable[int], function: Callable, *args, timeout: float = 2.0) -> dict[int, Any]:
+        "Call a function in several processes while they are busy; return the answers by rank, None without one."
+        return ask(self.pool, ranks, function, *args, timeout=timeout)
 
     def grace_seconds(self) -> float:
         "Return the time for the other processes to end a command when one has failed."

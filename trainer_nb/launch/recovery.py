@@ -208,7 +208,7 @@ def find_replica_state(
     sources += [(next(rank for rank in settled if step in settled[rank].buffered), step) for step in steps]
     for rank, step in sources:
         arguments = replica_state, step, history_counts(learner.history)
-        state = processes.call_out_of_band(rank, *arguments, timeout=60)
+        state = processes.ask([rank], *arguments, timeout=60)[rank]
         # not of another run, which a verb has begun there before it failed
         if state is None or state.run.snapshot.values["run"] != learner.history.run_id: continue
         if not state.run.snapshot.shapes: return state, step is None

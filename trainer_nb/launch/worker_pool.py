@@ -12,12 +12,12 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .local_workers import LocalWorkers, WorkerStarter
 from .outcomes import Died, Done, RemoteError
-from .pool_messages import THREAD_NAME, CallRegistry, EventReceiver, PendingCall
+from .pool_messages import THREAD_NAME, CallRegistry, EventReceiver, Outcome, PendingCall
 from .pool_messages import PoolMessages, Startup, WorkerGroup, WorkerLink
 from .ray_cluster import RayCluster
 from .ray_workers import RayWorkers
@@ -151,26 +151,30 @@ class WorkerPool:
                     link.send("call", call.number, blob)
         return call
 
-    def call_out_of_band(
+    def ask(
         self,
-        rank: int,
+        ranks: Iterable[int],
         function: Callable,  # called with the handler and the arguments
         *args,
         timeout: float = 10,  # seconds
-    ) -> Any:
-        """Run a function in a worker at once, in a separate thread, and return its result.
-        Raise its error, or TimeoutError."""
-        blob = self._pack(function, args, set(self._known_cells))
-        call = self._calls.open([rank], blob)
-        if self.workers[rank].is_disconnected:
-            self._calls.answer(call.number, rank, self._group.ends[rank])
-        else:
-            self.workers[rank].send("out_of_band", call.number, blob)
-        try:
-            if not call.wait(timeout): raise TimeoutError(f"Rank {rank} has not answered within {timeout} s.")
-        finally:
-            self._calls.forget(call)
-        outcome = call.outcomes[rank]
+    ) -> dict[int, Outcome]:
+        """Run a function in some workers at once, in a separate thread of each; return the outcomes by rank, of those that
+        have answered in time or died."""
+        call = self._calls.open(ranks, self._pack(function, args, set(self._known_cells)))
+        for rank in call.ranks:
+            if self.workers[rank].is_disconnected:
+                self._calls.answer(call.number, rank, self._group.ends[rank])
+            else:
+                self.workers[rank].send("out_of_band", call.number, call.blob)
+        if call.ranks:
+            call.wait(timeout)
+        self._calls.forget(call)
+        return dict(call.outcomes)
+
+    def call_out_of_band(self, rank: int, function: Callable, *args, timeout: float = 10) -> Any:
+        "Run a function in one worker as `ask`, and return its result. Raise its error, or TimeoutError."
+        outcome = self.ask([rank], function, *args, timeout=timeout).get(rank)
+        if outcome is None: raise TimeoutError(f"Rank {rank} has not answered within {timeout} s.")
         if isinstance(outcome, Done): return outcome.result
         raise outcome.error
 
