@@ -126,4 +126,4 @@ def hasty(monkeypatch):
     "Processes that do not answer are not waited for as long as usual."
     from trainer_nb.launch import process_group
     monkeypatch.setattr(process_group, "GRACE_SECONDS", 0.3)
-    monkeypatch.setitem(process_group.ProcessGroup.call_out_of_band.__kwdefaults__, "timeout", 0.5)
+    monkeypatch.setitem(process_group.ProcessGroup.ask.__kwdefaults__, "timeout", 0.5)

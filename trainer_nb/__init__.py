@@ -72,7 +72,9 @@ def run_tree(*runs):
 @checked
 def get_last_checkpoint(folder: str | Path):
     "Return the newest valid checkpoint in a folder, or None; see `trainer_nb.state.checkpoint_dirs`."
+    from .state.async_save import wait_for_savers
     from .state.checkpoint_dirs import get_last_checkpoint
+    wait_for_savers(shelf=Path(folder).expanduser().absolute())
     return get_last_checkpoint(folder)
 
 

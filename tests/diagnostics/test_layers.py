@@ -411,7 +411,7 @@ def test_results_can_be_kept():
     "Pickled, copied, and shown again, without the learner that they came from."
     from trainer_nb.tune.batch_size import BatchSizes, Proposal, SizeResult
     learn = hard_learner(**LONG)
-    sizes = BatchSizes(learn, [SizeResult(1, True, 10.0, 5.0), SizeResult(2, True, 15.0, 6.0)], Proposal(1, 2), None)
+    sizes = BatchSizes([SizeResult(1, True, 10.0, 5.0), SizeResult(2, True, 15.0, 6.0)], Proposal(1, 2), None).attach(learn)
     for result in [*shown(), learn.lr_find(num_steps=12, start=1e-4, end=1), sizes]:
         for other in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result)):
             assert repr(other) == repr(result) and other.bundle() == result.bundle() and other.html() == result.html()

@@ -286,19 +286,6 @@ def test_new_weights_are_the_same_in_all_processes(start):
         assert third[0] == third[1] != second[0]
 
 
-def test_weights_that_depend_on_the_rank_become_those_of_the_main_process():
-    "With a warning; BatchNorm's statistics, which differ, cause none."
-    learn, like = make(eval_strategy="no"), make(eval_strategy="no")
-    def shift(learn):
-        with torch.no_grad(): learn.model.out.bias.data.add_(int(os.environ["RANK"]))
-    with learn.launch(2), like.launch(2):
-        for one in (learn, like): one.step(2)
-        with pytest.warns(UserWarning, match="different weights in the 2 processes; all of them have those of rank 0 now"): learn.run_on_all(shift)
-        for one in (learn, like): one.step(2)
-        found = learn.run_on_all(weights)
-        assert found[0] == found[1] == like.run_on_all(weights)[0]
-
-
 def test_what_one_process_assigns_is_recorded_in_all():
     "Each of them would otherwise take a snapshot for rewind at another step, and wait for the others."
     learn = weighted(Keeper())
@@ -334,7 +321,8 @@ def only(rank, act):
     (lambda learn: learn.freeze("inward"), "\\(the journal and requires_grad of the parameters\\)"),
     (lambda learn: setattr(learn.args, "max_grad_norm", 0.1), "\\(the journal and the settings\\)"),
     (lambda learn: learn.optimizer.param_groups[0].update(lr=5.0), "\\(the optimizer\'s groups\\)"),
-], ids=["set", "callback", "freeze", "args", "groups"])
+    (lambda learn: len(learn.model.out.bias.data.add_(1)), "\\(the weights\\)"),
+], ids=["set", "callback", "freeze", "args", "groups", "weights"])
 def test_what_one_process_changes_alone_raises_an_error(rank, act, what):
     "The next step would wait for ever, or train with other weights in each process; the run continues with those of rank 0."
     learn, like = weighted(), weighted()

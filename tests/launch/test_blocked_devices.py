@@ -1,12 +1,10 @@
 "Recovery where a GPU is blocked by a message that never comes; the device is a stand-in here, and what has to be asked of it is the same."
-import os, signal, threading, time
+import os, signal, threading
 from types import SimpleNamespace
 
 import pytest, torch
 
 from trainer_nb.device import accelerator
-from trainer_nb.launch import recovery
-from trainer_nb.launch.process_group import LaunchPlan, ProcessGroup
 from trainer_nb.launch.replica import SettledState, abort_exchange, count_steps, settle_device
 from trainer_nb.launch.telemetry import ComputeTimer, DeviceProgress, SpeedReporter
 from launched import counted, make
@@ -88,19 +86,6 @@ def test_a_program_that_ends_with_an_error_does_not_wait_for_messages(monkeypatc
         monkeypatch.setattr(sys, "last_value", error, raising=False)
         accelerator.leave_process_group()
         assert done.pop() == expected and not done
-
-
-class Slow(ProcessGroup):
-    "Eight processes that do not answer."
-    def call_out_of_band(self, rank, function, *args, timeout=2.0):
-        time.sleep(min(timeout, 0.5))
-
-
-def test_processes_that_do_not_answer_are_asked_together():
-    group = Slow(LaunchPlan(8, cpu=True))
-    start = time.monotonic()
-    assert recovery.settle_processes(group) == {} and group.ask(range(8), count_steps) == dict.fromkeys(range(8))
-    assert time.monotonic() - start < 3
 
 
 def stick(learner):

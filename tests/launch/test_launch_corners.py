@@ -458,7 +458,7 @@ def test_a_restart_from_an_older_state_is_said(tmp_path, monkeypatch):
     with learn.launch(2):
         learn.step(4)
         bad.touch()
-        monkeypatch.setattr(ProcessGroup, "call_out_of_band", lambda *args, **kwargs: None)   # nobody can say anything
+        monkeypatch.setattr(ProcessGroup, "ask", lambda self, ranks, *args, **kwargs: dict.fromkeys(ranks))   # nobody can say anything
         with pytest.raises(OSError, match="no such picture") as raised: learn.step(2)
         assert "after step 0, the run continues from its last known state" in raised.value.__notes__[-1] and learn.state.global_step == 0
     for what, is_requested in ((None, True), *((Failed(0, kind, "", ""), is_requested) for kind in INTERRUPT_KINDS for is_requested in (False, True))):

@@ -1,5 +1,5 @@
 "Runs on several processes that stop for other reasons than most: code that raises KeyboardInterrupt, a function that takes too long, a death while nothing is trained."
-import gc, os, signal, subprocess, sys, time
+import gc, os, signal, subprocess, sys, threading, time
 
 import pytest
 
@@ -132,6 +132,18 @@ def test_a_function_of_the_users_can_be_interrupted(like):
         assert pids(learn) == before and learn.run_on_all(lambda learn: learn.state.global_step) == [5, 5]
         learn.train()
     same(like, learn)
+
+
+def test_a_process_that_is_busy_shows_where(monkeypatch):
+    monkeypatch.setattr("trainer_nb.launch.process_group.BUSY_SECONDS", 0.3)
+    def waits(learn): time.sleep(3 * int(os.environ["RANK"]))
+    learn, found = make(), []
+    with learn.launch(2):
+        timer = threading.Timer(1.5, lambda: found.extend(row["remark"] for row in learn.processes))
+        timer.start()
+        learn.run_on_all(waits)
+        timer.join()
+    assert found[0] == "" and "test_launch_stops.py" in found[1] and "in waits" in found[1]
 
 
 # ---- a death while nothing is trained

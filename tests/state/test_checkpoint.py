@@ -19,12 +19,6 @@ from checkpoints import Gate, LONG, SCORES, quiet_learner, resumed, scored, step
 EVALUATED = dict(eval_dataset=Augmented(9), compute_metrics=accuracy, eval_strategy="steps", eval_steps=5)
 
 
-
-
-
-
-
-
 def events(learn, kinds=("evaluate", "log", "set", "checkpoint")):
     "What counts of a history's events, without clocks and folders."
     def plain(data): return {k: v for k, v in data.items() if not k.endswith(("runtime", "per_second")) and k != "folder"}
@@ -384,7 +378,6 @@ def test_another_fingerprint_and_another_machine(tmp_path):
 # --- in the background -------------------------------------------------------------------------------------------------
 
 
-
 def test_the_run_goes_on_while_the_disk_works(tmp_path):
     gate = Gate()
     learn = quiet_learner(tmp_path, processing_class=gate, save_strategy="steps", save_steps=5)
@@ -504,9 +497,6 @@ def test_not_in_the_middle_of_a_step(tmp_path):
 # --- which are kept, and the best ----------------------------------------------------------------------------------------
 
 
-
-
-
 def test_edited_settings_are_one_warning(tmp_path, written):
     "A table of name, before and now; sentences about other differences have warnings of their own."
     learn = quiet_learner(tmp_path, save_steps=7, learning_rate=5e-3, max_grad_norm=0.5)
@@ -587,15 +577,15 @@ def test_save_total_limit(tmp_path, limit, kept):
     assert steps(tmp_path) == kept and not list(tmp_path.glob("*.tmp-*"))
 
 
-@pytest.mark.parametrize("limit", [1, 2])
-def test_the_best_one_is_saved_kept_and_loaded(tmp_path, limit):
-    "Evaluated at 5, 10, ..., saved at 8, 16, ...: the best is at 25, which no strategy would have saved."
+@pytest.mark.parametrize("limit, kept", [(1, [25, 30]), (2, [24, 25, 30]), (None, [8, 16, 24, 25, 30])])
+def test_the_best_one_is_saved_kept_and_loaded(tmp_path, limit, kept):
+    "Evaluated at 5, 10, ..., saved at 8, 16, ...: the best is at 25, which no strategy would have saved; those at 5 and 10 go."
     like = quiet_learner(tmp_path / "like")
     like.step(25)
     best = {n: p.clone() for n, p in like.model.state_dict().items()}
     learn = scored(tmp_path / "a", save_strategy="steps", save_steps=8, save_total_limit=limit, load_best_model_at_end=True)
     learn.train()
-    assert steps(tmp_path / "a") == [25, 30] and learn.state.best_metric == 0.9 and learn.state.best_global_step == 25
+    assert steps(tmp_path / "a") == kept and learn.state.best_metric == 0.9 and learn.state.best_global_step == 25
     assert learn.state.best_model_checkpoint == str(tmp_path / "a" / "checkpoint-25")
     assert all(torch.equal(best[n], t) for n, t in learn.model.state_dict().items())
     assert learn.journal[-1]["act"] == "load_best" and learn.state.global_step == 30
@@ -684,7 +674,8 @@ def test_another_run_in_the_same_folder(tmp_path):
     one = quiet_learner(tmp_path, save_strategy="steps", save_steps=10)
     one.train()
     two = quiet_learner(tmp_path, save_strategy="steps", save_steps=10, save_total_limit=1)
-    two.step(15); two.run_state.parts.saver.wait()
+    with pytest.warns(UserWarning, match="checkpoint-10 was there before this run, and is retired-checkpoint-10"):
+        two.step(15); two.run_state.parts.saver.wait()
     assert steps(tmp_path) == [10, 20, 30] and (tmp_path / "retired-checkpoint-10").is_dir()
     found = resumed(tmp_path, save_strategy="steps", save_steps=10, save_total_limit=1)
     assert found.state.global_step == 10 and found.history.run_id == two.history.run_id

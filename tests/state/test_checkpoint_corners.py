@@ -13,9 +13,6 @@ from trainer_nb.state.checkpoint_dirs import list_checkpoints
 from stranger_runs import made   # noqa: F401
 
 
-
-
-
 class Turned(torch.nn.Module):
     "Weights that do not lie in the order of their numbers, whose state an optimizer goes through beside them."
     def __init__(self):

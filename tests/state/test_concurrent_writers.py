@@ -9,10 +9,8 @@ from toys import Augmented
 from trainer_nb import differences, get_last_checkpoint
 from trainer_nb.state.checkpoint import read_checkpoint
 from trainer_nb.state.checkpoint_dirs import verify_checkpoint, lock, clean_leftovers, temporary_path
-from trainer_nb.state.async_save import is_own_checkpoint
+from trainer_nb.state.async_save import SaveFailed, is_own_checkpoint
 from writers import write   # noqa: F401
-
-
 
 
 def names(folder): return sorted(p.name.partition(".")[0] for p in folder.iterdir())
@@ -71,9 +69,9 @@ def test_what_a_writer_leaves_when_it_is_killed(tmp_path, left):
         with pytest.warns(UserWarning, match="is being written or removed by another process"): get_last_checkpoint(tmp_path)
         os.kill(writer.pid, signal.SIGKILL)
         writer.wait()
+        clean_leftovers(tmp_path)
+        assert len(os.listdir(tmp_path)) == len(before)   # reading removes nothing
         clean_leftovers(tmp_path, "another")
-        assert sorted(os.listdir(tmp_path)) == before       # it is not that one's
-        clean_leftovers(tmp_path, "a1b2")
         assert os.listdir(tmp_path) == ["checkpoint-4"] and verify_checkpoint(tmp_path / "checkpoint-4")["text"] == ("new" if left == "sealed" else "old")
     finally: os.killpg(writer.pid, signal.SIGKILL)
 
@@ -120,6 +118,38 @@ def test_two_runs_in_one_folder_take_no_turns(tmp_path):
     threading.Timer(0.5, gate.open.set).start()
     again = quiet_learner(tmp_path / "slow")
     assert again.load_checkpoint().step == 4 and gate.open.is_set()
+
+
+def test_two_live_runs_of_two_processes_in_one_folder(tmp_path):
+    "The second raises an error when it would take the name of the first one's checkpoint."
+    first = quiet_learner(tmp_path, save_strategy="steps", save_steps=4)
+    first.step(5); first.run_state.parts.saver.wait(); first.history.close_log()
+    hold = "import fcntl, sys, time; f = open(sys.argv[1], 'r+'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); time.sleep(60)"
+    other = subprocess.Popen([sys.executable, "-c", hold, next(tmp_path.glob("runs/*.jsonl"))], stdout=subprocess.PIPE)
+    try:
+        other.stdout.readline()
+        second = quiet_learner(tmp_path, save_strategy="steps", save_steps=4)
+        with pytest.raises(SaveFailed, match="another process writes .* output_dir of its own"): second.step(5), second.save_checkpoint()
+        assert steps(tmp_path) == [4] and not list(tmp_path.glob("retired*"))
+    finally: other.kill()
+
+
+def test_a_folder_by_another_name(tmp_path):
+    "It is not open in another process if it was moved, or is reached by a link, in this one."
+    learn = quiet_learner(tmp_path / "a", save_strategy="steps", save_steps=4)
+    learn.step(5); learn.run_state.parts.saver.wait()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    assert quiet_learner(tmp_path / "link").load_checkpoint().step == 4
+    (tmp_path / "a").rename(tmp_path / "moved")
+    assert quiet_learner(tmp_path / "moved").load_checkpoint().step == 4
+
+
+def test_reading_waits_for_what_is_written(tmp_path):
+    gate = Gate()
+    quiet_learner(tmp_path, processing_class=gate, save_strategy="steps", save_steps=2).step(3)
+    assert gate.entered.wait(20)
+    threading.Timer(0.5, gate.open.set).start()
+    assert get_last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
 
 
 def test_the_wait_for_another_learner_can_be_ended(tmp_path):

@@ -8,7 +8,7 @@ from torch.utils.data import IterableDataset
 from trainer_nb import Learner, InvalidOperation, differences
 from trainer_nb.core.errors import Paused
 from trainer_nb.tune import batch_size
-from trainer_nb.tune.batch_size import BatchSizes, Proposal, SizeResult, SizeSearch, usable_host_memory, propose_size, search_sizes
+from trainer_nb.tune.batch_size import BatchSizes, Proposal, SizeResult, SizeSearch, propose_size, search_sizes
 from toys import finish, hard_learner, unequal
 
 MB = 250_000   # floats
@@ -193,8 +193,7 @@ def test_apply_keeps_the_global_batch_and_is_told():
 
 
 def test_it_says_when_the_global_batch_cannot_be_kept():
-    learn = learner(Limited())
-    found = BatchSizes(learn, [row(1, 0), row(2, 4.0)], Proposal(1, 9), None)
+    found = BatchSizes([row(1, 0), row(2, 4.0)], Proposal(1, 9), None)
     assert "divides the global batch of 9 (1 × 9). The nearest is 2 × 4, a global batch of 8" in found.said()[-1]
 
 
@@ -259,7 +258,7 @@ def test_an_interrupt_leaves_no_trace(after):
     assert unequal(want, finish(learn)) == []
 
 
-@pytest.mark.parametrize("name", ["usable_host_memory", "is_iterable_only"])
+@pytest.mark.parametrize("name", ["free_host_memory", "is_iterable_only"])
 def test_an_interrupt_before_the_first_size_cancels_the_search(monkeypatch, name):
     "The button is pressed between the preparation and the first trial."
     learn = hard_learner()
@@ -279,10 +278,6 @@ def test_it_is_refused_within_a_step():
         def training_step(self, *given):
             self.batch_size_find()
     with pytest.raises(InvalidOperation, match=r"batch_size_find\(\) was called from inside a step"): learner(Limited(), Within).step()
-
-
-def test_free_memory_is_less_than_there_is():
-    assert 0 < usable_host_memory() < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class Picky:

@@ -13,7 +13,8 @@ from scalers import overflow, scaled
 from toys import Augmented, Bomb, Boom, accuracy, finish, hard_learner, told, unequal
 from trainer_nb import Learner, Paused, InvalidOperation, differences
 from trainer_nb.display.charts import SVG_MIME
-from trainer_nb.tune.lr_finder import LRFindResult, fetch_losses, run_lr_search
+from trainer_nb.tune.lr_finder import LRFindResult
+from trainer_nb.tune.lr_trials import fetch_losses, train_with_rates
 from trainer_nb.diagnostics.isolated import isolated_training
 from trainer_nb.tune.lr_finder import RULES, readable_part, assess_curve
 from trainer_nb.display.tables import escape_html
@@ -186,7 +187,7 @@ def test_steps_are_those_of_the_run():
     "With the run's own rate, the losses are those that the next steps have: accumulation, dropout, augmentation, clipping, and the next epochs."
     learn = hard_learner(num_train_epochs=4, lr_scheduler_type="constant", warmup_steps=0)
     learn.step(2)
-    with isolated_training(learn, "lr_find()") as run: losses = run_lr_search(learn, run, [1e-2] * 9, None, lambda: None)
+    with isolated_training(learn, "lr_find()") as run: losses, _ = train_with_rates(learn, run, [1e-2] * 9, None, lambda: None)
     assert losses == [record.loss for record in learn.step(9)]
 
 
@@ -398,7 +399,7 @@ def test_losses_are_lightnings(case):
     "At the rates that Lightning has tried, the losses are the same."
     curve = RECORDED["lightning"]["cases"][case]
     learn = searched(case)
-    with isolated_training(learn, "lr_find()") as run: losses = run_lr_search(learn, run, curve["rates"], None, lambda: None)
+    with isolated_training(learn, "lr_find()") as run: losses, _ = train_with_rates(learn, run, curve["rates"], None, lambda: None)
     assert np.allclose(losses, lightnings_losses(curve), rtol=1e-3, atol=1e-4)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .fields import mark_in_json, settings_table
-from .names import REMOVED, RENAMED, REPLACED
+from .names import OLDER_NAMES
 
 if TYPE_CHECKING:
     from trainer_nb.args.training_args import TrainingArguments
@@ -67,7 +67,7 @@ def read_trainer_args(path: Path) -> dict[str, Any]:
 
 def from_trainer_values(values: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
     "Return the Trainer's settings as arguments here: its fields by their names, in the forms that a script gives."
-    taken = {k: v for k, v in values.items() if k in known or k in (*RENAMED, *REPLACED, *REMOVED)}
+    taken = {k: v for k, v in values.items() if k in known or k in OLDER_NAMES}
     if isinstance(taken.get("debug"), list):
         taken["debug"] = " ".join(taken["debug"])
     if isinstance(taken.get("accelerator_config"), Inert):

@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 # %% ../../nbs/02_args/09_cli.ipynb #1659cbf5
 from .fields import field_default, field_types
-from .names import REMOVED, RENAMED, REPLACED
+from .names import OLDER_NAMES
 from .training_args import TrainingArguments
 
 # %% ../../nbs/02_args/09_cli.ipynb #6b49d34f
@@ -104,7 +104,7 @@ def make_parser(
             if f.init:
                 _add_option(group, f, field_types(cls)[f.name])
     taken = {f.name for cls in classes for f in fields(cls)}
-    for name in sorted({*RENAMED, *REPLACED, *REMOVED} - taken):
+    for name in sorted(OLDER_NAMES - taken):
         parser.add_argument(
             f"--{name}", nargs="?", const="True", dest=name, default=argparse.SUPPRESS, help=argparse.SUPPRESS,
             type=_parse_legacy_value
@@ -134,9 +134,7 @@ def parse_args(*classes,    # dataclasses, which may include TrainingArguments; 
     objects = []
     try:
         for cls in classes:
-            mine = {f.name for f in fields(cls)} | (
-                {*RENAMED, *REPLACED, *REMOVED} if issubclass(cls, TrainingArguments) else set()
-            )
+            mine = {f.name for f in fields(cls)} | (OLDER_NAMES if issubclass(cls, TrainingArguments) else set())
             objects.append(cls(**{name: given.pop(name) for name in list(given) if name in mine}))
         if given: raise ValueError(f"There is no argument {next(iter(given))!r}.")
     except (TypeError, ValueError) as error:

@@ -88,14 +88,6 @@ def import_deepspeed(
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     return deepspeed
 
-def _config_for_processes(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration for the processes that there are: in one process without a launcher, stage 3 has nothing to
-    divide, and stage 2 does the same with a model that stays whole."""
-    if "LOCAL_RANK" in os.environ or zero_stage(config) != 3: return config
-    zero = config["zero_optimization"]
-    if (zero.get("offload_param") or {}).get("device", "none") != "none": return config
-    return config | {"zero_optimization": zero | {"stage": 2}}
-
 # keys that are taken from the arguments if they are left out
 TAKEN_FROM_ARGUMENTS = (
     "train_micro_batch_size_per_gpu",
@@ -112,7 +104,12 @@ def make_plugin(
     from accelerate.utils import DeepSpeedPlugin
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
     if args.deepspeed:
-        written = _config_for_processes(read_config(args.deepspeed, "deepspeed"))
+        written = read_config(args.deepspeed, "deepspeed")
+        zero = written.get("zero_optimization") or {}
+        offloads = (zero.get("offload_param") or {}).get("device", "none") != "none"
+        # in one process without a launcher, stage 3 has nothing to divide, and stage 2 does the same with a whole model
+        if "LOCAL_RANK" not in os.environ and zero_stage(written) == 3 and not offloads:
+            written = written | {"zero_optimization": zero | {"stage": 2}}
         config = HfTrainerDeepSpeedConfig(dict.fromkeys(TAKEN_FROM_ARGUMENTS, "auto") | written)
         config.trainer_config_process(args)
         return DeepSpeedPlugin(hf_ds_config=config)
@@ -128,14 +125,6 @@ def make_plugin(
     plugin.hf_ds_config.trainer_config_process(args)
     return plugin
 
-def _divides_as_loaded(args: TrainingArguments) -> bool:
-    "Return whether models are divided as they are loaded: with ZeRO 3, in a process that a launcher has started."
-    if not is_deepspeed_enabled(args) or "LOCAL_RANK" not in os.environ: return False
-    # accelerate launch --zero3_init_flag
-    if not args.deepspeed and os.environ.get("ACCELERATE_DEEPSPEED_ZERO3_INIT", "true").lower() in ("false", "0", "no"):
-        return False
-    return zero_stage(deepspeed_config(args)[1]) == 3
-
 # Transformers has a weak reference to the configuration of the process: by id of the arguments, as long as these exist
 _ACTIVE_CONFIGS: dict[int, Any] = {}
 
@@ -144,7 +133,11 @@ def activate_deepspeed(args: TrainingArguments) -> None:
     integration = sys.modules.get("transformers.integrations.deepspeed")
     if integration is not None:
         integration.unset_hf_deepspeed_config()
-    if not _divides_as_loaded(args): return
+    # with ZeRO 3, in a process that a launcher has started; the variable is that of accelerate launch --zero3_init_flag
+    if not is_deepspeed_enabled(args) or "LOCAL_RANK" not in os.environ: return
+    if zero_stage(deepspeed_config(args)[1]) != 3: return
+    init = os.environ.get("ACCELERATE_DEEPSPEED_ZERO3_INIT", "true").lower()
+    if not args.deepspeed and init in ("false", "0", "no"): return
     connect_processes(args.use_cpu, timedelta(seconds=args.ddp_timeout), args.ddp_backend)
     deepspeed = import_deepspeed(device_of(args.local_process_index, args.use_cpu), args.get_process_log_level())
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)

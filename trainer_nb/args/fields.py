@@ -85,6 +85,12 @@ def field_types(cls: type) -> dict[str, Any]:  # name of a field -> type or unio
     types = {f.name: hints[f.name] for f in fields(cls)}
     return {name: kind | EXTRA_TYPES[name] if name in EXTRA_TYPES else kind for name, kind in types.items()}
 
+# %% ../../nbs/02_args/00_fields.ipynb #0404bd5d
+@cache
+def settings_table(name: str) -> Any:
+    "Return a table of `settings.toml`."
+    return tomllib.loads(resources.files("trainer_nb").joinpath("args/settings.toml").read_text("utf-8"))[name]
+
 # %% ../../nbs/02_args/00_fields.ipynb #28da6247
 class Choice(StrEnum):
     "Base of the enums: a string that prints as one, also in error messages."
@@ -128,41 +134,8 @@ class SchedulerType(Choice):
     GREEDY = "greedy"
 
 class OptimizerNames(Choice):
-    "List the optimizers."
-    ADAMW_TORCH = "adamw_torch"
-    ADAMW_TORCH_FUSED = "adamw_torch_fused"
-    SGD = "sgd"
-    ADAGRAD = "adagrad"
-    RMSPROP = "rmsprop"
-    ADAFACTOR = "adafactor"
-    MUON = "muon"
-    ADAMW_8BIT = "adamw_8bit"
-    ADAMW_BNB = "adamw_bnb_8bit"
-    PAGED_ADAMW = "paged_adamw_32bit"
-    PAGED_ADAMW_8BIT = "paged_adamw_8bit"
-    ADEMAMIX = "ademamix"
-    ADEMAMIX_8BIT = "ademamix_8bit"
-    PAGED_ADEMAMIX = "paged_ademamix_32bit"
-    PAGED_ADEMAMIX_8BIT = "paged_ademamix_8bit"
-    LION = "lion_32bit"
-    LION_8BIT = "lion_8bit"
-    PAGED_LION = "paged_lion_32bit"
-    PAGED_LION_8BIT = "paged_lion_8bit"
-    RMSPROP_BNB = "rmsprop_bnb"
-    RMSPROP_8BIT = "rmsprop_bnb_8bit"
-    RMSPROP_32BIT = "rmsprop_bnb_32bit"
-    ADAMW_TORCH_4BIT = "adamw_torch_4bit"
-    ADAMW_TORCH_8BIT = "adamw_torch_8bit"
-    GALORE_ADAMW = "galore_adamw"
-    GALORE_ADAMW_8BIT = "galore_adamw_8bit"
-    GALORE_ADAFACTOR = "galore_adafactor"
-    APOLLO_ADAMW = "apollo_adamw"
-    SCHEDULE_FREE_RADAM = "schedule_free_radam"
-    SCHEDULE_FREE_ADAMW = "schedule_free_adamw"
-    SCHEDULE_FREE_SGD = "schedule_free_sgd"
-    STABLE_ADAMW = "stable_adamw"
-    GROKADAMW = "grokadamw"
-    ADAMW_ANYPRECISION = "adamw_anyprecision"
+    "List the optimizers, those of the table in settings.toml."
+    vars().update({settings_table("optimizer_members").get(name, name.upper()): name for name in settings_table("optimizers")})
 
 # fields whose value is read as a member of an enum
 ENUM_FIELDS: dict[str, type[Choice]] = {
@@ -201,11 +174,6 @@ CHOICES: dict[str, tuple] = {
 }
 
 # %% ../../nbs/02_args/00_fields.ipynb #0404bd5b
-@cache
-def settings_table(name: str) -> Any:
-    "Return a table of `settings.toml`."
-    return tomllib.loads(resources.files("trainer_nb").joinpath("args/settings.toml").read_text("utf-8"))[name]
-
 @cache
 def _compiled(expression: str) -> Any: return compile(expression, "settings.toml", "eval")
 

@@ -130,6 +130,10 @@ _NEED_FSDP = (
     "mixed_precision_policy",
 )
 
+_FLAGS = {"reshard_after_forward": True} | dict.fromkeys(
+    ("cpu_offload", "activation_checkpointing", "activation_checkpointing_offload", "cpu_ram_efficient_loading"), False
+)
+
 def resolve_sharding(
     fsdp: bool | str | list[str] | None,  # as in the Trainer
     fsdp_config: Any = None,  # as for `read_fsdp_config`
@@ -158,15 +162,7 @@ def resolve_sharding(
         raise ValueError(
             f"fsdp={fsdp!r} and fsdp_config={{{key!r}: {config[key]!r}}} contradict each other; leave one of them out."
         )
-    return build_sharding_config(words | config)
-
-# %% ../../nbs/02_args/03_fsdp_args.ipynb #c031dde4
-_FLAGS = {"reshard_after_forward": True} | dict.fromkeys(
-    ("cpu_offload", "activation_checkpointing", "activation_checkpointing_offload", "cpu_ram_efficient_loading"), False
-)
-
-def build_sharding_config(config: Mapping[str, Any]) -> ShardingConfig:
-    "Return the sharding described by the supported keys; raise ValueError if they contradict each other."
+    config = words | config
     values = {**_FLAGS, "min_num_params": 0, "dp_shard_size": None, **config}
     for name in _FLAGS:
         if not isinstance(values[name], bool):

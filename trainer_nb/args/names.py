@@ -61,6 +61,8 @@ REMOVED: dict[str, tuple[str, tuple | None]] = {
 }
 
 # %% ../../nbs/02_args/01_names.ipynb #f3763099
+OLDER_NAMES = frozenset((*RENAMED, *REPLACED, *REMOVED))
+
 # older names that are still fields, beside the newer ones
 FIELD_ALIASES = {name: RENAMED[name] for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs")}
 

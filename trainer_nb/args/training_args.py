@@ -25,7 +25,7 @@ from .parallel import ParallelMode, Ranks, check_accelerator_config, connect_lau
 from .parallel import device_of, first_process_first, log_level
 from .deepspeed_args import activate_deepspeed, check_deepspeed, is_deepspeed_enabled
 from .setters import ArgumentSetters
-from .validation import check_assigned, check_types, check_values, matches_type, tracker_names
+from .validation import UNSUPPORTED, check_setting, matches_type, tracker_names
 from ..display.tables import html_table
 
 if TYPE_CHECKING:
@@ -59,40 +59,6 @@ def enum_property(
     def write(args: object, value: Any) -> None:
         vars(args)[field] = default if value is None and marked is not None else to_builtin(value)
     return property(read, write)
-
-# %% ../../nbs/02_args/08_training_args.ipynb #3ad68217
-def _sync_aliases(args: TrainingArguments) -> None:
-    "Give a field and its older name the same value: the one that was set last."
-    before = vars(args).setdefault("_mirrored", {})
-    for older, name in FIELD_ALIASES.items():
-        if getattr(args, older) != before.get(older):
-            setattr(args, name, getattr(args, older))
-        value = getattr(args, name)
-        setattr(args, older, value)
-        before[older] = value
-
-# %% ../../nbs/02_args/08_training_args.ipynb #f3069186
-def _derived_values(args: TrainingArguments) -> dict[str, Any]:
-    "Return the values of fields that are not set and follow from other fields."
-    derived: dict[str, Any] = {}
-    if args.eval_strategy != "no" and not args.do_eval:
-        derived["do_eval"] = True
-    if args.eval_strategy == "steps" and not args.eval_steps:
-        derived["eval_steps"] = args.logging_steps
-    needs_metric = (
-        args.load_best_model_at_end or args.save_strategy == "best" or args.lr_scheduler_type in METRIC_SCHEDULES
-    )
-    metric = args.metric_for_best_model
-    if needs_metric and metric is None:
-        derived["metric_for_best_model"] = metric = "loss"
-    if metric is not None and args.greater_is_better is None:
-        derived["greater_is_better"] = not metric.endswith("loss")
-    compiles = bool(args.torch_compile or args.torch_compile_backend or args.torch_compile_mode)
-    if compiles and not args.torch_compile:
-        derived["torch_compile"] = True
-    if compiles and args.torch_compile_backend is None:
-        derived["torch_compile_backend"] = "inductor"
-    return derived
 
 # %% ../../nbs/02_args/08_training_args.ipynb #53337634
 def masked_token(name: str) -> str:
@@ -131,22 +97,55 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
         check_accelerator_config(self)
         convert_sharding(self)
         # fields added by a subclass are not checked
-        check_types(self, TrainingArguments)
-        check_values(self)
+        for name, kind in field_types(TrainingArguments).items():
+            # from the dictionary: reading report_to expands 'all'
+            value = vars(self)[name]
+            check_setting(name, value, kind)
+            # an empty value requests what None requests
+            if name in UNSUPPORTED and bool(value) != bool(self.defaults()[name]):
+                raise ValueError(f"{name}={value!r} {UNSUPPORTED[name]}.")
         check_rules("settings", vars(self))
         for name in ("logging_steps", "eval_steps", "save_steps"):
             if (getattr(self, name) or 0) >= 1:
                 setattr(self, name, int(getattr(self, name)))
         check_sharding(self)
         check_deepspeed(self)
-        _sync_aliases(self)
-        derived = _derived_values(self)
+        # a field and its older name have the same value: the one that was set last
+        before = vars(self).setdefault("_mirrored", {})
+        for older, name in FIELD_ALIASES.items():
+            if getattr(self, older) != before.get(older):
+                setattr(self, name, getattr(self, older))
+            before[older] = getattr(self, name)
+            setattr(self, older, before[older])
+        derived = self._derived_values()
         for name, value in derived.items():
             setattr(self, name, value)
         # the name is part of the files that earlier versions wrote
         vars(self)["_filled"] = derived
         if is_deepspeed_enabled(self):
             activate_deepspeed(self)
+
+    def _derived_values(self) -> dict[str, Any]:
+        "Return the values of fields that are not set and follow from other fields."
+        derived: dict[str, Any] = {}
+        if self.eval_strategy != "no" and not self.do_eval:
+            derived["do_eval"] = True
+        if self.eval_strategy == "steps" and not self.eval_steps:
+            derived["eval_steps"] = self.logging_steps
+        needs_metric = (
+            self.load_best_model_at_end or self.save_strategy == "best" or self.lr_scheduler_type in METRIC_SCHEDULES
+        )
+        metric = self.metric_for_best_model
+        if needs_metric and metric is None:
+            derived["metric_for_best_model"] = metric = "loss"
+        if metric is not None and self.greater_is_better is None:
+            derived["greater_is_better"] = not metric.endswith("loss")
+        compiles = bool(self.torch_compile or self.torch_compile_backend or self.torch_compile_mode)
+        if compiles and not self.torch_compile:
+            derived["torch_compile"] = True
+        if compiles and self.torch_compile_backend is None:
+            derived["torch_compile_backend"] = "inductor"
+        return derived
 
     def _convert(self) -> None:
         "Convert equivalent values to one form."
@@ -189,7 +188,7 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
         "Set an attribute; raise ValueError for a value that the constructor would reject as well."
         # the constructor and check() convert values first; they end by recording the derived ones
         if name in TrainingArguments.__dataclass_fields__ and "_filled" in vars(self):
-            check_assigned(name, value, field_types(TrainingArguments)[name])
+            check_setting(name, to_builtin(value), field_types(TrainingArguments)[name])
             if self._on_assign is not None and self._on_assign(self, {name: value}): return
         super().__setattr__(name, value)
 

@@ -9,15 +9,11 @@ import math
 import importlib.util
 import os
 import re
-from dataclasses import fields
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
-from .fields import CHOICES, TRACKERS, TRANSFORMERS_TRACKERS, field_types, settings_table, to_builtin
+from .fields import CHOICES, TRACKERS, TRANSFORMERS_TRACKERS, settings_table
 from ..core.errors import short_repr, suggest_names
-
-if TYPE_CHECKING:
-    from trainer_nb.args.training_args import TrainingArguments
 
 # %% ../../nbs/02_args/05_validation.ipynb #5cf558ad
 UNSUPPORTED: dict[str, str] = settings_table("unsupported")  # name: reason
@@ -73,29 +69,6 @@ def describe_type(kind: Any) -> str:
     text = kind.__name__ if isinstance(kind, type) else str(kind)
     return re.sub(r"\b[a-z_]+(\.[a-z_]+)*\.(?=[A-Z])", "", text)
 
-def check_type(
-    name: str,
-    value: Any,
-    kind: Any,  # the annotation of the field
-) -> None:
-    "Raise ValueError if a value does not match the annotation of a field."
-    if matches_type(value, kind): return
-    text = "'...'" if name.endswith("token") else short_repr(value)
-    raise ValueError(
-        f"{name}={text} is of type {type(value).__name__}; it should be {describe_type(kind)}."
-        f"{_type_hint(name, value, kind)}"
-    )
-
-def check_types(
-    args: Any,  # an instance of a dataclass
-    cls: type | None = None,  # dataclass whose fields are checked; None: that of args
-) -> None:
-    "Raise ValueError for the first field whose value does not match its annotation."
-    cls = cls or type(args)
-    types = field_types(cls)
-    for f in fields(cls):
-        check_type(f.name, getattr(args, f.name), types[f.name])
-
 # %% ../../nbs/02_args/05_validation.ipynb #7900f469
 # name of a field: its bound
 _BOUNDS = {name: bound for bound in settings_table("bounds") for name in bound["fields"]}
@@ -105,22 +78,6 @@ LIST_CHOICES = {
     "include_for_metrics": ("inputs", "loss"),
     "report_to": (*TRACKERS, *TRANSFORMERS_TRACKERS, "all", "none"),
 }
-
-def check_value(
-    name: str,  # of a field
-    value: Any,  # of the field's type
-) -> None:
-    "Raise ValueError for a value that is out of bounds or not among its choices."
-    if (bound := _BOUNDS.get(name)) is not None:
-        for number in value if isinstance(value, list) else [] if value is None else [value]:
-            if bound["least"] <= number < bound.get("below", math.inf): continue
-            raise ValueError(f"{name}={value!r} should be {bound['condition']}.")
-    if name in LIST_CHOICES:
-        for word in value.split() if isinstance(value, str) else value or []:
-            _check_choice(name, word, LIST_CHOICES[name])
-    # a flag is converted to a choice
-    elif name in CHOICES and not isinstance(value, bool):
-        _check_choice(name, value, CHOICES[name])
 
 def _check_choice(name: str, value: Any, choices: tuple) -> None:
     "Raise ValueError for a value that is not among the choices of a field."
@@ -134,26 +91,28 @@ def _check_choice(name: str, value: Any, choices: tuple) -> None:
     hint = f" Did you mean {meant!r}?" if meant else suggest_names(value, choices)
     raise ValueError(f"{name}={value!r} is not one of {listed}.{hint}")
 
-def check_values(args: TrainingArguments) -> None:
-    "Raise ValueError for the first field that is unsupported, out of bounds or not among its choices."
-    default = type(args).defaults()
-    for name, reason in UNSUPPORTED.items():
-        value = getattr(args, name)
-        # an empty value requests what None requests
-        if bool(value) != bool(default[name]): raise ValueError(f"{name}={value!r} {reason}.")
-    for name in (*_BOUNDS, *LIST_CHOICES, *CHOICES):
-        # from the dictionary: reading report_to expands 'all'
-        check_value(name, vars(args)[name])
-
-def check_assigned(
+def check_setting(
     name: str,  # of a field of TrainingArguments
-    value: Any,  # that is assigned to it
+    value: Any,
     kind: Any,  # the annotation of the field
 ) -> None:
-    "Raise ValueError for a single value that `TrainingArguments` would reject."
-    value = to_builtin(value)
-    check_type(name, value, kind)
-    check_value(name, value)
+    "Raise ValueError for a value of a wrong type, out of bounds, or not among its choices."
+    if not matches_type(value, kind):
+        text = "'...'" if name.endswith("token") else short_repr(value)
+        raise ValueError(
+            f"{name}={text} is of type {type(value).__name__}; it should be {describe_type(kind)}."
+            f"{_type_hint(name, value, kind)}"
+        )
+    if (bound := _BOUNDS.get(name)) is not None:
+        for number in value if isinstance(value, list) else [] if value is None else [value]:
+            if bound["least"] <= number < bound.get("below", math.inf): continue
+            raise ValueError(f"{name}={value!r} should be {bound['condition']}.")
+    if name in LIST_CHOICES:
+        for word in value.split() if isinstance(value, str) else value or []:
+            _check_choice(name, word, LIST_CHOICES[name])
+    # a flag is converted to a choice
+    elif name in CHOICES and not isinstance(value, bool):
+        _check_choice(name, value, CHOICES[name])
 
 # %% ../../nbs/02_args/05_validation.ipynb #9c5854d0
 # modules that a tracker needs, where they do not have its name; those of transformers' callbacks

@@ -512,36 +512,10 @@ class DefaultFlowCallback(TrainerCallback):
             control.should_save = True
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #1aa9dd60
-class LoaderHolder(Protocol):
-    "Describe the run's loader, which holds a DataLoader."
-    @property
-    def loader(self) -> object: ...
-
-class EventRun(Protocol):
-    "Describe the fields of the run state that the calls of events use."
-    callbacks: CallbackHandler
-    state: TrainerState
-    control: TrainerControl
-    interrupts: InterruptGuard
-    @property
-    def verb(self) -> Any: ...
-    @property
-    def args(self) -> EventArgs: ...
-    @property
-    def model(self) -> object: ...
-    @property
-    def optimizer(self) -> object: ...
-    @property
-    def lr_scheduler(self) -> object: ...
-    @property
-    def loader(self) -> LoaderHolder | None: ...
-    @property
-    def evaluation(self) -> Any: ...
-
 class EventSource(Protocol):
     "Describe a learner whose events are called."
     @property
-    def run_state(self) -> EventRun: ...
+    def run_state(self) -> Any: ...   # engine.run_state.RunState
     @property
     def processing_class(self) -> object: ...
 
@@ -615,7 +589,7 @@ def fire_event_safely(learner: EventSource, event: str, **data: Any) -> BaseExce
     return first_error
 
 # %% ../../nbs/01_core/05_callbacks.ipynb #35507f8d
-def close_callbacks(run: EventRun):
+def close_callbacks(run: Any):
     "Make callbacks close the resources that they hold open; warn about those that fail."
     for callback in run.callbacks.callbacks:
         try:

@@ -123,36 +123,6 @@ def is_on_host(value: torch.Tensor) -> bool:
     "Return whether a tensor can be read without waiting for a device or for other processes."
     return value.is_cpu and type(value) is torch.Tensor
 
-def split_deferred(
-    values: tuple[Scalar, Scalar, Scalar],  # of the columns in `DEFERRED`
-) -> tuple[list[float], list[tuple[int, torch.Tensor | DeferredScalar]], int]:
-    "Return the numbers (nan for the others), the deferred values with their column, and the bits of unknown values."
-    numbers = [math.nan] * len(values)
-    deferred: list[tuple[int, torch.Tensor | DeferredScalar]] = []
-    unknown = 0
-    for column, value in enumerate(values):
-        if isinstance(value, (float, int)):
-            numbers[column] = value
-        elif value is None:
-            unknown |= 1 << column
-        elif isinstance(value, torch.Tensor):
-            if value.requires_grad or value.dim():
-                if value.numel() != 1:
-                    raise ValueError(
-                        f"The {DEFERRED[column]} of a row must be one number, but the tensor has shape"
-                        f" {tuple(value.shape)}. Pass its mean, `{DEFERRED[column]}.mean()`."
-                    )
-                value = value.detach().reshape(())
-            if is_on_host(value):
-                numbers[column] = value.item()
-            else:
-                deferred.append((column, value))
-        elif isinstance(value, DeferredScalar):
-            deferred.append((column, value))
-        else:
-            numbers[column] = float(value)
-    return numbers, deferred, unknown
-
 # %% ../../nbs/01_core/04_columns.ipynb #251bd6e0
 class RowStore:
     "Store rows of numbers in columns that grow; those in `DEFERRED` are valid once they are fetched."
@@ -219,7 +189,31 @@ class RowStore:
         grad_norm: Scalar = None,
     ) -> int:
         "Append a row and return its index, without waiting for the device."
-        numbers, deferred, unknown = split_deferred((loss, grad_norm, learning_rate))
+        values = (loss, grad_norm, learning_rate)
+        numbers = [math.nan] * len(values)
+        deferred: list[tuple[int, torch.Tensor | DeferredScalar]] = []
+        unknown = 0
+        for column, value in enumerate(values):
+            if isinstance(value, (float, int)):
+                numbers[column] = value
+            elif value is None:
+                unknown |= 1 << column
+            elif isinstance(value, torch.Tensor):
+                if value.requires_grad or value.dim():
+                    if value.numel() != 1:
+                        raise ValueError(
+                            f"The {DEFERRED[column]} of a row must be one number, but the tensor has shape"
+                            f" {tuple(value.shape)}. Pass its mean, `{DEFERRED[column]}.mean()`."
+                        )
+                    value = value.detach().reshape(())
+                if is_on_host(value):
+                    numbers[column] = value.item()
+                else:
+                    deferred.append((column, value))
+            elif isinstance(value, DeferredScalar):
+                deferred.append((column, value))
+            else:
+                numbers[column] = float(value)
         with self.lock:
             row = self.append_numbers(step, epoch, samples, seconds, numbers, unknown)
             for column, value in deferred:

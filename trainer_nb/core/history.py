@@ -22,7 +22,7 @@ import torch
 from .columns import COLUMN_NAMES, PACK_SIZE, Readings, RowStore, Scalar, append_rows
 from .columns import columns_to_lists, copy_rows, kept_losses, last_row_of_step, mean_or_nan, throughput
 from .errors import checked, find_hints, is_device_lost, missing_attribute_error, short_repr, suggest_names, warn
-from .log_file import LOG_WRITER, FileClaim, LogFile, decode_non_finite, dump_line, find_log
+from .log_file import LOG_WRITER, FileClaim, LogFile, decode_non_finite, dump_line, find_log, is_claimed
 from .log_file import log_path, prepare_log_file, read_log_lines, to_plain_data, validate_run_id
 from .records import RECORD_FIELDS, TIMING_SUFFIXES, Evaluations, Journal, Record, Records
 from .records import qualify_metric_names
@@ -375,24 +375,19 @@ RESERVED_KINDS = ("run", "rows", "abandon", "table", "reading")
 # values that the loop logs itself: they are columns already, or describe the whole run
 LOGGED_BY_LOOP = ("loss", "grad_norm", "learning_rate", "epoch", "step", "num_input_tokens_seen")
 
-def event_metrics(event: dict[str, Any]) -> dict[str, Any]:
-    "Return the values of an event that are columns of the history: the metrics of an evaluation, or logged numbers."
-    data = event["data"]
-    if event["kind"] == "evaluate": return data
-    # the summary at the end of the run
-    if event["kind"] != "log" or "train_runtime" in data: return {}
-    return {
-        name: value for name, value in data.items()
-        if isinstance(value, (int, float)) and name not in LOGGED_BY_LOOP and not name.endswith(TIMING_SUFFIXES)
-    }
-
 def store_event(history: History, event: dict[str, Any]):
     "Add an event; attach its metrics to the last row of its step."
     with history.rows.lock:
         history.events.append(event)
         if event["kind"] == "branch" and event["data"].get("into") == history.run_id:
             history.branch_changes = event["data"].get("changes", {})
-        metrics = event_metrics(event)
+        metrics = event["data"] if event["kind"] == "evaluate" else {}
+        # of logged values the numbers, but not the summary at the end of the run
+        if event["kind"] == "log" and "train_runtime" not in event["data"]:
+            metrics = {
+                name: value for name, value in event["data"].items()
+                if isinstance(value, (int, float)) and name not in LOGGED_BY_LOOP and not name.endswith(TIMING_SUFFIXES)
+            }
         if not metrics: return
         row = last_row_of_step(history.rows, event["step"], event["rows"])
         if row is not None:
@@ -526,10 +521,19 @@ def unsent_lines(
             sent["readings"] = number + 1
 
 # %% ../../nbs/01_core/08_history.ipynb #6c8775bf
+def has_open(history: History, path: Path) -> bool:
+    "Return whether a history has a log open, whose folder may have another name now."
+    fd = None if history.claim is None else history.claim.fd
+    return fd is not None and path.is_file() and os.path.samestat(os.fstat(fd), path.stat())
+
+def is_open_elsewhere(path: Path) -> bool:
+    "Return whether another process has a log open."
+    return not any(has_open(history, path) for history in list(HISTORIES)) and is_claimed(path)
+
 def close_other_logs(history: History, path: Path):
     "Close this log in other histories of the process."
     for other in list(HISTORIES):
-        if other is not history and other.log is not None and other.path == path:
+        if other is not history and has_open(other, path):
             other.close_log()
             other.path = None
 

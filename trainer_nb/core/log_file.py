@@ -24,12 +24,6 @@ import torch
 from .errors import warn
 
 # %% ../../nbs/01_core/06_log_file.ipynb #20962831
-def _array_to_plain(value: torch.Tensor | np.ndarray | np.generic) -> Any:
-    "Return the values of a tensor or array as lists, or a short description if there are more than 1000."
-    if math.prod(value.shape) > 1000:
-        return f"<{type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}>"
-    return value.detach().cpu().tolist() if isinstance(value, torch.Tensor) else value.tolist()
-
 def _utf8(value: str) -> str:
     "Replace lone surrogates, which cannot be encoded."
     return str.__str__(value).encode("utf-8", "replace").decode()
@@ -41,7 +35,9 @@ def _to_plain_data(value: object, depth: int) -> Any:
     if isinstance(value, float): return float(value)
     if isinstance(value, int) and int(value).bit_length() <= 63: return int(value)
     if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
-        return to_plain_data(_array_to_plain(value), depth + 1)
+        if math.prod(value.shape) > 1000: return f"<{type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}>"
+        values = value.detach().cpu() if isinstance(value, torch.Tensor) else value
+        return to_plain_data(values.tolist(), depth + 1)
     if isinstance(value, os.PathLike): return to_plain_data(os.fspath(value), depth + 1)
     if isinstance(value, dict):
         return {_utf8(k if isinstance(k, str) else str(k)): to_plain_data(v, depth + 1) for k, v in value.items()}

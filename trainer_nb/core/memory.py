@@ -205,11 +205,7 @@ def cgroup_memory_left() -> list[int]:
                 left.append(max(limit - use, 0))
     return left
 
-def free_host_memory() -> int | None:
-    "Return the bytes of host memory that this process may still allocate; None if the system is not Linux."
-    try:
-        with open("/proc/meminfo") as file:
-            available = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return None
-    return min([available, *cgroup_memory_left()])
+def free_host_memory() -> int:
+    "Return the bytes of host memory that this process may still allocate."
+    import psutil
+    return min([psutil.virtual_memory().available, *cgroup_memory_left()])

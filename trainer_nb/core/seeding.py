@@ -157,7 +157,8 @@ def seeded_generators(
 GENERATORS_AT_IMPORT = torch.get_rng_state(), None, np.random.get_state(), random.getstate()
 
 # %% ../../nbs/01_core/01_seeding.ipynb #b2f1a602
-_MAKING_BATCH: ContextVar[bool] = ContextVar("trainer_nb_making_batch", default=False)
+# whether a run makes a batch, with generators that are seeded for the batch's position; in a data worker always
+MAKING_BATCH: ContextVar[bool] = ContextVar("trainer_nb_making_batch", default=False)
 
 # entered for each batch; a generator with @contextmanager takes three times as long
 class making_batch:
@@ -165,18 +166,10 @@ class making_batch:
     __slots__ = ("_token",)
 
     def __enter__(self) -> None:
-        self._token = _MAKING_BATCH.set(True)
+        self._token = MAKING_BATCH.set(True)
 
     def __exit__(self, *error: object) -> None:
-        _MAKING_BATCH.reset(self._token)
-
-def make_batches_only() -> None:
-    "Mark this process as a data worker, in which nothing but batches of a run is made."
-    _MAKING_BATCH.set(True)
-
-def is_making_batch() -> bool:
-    "Return whether a run makes a batch, with generators that are seeded for the batch's position."
-    return _MAKING_BATCH.get()
+        MAKING_BATCH.reset(self._token)
 
 # %% ../../nbs/01_core/01_seeding.ipynb #6f3c1a03
 GENERATOR_TYPES = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)

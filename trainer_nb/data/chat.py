@@ -261,52 +261,40 @@ class ChatCollator(TextCollator):
 # %% ../../nbs/03_data/07_chat.ipynb #fd9e8c8f
 PACKING_STRATEGIES = ("bfd", "bfd_split", "wrapped")
 
-def best_fit_rows(
-    sizes: Sequence[int],  # from 1 to `length`
-    length: int,
-) -> list[list[int]]:
-    "Assign samples to rows, longest first, each to the fullest row with room; return the samples' indices by row."
-    rows: list[list[int]] = []
-    # room of a row, when it got so, and the row; ascending
-    open_rows: list[tuple[int, int, list[int]]] = []
-    for when, i in enumerate(sorted(range(len(sizes)), key=lambda i: -sizes[i])):
-        at = bisect_left(open_rows, (sizes[i],))
-        room, _, row = open_rows.pop(at) if at < len(open_rows) else (length, 0, [])
-        if not row: rows.append(row)
-        row.append(i)
-        if room > sizes[i]: insort(open_rows, (room - sizes[i], when, row))
-    return rows
-
-def wrapped_rows(
-    sizes: Sequence[int],
-    length: int,
-) -> list[list[tuple[int, int, int]]]:
-    "Cut samples that are written one behind the other; return (sample, start, end) of the pieces of each row."
-    rows: list[list[tuple[int, int, int]]] = []
-    behind = 0
-    for i, size in enumerate(sizes):
-        start = 0
-        while start < size:
-            if behind % length == 0: rows.append([])
-            end = min(size, start + length - behind % length)
-            rows[-1].append((i, start, end))
-            behind += end - start
-            start = end
-    return rows
-
 def packed_pieces(
-    sizes: Sequence[int],
-    length: int,
+    sizes: Sequence[int],  # numbers of tokens of the samples
+    length: int,  # of a row
     strategy: str,
 ) -> list[list[tuple[int, int, int]]]:
     "Return (sample, start, end) of the pieces of each row."
-    if strategy == "wrapped": return wrapped_rows(sizes, length)
+    rows: list[list[tuple[int, int, int]]] = []
+    if strategy == "wrapped":
+        # the samples are written one behind the other, and cut
+        behind = 0
+        for i, size in enumerate(sizes):
+            start = 0
+            while start < size:
+                if behind % length == 0: rows.append([])
+                end = min(size, start + length - behind % length)
+                rows[-1].append((i, start, end))
+                behind += end - start
+                start = end
+        return rows
     split = strategy == "bfd_split"
     pieces = [
         (i, start, min(size, start + length))
         for i, size in enumerate(sizes) for start in range(0, size if split else min(size, 1), length)
     ]
-    return [[pieces[k] for k in row] for row in best_fit_rows([end - start for _, start, end in pieces], length)]
+    # longest first, each to the fullest row with room; of these: the room, when it got so, and the row, ascending
+    open_rows: list[tuple[int, int, list[tuple[int, int, int]]]] = []
+    for when, piece in enumerate(sorted(pieces, key=lambda piece: piece[1] - piece[2])):
+        size = piece[2] - piece[1]
+        at = bisect_left(open_rows, (size,))
+        room, _, row = open_rows.pop(at) if at < len(open_rows) else (length, 0, [])
+        if not row: rows.append(row)
+        row.append(piece)
+        if room > size: insort(open_rows, (room - size, when, row))
+    return rows
 
 # %% ../../nbs/03_data/07_chat.ipynb #6828b5e2
 def pack_columns(
@@ -468,12 +456,6 @@ class DataCollatorForChat(ChatCollator):
 _ENCODED = ("input_ids", "labels", "seq_lengths")
 
 # %% ../../nbs/03_data/07_chat.ipynb #269071bc
-def column_names(dataset: Any) -> list[str]:
-    "Return the columns of a data set; those of the first sample of a stream that does not declare them."
-    if dataset.column_names is not None: return dataset.column_names
-    with preserve_generators():
-        return list(next(iter(dataset), {}))
-
 def tokenize_chat(
     dataset: Any,  # a datasets.Dataset or IterableDataset, or a sequence of samples
     collator: DataCollatorForChat,
@@ -483,7 +465,11 @@ def tokenize_chat(
     # the number of dropped samples is reported below
     silent._issued.add(TRUNCATION_WARNING.format(collator.max_length))
     if hasattr(dataset, "map"):
-        names = column_names(dataset)
+        names = dataset.column_names
+        if names is None:
+            # a stream that does not declare them
+            with preserve_generators():
+                names = list(next(iter(dataset), {}))
         tokens = dataset.map(silent.encode, remove_columns=names)
         # later samples of such a stream may have more columns than the first one
         if dataset.column_names is None:
@@ -516,18 +502,15 @@ def show_trained_tokens(
         runs[-1][1].append(token)
     total = f"{int((labels != -100).sum())} of {len(ids)} tokens are trained"
     text = "".join(f"«{decode(tokenizer, part)}»" if trained else decode(tokenizer, part) for trained, part in runs)
-    spans = "".join(_token_span(decode(tokenizer, [t]), trained) for trained, part in runs for t in part)
+    spans = "".join(
+        f'<span style="background:{"rgba(0,160,80,.35)" if trained else "rgba(127,127,127,.12)"};margin:1px;'
+        'padding:1px 2px;border-radius:3px;white-space:pre-wrap">'
+        f'{escape_html(decode(tokenizer, [token])).replace(chr(10), "⏎<br>")}</span>'
+        for trained, part in runs for token in part
+    )
     return HtmlDisplay(f'<div style="line-height:1.9">{spans}</div><div>{total}</div>', f"{text}\n{total}")
 
 def decode(tokenizer: Any, ids: list[int]) -> str: return tokenizer.decode(ids, skip_special_tokens=False)
-
-def _token_span(text: str, trained: bool) -> str:
-    colour = "rgba(0,160,80,.35)" if trained else "rgba(127,127,127,.12)"
-    shown = escape_html(text).replace("\n", "⏎<br>")
-    return (
-        f'<span style="background:{colour};margin:1px;padding:1px 2px;border-radius:3px;white-space:pre-wrap">'
-        f'{shown}</span>'
-    )
 
 # %% ../../nbs/03_data/07_chat.ipynb #56b40f32
 def split_prompt(

@@ -159,18 +159,6 @@ class Tokenizer(Protocol):
 # what is given in place of a tokenizer by mistake; a mask or ids need other attributes than pad()
 _NO_TOKENIZERS = (str, os.PathLike, type, torch.nn.Module, int, float, list, tuple, Mapping)
 
-def check_tokenizer(
-    owner: object,  # a collator
-    tokenizer: Any,
-    pads: bool = True,  # whether its pad() is used
-) -> None:
-    "Raise TypeError for anything but a tokenizer."
-    if not isinstance(tokenizer, _NO_TOKENIZERS) and (not pads or callable(getattr(tokenizer, "pad", None))): return
-    remedy = "give an object with a method pad(features), such as a tokenizer of transformers"
-    if isinstance(tokenizer, str):
-        remedy = f"load it: AutoTokenizer.from_pretrained({tokenizer!r}) of transformers"
-    raise TypeError(f"{type(owner).__name__} takes a tokenizer, not {short_repr(tokenizer)}; {remedy}.")
-
 def pad_features(
     tokenizer: Tokenizer,
     features: list,
@@ -199,8 +187,14 @@ class TextCollator:
     _pads = True
 
     def __post_init__(self):
-        check_tokenizer(self, self.tokenizer, self._pads)
         check_return_tensors(self.return_tensors)
+        tokenizer = self.tokenizer
+        pads = not self._pads or callable(getattr(tokenizer, "pad", None))
+        if pads and not isinstance(tokenizer, _NO_TOKENIZERS): return
+        remedy = "give an object with a method pad(features), such as a tokenizer of transformers"
+        if isinstance(tokenizer, str):
+            remedy = f"load it: AutoTokenizer.from_pretrained({tokenizer!r}) of transformers"
+        raise TypeError(f"{type(self).__name__} takes a tokenizer, not {short_repr(tokenizer)}; {remedy}.")
 
     def __call__(self, features: list, return_tensors: str | None = None) -> Any:
         "Return a batch, of arrays if `return_tensors` is 'np'."
@@ -363,11 +357,9 @@ def to_device(
             if not isinstance(t, torch.Tensor) or t.device != device: break
         else:
             return batch
-    return map_tensors(batch, lambda t: t if t.device == device else _copy_to_device(t, device, pin))
-
-def _copy_to_device(t: torch.Tensor, device: torch.device, pin: bool):
-    "Return a tensor on another device."
-    if t.device.type != "cpu" or device.type != "cuda" or t.layout is not torch.strided:
-        return t.to(device)
-    if pin and not t.is_pinned(): t = t.pin_memory()
-    return t.to(device, non_blocking=t.is_pinned())
+    def copied(t: torch.Tensor) -> torch.Tensor:
+        if t.device == device: return t
+        if t.device.type != "cpu" or device.type != "cuda" or t.layout is not torch.strided: return t.to(device)
+        if pin and not t.is_pinned(): t = t.pin_memory()
+        return t.to(device, non_blocking=t.is_pinned())
+    return map_tensors(batch, copied)

@@ -118,9 +118,6 @@ def make_source(
     return MapSource(loader, seed, share, run_seeds)
 
 # %% ../../nbs/03_data/04_loader.ipynb #4325a5aa
-class ReadingFailed(RuntimeError):
-    "Signal that rank 0, which reads for all processes, could not read."
-
 class Dispatcher:
     "Read the batches of all processes on rank 0, and send each process its own."
     def __init__(
@@ -154,7 +151,7 @@ class Dispatcher:
                     parts = [f"{type(raised).__name__}: {raised}"] * self.share.of
             own = self.scatter(parts)
             if error is not None: raise error
-            if isinstance(own, str): raise ReadingFailed(f"Rank 0 could not read the data: {own}")
+            if isinstance(own, str): raise RuntimeError(f"Rank 0 could not read the data: {own}")
             if own is None: return
             batch, samples, self.source.weight, self.source.bookmark = own
             yield batch, samples

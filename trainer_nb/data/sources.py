@@ -34,7 +34,7 @@ from ..core.errors import short_repr
 from ..core.interrupts import BATCH_WAIT, InterruptGuard
 from ..core.nodes import Tree, Unsupported
 from ..core.put import MISSING, Put, class_finder
-from ..core.seeding import SEED_FETCH, SEED_ORDER, GeneratorSeeds, OwnGenerators, make_batches_only
+from ..core.seeding import MAKING_BATCH, SEED_FETCH, SEED_ORDER, GeneratorSeeds, OwnGenerators
 from ..core.seeding import making_batch, mix_seed, preserve_generators, seed_all
 from ..core.tree import Capture, is_resource, of_library
 from .collate import RemoveColumns, default_data_collator
@@ -188,7 +188,7 @@ class WorkerInit:
                     time.sleep(1)
                 os._exit(1)
             threading.Thread(target=exit_with_parent, daemon=True).start()
-        make_batches_only()
+        MAKING_BATCH.set(True)
         if self.then is not None:
             self.then(worker_id)
 

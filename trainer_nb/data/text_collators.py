@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..core.errors import checked_class
-from ..core.seeding import is_making_batch, mix_seed
+from ..core.seeding import MAKING_BATCH, mix_seed
 from .collate import DataCollatorWithPadding, TextCollator, Tokenizer, check_return_tensors, pad_features
 from .collate import ragged_error, to_return_type
 
@@ -165,14 +165,7 @@ class DataCollatorForLanguageModeling(TextCollator):
         if not self.mlm and self.whole_word_mask:
             raise ValueError("whole_word_mask=True masks words, but mlm=False masks nothing. Give mlm=True, or leave"
                              " whole_word_mask out.")
-        if self.mlm:
-            self._check_masking()
-        if self.whole_word_mask:
-            self.mask_replace_prob = 1.0
-            self.random_replace_prob = 0.0
-
-    def _check_masking(self):
-        "Raise ValueError for a tokenizer without a mask token and for invalid probabilities."
+        if not self.mlm: return
         if mask_token_id(self.tokenizer) is None:
             raise ValueError("The tokenizer has no mask token, which mlm=True needs. Give mlm=False for a causal language model.")
         for name in ("mlm_probability", "mask_replace_prob", "random_replace_prob"):
@@ -188,6 +181,9 @@ class DataCollatorForLanguageModeling(TextCollator):
                 "whole_word_mask=True hides each chosen word, so mask_replace_prob and random_replace_prob have no effect;"
                 " leave them out."
             )
+        if self.whole_word_mask:
+            self.mask_replace_prob = 1.0
+            self.random_replace_prob = 0.0
 
     def _make_batch(self, features: list, kind: str) -> Any:
         batch, special, offsets = pad_texts(self.tokenizer, features, self.pad_to_multiple_of)
@@ -211,7 +207,7 @@ class DataCollatorForLanguageModeling(TextCollator):
     def _current_generator(self) -> Any:
         "Return the generator for a batch: None without a seed, one of its own for each position in a run."
         if self.seed is None: return None
-        if is_making_batch(): return self._make_generator(mix_seed(self.seed, int(torch.randint(1 << 62, ()))))
+        if MAKING_BATCH.get(): return self._make_generator(mix_seed(self.seed, int(torch.randint(1 << 62, ()))))
         if self.generator is None:
             self.create_rng()
         return self.generator

@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 import weakref
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Protocol
 
 import torch
 from torch.autograd.graph import get_gradient_edge
@@ -31,8 +29,6 @@ FSDP_REMEDY = (
     " (transformer_layer_cls_to_wrap)"
 )
 
-def _describe_place(layer: str) -> str: return f"runs {layer!r}" if layer else "ends the pass"
-
 def _wait_for_keys(store: torch.distributed.Store, places: dict[int, str], timeout: timedelta) -> bool:
     "Wait for some keys; return False on timeout."
     try:
@@ -41,66 +37,35 @@ def _wait_for_keys(store: torch.distributed.Store, places: dict[int, str], timeo
         return False
     return True
 
-class LayerOrder:
-    "Check that all processes run the same layers of a model whose weights are divided, in training."
+class PassComparison:
+    "Compare what this process runs in a pass with the pass before; if that differs, with the other processes."
     def __init__(
         self,
-        model: torch.nn.Module,
-        layers: Iterable[torch.nn.Module],  # whose weights are gathered when they run, without the model
         world: World,
-        timeout: timedelta = timedelta(minutes=30),  # of a comparison; shorter than that of an exchange of weights
-        remedy: str = FSDP_REMEDY,  # end of the error's sentence: what to change
+        timeout: timedelta,  # of a comparison; shorter than that of an exchange
+        remedy: str,  # end of the error's sentence: what to change
     ):
-        self._names = {id(m): name for name, m in model.named_modules()}
         self._world = world
         self._timeout = timeout
         self._remedy = remedy
-        # layers of the last pass that all processes have compared; None until the first one has ended
+        # names of the last pass that all processes have compared; None until the first one has ended
         self._expected: list[str] | None = None
         self._current: list[str] = []
         self._num_compared = 0
         self._num_passes = 0
-        # of this pass: layers that may run, and 1 more at its end
+        # of this pass: names that may run, and 1 more at its end
         self._num_checked = 0
         self._key = world.broadcast_object(uuid.uuid4().hex)
         self._released = report_place(self)
-        self._handles = self._register(model, layers)
+        self._handles: list[RemovableHandle] = []
 
-    def _register(self, model: torch.nn.Module, layers: Iterable[torch.nn.Module]) -> list[RemovableHandle]:
-        "Register the hooks."
-        return [
-            model.register_forward_pre_hook(self._begin, prepend=True),
-            model.register_forward_hook(self._end),
-            # before the hook of torch that gathers the weights
-            *(m.register_forward_pre_hook(self._enter, prepend=True) for m in layers),
-        ]
-
-    def _is_checked(self, m: torch.nn.Module) -> bool:
-        "Return whether a call belongs to a training pass; the backward pass may compute a layer again."
-        if torch.compiler.is_compiling(): return False
-        return m.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
-
-    def _begin(self, model: torch.nn.Module, given: tuple):
-        if self._is_checked(model):
-            self._current = []
-            self._num_checked = 0
-            self._num_passes += 1
-
-    def _enter(self, layer: torch.nn.Module, given: tuple):
-        if self._is_checked(layer):
-            self._check(self._names[id(layer)])
-
-    def _end(self, model: torch.nn.Module, given: tuple, output: object):
-        if not self._is_checked(model): return
-        if self._expected is None or len(self._current) != len(self._expected):
-            self._compare("")
-        if self._current != self._expected:
-            # the others have deviated alike: from here on this is the usual pass
-            self._expected = self._current
-        self._num_checked += 1
+    def _begin_pass(self):
+        self._current = []
+        self._num_checked = 0
+        self._num_passes += 1
 
     def _check(self, name: str):
-        "Record a layer; compare it with that of the others if it is not the expected one."
+        "Record a name; compare it with that of the others if it is not the expected one."
         position = len(self._current)
         self._current.append(name)
         if self._expected is None or position >= len(self._expected) or self._expected[position] != name:
@@ -126,9 +91,9 @@ class LayerOrder:
 
     def _compare(
         self,
-        name: str,  # of the layer that is about to run; empty at the end of a pass
+        name: str,  # of what is about to run; empty at the end of a pass
     ):
-        "Wait for the others, and raise ValueError unless they are at the same layer."
+        "Wait for the others, and raise ValueError unless they are at the same place."
         store = torch.distributed.distributed_c10d._get_default_store()
         self._num_compared += 1
         def place(rank: int, number: int) -> str: return f"{self._key}/{number}/{rank}"
@@ -142,9 +107,8 @@ class LayerOrder:
         for rank, key in places.items():
             other = store.get(key).decode()
             if other == own: continue
-            position, _, layer = other.partition(":")
-            there = _describe_place(layer) if layer != name else f"runs it as layer {int(position) + 1} of the pass"
-            raise ValueError(f"Rank {self._world.rank} {_describe_place(name)} where rank {rank} {there}: {self._remedy}.")
+            position, _, there = other.partition(":")
+            raise ValueError(f"{self._describe_difference(name, rank, there, int(position))}: {self._remedy}.")
 
     def _await(
         self,
@@ -152,8 +116,8 @@ class LayerOrder:
         places: dict[int, str],  # keys by the ranks of the others
         name: str,  # as for `_compare`
     ):
-        "Wait for the others; raise ValueError if one is too late, or has run another layer here."
-        # in the first pass all compare each layer, so a process that is awaited is only late
+        "Wait for the others; raise ValueError if one is too late, or is somewhere else here."
+        # in the first pass all compare everything, so a process that is awaited is only late
         reminder = None if self._expected is None else timedelta(seconds=DEVIATION_REMINDER)
         left = self._timeout
         while left:
@@ -172,23 +136,36 @@ class LayerOrder:
         )
 
     def _check_places(self, store: torch.distributed.Store, places: dict[int, str], name: str):
-        "Raise ValueError if a process has run the expected layer where this one deviates."
+        "Raise ValueError if a process has gone the expected way where this one deviates."
         index = len(self._current) - bool(name)
         expected = self._expected[index] if index < len(self._expected) else ""
         for rank, key in places.items():
             if store.check([key]) or not store.check([self._place_key(rank)]): continue
             number, checked = map(int, store.get(self._place_key(rank)).split())
             if (number, checked) > (self._num_passes, index) and not store.check([key]):
-                raise ValueError(
-                    f"Rank {self._world.rank} {_describe_place(name)} where rank {rank} {_describe_place(expected)}: {self._remedy}."
-                )
+                raise ValueError(f"{self._describe_difference(name, rank, expected, index)}: {self._remedy}.")
 
     def _describe_wait(self, store: torch.distributed.Store, places: dict[int, str], name: str, waited: timedelta) -> str:
         late = next((rank for rank, key in places.items() if not store.check([key])), next(iter(places)))
         return (
-            f"Rank {self._world.rank} {_describe_place(name)}, and rank {late} has not reached it within"
+            f"Rank {self._world.rank} {self._describe_place(name)}, and rank {late} has not reached it within"
             f" {waited.total_seconds():g} s: {self._remedy}"
         )
+
+    def _describe_place(self, name: str) -> str:
+        "Say what this process does."
+        return f"runs {name!r}" if name else "ends the pass"
+
+    def _describe_difference(
+        self,
+        name: str,  # of this process
+        rank: int,  # of another one
+        there: str,  # its name
+        position: int,  # of that name in the pass
+    ) -> str:
+        "Say what this process and another one do."
+        other = self._describe_place(there) if there != name else f"runs it as layer {position + 1} of the pass"
+        return f"Rank {self._world.rank} {self._describe_place(name)} where rank {rank} {other}"
 
     def release(self):
         "Remove the hooks."
@@ -196,17 +173,53 @@ class LayerOrder:
         for handle in self._handles:
             handle.remove()
 
-# %% ../../nbs/04_device/04_desync.ipynb #a6c5b3de
-class Reporter(Protocol):
-    "Define the interface of an object whose place in a pass is reported to the other processes."
-    @property
-    def place(self) -> tuple[int, ...]:
-        "Return the place; it changes in each pass."
-    @property
-    def own_key(self) -> str:
-        "Return the key of the place in the store."
+class LayerOrder(PassComparison):
+    "Check that all processes run the same layers of a model whose weights are divided, in training."
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        layers: Iterable[torch.nn.Module],  # whose weights are gathered when they run, without the model
+        world: World,
+        timeout: timedelta = timedelta(minutes=30),
+        remedy: str = FSDP_REMEDY,
+    ):
+        self._names = {id(m): name for name, m in model.named_modules()}
+        super().__init__(world, timeout, remedy)
+        self._handles = self._register(model, layers)
 
-def _report_place(reporter: weakref.ref[Reporter], released: threading.Event, store: torch.distributed.Store):
+    def _register(self, model: torch.nn.Module, layers: Iterable[torch.nn.Module]) -> list[RemovableHandle]:
+        "Register the hooks."
+        return [
+            model.register_forward_pre_hook(self._begin, prepend=True),
+            model.register_forward_hook(self._end),
+            # before the hook of torch that gathers the weights
+            *(m.register_forward_pre_hook(self._enter, prepend=True) for m in layers),
+        ]
+
+    def _is_checked(self, m: torch.nn.Module) -> bool:
+        "Return whether a call belongs to a training pass; the backward pass may compute a layer again."
+        if torch.compiler.is_compiling(): return False
+        return m.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
+
+    def _begin(self, model: torch.nn.Module, given: tuple):
+        if self._is_checked(model):
+            self._begin_pass()
+
+    def _enter(self, layer: torch.nn.Module, given: tuple):
+        if self._is_checked(layer):
+            self._check(self._names[id(layer)])
+
+    def _end(self, model: torch.nn.Module, given: tuple, output: object):
+        if not self._is_checked(model): return
+        if self._expected is None or len(self._current) != len(self._expected):
+            self._compare("")
+        if self._current != self._expected:
+            # the others have deviated alike: from here on this is the usual pass
+            self._expected = self._current
+        self._num_checked += 1
+
+# %% ../../nbs/04_device/04_desync.ipynb #a6c5b3de
+def _report_place(reporter: weakref.ref[PassComparison], released: threading.Event, store: torch.distributed.Store):
     "Send the place of a process to the store when it has not changed for a while; a thread runs this until the release."
     before, reported = None, None
     while not released.wait(PLACE_REPORT):
@@ -223,7 +236,7 @@ def _report_place(reporter: weakref.ref[Reporter], released: threading.Event, st
         before = now
         del this
 
-def report_place(reporter: Reporter) -> threading.Event:
+def report_place(reporter: PassComparison) -> threading.Event:
     "Start a thread that reports where a process waits; it ends with the object, or when the returned event is set."
     released = threading.Event()
     store = torch.distributed.distributed_c10d._get_default_store()
@@ -263,9 +276,7 @@ class BackwardOrder(LayerOrder):
     def _open(self):
         self._is_open = True
         self._expected = self._known.get(self._number)
-        self._current = []
-        self._num_checked = 0
-        self._num_passes += 1
+        self._begin_pass()
 
     def reach(self, layer: torch.nn.Module):
         "Record that a backward pass has reached a layer, whose weights are going to be gathered."
@@ -285,31 +296,22 @@ class BackwardOrder(LayerOrder):
         self._is_open = False
 
 # %% ../../nbs/04_device/04_desync.ipynb #df35e2a7
-class UsedParameters:
+class UsedParameters(PassComparison):
     "Check that all processes use the same parameters in a backward pass, before it sends a gradient."
     def __init__(
         self,
         parameters: list[tuple[str, torch.nn.Parameter]],  # trained ones, with their names
         world: World,
-        remedy: str,  # end of the error's sentence: what to change
-        timeout: timedelta = timedelta(minutes=30),  # of a comparison; shorter than that of an exchange of gradients
+        remedy: str,
+        timeout: timedelta = timedelta(minutes=30),
         are_empty: bool = False,  # whether parameters are empty between two uses
     ):
         self._parameters = parameters
-        self._world = world
-        self._remedy = remedy
-        self._timeout = timeout
         # a node keeps the shape that its parameter had when the node was made, so there is none for an empty one
         self._nodes = None if are_empty else [get_gradient_edge(p).node for _, p in parameters]
-        self._num_passes = 0
         # a byte for each parameter: whether the last pass has used it; None before the first one
-        self._used: bytes | None = None
-        # the numbers of the last two passes that differed from the one before
-        self._changes = 0, 0
-        # the last pass that is known to be like the others, or compared with them, and the changes up to it
-        self._place = 0, 0, 0
-        self._key = world.broadcast_object(uuid.uuid4().hex)
-        self._released = report_place(self)
+        self.used: bytes | None = None
+        super().__init__(world, timeout, remedy)
 
     def watch(
         self,
@@ -317,96 +319,24 @@ class UsedParameters:
     ):
         "Compare the used parameters as soon as the backward pass has begun."
         if loss.grad_fn is not None:
-            loss.grad_fn.register_prehook(self._compare)
+            loss.grad_fn.register_prehook(self._begin)
 
-    def _find_used(self) -> bytes:
-        "Return a byte for each parameter: whether the current backward pass reaches it."
+    def _begin(self, gradients: tuple):
+        "If this pass is not like the last one, raise ValueError unless those of the others are alike."
         nodes = self._nodes
         if nodes is None:
             with torch.enable_grad():
                 nodes = [get_gradient_edge(p).node for _, p in self._parameters]
-        return bytes(map(torch._C._will_engine_execute_node, nodes))
+        used = bytes(map(torch._C._will_engine_execute_node, nodes))
+        self._begin_pass()
+        self._check(used.hex())
+        self._expected = self._current
+        self.used = used
 
-    @property
-    def place(self) -> tuple[int, ...]:
-        "Return the number of the last pass that was checked, and of the last two that differed from the one before."
-        return self._place
+    def _describe_place(self, name: str) -> str: return "uses other parameters in this step than before"
 
-    @property
-    def own_key(self) -> str:
-        "Return the key of this process's place in the store."
-        return self._place_key(self._world.rank)
-
-    def _place_key(self, rank: int) -> str: return f"{self._key}/{rank}"
-
-    @property
-    def used(self) -> bytes | None:
-        "Return a byte for each parameter: whether the last pass has used it; None before the first one."
-        return self._used
-
-    def _used_key(self, rank: int, number: int) -> str:
-        "Return the key of the parameters that a process has used since a pass."
-        return f"{self._key}/{rank}/{number}"
-
-    def _compare(self, gradients: tuple):
-        "If this pass is not like the last one, raise ValueError unless those of the others are alike."
-        self._num_passes += 1
-        used = self._find_used()
-        if used == self._used:
-            # at once, for the thread that reports it
-            self._place = self._num_passes, *self._changes
-            return
-        store = torch.distributed.distributed_c10d._get_default_store()
-        own = self._world.rank
-        store.set(self._used_key(own, self._num_passes), used.hex())
-        # all have read the one before the last two
-        store.delete_key(self._used_key(own, self._changes[1]))
-        self._changes = self._num_passes, self._changes[0]
-        self._place = self._num_passes, *self._changes
-        waits_until = time.monotonic() + self._timeout.total_seconds()
-        for rank in range(self._world.size):
-            if rank != own:
-                self._check(rank, used, self._await(store, rank, waits_until))
-        self._used = used
-
-    def _await(self, store: torch.distributed.Store, rank: int, waits_until: float) -> bytes:
-        "Wait until a process has reached this pass; return what it has used. Raise ValueError if it is too late."
-        begun = time.monotonic()
-        # in the first pass all wait, so a process that is awaited is only late
-        is_reported = self._used is None
-        pause = 0.001
-        while True:
-            # it has deviated as well
-            since = self._num_passes
-            if not store.check([self._used_key(rank, since)]) and store.check([self._place_key(rank)]):
-                number, last, previous = map(int, store.get(self._place_key(rank)).split())
-                if number >= self._num_passes:
-                    since = last if last <= self._num_passes else previous
-            if store.check([self._used_key(rank, since)]):
-                return bytes.fromhex(store.get(self._used_key(rank, since)).decode())
-            now = time.monotonic()
-            waiting = (
-                f"Rank {self._world.rank} uses other parameters in this step than before, and rank {rank} has not reached"
-                f" its backward pass within {now - begun:.3g} s: {self._remedy}"
-            )
-            if now > waits_until:
-                raise ValueError(f"{waiting}. If it is only late, ddp_timeout=... gives it more time.")
-            if not is_reported and now - begun > DEVIATION_REMINDER:
-                is_reported = True
-                warn(f"{waiting}; this waits up to {waits_until - now:.3g} s more.")
-            time.sleep(pause)
-            pause = min(2 * pause, 0.1)
-
-    def _check(self, rank: int, own: bytes, other: bytes):
-        "Raise ValueError for a parameter that only one of two processes uses."
-        if own == other: return
+    def _describe_difference(self, name: str, rank: int, there: str, position: int) -> str:
+        own, other = bytes.fromhex(name), bytes.fromhex(there)
         index = next(i for i, both in enumerate(zip(own, other)) if both[0] != both[1])
         users = (self._world.rank, rank) if own[index] else (rank, self._world.rank)
-        raise ValueError(
-            f"{self._parameters[index][0]!r} is used in this step by rank {users[0]}, and not by rank {users[1]}:"
-            f" {self._remedy}."
-        )
-
-    def release(self):
-        "End the thread that reports the place."
-        self._released.set()
+        return f"{self._parameters[index][0]!r} is used in this step by rank {users[0]}, and not by rank {users[1]}"

@@ -347,8 +347,7 @@ class KeptLoader:
     "Hold the loader of an evaluation set whose workers stay, with what it was made of."
     dataset: Any
     collate: Any
-    settings: dict[str, Any]
-    columns: tuple[str, ...]              # that the model uses
+    settings: dict[str, Any]              # with the number of samples, and the columns that the model uses
     loader: DataLoader
     attributes: list[tuple[object, dict[str, object]]]   # of the data set and the collator, as attributes_of() returns them
     feed: ResumableLoader | None = None   # made by the first evaluation; has the workers
@@ -389,21 +388,18 @@ def make_eval_loader(
     settings["samples"] = len(dataset) if hasattr(dataset, "__len__") else None
     # those of the model and of label_names, unless a subclass has set them
     learner._set_signature_columns_if_needed()
-    columns = tuple(learner._signature_columns or ())
-    found = None
-    for kept in list(learner.run_state.evaluation.eval_loaders):
-        current = kept.collate is learner.data_collator and (kept.settings, kept.columns) == (settings, columns)
-        if kept.dataset is dataset and current and not have_changed(kept.attributes):
-            found = kept
-        elif kept.dataset is dataset or not any(kept.dataset is one for one in own):
-            kept.close()
-            learner.run_state.evaluation.eval_loaders.remove(kept)
-    if found is not None: return found.loader
+    settings["columns"] = tuple(learner._signature_columns or ())
+    collate = learner.data_collator
+    loaders = learner.run_state.evaluation.eval_loaders
+    for kept in list(loaders):
+        if kept.dataset is not dataset and any(kept.dataset is one for one in own): continue
+        is_same = kept.dataset is dataset and kept.collate is collate and kept.settings == settings
+        if is_same and not have_changed(kept.attributes): return kept.loader
+        kept.close()
+        loaders.remove(kept)
     loader = learner.get_test_dataloader(dataset)
     if getattr(loader, "persistent_workers", False):
-        attributes = attributes_of(dataset, learner.data_collator)
-        kept = KeptLoader(dataset, learner.data_collator, settings, columns, loader, attributes)
-        learner.run_state.evaluation.eval_loaders.append(kept)
+        loaders.append(KeptLoader(dataset, collate, settings, loader, attributes_of(dataset, collate)))
     return loader
 
 # %% ../../nbs/06_engine/07_dataloaders.ipynb #1126a512

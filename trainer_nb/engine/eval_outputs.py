@@ -347,26 +347,42 @@ class OrderedBatches:
 # %% ../../nbs/06_engine/05_eval_outputs.ipynb #a6f0d7d8
 class StreamingMetrics:
     "Update a learner's metrics in one evaluation."
-    def __init__(self, metrics: dict, world: World, device):
+    def __init__(
+        self, metrics: dict, world: World, device,
+        compute: Callable | None = None,  # compute_metrics, if it takes single batches
+    ):
         self.world = world
         self.device = device
         self.seen = False
         self.functions = {name: metric for name, metric in metrics.items() if not is_stateful_metric(metric)}
         self.objects = {name: metric for name, metric in metrics.items() if name not in self.functions}
-        self.rounds: dict[str, OrderedBatches] = {}
-        for name, metric in self.objects.items():
+        self.compute = compute
+        # objects that are updated with the batches of this process; rank 0 updates the others with all
+        self.local = {n: m for n, m in self.objects.items() if world.is_single_process or syncs_itself(m)}
+        self.ordered = OrderedBatches(world, self._add_in_order)
+        self.is_ordered = compute is not None or len(self.local) < len(self.objects)
+        for metric in self.objects.values():
             if hasattr(metric, "to"):
                 metric.to(device)
-            if world.is_single_process or syncs_itself(metric): continue
-            self.rounds[name] = OrderedBatches(world, lambda thing, last, name=name: self._update(name, *thing))
         self.reset()
 
-    def _update(self, name: str, predicted, labels):
+    def _update(self, names: Iterable[str], predicted, labels):
         at = map_tensors((predicted, labels), lambda t: t.to(self.device))
-        with annotate_errors(f"metrics[{name!r}]", *at):
-            self.objects[name].update(*at)
+        for name in names:
+            with annotate_errors(f"metrics[{name!r}]", *at):
+                self.objects[name].update(*at)
 
-    def add(self, batch: BatchOutput, predicted, labels):
+    def _add_in_order(self, values: dict, last: bool):
+        predicted, labels = values["predictions"], values["label_ids"]
+        self._update([name for name in self.objects if name not in self.local], predicted, labels)
+        if self.compute is None: return None
+        with annotate_errors("compute_metrics", predicted, labels):
+            return self.compute(EvalPrediction(**values), compute_result=last)
+
+    def add(
+        self, batch: BatchOutput, predicted, labels,
+        **more,  # inputs and losses for compute_metrics
+    ):
         "Update every metric with a batch of this process; store the values of functions in it."
         if predicted is None or labels is None: return
         self.seen = True
@@ -374,16 +390,11 @@ class StreamingMetrics:
         for name, function in self.functions.items():
             with annotate_errors(f"metrics[{name!r}]", predicted, labels):
                 batch.values[name] = batch_value(name, function, batch.samples, predicted, labels, is_checked)
-        for name in self.objects:
-            if name in self.rounds:
-                self.rounds[name].add(batch.number, (predicted, labels))
-            else:
-                self._update(name, predicted, labels)
-
-    def turn(self, number: int, last: bool = False):
-        "Finish a batch of the data, on any process."
-        for rounds in self.rounds.values():
-            rounds.turn(number, last)
+        if self.local:
+            self._update(self.local, predicted, labels)
+        if self.is_ordered:
+            values = {"predictions": predicted, "label_ids": labels} | more
+            self.ordered.add(batch.number, map_tensors(values, torch.Tensor.detach))
 
     def found(self, batches: list[BatchOutput]) -> dict:
         """Return the values by name, from the batches of all processes; those of functions and of objects without
@@ -394,7 +405,7 @@ class StreamingMetrics:
             return {name: mean_value(name, [b.values[name] for b in batches if b.values]) for name in self.functions}
         found = on_main(means) or {}
         for name, metric in self.objects.items():
-            found[name] = on_main(metric.compute) if name in self.rounds else metric.compute()
+            found[name] = metric.compute() if name in self.local else on_main(metric.compute)
         return {k: v for name, value in found.items() for k, v in flatten_metric(name, value).items()}
 
     def reset(self):

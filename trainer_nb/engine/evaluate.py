@@ -17,8 +17,7 @@ import torch
 from ..core.callbacks import fire_event
 from ..core.errors import free_after_failure, suggest_names, warn
 from ..core.memory import free_host_memory, measure_memory
-from ..core.seeding import SEED_EVALUATE, SEED_PREPARE, generator_states, mix_seed, seed_all, seeded_generators
-from ..core.seeding import set_generator_states
+from ..core.seeding import SEED_EVALUATE, SEED_PREPARE, mix_seed, preserve_generators, seed_all, seeded_generators
 from ..data.collate import map_tensors
 from ..data.loader import ResumableLoader
 from ..data.sampling import UNSHARDED, Cursor, RankShard
@@ -26,7 +25,7 @@ from ..device.accelerator import unwrap
 from ..device.sharding import is_dtensor, is_partitioned
 from .dataloaders import count_samples, is_columns, is_overridden
 from .loss import split_labels
-from .eval_outputs import EvalLoopOutput, EvalOutputs, EvalPrediction, OrderedBatches, PredictionOutput
+from .eval_outputs import EvalLoopOutput, EvalOutputs, EvalPrediction, PredictionOutput
 from .eval_outputs import StreamingMetrics, annotate_errors, average_logs, check_metrics, to_numbers
 from .given_parts import check_callables
 from .overrides import TrainerBase
@@ -122,12 +121,11 @@ def evaluation_mode(
         before = run.verb.phase
         logs_before = run.verb.eval_logs
         backup = BufferBackup(run_modules(run))
-        generators = generator_states()
         weights: list[tuple[torch.nn.Module, str, torch.nn.Parameter]] = []
         backup.keep()
         kept_attributes = attributes or AttributeBackup(run)
         kept_attributes.keep()
-        with preserve_training_modes(run_modules(run)):
+        with preserve_generators(), preserve_training_modes(run_modules(run)):
             try:
                 if before == "idle":
                     # prevents verbs that train
@@ -157,7 +155,6 @@ def evaluation_mode(
                     if attributes is None: kept_attributes.leave()
                 finally:
                     run.device.reshard()
-                    set_generator_states(generators)
                     run.verb.phase = before
                     run.verb.eval_logs = logs_before
         interrupts.abortable = within
@@ -216,15 +213,15 @@ class EvalAccumulator:
         purpose: str,  # "Evaluation", "Prediction"
     ):
         args = learner.args
-        world = learner.run_state.device.world
         self.learner = learner
         self.loader = loader
         self.args = args
         self.per_batch_metrics = args.batch_eval_metrics and learner.compute_metrics is not None
         check_callables(args, compute_metrics=learner.compute_metrics)
         self.outputs = EvalOutputs(args)
-        self.streams = StreamingMetrics(check_metrics(learner.metrics), world, learner.run_state.device.device)
-        self.rounds = OrderedBatches(world, self._of_batch) if self.per_batch_metrics else None
+        compute = learner.compute_metrics if self.per_batch_metrics else None
+        device = learner.run_state.device
+        self.streams = StreamingMetrics(check_metrics(learner.metrics), device.world, device.device, compute)
         self.keeps = purpose == "Prediction" or not (
             self.per_batch_metrics or learner.metrics and learner.compute_metrics is None
         )
@@ -248,13 +245,13 @@ class EvalAccumulator:
                     "preprocess_logits_for_metrics returned None; it has to return the values to keep of the logits,"
                     " such as logits.argmax(-1)."
                 )
-        self.streams.add(out, predicted, labels)
-        if self.rounds is not None and predicted is not None and labels is not None:
+        more = {}
+        if self.per_batch_metrics:
             more = {
                 "inputs": batch if "inputs" in wanted else None,
                 "losses": loss.repeat(n) if "loss" in wanted and loss is not None else None,
             }
-            self.rounds.add(k, map_tensors({"predictions": predicted, "label_ids": labels} | more, torch.Tensor.detach))
+        self.streams.add(out, predicted, labels, **more)
         if not self.keeps: return out
         inputs = main_input(learner, batch) if "inputs" in wanted else None
         out.predictions, out.labels, out.inputs = map_tensors((predicted, labels, inputs), torch.Tensor.detach)
@@ -266,13 +263,8 @@ class EvalAccumulator:
 
     def turn(self, k: int, batches):
         "Finish a batch of the data, on any process."
-        self.streams.turn(k)
-        if self.rounds is not None:
-            self.rounds.turn(k, batches.at_end())
-
-    def _of_batch(self, thing, last):
-        with annotate_errors("compute_metrics", thing["predictions"], thing["label_ids"]):
-            return self.learner.compute_metrics(EvalPrediction(**thing), compute_result=last)
+        if self.streams.is_ordered:
+            self.streams.ordered.turn(k, batches.at_end())
 
 def warn_missing_labels(
     names: list[str] | None,  # the setting label_names
@@ -316,7 +308,7 @@ def warn_large_predictions(
     if held.device.type == "cuda" and not found.args.eval_accumulation_steps:
         free = torch.cuda.mem_get_info(held.device)[0] + torch.cuda.memory_reserved(held.device)
         there = kept / held.world.size > free - torch.cuda.memory_allocated(held.device)
-    if not there and 2 * kept <= (free_host_memory() or 8e9): return
+    if not there and 2 * kept <= free_host_memory(): return
     warn(
         f"Keeping the predictions of all {samples} samples takes about {kept / 1e9:.3g} GB, more than"
         f" {f'{held.device} has free' if there else 'the host has free, where it is needed twice'}."
@@ -374,7 +366,6 @@ def evaluation_loop(
                 logged.clear()
                 found.turn(k, batches)
             if found.samples == 0: raise ValueError(f"The data set for {description.lower()} is empty.")
-            found.streams.turn(k, last=True)
         return merge_processes(found, metric_key_prefix)
     finally:
         run.verb.eval_logs = None
@@ -408,8 +399,8 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
     metrics: Any = {}
     compute = found.learner.compute_metrics
     wanted = found.args.include_for_metrics
-    if found.rounds is not None and found.rounds.begun:
-        metrics = found.rounds.result
+    if found.per_batch_metrics and found.streams.ordered.begun:
+        metrics = found.streams.ordered.result
     elif compute is not None and not found.per_batch_metrics and predictions is not None and labels is not None:
         losses = outputs.losses() if "loss" in wanted else None
         # a metric may draw numbers, for a confidence interval for example
@@ -445,18 +436,14 @@ def speed_metrics(prefix, seconds: float, samples, batches) -> dict:
     }
 
 # %% ../../nbs/06_engine/27_evaluate.ipynb #6e1a8338
-def timed_evaluation_loop(learner: TrainerBase, loader, description: str, **how):
+def timed_evaluation_loop(learner: TrainerBase, loader, description: str, prefix: str, ignore_keys: list[str] | None, **how):
     "Call the learner's evaluation loop; add its runtime and speed to the metrics."
     start = time.perf_counter()
     with measure_memory(learner.run_state, "test" if description == "Prediction" else "eval") as used:
-        out = learner.evaluation_loop(loader, description, **how)
+        out = learner.evaluation_loop(loader, description, ignore_keys=ignore_keys, metric_key_prefix=prefix, **how)
     size = getattr(loader, "batch_size", None) or learner.args.eval_batch_size
-    out.metrics.update(
-        speed_metrics(
-            how["metric_key_prefix"], time.perf_counter() - start, out.num_samples, -(-out.num_samples // size)
-        )
-        | used
-    )
+    batches = -(-out.num_samples // size)
+    out.metrics.update(speed_metrics(prefix, time.perf_counter() - start, out.num_samples, batches) | used)
     return out
 
 def eval_dataloader(
@@ -477,14 +464,8 @@ def eval_dataloader(
 def evaluate_dataset(learner: TrainerBase, eval_dataset, ignore_keys: list[str] | None, prefix) -> dict:
     "Return the metrics of one data set, with the epoch."
     only_loss = True if learner.compute_metrics is None and not learner.metrics else None
-    metrics = timed_evaluation_loop(
-        learner,
-        eval_dataloader(learner, eval_dataset),
-        "Evaluation",
-        prediction_loss_only=only_loss,
-        ignore_keys=ignore_keys,
-        metric_key_prefix=prefix,
-    ).metrics
+    loader = eval_dataloader(learner, eval_dataset)
+    metrics = timed_evaluation_loop(learner, loader, "Evaluation", prefix, ignore_keys, prediction_loss_only=only_loss).metrics
     metrics["epoch"] = learner.state.epoch
     # from here on the evaluation is done, and logged once
     learner.run_state.interrupts.abortable = False
@@ -512,26 +493,8 @@ def predict_dataset(learner: TrainerBase, test_dataset, ignore_keys: list[str] |
     "Return predictions, labels and metrics of one data set."
     with seeded_generators(learner.args.seed, SEED_PREPARE):
         loader = learner.get_test_dataloader(test_dataset)
-    out = timed_evaluation_loop(
-        learner,
-        loader,
-        "Prediction",
-        ignore_keys=ignore_keys,
-        metric_key_prefix=prefix,
-    )
+    out = timed_evaluation_loop(learner, loader, "Prediction", prefix, ignore_keys)
     return PredictionOutput(out.predictions, out.label_ids, out.metrics)
-
-def evaluate_datasets(
-    datasets: dict,
-    own: bool,  # whether the sets are the learner's
-    evaluate_one,  # takes a set or a name, and a prefix
-    prefix,
-) -> dict:
-    "Evaluate each set; return the metrics of all, with its name in the prefix."
-    metrics = {}
-    for name, dataset in datasets.items():
-        metrics.update(evaluate_one(name if own and isinstance(name, str) else dataset, f"{prefix}_{name}"))
-    return metrics
 
 def find_dataset_name(
     own,  # the learner's evaluation set, or a dict of several

@@ -159,15 +159,14 @@ def exact_match(generated: Sequence[str], references: Sequence[str]) -> float:
     "Return the fraction of answers that equal their references."
     return float(np.mean([normalize_answer(g) == normalize_answer(r) for g, r in zip(generated, references)]))
 
-def _shared_words(generated: str, reference: str) -> float:
-    a, b = normalize_answer(generated).split(), normalize_answer(reference).split()
-    shared = sum((Counter(a) & Counter(b)).values())
-    if not a or not b: return float(a == b)
-    return 2 * shared / (len(a) + len(b))
 
 def answer_f1(generated: Sequence[str], references: Sequence[str]) -> float:
     "Return the mean F1 of the words of answers."
-    return float(np.mean([_shared_words(g, r) for g, r in zip(generated, references)]))
+    def score(*texts: str) -> float:
+        a, b = (normalize_answer(text).split() for text in texts)
+        if not a or not b: return float(a == b)
+        return 2 * sum((Counter(a) & Counter(b)).values()) / (len(a) + len(b))
+    return float(np.mean([score(g, r) for g, r in zip(generated, references)]))
 
 def _error_rate(generated: list, references: list) -> float:
     edits = sum(edit_distance(g, r) for g, r in zip(generated, references))

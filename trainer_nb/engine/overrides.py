@@ -10,16 +10,17 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 
-from ..args.training_args import TrainingArguments, resolve_args
-from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerCallback, TrainerControl
+from ..args.training_args import TrainingArguments, TrainingArgumentsKwargs, resolve_args
+from ..core.callbacks import CallbackHandler, DefaultFlowCallback, TrainerControl
 from ..core.callbacks import TrainerState, bound_handler
 from ..core.errors import warn
 from ..core.history import History
+from ..core.memory import MemoryMeter, make_memory_meter
 from ..core.seeding import preserve_generators
 from ..data.batch_errors import explain_forward_error
 from ..data.collate import DataCollatorWithPadding, RemoveColumns, default_data_collator, kept_columns
@@ -36,7 +37,7 @@ from .given_parts import check_losses, check_not_elsewhere, check_not_remote, ch
 from .given_parts import check_sources, local_model, optimizer_settings, own_forward, replace_args
 from .given_parts import replace_callbacks, replace_part, replace_state, take_model, trial_parameter
 from .loss import ModelFacts, check_loss, compute_batch_loss, extract_labels
-from .loss import inspect_model, is_single_input, label_smoother, model_arguments, predict_batch, unwrap_model
+from .loss import inspect_model, is_single_input, label_smoother, predict_batch, unwrap_model
 from .run_state import GivenSettings, RunState, schedule_args, schedule_start
 from .signatures import accepted_kwargs, check_callable, function_parameters, positional_args
 from .eval_outputs import check_metrics
@@ -148,24 +149,27 @@ class TrainerBase:
 
     def __init__(
         self,
-        model: torch.nn.Module | None = None,
-        args: TrainingArguments | None = None,
-        data_collator: Callable | None = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        processing_class: Any = None,
-        model_init: Callable[..., torch.nn.Module] | None = None,
-        compute_loss_func: Callable | None = None,
-        compute_metrics: Callable | None = None,
-        callbacks: Sequence[TrainerCallback] | None = None,
-        optimizers: tuple = (None, None),
-        optimizer_cls_and_kwargs: tuple | None = None,
-        preprocess_logits_for_metrics: Callable | None = None,
+        model: torch.nn.Module | None = None,  # a torch.nn.Module
+        args: TrainingArguments | None = None,  # settings; each may also be given as a keyword
+        data_collator=None,  # a function from examples to a batch
+        train_dataset=None,  # a data set, a stream, or a DataLoader
+        eval_dataset=None,  # the same, or a dict of several
+        processing_class=None,  # a tokenizer or processor
+        model_init=None,  # a function that returns the model, instead of a model
+        compute_loss_func=None,  # (outputs, labels, num_items_in_batch=) -> loss
+        compute_metrics=None,  # EvalPrediction -> dict of numbers
+        callbacks=None,  # a list of TrainerCallback
+        optimizers=(None, None),  # (optimizer, lr_scheduler), None for those to be created
+        optimizer_cls_and_kwargs=None,  # (class, dict) from which the optimizer is created
+        preprocess_logits_for_metrics=None,  # (logits, labels) -> the values to keep of the logits
         *,
-        loss_func: Callable | None = None,
+        loss_func=None,  # (output, labels) -> loss, for a model that returns none
+        # {name: an object with update, compute and reset, or a function (predictions, labels) -> number}
         metrics: dict[str, Any] | None = None,
-        **settings: Any,
+        **settings: Unpack[TrainingArgumentsKwargs],  # fields of TrainingArguments
     ):
+        self._begin_construction()
+        meter = make_memory_meter(args, settings)
         if "tokenizer" in settings:
             warn("tokenizer is the older name of processing_class: give processing_class=tokenizer.")
             older = settings.pop("tokenizer")
@@ -228,6 +232,13 @@ class TrainerBase:
         check_given_data(self)
         check_eval_data(self)
         check_fp16(args)
+        self._end_construction(meter)
+
+    def _begin_construction(self) -> None:
+        "Check the class before the constructor begins; defined by Learner."
+
+    def _end_construction(self, meter: MemoryMeter | None) -> None:
+        "Add the parts of higher chapters; defined by Learner."
 
     # -- the micro-batch
 
@@ -288,10 +299,6 @@ class TrainerBase:
     def autocast_smart_context_manager(self, cache_enabled: bool = True) -> AbstractContextManager:
         "Return a context without effect; for subclasses that override it."
         return NO_CONTEXT
-
-    def model_arguments(self, inputs: Any, num_items: torch.Tensor | None = None) -> tuple[Any, Any]:
-        "Return the arguments for the model, and the labels if the loss is not computed by the model."
-        return model_arguments(self, inputs, num_items)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         "Move the batch to the device. Raise ValueError if it is empty."

@@ -40,12 +40,10 @@ from .run_state import RunState, Task, record_act, run_modules, schedule_args, s
 from .snapshot import capture_snapshot, environment_info, num_train_samples
 from ..core.nodes import has_own_memory
 from .snapshot_file import disk_folder, disk_space, memory_for_copies
-from .snapshot_fields import ModuleWalk, shared_copies
-from ..core.content import has_same_bytes
+
 from .snapshot_tensors import Snapshot
-from .state_holders import code_holders
-from .user_state import changed_user_state, continue_samplers, restore_evaluated, unpack_state
-from ..optim.parameters import convert_state, describe_unheld, held_parameters, renew_state
+from .user_state import continue_samplers, restore_evaluated
+from ..optim.parameters import convert_state, describe_unheld, held_parameters
 from ..optim.schedules import group_lists, schedule_added_groups, schedule_parts, stretch_schedule
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #4023ce49
@@ -533,14 +531,14 @@ def check_parameters(run: RunState) -> bool:
     if changes.are_others or added or len(run.params) < len(run.made.parameter_watch.params):
         run.params = run_parameters(run)
     run.made.parameter_watch.note(list(map(_REQUIRES_GRAD, run.params)), len(run.optimizer.param_groups))
-    renewed = [p for p in changes.resized if renew_state(run.optimizer, p)]
+    renewed = [p for p in changes.resized if run.optimizer.state.pop(p, None)]
     for p in changes.converted:
         convert_state(run.optimizer, p)
     if changes.are_others or changes.resized or changes.converted:
         run.discard("copies.backups")
         record_act(run, "by hand", changed=["parameters"])
     if changes.unheld and run.state.is_world_process_zero:
-        warn(describe_unheld(run.model, changes.unheld, run.optimizer))
+        warn(describe_unheld(run.model, changes.unheld))
     if renewed and run.state.is_world_process_zero:
         name = next(n for n, q in run.model.named_parameters() if q is renewed[0])
         warn(
@@ -598,8 +596,8 @@ def first_of(run: RunState):
     return capture_snapshot(run)
 
 def renew_initial_snapshot(run: RunState):
-    """Take the initial snapshot again if weights, buffers or attributes of user code were changed since it was taken, before
-    the first step: reset() goes back to the state with which training begins."""
+    """Take the initial snapshot again before the first step, since weights or attributes may have been changed: reset() goes
+    back to the state with which training begins, and what is unchanged is shared."""
     initial = run.first.snapshot
     if initial is None or not run.first.begins_run or run.state.global_step or run.device.divides_state: return
     # the journal begins anew with a reset
@@ -609,15 +607,6 @@ def renew_initial_snapshot(run: RunState):
     # callbacks may have changed weights or attributes when training began, and will do so again after a reset
     if run.begun and not is_changed: return
     restore_evaluated(run)
-    walk = ModuleWalk(run)
-    now = dict(walk.named())
-    then = {n: t for n, t in initial.tensors.items() if n.startswith(("weights/", "buffers/"))}
-    shared = shared_copies(run)
-    def is_same(n: str, t: torch.Tensor) -> bool:
-        return shared.find(n, t) is then[n] or has_same_bytes(t.detach().cpu(), then[n])
-    are_same_weights = now.keys() == then.keys() and all(is_same(n, t) for n, t in now.items())
-    user_state = unpack_state(initial.values["user"], initial.tensors)
-    if are_same_weights and not is_changed and not changed_user_state(run, user_state, code_holders): return
     run.first.snapshot = first_of(run)
     run.first.weight_versions = weight_versions(run)
 

@@ -110,10 +110,11 @@ class RemoteRunPart(Protocol):
 
 class SaverPart(Protocol):
     "Write checkpoints in the background (`state.async_save`)."
+    # whose checkpoint is written besides those of save_strategy, because it is the best one
+    extra_step: int | None
+
     def check(self) -> None:
         "Raise SaveFailed, once, if the last checkpoint could not be written."
-    def sweep(self, shelf: str | Path | None) -> None:
-        "Remove incomplete checkpoints that killed processes have left in a folder."
 
 class UploaderPart(Protocol):
     "Push the run to a repository of the Hub (`state.hub`)."

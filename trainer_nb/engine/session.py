@@ -16,11 +16,10 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..core.callbacks import fire_event_safely
 from ..core.errors import InvalidOperation, Paused, free_after_failure, install_excepthook
 from ..core.errors import release_traceback_after_cell, warn
 from ..core.interrupts import BATCH_WAIT, RUN_LOCK, InterruptGuard
-from ..core.seeding import generator_states, set_generator_states
+from ..core.seeding import preserve_generators
 from ..device.sharding import require_several_processes
 from ..optim.schedules import replaced_rates
 from .dataloaders import copied_attributes
@@ -29,7 +28,7 @@ from .overrides import TrainerBase
 from .prepare import is_prepared, prepare_training
 from .run_state import RunState, Task, announce_save_dir, as_callback, hide_token, own_run_name
 from .run_state import record_act
-from .tasks import preserve_control_flags, run_deferred_changes
+from .tasks import run_tasks_now
 
 # %% ../../nbs/06_engine/22_session.ipynb #439f6e9f
 def yield_run_lock(run: RunState) -> None:
@@ -174,12 +173,11 @@ def claim_run(run: RunState, verb: str) -> Iterator[None]:
     "Make the verb the owner of the run inside the block; restore the random generators of the cells at the end."
     run.verb.owner = verb, threading.get_ident()
     run.current.step_rolled_back = False
-    generators = generator_states()
-    try:
-        yield
-    finally:
-        run.verb.owner = None
-        set_generator_states(generators)
+    with preserve_generators():
+        try:
+            yield
+        finally:
+            run.verb.owner = None
 
 # %% ../../nbs/06_engine/22_session.ipynb #9301d096
 def start_running(run: RunState) -> None:
@@ -246,6 +244,15 @@ def record_manual_changes(run: RunState) -> bool:
         note_manual_changes(run, changed)
     return bool(changed)
 
+def call_between_verbs(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> Any:
+    "Call a function of the user, and record what it changes between two verbs."
+    run = learner.run_state
+    if run.verb.owner is not None or run.verb.phase != "idle": return function(learner)
+    record_manual_changes(run)
+    value = function(learner)
+    record_manual_changes(run)
+    return value
+
 def note_manual_changes(run: RunState, changed: list[str]) -> None:
     """Add edits that were found to the history; warn, once, about a learning rate that was assigned in the optimizer, and
     that the schedule replaces after a step."""
@@ -261,21 +268,6 @@ def note_manual_changes(run: RunState, changed: list[str]) -> None:
     )
 
 # %% ../../nbs/06_engine/22_session.ipynb #be668d21
-def fire_event_between_steps(
-    learner: TrainerBase, event: str,
-    **data: Any,  # arguments of the event
-) -> None:
-    "Dispatch an event outside of the task queue, between two steps; apply changes that callbacks request at once."
-    run = learner.run_state
-    run.verb.phase = "tasks"
-    run.verb.num_pushed_tasks = 0
-    with preserve_control_flags(run):
-        error = fire_event_safely(learner, event, **data)
-    run.verb.phase = "idle"
-    run.verb.num_pushed_tasks = 0
-    run_deferred_changes(run)
-    if error is not None: raise error
-
 # lines of a traceback that is recorded, and characters of each
 MAX_TRACEBACK_LINES = 40
 MAX_TRACEBACK_WIDTH = 300
@@ -305,8 +297,9 @@ def raise_failure(learner: TrainerBase, error: BaseException) -> NoReturn:
     if isinstance(error, KeyboardInterrupt):
         # otherwise they would also interrupt the changes that callbacks have requested before
         run.interrupts.acknowledge()
+    run.verb.phase = "idle"
     try:
-        fire_event_between_steps(learner, "on_exception", exception=error)
+        run_tasks_now(learner, Task("event", "on_exception", {"exception": error}))
     except Exception as another:
         warn(f"A callback failed at on_exception: {type(another).__name__}: {another}")
     # the log may be published: an error or a line of the user's code may contain the access token
@@ -353,7 +346,7 @@ def mark_paused(learner: TrainerBase) -> None:
         run.parts.remote_run.pause(learner)
     else:
         run.history.note("pause", run.state.global_step)
-        fire_event_between_steps(learner, "on_pause")
+        run_tasks_now(learner, Task("event", "on_pause"))
 
 def raise_paused(
     learner: TrainerBase,
@@ -388,16 +381,12 @@ def apply_change(learner: TrainerBase, verb: str, change: Callable[[], Any]) -> 
     if run.verb.phase in ("tasks", "evaluate"):
         run.verb.deferred_changes.append(as_callback(run, change))
         return None
-    with guarded(learner, verb, check_can_change), manual_changes_recorded(run):
-        return change()
-
-def check_can_change(learner: TrainerBase, verb: str) -> None:
-    """Raise InvalidOperation as check_not_in_step does, unless the verb replaces a corrupted state; raise SaveFailed
-    if a checkpoint could not be written."""
-    run = learner.run_state
-    if not (run.current.corrupted and verb in ("restore()", "reset()", "load_checkpoint()")):
-        check_not_in_step(learner, verb)
-    raise_save_error(run)
+    # these replace a corrupted state
+    check = partial(check_not_in_step, allow_corrupted=verb in ("restore()", "reset()", "load_checkpoint()"))
+    with guarded(learner, verb, check):
+        raise_save_error(run)
+        with manual_changes_recorded(run):
+            return change()
 
 def check_between_steps(learner: TrainerBase, verb: str) -> None:
     "Raise InvalidOperation if a step is in progress, and SaveFailed if a checkpoint could not be written."

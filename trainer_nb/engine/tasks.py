@@ -40,7 +40,7 @@ def record_step(learner: TrainerBase, done: StepResult) -> None:
     run.history.append(*position, done.learning_rate, done.samples, run.read_clock(), done.loss, done.grad_norm)
     if run.current.pending_logs:
         run.due.append(Task("log_values", data={"parts": run.current.pending_logs}))
-    run.due.append(Task("step_end"))
+    run.due.append(Task("step_end", "on_step_end"))
     if run.state.global_step == 1:
         warn_first_loss(run)
 
@@ -67,12 +67,9 @@ def do_event(learner: TrainerBase, task: Task) -> None:
 def do_step_end(learner: TrainerBase, task: Task) -> None:
     "Dispatch on_step_end; then, even after an error, check the control flags and the end of the epoch."
     run = learner.run_state
-    if task.pending_callbacks is None:
-        task.pending_callbacks = list(run.callbacks.listeners("on_step_end"))
     try:
-        fire_event(learner, "on_step_end", task.pending_callbacks)
+        do_event(learner, task)
     finally:
-        task.done = not task.pending_callbacks
         if task.done:
             control = run.control
             requested = control.should_log or control.should_evaluate or control.should_save
@@ -186,11 +183,6 @@ def do_log_values(learner: TrainerBase, task: Task) -> None:
     log(learner, average_logs(task.data["parts"]))
 
 # %% ../../nbs/06_engine/21_tasks.ipynb #bc87c59b
-def do_add_events(learner: TrainerBase, task: Task) -> None:
-    "Write the entries in the task's data to the history."
-    for kind, data in task.data.items():
-        learner.run_state.history.note(kind, learner.run_state.state.global_step, **data)
-
 def do_evaluate(learner: TrainerBase, task: Task) -> None:
     "Evaluate, then queue the comparison with the best metric."
     run = learner.run_state
@@ -220,10 +212,10 @@ def log_evaluation(learner: TrainerBase, prefix: str, metrics: dict[str, Any], d
         of_loop[0].append((prefix, metrics))
     # evaluations that callbacks request are not the loop's
     run.verb.evaluations = None
+    run.history.note("evaluate", run.state.global_step, **metrics)
     with eval_mode(learner.model):
         run_within_task(
             learner,
-            Task("add_events", data={"evaluate": metrics}),
             Task("log", data={"logs": metrics}),
             *([Task("clear", "should_evaluate")] if of_loop else []),
             Task("event", "on_evaluate", {"metrics": metrics, "dataset_name": dataset_name}),
@@ -251,6 +243,8 @@ def do_update_best(learner: TrainerBase, task: Task) -> None:
         run.state.best_global_step = run.state.global_step
         run.best_source = source
     if better and (run.args.load_best_model_at_end or run.args.save_strategy == "best"):
+        if not run.control.should_save and run.args.save_strategy != "best" and run.parts.saver is not None:
+            run.parts.saver.extra_step = run.state.global_step
         run.control.should_save = True
         push_tasks(run, Task("request", "save"))
 
@@ -350,7 +344,6 @@ def train_metrics(run: RunState) -> dict[str, float]:
 TASK_HANDLERS: dict[str, Callable[[TrainerBase, Task], None]] = {
     "event": do_event,
     "step_end": do_step_end,
-    "add_events": do_add_events,
     "log_values": do_log_values,
     "check_requests": do_check_requests,
     "request": do_request,
@@ -377,7 +370,8 @@ def run_pending(
     run.verb.phase = "tasks"
     try:
         while run.due:
-            run.interrupts.check()
+            if not despite_errors:
+                run.interrupts.check()
             task = run.due.popleft()
             try:
                 run_task(learner, task)

@@ -8,17 +8,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import secrets
+import queue
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, MutableMapping
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener
+from collections.abc import Callable, MutableMapping, Sequence
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, BinaryIO, Protocol
 
@@ -26,8 +24,7 @@ import torch
 
 from ..args.parallel import MASTER_VARIABLES, RANK_VARIABLES
 from .message_channel import MessageChannel
-from .outcomes import Died
-from .pool_messages import THREAD_NAME, PoolMessages, StartupStages, WorkerHandle
+from .pool_messages import THREAD_NAME, PoolMessages, Startup, WorkerLink
 from .serialization import make_scratch_folder, release_packed, remove_scratch_folder
 from .worker import worker_main
 
@@ -146,72 +143,15 @@ class WorkerStarter(Protocol):
         init: dict[str, Any],  # what a copy of this process inherits
         blob: bytes | None,  # the same, packed; None for copies of this process
         messages: PoolMessages,  # receives the messages of the workers
-        add_worker: Callable[[WorkerHandle], None],  # called with each worker that has connected
-    ):
-        "Start the workers, and return when all have connected. Raise the error of one of them."
+    ) -> Sequence[WorkerLink]:
+        "Start the workers, and return the links to them, by rank."
 
     def release(self, blob: bytes): "Remove the copies of packed values that all workers have read."
     def close(self): "End the processes that still live, and remove all files; can be called twice."
 
-# %% ../../nbs/11_launch/06_local_workers.ipynb #0ea5d422
+# %% ../../nbs/11_launch/06_local_workers.ipynb #9cf4f94a
 # lines of stderr that are reported with a death
 MAX_KEPT_LINES = 50
-
-class WorkerListener:
-    "Accept the connections of workers."
-    def __init__(
-        self,
-        num_workers: int,
-        on_connect: Callable[[Connection, tuple], None],  # called with a connection and the worker's description of itself
-        stem: str = "",  # of the names of the workers' shared files
-    ):
-        self.num_missing = num_workers
-        self.on_connect = on_connect
-        self.is_closed = False
-        self.key = secrets.token_bytes(32)
-        # names of sockets are limited to about a hundred characters
-        parent = None if len(tempfile.gettempdir()) <= 50 else "/tmp"
-        self.folder = make_scratch_folder(parent, stem)
-        self.listener = Listener(os.path.join(self.folder, "socket"), "AF_UNIX", backlog=num_workers, authkey=self.key)
-        self.address = self.listener.address
-        self.thread = threading.Thread(target=self._accept, name=THREAD_NAME + " listener", daemon=True)
-        self.thread.start()
-
-    def _accept(self):
-        while self.num_missing and not self.is_closed:
-            try:
-                connection = self.listener.accept()
-                self.on_connect(connection, connection.recv())
-                self.num_missing -= 1
-            except (AuthenticationError, EOFError, OSError):
-                # not a worker, or dead already
-                pass
-
-    def close(self):
-        "Stop accepting connections."
-        self.is_closed = True
-        try:
-            with socket.socket(socket.AF_UNIX) as s:
-                # wakes the waiting thread
-                s.connect(self.address)
-        except OSError:
-            pass
-        self.thread.join(5)
-        self.listener.close()
-
-    def stderr_path(self, rank: int) -> str:
-        "Return the file that a worker writes its stderr to."
-        return os.path.join(self.folder, f"stderr-{rank}")
-
-    def last_lines(self, rank: int) -> tuple[str, ...]:
-        "Return the last stderr lines of a worker, also if it has never connected."
-        try:
-            with open(self.stderr_path(rank), errors="replace") as f:
-                return tuple(f.read().splitlines()[-MAX_KEPT_LINES:])
-        except OSError:
-            return ()
-
-# %% ../../nbs/11_launch/06_local_workers.ipynb #9cf4f94a
 # size in bytes at which a file of stderr is truncated
 MAX_STDERR_BYTES = 1 << 22
 
@@ -219,17 +159,25 @@ def exit_code_of(process: BaseProcess | subprocess.Popen) -> int | None:
     "Return the exit code of a fork or of a fresh process; None while it lives."
     return process.poll() if isinstance(process, subprocess.Popen) else process.exitcode
 
-class LocalLink:
-    "Reach a worker on this machine; a `WorkerLink`."
+class LocalLink(WorkerLink):
+    "Reach a worker on this machine."
     def __init__(
         self,
+        rank: int,
         process: BaseProcess | subprocess.Popen,
         stderr: BinaryIO,  # the file that the worker writes its stderr to
+        connection: Connection,
+        messages: PoolMessages,  # receives the messages of the worker
     ):
-        self.pid = process.pid
+        super().__init__(rank, process.pid)
         self.stderr = stderr
         self.process = process
-        self.channel: MessageChannel | None = None
+        self.channel = MessageChannel(
+            connection,
+            lambda data: messages.receive(self, data),
+            lambda: messages.receive_end(self),
+            f"{THREAD_NAME} rank {rank}",
+        )
 
     def send(self, *message: object):
         "Queue a message; return at once."
@@ -244,10 +192,6 @@ class LocalLink:
         size = os.fstat(self.stderr.fileno()).st_size
         self.stderr.seek(max(0, size - (1 << 14)))
         return tuple(self.stderr.read().decode(errors="replace").splitlines()[-MAX_KEPT_LINES:])
-
-    def loss(self) -> str:
-        "Return '': the system reports how a process of this machine has ended."
-        return ""
 
     def tidy(self):
         "Truncate the file of stderr when it has become large."
@@ -292,6 +236,31 @@ SPAWNED_PROGRAM = (
     " sys.argv[:] = settings['arguments']; from trainer_nb.launch.worker import worker_main; worker_main(settings)"
 )
 
+def start_copy(
+    settings: dict[str, Any],  # of the worker's main function
+    init: dict[str, Any],  # what the copy inherits
+) -> BaseProcess:
+    "Start a worker that is a copy of this process."
+    process = multiprocessing.get_context("fork").Process(target=worker_main, args=(settings, init))
+    process.start()
+    return process
+
+def start_fresh_process(
+    settings: dict[str, Any],  # of the worker's main function
+    environment: dict[str, str],
+) -> subprocess.Popen:
+    "Start a worker that is no copy of this process."
+    process = subprocess.Popen(
+        [sys.executable, "-c", SPAWNED_PROGRAM], env=environment, stdin=subprocess.PIPE, pass_fds=[settings["connection"]]
+    )
+    try:
+        with process.stdin as file:
+            pickle.dump(settings | {"path": sys.path, "arguments": sys.argv}, file)
+    except OSError:
+        # it has ended, which is reported
+        pass
+    return process
+
 class LocalWorkers:
     "Start workers on this machine; a `WorkerStarter`."
     def __init__(
@@ -300,7 +269,7 @@ class LocalWorkers:
         start: str | None,  # "fork" or "spawn"; None: fork where that is possible
         cpu: bool,  # the workers use no GPU
         threads: int | None,  # torch threads per process; None: a share of the cores
-        stages: StartupStages,
+        startup: Startup,
     ):
         if not isinstance(num_workers, int) or num_workers < 1:
             raise ValueError(f"num_workers={num_workers!r}: give a whole number from 1 on.")
@@ -308,13 +277,11 @@ class LocalWorkers:
         self.num_workers = num_workers
         self.cpu = cpu
         self.threads = threads or default_threads(num_workers)
-        self.stages = stages
+        self.startup = startup
         self._processes: list[BaseProcess | subprocess.Popen] = []
-        # held while a process is started
-        self._starting = threading.Lock()
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
-        self._listener: WorkerListener | None = None
+        self._folder = ""
         self._store: torch.distributed.TCPStore | None = None
 
     def start(
@@ -323,24 +290,27 @@ class LocalWorkers:
         init: dict[str, Any],
         blob: bytes | None,
         messages: PoolMessages,
-        add_worker: Callable[[WorkerHandle], None],
-    ):
-        "Start the workers, and return when all have connected. Raise the error of one of them."
-        def on_connect(connection: Connection, description: tuple[int, int, int, int]):
-            add_worker(self._connect(connection, description[0], messages))
-        store = torch.distributed.TCPStore(MASTER_ADDRESS, 0, is_master=True, wait_for_workers=False)
-        listener = self._listener = WorkerListener(self.num_workers, on_connect, settings["stem"])
-        self._store = store
-        settings |= {"address": listener.address, "token": listener.key, "folder": listener.folder}
-        environment = worker_environment(self.num_workers, store.port, self.threads, self.cpu)
-        self._thread = threading.Thread(
-            target=self._run, args=(settings, environment, init), name=THREAD_NAME + " launcher", daemon=True
-        )
-        try:
-            self._thread.start()
-            self.stages.wait_for("connected")
-        finally:
-            listener.close()
+    ) -> list[LocalLink]:
+        "Start the workers, and return the links to them, by rank."
+        self.startup.check_aborted()
+        self._store = torch.distributed.TCPStore(MASTER_ADDRESS, 0, is_master=True, wait_for_workers=False)
+        # names of sockets, of multiprocessing, are limited to about a hundred characters
+        self._folder = make_scratch_folder(None if len(tempfile.gettempdir()) <= 50 else "/tmp", settings["stem"])
+        settings |= {"folder": self._folder}
+        environment = worker_environment(self.num_workers, self._store.port, self.threads, self.cpu)
+        result: queue.SimpleQueue[list[LocalLink] | Exception] = queue.SimpleQueue()
+        def run():
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            try:
+                result.put(self._start_processes(settings, environment, init, messages))
+            except Exception as error:
+                result.put(error)
+            self._is_closed.wait()
+        self._thread = threading.Thread(target=run, name=THREAD_NAME + " launcher", daemon=True)
+        self._thread.start()
+        links = result.get()
+        if isinstance(links, Exception): raise RuntimeError(f"The workers could not be started ({links}).") from links
+        return links
 
     def release(self, blob: bytes):
         "Remove the file that all workers have read."
@@ -356,58 +326,28 @@ class LocalWorkers:
                 process.kill()
             process.wait() if isinstance(process, subprocess.Popen) else process.join()
         self._store = None
-        if self._listener is not None:
-            remove_scratch_folder(self._listener.folder)
+        if self._folder:
+            remove_scratch_folder(self._folder)
 
-    def _run(self, settings: dict[str, Any], environment: dict[str, str], init: dict[str, Any]):
-        "Start the processes, report those that end before they have connected, and wait; the body of the thread."
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        start = self._fork if self.method == "fork" else self._spawn
-        try:
-            for rank in range(self.num_workers):
-                if self._is_closed.is_set(): return
-                with self._starting:
-                    ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                    self._processes.append(start(settings, environment | ranks, init))
-        except Exception as error:
-            self.stages.post("failed", None, RuntimeError(f"The workers could not be started ({error})."))
-        reported = set()
-        while not self._is_closed.wait(0.05) and not self.stages.is_reached("connected"):
-            for rank, process in enumerate(self._processes):
-                code = exit_code_of(process)
-                if code is None or rank in reported or rank in self.stages.ranks["connected"]: continue
-                reported.add(rank)
-                self.stages.post("failed", rank, Died(rank, code, self._listener.last_lines(rank)))
-        self._is_closed.wait()
-
-    def _fork(self, settings: dict[str, Any], environment: dict[str, str], init: dict[str, Any]) -> BaseProcess:
-        "Start a copy of this process."
-        settings = settings | {"environment": environment}
-        process = multiprocessing.get_context("fork").Process(target=worker_main, args=(settings, init))
-        process.start()
-        return process
-
-    def _spawn(self, settings: dict[str, Any], environment: dict[str, str], init: dict[str, Any]) -> subprocess.Popen:
-        "Start a fresh process."
-        process = subprocess.Popen([sys.executable, "-c", SPAWNED_PROGRAM], env=environment, stdin=subprocess.PIPE)
-        try:
-            with process.stdin as file:
-                pickle.dump(settings | {"path": sys.path, "arguments": sys.argv}, file)
-        except OSError:
-            # it has ended, which is reported
-            pass
-        return process
-
-    def _connect(self, connection: Connection, rank: int, messages: PoolMessages) -> WorkerHandle:
-        "Return the handle of a worker that has connected, in the listener's thread."
-        with self._starting:
-            process = self._processes[rank]
-        link = LocalLink(process, open(self._listener.stderr_path(rank), "r+b", buffering=0))
-        handle = WorkerHandle(rank, link.pid, link)
-        link.channel = MessageChannel(
-            connection,
-            lambda data: messages.receive(handle, data),
-            lambda: messages.receive_end(handle),
-            f"{THREAD_NAME} rank {rank}",
-        )
-        return handle
+    def _start_processes(
+        self,
+        settings: dict[str, Any],
+        environment: dict[str, str],  # of the workers
+        init: dict[str, Any],
+        messages: PoolMessages,
+    ) -> list[LocalLink]:
+        "Start the processes, and return the links to them."
+        parts = []
+        for rank in range(self.num_workers):
+            ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            connection, other_end = multiprocessing.Pipe()
+            with other_end:
+                own = settings | {"connection": other_end.fileno()}
+                if self.method == "fork":
+                    process = start_copy(own | {"environment": environment | ranks}, init)
+                else:
+                    process = start_fresh_process(own, environment | ranks)
+            self._processes.append(process)
+            stderr = open(os.path.join(self._folder, f"stderr-{rank}"), "a+b", buffering=0)
+            parts.append((rank, process, stderr, connection))
+        return [LocalLink(*part, messages) for part in parts]

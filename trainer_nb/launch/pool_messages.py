@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from .message_channel import decode_message
 from .outcomes import Died, Done, Failed, find_root_failure, make_failure
@@ -22,54 +22,61 @@ from .serialization import release_packed, unpack_values
 THREAD_NAME = "trainer_nb pool"
 
 # %% ../../nbs/11_launch/05_pool_messages.ipynb #6316109f
-class WorkerLink(Protocol):
-    "Describe how a pool reaches a worker process."
-    def send(self, *message: object): "Queue a message; return at once."
-    def exit_code(self) -> int | None: "Return the exit code; None while the process lives, or if it is unknown."
-    def last_lines(self) -> tuple[str, ...]: "Return the last lines of the process's stderr."
-    def loss(self) -> str: "Describe how the process was lost, if it has no exit code; '' if that is unknown."
-    def tidy(self): "Do what has to be done from time to time while the process lives."
-    def kill(self): "End the process, and those that it has started."
-    def kill_group(self): "End the processes of its group, which may outlive it."
-    def shutdown(self): "Close the link for both sides; its messages are delivered before its end is."
-    def close(self): "Close the link to a process that has ended; the end is delivered before."
-    def close_files(self): "Close the files that describe the end of the process."
-
-class WorkerHandle:
-    "Hold a worker that has connected."
-    def __init__(
-        self,
-        rank: int,
-        pid: int,
-        link: WorkerLink | None = None,
-    ):
+class WorkerLink:
+    "Reach a worker process; the base of the links to a process of this machine and to one on a node of a cluster."
+    # how the process was lost, in words, if it has no exit code
+    loss = ""
+    def __init__(self, rank: int, pid: int = 0):
         self.rank = rank
         self.pid = pid
-        self.link = link
         # set after its last answer or its end
         self.finished = threading.Event()
         # True when its link has closed and all its messages are delivered
         self.is_disconnected = False
 
-    def exit_code(
-        self,
-        timeout: float = 0,  # seconds
-    ) -> int | None:
+    def send(self, *message: object):
+        "Queue a message; return at once."
+        raise NotImplementedError
+
+    def exit_code(self) -> int | None:
         "Return the exit code; None while the process lives, or if it is unknown."
+        raise NotImplementedError
+
+    def last_lines(self) -> tuple[str, ...]:
+        "Return the last lines of the process's stderr."
+        raise NotImplementedError
+
+    def kill(self):
+        "End the process, and those that it has started."
+        raise NotImplementedError
+
+    def shutdown(self):
+        "Close the link for both sides; its messages are delivered before its end is."
+        raise NotImplementedError
+
+    def close(self):
+        "Close the link to a process that has ended; the end is delivered before."
+        raise NotImplementedError
+
+    def kill_group(self): "End the processes of its group, which may outlive it."
+    def tidy(self): "Do what has to be done from time to time while the process lives."
+    def close_files(self): "Close the files that describe the end of the process."
+
+    def wait_for_end(
+        self,
+        timeout: float = 1,  # seconds
+    ) -> int | None:
+        "Return the exit code; None if the process lives after that time, or if it is unknown."
         end = time.monotonic() + timeout
-        while (code := self.link.exit_code()) is None and not self.link.loss() and time.monotonic() < end:
+        while (code := self.exit_code()) is None and not self.loss and time.monotonic() < end:
             time.sleep(0.01)
         return code
-
-    def describe_death(self) -> Died:
-        "Return a description of how the process ended."
-        return Died(self.rank, self.exit_code(timeout=1), self.link.last_lines(), self.link.loss())
 
 # %% ../../nbs/11_launch/05_pool_messages.ipynb #0cad0643
 class WorkerGroup:
     "Hold the workers of a pool, and detect how they end."
     def __init__(self):
-        self.handles: dict[int, WorkerHandle] = {}
+        self.links: dict[int, WorkerLink] = {}
         # by rank, in the order in which the ends were detected
         self.ends: dict[int, Died] = {}
         # those that were not requested
@@ -83,40 +90,40 @@ class WorkerGroup:
 
     def _watch(self):
         while not self._stop.wait(0.1):
-            for handle in list(self.handles.values()):
-                self._check(handle)
+            for link in list(self.links.values()):
+                self._check(link)
 
-    def _check(self, handle: WorkerHandle):
-        if handle.is_disconnected: return
-        if handle.rank in self.ends:
+    def _check(self, link: WorkerLink):
+        if link.is_disconnected: return
+        if link.rank in self.ends:
             # another process may hold the connection open
-            handle.link.shutdown()
-        elif handle.exit_code() is not None:
-            self.record_end(handle)
+            link.shutdown()
+        elif link.exit_code() is not None:
+            self.record_end(link)
         else:
-            handle.link.tidy()
+            link.tidy()
 
-    def record_end(self, handle: WorkerHandle) -> Died:
+    def record_end(self, link: WorkerLink) -> Died:
         """Return how a worker has ended; end it if it lives without a connection,
         and end the processes that it left behind."""
         with self._lock:
-            if handle.rank in self.ends: return self.ends[handle.rank]
-            if handle.exit_code(timeout=1) is None:
+            if link.rank in self.ends: return self.ends[link.rank]
+            if link.wait_for_end() is None:
                 # it has closed its connection, and cannot continue without
-                handle.link.kill()
-            end = handle.describe_death()
-            self.ends[handle.rank] = end
+                link.kill()
+            end = Died(link.rank, link.wait_for_end(), link.last_lines(), link.loss)
+            self.ends[link.rank] = end
             if not self.is_closing:
-                self.deaths[handle.rank] = end
-        handle.link.kill_group()
+                self.deaths[link.rank] = end
+        link.kill_group()
         return end
 
     def kill(self):
         "End all workers at once."
         self.is_closing = True
-        for handle in list(self.handles.values()):
-            if handle.rank not in self.ends:
-                handle.link.kill()
+        for link in list(self.links.values()):
+            if link.rank not in self.ends:
+                link.kill()
 
     def stop_watching(self):
         "End the thread that detects deaths."
@@ -128,8 +135,15 @@ Outcome: TypeAlias = Done | Failed | Died
 
 class PendingCall:
     "Hold a command that was sent, and its outcomes so far."
-    def __init__(self, ranks: Iterable[int]):
+    def __init__(
+        self,
+        ranks: Iterable[int],
+        number: int = 0,  # in the registry
+        blob: bytes = b"",  # the packed command
+    ):
         self.ranks = tuple(ranks)
+        self.number = number
+        self.blob = blob
         # by rank, in the order of arrival
         self.outcomes: dict[int, Outcome] = {}
         self._done = threading.Event()
@@ -151,9 +165,6 @@ class PendingCall:
     def __repr__(self): return f"PendingCall({len(self.outcomes)} of {len(self.ranks)} workers have answered)"
 
 # %% ../../nbs/11_launch/05_pool_messages.ipynb #59c3cd63
-# rank and serial number
-CallNumber: TypeAlias = tuple[int, int]
-
 class CallRegistry:
     "Hold the calls that wait for answers."
     def __init__(
@@ -163,73 +174,88 @@ class CallRegistry:
         self.release = release
         self.lock = threading.RLock()
         self._numbers = itertools.count()
-        # by number: the call, and the packed command to release when all have read it
-        self._calls: dict[int, tuple[PendingCall, bytes]] = {}
-        self._out_of_band: dict[CallNumber, queue.SimpleQueue[tuple]] = {}
+        self._calls: dict[int, PendingCall] = {}
 
-    def open(self, ranks: Iterable[int], blob: bytes) -> tuple[int, PendingCall]:
-        "Register a call to several workers; return its number, and the call."
-        call = PendingCall(ranks)
+    def open(self, ranks: Iterable[int], blob: bytes) -> PendingCall:
+        "Register a call."
         with self.lock:
-            number = next(self._numbers)
-            self._calls[number] = (call, blob)
-        return number, call
+            call = PendingCall(ranks, next(self._numbers), blob)
+            self._calls[call.number] = call
+        return call
 
     def answer(self, number: int, rank: int, outcome: Outcome):
-        "Add an outcome to a call."
+        "Add an outcome to a call; ignored if the caller has stopped waiting."
         with self.lock:
-            call, blob = self._calls.get(number, (None, b""))
+            call = self._calls.get(number)
             if call is None or not call.add(rank, outcome): return
-            del self._calls[number]
-        self.release(blob)
+        self.forget(call)
 
-    def open_out_of_band(self, rank: int) -> tuple[CallNumber, queue.SimpleQueue[tuple]]:
-        "Register a call to one worker; return its number, and the queue that receives its answer."
-        answers: queue.SimpleQueue[tuple] = queue.SimpleQueue()
-        number = (rank, next(self._numbers))
-        self._out_of_band[number] = answers
-        return number, answers
+    def forget(self, call: PendingCall):
+        "Stop waiting for answers to a call."
+        with self.lock:
+            if self._calls.pop(call.number, None) is None: return
+        self.release(call.blob)
 
-    def answer_out_of_band(self, number: CallNumber, *answer):
-        "Deliver the answer to an out-of-band call; ignored if the caller has stopped waiting."
-        answers = self._out_of_band.pop(number, None)
-        if answers is not None:
-            answers.put(answer)
-
-    def close_out_of_band(self, number: CallNumber):
-        "Stop waiting for an answer."
-        self._out_of_band.pop(number, None)
-
-    def disconnect(self, handle: WorkerHandle, end: Died):
+    def disconnect(self, link: WorkerLink, end: Died):
         "Answer all calls to a worker with its death."
         with self.lock:
-            handle.is_disconnected = True
-            numbers = list(self._calls)
-            out_of_band = [number for number in self._out_of_band if number[0] == handle.rank]
-        for number in numbers:
-            self.answer(number, handle.rank, end)
-        for number in out_of_band:
-            self.answer_out_of_band(number, "died", end)
+            link.is_disconnected = True
+            calls = list(self._calls.values())
+        for call in calls:
+            if link.rank in call.ranks:
+                self.answer(call.number, link.rank, end)
+
+# %% ../../nbs/11_launch/05_pool_messages.ipynb #2807961a
+# seconds in which the errors of other workers are collected after the first one
+FAILURE_GRACE = 0.5
+
+class Startup:
+    "Collect the events of a start, and wait for its end."
+    def __init__(
+        self,
+        num_workers: int,
+        timeout: float,  # seconds
+        should_abort: Callable[[], bool],  # called ten times a second
+    ):
+        self.num_workers = num_workers
+        self.timeout = timeout
+        self.end = time.monotonic() + timeout
+        self.should_abort = should_abort
+        self._events: queue.SimpleQueue[tuple] = queue.SimpleQueue()
+
+    def post(self, rank: int, failure: Failed | Died | None = None):
+        "Add an event: a worker is ready, or the start has failed."
+        self._events.put((rank, failure))
+
+    def check_aborted(self):
+        "Raise KeyboardInterrupt if the start is aborted."
+        if self.should_abort(): raise KeyboardInterrupt("the start of the processes was aborted")
+
+    def wait(self):
+        """Wait until all workers are ready.
+        Raise the error of a worker, TimeoutError, or KeyboardInterrupt if the start is aborted."""
+        ready: set[int] = set()
+        failures: list[Failed | Died] = []
+        end = self.end
+        while len(ready) < self.num_workers:
+            self.check_aborted()
+            try:
+                rank, failure = self._events.get(timeout=min(max(end - time.monotonic(), 0.001), 0.1))
+            except queue.Empty:
+                if time.monotonic() < end: continue
+                break
+            if failure is None:
+                ready.add(rank)
+            else:
+                failures.append(failure)
+                end = min(end, time.monotonic() + FAILURE_GRACE)
+        if failures: raise find_root_failure(failures).error
+        if len(ready) < self.num_workers:
+            raise TimeoutError(f"After {self.timeout:.0f} s, {len(ready)} of {self.num_workers} workers were ready.")
 
 # %% ../../nbs/11_launch/05_pool_messages.ipynb #afcf3ff1
 # called with rank, kind and data of an event
 EventReceiver: TypeAlias = Callable[[int, str, object], None]
-
-class StartupReceiver(Protocol):
-    "Receive the messages that concern the start of the workers."
-    def post(self, kind: str, rank: int, failure: Failed | Died | None = None): ...
-
-def decode_outcome(
-    rank: int,
-    kind: str,  # "done", "failed" or "died"
-    content: bytes | Failed | Died,  # a packed result, or the failure
-) -> Outcome:
-    "Convert an answer to Done, Failed or Died."
-    if kind != "done": return content
-    try:
-        return Done(unpack_values(content)["result"])
-    except Exception as error:
-        return make_failure(rank, error)
 
 class PoolMessages:
     "Deliver the messages of workers: events, answers to calls, and the stages of a start."
@@ -237,32 +263,32 @@ class PoolMessages:
         self,
         workers: WorkerGroup,
         calls: CallRegistry,
-        startup: StartupReceiver,
+        startup: Startup,
         on_event: EventReceiver | None,
     ):
         self.workers = workers
         self.calls = calls
         self.startup = startup
         self.on_event = on_event
-        self._inbox: queue.SimpleQueue[tuple[WorkerHandle, str, list] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[WorkerLink, str, list] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._deliver, name=THREAD_NAME + " messages", daemon=True)
         self._thread.start()
 
-    def receive(self, handle: WorkerHandle, data: bytes):
+    def receive(self, link: WorkerLink, data: bytes):
         "Receive a message, in the thread that reads this worker's connection."
         try:
             kind, *rest = decode_message(data)
         except Exception as error:
-            warnings.warn(f"A message of rank {handle.rank} cannot be read here ({error!r}).")
+            warnings.warn(f"A message of rank {link.rank} cannot be read here ({error!r}).")
             return
         if kind == "out_of_band":
-            self.calls.answer_out_of_band(*rest)
+            self._answer(link, *rest)
         else:
-            self._inbox.put((handle, kind, rest))
+            self._inbox.put((link, kind, rest))
 
-    def receive_end(self, handle: WorkerHandle):
+    def receive_end(self, link: WorkerLink):
         "Receive the end of a connection, after its last message."
-        self._inbox.put((handle, "disconnected", []))
+        self._inbox.put((link, "disconnected", []))
 
     def stop(self):
         "End the thread, after it has delivered all messages."
@@ -270,18 +296,30 @@ class PoolMessages:
         self._thread.join(5)
 
     def _deliver(self):
-        for handle, kind, rest in iter(self._inbox.get, None):
+        for link, kind, rest in iter(self._inbox.get, None):
             if kind == "event":
-                self._deliver_event(handle.rank, *rest)
+                self._deliver_event(link.rank, *rest)
             elif kind == "answer":
-                number, *answer = rest
-                self.calls.answer(number, handle.rank, decode_outcome(handle.rank, *answer))
+                self._answer(link, *rest)
             elif kind == "disconnected":
-                self._on_disconnect(handle)
+                end = self.workers.record_end(link)
+                self.calls.disconnect(link, end)
+                link.finished.set()
+                self.startup.post(link.rank, end)
             elif kind == "finished":
-                handle.finished.set()
+                link.finished.set()
             else:
-                self.startup.post(kind, handle.rank, *rest)
+                # "ready", or "failed" with the failure
+                self.startup.post(link.rank, *rest)
+
+    def _answer(self, link: WorkerLink, number: int, kind: str, content: bytes | Failed):
+        outcome = content
+        if kind == "done":
+            try:
+                outcome = Done(unpack_values(content)["result"])
+            except Exception as error:
+                outcome = make_failure(link.rank, error)
+        self.calls.answer(number, link.rank, outcome)
 
     def _deliver_event(self, rank: int, kind: str, data: object):
         if self.on_event is None: return
@@ -289,72 +327,3 @@ class PoolMessages:
             self.on_event(rank, kind, data)
         except Exception as error:
             warnings.warn(f"The event {kind!r} of rank {rank} could not be processed ({type(error).__name__}: {error}).")
-
-    def _on_disconnect(self, handle: WorkerHandle):
-        end = self.workers.record_end(handle)
-        self.calls.disconnect(handle, end)
-        handle.finished.set()
-        self.startup.post("died", handle.rank, end)
-
-# %% ../../nbs/11_launch/05_pool_messages.ipynb #2807961a
-# seconds in which the errors of other workers are collected after the first one
-FAILURE_GRACE = 0.5
-
-class StartupStages:
-    "Collect the events of a start, and wait for its stages."
-    descriptions = {"connected": "have connected", "ready": "were ready"}
-    def __init__(
-        self,
-        num_workers: int,
-        timeout: float,  # seconds for all stages together
-        should_abort: Callable[[], bool],  # called ten times a second
-    ):
-        self.num_workers = num_workers
-        self.timeout = timeout
-        self.end = time.monotonic() + timeout
-        self.should_abort = should_abort
-        self.ranks: dict[str, set[int]] = {stage: set() for stage in self.descriptions}
-        self._events: queue.SimpleQueue[tuple] = queue.SimpleQueue()
-
-    def post(
-        self,
-        kind: str,  # a stage, or the kind of a failure
-        rank: int | None,
-        failure: Failed | Died | Exception | None = None,
-    ):
-        "Add an event: a worker has reached a stage, or the start has failed."
-        self._events.put((kind, rank, failure))
-
-    def is_reached(self, stage: str) -> bool:
-        "Return True if all workers have reached a stage."
-        return len(self.ranks[stage]) >= self.num_workers
-
-    def seconds_left(self) -> float:
-        "Return the time that is left for the start."
-        return max(self.end - time.monotonic(), 0)
-
-    def wait_for(self, stage: str):
-        """Wait until all workers have reached a stage.
-        Raise the error of a worker, TimeoutError, or KeyboardInterrupt if the start is aborted."""
-        failures: list[Failed | Died | Exception] = []
-        end = self.end
-        while not self.is_reached(stage):
-            if self.should_abort(): raise KeyboardInterrupt("the start of the processes was aborted")
-            try:
-                kind, rank, failure = self._events.get(timeout=min(max(end - time.monotonic(), 0.001), 0.1))
-            except queue.Empty:
-                if time.monotonic() < end: continue
-                break
-            if kind in self.ranks:
-                self.ranks[kind].add(rank)
-            elif failure is not None:
-                failures.append(failure)
-                end = min(end, time.monotonic() + FAILURE_GRACE)
-        if failures:
-            root = find_root_failure(failures)
-            raise failures[0] if root is None else root.error
-        if not self.is_reached(stage):
-            raise TimeoutError(
-                f"After {self.timeout:.0f} s, {len(self.ranks[stage])} of {self.num_workers} workers"
-                f" {self.descriptions[stage]}."
-            )

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,10 +25,10 @@ from ..display.tables import Table
 from ..engine.overrides import TrainerBase
 from .pool_messages import PendingCall
 from .ray_cluster import RayCluster
-from .replica import RunStatus, close_gate, confirm_flush, count_exchanges, interrupt_replica
-from .replica import make_replica, open_gate, ping
+from .replica import RunStatus, close_gate, confirm_flush, count_exchanges, current_line
+from .replica import interrupt_replica, make_replica, open_gate, ping
 from .stop_barrier import GateBarrier
-from .outcomes import find_root_failure
+from .outcomes import Done, find_root_failure
 from .worker_pool import WorkerPool
 from ..live.follow import LogTail
 
@@ -99,12 +98,16 @@ class ProcessReports:
         # by rank: the content of the last "speed" event
         self.speeds: dict[int, dict[str, float]] = {}
 
-    def table(self) -> ProcessTable:
+    def table(
+        self,
+        remarks: dict[int, str] | None = None,  # by rank
+    ) -> ProcessTable:
         "Return the processes by rank, with the slowest marked."
         slowest = self.slowest_rank()
-        return ProcessTable([self._row(rank, rank == slowest) for rank in range(self.num_processes)])
+        remarks = ({} if slowest is None else {slowest: "the slowest"}) | (remarks or {})
+        return ProcessTable([self._row(rank, remarks.get(rank, "")) for rank in range(self.num_processes)])
 
-    def _row(self, rank: int, is_slowest: bool) -> dict[str, Any]:
+    def _row(self, rank: int, remark: str) -> dict[str, Any]:
         speed = self.speeds.get(rank, {})
         return {
             "rank": rank,
@@ -113,7 +116,7 @@ class ProcessReports:
             "own work": f"{1000 * speed['own']:.3g} ms" if speed else None,
             "step time": f"{1000 * speed['seconds']:.3g} ms" if speed else None,
             "memory": f"{round(speed['memory'] / 1e6)} MB" if speed else None,
-            "remark": "the slowest" if is_slowest else "",
+            "remark": remark,
         }
 
     def slowest_rank(self) -> int | None:
@@ -175,6 +178,8 @@ def _print_line(text: str, file):
 # %% ../../nbs/11_launch/15_process_group.ipynb #bacc7dc3
 # seconds for the other processes to end a command when one has failed; plus three steps
 GRACE_SECONDS = 2.0
+# seconds in a step or verb after which the place of a process is shown
+BUSY_SECONDS = 3.0
 # seconds to come out of it after that, when they are interrupted
 INTERRUPT_SECONDS = 0.5
 
@@ -221,18 +226,21 @@ class BlockedWatch:
             if ended and rank not in outcomes and count > max(ended) and count == before.get(rank)
         ]
 
-def call_out_of_band(
-    pool: WorkerPool,
-    rank: int,
+def ask(
+    pool: WorkerPool | None,
+    ranks: Iterable[int],
     function: Callable,
     *args,
-    timeout: float = 2.0,  # seconds
-) -> Any:
-    "Call a function while the process is busy; return None without an answer."
+    timeout: float,  # seconds
+) -> dict[int, Any]:
+    "Call a function in several processes while they are busy; return the answers by rank, None without one."
+    ranks = list(ranks)
     try:
-        return pool.call_out_of_band(rank, function, *args, timeout=timeout)
+        outcomes = pool.ask(ranks, function, *args, timeout=timeout)
     except Exception:
-        return None
+        # the processes are ended meanwhile
+        outcomes = {}
+    return {rank: found.result if isinstance(found := outcomes.get(rank), Done) else None for rank in ranks}
 
 class ProcessGroup:
     "Start the processes of a run, send them commands, and stop them together."
@@ -242,6 +250,8 @@ class ProcessGroup:
         self.pool: WorkerPool | None = None
         self.events: RemoteEvents | None = None
         self.stop_barrier: GateBarrier | None = None
+        # the last command
+        self.last_call: PendingCall | None = None
 
     def start(
         self,
@@ -269,15 +279,28 @@ class ProcessGroup:
         pool = self.pool
         self.stop_barrier = GateBarrier(
             plan.num_processes,
-            lambda rank, *arguments: call_out_of_band(pool, rank, close_gate, *arguments, timeout=30),
-            lambda rank, *arguments: call_out_of_band(pool, rank, open_gate, *arguments),
+            lambda rank, *arguments: ask(pool, [rank], close_gate, *arguments, timeout=30)[rank],
+            lambda rank, *arguments: ask(pool, [rank], open_gate, *arguments, timeout=2)[rank],
             lambda rank: not pool.workers[rank].is_disconnected,
         )
 
     def call(self, function: Callable, *args) -> PendingCall:
         "Send a command to all processes, without waiting; their output appears in the calling cell."
         self.events.context = contextvars.copy_context()
-        return self.pool.call(function, *args)
+        self.last_call = self.pool.call(function, *args)
+        return self.last_call
+
+    def table(self) -> ProcessTable:
+        "Return the processes by rank; of one that is busy for some seconds, with the line of code that it executes."
+        call = self.last_call
+        busy = [] if call is None or self.pool is None else [rank for rank in call.ranks if rank not in call.outcomes]
+        remarks = {}
+        for rank, answer in self.ask(busy, current_line, timeout=1).items():
+            if answer is None:
+                remarks[rank] = "does not answer"
+            elif answer[0] > BUSY_SECONDS:
+                remarks[rank] = f"for {answer[0]:.0f} s at {answer[1]}"
+        return self.reports.table(remarks)
 
     def wait(
         self,
@@ -338,33 +361,12 @@ class ProcessGroup:
         missing = [rank for rank in call.ranks if rank not in call.outcomes]
         unreachable = [rank for rank, answer in self.ask(missing, ping).items() if answer is None]
         for rank in unreachable:
-            self.pool.workers[rank].link.kill()
+            self.pool.workers[rank].kill()
         return bool(unreachable)
 
-    def call_out_of_band(
-        self,
-        rank: int,
-        function: Callable,
-        *args,
-        timeout: float = 2.0,  # seconds
-    ) -> Any:
-        "Call a function while the process is busy; return None without an answer."
-        return call_out_of_band(self.pool, rank, function, *args, timeout=timeout)
-
-    def ask(
-        self,
-        ranks: Iterable[int],
-        function: Callable,
-        *args,
-        timeout: float | None = None,  # seconds, for all together; None: that of `call_out_of_band`
-    ) -> dict[int, Any]:
-        "Call a function in several processes at the same time, as `call_out_of_band`; return the answers by rank."
-        ranks = list(ranks)
-        limit = {} if timeout is None else {"timeout": timeout}
-        if len(ranks) < 2: return {rank: self.call_out_of_band(rank, function, *args, **limit) for rank in ranks}
-        with ThreadPoolExecutor(len(ranks)) as threads:
-            answers = threads.map(lambda rank: self.call_out_of_band(rank, function, *args, **limit), ranks)
-            return dict(zip(ranks, answers))
+    def ask(self, ranks: Iterable[int], function: Callable, *args, timeout: float = 2.0) -> dict[int, Any]:
+        "Call a function in several processes while they are busy; return the answers by rank, None without one."
+        return ask(self.pool, ranks, function, *args, timeout=timeout)
 
     def grace_seconds(self) -> float:
         "Return the time for the other processes to end a command when one has failed."

@@ -9,6 +9,7 @@ import fcntl
 import glob
 import importlib.metadata
 import importlib.util
+import multiprocessing
 import os
 import pickle
 import platform
@@ -21,8 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Connection
 from typing import Any
 
 # %% ../../nbs/11_launch/07_ray_agent.ipynb #63b89d51
@@ -68,6 +68,12 @@ def node_worker_main(settings: dict[str, Any]):
     from trainer_nb.launch.worker import worker_main
     worker_main(settings)
 
+# what a worker process executes
+NODE_PROGRAM = (
+    "import pickle, sys; from trainer_nb.launch.ray_agent import node_worker_main;"
+    " node_worker_main(pickle.load(sys.stdin.buffer))"
+)
+
 class NodeAgent:
     "Start a worker process on a node, and forward messages between it and the notebook; becomes an actor."
     def __init__(self):
@@ -75,6 +81,7 @@ class NodeAgent:
         self.stem = ""
         self.process: subprocess.Popen | None = None
         self.connection: Connection | None = None
+        self.has_started = threading.Event()
         self.has_exited = threading.Event()
         # for the notebook: number, kind and content; kept until they are confirmed
         self.outbox: list[tuple] = []
@@ -116,8 +123,8 @@ class NodeAgent:
         directory: str,  # of the notebook; used if the node has it
         search_paths: list[str],
         modules: dict[str, bytes],  # modules of the notebook that the node lacks, as files
-    ):
-        "Start the worker process, and return at once."
+    ) -> int:
+        "Start the worker process, and return its id."
         self.stem = settings["stem"]
         # names of sockets are limited to about a hundred characters
         self.folder = tempfile.mkdtemp(prefix="trainer_nb-", dir="/tmp" if len(tempfile.gettempdir()) > 50 else None)
@@ -134,13 +141,13 @@ class NodeAgent:
             # a host name that means the machine itself would make the processes look for each other there
             for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
                 environment.setdefault(name, interface)
-        key = os.urandom(32)
-        listener = Listener(os.path.join(self.folder, "socket"), "AF_UNIX", authkey=key)
-        settings = settings | {"kernel": os.getpid(), "folder": self.folder, "address": listener.address, "token": key}
+        settings = settings | {"kernel": os.getpid(), "folder": self.folder}
         self.stderr_path = os.path.join(self.folder, f"stderr-{environment['LOCAL_RANK']}")
-        threading.Thread(target=self._read, args=(listener,), daemon=True).start()
         directory = directory if os.path.isdir(directory) else self.folder
         threading.Thread(target=self._run, args=(settings, environment, directory), daemon=True).start()
+        self.has_started.wait()
+        threading.Thread(target=self._read, daemon=True).start()
+        return self.process.pid
 
     def deliver(
         self,
@@ -203,40 +210,31 @@ class NodeAgent:
     # ---- in its threads
 
     def _run(self, settings: dict[str, Any], environment: dict[str, str], directory: str):
-        "Start the worker process, and wait for its end."
-        program = (
-            "import pickle, sys; from trainer_nb.launch.ray_agent import node_worker_main;"
-            " node_worker_main(pickle.load(sys.stdin.buffer))"
-        )
-        with open(self.stderr_path, "ab") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", program], env=environment, cwd=directory, stdin=subprocess.PIPE, stderr=stderr
-            )
+        "Start the worker process, and wait for its end: it ends with this thread."
+        self.connection, other_end = multiprocessing.Pipe()
         try:
-            with self.process.stdin as file:
-                pickle.dump(settings, file)
+            with open(self.stderr_path, "ab") as stderr, other_end:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", NODE_PROGRAM], env=environment, cwd=directory, stdin=subprocess.PIPE,
+                    stderr=stderr, pass_fds=[other_end.fileno()],
+                )
+                with self.process.stdin as file:
+                    pickle.dump(settings | {"connection": other_end.fileno()}, file)
         except OSError:
             # it has ended, which is reported
             pass
+        finally:
+            self.has_started.set()
         self.process.wait()
         self.has_exited.set()
-        try:
-            with socket.socket(socket.AF_UNIX) as s:
-                # wakes the reading thread, if the worker has not connected
-                s.connect(settings["address"])
-        except OSError:
-            pass
 
-    def _read(self, listener: Listener):
+    def _read(self):
         "Read the messages of the worker, and report its end."
         try:
-            self.connection = listener.accept()
-            self._send("connected", self.connection.recv()[3])
             while True:
                 self._forward(self.connection.recv_bytes())
-        except (AuthenticationError, EOFError, OSError):
+        except (EOFError, OSError):
             pass
-        listener.close()
         if not self.has_exited.wait(1):
             # it cannot continue without a connection
             self.kill()

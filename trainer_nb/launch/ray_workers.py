@@ -10,12 +10,13 @@ import queue
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from .message_channel import encode_message, message_file
 from .outcomes import RemoteError
-from .pool_messages import THREAD_NAME, PoolMessages, StartupStages, WorkerHandle
+from .pool_messages import THREAD_NAME, PoolMessages, Startup, WorkerLink
 from .ray_agent import NodeAgent
 from .ray_cluster import BASIC_PACKAGES, RayCluster, ask, cast, check_nodes
 from .ray_cluster import data_files, describe_here, import_ray, module_files, modules_in
@@ -23,40 +24,30 @@ from .ray_cluster import process_resources, reserve, search_paths, split_modules
 from .serialization import release_packed, shared_path
 
 # %% ../../nbs/11_launch/09_ray_workers.ipynb #960189e2
-class RayLink:
-    "Reach a worker on a node of a cluster; a `WorkerLink`."
+class RayLink(WorkerLink):
+    "Reach a worker on a node of a cluster."
     def __init__(
         self,
         agent: Any,  # the actor
         rank: int,
+        pid: int,
         address: str,  # of the node
         upload: Callable[[str], Any],  # returns the reference of a file's content in the object store
+        messages: PoolMessages,  # receives the messages of the worker
     ):
+        super().__init__(rank, pid)
         self.agent = agent
         self.address = address
         self.upload = upload
         self.code: int | None = None
         self.lines: tuple[str, ...] = ()
-        self.reason = ""
         self.is_closing = False
         # messages; None ends the writer
         self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self.rank = rank
-        self.threads: list[threading.Thread] = []
-
-    def open(
-        self,
-        on_connect: Callable[[int], None],  # called with the process id
-        on_message: Callable[[bytes], None],
-        on_end: Callable[[], None],
-    ):
-        "Start to exchange messages."
-        name = f"{THREAD_NAME} rank {self.rank}"
+        name = f"{THREAD_NAME} rank {rank}"
         self.threads = [
             threading.Thread(target=self._write, name=f"{name} writer", daemon=True),
-            threading.Thread(
-                target=self._read, args=(on_connect, on_message, on_end), name=f"{name} reader", daemon=True
-            ),
+            threading.Thread(target=self._read, args=(messages,), name=f"{name} reader", daemon=True),
         ]
         for thread in self.threads:
             thread.start()
@@ -73,19 +64,9 @@ class RayLink:
         "Return the last lines of the process's stderr, which come with its end."
         return self.lines
 
-    def loss(self) -> str:
-        "Describe how the worker was lost; '' if its end was reported."
-        return self.reason
-
-    def tidy(self):
-        "Do nothing: the node keeps the file of stderr."
-
     def kill(self):
         "Make the agent end the process, and those that it has started."
         cast(self.agent.kill)
-
-    def kill_group(self):
-        "Do nothing: the agent ends the whole group."
 
     def shutdown(self):
         "Close the link; its end is delivered when the agent has answered, or has ended."
@@ -98,9 +79,6 @@ class RayLink:
         for thread in self.threads:
             thread.join(5)
 
-    def close_files(self):
-        "Do nothing: there are no files here."
-
     def _write(self):
         for number, message in enumerate(iter(self.outbox.get, None), start=1):
             path = message_file(message)
@@ -111,22 +89,19 @@ class RayLink:
                 self._lose(error)
                 return
 
-    def _read(self, on_connect: Callable, on_message: Callable, on_end: Callable):
+    def _read(self, messages: PoolMessages):
         ray = import_ray()
         num_received = 0
         has_ended = False
         while not has_ended and not self.is_closing:
             try:
-                messages = ask(self.agent.receive, num_received)
-                for number, kind, *content in messages:
+                for number, kind, *content in ask(self.agent.receive, num_received):
                     num_received = number
-                    if kind == "connected":
-                        on_connect(*content)
-                    elif kind == "message":
+                    if kind == "message":
                         message, path, reference = content
                         if path:
                             _write_file(path, ray.get(reference))
-                        on_message(message)
+                        messages.receive(self, message)
                     else:
                         self.lines = content[1]
                         self.code = content[0]
@@ -134,17 +109,17 @@ class RayLink:
             except Exception as error:
                 self._lose(error)
                 break
-        on_end()
+        messages.receive_end(self)
 
     def _lose(self, error: Exception):
         "Record that the agent does not answer."
-        if self.is_closing or self.reason: return
+        if self.is_closing or self.loss: return
         if isinstance(error, ConnectionError):
-            self.reason = "was lost when the connection to the cluster was closed,"
+            self.loss = "was lost when the connection to the cluster was closed,"
         elif type(error).__name__ == "OutOfMemoryError":
-            self.reason = f"was ended by Ray, because memory ran out on the node {self.address},"
+            self.loss = f"was ended by Ray, because memory ran out on the node {self.address},"
         else:
-            self.reason = f"was lost with its node {self.address}"
+            self.loss = f"was lost with its node {self.address}"
         self.lines = tuple(f"{type(error).__name__}: {error}".splitlines()[:5])
         self.kill()
 
@@ -213,13 +188,13 @@ class RayWorkers:
         num_workers: int,
         cpu: bool,  # the workers use no GPU
         threads: int | None,  # torch threads per process; None: a share of the CPUs
-        stages: StartupStages,
+        startup: Startup,
     ):
         cluster.connect()
         self.cluster = cluster
         self.num_workers = num_workers
         self.cpu = cpu
-        self.stages = stages
+        self.startup = startup
         self.resources = process_resources(cluster, num_workers, cpu, threads)
         self.threads = threads or int(self.resources["CPU"])
         self._group: Any = None
@@ -234,10 +209,9 @@ class RayWorkers:
         init: dict[str, Any],
         blob: bytes | None,
         messages: PoolMessages,
-        add_worker: Callable[[WorkerHandle], None],
-    ):
-        "Start the workers, and return when all have connected. Raise the error of one of them."
-        self._group = reserve(self.cluster, self.num_workers, self.resources, self.stages.should_abort)
+    ) -> list[RayLink]:
+        "Start the workers, and return the links to them, by rank."
+        self._group = reserve(self.cluster, self.num_workers, self.resources, self.startup.should_abort)
         agents = self._agents = self._create_agents()
         packages, modules = split_modules(modules_in(blob))
         here = describe_here([*BASIC_PACKAGES, *(name for name in packages if name not in BASIC_PACKAGES)])
@@ -255,14 +229,15 @@ class RayWorkers:
         for name in {name for node in nodes for name in node["missing modules"]}:
             sources |= module_files(name)
         environments = process_environments(nodes, port, self.threads, self.cpu)
-        self._ask([
+        pids = self._ask([
             # a name for each worker's files: numbers of processes are not unique among nodes
             agent.start.remote(settings | {"stem": f"{settings['stem']}-{rank}"}, environment, os.getcwd(), paths, sources)
             for rank, (agent, environment) in enumerate(zip(agents, environments))
         ])
-        for rank, (agent, node) in enumerate(zip(agents, nodes)):
-            self._open_link(rank, agent, node["address"], messages, add_worker)
-        self.stages.wait_for("connected")
+        return [
+            RayLink(agent, rank, pid, node["address"], self._upload, messages)
+            for rank, (agent, pid, node) in enumerate(zip(agents, pids, nodes))
+        ]
 
     def release(self, blob: bytes):
         "Remove the copies of packed values that all workers have read."
@@ -325,29 +300,13 @@ class RayWorkers:
         missing = references
         while missing:
             _, missing = ray.wait(references, num_returns=len(references), timeout=0.2)
-            if self.stages.should_abort(): raise KeyboardInterrupt("the start of the processes was aborted")
-            if missing and not self.stages.seconds_left():
-                raise TimeoutError(f"After {self.stages.timeout:.0f} s, {len(missing)} nodes have not answered.")
+            self.startup.check_aborted()
+            if missing and time.monotonic() > self.startup.end:
+                raise TimeoutError(f"After {self.startup.timeout:.0f} s, {len(missing)} nodes have not answered.")
         try:
             return ray.get(references)
         except Exception as error:
             raise RemoteError(f"A node of the cluster could not start its agent: {error}") from None
-
-    def _open_link(
-        self,
-        rank: int,
-        agent: Any,
-        address: str,
-        messages: PoolMessages,
-        add_worker: Callable[[WorkerHandle], None],
-    ):
-        "Connect a worker with the pool."
-        link = RayLink(agent, rank, address, self._upload)
-        handle = WorkerHandle(rank, 0, link)
-        def on_connect(pid: int):
-            handle.pid = pid
-            add_worker(handle)
-        link.open(on_connect, lambda data: messages.receive(handle, data), lambda: messages.receive_end(handle))
 
     def _upload(self, path: str) -> Any:
         "Return the reference of a file's content in the object store; the same for all workers."

@@ -108,8 +108,8 @@ def realign_processes(
 
 def reached_step(learner: TrainerBase) -> int:
     "Return the last step of which the kernel has a record."
-    step = learner.state.global_step
-    return max(step, learner.history[-1].step) if len(learner.history) else step
+    rows = learner.history.current
+    return max(learner.state.global_step, rows[-1].step if len(rows) else 0)
 
 def describe_lost(
     num_steps: int,  # that were recorded, and have to be taken again
@@ -208,7 +208,7 @@ def find_replica_state(
     sources += [(next(rank for rank in settled if step in settled[rank].buffered), step) for step in steps]
     for rank, step in sources:
         arguments = replica_state, step, history_counts(learner.history)
-        state = processes.call_out_of_band(rank, *arguments, timeout=60)
+        state = processes.ask([rank], *arguments, timeout=60)[rank]
         # not of another run, which a verb has begun there before it failed
         if state is None or state.run.snapshot.values["run"] != learner.history.run_id: continue
         if not state.run.snapshot.shapes: return state, step is None

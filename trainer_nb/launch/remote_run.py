@@ -41,13 +41,13 @@ from .process_group import ProcessTable, apply_status
 from .recovery import BaseState, realign_processes, recover_run
 from .remote_training import run_remote_slice
 from .replica import FunctionResult, ReplicaResult, RunStatus, call_function, final_initial_snapshot
-from .replica import final_state, make_result, record_changes, use_main_weights
+from .replica import final_state, make_result, record_changes
 from .replica import VerbOutcome, finish_save, follow_history, pause_replica, pop_callback_at
 from .replica import prepare_replica, process_location, replica_checksums, run_function, run_verb, run_verb_recording
 from .replica import share_history
 from ..state.checkpoint_dirs import has_manifest, read_manifest
 from ..state.hub import find_checkpoint, pop_token, set_token
-from ..state.restore import get_named_snapshot, restart_from_first_weights
+from ..state.restore import restart_from_first_weights
 
 # %% ../../nbs/11_launch/18_remote_run.ipynb #6714b64f
 READ_ONLY_VERBS = frozenset(
@@ -203,7 +203,7 @@ class RemoteRun:
 
     def process_table(self) -> ProcessTable:
         "Return a table of the processes, by rank."
-        return self.processes.reports.table()
+        return self.processes.table()
 
     def words(self) -> str:
         "Describe where the run is, and name the slowest process."
@@ -344,10 +344,9 @@ class RemoteRun:
         with learner.run_state.interrupts:
             results: dict[int, FunctionResult] = self.collect(learner, call_function, function)
             self.assign_settings(learner, results[0].settings)
-            self.check_alike(learner, [result.facts for _, result in sorted(results.items())])
+            self.check_alike(learner, [result for _, result in sorted(results.items())])
             # the function may have trained
             self.execute(learner, make_result)
-            self.check_weights(learner, results)
             if changed := list(dict.fromkeys(name for _, result in sorted(results.items()) for name in result.changed)):
                 self.execute(learner, record_changes, changed)
             return [result.value for _, result in sorted(results.items())]
@@ -360,30 +359,22 @@ class RemoteRun:
             setattr(learner.run_state.model.get_submodule(path), name, value)
         self.attributes.remember(learner)
 
-    def check_alike(self, learner: TrainerBase, facts: list[dict[str, Any]]):
+    def check_alike(self, learner: TrainerBase, results: list[FunctionResult]):
         """Raise OutOfSync, and start all processes again with the state of the main one, if a function has left them in
         different states, in which they would wait for each other or train different weights."""
-        differing = [name for name in facts[0] if any(one[name] != facts[0][name] for one in facts)]
+        first, *others = results
+        differing = [name for name in first.facts if any(one.facts[name] != first.facts[name] for one in others)]
+        # those that differed before may be meant to; of other layers in each process, nothing can be compared
+        before, after = first.checksums
+        if all(one.checksums[0] == before and one.checksums[1].keys() == after.keys() for one in others):
+            differing += ["the weights"] if any(one.checksums[1] != after for one in others) else []
         if not differing: return
         error = OutOfSync(
             f"The function that run_on_all() has called leaves the {self.num_processes} processes in different states"
-            f" ({join_names(differing)}). What it does with the learner has to be done in all processes."
+            f" ({join_names(differing)}). What it does with the learner has to be done in all processes, without random"
+            " numbers that depend on the rank."
         )
         realign_processes(self, learner, [0], error)
-
-    def check_weights(self, learner: TrainerBase, results: dict[int, FunctionResult]):
-        "Take the main process's weights, with a warning, if a function has left different weights in the processes."
-        befores, afters = ([result.checksums[i] for result in results.values()] for i in (0, 1))
-        def are_alike(checksums: list[dict[str, int]]) -> bool: return all(one == checksums[0] for one in checksums)
-        # of other layers in each process, nothing can be compared; those that differed before may be meant to
-        is_same_model = len({len(one) for one in afters}) == 1
-        if are_alike(afters) or not are_alike(befores) or not is_same_model: return
-        self.execute(learner, use_main_weights)
-        warn(
-            f"The function that run_on_all() has called left different weights in the {self.num_processes} processes; all"
-            " of them have those of rank 0 now. Draw random weights from a generator with a seed of its own, and let"
-            " nothing depend on the rank."
-        )
 
     def should_restart(self, learner: TrainerBase, death: ProcessDied) -> bool:
         "Return True if the run continues automatically after a death."
@@ -438,7 +429,7 @@ class RemoteRun:
         if name == "restore" and "snapshot" in kwargs:
             args = (kwargs.pop("snapshot"), *args)
         if name == "restore" and args and not isinstance(args[0], Snapshot):
-            args = (get_named_snapshot(learner, args[0]),)
+            args = (learner.snapshots[args[0]],)
         if name == "restore" and args:
             args = (whole_snapshot(args[0]),)
         is_of_other_run = name == "restore" and bool(args) and args[0].values["run"] != learner.history.run_id

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,8 +24,8 @@ from ..core.errors import Interrupted, InvalidOperation, join_names
 from ..core.history import History, unsent_lines
 from ..core.log_file import dump_line
 from ..core.seeding import set_generator_states
+from ..core.tree import is_library_module
 from ..device.accelerator import abort_collectives
-from ..device.weight_storage import is_read_only
 from ..engine.loop import StepLimit, run_until
 from ..engine.given_parts import drop_loader
 from ..engine.overrides import TrainerBase
@@ -35,7 +37,7 @@ from ..engine.snapshot_tensors import Snapshot
 from ..engine.state_holders import SCALAR_TYPES
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from ..engine.tasks import restore_here
-from ..engine.user_state import call_and_compare, module_settings
+from ..engine.user_state import module_settings
 from .learner_parts import FinalState, RunTransfer, capture_id, has_open_launch, history_lines
 from .learner_parts import make_learner
 from .stop_barrier import BoundaryGate
@@ -323,6 +325,7 @@ def follow_history(
 def run_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> Any:
     "Call a function of the user with the learner."
     replica.clear_interrupts()
+    replica.speed_reporter.resume()
     run = replica.learner.run_state
     try:
         with run.interrupts as interrupts, interrupts.opened():
@@ -401,9 +404,15 @@ def call_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> F
     layers = None if run.device is None or run.device.divides_state else ModelLayers(run)
     checksums = weight_checksums(run)
     settings = module_settings(run.model)
+    edits = edits_of(run)
+    edits.is_compared = True
+    edits.keep(run)
     try:
-        value, changed = run_function(replica, lambda learner: call_and_compare(learner, function))
+        value = run_function(replica, function)
+        changed = edits.find(run)
     finally:
+        edits.is_compared = False
+        edits.keep(run)
         replaced = [] if layers is None or run.model is not layers.model else layers.replaced()
         if replaced: layers.put_back(run)
     if replaced:
@@ -412,7 +421,6 @@ def call_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> F
             f" ({join_names(replaced)}), which the notebook does not have, so they are as before. Call learn.close(),"
             " replace them there, and launch again."
         )
-    changed = [*dict.fromkeys(edits_of(run).find(run) + changed)]
     assigned = {names: v for names, v in module_settings(run.model).items() if names in settings and settings[names] != v}
     return FunctionResult(value, changed, shared_facts(replica), assigned, (checksums, weight_checksums(run)))
 
@@ -423,14 +431,6 @@ def record_changes(
     "Record a manual change, alike in all processes: after one, all of them take a snapshot for rewind together."
     run = replica.learner.run_state
     note_manual_changes(run, changed)
-    return make_result(replica)
-
-def use_main_weights(replica: Replica) -> ReplicaResult:
-    "Replace the weights by those of the main process."
-    run = replica.learner.run_state
-    run.device.world.broadcast_tensors([p for p in run_modules(run).parameters() if not is_read_only(p)])
-    # no manual change of this process alone
-    edits_of(run).keep(run)
     return make_result(replica)
 
 def process_location(learner: TrainerBase) -> dict[str, Any]:
@@ -475,6 +475,14 @@ def confirm_flush(
 def interrupt_replica(replica: Replica):
     "Interrupt this process while it is busy: a step under way is rolled back, if possible."
     signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+def current_line(replica: Replica) -> tuple[float, str]:
+    "Return the seconds since the last step or verb has begun, and the line of code that the main thread executes."
+    frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames()[threading.main_thread().ident])]
+    own = next((f for f in frames if not is_library_module(str(f.f_globals.get("__name__")))), frames[0])
+    line = f"{os.path.basename(own.f_code.co_filename)}:{own.f_lineno} in {own.f_code.co_name}"
+    if own is not frames[0]: line += f", in {frames[0].f_code.co_name}"
+    return time.perf_counter() - replica.speed_reporter.last_boundary, line
 
 def count_steps(replica: Replica) -> int:
     "Return the number of steps that this process has completed, and its device has finished."

@@ -21,7 +21,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
-from multiprocessing.connection import Client
+from multiprocessing.connection import Connection
 from multiprocessing.util import get_temp_dir
 from typing import Any
 
@@ -244,10 +244,8 @@ class Worker:
         self.streams = replace_streams(self._on_output)
 
     def connect(self, settings: dict):
-        "Connect to the kernel, and identify this process."
-        connection = Client(settings["address"], "AF_UNIX", authkey=settings["token"])
-        connection.send((self.rank, self.local_rank, self.world, os.getpid()))
-        self.channel = MessageChannel(connection, self._on_message, kill_process_group)
+        "Exchange messages with the kernel over the connection that this process has inherited."
+        self.channel = MessageChannel(Connection(settings["connection"]), self._on_message, kill_process_group)
 
     def send_event(
         self,

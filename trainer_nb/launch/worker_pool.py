@@ -9,17 +9,16 @@ import atexit
 import linecache
 import multiprocessing
 import os
-import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .local_workers import LocalWorkers, WorkerStarter
 from .outcomes import Died, Done, RemoteError
-from .pool_messages import THREAD_NAME, CallRegistry, EventReceiver, PendingCall
-from .pool_messages import PoolMessages, StartupStages, WorkerGroup, WorkerHandle, decode_outcome
+from .pool_messages import THREAD_NAME, CallRegistry, EventReceiver, Outcome, PendingCall
+from .pool_messages import PoolMessages, Startup, WorkerGroup, WorkerLink
 from .ray_cluster import RayCluster
 from .ray_workers import RayWorkers
 from .serialization import pack_values, remove_shared_files, track_classes
@@ -76,12 +75,12 @@ class WorkerPool:
         timeout: float = 300,  # seconds for the start
         should_abort: Callable[[], bool] = lambda: False,  # called during the start; returns True to abort it
     ):
-        stages = StartupStages(num_workers, timeout, should_abort)
+        startup = Startup(num_workers, timeout, should_abort)
         self._starter: WorkerStarter
         if cluster is None:
-            self._starter = LocalWorkers(num_workers, start, cpu, threads, stages)
+            self._starter = LocalWorkers(num_workers, start, cpu, threads, startup)
         else:
-            self._starter = RayWorkers(cluster, num_workers, cpu, threads, stages)
+            self._starter = RayWorkers(cluster, num_workers, cpu, threads, startup)
         self.method = self._starter.method
         self.threads = self._starter.threads
         self.num_workers = num_workers
@@ -102,19 +101,19 @@ class WorkerPool:
             blob = pack_values(init, "The workers are fresh processes", self.settings["stem"])
         self._group = WorkerGroup()
         self._calls = CallRegistry(self._starter.release)
-        self._messages = PoolMessages(self._group, self._calls, stages, on_event)
+        self._messages = PoolMessages(self._group, self._calls, startup, on_event)
         self._shutdown = Shutdown(self._clean_up)
         atexit.register(self.kill)
         try:
-            self._start(init, blob, stages)
+            self._start(init, blob, startup)
         except BaseException:
             self.kill()
             raise
 
     @property
-    def workers(self) -> dict[int, WorkerHandle]:
-        "Return the workers by rank."
-        return self._group.handles
+    def workers(self) -> dict[int, WorkerLink]:
+        "Return the links to the workers by rank."
+        return self._group.links
 
     @property
     def deaths(self) -> dict[int, Died]:
@@ -142,39 +141,40 @@ class WorkerPool:
         Raise a ValueError that names an object that cannot be sent."""
         blob = self._pack(function, args, self._known_cells)
         with self._calls.lock:
-            number, call = self._calls.open(self.workers, blob)
+            call = self._calls.open(self.workers, blob)
             # in the order of the deaths, since the first one counts
             for rank, end in list(self._group.ends.items()):
                 if self.workers[rank].is_disconnected:
-                    self._calls.answer(number, rank, end)
-            for handle in self.workers.values():
-                if not handle.is_disconnected:
-                    handle.link.send("call", number, blob)
+                    self._calls.answer(call.number, rank, end)
+            for link in self.workers.values():
+                if not link.is_disconnected:
+                    link.send("call", call.number, blob)
         return call
 
-    def call_out_of_band(
+    def ask(
         self,
-        rank: int,
+        ranks: Iterable[int],
         function: Callable,  # called with the handler and the arguments
         *args,
         timeout: float = 10,  # seconds
-    ) -> Any:
-        """Run a function in a worker at once, in a separate thread, and return its result.
-        Raise its error, or TimeoutError."""
-        blob = self._pack(function, args, set(self._known_cells))
-        handle = self.workers[rank]
-        number, answers = self._calls.open_out_of_band(rank)
-        if handle.is_disconnected:
-            self._calls.answer_out_of_band(number, "died", self._group.ends[rank])
-        else:
-            handle.link.send("out_of_band", number, blob)
-        try:
-            outcome = decode_outcome(rank, *answers.get(timeout=timeout))
-        except queue.Empty:
-            raise TimeoutError(f"Rank {rank} has not answered within {timeout} s.") from None
-        finally:
-            self._calls.close_out_of_band(number)
-            self._starter.release(blob)
+    ) -> dict[int, Outcome]:
+        """Run a function in some workers at once, in a separate thread of each; return the outcomes by rank, of those that
+        have answered in time or died."""
+        call = self._calls.open(ranks, self._pack(function, args, set(self._known_cells)))
+        for rank in call.ranks:
+            if self.workers[rank].is_disconnected:
+                self._calls.answer(call.number, rank, self._group.ends[rank])
+            else:
+                self.workers[rank].send("out_of_band", call.number, call.blob)
+        if call.ranks:
+            call.wait(timeout)
+        self._calls.forget(call)
+        return dict(call.outcomes)
+
+    def call_out_of_band(self, rank: int, function: Callable, *args, timeout: float = 10) -> Any:
+        "Run a function in one worker as `ask`, and return its result. Raise its error, or TimeoutError."
+        outcome = self.ask([rank], function, *args, timeout=timeout).get(rank)
+        if outcome is None: raise TimeoutError(f"Rank {rank} has not answered within {timeout} s.")
         if isinstance(outcome, Done): return outcome.result
         raise outcome.error
 
@@ -190,10 +190,10 @@ class WorkerPool:
             if self._group.is_closing: return
             # no further calls; a worker that ends from here on ends as expected
             self._group.is_closing = True
-            for handle in self.workers.values():
-                handle.link.send("end", None)
-            for handle in self.workers.values():
-                handle.finished.wait(max(end - time.monotonic(), 0))
+            for link in self.workers.values():
+                link.send("end", None)
+            for link in self.workers.values():
+                link.finished.wait(max(end - time.monotonic(), 0))
         finally:
             self.kill()
 
@@ -210,32 +210,30 @@ class WorkerPool:
         self,
         init: dict[str, Any],  # what a fork inherits; cleared as soon as possible
         blob: bytes | None,  # the same, pickled, for processes that do not inherit it
-        stages: StartupStages,
+        startup: Startup,
     ):
         "Start the workers and return when all are ready. Raise the error of one of them."
-        def add_worker(handle: WorkerHandle):
-            self.workers[handle.rank] = handle
-            stages.post("connected", handle.rank)
         try:
-            self._starter.start(self.settings, init, blob, self._messages, add_worker)
+            for link in self._starter.start(self.settings, init, blob, self._messages):
+                self.workers[link.rank] = link
         finally:
             # a thread of the starter holds it for as long as the workers live
             init.clear()
-        for handle in list(self.workers.values()):
-            handle.link.send("begin", blob)
-        stages.wait_for("ready")
+        for link in list(self.workers.values()):
+            link.send("begin", blob)
+        startup.wait()
         if blob is not None:
             self._starter.release(blob)
 
     def _clean_up(self):
         "End all threads of the pool, and remove its files; the processes have been killed."
         self._starter.close()
-        for handle in self.workers.values():
-            handle.link.close()
+        for link in self.workers.values():
+            link.close()
         self._group.stop_watching()
         self._messages.stop()
-        for handle in self.workers.values():
-            handle.link.close_files()
+        for link in self.workers.values():
+            link.close_files()
         remove_shared_files(self.settings["stem"])
         atexit.unregister(self.kill)
 

@@ -221,33 +221,6 @@ def optimizer_groups(
     extra = parse_optim_args(args.optim_args)
     return parameter_groups(model, args, decay, {k: extra.get(k, v) for k, v in options.items()})
 
-# %% ../../nbs/05_optim/01_optimizers.ipynb #9a9e6f2d
-def warn_unused_args(
-    args: TrainingArguments,
-    kwargs: dict[str, Any],  # the optimizer's keyword arguments
-    is_named: bool,  # by `optim`; False: the user has given the class
-) -> None:
-    "Warn about settings that the optimizer does not read, and a weight decay in keyword arguments without effect."
-    if is_named:
-        read = {**kwargs, **(target_options(args) or {})}
-        keys = {"adam_beta1": "betas", "adam_beta2": "betas", "adam_epsilon": "eps"}
-        changed = [n for n in keys if getattr(args, n) != field_default(args.__dataclass_fields__[n])]
-        unread = [n for n in changed if keys[n] not in read]
-        if unread:
-            warn(f"{', '.join(unread)} has no effect: optim={args.optim!r} does not read it.")
-        return
-    own = {"lr": "learning_rate", "eps": "adam_epsilon"}
-    repeated = {own[k] for k in kwargs if k in own and kwargs[k] == getattr(args, own[k])}
-    ignored = {"learning_rate", "optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"} - repeated
-    idle = [n for n in args.changed() if n in ignored and not isinstance(getattr(args, n), list)]
-    if idle:
-        warn(f"optimizer_cls_and_kwargs was given, so {', '.join(idle)} has no effect; put it among its keywords.")
-    if "params" not in kwargs and kwargs.get("weight_decay", args.weight_decay) != args.weight_decay:
-        warn(
-            f"weight_decay={kwargs['weight_decay']!r} among the keywords of optimizer_cls_and_kwargs has no effect: the"
-            f" groups of parameters have their own. Give the Learner weight_decay={kwargs['weight_decay']!r}."
-        )
-
 # %% ../../nbs/05_optim/01_optimizers.ipynb #b7bad77b
 def create_optimizer(
     model: nn.Module,
@@ -257,7 +230,24 @@ def create_optimizer(
 ) -> torch.optim.Optimizer:
     "Create the optimizer for the model's trainable parameters."
     cls, kwargs = cls_and_kwargs or optimizer_class(args)
-    warn_unused_args(args, kwargs, cls_and_kwargs is None)
+    if cls_and_kwargs is None:
+        read = {**kwargs, **(target_options(args) or {})}
+        keys = {"adam_beta1": "betas", "adam_beta2": "betas", "adam_epsilon": "eps"}
+        changed = [n for n in keys if getattr(args, n) != field_default(args.__dataclass_fields__[n])]
+        if unread := [n for n in changed if keys[n] not in read]:
+            warn(f"{', '.join(unread)} has no effect: optim={args.optim!r} does not read it.")
+    else:
+        own = {"lr": "learning_rate", "eps": "adam_epsilon"}
+        repeated = {own[k] for k in kwargs if k in own and kwargs[k] == getattr(args, own[k])}
+        ignored = {"learning_rate", "optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"} - repeated
+        if idle := [n for n in args.changed() if n in ignored and not isinstance(getattr(args, n), list)]:
+            warn(f"optimizer_cls_and_kwargs was given, so {', '.join(idle)} has no effect; put it among its keywords.")
+        decays = kwargs.get("weight_decay", args.weight_decay)
+        if "params" not in kwargs and decays != args.weight_decay:
+            warn(
+                f"weight_decay={decays!r} among the keywords of optimizer_cls_and_kwargs has no effect: the groups of"
+                f" parameters have their own. Give the Learner weight_decay={decays!r}."
+            )
     if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
         return cls()(model, **kwargs)
     if "params" in kwargs: return cls(**kwargs)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -143,25 +143,9 @@ class ParameterWatch:
         return True
 
 # %% ../../nbs/05_optim/05_parameters.ipynb #7856e805
-def code_for_parameters(
-    model: torch.nn.Module,
-    names: Sequence[str],  # of some of its parameters
-    held: Iterable[int] = (),  # ids of the parameters that are in the optimizer
-) -> str:
-    "Return the code of a list of these parameters of `learn.model`; of a long list, its beginning."
-    parts = [name.split(".")[:-1] for name in names]
-    depth = 0
-    while all(len(part) > depth for part in parts) and len({part[depth] for part in parts}) == 1: depth += 1
-    path = ".".join(parts[0][:depth])
-    if {id(p) for p in model.get_submodule(path).parameters()}.isdisjoint(held):
-        return f"list(learn.model{f'.get_submodule({path!r})' if path else ''}.parameters())"
-    shown = ", ".join(f"learn.model.get_parameter({name!r})" for name in names[:2])
-    return f"[{shown}{', ...' if len(names) > 2 else ''}]"
-
 def describe_unheld(
     model: torch.nn.Module,
     params: Sequence[torch.nn.Parameter],  # of the model, at least one; it has to be trainable and not in the optimizer
-    optimizer: torch.optim.Optimizer,
 ) -> str:
     "Return a sentence about parameters that the optimizer lacks, with the code that adds them."
     ids = {id(p) for p in params}
@@ -169,20 +153,13 @@ def describe_unheld(
     more = len(names) - 1
     subject = f"{names[0]!r} and {more} more" if more else repr(names[0])
     verbs = ("can be trained and are", "they stay as they are", "them") if more else ("can be trained and is", "it stays as it is", "it")
-    code = code_for_parameters(model, names, held_parameters(optimizer))
+    listed = f"[{', '.join(map(repr, names[:4]))}{', ...' if more > 3 else ''}]"
     return (
-        f"{subject} {verbs[0]} not in the optimizer, so {verbs[1]};"
-        f" learn.optimizer.add_param_group({{'params': {code}}}) adds {verbs[2]}."
+        f"{subject} {verbs[0]} not in the optimizer, so {verbs[1]}; learn.optimizer.add_param_group({{'params':"
+        f" [learn.model.get_parameter(name) for name in {listed}]}}) adds {verbs[2]}."
     )
 
 # %% ../../nbs/05_optim/05_parameters.ipynb #35d28dd6
-def renew_state(
-    optimizer: torch.optim.Optimizer,
-    p: torch.nn.Parameter,  # of another shape than at its last update
-) -> bool:
-    "Remove the state of a parameter; return whether there was any."
-    return bool(optimizer.state.pop(p, None))
-
 def convert_state(
     optimizer: torch.optim.Optimizer,
     p: torch.nn.Parameter,  # of another dtype than at its last update

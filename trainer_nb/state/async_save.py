@@ -21,9 +21,9 @@ import torch
 from ..args.args_files import JSON_FILE, args_to_json
 from ..args.training_args import TrainingArguments
 from ..core.errors import LOST_DEVICE, warn
-from ..core.history import History, copy_log
+from ..core.history import History, copy_log, is_open_elsewhere
 from ..core.interrupts import InterruptGuard
-from ..core.log_file import to_plain_data
+from ..core.log_file import log_path, to_plain_data
 from ..engine.evaluate import averaged_weights, is_in_train_mode
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import check_replicas, prepare
@@ -35,9 +35,9 @@ from ..engine.tasks import run_tasks_now
 from ..device.collectives import MainProcessFailed
 from ..device.sharding import ShardedModel
 from .checkpoint import ShardFiles, collect_checkpoint, saves_itself, write_checkpoint, write_shards
-from .checkpoint_dirs import MANIFEST_NAME, CorruptCheckpoint, atomic_directory, fsync_path
-from .checkpoint_dirs import invalidate, invalidate_abandoned, list_checkpoints, move_aside
-from .checkpoint_dirs import rotate_checkpoints, sweep, verify_checkpoint
+from .checkpoint_dirs import MANIFEST_NAME, CorruptCheckpoint, atomic_directory, checkpoint_run_id
+from .checkpoint_dirs import fsync_path, invalidate, invalidate_abandoned, list_checkpoints, move_aside
+from .checkpoint_dirs import rotate_checkpoints, verify_checkpoint
 from .data_fingerprint import describe_train_data
 from .engine_checkpoint import write_engine_files
 from .hf_checkpoint import trainer_layout_info, write_trainer_checkpoint
@@ -52,41 +52,34 @@ _ACTIVE_SAVERS: dict[str, Saver] = {}
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ACTIVE_SAVERS.clear)
 
-def wait_for_other_savers(
-    run: RunState,
+def wait_for_savers(
+    run: RunState | None = None,
     shelf: Path | None = None,  # wait for the savers that write there; None: for those that write this run
 ):
     "Wait until no other learner of this process is writing."
-    for other in list(_ACTIVE_SAVERS.values()):
-        if other.run_id == run.history.run_id if shelf is None else other.checkpoint_dir == shelf:
-            other.wait(run.interrupts)
+    for saver in list(_ACTIVE_SAVERS.values()):
+        if saver.checkpoint_dir == shelf if run is None or shelf is not None else saver.run_id == run.history.run_id:
+            saver.wait(None if run is None else run.interrupts)
+
 
 # %% ../../nbs/07_state/08_async_save.ipynb #7b235b41
 class Saver:
     "Write a run's checkpoints, one at a time, while the run continues."
     def __init__(self):
         self.done, self.failure, self.spare, self.pid = threading.Event(), None, (), os.getpid()
-        # id of the run and folder that are being written; the folder that was swept
+        # id of the run and folder that are being written
         self.run_id = None
         self.checkpoint_dir = None
-        self.swept = None
         # the data set that was described last, with its description
         self.data_info = None
         self.undo = None
         # metric, step and folder of the best checkpoint on disk
         self.best = (None, None, None)
+        # whose checkpoint is written besides those of save_strategy, because it is the best one
+        self.extra_step = None
         # during a replay: the best checkpoint of the discarded steps, which rotation must not delete
         self.discarded_best = None
         self.done.set()
-
-    def sweep(
-        self,
-        shelf,  # a folder, or None
-    ):
-        "Remove, once per folder of checkpoints, the directories that killed processes have left."
-        if shelf is not None and self.swept != shelf:
-            sweep(Path(shelf))
-        self.swept = shelf
 
     def start(
         self,
@@ -192,7 +185,7 @@ def save_checkpoint_async(
     run = learner.run_state
     own = place is None
     wait_for_save(run)
-    wait_for_other_savers(run)
+    wait_for_savers(run)
     if place is None:
         place = Path(run.args.save_dir, f"checkpoint-{run.state.global_step}")
     place = Path(place).expanduser().absolute()
@@ -247,7 +240,6 @@ def start_saving(
         snapshot = gather_snapshot(snapshot, run.device.world)
     if snapshot is None or not is_checkpoint_writer(run): return False
     saver.spare = ()
-    saver.sweep(place.parent)
     # after the snapshot, which must not contain the event of the push
     push = run.parts.uploader.plan_push(learner, place) if own and run.parts.uploader is not None else None
     try:
@@ -360,7 +352,10 @@ def make_checkpoint_writer(
     "Return a function that writes a checkpoint and raises SaveFailed with a one-sentence cause."
     run = learner.run_state
     history = learner.run_state.history
-    limit = run.args.save_total_limit if own else None
+    manifest = {"only_model": True} if run.args.save_only_model else {}
+    if own and get_saver(run).extra_step == snapshot.step:
+        manifest["extra"] = True
+        get_saver(run).extra_step = None
     protected = [path for path in (run.state.best_model_checkpoint, get_saver(run).discarded_best) if path is not None]
     beside = history.log is not None and history.path is not None and history.path.parent.parent == place.parent
     about = {
@@ -372,7 +367,7 @@ def make_checkpoint_writer(
     if write is write_trainer_checkpoint:
         about["trainer"] = trainer_layout_info(learner)
     package = collect_checkpoint(
-        run, snapshot, get_processor(learner), {"only_model": True} if run.args.save_only_model else None, about
+        run, snapshot, get_processor(learner), manifest, about
     )
     if live is None and overrides_save(learner):
         live = save_to_temp_dir(learner)
@@ -382,7 +377,7 @@ def make_checkpoint_writer(
         written = None
         try:
             with atomic_directory(
-                place, history.run_id, lambda taken: replace_existing(taken, history.run_id)
+                place, history.run_id, lambda taken: replace_existing(taken, run)
             ) as folder:
                 about.update(strip_log_history(snapshot, history), beside=ensure_log_on_disk(history, beside, folder))
                 (folder / JSON_FILE).write_text(settings, encoding="utf-8")
@@ -399,7 +394,8 @@ def make_checkpoint_writer(
             if push is not None:
                 push(written)
         try:
-            rotate_checkpoints(place.parent, history.run_id, limit, protected)
+            if own:
+                rotate_checkpoints(place.parent, history.run_id, run.args.save_total_limit, protected)
         except Exception as error:
             warn(f"{place.name} is written, and the older ones could not be counted ({type(error).__name__}: {error}).")
     return work
@@ -433,10 +429,20 @@ def ensure_log_on_disk(history: History, beside, folder: Path) -> bool:
     copy_log(history, folder / "history.jsonl")
     return False
 
-def replace_existing(taken: Path, run_id) -> Path | None:
-    "Set aside a checkpoint of the same run or an empty folder; retire anything else."
+def replace_existing(taken: Path, run: RunState) -> Path | None:
+    "Set aside a checkpoint of the same run or an empty folder; retire anything else, with a warning, once."
+    run_id = run.history.run_id
     if is_own_checkpoint(taken, run_id) or not any(taken.iterdir()): return move_aside(taken, run_id)
-    invalidate(taken)
+    other = checkpoint_run_id(taken)
+    if other not in (None, run_id) and is_open_elsewhere(log_path(taken.parent, other)):
+        raise FileExistsError("another process writes the checkpoints of its run there; give each run an output_dir of its own")
+    retired = invalidate(taken)
+    if "retired" not in run.reports.reported:
+        run.reports.reported.add("retired")
+        warn(
+            f"{taken} was there before this run, and is {retired.name} from now on; so are others whose names are needed."
+            " save_total_limit does not delete them; an output_dir for each run keeps runs apart."
+        )
     return None
 
 def describe_save_failure(place, error: BaseException) -> str:

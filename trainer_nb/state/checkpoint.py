@@ -54,10 +54,9 @@ def state_dict_entries(
     return entries
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #b2739522
-def _saving_library(model: torch.nn.Module) -> str:
-    return next((c.__module__.split(".")[0] for c in type(model).__mro__ if "save_pretrained" in vars(c)), "")
 def saves_itself(model: torch.nn.Module) -> TypeGuard[PretrainedModel]:
-    return hasattr(model, "save_pretrained") and _saving_library(model) not in ("transformers", "peft")
+    library = next((c.__module__.split(".")[0] for c in type(model).__mro__ if "save_pretrained" in vars(c)), "")
+    return hasattr(model, "save_pretrained") and library not in ("transformers", "peft")
 
 def save_live_model(model: torch.nn.Module):
     "Return a temporary folder with a model's own output, or None if it accepts the weights to write."
@@ -94,21 +93,6 @@ def write_tensors(tensors: dict, path: Path) -> dict:
         {n: torch.view_as_real(t).contiguous() if n in pairs else t.contiguous() for n, t in tensors.items()}, path
     )
     return {n: (path.name, n, "complex") if n in pairs else (path.name, n) for n in tensors}
-
-def nondefault_strides(tensors: dict) -> dict:
-    "Return the strides of the dense tensors that are not contiguous; files store tensors contiguously."
-    return {
-        n: list(t.stride())
-        for n, t in tensors.items()
-        if not t.is_contiguous() and torch.empty_like(t).stride() == t.stride()
-    }
-
-def apply_strides(tensors: dict, strides: dict) -> dict:
-    "Return the tensors in their former memory layout, which an optimizer may rely on."
-    return tensors | {
-        n: torch.empty_strided(tensors[n].shape, s, dtype=tensors[n].dtype).copy_(tensors[n])
-        for n, s in strides.items()
-    }
 
 def read_tensors(
     folder: Path,
@@ -235,15 +219,6 @@ def write_state_file(package: CheckpointContents, folder: Path):
         json.dumps(to_plain_data(state | {"log_history": state["log_history"][-MAX_LOG_ROWS:]}), indent=1), "utf-8"
     )
 
-def encode_values(
-    package: CheckpointContents,
-    tensors: dict,  # extended by the tensors in the values
-) -> dict:
-    "Return the values in terms of JSON."
-    about = dict(package.about)
-    values = package.snapshot.values | {"state": about.pop("state", package.snapshot.values["state"]), "about": about}
-    return {name: encode_value(value, tensors, name) for name, value in values.items()}
-
 def write_checkpoint(package: CheckpointContents, folder: Path):
     "Write a checkpoint to an empty folder, its manifest last."
     found = write_model(package, folder) if package.shards is None else place_shards(package, package.shards, folder)
@@ -278,60 +253,54 @@ def write_model(package: CheckpointContents, folder: Path) -> dict:
     return {} if package.manifest.get("only_model") else find_tensors_in_files(folder, weights, package.adapted)
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #ee4883fc
-def locate_written_tensors(
-    package,  # name in the snapshot -> (file, key)
-    found,  # found: as returned by write_model
-) -> dict:
-    "Return the tensors of the snapshot that the weights files already hold."
+def write_run_state(
+    package: CheckpointContents, folder: Path,
+    found: dict[str, tuple],  # as returned by write_model
+    name: str = "run.json",
+):
+    "Write the state that a run needs to continue, except the weights that are written already."
+    snapshot = package.snapshot
+    # of a base, which is not written
+    base = {n: tensor_digest(t) for n, t in snapshot.tensors.items() if n in package.base and is_shared(t)}
+    tensors = {n: t for n, t in snapshot.tensors.items() if n not in base}
+    about = dict(package.about)
+    # without the log
+    state = {"state": about.pop("state")} if "state" in about else {}
+    values = {k: encode_value(v, tensors, k) for k, v in (snapshot.values | state | {"about": about}).items()}
     places: dict[str, tuple] = {}
     for key, entry in package.entries.items():
         if isinstance(entry, str) and key in found:
             places.setdefault(entry, found[key])
-    return places
-
-def base_digests(
-    package,  # name in the snapshot -> digest
-) -> dict:
-    "Return the digests of base weights, which are not written."
-    return {n: tensor_digest(t) for n, t in package.snapshot.tensors.items() if n in package.base and is_shared(t)}
-
-def write_run_state(
-    package: CheckpointContents, folder: Path,
-    found: dict[str, tuple],  # as returned by write_model
-):
-    "Write the state that a run needs to continue, except the weights that are written already."
-    base = base_digests(package)
-    tensors = {n: t for n, t in package.snapshot.tensors.items() if n not in base}
-    values = encode_values(package, tensors)
-    places = locate_written_tensors(package, found)
     left = {n: t for n, t in tensors.items() if n not in places}
-    optimizer = {n: t for n, t in left.items() if n.startswith(("optimizer/", "loose/"))}
+    optimizer = {n: t for n, t in left.items() if name == "run.json" and n.startswith(("optimizer/", "loose/"))}
     places |= write_tensors(optimizer, folder / "optimizer.safetensors")
     places |= write_tensors({n: t for n, t in left.items() if n not in optimizer}, folder / "rest.safetensors")
     text = json.dumps(
         {
             "schema": CHECKPOINT_SCHEMA,
             "tensors": {n: places[n] for n in tensors},
-            "strides": nondefault_strides(tensors),
+            # files store tensors contiguously
+            "strides": {
+                n: list(t.stride()) for n, t in tensors.items()
+                if not t.is_contiguous() and torch.empty_like(t).stride() == t.stride()
+            },
             "values": values,
             "base": base,
         }
         | ({} if package.shards is None else {"shards": package.shards.names})
     )
-    (folder / "run.json").write_text(text, "utf-8")
+    (folder / name).write_text(text, "utf-8")
+
 
 # %% ../../nbs/07_state/03_checkpoint.ipynb #bfc84ada
-def check_schema(path: str | Path, schema):
-    "Raise CorruptCheckpoint if a later version has written the file."
-    if schema <= CHECKPOINT_SCHEMA: return
-    raise CorruptCheckpoint(
-        f"{path} was written by a later version of trainer_nb (schema {schema}, and this one reads up to"
-        f" {CHECKPOINT_SCHEMA}); install that one."
-    )
-
 def verify_resumable(folder: Path) -> dict:
     "Verify a checkpoint and return its manifest; raise CorruptCheckpoint if a run cannot resume from it."
-    check_schema(folder, read_manifest(folder).get("schema", 0))
+    schema = read_manifest(folder).get("schema", 0)
+    if schema > CHECKPOINT_SCHEMA:
+        raise CorruptCheckpoint(
+            f"{folder} was written by a later version of trainer_nb (schema {schema}, and this one reads up to"
+            f" {CHECKPOINT_SCHEMA}); install that one."
+        )
     manifest = verify_checkpoint(folder)
     if manifest.get("only_model"):
         raise CorruptCheckpoint(
@@ -356,7 +325,10 @@ def read_snapshot_files(
     world: World = SINGLE_PROCESS,
 ) -> Snapshot:
     "Return the snapshot that run.json describes."
-    tensors = apply_strides(read_tensors(folder, written["tensors"]), written.get("strides", {}))
+    tensors = read_tensors(folder, written["tensors"])
+    # the former memory layout, on which an optimizer may rely
+    for n, strides in written.get("strides", {}).items():
+        tensors[n] = torch.empty_strided(tensors[n].shape, strides, dtype=tensors[n].dtype).copy_(tensors[n])
     values = {name: decode_value(value, tensors) for name, value in written["values"].items()}
     if written.get("base"):
         values["base"] = written["base"]

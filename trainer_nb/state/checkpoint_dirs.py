@@ -13,7 +13,7 @@ import re
 import shutil
 import threading
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -229,6 +229,9 @@ def cleared_target(place: Path, make_room):
             shutil.rmtree(aside, ignore_errors=True)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #04cc052a
+# the names that `temporary_path` and `move_aside` return
+_LEFT = re.compile(r"(.+)\.tmp-([\w-]{1,64})\.[0-9a-f]{8}(-gone)?", re.ASCII)
+
 def leftover_folders(parent: Path) -> list[Path]:
     "Return the directories with temporary names, newest first, those moved out of the way last."
     def order(path: Path):
@@ -239,31 +242,6 @@ def leftover_folders(parent: Path) -> list[Path]:
             return True, 0.0
     return sorted(parent.glob("*.tmp-*"), key=order)
 
-# None: only rename, remove nothing
-def clean_leftovers(parent: Path, writer: str | None = None):
-    "Give unlocked temporary directories their final names, or remove them."
-    for old in leftover_folders(parent):
-        name, _, by = old.name.rpartition(".tmp-")
-        if writer not in (None, by.partition(".")[0]): continue
-        with lock(old) as free:
-            if free:
-                recover_leftover(old, old.with_name(name), writer is not None)
-
-def recover_leftover(
-    old: Path, place: Path,
-    clear: bool,  # permit its removal
-):
-    "Give an abandoned temporary directory its final name, or remove it."
-    try:
-        if not place.exists() and is_complete(old):
-            old.rename(place)
-            return
-    except OSError:
-        # another writer has just created the path
-        return
-    if clear:
-        shutil.rmtree(old, ignore_errors=True)
-
 def is_complete(folder: Path) -> bool:
     "Check that a directory has a valid manifest and that its files have the recorded sizes."
     try:
@@ -272,20 +250,27 @@ def is_complete(folder: Path) -> bool:
         return False
     return True
 
-# %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #e9203a60
-# the names that `temporary_path` and `move_aside` return
-_LEFT = re.compile(r".+\.tmp-[\w-]{1,64}\.[0-9a-f]{8}(-gone)?", re.ASCII)
-
-def sweep(parent: Path):
-    "Remove unfinished directories of ended processes; give a complete one its name if that is free."
-    # a directory that cannot be removed stays
+def clean_leftovers(
+    parent: Path,
+    writer: str | None = None,  # id of the run that begins to write there; None: only rename, remove nothing
+):
+    "Give complete directories of ended processes their final names, and remove the others."
     for old in leftover_folders(parent):
-        if not _LEFT.fullmatch(old.name) or not old.is_dir(): continue
-        with lock(old, sure=True) as free:
-            place = old.with_name(old.name.rpartition(".tmp-")[0])
-            # A whole checkpoint beside another one of its name may be the only one of its run.
-            if free and (old.name.endswith("-gone") or not place.exists() or not is_complete(old)):
-                recover_leftover(old, place, clear=True)
+        named = _LEFT.fullmatch(old.name)
+        if named is None: continue
+        name, by, is_gone = named.groups()
+        place = old.with_name(name)
+        # where locks are unavailable, only its own directories are known to be abandoned
+        with lock(old, sure=writer not in (None, by)) as free:
+            if not free: continue
+            is_whole = is_complete(old)
+            if is_whole and not place.exists():
+                # another writer may just have created the path
+                with suppress(OSError):
+                    old.rename(place)
+            # a whole checkpoint beside one of another run may be the only one of its run
+            elif writer is not None and (is_gone or not is_whole or checkpoint_run_id(old) == checkpoint_run_id(place)):
+                shutil.rmtree(old, ignore_errors=True)
 
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #f8cc93f4
 CHECKPOINT_PATTERN = re.compile(r"checkpoint-(\d+)(\.tmp-[\w.-]+)?")
@@ -366,6 +351,10 @@ def find_latest_checkpoint(folder: str | Path) -> CheckpointInfo | None:
     for f in every:
         if f.problem:
             warn(f"A checkpoint is passed over: {f.problem}")
+    return newest_checkpoint(whole)
+
+def newest_checkpoint(whole: Sequence[CheckpointInfo]) -> CheckpointInfo | None:
+    "Return the last checkpoint of the run that was written last, without those of a future that was left behind, or None."
     if not whole: return None
     last = max(whole, key=lambda f: f.written)
     same = [f for f in whole if f.manifest.get("run") == last.manifest.get("run")]
@@ -403,21 +392,27 @@ def invalidate_abandoned(
 # %% ../../nbs/07_state/00_checkpoint_dirs.ipynb #59b8d531
 def checkpoints_to_delete(
     folder: str | Path, run_id: str,
-    limit: int,  # at least 1
+    limit: int | None,  # None keeps all
     protected: Sequence[str | Path] = (),  # checkpoints that are never deleted, such as the best one
 ) -> list[Path]:
-    "Return the checkpoints that exceed the limit, in the order of deletion."
-    mine = [f.path for f in list_checkpoints(folder) if not f.problem and f.manifest.get("run") == run_id]
+    "Return the checkpoints of a run that exceed the limit, and those besides its save_strategy that are not the best one now."
+    mine = [f for f in list_checkpoints(folder) if not f.problem and f.manifest.get("run") == run_id]
+    kept = {*map(Path, protected)}
+    extra = [f.path for f in mine if f.manifest.get("extra")]
+    surplus = [p for p in extra if p not in kept]
+    if not limit: return surplus
+    regular = [f.path for f in mine if f.path not in extra]
     retired = [
         p
         for p in sorted(Path(folder).glob("retired-checkpoint-*"), key=lambda p: p.stat().st_mtime)
-        if _checkpoint_run_id(p) == run_id
+        if checkpoint_run_id(p) == run_id
     ]
-    kept = {mine[-1], *map(Path, protected)} if mine else set()
-    over = max(len(mine) + len(retired) - max(limit, len(kept)), 0)
-    return [p for p in (*retired, *mine) if p not in kept][:over]
+    kept = kept.difference(extra) | {*regular[-1:]}
+    over = max(len(regular) + len(retired) - max(limit, len(kept)), 0)
+    return [*surplus, *[p for p in (*retired, *regular) if p not in kept][:over]]
 
-def _checkpoint_run_id(path: Path):
+def checkpoint_run_id(path: Path) -> str | None:
+    "Return the id of the run that has written a checkpoint; None for an incomplete one, or another writer."
     try:
         return verify_checkpoint(path, every_byte=False).get("run")
     except CorruptCheckpoint:
@@ -425,11 +420,9 @@ def _checkpoint_run_id(path: Path):
 
 def rotate_checkpoints(
     folder: str | Path, run_id: str,
-    limit: int | None,  # None keeps all
-    protected: Sequence[str | Path] = (),  # as in checkpoints_to_delete
+    limit: int | None, protected: Sequence[str | Path] = (),  # as in checkpoints_to_delete
 ):
     "Delete the checkpoints that exceed the limit; warn about those that cannot be deleted."
-    if not limit: return
     for path in checkpoints_to_delete(folder, run_id, limit, protected):
         try:
             remove_folder(path, run_id)

@@ -12,6 +12,7 @@ import random
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -28,14 +29,12 @@ from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.snapshot import capture_snapshot
 from ..engine.snapshot_tensors import Snapshot
-from .checkpoint import CHECKPOINT_SCHEMA, CheckpointContents, base_digests, locate_written_tensors
-from .checkpoint import read_snapshot_files, state_dict_entries, verify_resumable, write_model
-from .checkpoint import write_tensors
+from .checkpoint import CheckpointContents, read_snapshot_files, state_dict_entries, verify_resumable
+from .checkpoint import write_model, write_run_state
 from .checkpoint_dirs import CorruptCheckpoint, has_manifest, write_manifest
-from .encoding import encode_value
 from .hf_optimizer import convert_optimizer_state, convert_scheduler_state
-from .hf_optimizer import describe_group_differences, regroup, source_groups, split_optimizer_state
-from .hf_optimizer import to_named_state_dict, to_numbered_state_dict, trainer_param_groups
+from .hf_optimizer import describe_group_differences, regroup, split_optimizer_state
+from .hf_optimizer import to_named_state_dict, to_torch_state_dict, trainer_param_groups
 from .model_files import FSDP_OPTIMIZER, read_distributed, read_torch_file, read_weights_for_model
 
 # %% ../../nbs/07_state/05_hf_checkpoint.ipynb #f57daa04
@@ -93,12 +92,13 @@ def write_torch_files(package: CheckpointContents, folder: Path, groups: list[di
     "Write the files that the Trainer writes with torch."
     snapshot, args = package.snapshot, package.snapshot.values["args"]
     if "lr_lambdas" in schedule: schedule = schedule | {"lr_lambdas": [{} for _ in groups]}
-    optimizer = to_numbered_state_dict(snapshot, groups)
-    if package.about["trainer"]["sharded"]:
+    is_sharded = package.about["trainer"]["sharded"]
+    optimizer = to_torch_state_dict(snapshot, groups, by_name=is_sharded)
+    if is_sharded:
         # the Trainer has other files for a sharded model, and reads no others
         weights = {k: snapshot.tensors[e] if isinstance(e, str) else e for k, e in package.entries.items()}
         save_plain(weights, folder / "pytorch_model_fsdp.bin")
-        save_plain(number_to_name(optimizer, groups), folder / FSDP_OPTIMIZER_NAME)
+        save_plain(optimizer, folder / FSDP_OPTIMIZER_NAME)
     else:
         save_plain(optimizer, folder / "optimizer.pt")
     save_plain(schedule, folder / "scheduler.pt")
@@ -108,15 +108,6 @@ def write_torch_files(package: CheckpointContents, folder: Path, groups: list[di
 
 # of a sharded model, with parameters by name
 FSDP_OPTIMIZER_NAME = "optimizer.bin"
-
-def number_to_name(
-    file: dict,  # parameters by number
-    groups: list[dict],  # with their names
-) -> dict:
-    "Return the state of an optimizer with parameters by name."
-    names = [name for g in groups for name in g["params"]]
-    there = [{**g, "params": own["params"]} for g, own in zip(file["param_groups"], groups)]
-    return {"state": {names[i]: held for i, held in file["state"].items()}, "param_groups": there}
 
 def name_to_number(file: dict) -> dict:
     "Return the state of an optimizer with parameters by number, as `optimizer.pt` has it."
@@ -142,24 +133,15 @@ def write_extra_state(
     groups: list[dict],  # those in optimizer.pt
 ):
     "Write the values and tensors that the Trainer's files cannot hold."
-    values = dict(package.snapshot.values)
-    about = {k: v for k, v in package.about.items() if k not in ("state", "logs", "trainer")}
-    for name in ("state", "scaler"):
-        del values[name]
-    schedule = values.pop("lr_scheduler")
+    snapshot = package.snapshot
+    values = {k: v for k, v in snapshot.values.items() if k not in ("state", "scaler", "lr_scheduler")}
     optimizer = values["optimizer"]
     values["optimizer"] = {k: v for k, v in optimizer.items() if k != "plain"} | {
         "groups": [g["params"] for g in optimizer["groups"]], "order": [g["params"] for g in groups]}
-    base = base_digests(package)
-    places = locate_written_tensors(package, found)
-    tensors = {n: t for n, t in package.snapshot.tensors.items() if not n.startswith("optimizer/") and n not in base}
-    values |= {"lr_lambdas": schedule.get("lr_lambdas"), "about": about}
-    values = {name: encode_value(value, tensors, name) for name, value in values.items()}
-    places |= write_tensors({n: t for n, t in tensors.items() if n not in places}, folder / "rest.safetensors")
-    text = json.dumps(
-        {"schema": CHECKPOINT_SCHEMA, "tensors": {n: places[n] for n in tensors}, "values": values, "base": base}
-    )
-    (folder / "rest.json").write_text(text, "utf-8")
+    values["lr_lambdas"] = snapshot.values["lr_scheduler"].get("lr_lambdas")
+    tensors = {n: t for n, t in snapshot.tensors.items() if not n.startswith("optimizer/")}
+    about = {k: v for k, v in package.about.items() if k not in ("state", "logs", "trainer")}
+    write_run_state(package._replace(snapshot=Snapshot(tensors, values), about=about), folder, found, "rest.json")
 
 def write_trainer_checkpoint(
     package: CheckpointContents,  # with `trainer_layout_info` in its `about`
@@ -177,9 +159,8 @@ def write_trainer_checkpoint(
             if package.about["trainer"]["by_rule"]
             else None
         )
-        numbers = source_groups(groups, schedule, two) if two else None
-        if numbers:
-            groups, schedule = regroup(groups, schedule, two, numbers)
+        if two:
+            groups, schedule = regroup(groups, schedule, two) or (groups, schedule)
         write_torch_files(package, folder, groups, schedule)
         write_extra_state(package, folder, found, groups)
     write_manifest(folder, package.manifest)
@@ -417,7 +398,7 @@ def describe_missing_user_state(
 ) -> list[str]:
     """Return a warning that names the attributes of a learner subclass and of
     callbacks, which the Trainer's files do not hold."""
-    others = ("model", "loss", "loss_func", "compute_loss_func", "batch_sampler", "train_dataset", "data_collator", "learner")
+    others = "model loss loss_func compute_loss_func batch_sampler train_dataset data_collator learner optimizer".split()
     names = [f"{h}.{k}" for h, saved in user["holders"].items() if h.partition(".")[0] not in others for k in saved["items"]]
     if not names: return []
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
@@ -462,9 +443,7 @@ def read_own_checkpoint(folder: Path) -> Snapshot:
     state = read_trainer_state(folder)
     values, functions, kept = snapshot.values, snapshot.values.pop("lr_lambdas"), snapshot.values["optimizer"]
     groups, held = to_named_state_dict(files["optimizer"], kept["order"])
-    groups, schedule = regroup(
-        groups, files["scheduler"], kept["groups"], source_groups(groups, files["scheduler"], kept["groups"])
-    )
+    groups, schedule = cast(tuple[list, dict], regroup(groups, files["scheduler"], kept["groups"]))
     state.stateful_callbacks = {}
     tensors, others = split_optimizer_state(held)
     values |= {

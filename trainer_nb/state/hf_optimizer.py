@@ -45,50 +45,44 @@ def _with_groups(schedule, n, numbers) -> dict:
     inside = schedule.get("_schedulers")
     return new if not inside else new | {"_schedulers": [_with_groups(s, n, numbers) for s in inside]}
 
-def source_groups(
+def regroup(
     groups,  # dicts with names as 'params'
     schedule,
     wanted,  # lists of names
-) -> list | None:
-    "Return for each list of names the index of its group; None if one comes from groups that differ."
+) -> tuple[list, dict] | None:
+    "Return the groups and the schedule's state, arranged for other groups; None if one comes from groups that differ."
     lists = _per_group_keys(schedule, len(groups))
-    found = []
+    numbers = []
     def settings(i): return {k: v for k, v in groups[i].items() if k != "params"}, [values[i] for values in lists]
     for names in map(set, wanted):
         mine = [i for i, g in enumerate(groups) if not names.isdisjoint(g["params"])] or [0]
         if any(settings(i) != settings(mine[0]) for i in mine): return None
-        found.append(mine[0])
-    return found
+        numbers.append(mine[0])
+    arranged = [{**groups[i], "params": names} for i, names in zip(numbers, wanted)]
+    return arranged, _with_groups(schedule, len(groups), numbers)
 
-def regroup(
-    groups, schedule, wanted,
-    numbers,  # as returned by source_groups
-):
-    "Return the groups and the schedule's state, arranged for other groups."
-    return [{**groups[i], "params": names} for i, names in zip(numbers, wanted)], _with_groups(
-        schedule, len(groups), numbers
-    )
 
 # %% ../../nbs/07_state/04_hf_optimizer.ipynb #025ce493
-def to_numbered_state_dict(
+def to_torch_state_dict(
     snapshot: Snapshot,
     groups,  # with names as 'params'
+    by_name: bool = False,  # of the parameters, rather than by number
 ) -> dict:
-    "Return the optimizer's `state_dict` with numbered parameters; raise TypeError for tensor subclasses."
+    "Return the optimizer's `state_dict`; raise TypeError for tensor subclasses."
     if snapshot.values["optimizer"]["apart"]:
         raise TypeError(
             f"{snapshot.values['optimizer']['class']} keeps tensors of a kind of its own, which the Trainer's files"
             " cannot hold without pickling them; save_format='safetensors' keeps them"
         )
-    number = {n: i for i, n in enumerate(chain.from_iterable(g["params"] for g in groups))}
-    state: dict[int, dict] = {}
+    key_of = {n: n if by_name else i for i, n in enumerate(chain.from_iterable(g["params"] for g in groups))}
+    state: dict[int | str, dict] = {key: {} for key in key_of.values()}
     held = {n.removeprefix("optimizer/"): t for n, t in snapshot.tensors.items() if n.startswith("optimizer/")}
     for name, value in (held | snapshot.values["optimizer"]["plain"]).items():
         owner, key = name.rsplit("/", 1)
-        state.setdefault(number[owner], {})[key] = value
+        state[key_of[owner]][key] = value
     return {
-        "state": dict(sorted(state.items())),
-        "param_groups": [{**g, "params": [number[n] for n in g["params"]]} for g in groups],
+        "state": {key: held for key, held in state.items() if held},
+        "param_groups": [{**g, "params": [key_of[n] for n in g["params"]]} for g in groups],
     }
 
 # %% ../../nbs/07_state/04_hf_optimizer.ipynb #45500fc3
@@ -138,14 +132,12 @@ def check_optimizer_entries(
             if kept[kind] is not None:
                 _check_entries(type(run.optimizer).__name__, name, p, has, kept[kind])
             if has:
-                state[name] = {
-                    k: v.to((kept[kind] or {}).get(k) or p.dtype) if _is_same_shape_float(v, p) else v
-                    for k, v in has.items()
+                like = {
+                    k for k, v in has.items() if isinstance(v, torch.Tensor) and v.dim() > 0 and v.shape == p.shape
+                    and v.is_floating_point() and p.is_floating_point()
                 }
-
-def _is_same_shape_float(v, p) -> bool:
-    numbers = isinstance(v, torch.Tensor) and v.is_floating_point() and p.is_floating_point()
-    return numbers and v.dim() > 0 and v.shape == p.shape
+                dtypes = kept[kind] or {}
+                state[name] = {k: v.to(dtypes.get(k) or p.dtype) if k in like else v for k, v in has.items()}
 
 def _check_entries(kind: str, name: str, p, has, kept):
     def words(keys): return ", ".join(sorted(keys)) or "nothing"
@@ -168,10 +160,6 @@ OPTIMIZER_FLAGS = ("fused", "foreach", "capturable", "differentiable")
 # bitsandbytes hides quantized state in a dictionary under this key
 _QUANTIZED_STATE = "__bnb_optimizer_quant_state__"
 
-def _unwrapped(held: dict) -> dict:
-    "Return a parameter's state with the entries that bitsandbytes hides."
-    return {k: v for k, v in held.items() if k != _QUANTIZED_STATE} | held.get(_QUANTIZED_STATE, {})
-
 def to_named_state_dict(
     file,
     order,  # names, group by group
@@ -185,7 +173,9 @@ def to_named_state_dict(
     if not set(file["state"]) <= set(numbers):
         raise ValueError("optimizer.pt keeps something for parameters that are in none of its groups")
     # Entries that are None stay: some optimizers reinitialize a parameter if one of its entries is missing.
-    return groups, {numbers[i]: _unwrapped(held) for i, held in file["state"].items()}
+    def unwrapped(held: dict) -> dict:
+        return {k: v for k, v in held.items() if k != _QUANTIZED_STATE} | held.get(_QUANTIZED_STATE, {})
+    return groups, {numbers[i]: unwrapped(held) for i, held in file["state"].items()}
 
 def match_parameter_order(
     run: RunState, file,
@@ -210,29 +200,25 @@ def convert_optimizer_state(
     "Return (tensors, optimizer, schedule) of the file in the learner's groups; raise ValueError on a mismatch."
     own = [g["params"] for g in template["groups"]]
     groups, state = to_named_state_dict(file, match_parameter_order(run, file, own))
-    numbers = source_groups(groups, schedule, own)
-    if numbers is None:
+    arranged = regroup(groups, schedule, own)
+    if arranged is None:
         decays = ", ".join(str(g.get("weight_decay")) for g in groups)
         raise ValueError(
             f"optimizer.pt treats parameters in several ways that are in one group here (weight_decay {decays}); "
             "give the Learner the weight_decay= that the Trainer had"
         )
-    groups, schedule = regroup(groups, schedule, own, numbers)
-    check_state_of_groups(run.optimizer, groups)
+    groups, schedule = arranged
+    if any("state" in g for g in groups):
+        raise ValueError(
+            f"optimizer.pt has the state of {type(run.optimizer).__name__} in its groups, under keys that no longer"
+            " belong to any parameter; load the weights into the model and begin a new run"
+        )
     groups = [
         mine | {k: v for k, v in g.items() if k not in OPTIMIZER_FLAGS} for mine, g in zip(template["groups"], groups)
     ]
     check_optimizer_entries(run, groups, state)
     (tensors, others), host = split_optimizer_state(state), cpu_state_names(run.device.device, groups, state)
     return tensors, template | {"groups": groups, "plain": others, "on_cpu": host, "apart": {}}, schedule
-
-def check_state_of_groups(optimizer: torch.optim.Optimizer, groups: list[dict]):
-    "Raise ValueError if the file's groups have a state of their own."
-    if any("state" in g for g in groups):
-        raise ValueError(
-            f"optimizer.pt has the state of {type(optimizer).__name__} in its groups, under keys that no longer"
-            " belong to any parameter; load the weights into the model and begin a new run"
-        )
 
 def cpu_state_names(device, groups, state) -> list:
     "Return the state that torch leaves on the CPU: step counts, unless the update reads them on the device."

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread
 import fnmatch
-import importlib
 import json
 import os
 import re
@@ -15,12 +15,11 @@ import shutil
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 from ..args.args_files import JSON_FILE, args_to_json
 from ..args.fields import HubStrategy
@@ -32,8 +31,8 @@ from ..engine.given_parts import check_not_remote
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState, Task
 from ..engine.tasks import run_tasks_now
-from .checkpoint_dirs import CHECKPOINT_PATTERN, MANIFEST_NAME, CheckpointInfo, is_in_history
-from .checkpoint_dirs import read_adjacent_log, read_manifest, sweep, temporary_folder
+from .checkpoint_dirs import CHECKPOINT_PATTERN, MANIFEST_NAME, CheckpointInfo, newest_checkpoint
+from .checkpoint_dirs import clean_leftovers, read_manifest, temporary_folder
 from .resume import resolve_checkpoint
 
 # %% ../../nbs/07_state/20_hub.ipynb #83f540f1
@@ -45,15 +44,6 @@ def hub_client() -> Any:
     from huggingface_hub import HfApi
     return HfApi(library_name="trainer_nb")
 
-def status_code(error: BaseException) -> int | None:
-    "Return the status of the Hub's answer; None if there was no answer."
-    return getattr(getattr(error, "response", None), "status_code", None)
-
-def is_unreachable(error: BaseException) -> bool:
-    "Return whether an error is one of the connection: no network, a timeout, a closed connection."
-    from_client = type(error).__module__.startswith(("httpx", "httpcore"))
-    return from_client or isinstance(error, (ConnectionError, TimeoutError))
-
 _REMEDIES = {  # status: what it means and what to type
     401: "the access token is missing, wrong or expired; `hf auth login` stores a new one, or give hub_token=",
     403: "the access token has no write permission; create one that has it at {endpoint}/settings/tokens, and give"
@@ -64,21 +54,27 @@ _REMEDIES = {  # status: what it means and what to type
     429: "these are too many requests for the Hub; save less often, or push with hub_strategy='end'",
 }
 
-def describe_push_failure(error: BaseException, repo_id: str) -> str:
+def describe_failure(error: BaseException, repo_id: str, reads: bool = False) -> str:
     "Return the cause of a failed request, and what to type."
     from huggingface_hub import constants
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE=1 keeps huggingface_hub offline; start the process without it"
-    status = status_code(error)
+    # None: there was no answer
+    status = getattr(getattr(error, "response", None), "status_code", None)
     if type(error).__name__ == "RevisionNotFoundError":
+        if reads: return f"{repo_id} has no such branch or commit"
         return f"{repo_id} has no such branch; huggingface_hub.create_branch({repo_id!r}, branch=...) creates it"
+    if reads and status in (401, 403, 404):
+        return (f"{status}: the repository does not exist, or the access token has no access to it; check the name, and"
+                " `hf auth login` stores a token that may read it")
     if status in _REMEDIES:
         return f"{status} for {repo_id}: {_REMEDIES[status].format(endpoint=constants.ENDPOINT)}"
     if status is not None and status >= 500:
         return f"{status}: {constants.ENDPOINT} failed; try again later"
     if status is not None:
         return f"{status} for {repo_id}: {first_line(getattr(error, 'server_message', None) or error)}"
-    if is_unreachable(error):
+    is_network = type(error).__module__.startswith(("httpx", "httpcore"))
+    if is_network or isinstance(error, (ConnectionError, TimeoutError)):
         return f"{constants.ENDPOINT} cannot be reached ({type(error).__name__}); check the network, or set HF_ENDPOINT"
     return f"{type(error).__name__}: {first_line(error)}"
 
@@ -92,27 +88,21 @@ class PushFolder:
     def __init__(self, output_dir: str | Path, run_id: str) -> None:
         place = Path(output_dir).absolute() / "_push"
         # those of killed processes
-        sweep(place)
+        clean_leftovers(place, run_id)
         self.pid = os.getpid()
-        self.stack = ExitStack()
-        self.stack.callback(remove_if_empty, place)
-        self.path = self.stack.enter_context(temporary_folder(place / "files", run_id))
-        self.stack.callback(shutil.rmtree, self.path, ignore_errors=True)
+        self.lock = ExitStack()
+        self.path = self.lock.enter_context(temporary_folder(place / "files", run_id))
         atexit.register(self.close)
 
     def close(self) -> None:
         "Remove the folder; a forked process leaves it to its parent."
         if self.pid != os.getpid(): return
         atexit.unregister(self.close)
-        self.stack.close()
-
-def remove_if_empty(folder: Path) -> None:
-    "Remove a folder unless there is something in it."
-    try:
-        folder.rmdir()
-    except OSError:
-        # the files of another push
-        pass
+        shutil.rmtree(self.path, ignore_errors=True)
+        # the files of another push may be there
+        with suppress(OSError):
+            self.path.parent.rmdir()
+        self.lock.close()
 
 class Commit(NamedTuple):
     "Hold one folder to upload."
@@ -120,31 +110,18 @@ class Commit(NamedTuple):
     path_in_repo: str   # "" for the top of the repository
     message: str
 
+@dataclass(eq=False)
 class Push:
     "Hold the commits of one push, and their result as a future."
-    def __init__(
-        self,
-        name: str,  # for sentences: "checkpoint-20"
-        commits: list[Commit],  # those that are not made yet
-        files: PushFolder,
-        repo_id: str | None,
-        revision: str | None = None,  # a branch
-        token: str | None = None,
-        is_awaited: bool = False,  # a caller waits for the result, and raises the error itself
-    ) -> None:
-        self.name = name
-        self.commits = commits
-        self.files = files
-        self.repo_id = repo_id
-        self.revision = revision
-        self.token = token
-        self.is_awaited = is_awaited
-        self.future: Future = Future()
+    name: str  # for sentences: "checkpoint-20"
+    commits: list[Commit]  # those that are not made yet
+    files: PushFolder
+    repo_id: str | None
+    revision: str | None = None  # a branch
+    token: str | None = field(default=None, repr=False)
+    is_awaited: bool = False  # a caller waits for the result, and raises the error itself
+    future: Any = None  # of the commit, once it is submitted
 
-    def replaces(self, earlier: Push, commit: Commit) -> bool:
-        "Return whether this push has yet to make a newer version of a commit of an earlier one."
-        if (self.repo_id, self.revision) != (earlier.repo_id, earlier.revision): return False
-        return any(own.path_in_repo == commit.path_in_repo for own in self.commits)
 
 # %% ../../nbs/07_state/20_hub.ipynb #d0662cef
 # in the folder of a checkpoint: the state of the run
@@ -203,19 +180,14 @@ def add_model(output_dir: str | Path, checkpoint: Path | None, target: Path, tex
 # those that may be pushing when the process ends
 _UPLOADERS: weakref.WeakSet[Uploader] = weakref.WeakSet()
 
-def wait_at_exit(uploader: Uploader) -> None:
-    "Make the end of the process wait for an uploader, while thread pools still accept work."
-    register = getattr(threading, "_register_atexit", None)
-    if not _UPLOADERS and register is not None:
-        # the functions that are registered last are called first
-        importlib.import_module("concurrent.futures.thread")
-        register(finish_uploads)
-    _UPLOADERS.add(uploader)
-
 def finish_uploads() -> None:
     "Wait for all uploaders of this process."
     for uploader in list(_UPLOADERS):
         uploader.wait()
+
+# called before the thread pools close, in which huggingface_hub works: the functions that are registered last are called first
+if hasattr(threading, "_register_atexit"):
+    threading._register_atexit(finish_uploads)
 
 class Uploader:
     "Push a run to a repository, one push after the other, while the run continues."
@@ -228,107 +200,101 @@ class Uploader:
 
     def _begin(self) -> None:
         self.pid = os.getpid()
-        self.lock = threading.Lock()
-        self.idle = threading.Event()
-        self.idle.set()
+        self.lock = threading.RLock()
+        # its thread ends with it
+        self.client: Any = None
         # the first one is being uploaded
-        self.pushes: deque[Push] = deque()
+        self.pushes: list[Push] = []
         # the checkpoint that is being written and will be pushed
         self.planned: str | None = None
-        # failed ones with a checkpoint that no later push contains
-        self.unfinished: list[Push] = []
+        # failed ones with a checkpoint, by its place; the next push of any kind begins with them
+        self.unfinished: dict[tuple, Push] = {}
         # the checkpoint that was not pushed last, because the push before was not finished; None if there is none
         self.skipped: str | None = None
+        _UPLOADERS.add(self)
 
     def is_done(self) -> bool:
         "Return True if nothing is being pushed."
-        return self.pid != os.getpid() or (self.idle.is_set() and self.planned is None)
+        return self.pid != os.getpid() or not (self.pushes or self.planned)
 
     def current(self) -> str:
         "Return the name of what is being pushed."
-        pushes = list(self.pushes)
-        return pushes[0].name if pushes else self.planned or "nothing"
+        return next((push.name for push in self.pushes), self.planned or "nothing")
 
     def submit(self, push: Push) -> None:
         "Push in the background, after the pushes before."
         if self.pid != os.getpid():
             self._begin()
         with self.lock:
-            for old in self.unfinished:
-                old.commits = [commit for commit in old.commits if not push.replaces(old, commit)]
-                if old.commits:
-                    self.pushes.append(retry_of(old, push))
-                else:
+            places = [(push.repo_id, push.revision, commit.path_in_repo) for commit in push.commits]
+            for place, old in self.unfinished.items():
+                if place in places:
                     old.files.close()
-            self.unfinished = []
-            self.pushes.append(push)
-            if not self.idle.is_set(): return
-            self.idle.clear()
-            wait_at_exit(self)
-            try:
-                threading.Thread(target=self._work, name="trainer_nb-push").start()
-            except BaseException:
-                # the system may be out of threads
-                self.pushes.remove(push)
-                self.idle.set()
-                raise
+                else:
+                    self._queue(replace(old, token=push.token, is_awaited=False))
+            self.unfinished = {}
+            self._queue(push)
 
-    def _work(self) -> None:
-        while True:
-            with self.lock:
-                if not self.pushes:
-                    self.idle.set()
-                    return
-                push = self.pushes[0]
-            self._upload(push)
-            with self.lock:
-                self.pushes.popleft()
+    def _queue(self, push: Push) -> None:
+        self.pushes.append(push)
+        try:
+            self.client = self.client or hub_client()
+            push.future = self.client.run_as_future(self._upload, push)
+        except BaseException:
+            # the system may be out of threads
+            self._end(push)
+            raise
+        push.future.add_done_callback(lambda future: self._end(push) if future.cancelled() else None)
 
-    def _upload(self, push: Push) -> None:
-        # False: its caller has cancelled it; from here on that is not possible
-        if not push.future.set_running_or_notify_cancel():
-            push.files.close()
-            return
+    def _end(self, push: Push) -> None:
+        "Remove a push, and its files unless they are kept."
+        with self.lock:
+            if push not in self.unfinished.values():
+                push.files.close()
+            # from here on it counts as done
+            self.pushes.remove(push)
+            if not self.pushes:
+                self.client = None
+
+    def _upload(self, push: Push) -> Any:
+        "Make the commits of a push, and return huggingface_hub's description of the last one."
         info = None
-        token = push.token or self.token
         try:
             with no_progress_bars():
                 for commit in list(push.commits):
-                    info = upload(cast(str, push.repo_id), commit, push.revision, token)
+                    info = hub_client().upload_folder(
+                        repo_id=push.repo_id, folder_path=str(commit.folder), path_in_repo=commit.path_in_repo or None,
+                        commit_message=commit.message, revision=push.revision, token=push.token or self.token
+                    )
                     push.commits.remove(commit)
         except BaseException as error:
-            failure = PushFailed(
-                f"{push.name} could not be pushed to the Hub ({describe_push_failure(error, push.repo_id or '')})."
+            self._keep(push)
+            text = (
+                f"{push.name} could not be pushed to the Hub ({describe_failure(error, push.repo_id or '')})."
                 " The run and its files are unchanged; the next save pushes again, or learn.push_to_hub()."
             )
-            failure.__cause__ = error
-            self._keep(push)
             if not push.is_awaited:
-                warn_quietly(str(failure))
-            push.future.set_exception(failure)
+                warn_quietly(text)
+            raise PushFailed(text) from error
         else:
-            push.files.close()
-            push.future.set_result(info)
+            return info
+        finally:
+            self._end(push)
 
     def _keep(self, push: Push) -> None:
-        # the next push contains all files at the top of the repository
-        commits = [commit for commit in push.commits if is_checkpoint_name(commit.path_in_repo)]
+        "Keep the checkpoint of a failed push, unless a later one has a newer version; the next push has all other files."
+        def place(push: Push, commit: Commit) -> tuple: return push.repo_id, push.revision, commit.path_in_repo
         with self.lock:
-            later = list(self.pushes)[1:]
-            push.commits = [commit for commit in commits if not any(o.replaces(push, commit) for o in later)]
-            if push.commits:
-                self.unfinished.append(push)
-                return
-        push.files.close()
+            later = {place(other, commit) for other in self.pushes[1:] for commit in other.commits}
+            push.commits = [c for c in push.commits if is_checkpoint_name(c.path_in_repo) and place(push, c) not in later]
+            self.unfinished |= {place(push, commit): push for commit in push.commits}
 
     def wait(self, interrupts: InterruptGuard | None = None) -> bool:
         "Wait until nothing is being pushed; return False if an interrupt ended the waiting."
         started = time.monotonic()
         announced = False
         while not self.is_done():
-            # a checkpoint that is still being written is not in the queue yet
             time.sleep(0.02)
-            self.idle.wait(0.1)
             if not announced and not self.is_done() and time.monotonic() - started > 0.5:
                 announced = True
                 what = f"Waiting for {self.current()} to be pushed to {self.url}"
@@ -345,9 +311,9 @@ class Uploader:
     def free(self, interrupts: InterruptGuard | None = None) -> None:
         "Wait until nothing is being pushed, and remove the files of failed pushes."
         if not self.wait(interrupts) or self.pid != os.getpid(): return
-        for push in self.unfinished:
+        for push in self.unfinished.values():
             push.files.close()
-        self.unfinished = []
+        self.unfinished = {}
 
     def access(self) -> tuple[str | None, str | None, str | None]:
         "Return name and address of the repository, and the access token, for an uploader in another process."
@@ -377,17 +343,6 @@ class Uploader:
         return f"Uploader({self.url or 'no repository'}, {'idle' if self.is_done() else 'pushing'})"
 
 # %% ../../nbs/07_state/20_hub.ipynb #0fbfc8f4
-def retry_of(push: Push, later: Push) -> Push:
-    "Return a failed push to be tried once more, with the access of a later one."
-    return Push(push.name, push.commits, push.files, push.repo_id, push.revision, later.token)
-
-def upload(repo_id: str, commit: Commit, revision: str | None, token: str | None) -> Any:
-    "Upload a folder as one commit, and return huggingface_hub's description of it."
-    return hub_client().upload_folder(
-        repo_id=repo_id, folder_path=str(commit.folder), path_in_repo=commit.path_in_repo or None,
-        commit_message=commit.message, revision=revision, token=token
-    )
-
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
     "Hide the progress bars of huggingface_hub inside the block, as the Trainer does."
@@ -514,7 +469,7 @@ def open_repository(
             client.create_branch(url.repo_id, branch=args.hub_revision, token=token, exist_ok=True)
     except Exception as error:
         raise PushFailed(
-            f"The repository {name} is not ready ({describe_push_failure(error, name)}). Nothing was trained or pushed by"
+            f"The repository {name} is not ready ({describe_failure(error, name)}). Nothing was trained or pushed by"
             " this call."
         ) from error
     uploader.repo_id = url.repo_id
@@ -561,11 +516,6 @@ def rename_repository(
         raise
 
 # %% ../../nbs/07_state/20_hub.ipynb #50e82736
-class WritesCard(Protocol):
-    "Describe a learner that drafts its model card."
-    def draft_model_card(self) -> str | None:
-        "Return the text of a model card; None if another one is in output_dir."
-
 def plan_push(uploader: Uploader, learner: TrainerBase, checkpoint: Path) -> Callable[[Path | None], None] | None:
     "Decide whether a checkpoint is pushed, and return the function that does it in the thread that writes it."
     run = learner.run_state
@@ -582,9 +532,15 @@ def plan_push(uploader: Uploader, learner: TrainerBase, checkpoint: Path) -> Cal
         return None
     uploader.skipped = None
     run_tasks_now(learner, Task("event", "on_push_begin"))
-    message = push_message(run)
-    card = draft_card(learner)
-    texts = {JSON_FILE: pushed_settings(args)} | ({} if card is None else {"README.md": card})
+    # the Trainer's message of a push during training
+    at = f"step {run.state.global_step}" if args.save_strategy == "steps" else f"epoch {int(run.state.epoch or 0)}"
+    message = f"Training in progress, {at}"
+    texts = {JSON_FILE: pushed_settings(args)}
+    try:
+        card = cast(Any, learner).draft_model_card()
+        texts |= {} if card is None else {"README.md": card}
+    except Exception as error:
+        warn_quietly(f"The push to the Hub goes without a model card ({type(error).__name__}: {error}).")
     uploader.planned = checkpoint.name
     # of now: the run may have another one when the checkpoint is written
     repo_id = uploader.repo_id
@@ -599,19 +555,6 @@ def plan_push(uploader: Uploader, learner: TrainerBase, checkpoint: Path) -> Cal
 def pushed_settings(args: TrainingArguments) -> str:
     "Return the settings as JSON, without folders of this machine."
     return args_to_json(args, without=("output_dir", "logging_dir", "resume_from_checkpoint"))
-
-def draft_card(learner: TrainerBase) -> str | None:
-    "Return the text of the model card; None, with a warning, if it cannot be written."
-    try:
-        return cast(WritesCard, learner).draft_model_card()
-    except Exception as error:
-        warn_quietly(f"The push to the Hub goes without a model card ({type(error).__name__}: {error}).")
-        return None
-
-def push_message(run: RunState) -> str:
-    "Return the Trainer's commit message of a push during training."
-    if run.args.save_strategy == "steps": return f"Training in progress, step {run.state.global_step}"
-    return f"Training in progress, epoch {int(run.state.epoch or 0)}"
 
 def push_checkpoint(
     uploader: Uploader, args: TrainingArguments, run_id: str,
@@ -700,43 +643,41 @@ def begin_push(
         raise
     return push
 
+@contextmanager
+def warn_if_unpushed() -> Iterator[None]:
+    "Warn of an error in the block, after which a model is saved, and not pushed."
+    try:
+        yield
+    except PushFailed as error:
+        warn_quietly(str(error))
+    except Exception as error:
+        warn_quietly(
+            f"The model is saved, and was not pushed to the Hub ({type(error).__name__}: {first_line(error)});"
+            " learn.push_to_hub() pushes it."
+        )
+
 def save_and_push(
     learner: Any,  # with the verbs of a Learner
     output_dir: str | Path | None,
 ) -> Path:
     "Save the model and push it, as the Trainer does; return the folder, with a warning if only the push failed."
     message, revision = "Model save", learner.args.hub_revision
-    if not of_package(learner.push_to_hub):
-        # an override, which is called as by the Trainer
+    is_own = of_package(learner.push_to_hub)
+    begun = None
+    # the run does not go on in between, so that the card is that of the model
+    with RUN_LOCK:
         folder = learner._save_model(output_dir)
-        def push(): learner.push_to_hub(commit_message=message, revision=revision)
-    else:
-        # the run does not go on in between, so that the card is that of the model
-        with RUN_LOCK:
-            folder = learner._save_model(output_dir)
-            is_saved = folder.absolute() == Path(learner.args.save_dir).absolute()
-            try:
+        is_saved = folder.absolute() == Path(learner.args.save_dir).absolute()
+        with warn_if_unpushed():
+            if is_own:
                 begun = learner._begin_push(message, None, revision, None, {}, True, is_saved)
-            except Exception as error:
-                warn_unpushed(error)
-                return folder
-        def push():
-            if begun is not None: await_push(get_uploader(learner.run_state), begun)
-    try:
-        push()
-    except Exception as error:
-        warn_unpushed(error)
+    with warn_if_unpushed():
+        if begun is not None:
+            await_push(get_uploader(learner.run_state), begun)
+        elif not is_own:
+            # an override, which is called as by the Trainer
+            learner.push_to_hub(commit_message=message, revision=revision)
     return folder
-
-def warn_unpushed(error: Exception) -> None:
-    "Warn that a model was saved, and not pushed."
-    if isinstance(error, PushFailed):
-        warn_quietly(str(error))
-    else:
-        warn_quietly(
-            f"The model is saved, and was not pushed to the Hub ({type(error).__name__}: {first_line(error)});"
-            " learn.push_to_hub() pushes it."
-        )
 
 def add_model_tags(model: Any, about: dict[str, Any]) -> dict[str, Any]:
     "Add the tags of a model of Transformers to those of its card."
@@ -749,10 +690,11 @@ def add_model_tags(model: Any, about: dict[str, Any]) -> dict[str, Any]:
 def await_push(uploader: Uploader, push: Push) -> Any:
     "Wait for a push and return the commit; raise PushFailed if it failed."
     try:
-        if not wait_for_future(push.future, 0.5):
+        concurrent.futures.wait([push.future], 0.5)
+        if not push.future.done():
             print(f"Waiting for the files to be pushed to {uploader.url} ...", flush=True)
-        while not wait_for_future(push.future, 0.1):
-            pass
+        while not push.future.done():
+            concurrent.futures.wait([push.future], 0.1)
     except KeyboardInterrupt:
         push.is_awaited = False
         raise Interrupted(
@@ -760,10 +702,6 @@ def await_push(uploader: Uploader, push: Push) -> Any:
         ) from None
     return push.future.result()
 
-def wait_for_future(future: Future, seconds: float) -> bool:
-    "Wait for a future to be done; return False after some time."
-    from concurrent.futures import wait
-    return bool(wait([future], seconds).done)
 
 # %% ../../nbs/07_state/20_hub.ipynb #41472e10
 class Repository(NamedTuple):
@@ -789,17 +727,6 @@ def parse_repository(
     return Repository(match[1], match[2], match[3])
 
 # %% ../../nbs/07_state/20_hub.ipynb #2cdedb02
-def describe_read_failure(error: BaseException, repo_id: str) -> str:
-    "Return the cause of a failed download, and what to check."
-    if type(error).__name__ == "RevisionNotFoundError": return f"{repo_id} has no such branch or commit"
-    if status_code(error) in (401, 403, 404):
-        return (
-            f"{status_code(error)}: the repository does not exist, or the access token has no access to it; check the"
-            " name, and `hf auth login`"
-            " stores a token that may read it"
-        )
-    return describe_push_failure(error, repo_id)
-
 def find_checkpoint(
     learner: TrainerBase,
     where: Any,  # a folder, a repository, or True for the newest in output_dir or else in the run's repository
@@ -834,7 +761,16 @@ def download_checkpoint(
     client = hub_client()
     try:
         files = client.list_repo_files(repo_id, revision=revision, token=token)
-        folder = folder or newest_checkpoint(client, repository, files, token)
+        names = sorted({name.split("/")[0] for name in files if "/" in name and is_checkpoint_name(name.split("/")[0])})
+        if folder is None and names:
+            # as in a folder, by the small files
+            wanted = [f"{name}/{file}" for name in names for file in (MANIFEST_NAME, "trainer_state.json")]
+            with no_progress_bars():
+                there = client.snapshot_download(
+                    repo_id, revision=revision, token=token, allow_patterns=[*wanted, "runs/*.jsonl"]
+                )
+            newest = newest_checkpoint([describe_checkpoint(Path(there, name)) for name in names])
+            folder = None if newest is None else newest.path.name
         if folder is not None and any(name.startswith(f"{folder}/") for name in files):
             # the log of the run is beside its checkpoints
             wanted = [f"{folder}/*", "runs/*.jsonl"]
@@ -843,31 +779,11 @@ def download_checkpoint(
             return Path(there) / folder
     except Exception as error:
         raise ValueError(
-            f"{repo_id} cannot be resumed from ({describe_read_failure(error, repo_id)}), and there is no folder of this"
+            f"{repo_id} cannot be resumed from ({describe_failure(error, repo_id, reads=True)}), and there is no folder of this"
             " name."
         ) from error
-    found = sorted({name.split("/")[0] for name in files if "/" in name and is_checkpoint_name(name.split("/")[0])})
-    listed = f"; there are: {', '.join(found)}" if found else "; hub_strategy='checkpoint' pushes one with each save"
+    listed = f"; there are: {', '.join(names)}" if names else "; hub_strategy='checkpoint' pushes one with each save"
     raise ValueError(f"There is no {folder or 'checkpoint'} in {repo_id} to resume from{listed}.")
-
-def newest_checkpoint(client: Any, repository: Repository, files: list[str], token: str | None) -> str | None:
-    "Return the folder of a repository's newest checkpoint; None if there is none."
-    names = sorted({name.split("/")[0] for name in files if "/" in name and is_checkpoint_name(name.split("/")[0])})
-    if len(names) < 2: return names[0] if names else None
-    wanted = [f"{name}/{file}" for name in names for file in (MANIFEST_NAME, "trainer_state.json")]
-    with no_progress_bars():
-        there = Path(client.snapshot_download(
-            repository.repo_id, revision=repository.revision, token=token, allow_patterns=[*wanted, "runs/*.jsonl"]
-        ))
-    found = [describe_checkpoint(there / name) for name in names]
-    # as in a folder: of the run that was written last, and not of a future that was left behind
-    if any(info.manifest for info in found):
-        last = max((info for info in found if info.manifest), key=lambda info: info.manifest["written"])
-        history = read_adjacent_log(last)
-        same = [info for info in found if info.manifest.get("run") == last.manifest["run"]]
-        found = [info for info in same if is_in_history(info, history)]
-    # of the same step, the one that keeps its name
-    return max(found, key=lambda info: (info.step, info.path.name != "last-checkpoint")).path.name
 
 def describe_checkpoint(folder: Path) -> CheckpointInfo:
     "Describe a checkpoint by its small files; the others may be elsewhere."

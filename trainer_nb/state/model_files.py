@@ -231,7 +231,11 @@ def read_adapters(model: torch.nn.Module, folder: str | Path) -> dict:
         for k in embeddings:
             del read[name][k]
         check_adapter(place, read[name], _adapter_entries(model, name, state))
-    trained = _adapter_state_names(model)
+    # entries that may belong to an adapter: trainable ones, or with an adapter's name in theirs
+    trained = {
+        k for k, p in model.named_parameters(remove_duplicate=False)
+        if p.requires_grad or not set(read).isdisjoint(k.split("."))
+    }
     before = {k: t.clone() for k, t in state.items() if isinstance(t, torch.Tensor) and k in trained}
     try:
         for name, weights in read.items():
@@ -243,14 +247,7 @@ def read_adapters(model: torch.nn.Module, folder: str | Path) -> dict:
         for k, t in before.items():
             now[k].copy_(t)
 
-def _adapter_state_names(model: torch.nn.Module) -> set:
-    "Return the entries that may belong to an adapter: trainable ones, or with an adapter's name in theirs."
-    names = set(adapter_names(model))
-    return {
-        k
-        for k, p in model.named_parameters(remove_duplicate=False)
-        if p.requires_grad or not names.isdisjoint(k.split("."))
-    }
+
 
 # %% ../../nbs/07_state/02_model_files.ipynb #1e65f33e
 def read_torch_file(path: Path):
@@ -317,7 +314,12 @@ def read_weights(
         p for p in sorted(folder.glob("*.safetensors")) if p.name not in ("optimizer.safetensors", "rest.safetensors")
     ]
     if not files:
-        return {k: v for p in _find_pickled_weights(folder) for k, v in read_torch_file(p).items()}
+        pickled = sorted(folder.glob("pytorch_model*.bin"))
+        if not pickled:
+            raise CorruptCheckpoint(
+                f"{folder} holds no weights: there is no model.safetensors in it, and no pytorch_model.bin."
+            )
+        return {k: v for p in pickled for k, v in read_torch_file(p).items()}
     try:
         return {k: v for p in files for k, v in load_file(p).items()}
     except SafetensorError as error:
@@ -325,12 +327,7 @@ def read_weights(
             f"The weights in {folder} cannot be read ({error}); they may have been cut short."
         ) from None
 
-def _find_pickled_weights(folder: Path) -> list:
-    found = sorted(folder.glob("pytorch_model*.bin"))
-    if found: return found
-    raise CorruptCheckpoint(
-        f"{folder} holds no weights: there is no model.safetensors in it, and no pytorch_model.bin."
-    )
+
 
 # %% ../../nbs/07_state/02_model_files.ipynb #16f69ec6
 def read_weights_for_model(

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..args.training_args import PROCESS_FIELDS, TrainingArguments
-from ..args.validation import tracker_names
 from ..core.callbacks import TrainerState
 from ..core.errors import of_package, short_repr, warn
-from ..core.history import History, Place, close_other_logs, read_history
-from ..core.log_file import is_claimed, log_path
+from ..core.history import History, Place, close_other_logs, is_open_elsewhere, read_history
+from ..core.log_file import log_path
 from ..data.sampling import Cursor
 from ..device.collectives import MainProcessFailed
 from ..device.sharding import broadcast_tensors, copy_into, dtypes_and_shapes
@@ -24,7 +23,7 @@ from ..engine.dataloaders import can_evaluate
 from ..engine.loss import unwrap_model
 from ..engine.given_parts import drop_loader
 from ..engine.overrides import TrainerBase
-from ..engine.prepare import prepare, prepare_model, redistribute_data, sync_weights
+from ..engine.prepare import prepare, prepare_model, redistribute_data
 from ..engine.run_state import RunState
 from ..engine.edits import edits_of
 from ..engine.session import describe_position
@@ -35,7 +34,7 @@ from ..engine.snapshot_fields import named_weights
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost
-from .async_save import get_saver, logged_rows, wait_for_other_savers, wait_for_save
+from .async_save import get_saver, logged_rows, wait_for_save, wait_for_savers
 from .checkpoint import read_checkpoint
 from .checkpoint_dirs import MANIFEST_NAME, clean_leftovers, find_latest_checkpoint, has_manifest
 from .checkpoint_dirs import is_trainer_checkpoint, list_checkpoints, read_manifest
@@ -65,7 +64,7 @@ def resolve_checkpoint(
         if learner.args.output_dir is None and not Path(shelf).is_dir():
             raise ValueError("There is no output_dir to look for a checkpoint in; name the checkpoint's folder.")
         # another learner may be writing the newest checkpoint
-        wait_for_other_savers(learner.run_state, Path(shelf).absolute())
+        wait_for_savers(learner.run_state, Path(shelf).absolute())
         clean_leftovers(Path(shelf))
         found = find_latest_checkpoint(shelf)
         if found is None:
@@ -76,10 +75,11 @@ def resolve_checkpoint(
         raise ValueError("A run is resumed from a folder, for example 'out/checkpoint-20', or with True from the "
                          f"newest one in output_dir; not from {short_repr(where)}.")
     folder = Path(where).expanduser().absolute()
-    wait_for_other_savers(learner.run_state, folder.parent)
+    wait_for_savers(learner.run_state, folder.parent)
     if not folder.exists():
         clean_leftovers(folder.parent)
-    if not folder.is_dir() or not is_checkpoint(folder):
+    # a folder of checkpoints may have a trainer_state.json as well
+    if not folder.is_dir() or not ((folder / MANIFEST_NAME).is_file() or not list_checkpoints(folder)):
         raise ValueError(no_checkpoint_message(where, folder, learner.args.save_dir))
     if is_model_folder(folder):
         raise ValueError(weights_alone_message(learner, folder))
@@ -105,10 +105,6 @@ def weights_alone_message(learner: TrainerBase, folder: Path) -> str:
     else:
         read = f"read them with: huggingface_hub.load_torch_model(learn.model, '{folder}')"
     return f"{folder} holds the weights of a model alone, as save_model() writes them, and not a run; {read}."
-
-def is_checkpoint(folder: Path) -> bool:
-    "Check whether a folder is a checkpoint rather than a folder of them, which may have a trainer_state.json as well."
-    return (folder / MANIFEST_NAME).is_file() or not list_checkpoints(folder)
 
 def no_checkpoint_message(
     where,  # as given by the user
@@ -136,9 +132,6 @@ def edited_settings(
     now: dict,  # those of another one
 ) -> dict:
     "Return the settings whose values differ, except those of the process or known to one learner only."
-    # earlier versions wrote it as it was given
-    then = then | {"report_to": tracker_names(then.get("report_to"))}
-    now = now | {"report_to": tracker_names(now.get("report_to"))}
     names = (then.keys() & TrainingArguments.__dataclass_fields__.keys()) - {*PROCESS_FIELDS}
     return {k: v for k, v in now.items() if k in names and then[k] != v}
 
@@ -166,15 +159,7 @@ def settings_of(run: RunState, snapshot: Snapshot) -> dict:
     vars(args).update(snapshot.values["args"])
     return args.to_dict()
 
-def effective_settings(snapshot: Snapshot, now: dict) -> dict:
-    "Return the settings with which the run continues; those of the process are the present ones."
-    then = snapshot.values["args"]
-    return then | {k: v for k, v in now.items() if k in PROCESS_FIELDS or k not in then}
 
-def settings_without_eval_data(learner: TrainerBase, snapshot: Snapshot) -> dict:
-    "Return the settings that differ from a checkpoint's because this learner has no data for its evaluations."
-    if can_evaluate(learner) or snapshot.values["args"].get("eval_strategy", "no") == "no": return {}
-    return {"eval_strategy": learner.args.eval_strategy}
 
 # %% ../../nbs/07_state/10_resume.ipynb #edb36a76
 def checkpoint_info(snapshot: Snapshot) -> dict:
@@ -296,10 +281,14 @@ def load_checkpoint(
     edits = edited_settings(then, run.given.values)
     # learn.set() may have changed them since the run began
     before = then | settings_of(run, snapshot)
-    lacking = settings_without_eval_data(learner, snapshot)
-    edits |= {name: str(value) for name, value in lacking.items()}
-    # before the data are prepared, which checks that there are evaluation data
-    snapshot.values["args"] = effective_settings(snapshot, vars(run.args)) | lacking
+    settings = snapshot.values["args"]
+    # those of the process are the present ones
+    settings = settings | {k: v for k, v in vars(run.args).items() if k in PROCESS_FIELDS or k not in settings}
+    if settings.get("eval_strategy", "no") != "no" and not can_evaluate(learner):
+        # before the data are prepared, which checks that there are evaluation data
+        settings["eval_strategy"] = learner.args.eval_strategy
+        edits["eval_strategy"] = str(learner.args.eval_strategy)
+    snapshot.values["args"] = settings
     try:
         check_edits(edits, then)
         anew = restart_epoch_data(run, snapshot)
@@ -386,12 +375,7 @@ def read_snapshot(
         snapshot = read_checkpoint(folder, sharded.example, run.device.world)
     return add_base_weights(run, snapshot)
 
-def relocate_best(state, shelf: Path):
-    "Update the best checkpoint's path if the whole folder of checkpoints has been moved."
-    if state.best_model_checkpoint is None: return
-    here = shelf / Path(state.best_model_checkpoint).name
-    if here.is_dir() and not Path(state.best_model_checkpoint).is_dir():
-        state.best_model_checkpoint = str(here)
+
 
 # %% ../../nbs/07_state/10_resume.ipynb #25ec93a9
 def check_run_not_open(run: RunState, folder: Path, snapshot: Snapshot):
@@ -399,7 +383,7 @@ def check_run_not_open(run: RunState, folder: Path, snapshot: Snapshot):
     path = log_path(folder.parent, snapshot.values["run"])
     close_other_logs(run.history, path)
     # the main process writes them, and may have opened the log when another one looks
-    if run.device.world.run_on_main(lambda: run.history.path != path and is_claimed(path)):
+    if run.device.world.run_on_main(lambda: is_open_elsewhere(path)):
         raise ValueError(
             f"{folder} is of a run that another process has open; end it there, with learn.free() or by shutting its"
             " kernel down, or begin a run of its own here without resuming."
@@ -439,7 +423,10 @@ def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, e
         raise
     if not same:
         history.close_log()
-    relocate_best(run.state, folder.parent)
+    best_path = Path(run.state.best_model_checkpoint or "")
+    if not best_path.is_dir() and (folder.parent / best_path.name).is_dir():
+        # the whole folder of checkpoints has been moved
+        run.state.best_model_checkpoint = str(folder.parent / best_path.name)
     if run.parts.rewind_buffer is not None:
         run.parts.rewind_buffer.clear()
     if run.parts.saver is not None:
@@ -456,36 +443,18 @@ def load_best_weights(learner: TrainerBase):
     try:
         if path is None: raise ValueError("no evaluation has given one")
         prepare_model(learner)
-        everywhere = run.device.divides_state or len(best_fields(learner)) > 1
-        path = load_best_everywhere(learner, Path(path)) if everywhere else load_best_on_main(learner, Path(path))
+        def read() -> tuple:
+            folder = find_best_folder(run, Path(path))
+            return str(folder), *read_best_weights(learner, folder)
+        def outline(found: tuple) -> tuple: return found[0], dtypes_and_shapes(found[1]), found[2]
+        folder, tensors, values = run.device.world.run_on_main(read, to_send=outline)
+        assign_weights(learner, broadcast_tensors(tensors, run.device.world), values)
     except (OSError, ValueError, MainProcessFailed) as error:
         warn(f"The best model could not be loaded ({error}), so the model has the weights of the last step.")
     else:
-        run.history.note("load_best", run.state.global_step, best_step=run.state.best_global_step, folder=str(path))
+        run.history.note("load_best", run.state.global_step, best_step=run.state.best_global_step, folder=folder)
 
-def load_best_on_main(learner: TrainerBase, path: Path) -> str:
-    "Load the best weights on the main process, broadcast them, and return their folder."
-    def act():
-        folder = find_best_folder(learner.run_state, path)
-        assign_weights(learner, *read_best_weights(learner, folder))
-        return str(folder)
-    world = learner.run_state.device.world
-    folder = world.run_on_main(act)
-    if not world.is_single_process:
-        sync_weights(learner.run_state)
-    return folder
 
-def load_best_everywhere(learner: TrainerBase, path: Path) -> str:
-    "Load the best weights on every process, for a sharded model or an optimizer with two modes."
-    def act():
-        folder = find_best_folder(learner.run_state, path)
-        return str(folder), *read_best_weights(learner, folder)
-    world = learner.run_state.device.world
-    folder, tensors, values = world.run_on_main(
-        act, to_send=lambda found: (found[0], dtypes_and_shapes(found[1]), found[2])
-    )
-    assign_weights(learner, broadcast_tensors(tensors, world), values)
-    return folder
 
 # %% ../../nbs/07_state/10_resume.ipynb #ea78f943
 def find_best_folder(run: RunState, path: Path) -> Path:

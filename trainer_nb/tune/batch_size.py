@@ -5,11 +5,9 @@
 # %% ../../nbs/09_tune/03_batch_size.ipynb #81e2bd21
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -21,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
-from ..core.errors import InvalidOperation, free_after_failure, is_out_of_memory, release_traceback_memory
+from ..core.errors import free_after_failure, is_out_of_memory, release_traceback_memory
 from ..core.memory import MemoryGauge, free_host_memory, read_proc_status
 from ..data.collate import infer_batch_size, map_tensors
 from ..data.loader import MicroBatch, ResumableLoader
@@ -30,7 +28,6 @@ from ..device.accelerator import unwrap
 from ..device.sharding import require_several_processes, require_unsharded
 from ..diagnostics.interpret import get_eval_loader, unchanged_data
 from ..diagnostics.isolated import ConstantSchedule, cancellable, isolated_training
-from ..display.charts import PanelDisplay
 from ..display.panels import LineSeries, Marker, Panel
 from ..display.tables import format_duration, format_value, text_table, to_frame
 from ..engine.dataloaders import is_iterable_only
@@ -38,6 +35,7 @@ from ..engine.evaluate import evaluation_mode
 from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare_model
 from ..engine.step import take_step
+from .lr_finder import LearnerResult
 
 # %% ../../nbs/09_tune/03_batch_size.ipynb #97c44693
 MAX_SAMPLES = 256             # maximum number of samples that are read
@@ -175,21 +173,16 @@ def propose_size(
     return None if best is None else with_size(best)
 
 # %% ../../nbs/09_tune/03_batch_size.ipynb #79316a4c
-def no_learner() -> None:
-    "Replace the reference to a learner."
-
-class BatchSizes(PanelDisplay):
+class BatchSizes(LearnerResult):
     "Show the result of a search: the sizes that were tried, and the proposal."
     def __init__(
         self,
-        learner: TrainerBase,
         rows: Iterable[SizeResult],
         present: Proposal,
         limit: float | None,  # in MB
         evaluate: bool = False,
         notes: Iterable[str] = (),
     ):
-        self._learner = weakref.ref(learner)
         self.rows = sorted(rows)
         self.present = present
         self.limit = limit
@@ -224,13 +217,7 @@ class BatchSizes(PanelDisplay):
 
     def apply(self):
         "Set the proposal from the next step on and return the changes; raise InvalidOperation without the learner."
-        learner = self._learner()
-        if learner is not None: return learner.set(**self.settings)
-        typed = ", ".join(f"{k}={v}" for k, v in self.settings.items())
-        raise InvalidOperation(
-            f"The learner that was measured is gone, perhaps because its cell was run again; type learn.set({typed}).")
-
-    def __getstate__(self): return vars(self) | {"_learner": no_learner}
+        return self._set(**self.settings)
 
     def frame(self):
         "Return a pandas DataFrame with a row for each size."
@@ -378,21 +365,8 @@ def search_sizes(search: SizeSearch, start: int, exact: bool):
             high = middle
     if high - low > 1: search.notes.append(f"The largest that fits lies between {low} and {high}.")
 
-# %% ../../nbs/09_tune/03_batch_size.ipynb #6ec94c97
-MEMORY_MARGIN = 0.9   # share of the free memory
-
-def usable_host_memory() -> int:
-    "Return the bytes of host memory that a trial may take; raise ValueError if they are unknown."
-    free = free_host_memory()
-    if free is not None: return int(free * MEMORY_MARGIN)
-    # macOS does not report free memory
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, OSError, ValueError):
-        message = "The free memory of this system is unknown; give a limit in GB: batch_size_find(memory=8)."
-        raise ValueError(message) from None
-
 # %% ../../nbs/09_tune/03_batch_size.ipynb #5b4e57f1
+MEMORY_MARGIN = 0.9   # share of the free memory that a trial on a CPU may take
 MEMORY_SLACK = 64 << 20   # in bytes: memory is allocated in larger pieces than are used
 
 @contextmanager
@@ -412,45 +386,6 @@ def limit_memory(
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
 
-@contextmanager
-def make_trial(
-    learner: TrainerBase, samples: list, collate: Callable[[list], Any], limit: float | None, **how
-) -> Iterator[Callable[[int, int], dict]]:
-    "Yield a function that tries a size with a number of micro-batches; restore the run afterwards."
-    interrupts = learner.run_state.interrupts
-    with isolated_training(learner, "batch_size_find()") as scratch:
-        device = scratch.device.device
-        on_host = device.type == "cpu"
-        trial = BatchTrial(learner, samples, collate, MemoryGauge(device), **how)
-        def measure(size: int, accumulation: int) -> dict:
-            interrupts.check()
-            with limit_memory(limit) if on_host else nullcontext():
-                return trial(size, accumulation)
-        yield measure
-
-# %% ../../nbs/09_tune/03_batch_size.ipynb #5b62a430
-def check_search_options(mode: str, counts: Mapping[str, int | None], amounts: Mapping[str, float | None]):
-    "Raise ValueError for an argument that is invalid."
-    if mode not in ("power", "binary"):
-        raise ValueError(f"mode is 'power' (sizes are doubled) or 'binary' (then the exact largest), not {mode!r}.")
-    for name, value in counts.items():
-        if value is not None and (isinstance(value, bool) or value != int(value) or value < 1):
-            raise ValueError(f"{name} must be a positive integer, got {value!r}.")
-    for name, value in amounts.items():
-        if value is not None and not value > 0: raise ValueError(f"{name} must be positive, got {value!r}.")
-
-def get_measurable_loader(learner: TrainerBase, evaluate: bool) -> DataLoader:
-    "Return the loader; raise TypeError if its batches cannot be resized, ValueError without data."
-    data = learner.eval_dataset
-    if evaluate and data is None:
-        raise ValueError("There is nothing to evaluate on; give the Learner an eval_dataset=.")
-    first = next(iter(data)) if isinstance(data, dict) and data else None
-    loader = get_eval_loader(learner, first, "batch_size_find()")[0] if evaluate else learner.get_train_dataloader()
-    if isinstance(loader, DataLoader) and loader.batch_size is not None: return loader
-    raise TypeError(
-        "batch_size_find() makes batches of any size from samples, and this data comes in batches of its own; give the"
-        " Learner the data set itself.")
-
 # %% ../../nbs/09_tune/03_batch_size.ipynb #813e85b6
 def batch_size_find(
     learner: TrainerBase,
@@ -463,30 +398,54 @@ def batch_size_find(
     seconds: float = 300,  # time after which no further size is tried
 ) -> BatchSizes:
     "Measure batch sizes; raise ValueError or TypeError for invalid input, RuntimeError if no step works."
-    check_search_options(
-        mode, {"start": start, "most": most, "steps": steps}, {"memory (in GB)": memory, "seconds": seconds})
+    if mode not in ("power", "binary"):
+        raise ValueError(f"mode is 'power' (sizes are doubled) or 'binary' (then the exact largest), not {mode!r}.")
+    for name, count in {"start": start, "most": most, "steps": steps}.items():
+        if count is not None and (isinstance(count, bool) or count != int(count) or count < 1):
+            raise ValueError(f"{name} must be a positive integer, got {count!r}.")
+    for name, amount in {"memory (in GB)": memory, "seconds": seconds}.items():
+        if amount is not None and not amount > 0: raise ValueError(f"{name} must be positive, got {amount!r}.")
     with cancellable(learner, "batch_size_find()") as run:
         prepare_model(learner)
         require_unsharded(run, "batch_size_find()", "measures in one process")
         require_several_processes(run.args, 1, "batch_size_find()")
         with run.interrupts.opened(), unchanged_data(learner):
-            loader = get_measurable_loader(learner, evaluate)
+            data = learner.eval_dataset
+            if evaluate and data is None:
+                raise ValueError("There is nothing to evaluate on; give the Learner an eval_dataset=.")
+            first = next(iter(data)) if isinstance(data, dict) and data else None
+            loader = get_eval_loader(learner, first, "batch_size_find()")[0] if evaluate else learner.get_train_dataloader()
+            if not isinstance(loader, DataLoader) or loader.batch_size is None:
+                raise TypeError(
+                    "batch_size_find() makes batches of any size from samples, and this data comes in batches of its own;"
+                    " give the Learner the data set itself."
+                )
             samples = heaviest_samples(loader, learner.args.order_seed, run.cursor.epoch)
         if not samples: raise ValueError("There is nothing to measure with: the data has no samples.")
         on_host = run.device.device.type == "cpu"
-        limit = memory * 1e9 if memory else usable_host_memory() if on_host else None
+        limit = memory * 1e9 if memory else int(free_host_memory() * MEMORY_MARGIN) if on_host else None
         present = Proposal(loader.batch_size, 1 if evaluate else learner.args.gradient_accumulation_steps)
         length = None if is_iterable_only(loader.dataset) else len(loader.dataset)
         top = min((int(n) for n in (most, length) if n is not None), default=None)
         def accumulation(size: int) -> int: return 1 if evaluate else max(round(present.global_batch / size), 1)
-        how = {"steps": int(steps), "evaluate": bool(evaluate)}
-        with make_trial(learner, samples, loader.collate_fn, limit, **how) as measure:
+        with isolated_training(learner, "batch_size_find()") as scratch:
+            trial = BatchTrial(
+                learner, samples, loader.collate_fn, MemoryGauge(scratch.device.device), int(steps), bool(evaluate)
+            )
+            def measure(size: int, accumulation: int) -> dict:
+                run.interrupts.check()
+                with limit_memory(limit) if on_host else nullcontext():
+                    return trial(size, accumulation)
             search = SizeSearch(measure, accumulation, top, limit, seconds)
             search_sizes(search, int(start or 1), mode == "binary")
             largest = search.largest()
-            if largest is None:
-                check_failure_cause(search)
-            else:
+            reasons = [row.why for row in search.rows.values()]
+            if largest is None and reasons and not any(word in why for why in reasons for word in ("memory", "MB")):
+                raise RuntimeError(
+                    f"batch_size_find() could not take a single step, with {' or '.join(map(str, search.rows))} samples:"
+                    f" {reasons[-1].rstrip('.')}. learn.step() shows where that comes from."
+                )
+            if largest is not None:
                 total = present.global_batch
                 divisor = next(n for n in range(min(largest, total), 0, -1) if total % n == 0)
                 for size in [present.micro_batch] if evaluate else [present.micro_batch, divisor]:
@@ -497,12 +456,5 @@ def batch_size_find(
         if len({sample_nbytes(sample) for sample in samples}) > 1:
             search.notes.append(f"The samples differ in size; measured was with the largest of {len(samples)}.")
         capacity = limit or (torch.cuda.mem_get_info()[1] if torch.cuda.is_initialized() else 0)
-        return BatchSizes(learner, search.rows.values(), present, capacity / 1e6 or None, evaluate, search.notes)
-
-def check_failure_cause(search: SizeSearch):
-    "Raise RuntimeError if no size failed for lack of memory, so that the cause is another one."
-    reasons = [row.why for row in search.rows.values()]
-    if not reasons or any(word in why for why in reasons for word in ("memory", "MB")): return
-    raise RuntimeError(
-        f"batch_size_find() could not take a single step, with {' or '.join(map(str, search.rows))} samples:"
-        f" {reasons[-1].rstrip('.')}. learn.step() shows where that comes from.")
+        found = BatchSizes(search.rows.values(), present, capacity / 1e6 or None, evaluate, search.notes)
+        return found.attach(learner)

@@ -145,94 +145,6 @@ class CurveAssessment(NamedTuple):
     words: str      # the problem and its remedy in a sentence; empty for a sound curve
     note: str = ""  # short form for the plot
 
-def suggest_lower_start(start: float) -> str:
-    "Return the call for a search that begins with a lower rate."
-    return f"learn.lr_find(start={format_tick(start / 100)}) begins lower"
-
-def suggest_less_noise(
-    num_steps: int,
-    span: str = "",  # a change of the range to propose
-) -> str:
-    "Return a remedy for a curve that is mostly noise."
-    return (
-        f"more steps (num_steps={3 * num_steps}), {span}or a larger batch (gradient_accumulation_steps=) can show a"
-        " fall that is there, and learn.watch() whether the layers learn at all"
-    )
-
-def assess_fall(
-    early: bool,  # fell from the very first rate on
-    falling: bool,  # still falling at the end
-    short_fall: int | None,  # number of steps; None: a long fall
-    start: float,
-    end: float,
-    num_steps: int,
-) -> CurveAssessment:
-    "Return the verdict on a curve that has fallen."
-    if early:
-        return CurveAssessment(
-            True,
-            "The loss fell from the very first rate on, so the search began too high and the better rates may lie"
-            f" below it: {suggest_lower_start(start)}.",
-            "the search began too high",
-        )
-    if falling:
-        return CurveAssessment(
-            True,
-            f"The loss was still falling at the end: learn.lr_find(end={format_tick(end * 100)}) goes further.",
-            "still falling at the end",
-        )
-    if short_fall is not None:
-        return CurveAssessment(
-            True,
-            f"The loss fell for a short time only: in {short_fall} of {num_steps} steps the smoothed loss lay lower"
-            " than chance explains, so the rates of the rules come mostly from noise;"
-            f" {suggest_less_noise(num_steps, 'a higher start=, ')}.",
-            "mostly noise: the fall is short",
-        )
-    return CurveAssessment(True, "")
-
-def assess_no_fall(
-    rose: bool,  # from the very first rate on
-    early: bool,  # fell from the very first rate on
-    stopped: bool,  # the loss diverged
-    climbs: bool,  # rose in the readable part
-    start: float,
-    end: float,
-    num_steps: int,
-) -> CurveAssessment:
-    "Return the verdict on a curve that has not fallen."
-    if rose:
-        return CurveAssessment(
-            False,
-            f"The loss rose from the very first rate on: {suggest_lower_start(start)}.",
-            "rose from the first rate on",
-        )
-    if early:
-        return CurveAssessment(
-            False,
-            "The loss fell from the very first rate on, and no further: the search began too high;"
-            f" {suggest_lower_start(start)}.",
-            "the search began too high",
-        )
-    if stopped:
-        course = "did not fall by more than it varies from batch to batch before it diverged"
-    elif climbs:
-        course = "only rose, and never fell by more than it varies from batch to batch, as with a model that is trained"
-    else:
-        course = f"hardly changed between {format_tick(start)} and {format_tick(end)}, no more than from batch to batch"
-    return CurveAssessment(
-        False,
-        f"The loss {course}, so a rate read from the curve would come from noise;"
-        f" {suggest_less_noise(num_steps, 'a lower start=, ' if stopped or climbs else 'a higher end=, ')}.",
-        "noise: the loss did not fall",
-    )
-
-# %% ../../nbs/09_tune/00_lr_curve.ipynb #08e59083
-FIRST_LOSS_MESSAGE = (
-    "The very first loss is {}, and no update had been made yet: this is not about the rate. Look at the batch, the"
-    " loss function and the weights."
-)
-
 def assess_curve(
     rates: np.ndarray,
     losses: np.ndarray,
@@ -243,29 +155,62 @@ def assess_curve(
     start = float(rates[0])
     end = float(rates[-1])
     first = float(losses[0])
+    lower = f"learn.lr_find(start={format_tick(start / 100)}) begins lower"
+    def less_noise(span: str) -> str:
+        return (
+            f"more steps (num_steps={3 * num_steps}), a {span}, or a larger batch (gradient_accumulation_steps=) can show a"
+            " fall that is there, and learn.watch() whether the layers learn at all"
+        )
     if not math.isfinite(first):
-        return CurveAssessment(False, FIRST_LOSS_MESSAGE.format(first), f"the first loss is {first}")
+        words = (
+            f"The very first loss is {first}, and no update had been made yet: this is not about the rate. Look at the"
+            " batch, the loss function and the weights."
+        )
+        return CurveAssessment(False, words, f"the first loss is {first}")
     means = smooth_losses(losses)
     part = readable_part(means, num_steps)
     read = means[part]
     if len(read) < 4:
         return CurveAssessment(
-            False,
-            f"The loss diverged at once, after {len(losses)} steps: {suggest_lower_start(start)}.",
-            "diverged at once",
+            False, f"The loss diverged at once, after {len(losses)} steps: {lower}.", "diverged at once"
         )
     by_batch = loss_noise(losses)
     fall = measure_fall(read, part.start, first, by_batch)
     considerable = max(CONFIDENCE * by_batch, 0.1 * (first - fall.lowest), MIN_RELATIVE_FALL * abs(first))
-    early = first - fall.before > considerable
+    began_too_high = first - fall.before > considerable
     if fall.before - fall.lowest <= fall.chance:
-        return assess_no_fall(
-            read[0] > first + 2 * by_batch, early, stopped, read.max() - read[0] > fall.chance, start, end, num_steps
+        if read[0] > first + 2 * by_batch:
+            return CurveAssessment(
+                False, f"The loss rose from the very first rate on: {lower}.", "rose from the first rate on"
+            )
+        if began_too_high:
+            words = f"The loss fell from the very first rate on, and no further: the search began too high; {lower}."
+            return CurveAssessment(False, words, "the search began too high")
+        span = "lower start="
+        if stopped:
+            course = "did not fall by more than it varies from batch to batch before it diverged"
+        elif read.max() - read[0] > fall.chance:
+            course = "only rose, and never fell by more than it varies from batch to batch, as with a model that is trained"
+        else:
+            course = f"hardly changed between {format_tick(start)} and {format_tick(end)}, no more than from batch to batch"
+            span = "higher end="
+        words = f"The loss {course}, so a rate read from the curve would come from noise; {less_noise(span)}."
+        return CurveAssessment(False, words, "noise: the loss did not fall")
+    if began_too_high:
+        words = (
+            "The loss fell from the very first rate on, so the search began too high and the better rates may lie"
+            f" below it: {lower}."
         )
+        return CurveAssessment(True, words, "the search began too high")
     tail = len(losses) - num_steps // 10
-    falling = (
-        not stopped
-        and np.argmin(read) >= len(read) - 3
-        and np.median(losses[tail:]) < np.median(losses[2 * tail - len(losses) : tail])
-    )
-    return assess_fall(early, falling, fall.steps if fall.steps < num_steps / 10 else None, start, end, num_steps)
+    falls_at_end = np.argmin(read) >= len(read) - 3 and not stopped
+    if falls_at_end and np.median(losses[tail:]) < np.median(losses[2 * tail - len(losses) : tail]):
+        words = f"The loss was still falling at the end: learn.lr_find(end={format_tick(end * 100)}) goes further."
+        return CurveAssessment(True, words, "still falling at the end")
+    if fall.steps < num_steps / 10:
+        words = (
+            f"The loss fell for a short time only: in {fall.steps} of {num_steps} steps the smoothed loss lay lower"
+            f" than chance explains, so the rates of the rules come mostly from noise; {less_noise('higher start=')}."
+        )
+        return CurveAssessment(True, words, "mostly noise: the fall is short")
+    return CurveAssessment(True, "")

@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Protocol
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..core.errors import InvalidOperation
-from ..diagnostics.isolated import ConstantSchedule, cancellable, isolated_training
+from ..diagnostics.isolated import cancellable, isolated_training
 from ..display.charts import PanelDisplay
 from ..display.panels import LineSeries, Marker, Panel, format_tick, panel_to_text
 from ..display.tables import to_frame
@@ -24,10 +23,9 @@ from ..engine.run_state import RunState, schedule_start
 from ..optim.schedules import base_lrs
 from .lr_curve import RULES, CONFIDENCE, Rule, assess_curve, loss_noise
 from .lr_curve import minimum, readable_part, resolve_rules, smooth_losses
-from .lr_trials import FETCH_EVERY, PER_DECADE, DivergenceDetector, Trial, Untrained
-from .lr_trials import candidate_range, compare_rates, count_until_divergence, default_trial_steps
-from .lr_trials import fetch_losses, format_rate, group_lr_ratios, held_out_loss, judge_trials
-from .lr_trials import set_rate, step_across_epochs
+from .lr_trials import PER_DECADE, Trial, Untrained, candidate_range, compare_rates
+from .lr_trials import default_trial_steps, format_rate, group_lr_ratios, held_out_loss, judge_trials
+from .lr_trials import train_with_rates
 
 # %% ../../nbs/09_tune/02_lr_finder.ipynb #5fa4f5b7
 MODES = ("exp", "linear")
@@ -42,46 +40,13 @@ def trial_rates(start: float, end: float, num_steps: int, mode: str) -> np.ndarr
     share = np.linspace(0, 1, int(num_steps))
     return start * (end / start) ** share if mode == "exp" else start + (end - start) * share
 
-# %% ../../nbs/09_tune/02_lr_finder.ipynb #5d1e02d0
-def run_lr_search(
-    learner: TrainerBase,
-    run: RunState,  # of isolated_training
-    rates: np.ndarray,
-    factor: float | None,  # as for DivergenceDetector
-    tick: Callable[[], object],  # called after each step
-) -> list[float]:
-    "Return the losses at the rates, up to divergence."
-    ratios = group_lr_ratios(run.optimizer)
-    every = 1 if run.device.device.type == "cpu" else FETCH_EVERY
-    run.lr_scheduler = ConstantSchedule(run.optimizer)
-    detector = DivergenceDetector(factor, len(rates) // 10)
-    losses: list[float] = []
-    waiting: list = []   # losses that are still on the device
-    for i, rate in enumerate(rates):
-        set_rate(run.optimizer, ratios, float(rate))
-        waiting.append(step_across_epochs(learner).loss)
-        tick()
-        if len(waiting) < every and i + 1 < len(rates): continue
-        for loss in fetch_losses(waiting):
-            losses.append(loss)
-            if detector.add(loss): return losses
-        waiting = []
-    return losses
-
 # %% ../../nbs/09_tune/02_lr_finder.ipynb #0224d188
-class SearchProgress(Protocol):
-    "Describe a context manager that shows the progress of a search."
-    total: int | None   # number of steps; grows with each trial
-    def tick(self): ...
-    def __enter__(self) -> SearchProgress: ...
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None): ...
-
 class NoProgress:
     "Show no progress."
-    def __init__(self, total: int): self.total = total
+    def __init__(self, total: int | None): self.total = total   # number of steps; grows with each trial
     def tick(self) -> None: "Count one step."
-    def __enter__(self) -> NoProgress: return self
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None): pass
+    def __enter__(self) -> Self: return self
+    def __exit__(self, *error: object) -> None: pass
 
 # %% ../../nbs/09_tune/02_lr_finder.ipynb #26ab47c5
 def lr_setting(run: RunState) -> tuple[str, float]:
@@ -146,13 +111,30 @@ def trials_panel(found: LRFindResult) -> Panel:
     return Panel("Loss after a trial", things, "learning rate", xlog=True, ylog=positive, note="" if found.suggestion is not None else "no suggestion")
 
 # %% ../../nbs/09_tune/02_lr_finder.ipynb #ad486ceb
+class LearnerResult(PanelDisplay):
+    "Base of the results that set something on the learner. A result does not keep it alive, and can be sent elsewhere."
+    _learner: weakref.ref[TrainerBase] | None = None
+
+    def attach(self, learner: TrainerBase) -> Self:
+        "Let `apply` use a learner, and return the result; it may come from another process."
+        self._learner = weakref.ref(learner)
+        return self
+
+    def _set(self, **settings: Any):
+        "Set settings from the next step on and return the changes; raise InvalidOperation without the learner."
+        learner = None if self._learner is None else self._learner()
+        if learner is not None: return learner.set(**settings)
+        typed = ", ".join(f"{name}={format(v, '.3g' if isinstance(v, float) else '')}" for name, v in settings.items())
+        raise InvalidOperation(
+            f"The learner of this result is gone, perhaps because its cell was run again; type learn.set({typed})."
+        )
+
+    def __getstate__(self): return {k: v for k, v in vars(self).items() if k != "_learner"}
+
 # the reason why there is no suggestion
 NO_TRIALS = "no candidate was trained, because of trial_steps=0; learn.lr_find() trains some"
 
-def lost_learner() -> None:
-    "Replace the reference to a learner."
-
-class LRFindResult(PanelDisplay):
+class LRFindResult(LearnerResult):
     "Show the result of a search: the suggestion, and the rates of the rules; None where there is no answer."
     columns = 2
     def __init__(
@@ -165,7 +147,6 @@ class LRFindResult(PanelDisplay):
         mode: str = "exp",
         setting: tuple[str, float] = ("learning_rate", 1.0),  # as returned by `lr_setting`
         ratios: Iterable[float] = (1.0,),  # of the groups' rates to the first group's
-        learner: TrainerBase | None = None,  # for `apply`; is not kept alive
     ):
         self.rates = np.asarray(rates, float)
         self.losses = np.asarray(losses, float)
@@ -178,7 +159,6 @@ class LRFindResult(PanelDisplay):
         self.trials: list[Trial] = []
         self.suggestion: float | None = None
         self.reason = NO_TRIALS
-        self._learner: Callable[[], TrainerBase | None] = lost_learner if learner is None else weakref.ref(learner)
         self.answer, self.verdict, self.note = assess_curve(self.rates, self.losses, num_steps, stopped)
         part = readable_part(self.smoothed, num_steps)
         self.suggestions = {
@@ -217,13 +197,7 @@ class LRFindResult(PanelDisplay):
     ):
         """Set the suggestion from the next step on and return the changes; raise ValueError without a suggestion,
         InvalidOperation without the learner."""
-        rate = self.rate_of(rule)
-        learner = self._learner()
-        if learner is not None: return learner.set(**{self.setting[0]: rate})
-        raise InvalidOperation(
-            f"The learner of this search is gone, perhaps because its cell was run again; type"
-            f" learn.set({self.setting[0]}={rate:.3g})."
-        )
+        return self._set(**{self.setting[0]: self.rate_of(rule)})
 
     def with_trials(
         self,
@@ -237,13 +211,6 @@ class LRFindResult(PanelDisplay):
         self.reason = reason
         return self
 
-    def attach(self, learner: TrainerBase) -> LRFindResult:
-        "Let `apply` use a learner, and return the result; it may come from another process."
-        self._learner = weakref.ref(learner)
-        return self
-
-    def __getstate__(self): return vars(self) | {"_learner": lost_learner}
-
     def frame(self):
         "Return a pandas DataFrame with a row for each step."
         return to_frame({"rate": self.rates, "loss": self.losses, "smoothed": self.smoothed})
@@ -256,13 +223,19 @@ class LRFindResult(PanelDisplay):
         curve = f"{len(self.rates)} rates from {span}{end}."
         if not self.trials and self.reason == NO_TRIALS:
             suggestions = f"Suggestions: {', '.join(rates)}." if rates else "No suggestion."
-            lines = [f"{curve} {suggestions}", self.verdict, *(describe_first_rule(self) if rates else [])]
+            name, rate = next(((n, r) for n, r in self.suggestions.items() if r is not None), ("", None))
+            given = f"found.{name}" if name in RULES else f"found.suggestions[{name!r}]"
+            lines = [f"{curve} {suggestions}", self.verdict, *([] if rate is None else describe_usage(self, given, rate))]
         else:
             rules = f"Rules on the curve: {', '.join(rates)}." if rates else "No rule applies to the curve."
             doubts = f"{rules} {self.verdict}" if self.suggestions else ""
             if doubts and self.suggestion is not None and not self.answer:
                 doubts = f"{doubts.rstrip()} The suggestion above comes from the trials."
-            lines = [f"{curve} {describe_trials(self)}", *describe_suggestion(self), doubts.rstrip()]
+            longest = max((trial.steps for trial in self.trials), default=0)
+            count = len(self.trials)
+            trained = f"{count} candidate{'s' * (count != 1)} trained for {longest} steps each: " if count else ""
+            total = f"{self.steps} steps{' in all' if count else ''}."
+            lines = [f"{curve} {trained}{total}", *describe_suggestion(self), doubts.rstrip()]
         return [text for text in lines if text]
 
     def panels(self) -> list[Panel]:
@@ -310,22 +283,10 @@ def describe_usage(
         )
     return words
 
-def describe_first_rule(found: LRFindResult) -> list[str]:
-    "Return sentences on how to use the rate of the first rule that has one."
-    name, rate = next((n, r) for n, r in found.suggestions.items() if r is not None)
-    return describe_usage(found, f"found.{name}" if name in RULES else f"found.suggestions[{name!r}]", rate)
-
 def describe_other_rates(found: LRFindResult) -> str:
     "Return a sentence on how to set the rate of a rule; empty where no rule has one."
     name = next((n for n, r in found.suggestions.items() if r is not None), None)
     return "" if name is None else f" found.apply({name!r}) sets a rule's rate nevertheless."
-
-def describe_trials(found: LRFindResult) -> str:
-    "Return a sentence with the cost of the search."
-    if not found.trials: return f"{found.steps} steps."
-    steps = max(trial.steps for trial in found.trials)
-    count = len(found.trials)
-    return f"{count} candidate{'s' * (count != 1)} trained for {steps} steps each: {found.steps} steps in all."
 
 def describe_suggestion(found: LRFindResult) -> list[str]:
     "Return the suggestion and how to use it, or the reason why there is none."
@@ -339,18 +300,6 @@ def describe_suggestion(found: LRFindResult) -> list[str]:
     return [first, *describe_usage(found, "found.suggestion", found.suggestion, "found.apply()")]
 
 # %% ../../nbs/09_tune/02_lr_finder.ipynb #355f752a
-def first_candidate(found: LRFindResult) -> int:
-    "Return the number of the candidate to try first: where the curve is lowest, reduced; else below the last rate."
-    part = readable_part(found.smoothed, found.num_steps)
-    rate = minimum(found.rates[part], found.smoothed[part]) if found.answer else None
-    return round(PER_DECADE * math.log10(rate or found.rates[-1] / 100))
-
-def untrained_loss(found: LRFindResult, num_steps: int) -> Untrained:
-    "Return the loss before training, from the beginning of a curve, and the fall that chance can explain in a trial."
-    n = max(len(found.losses) // 10, 1)
-    chance = CONFIDENCE * loss_noise(found.losses) * math.sqrt(1 / n + 1 / max(num_steps // 4, 1))
-    return Untrained(float(np.mean(found.losses[:n])), chance)
-
 def lr_find(
     learner: TrainerBase,
     start: float = 1e-7,
@@ -360,7 +309,7 @@ def lr_find(
     stop_factor: float | None = 4.0,  # multiple of the lowest mean loss; None: stop only when a loss is not finite
     suggest: str | Rule | Iterable[str | Rule] = tuple(RULES),  # as for `resolve_rules`
     trial_steps: int | None = None,  # of each trial; None: `default_trial_steps`; 0: no trials
-    progress: Callable[[int], SearchProgress] = NoProgress,  # makes the display of a number of steps
+    progress: Callable[[int], Any] = NoProgress,  # makes the display of a number of steps
 ) -> LRFindResult:
     "Search for a learning rate by training with a growing one and with some candidates, and restore the run."
     rates = trial_rates(start, end, num_steps, mode)
@@ -379,13 +328,8 @@ def lr_find(
             setting = lr_setting(run)
             if trial_steps is None: trial_steps = default_trial_steps(run)
             held_out = held_out_loss(learner) if trial_steps else None
-            losses = run_lr_search(learner, run, rates, stop_factor, display.tick)
-        stopped = (
-            len(losses) < len(rates)
-            or count_until_divergence(losses, stop_factor, len(rates) // 10) < len(losses)
-            or not math.isfinite(losses[-1])
-        )
-        found = LRFindResult(rates[:len(losses)], losses, len(rates), stopped, rules, mode, setting, ratios, learner)
+            losses, diverged = train_with_rates(learner, run, rates, stop_factor, display.tick)
+        found = LRFindResult(rates[:len(losses)], losses, len(rates), diverged, rules, mode, setting, ratios).attach(learner)
         if not trial_steps: return found
         bounds = candidate_range(start, end)
         if not math.isfinite(losses[0]): return found.with_trials([], None, found.verdict.rstrip("."))
@@ -396,6 +340,16 @@ def lr_find(
             if display.total is not None: display.total += trial_steps
             return display.tick
         share = setting[1] if setting[0] == "lr" else 1.0
-        trials = compare_rates(learner, first_candidate(found), bounds, trial_steps, share, stop_factor, begin)
-    untrained = untrained_loss(found, trial_steps) if held_out is None else Untrained(held_out)
+        # the first candidate: where the curve is lowest, reduced; else below the last rate
+        part = readable_part(found.smoothed, found.num_steps)
+        rate = minimum(found.rates[part], found.smoothed[part]) if found.answer else None
+        first = round(PER_DECADE * math.log10(rate or found.rates[-1] / 100))
+        trials = compare_rates(learner, first, bounds, trial_steps, share, stop_factor, begin)
+    if held_out is None:
+        # from the beginning of the curve, with the fall that chance can explain in a trial
+        n = max(len(losses) // 10, 1)
+        chance = CONFIDENCE * loss_noise(found.losses) * math.sqrt(1 / n + 1 / max(trial_steps // 4, 1))
+        untrained = Untrained(float(np.mean(found.losses[:n])), chance)
+    else:
+        untrained = Untrained(held_out)
     return found.with_trials(trials, *judge_trials(trials, untrained, start, end, trial_steps))

@@ -19,7 +19,7 @@ from ..display.panels import format_tick
 from ..engine.evaluate import EvalBatches, eval_dataloader, evaluation_mode
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState, schedule_start
-from ..engine.step import StepResult, take_step
+from ..engine.step import take_step
 from ..optim.schedules import base_lrs, match_lr_type
 from .lr_curve import SMOOTHING
 
@@ -38,13 +38,6 @@ def set_rate(optimizer: torch.optim.Optimizer, ratios: list[float], rate: float)
     "Set the learning rate of the next update."
     for group, ratio in zip(optimizer.param_groups, ratios):
         group["lr"] = match_lr_type(group["lr"], rate * ratio)
-
-# %% ../../nbs/09_tune/01_lr_trials.ipynb #2354652d
-def step_across_epochs(learner: TrainerBase) -> StepResult:
-    "Take a step, beginning another epoch if the present one has no more data."
-    while (done := take_step(learner)) is None:
-        begin_next_epoch(learner)
-    return done
 
 # %% ../../nbs/09_tune/01_lr_trials.ipynb #721b7f7e
 # number of losses that are transferred together from a device
@@ -98,14 +91,33 @@ class DivergenceDetector:
             self.factor is not None and self.n > self.wait and mean - self.lowest > (self.factor - 1) * abs(self.lowest)
         )
 
-def count_until_divergence(
-    losses: Sequence[float],
+def train_with_rates(
+    learner: TrainerBase,
+    run: RunState,  # of isolated_training
+    rates: Sequence[float],  # of the first group, one for each step
     factor: float | None,  # as for DivergenceDetector
-    wait: int,  # as for DivergenceDetector
-) -> int:
-    "Return the number of losses up to and including the divergence."
-    detector = DivergenceDetector(factor, wait)
-    return next((i + 1 for i, loss in enumerate(losses) if detector.add(loss)), len(losses))
+    tick: Callable[[], object],  # called after each step
+) -> tuple[list[float], bool]:
+    "Take a step with each rate; return the losses, up to divergence, and whether they have diverged."
+    ratios = group_lr_ratios(run.optimizer)
+    every = 1 if run.device.device.type == "cpu" else FETCH_EVERY
+    run.lr_scheduler = ConstantSchedule(run.optimizer)
+    detector = DivergenceDetector(factor, len(rates) // 10)
+    losses: list[float] = []
+    waiting: list = []   # losses that are still on the device
+    for i, rate in enumerate(rates):
+        set_rate(run.optimizer, ratios, float(rate))
+        # at the end of the data, another epoch begins
+        while (done := take_step(learner)) is None:
+            begin_next_epoch(learner)
+        waiting.append(done.loss)
+        tick()
+        if len(waiting) < every and i + 1 < len(rates): continue
+        for loss in fetch_losses(waiting):
+            losses.append(loss)
+            if detector.add(loss): return losses, True
+        waiting = []
+    return losses, False
 
 # %% ../../nbs/09_tune/01_lr_trials.ipynb #5d1e02b1
 # largest number of batches of an evaluation after a trial
@@ -146,22 +158,9 @@ def try_rate(
 ) -> Trial:
     "Train shortly with a rate, and restore the run."
     with isolated_training(learner, "lr_find()") as run:
-        ratios = group_lr_ratios(run.optimizer)
-        factors = compressed_schedule(run, num_steps, share)
-        every = 1 if run.device.device.type == "cpu" else FETCH_EVERY
-        run.lr_scheduler = ConstantSchedule(run.optimizer)
-        detector = DivergenceDetector(stop_factor, num_steps // 10)
-        losses: list[float] = []
-        waiting: list = []
-        for i, factor in enumerate(factors):
-            set_rate(run.optimizer, ratios, rate * factor)
-            waiting.append(step_across_epochs(learner).loss)
-            tick()
-            if len(waiting) < every and i + 1 < num_steps: continue
-            fetched = fetch_losses(waiting)
-            waiting = []
-            losses += fetched
-            if any(detector.add(loss) for loss in fetched): return Trial(rate, math.inf, len(losses))
+        rates = [rate * factor for factor in compressed_schedule(run, num_steps, share)]
+        losses, diverged = train_with_rates(learner, run, rates, stop_factor, tick)
+        if diverged: return Trial(rate, math.inf, len(losses))
         run.interrupts.abortable = False
         loss = held_out_loss(learner)
         if loss is None: loss = float(np.mean(losses[-max(num_steps // 4, 1):]))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from ..args.fields import field_types
 from ..args.training_args import TrainingArguments, resolve_args
 from ..args.fields import to_builtin
-from ..core.callbacks import TrainerState
 from ..core.errors import InvalidOperation, Paused, install_excepthook, short_repr, suggest_names
 from ..core.seeding import preserve_generators
 from ..engine.assignment import watch_assignments
@@ -28,7 +27,7 @@ from ..state.clone import clone_learner
 from ..state.hub import leave_repository
 
 if TYPE_CHECKING:
-    from optuna import Study, Trial
+    from optuna import Trial
 
 # %% ../../nbs/09_tune/04_search.ipynb #b146aaac
 # from the metrics of an evaluation; a list if there are several objectives
@@ -80,20 +79,17 @@ def trial_args(
                 f" change.{suggest_names(name, vars(args))} A model_init that takes the trial may ask it:"
                 " trial.suggest_int(...)."
             )
-        changes[name] = cast_number(to_builtin(value), kinds.get(name))
+        value = to_builtin(value)
+        kind = kinds.get(name)
+        only = set(get_args(kind) or (kind,)) - {type(None)}
+        # of a uniform distribution, for a count
+        if isinstance(value, (bool, int, float)) and only in ({int}, {bool}):
+            value = only.pop()(value)
+        changes[name] = value
     if args.output_dir is not None or args.saves_checkpoints:
         folder = f"run-{trial.number}" if hp_name is None else str(hp_name(trial))
         changes["output_dir"] = os.path.join(args.save_dir, folder)
     return resolve_args(args, changes)
-
-def cast_number(
-    value: Any,
-    kind: Any,  # annotated type of the setting
-) -> Any:
-    "Convert a number to the type of its setting: int or bool if that is the only possible type."
-    if not isinstance(value, (bool, int, float)): return value
-    kinds = set(get_args(kind) or (kind,)) - {type(None)}
-    return int(value) if kinds == {int} else bool(value) if kinds == {bool} else value
 
 # %% ../../nbs/09_tune/04_search.ipynb #a7a36619
 def make_trial_learner(learner: TrainerBase, trial: Trial, args: TrainingArguments) -> TrainerBase:
@@ -132,35 +128,10 @@ def call_objective(
     except Exception as error:
         error.add_note(f"(in compute_objective, which was given {', '.join(metrics)})")
         raise
-    check_objective(value, several)
-    return value
-
-class ObjectiveReporter:
-    "Report a trial's evaluations to Optuna; raise TrialPruned if the trial is to be pruned."
-    def __init__(
-        self,
-        trial: Trial,
-        state: TrainerState,
-        compute_objective: Objective,
-        several: bool,  # whether there are several objectives
-    ):
-        self.trial = trial
-        self.state = state
-        self.compute = compute_objective
-        self.several = several
-        self.objective: float | list[float] | None = None
-
-    def __call__(
-        self,
-        metrics: dict[str, Any],  # of all evaluation sets
-    ):
-        self.objective = call_objective(self.compute, metrics, self.several)
-        step = self.state.global_step
-        if self.several or not hasattr(self.trial, "report"): return
-        self.trial.report(self.objective, step)
-        if not self.trial.should_prune(): return
-        import optuna
-        raise optuna.TrialPruned(f"pruned at step {step}")
+    values = value if several and isinstance(value, (list, tuple)) else [value]
+    if all(hasattr(o, "__float__") for o in values): return value
+    needed = "a list of numbers, one for each direction" if several else "a number, such as metrics['eval_loss']"
+    raise TypeError(f"compute_objective returned {short_repr(value)}; it has to return {needed}.")
 
 def run_trial(
     learner: TrainerBase,
@@ -175,23 +146,27 @@ def run_trial(
     new = make_trial_learner(learner, trial, args)
     try:
         state = new.run_state.state
-        reporter = ObjectiveReporter(trial, state, compute_objective, several)
-        new.run_state.evaluation.objective_reporter = reporter
+        objective: float | list[float] | None = None
+        def report(metrics: dict[str, Any]):   # of all evaluation sets
+            nonlocal objective
+            objective = call_objective(compute_objective, metrics, several)
+            if several or not hasattr(trial, "report"): return
+            trial.report(objective, state.global_step)
+            if not trial.should_prune(): return
+            import optuna
+            raise optuna.TrialPruned(f"pruned at step {state.global_step}")
+        new.run_state.evaluation.objective_reporter = report
         state.is_hyper_param_search = True
         # makes the model: model_init may ask the trial for more parameters
         local_model(new)
         state.trial_params = dict(trial.params)
         state.trial_name = str(hp_name(trial)) if hp_name is not None else None
         new.train()
-        if reporter.objective is not None: return reporter.objective
-        return call_objective(compute_objective, new.evaluate(), several)
+        return call_objective(compute_objective, new.evaluate(), several) if objective is None else objective
     finally:
-        _release_learner(new)
-
-def _release_learner(new):
-    # free() would keep the model otherwise
-    new.run_state.model = new._model_facts = None
-    new.free()
+        # free() would keep the model otherwise
+        new.run_state.model = new._model_facts = None
+        new.free()
 
 # %% ../../nbs/09_tune/04_search.ipynb #09610bb5
 def check_search(
@@ -252,26 +227,6 @@ def check_optuna_options(options: dict[str, Any]):
         if name == "timeout" and value is not None and not isinstance(value, (int, float)):
             raise TypeError(f"timeout={short_repr(value)} should be a number of seconds.")
 
-def check_objective(
-    value: Any,  # result of compute_objective
-    several: bool,  # whether there are several objectives
-):
-    "Raise TypeError for a result of compute_objective that is no number, or no list of them."
-    values = value if several and isinstance(value, (list, tuple)) else [value]
-    if all(hasattr(o, "__float__") for o in values): return
-    needed = "a list of numbers, one for each direction" if several else "a number, such as metrics['eval_loss']"
-    raise TypeError(f"compute_objective returned {short_repr(value)}; it has to return {needed}.")
-
-def check_completed(study: Study):
-    "Raise RuntimeError if no trial was completed, so that there is no best one."
-    states = [trial.state.name for trial in study.trials]
-    if "COMPLETE" in states: return
-    counts = ", ".join(f"{states.count(name)} {name.lower()}" for name in ("PRUNED", "FAIL") if name in states)
-    raise RuntimeError(
-        f"No trial was completed ({counts or 'none was begun'}), so there is no best one; a larger timeout or n_trials,"
-        " or another pruner, lets one reach its end."
-    )
-
 def search_hyperparameters(
     learner: TrainerBase,
     hp_space: Callable[[Trial], dict[str, Any]] | None = None,
@@ -305,16 +260,18 @@ def search_hyperparameters(
         try:
             study.optimize(objective, n_trials=n_trials, **options)
         except KeyboardInterrupt:
-            raise make_search_interrupted(learner, study) from None
-    check_completed(study)
+            install_excepthook()
+            raise Paused(
+                f"hyperparameter_search() was stopped in trial {len(study.trials) - 1}. The run is as it was,"
+                f" {describe_position(learner.run_state)}."
+            ) from None
+    states = [trial.state.name for trial in study.trials]
+    if "COMPLETE" not in states:
+        counts = ", ".join(f"{states.count(name)} {name.lower()}" for name in ("PRUNED", "FAIL") if name in states)
+        raise RuntimeError(
+            f"No trial was completed ({counts or 'none was begun'}), so there is no best one; a larger timeout or n_trials,"
+            " or another pruner, lets one reach its end."
+        )
     best = study.best_trials if several else [study.best_trial]
     found = [BestRun(str(t.number), list(t.values) if several else t.value, dict(t.params), study) for t in best]
     return found if several else found[0]
-
-def make_search_interrupted(learner: TrainerBase, study: Study) -> Paused:
-    "Return the exception for an interrupted search."
-    install_excepthook()
-    return Paused(
-        f"hyperparameter_search() was stopped in trial {len(study.trials) - 1}. The run is as it was,"
-        f" {describe_position(learner.run_state)}."
-    )
