@@ -5,20 +5,22 @@
 # %% ../nbs/learner.ipynb #064d711a
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 
-from .args.training_args import TrainingArguments, TrainingArgumentsKwargs
 from .core.callbacks import TrainerCallback
 from .core.errors import InvalidOperation, checked, is_device_lost, release_last_traceback, short_repr
-from .core.records import Record, Records
+from .core.records import Journal, Record, Records
 from .core.interrupts import exclusive, no_preemption
-from .core.memory import make_memory_meter, measure_memory
+from .core.memory import MemoryMeter, measure_memory
+from .device.collectives import world_size
 from .engine.assignment import begin_run, check_assignment, check_deletion, check_elsewhere
-from .engine.assignment import forget_early_assignments, record_attribute, record_override, watch_assignments
+from .engine.assignment import forget_early_assignments, record_override, watch_assignments
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
 from .engine.loop import make_train_output, validate_step_count
@@ -27,14 +29,29 @@ from .engine.overrides import TrainerBase
 from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, announce_save_dir, record_act
 from .engine.session import apply_change, check_between_steps, check_can_train
-from .engine.session import check_can_train_or_corrupted
+from .engine.session import call_between_verbs, check_can_train_or_corrupted
 from .engine.session import check_can_use_weights, check_not_in_step, check_run_weights, guarded
 from .engine.session import manual_changes_recorded, raise_if_interrupted, record_callback_changes
 from .engine.signatures import check_callable
 from .engine.snapshot import capture_snapshot
 from .engine.snapshot_tensors import Snapshot
 from .engine.tasks import known_evaluation, log, log_evaluation, run_tasks_now, run_within_task
-from .engine.user_state import call_with_learner
+from .engine.eval_outputs import make_save_dir, metrics_format, metrics_table, save_metrics
+from .engine.evaluate import averaged_weights, check_is_dataset, evaluate_dataset
+from .engine.evaluate import evaluation_loop, find_dataset_name, predict_dataset
+from .engine.plan import plan_epochs, schedule_ahead
+from .engine.settings import ChangesTable, OomRecovery, change_settings, end_here, list_settable
+from .state.async_save import Saver, save_checkpoint_async, save_checkpoint_sync, wait_for_save
+from .state.data_fingerprint import describe_evaluation, warn_other_source
+from .state.hub import announce_repository, await_push, begin_push, find_checkpoint, finish_pushes
+from .state.hub import get_uploader, open_branch_repository, open_repository, pop_token
+from .state.hub import rename_repository, save_and_push, set_token
+from .state.model_files import get_processor, save_model
+from .state.restore import Snapshots, free_run, restart_finished_run, restart_from_first_weights
+from .state.restore import restore_run
+from .state.resume import load_best_weights, load_checkpoint
+from .state.rewind import rewind, steps_back
+from .state.rewind_buffer import RewindBuffer, save_newest_snapshot
 from .live.progress import ProgressCallback, make_progress, search_progress
 from .live.reporting import make_logging_callbacks
 from .trainer_compat import TrainerCompatMixin, check_overrides, warn_uncalled
@@ -70,7 +87,6 @@ class TrainingMixin(TrainerBase):
     ) -> TrainOutput:
         """Train to the end, continuing a run that has begun. On a finished run, start a new one: with model_init from a
         new model, otherwise with the present weights and optimizer."""
-        from trainer_nb.state.async_save import wait_for_save
         run = self.run_state
         check_train_args(run, resume_from_checkpoint, trial, ignore_keys_for_eval)
         with guarded(self, "train()", check_can_train):
@@ -82,7 +98,12 @@ class TrainingMixin(TrainerBase):
                 self.load_checkpoint(resume_from_checkpoint)
             elif ended:
                 self._begin_again()
-            run_to_end(self, ignore_keys_for_eval)
+            self._ignored = ignore_keys_for_eval
+            try:
+                with measure_memory(run, "train"):
+                    run_with_progress(self, "train()")
+            finally:
+                del self._ignored
             wait_for_save(run)
             self._finish_current_push()
             out = make_train_output(run)
@@ -128,14 +149,12 @@ class TrainingMixin(TrainerBase):
         """Plan the rest of the run, without training: finish the epoch under way, then train `epochs` more, all with a
         schedule of its own. step(), run(), train() and start() follow it. Raise an error, and change nothing, if the
         run cannot be planned so."""
-        from trainer_nb.engine.plan import plan_epochs
         begin_run(self)
         apply_change(self, "plan()", lambda: plan_epochs(self, epochs, lr, schedule, options))
 
     @exclusive
     def _begin_again(self):
         "Start a new run after a finished one, and print from what."
-        from trainer_nb.state.restore import restart_finished_run
         parts = restart_finished_run(self)
         if self.is_world_process_zero():
             print(
@@ -204,18 +223,6 @@ def run_and_collect(
             learn._finish_current_push()
     return learn.history[start:]
 
-def run_to_end(
-    learn: TrainerBase,
-    ignored: Sequence[str] | None,  # keys of the model's output that are not predictions, in the evaluations on the way
-) -> None:
-    "Train until the run is finished; measure memory use if the arguments ask for it."
-    learn._ignored = ignored
-    try:
-        with measure_memory(learn.run_state, "train"):
-            run_with_progress(learn, "train()")
-    finally:
-        del learn._ignored
-
 def run_with_progress(
     learn: TrainerBase,
     verb: str,
@@ -224,8 +231,6 @@ def run_with_progress(
 ) -> int:
     "Advance the run with a progress display, in a guarded verb; return the index of the first new row."
     run = learn.run_state
-    if run.device is None or run.device.world.is_main_process:
-        run.parts.saver.sweep(run.args.output_dir)
     with make_progress(run, n and run.state.global_step + n) as progress:
         start = advance(learn, verb, until, progress.tick)
     raise_if_interrupted(learn)
@@ -264,7 +269,6 @@ class LiveMixin(TrainerBase):
     @exclusive
     def _end_here(self):
         "Make the present step the last one; the loop runs the tasks of the end."
-        from trainer_nb.engine.settings import end_here
         apply_change(self, "stop()", lambda: end_here(self.run_state))
 
     @checked
@@ -299,8 +303,6 @@ class ChangeMixin(TrainerBase):
         Without arguments, return a table of the settings that can be changed.
         Raise TypeError for an unknown name, and ValueError for a setting that
         cannot be changed in a run, or not to this value."""
-        from trainer_nb.engine.settings import ChangesTable, change_settings, list_settable
-        from trainer_nb.state.hub import pop_token, set_token
         if not changes: return list_settable(self)
         tokens = pop_token(changes)
         made = apply_change(self, "set()", lambda: change_settings(self, changes)) if changes else ChangesTable()
@@ -329,8 +331,8 @@ class ChangeMixin(TrainerBase):
     @exclusive
     def free(self):
         "Release all memory: end the run and keep the model, on the CPU."
-        from trainer_nb.state.restore import free_run
-        with guarded(self, "free()", check_can_free):
+        # a corrupted run can be freed too
+        with guarded(self, "free()", partial(check_not_in_step, allow_corrupted=True)):
             self.pause()
             free_run(self)
 
@@ -356,7 +358,6 @@ class ChangeMixin(TrainerBase):
     ):
         """Go back to a snapshot, so that the run continues from there as it did then.
         Raise ValueError, and change nothing, if it does not fit this learner."""
-        from trainer_nb.state.restore import restore_run
         apply_change(self, "restore()", lambda: restore_run(self, snapshot))
 
     @exclusive
@@ -369,7 +370,6 @@ class ChangeMixin(TrainerBase):
     ):
         """Go back n steps, or to the end of a step, exactly, and return (step, replayed, seconds, different).
         Raise ValueError if no snapshot reaches back so far, or if the run was changed by hand in between."""
-        from trainer_nb.state.rewind import rewind, steps_back
         n = steps_back(self.run_state, n, to)
         with no_preemption(), guarded(self, "rewind()", check_can_train_or_corrupted):
             return rewind(self, n, lambda _, verb, until: run_with_progress(self, verb, until), exact)
@@ -384,7 +384,6 @@ class ChangeMixin(TrainerBase):
         Raise `InvalidOperation` in the middle of a step or with an optimizer that was passed in, and TypeError or
         ValueError for changes that cannot be made."""
         from trainer_nb.state.branch import branch
-        from trainer_nb.state.hub import open_branch_repository, pop_token
         # before anything is recorded
         tokens = pop_token(changes)
         with guarded(self, "branch()"):
@@ -398,13 +397,8 @@ class ChangeMixin(TrainerBase):
     @exclusive
     def reset(self):
         "Start a new run from the first weights, with the present settings. Raise `InvalidOperation` after free()."
-        from trainer_nb.state.restore import restart_from_first_weights
         apply_change(self, "reset()", lambda: restart_from_first_weights(self))
 
-def check_can_free(learn: TrainerBase, verb: str) -> None:
-    "Raise InvalidOperation in the middle of a step; a corrupted run can be freed too."
-    if not learn.run_state.current.corrupted:
-        check_not_in_step(learn, verb)
 
 # %% ../nbs/learner.ipynb #ceec98eb
 class LaunchMixin(TrainerBase):
@@ -424,7 +418,6 @@ class LaunchMixin(TrainerBase):
         """Move the run to n processes, where the same verbs continue it until close().
         Raise ValueError for objects that cannot be sent there, and `InvalidOperation` in the middle of a step."""
         from trainer_nb.launch.launch import LaunchContext, join_launched_run, launch
-        from trainer_nb.device.collectives import world_size
         # a launcher has already started the processes, and this is one of them
         if world_size() > 1:
             join_launched_run(self, num_processes, start, keep_global_batch, max_restarts, threads, output, cluster)
@@ -463,7 +456,7 @@ class LaunchMixin(TrainerBase):
             raise TypeError(f"run_on_all() takes a function of the learner, not {function!r}.")
         check_callable("f in run_on_all(f)", function, "f(learn), with the learner of each process", self)
         remote = self.run_state.parts.remote_run
-        return [call_with_learner(self, function)] if remote is None else remote.run_on_all(self, function)
+        return [call_between_verbs(self, function)] if remote is None else remote.run_on_all(self, function)
 
     @property
     def processes(self):
@@ -499,14 +492,15 @@ class EvaluationMixin(TrainerBase):
     ) -> dict:
         """Evaluate and return loss and metrics by name; runtimes are in seconds.
         Raise ValueError without an evaluation set."""
-        from trainer_nb.engine.evaluate import evaluate_dataset, evaluate_datasets, find_dataset_name
         own = eval_dataset is None
         datasets = self.eval_dataset if own else eval_dataset
         if isinstance(datasets, dict):
             check_can_use_weights(self, "evaluate()")
-            return evaluate_datasets(
-                datasets, own, lambda d, p: self.evaluate(d, ignore_keys, p, **gen_kwargs), metric_key_prefix
-            )
+            metrics = {}
+            for name, dataset in datasets.items():
+                one = name if own and isinstance(name, str) else dataset
+                metrics |= self.evaluate(one, ignore_keys, f"{metric_key_prefix}_{name}", **gen_kwargs)
+            return metrics
         with guarded(self, "evaluate()", check_can_use_weights), generating(self, "evaluate()", gen_kwargs):
             begin_run(self)
             metrics = known_evaluation(self.run_state, metric_key_prefix)
@@ -522,7 +516,6 @@ class EvaluationMixin(TrainerBase):
         **gen_kwargs,  # as in evaluate
     ):
         "Return PredictionOutput(predictions, label_ids, metrics) for a data set: numpy arrays with one row per sample."
-        from trainer_nb.engine.evaluate import check_is_dataset, predict_dataset
         check_is_dataset(test_dataset)
         with guarded(self, "predict()", check_can_use_weights), generating(self, "predict()", gen_kwargs):
             begin_run(self)
@@ -576,7 +569,6 @@ class EvaluationMixin(TrainerBase):
         metric_key_prefix: str = "eval",
     ):
         "Run the model over a loader; evaluate() and predict() are built on this method."
-        from trainer_nb.engine.evaluate import evaluation_loop
         check_run_weights(self, "evaluation_loop()")
         return evaluation_loop(self, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
 
@@ -638,6 +630,15 @@ class DiagnosticsMixin(TrainerBase):
         from trainer_nb.diagnostics.layers import inspect_layers
         return inspect_layers(self, batch)
 
+    @exclusive
+    def memory_plan(
+        self,
+        batch=None,  # a micro-batch as the model receives it; None: the first of the training data
+    ):
+        "Predict what a step takes of a GPU's memory, by part, with tensors without memory. Leave no trace."
+        from trainer_nb.diagnostics.memory_plan import plan_memory
+        return plan_memory(self, batch)
+
     @checked
     @exclusive
     def watch(self,
@@ -691,7 +692,6 @@ class DiagnosticsMixin(TrainerBase):
     @exclusive
     def _schedule_ahead(self):
         "Return the learning rates of the remaining steps, and a sentence about them."
-        from trainer_nb.engine.plan import schedule_ahead
         check_between_steps(self, "plot_schedule()")
         begin_run(self)
         return schedule_ahead(self)
@@ -768,13 +768,11 @@ class RecordingMixin(TrainerBase):
         """Write the model's weights as safetensors, or with its own save_pretrained; return the folder.
         With push_to_hub=True, push the model as well, as the Trainer does."""
         if not self.args.push_to_hub or _internal_call: return self._save_model(output_dir)
-        from trainer_nb.state.hub import save_and_push
         return save_and_push(self, output_dir)
 
     @exclusive
     def _save_model(self, output_dir: str | Path | None) -> Path:
         "Write the model and return the folder; the part of save_model that holds the run lock."
-        from trainer_nb.engine.evaluate import averaged_weights
         check_can_use_weights(self, "save_model()")
         if not output_dir:
             announce_save_dir(self.run_state)
@@ -790,7 +788,6 @@ class RecordingMixin(TrainerBase):
         state_dict=None,  # None for the model's own
     ):
         "Write the model into a folder; called by save_model and, if it is overridden, for every checkpoint."
-        from trainer_nb.state.model_files import get_processor, save_model
         device = self.run_state.device
         sharded = {"world": device.world} if device is not None and device.divides_state else {}
         save_model(self.model, output_dir, get_processor(self), state_dict, args=self.args, **sharded)
@@ -804,8 +801,6 @@ class RecordingMixin(TrainerBase):
         """Write a checkpoint of the run and return its folder; from a callback, write it at the step boundary.
         Raise SaveFailed if it cannot be written. After an error that makes the GPU refuse all further work, try to
         write the newest snapshot in memory, with a warning."""
-        from trainer_nb.state.async_save import save_checkpoint_sync
-        from trainer_nb.state.rewind_buffer import save_newest_snapshot
         if is_device_lost(): return save_newest_snapshot(self, output_dir)
         return apply_change(self, "save_checkpoint()", lambda: save_checkpoint_sync(self, output_dir))
 
@@ -819,8 +814,6 @@ class RecordingMixin(TrainerBase):
     ):
         """Resume from a checkpoint, with a warning for each difference.
         Raise ValueError, and change nothing, if the run cannot resume from it here."""
-        from trainer_nb.state.hub import find_checkpoint
-        from trainer_nb.state.resume import load_checkpoint
         begin_run(self)
         return apply_change(self, "load_checkpoint()", lambda: load_checkpoint(self, folder, find_checkpoint, unpickle))
 
@@ -830,7 +823,6 @@ class RecordingMixin(TrainerBase):
         return getattr(self.run_state.parts.uploader, "repo_id", None) or self.args.hub_model_id
     @hub_model_id.setter
     def hub_model_id(self, name: str | None):
-        from trainer_nb.state.hub import rename_repository
         rename_repository(self, name)
 
     @property
@@ -845,7 +837,6 @@ class RecordingMixin(TrainerBase):
         private: bool | None = None,  # None: hub_private_repo; only for a new repository
     ):
         "Create the repository on the Hub, on the main process, if it is not there. Raise PushFailed if that fails."
-        from trainer_nb.state.hub import open_repository
         open_repository(self, token, private)
 
     @checked
@@ -860,7 +851,6 @@ class RecordingMixin(TrainerBase):
     ):
         """Save the model and its card into output_dir and push them to the Hub; return the commit.
         Raise PushFailed, in one sentence with what to type, if that fails; the run is unchanged."""
-        from trainer_nb.state.hub import await_push
         push = self._begin_push(commit_message, token, revision, private, kwargs, blocking)
         # another process pushes
         if push is None: return None
@@ -869,19 +859,16 @@ class RecordingMixin(TrainerBase):
     @exclusive
     def _begin_push(self, *how):
         "Save the model and its card, and start to push them; without the run lock, others train while one waits."
-        from trainer_nb.state.hub import begin_push
         with guarded(self, "push_to_hub()", check_can_use_weights):
             return begin_push(self, *how)
 
     def _finish_current_push(self):
         "Wait for the pushes at the end of training; an interrupt ends the waiting."
-        from trainer_nb.state.hub import finish_pushes
         finish_pushes(self.run_state)
 
     def _save_checkpoint(self, model: torch.nn.Module | None = None, trial=None, metrics: dict[str, Any] | None = None):
         """Save a checkpoint; the loop calls this when one is due.
         The arguments are ignored, as overrides of the Trainer's method expect them."""
-        from trainer_nb.state.async_save import save_checkpoint_async
         save_checkpoint_async(self)
 
     def _listen(self):
@@ -895,12 +882,10 @@ class RecordingMixin(TrainerBase):
 
     def _load_best_model(self):
         "Load the best model; the loop calls this at the end, if load_best_model_at_end is set."
-        from trainer_nb.state.resume import load_best_weights
         load_best_weights(self)
 
     def _describe_evaluation(self) -> dict[str, Any]:
         "Return what identifies the loop's evaluations; warn if the best value so far is one of others."
-        from trainer_nb.state.data_fingerprint import describe_evaluation, warn_other_source
         found = describe_evaluation(self)
         warn_other_source(self.run_state, found)
         return found
@@ -971,7 +956,6 @@ class RecordingMixin(TrainerBase):
     @property
     def journal(self):
         "Return a table of everything that was done to the run besides training, by verbs and by hand."
-        from trainer_nb.core.records import Journal
         return Journal.of(self.history)
 
     @property
@@ -985,7 +969,6 @@ class RecordingMixin(TrainerBase):
 
     def metrics_format(self, metrics: dict) -> dict:
         "Format metrics for people: times, sizes, four decimal places."
-        from trainer_nb.engine.eval_outputs import metrics_format
         return metrics_format(metrics)
 
     @checked
@@ -995,7 +978,6 @@ class RecordingMixin(TrainerBase):
         metrics: dict,
     ):
         "Print metrics, on the main process."
-        from trainer_nb.engine.eval_outputs import metrics_table
         if self.is_world_process_zero():
             print(metrics_table(split, metrics))
 
@@ -1005,14 +987,12 @@ class RecordingMixin(TrainerBase):
         combined: bool = True,  # also into all_results.json
     ):
         "Write metrics to <split>_results.json in output_dir, on the main process."
-        from trainer_nb.engine.eval_outputs import make_save_dir, save_metrics
         announce_save_dir(self.run_state)
         if self.is_world_process_zero():
             save_metrics(make_save_dir(self.args), split, metrics, combined)
 
     def save_state(self):
         "Write the state to trainer_state.json in output_dir, on the main process."
-        from trainer_nb.engine.eval_outputs import make_save_dir
         announce_save_dir(self.run_state)
         if self.is_world_process_zero():
             self.state.save_to_json(make_save_dir(self.args) / "trainer_state.json")
@@ -1033,55 +1013,14 @@ class Learner(
     "Train a PyTorch model step by step. The constructor is cheap: nothing is prepared before the first step."
     snapshots = None   # restore.Snapshots, by name
 
-    def __init__(
-        self,
-        model: torch.nn.Module | None = None,  # a torch.nn.Module
-        args: TrainingArguments | None = None,  # settings; each may also be given as a keyword
-        data_collator=None,  # a function from examples to a batch
-        train_dataset=None,  # a data set, a stream, or a DataLoader
-        eval_dataset=None,  # the same, or a dict of several
-        processing_class=None,  # a tokenizer or processor
-        model_init=None,  # a function that returns the model, instead of a model
-        compute_loss_func=None,  # (outputs, labels, num_items_in_batch=) -> loss
-        compute_metrics=None,  # EvalPrediction -> dict of numbers
-        callbacks=None,  # a list of TrainerCallback
-        optimizers=(None, None),  # (optimizer, lr_scheduler), None for those to be created
-        optimizer_cls_and_kwargs=None,  # (class, dict) from which the optimizer is created
-        preprocess_logits_for_metrics=None,  # (logits, labels) -> the values to keep of the logits
-        *,
-        loss_func=None,  # (output, labels) -> loss, for a model that returns none
-        # {name: an object with update, compute and reset, or a function (predictions, labels) -> number}
-        metrics: dict[str, Any] | None = None,
-        **settings: Unpack[TrainingArgumentsKwargs],  # fields of TrainingArguments
-    ):
+    def _begin_construction(self) -> None:
         release_last_traceback()
         forget_early_assignments(self)
-        from trainer_nb.engine.settings import OomRecovery
         check_overrides(type(self))
         warn_uncalled(self)
-        meter = make_memory_meter(args, settings)
-        super().__init__(
-            model,
-            args,
-            data_collator,
-            train_dataset,
-            eval_dataset,
-            processing_class,
-            model_init,
-            compute_loss_func,
-            compute_metrics,
-            callbacks,
-            optimizers,
-            optimizer_cls_and_kwargs,
-            preprocess_logits_for_metrics,
-            loss_func=loss_func,
-            metrics=metrics,
-            **settings,
-        )
+
+    def _end_construction(self, meter: MemoryMeter | None) -> None:
         watch_assignments(self)
-        from trainer_nb.state.rewind_buffer import RewindBuffer
-        from trainer_nb.state.async_save import Saver
-        from trainer_nb.state.restore import Snapshots
         self.snapshots = Snapshots()
         self.run_state.parts.rewind_buffer = RewindBuffer()
         self.run_state.parts.saver = Saver()
@@ -1098,7 +1037,6 @@ class Learner(
 
     def _open_hub(self):
         "Create the repository, if the run is pushed; the access token is kept out of the arguments."
-        from trainer_nb.state.hub import announce_repository, get_uploader
         get_uploader(self.run_state)
         if not self.args.push_to_hub: return
         self.init_hf_repo()
@@ -1116,10 +1054,12 @@ class Learner(
         run = known.get("run_state")
         if run is not None and run.parts.remote_run is not None:
             check_elsewhere(self, name, value)
-        elif run is not None and run.verb.owner is None and not callable(value):
-            record_attribute(self, name, value)
         # super() would search all base classes, which takes longer than everything else here
         object.__setattr__(self, name, value)
+        if run is None or run.verb.owner is not None or run.copies.edits is None: return
+        # no edit of a cell: an override of a verb may count its calls
+        if sys._getframe(1).f_locals.get("self") is self:
+            run.copies.edits.accept([f"{type(self).__name__}.{name}"], self)
 
     def __delattr__(self, name: str):
         "Delete an attribute; where it has replaced a method, that of the class is used again."
@@ -1127,7 +1067,6 @@ class Learner(
         if name in self.__dict__:
             record_override(self, name, getattr(type(self), name, None))
             check_elsewhere(self, name)
-            record_attribute(self, name)
         object.__delattr__(self, name)
 
     def __repr__(self): return f"Learner({describe_run(self.run_state)})"
