@@ -5,6 +5,7 @@
 # %% ../nbs/learner.ipynb #064d711a
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from .core.interrupts import exclusive, no_preemption
 from .core.memory import MemoryMeter, measure_memory
 from .device.collectives import world_size
 from .engine.assignment import begin_run, check_assignment, check_deletion, check_elsewhere
-from .engine.assignment import forget_early_assignments, record_attribute, record_override, watch_assignments
+from .engine.assignment import forget_early_assignments, record_override, watch_assignments
 from .engine.generate import generating
 from .engine.loop import TrainOutput, advance, describe_run, iterate_steps, make_stop_condition
 from .engine.loop import make_train_output, validate_step_count
@@ -28,14 +29,13 @@ from .engine.overrides import TrainerBase
 from .engine.prepare import prepare, prepare_model
 from .engine.run_state import RunState, Task, announce_save_dir, record_act
 from .engine.session import apply_change, check_between_steps, check_can_train
-from .engine.session import check_can_train_or_corrupted
+from .engine.session import call_between_verbs, check_can_train_or_corrupted
 from .engine.session import check_can_use_weights, check_not_in_step, check_run_weights, guarded
 from .engine.session import manual_changes_recorded, raise_if_interrupted, record_callback_changes
 from .engine.signatures import check_callable
 from .engine.snapshot import capture_snapshot
 from .engine.snapshot_tensors import Snapshot
 from .engine.tasks import known_evaluation, log, log_evaluation, run_tasks_now, run_within_task
-from .engine.user_state import call_with_learner
 from .engine.eval_outputs import make_save_dir, metrics_format, metrics_table, save_metrics
 from .engine.evaluate import averaged_weights, check_is_dataset, evaluate_dataset
 from .engine.evaluate import evaluation_loop, find_dataset_name, predict_dataset
@@ -456,7 +456,7 @@ class LaunchMixin(TrainerBase):
             raise TypeError(f"run_on_all() takes a function of the learner, not {function!r}.")
         check_callable("f in run_on_all(f)", function, "f(learn), with the learner of each process", self)
         remote = self.run_state.parts.remote_run
-        return [call_with_learner(self, function)] if remote is None else remote.run_on_all(self, function)
+        return [call_between_verbs(self, function)] if remote is None else remote.run_on_all(self, function)
 
     @property
     def processes(self):
@@ -630,6 +630,15 @@ class DiagnosticsMixin(TrainerBase):
         from trainer_nb.diagnostics.layers import inspect_layers
         return inspect_layers(self, batch)
 
+    @exclusive
+    def memory_plan(
+        self,
+        batch=None,  # a micro-batch as the model receives it; None: the first of the training data
+    ):
+        "Predict what a step takes of a GPU's memory, by part, with tensors without memory. Leave no trace."
+        from trainer_nb.diagnostics.memory_plan import plan_memory
+        return plan_memory(self, batch)
+
     @checked
     @exclusive
     def watch(self,
@@ -677,7 +686,7 @@ class DiagnosticsMixin(TrainerBase):
     def plot_schedule(self):
         """Plot the learning rates of the run, so far and planned, with the present step; and the momentum, where the
         schedule moves it. The schedule stays as it is."""
-        from trainer_nb.live.schedule_chart import schedule_chart
+        from trainer_nb.live.curves import schedule_chart
         return schedule_chart(self.history, self.state.global_step, *self._schedule_ahead())
 
     @exclusive
@@ -1045,10 +1054,12 @@ class Learner(
         run = known.get("run_state")
         if run is not None and run.parts.remote_run is not None:
             check_elsewhere(self, name, value)
-        elif run is not None and run.verb.owner is None and not callable(value):
-            record_attribute(self, name, value)
         # super() would search all base classes, which takes longer than everything else here
         object.__setattr__(self, name, value)
+        if run is None or run.verb.owner is not None or run.copies.edits is None: return
+        # no edit of a cell: an override of a verb may count its calls
+        if sys._getframe(1).f_locals.get("self") is self:
+            run.copies.edits.accept([f"{type(self).__name__}.{name}"], self)
 
     def __delattr__(self, name: str):
         "Delete an attribute; where it has replaced a method, that of the class is used again."
@@ -1056,7 +1067,6 @@ class Learner(
         if name in self.__dict__:
             record_override(self, name, getattr(type(self), name, None))
             check_elsewhere(self, name)
-            record_attribute(self, name)
         object.__delattr__(self, name)
 
     def __repr__(self): return f"Learner({describe_run(self.run_state)})"

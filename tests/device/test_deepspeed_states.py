@@ -5,7 +5,7 @@ import torch
 pytest.importorskip("deepspeed")
 
 from trainer_nb.device.deepspeed import MASTER, FlatGroup, FlatPlace, _joined, check_parameter_states, engine_scale, join_flat, torch_scale
-from trainer_nb.engine.snapshot_fields import _shared_entries
+from trainer_nb.device.deepspeed import shared_entries
 from trainer_nb.optim.schedules import select_groups
 
 GROUP = FlatGroup(6, 1, [FlatPlace("a", 0, 2, (2,)), FlatPlace("b", 2, 4, (2, 2))])
@@ -33,8 +33,8 @@ def test_numbers_of_steps_that_differ_are_reported():
     with pytest.warns(UserWarning, match="'step' is 2 for 'b' and 4 for 'a'.*continues with 4"):
         found = joined({"optimizer/b/step": torch.tensor(2.0), "optimizer/a/step": torch.tensor(4.0)})
     assert found["step"] == 4
-    with pytest.warns(UserWarning, match="'step' is 2 for 'a' and 3 for 'b'"): assert _shared_entries({"a/step": 2, "b/step": 3, "c/step": 9}, {"a", "b"}) == {"step": 3}
-    assert _shared_entries({"b/kind": "x", "c/kind": "y"}, {"a", "b"}) == {"kind": "x"}
+    with pytest.warns(UserWarning, match="'step' is 2 for 'a' and 3 for 'b'"): assert shared_entries({"a/step": 2, "b/step": 3, "c/step": 9}, {"a", "b"}) == {"step": 3}
+    assert shared_entries({"b/kind": "x", "c/kind": "y"}, {"a", "b"}) == {"kind": "x"}
 
 
 def test_states_of_other_shapes_are_refused():

@@ -119,16 +119,6 @@ def test_what_begins_to_change_later_joins_with_a_notice():
     assert any("late' has begun to change before the update" in str(w.message) for w in said)
 
 
-def test_a_failed_debug_step_and_an_abort():
-    learn = learner()
-    learn.step()
-    before = learn.snapshot()
-    debug = learn.debug_step()
-    debug.forward(); debug.backward()
-    debug.abort()
-    assert differences(before, learn.snapshot()) == []
-
-
 class Named(TrainerCallback):
     "Counts in a state that it names itself."
     def __init__(self): self.n = 0

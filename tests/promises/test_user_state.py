@@ -408,20 +408,6 @@ def test_a_branch_keeps_the_attributes_of_its_copy():
     assert vars(other[0].train_dataset) == vars(learn.train_dataset) and other[0].train_dataset is not learn.train_dataset
 
 
-def test_a_checkpoint_leaves_the_settings_of_another_process_s_data_set(tmp_path):
-    "An object made anew, as in another process: only the counter is restored; equal values are not reported."
-    learn = counting(tmp_path)
-    learn.step(3)
-    folder = learn.save_checkpoint(); learn.free()
-    again = counting(tmp_path)
-    assert warned(lambda: again.load_checkpoint(folder)) == [] and again.train_dataset.reads == 24
-    again.free()
-    moved = counting(tmp_path)
-    moved.train_dataset = Counted(24, "b")
-    moved.load_checkpoint(folder)
-    assert (moved.train_dataset.folder, moved.train_dataset.reads) == ("b", 24)
-
-
 # --- the Trainer's files -------------------------------------------------------------------------------------------------
 
 class Mean(TrainerCallback):

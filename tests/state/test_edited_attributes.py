@@ -132,14 +132,6 @@ def test_what_is_put_back_wins(tmp_path):
     assert "wait" not in message and "passes" not in message and "calls" not in message
 
 
-def test_settings_of_other_data_stay(tmp_path):
-    "What the run has not changed belongs to the data; a counter goes back."
-    path = begin(tmp_path)
-    learn = make(tmp_path, data=Rows(0.25))
-    said(lambda: learn.load_checkpoint(path))
-    assert (learn.train_dataset.shift, learn.train_dataset.reads) == (0.25, 10)
-
-
 def test_the_same_learner_goes_back_with_all_attributes(tmp_path):
     learn = make(tmp_path)
     learn.step(5)

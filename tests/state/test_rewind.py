@@ -671,11 +671,11 @@ def test_an_attribute_that_an_override_reads_is_in_the_journal():
     assert learn.rewind(2).different == [] and learn.factor == 0.25
     assert [r.loss for r in learn.step(4)] == [r.loss for r in like.history[3:5]] + [r.loss for r in like.step(2)]
     del learn.factor
-    assert learn.journal[-1]["what"] == "changed: Scaled.factor" and learn.factor == 1.0
     for rec in learn.steps():
         learn.factor = 0.5
         break
-    assert learn.journal[-1]["step"] == 8 and learn.step(1) and learn.rewind(1).different == []
+    assert learn.step(1) and learn.rewind(1).different == []
+    assert [e["step"] for e in learn.journal if e["what"] == "changed: Scaled.factor"] == [2, 7, 8]
 
 
 def test_a_replay_that_differs_is_in_the_journal():

@@ -53,10 +53,8 @@ KNOWN: dict[str, Any] = {
 }
 
 # %% ../../nbs/01_core/12_put.ipynb #d7b2f531
-class Missing:
-    "Stand for a value that does not exist."
-
-MISSING = Missing()
+# stands for a value that does not exist
+MISSING: Any = object()
 
 class Put:
     "Put the values of a tree back, each object once."

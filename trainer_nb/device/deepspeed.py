@@ -5,6 +5,7 @@
 # %% ../../nbs/04_device/06_deepspeed.ipynb #296f0d21
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -74,6 +75,12 @@ def join_flat(
 _FLAT = "optimizer/#zero."
 # key of the fp32 weights
 MASTER = "master"
+# optimizers with the same rule and state
+ADAM = frozenset(("Adam", "AdamW", "DeepSpeedCPUAdam", "FusedAdam"))
+# attributes that the engine sets on the modules of a model
+ENGINE_ATTRIBUTES = frozenset("""_external_params _original_parameters all_parameters applied_pre_backward_ref_cnt
+    ds_external_parameters ds_grads_remaining ds_id ds_inflight_param_registry ds_model_granularity
+    ds_recompute_parameters pre_bwd_fn post_bwd_fn wall_clock_breakdown _z3_leaf""".split())
 
 def flat_name(group: int, key: str) -> str: return f"{_FLAT}{group}/{key}"
 
@@ -616,21 +623,53 @@ class DeepSpeedModel:
             found |= {flat_name(i, k): v for k, v in entries.items() if isinstance(v, torch.Tensor)}
         return found
 
-    def plain_states(self) -> list[dict[str, Any]]:
-        "Return the entries of the optimizer's state that are no tensors, by group."
-        return [{k: v for k, v in s.items() if not isinstance(v, torch.Tensor)} for s in self.state().states]
+    def capture(self, put: Callable[[str, torch.Tensor], object], shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+        "Copy this process's flat tensors by `put`, and add the shapes of whole ones; return the rest of the state."
+        for name, t in self.flat_tensors().items():
+            put(name, t)
+            if t.ndim: shapes[name] = (t.numel() * self._world.size,)
+        state = self.state()
+        plain = [{k: v for k, v in entries.items() if not isinstance(v, torch.Tensor)} for entries in state.states]
+        return {"groups": state.groups, "plain": plain, "scaler": self.scaler_state()}
 
-    def full_shape(
-        self,
-        t: torch.Tensor,  # one of flat_tensors()
-    ) -> tuple[int, ...]:
-        "Return the shape of a flat tensor with the parts of all processes."
-        return (t.numel() * self._world.size,) if t.ndim else ()
+    def kept_groups(self, saved: dict[str, Any]) -> list[int]:
+        "Return the indices of a snapshot's parameter groups that the engine has: those with parameters that it trains."
+        trained = {n for names in self.parameter_names() for n in names}
+        return [i for i, group in enumerate(saved["groups"]) if trained.intersection(group["params"])]
+
+    def check(self, tensors: Mapping[str, torch.Tensor], saved: dict[str, Any]):
+        """Raise ValueError for a snapshot of another optimizer, with other parameter groups, or with a state that a flat
+        tensor cannot hold."""
+        kinds = {saved["class"], type(self.optimizer).__name__}
+        if len(kinds) > 1 and not kinds <= ADAM:
+            raise ValueError(f"The snapshot is of a run with another optimizer: {saved['class']} then,"
+                             f" {type(self.optimizer).__name__} here.")
+        names = [set(group) for group in self.parameter_names()]
+        # frozen parameters have no state
+        trained = set().union(*names)
+        if [trained.intersection(saved["groups"][i]["params"]) for i in self.kept_groups(saved)] != names:
+            raise ValueError("The snapshot is of a run whose optimizer has other groups, or other parameters.")
+        if not has_flat_state(tensors):
+            check_parameter_states(tensors, self.state().groups)
+
+    def restore(self, tensors: Mapping[str, torch.Tensor], values: dict[str, Any]):
+        "Restore the state from a snapshot: from the part of this process, or from the states of the parameters."
+        saved, zero = values["optimizer"], values.get("zero")
+        for group, i in zip(self.optimizer.param_groups, self.kept_groups(saved)):
+            params = group["params"]
+            group.clear()
+            group.update(copy.deepcopy(saved["groups"][i]) | {"params": params})
+        if zero is None:
+            plain = [shared_entries(saved["plain"], {p.name for p in flat.places}) for flat in self.state().groups]
+        else:
+            plain = copy.deepcopy(zero["plain"])
+        self.load(tensors, plain)
+        self.load_scaler_state(values.get("scaler") if zero is None else zero["scaler"])
 
     def load(
         self,
         tensors: Mapping[str, torch.Tensor],  # of a snapshot: with flat tensors of this process, or states of parameters
-        plain: list[dict[str, Any]],  # as plain_states(), by group
+        plain: list[dict[str, Any]],  # the entries of the optimizer's state that are no tensors, by group
     ):
         "Restore fp32 weights and the optimizer's state. The weights of the model have been restored."
         own = self.state()
@@ -781,6 +820,21 @@ def shared_state(
             f" DeepSpeed has one for all parameters of a group, and continues with {float(largest):g}."
         )
     return largest
+
+def shared_entries(
+    plain: dict[str, Any],  # entries of the optimizer's state that are no tensors, of all parameters
+    names: set[str],  # of the parameters in a flat tensor
+) -> dict[str, Any]:
+    "Return the entries that the parameters of a flat tensor share."
+    by_key: dict[str, dict[str, Any]] = {}
+    for n, v in plain.items():
+        name, _, key = n.rpartition("/")
+        if name in names:
+            by_key.setdefault(key, {})[name] = v
+    def shared(key: str, values: dict[str, Any]) -> Any:
+        is_number = all(isinstance(v, (int, float)) for v in values.values())
+        return shared_state(key, values) if is_number else [*values.values()][0]
+    return {key: shared(key, values) for key, values in by_key.items()}
 
 def check_parameter_states(
     tensors: Mapping[str, torch.Tensor],  # of a snapshot, gathered

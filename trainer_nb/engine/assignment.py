@@ -15,18 +15,19 @@ from typing import Any
 from ..args.fields import to_builtin
 from ..args.training_args import TrainingArguments, resolve_args
 from ..core.errors import assigns_name, find_hints, is_misspelling, misspelt_error, of_package, short_repr
-from ..core.errors import used_names, uses_name, warn
+from ..core.errors import uses_name, warn
 from ..core.interrupts import RUN_LOCK
 from ..data.collate import is_identical
 from ..device.accelerator import check_fp16
 from .dataloaders import check_eval_data
+from .edits import find_attribute, is_read_by_user
 from .generate import warn_of_idle
 from .given_parts import apply_args, check_callables, check_losses, drop_loader, renew_model
 from .overrides import TrainerBase
 from .prepare import OPTIMIZER_MAKERS, discard_former_parts, discard_made_optimizer
 from .run_state import as_callback, record_act
 from .settings import SETTABLE, apply_log_level, change_settings, check_settable_names, discard_overridden_parts
-from .state_holders import LEARNER, SCALAR_TYPES
+from .state_holders import SCALAR_TYPES
 
 # %% ../../nbs/06_engine/25_assignment.ipynb #c6c43716
 SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
@@ -38,10 +39,6 @@ NOT_ATTRIBUTES = {"callbacks": "learn.add_callback(...) adds a callback, and lea
 # attributes of the Trainer that its loop or another library reads, and nothing here: False and None are their only values
 FIXED_VALUES = find_hints("fixed")
 
-def find_attribute(cls, name: str):
-    """Return the class that defines an attribute, and the attribute's definition
-    there; (None, None) for an undefined attribute."""
-    return next(((c, vars(c)[name]) for c in cls.__mro__ if name in vars(c)), (None, None))
 
 def _call_of(name: str) -> str:
     "Return the call that changes a setting, or that of a method."
@@ -88,34 +85,6 @@ def check_deletion(learner: TrainerBase, name: str) -> None:
     can_be_deleted = there.fdel is not None if isinstance(there, property) else hasattr(there, "__delete__")
     if not can_be_deleted: raise AttributeError(f"learn.{name} cannot be deleted; assign another value.")
 
-def is_read_by_user(
-    learner: TrainerBase,
-    name: str,  # of an attribute
-    known: Collection[str],  # attributes whose names may be computed
-) -> bool:
-    "Return whether code of the user's class may read an attribute."
-    if name in LEARNER: return False
-    owner, _ = find_attribute(type(learner), name)
-    if of_package(owner): return False
-    names = used_names(learner, constructors=False)
-    return owner is not None or name in names or ("getattr" in names and name in known)
-
-def record_attribute(
-    learner: TrainerBase,
-    name: str,  # of an attribute that is assigned, or deleted
-    *value: Any,  # the new value; none: it is deleted
-) -> None:
-    """Record another value of an attribute that code of the user's class reads, in a run that has begun and between two
-    verbs: a replay of the steps would not repeat the assignment."""
-    run = vars(learner).get("run_state")
-    if run is None or not run.has_begun or run.verb.owner is not None or run.parts.remote_run is not None: return
-    # the journal of several processes has to be alike; run_on_all() compares it
-    if run.device is not None and not run.device.world.is_single_process: return
-    # an override of a verb may count its calls
-    if not is_read_by_user(learner, name, vars(learner)) or assigns_name(learner, name): return
-    present = getattr(learner, name, None)
-    if value and (value[0] is present or is_identical(value[0], present)): return
-    record_act(run, "by hand", changed=[f"{type(learner).__name__}.{name}"])
 
 def check_elsewhere(
     learner: TrainerBase,

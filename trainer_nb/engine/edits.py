@@ -17,12 +17,14 @@ import numpy as np
 import torch
 
 # %% ../../nbs/06_engine/14_edits.ipynb #3243a125
+from ..core.errors import of_package, used_names
 from ..core.nodes import ATOMS
 from ..core.put import MISSING
 from ..data.collate import is_identical
 from .run_state import RunState, run_modules
 from ..core.tree import is_resource, of_library
-from .state_holders import FEW_NODES, Holder, editable_holders
+from .overrides import TrainerBase
+from .state_holders import FEW_NODES, LEARNER, Holder, editable_holders
 from .user_state import differing
 
 # %% ../../nbs/06_engine/14_edits.ipynb #96c14ff8
@@ -116,11 +118,32 @@ _VERSION = operator.attrgetter("_version")
 _REQUIRES_GRAD = operator.attrgetter("requires_grad")
 
 def _parts(run: RunState) -> list[int]:
-    "Return the ids of the objects in which attributes are searched, apart from those inside data sets."
+    "Return the ids of the objects in which attributes are searched, apart from the learner and those inside data sets."
     learner = run.learner() if run.learner is not None else None
     data = [] if learner is None else [vars(learner).get(name) for name in _DATA]
     patches = None if run.device is None else run.device.patches.patches
     return [*map(id, (run.model, run.loss_module, run.loader, patches, *data, *run.callbacks.callbacks))]
+
+def find_attribute(cls, name: str):
+    """Return the class that defines an attribute, and the attribute's definition
+    there; (None, None) for an undefined attribute."""
+    return next(((c, vars(c)[name]) for c in cls.__mro__ if name in vars(c)), (None, None))
+
+def is_read_by_user(
+    learner: TrainerBase,
+    name: str,  # of an attribute
+    known: Collection[str],  # attributes whose names may be computed
+) -> bool:
+    "Return whether code of the user's class may read an attribute."
+    if name in LEARNER: return False
+    owner, _ = find_attribute(type(learner), name)
+    if of_package(owner): return False
+    names = used_names(learner, constructors=False)
+    return owner is not None or name in names or ("getattr" in names and name in known)
+
+
+def _is_state(owner: object, name: str) -> bool:
+    return not isinstance(owner, TrainerBase) or is_read_by_user(owner, name, vars(owner))
 
 def _group_settings(group: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in group.items() if isinstance(v, int | float | str | tuple)}
@@ -132,6 +155,8 @@ class Edits:
     def forget(self) -> None:
         "Forget what the last verb has left: nothing counts as changed until `keep` is called."
         self.is_kept = False
+        # whether attributes are searched although the run has several processes, which compare what was found
+        self.is_compared = False
         # whether a verb that trains was the last one that has changed anything but a setting
         self.is_prepared = False
         # ids of the parts in which `stamped` was searched, and of what the modules in them hold
@@ -169,20 +194,20 @@ class Edits:
 
     def has_same_parts(self, run: RunState) -> bool:
         "Return whether the run has the parts that the last verb has left; inside modules, as `find` has seen them."
-        return self.parts == _parts(run)
+        return self.parts == [self.is_compared, *_parts(run)]
 
     def _ids_inside(self) -> list[int]: return [*map(id, chain.from_iterable(map(dict.values, self.tables)))]
 
     def _search(self, run: RunState) -> None:
         "Search the objects whose attributes count; in one of several processes none: their journals have to be alike."
-        self.parts = _parts(run)
+        self.parts = [self.is_compared, *_parts(run)]
         # buffers have stamps, unless there are none yet
         names = ("_parameters", "_modules", "_buffers", *_HOOK_TABLES)
         tables = [(name, vars(m).get(name)) for m in run_modules(run).modules() for name in names]
         self.tables = [t for name, t in tables if t is not None and not (t and name == "_buffers")]
         self.inside = self._ids_inside()
         self.stamped = []
-        if run.device is not None and not run.device.world.is_single_process: return
+        if run.device is not None and not run.device.world.is_single_process and not self.is_compared: return
         counts = run.callbacks.num_calls
         for holder in editable_holders(run):
             attributes = vars(holder.owner)
@@ -199,9 +224,10 @@ class Edits:
         for one in self.stamped:
             if one.num_calls != counts.get(id(one.owner)): one.take(counts.get(id(one.owner)))
 
-    def accept(self, names: Collection[str]) -> None:
-        "Keep the present values of these attributes as those of the last verb: they are recorded, or no edits."
-        for one in self.stamped: one.take_names(names)
+    def accept(self, names: Collection[str], owner: object = None) -> None:
+        "Keep the present values of these attributes, of one object or of any: they are recorded, or no edits."
+        for one in self.stamped:
+            if owner is None or one.owner is owner: one.take_names(names)
 
     def find(self, run: RunState) -> list[str]:
         "Return the names of what was changed since the last verb or call; nothing in a run without an optimizer."
@@ -216,7 +242,8 @@ class Edits:
         edited = [one for one in self.stamped if not one.is_same()]
         if edited:
             here = {holder.name: holder.owner for holder in editable_holders(run)}
-            names = [name for one in edited if here.get(one.name) is one.owner for name in one.changed()]
+            present = [one for one in edited if here.get(one.name) is one.owner]
+            names = [name for one in present for name in one.changed() if _is_state(one.owner, name.rpartition(".")[2])]
             known = run.evaluation.evaluated
             by_evaluation = differing(known.before, known.after) if names and known is not None else ()
             changed += [name for name in names if name not in by_evaluation]

@@ -9,11 +9,10 @@ import copy
 import operator
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from ..core.errors import warn
@@ -25,9 +24,8 @@ from ..core.put import MISSING
 from ..core.nodes import ATOMS, has_own_memory, write_tensor
 from .run_state import RunState
 from .snapshot_fields import has_max_norm
-from .state_holders import Holder, fetch_holders, is_fetch_state, step_holders
-from .user_state import UserState, capture_optimizer, capture_user_state, changed_user_state
-from .user_state import restore_optimizer, restore_user_state
+from .state_holders import Holder, fetch_holders, optimizer_holders, step_holders
+from .user_state import UserState, capture_user_state, changed_user_state, restore_user_state
 from ..optim.optimizers import flatten_state_value
 from ..optim.schedules import schedule_parts
 
@@ -37,6 +35,27 @@ OBSERVATION_SHARE = 0.002
 ALWAYS_OBSERVED_LOGS = 3
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #89aaecb9
+# a holder and the values of its attributes, by reference
+KeptValues = tuple[Holder, dict[str, Any]]
+
+def keep_values(holders: Iterable[Holder]) -> list[KeptValues]:
+    "Return the present values of some holders, for `put_values`."
+    return [(holder, holder.items()) for holder in holders]
+
+def put_values(kept: Iterable[KeptValues]) -> bool:
+    "Restore values that have been replaced since, delete new ones; return whether there were any."
+    changed = False
+    for holder, then in kept:
+        now = holder.items()
+        if now.keys() == then.keys() and all(now[k] is v for k, v in then.items()): continue
+        attributes = holder.attributes()
+        for k in now.keys() - then.keys():
+            del attributes[k]
+        attributes.update(then)
+        holder.complete(attributes)
+        changed = True
+    return changed
+
 class UserBackup:
     "Back up the attributes that change before the update, before each step."
     def __init__(self, run: RunState):
@@ -52,7 +71,7 @@ class UserBackup:
         # before this step: of all holders if it is observed; what could not be copied
         self.state: UserState | None = None
         self.left_out: dict[str, str] = {}
-        self.numbers: list[tuple[Holder, dict[str, Any]]] = []
+        self.numbers: list[KeptValues] = []
 
     @property
     def run(self) -> RunState:
@@ -69,7 +88,7 @@ class UserBackup:
         start = time.perf_counter()
         changing = [*self.changing.values()]
         if not self.observing:
-            now = [(holder, holder.items()) for holder in changing]
+            now = keep_values(changing)
             # most of what changes is a counter
             if all(ATOMS.issuperset(map(type, values.values())) for _, values in now):
                 self.numbers = now
@@ -110,53 +129,21 @@ class UserBackup:
         run.reports.lost = run.reports.lost | self.left_out
         if self.state is not None:
             run.reports.lost = run.reports.lost | restore_user_state(run, self.state, find=self.find)
-        for holder, values in self.numbers:
-            attributes = holder.attributes()
-            for key in holder.items().keys() - values.keys():
-                del attributes[key]
-            attributes.update(values)
-            holder.complete(attributes)
+        put_values(self.numbers)
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #c4d1a002
-_DATA = frozenset({torch.Tensor, np.ndarray, list, tuple, dict})
-
 class FetchBackup:
     "Back up the numbers of the training data before each fetch."
     def __init__(self): self.of, self.holders = None, []
 
-    def keep(self, run: RunState) -> list[tuple[Holder, dict[str, Any]]]:
-        "Return the present values, for `put_back`."
+    def keep(self, run: RunState) -> list[KeptValues]:
+        "Return the present values, for `put_values`."
         learner = run.learner() if run.learner is not None else None
         of = run.loader, getattr(learner, "train_dataset", None), getattr(learner, "data_collator", None)
         if self.of is None or not all(map(operator.is_, of, self.of)):
             self.holders = fetch_holders(run)
             self.of = of
-        return [(h, self._values(h)) for h in self.holders]
-
-    def _values(self, holder: Holder) -> dict[str, Any]:
-        attributes = vars(holder.owner)
-        # called before each fetch: most data sets hold data only, which its type tells
-        if _DATA.issuperset(map(type, attributes.values())): return {}
-        return {
-            k: v
-            for k, v in attributes.items()
-            if type(v) not in _DATA and k not in holder.skip and is_fetch_state(holder.kinds, v)
-        }
-
-    def put_back(
-        self,
-        kept: Sequence[tuple[Holder, dict[str, Any]]],  # as keep returned it
-    ) -> bool:
-        "Restore the values that have changed since; return whether there were any."
-        changed = False
-        for holder, then in kept:
-            now = self._values(holder)
-            if now.keys() == then.keys() and all(now[k] is v for k, v in then.items()): continue
-            for k in now.keys() - then.keys():
-                del vars(holder.owner)[k]
-            vars(holder.owner).update(then)
-            changed = True
-        return changed
+        return keep_values(self.holders)
 
 # %% ../../nbs/06_engine/18_rollback.ipynb #e4a48edb
 # bytes; buffers up to this size are always copied
@@ -392,8 +379,7 @@ class FullBackup:
         self.state = {p: _copy_entries(entries) for p, entries in optimizer.state.items()}
         self.groups = [_copy_entries(group) for group in optimizer.param_groups]
         self.schedule = copy_scheduler_state(self.run.lr_scheduler)
-        # an optimizer of torch has no attributes besides groups and state
-        self.attributes = None if type(optimizer).__module__.startswith("torch.optim") else capture_optimizer(self.run)
+        self.attributes = capture_user_state(self.run, find=optimizer_holders) if optimizer_holders(self.run) else None
         held = [v for o in (*self.state.values(), *self.groups) for v in o.values() if isinstance(v, torch.Tensor)]
         params = [p for p in (self.run.params if self.weights is None else self.weights) if not is_read_only(p)]
         now = [*params, *(part for v in held for part in ([v] if is_dtensor(v) else _plain_tensors(v)))]
@@ -408,7 +394,8 @@ class FullBackup:
         "Restore the same tensors in the same places, with their former values."
         run = self.run
         if self.attributes is not None:
-            run.reports.lost = run.reports.lost | restore_optimizer(run, self.attributes)[0]
+            problems = restore_user_state(run, self.attributes, find=optimizer_holders)
+            run.reports.lost = run.reports.lost | self.attributes.left_out | problems
         with torch.no_grad():
             torch._foreach_copy_([to_local(t).detach() for t in self.tensors], self.copies)
         run.optimizer.state.clear()

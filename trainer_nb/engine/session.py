@@ -244,6 +244,15 @@ def record_manual_changes(run: RunState) -> bool:
         note_manual_changes(run, changed)
     return bool(changed)
 
+def call_between_verbs(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> Any:
+    "Call a function of the user, and record what it changes between two verbs."
+    run = learner.run_state
+    if run.verb.owner is not None or run.verb.phase != "idle": return function(learner)
+    record_manual_changes(run)
+    value = function(learner)
+    record_manual_changes(run)
+    return value
+
 def note_manual_changes(run: RunState, changed: list[str]) -> None:
     """Add edits that were found to the history; warn, once, about a learning rate that was assigned in the optimizer, and
     that the schedule replaces after a step."""

@@ -202,8 +202,8 @@ def undo_restore(
     run.discard("copies.backups")
 
 # %% ../../nbs/06_engine/17_snapshot.ipynb #43f67564
-_NOT_COMPARED = frozenset("""modes_seen shapes made_with run taken place length batches about seconds callbacks bookmark user
-    of_optimizer""".split())
+_NOT_COMPARED = frozenset("""modes_seen shapes made_with run taken place length batches about seconds callbacks bookmark
+    user""".split())
 
 def differences(a: Snapshot, b: Snapshot) -> list[str]:
     """Return the names of the values that differ, byte for byte, between two snapshots.
@@ -217,11 +217,11 @@ def differences(a: Snapshot, b: Snapshot) -> list[str]:
     attributes = [_contents(snapshot) for snapshot in (a, b)]
     # an additional attribute, such as a schedule adds to its optimizer, is no difference
     differ = [n for n in attributes[0] if n in attributes[1] and attributes[0][n] != attributes[1][n]]
-    return [n for n in {**a.tensors, **b.tensors} if not n.startswith(("user/", "of_optimizer")) and not same(n)] + [
+    return [n for n in {**a.tensors, **b.tensors} if not n.startswith("user/") and not same(n)] + [
         k for k in {**x, **y} if not is_identical(x.get(k), y.get(k))
     ] + differ
 
 def _contents(snapshot: Snapshot) -> dict[str, Content]:
     "Return the contents of all attributes in a snapshot, by name."
-    packed = [snapshot.values.get("user"), *(snapshot.values.get("of_optimizer") or {}).values()]
-    return {n: o for part in packed if part for n, o in unpack_state(part, snapshot.tensors).contents().items()}
+    packed = snapshot.values.get("user")
+    return unpack_state(packed, snapshot.tensors).contents() if packed else {}

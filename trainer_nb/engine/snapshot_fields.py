@@ -15,7 +15,7 @@ import torch
 from ..args.training_args import PROCESS_FIELDS, without_subclass_fields
 from ..core.callbacks import exported_state
 from ..device.model_patches import PATCH_ARGS
-from ..device.deepspeed import MASTER, DeepSpeedModel, check_parameter_states, has_flat_state, shared_state, torch_scale
+from ..device.deepspeed import MASTER, DeepSpeedModel, has_flat_state, torch_scale
 from ..device.sharding import copy_into, full_shape, is_dtensor, is_sharded, replicate_like, shard_like, to_local
 from ..device.weight_storage import ReadOnlyWeight, has_adapters, is_packed, is_read_only, is_spread
 from .snapshot_tensors import HostCopies, SharedCopies, Snapshot, is_shared, list_merged_adapters, to_gpu
@@ -23,10 +23,10 @@ from .loss import describe_output
 from .given_parts import drop_loader
 from ..core.nodes import has_own_memory
 from .run_state import RunState, Task, schedule_args
-from .state_holders import code_holders
+from .state_holders import code_holders, optimizer_holders
 from .training_modes import restore_modes
-from .user_state import capture_optimizer, capture_user_state, keep_restored_samplers, note_overwritten
-from .user_state import restore_optimizer, restore_user_state, unpack_state
+from .user_state import capture_user_state, keep_restored_samplers, note_overwritten
+from .user_state import restore_user_state, unpack_state
 from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flattening, unflatten_state_value
 from ..optim.schedules import load_scheduler_state, replace_schedule, scheduler_state, select_groups, stretch_schedule
 
@@ -74,13 +74,6 @@ def _restore_args(run: RunState, snapshot: Snapshot):
         drop_loader(run)
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #d1a20001
-def _into(tensors: HostCopies) -> Callable[[str, torch.Tensor], torch.Tensor]:
-    "Return a function that lets a snapshot copy a tensor of user code, which may change it at any time."
-    def put(name: str, t: torch.Tensor) -> torch.Tensor:
-        tensors.put(name, t, changes=True, shares=True)
-        return t
-    return put
-
 # stands for the learner of which a branch has copied the attributes
 IN_BRANCH = "branch"
 
@@ -126,6 +119,19 @@ class ModuleWalk:
     def empty(self) -> list[str]:
         "Return the names in a snapshot of the buffers that are None."
         return [n for n, (m, k) in self.slots.items() if m._buffers[k] is None]
+
+    def aliases(self) -> dict[str, str]:
+        "Return, for each buffer in the memory of a weight or of an earlier buffer, the name of that in a snapshot."
+        found: dict[str, str] = {}
+        places: dict[Any, str] = {}
+        tensors = {f"weights/{n}": p for n, p in self.weights} | {n: m._buffers[k] for n, (m, k) in self.slots.items()}
+        for n, t in tensors.items():
+            if t is None or t.is_meta: continue
+            own = to_local(t)
+            has_address = type(own) in PLAIN_TENSORS and own.layout is torch.strided and own.numel()
+            first = places.setdefault((own.data_ptr(), own.shape, own.stride(), own.dtype) if has_address else id(t), n)
+            if first != n and n in self.slots: found[n] = first
+        return found
 
     def with_extra_state(self) -> dict[str, torch.nn.Module]:
         "Return the modules with an extra state, by name."
@@ -186,6 +192,7 @@ def _capture_model(run: RunState, tensors, values):
             frozen = isinstance(t, torch.nn.Parameter) and not t.requires_grad
             tensors.put(n, t, not t.requires_grad or id(t) in limited, shares=frozen)
     values["empty"] = walk.empty()
+    values["aliases"] = walk.aliases()
     values["modules"] = [n for n, _ in walk.each]
     # those that state_dict() omits
     values["passing"] = [n for n, (m, k) in walk.slots.items() if k in m._non_persistent_buffers_set]
@@ -207,28 +214,39 @@ def _changes_precision(run: RunState, snapshot: Snapshot) -> bool:
     if _engine_of(run) is not None: return not has_flat_state(snapshot.tensors)
     return any(_master_name(n) in snapshot.tensors for n in snapshot.tensors if n.startswith("weights/"))
 
-def _restore_buffers(run: RunState, snapshot: Snapshot, there: dict[str, torch.Tensor]) -> None:
+def _restore_buffers(
+    run: RunState, snapshot: Snapshot,
+    there: dict[str, torch.Tensor],
+    apart: set[str],  # names of buffers that have the memory of another tensor, and had their own
+) -> None:
     """Replace buffers that cannot take their former values in place; register those that the run had, and remove those that
     it has registered since, and modules that it has added."""
-    empty = snapshot.values["empty"]
+    empty, aliases = snapshot.values["empty"], snapshot.values["aliases"]
     walk = ModuleWalk(run)
-    modules, own = dict(walk.each), {n for n, _ in walk.named()}
+    modules = dict(walk.each)
     known = snapshot.values["modules"] if is_own(run, snapshot) else modules
     for path, key in [_module_of(n) for n in modules.keys() - {*known}]:
         modules[path]._modules.pop(key, None)
-    for n in [n for n in {*there, *empty} - walk.slots.keys() if n.startswith("buffers/")]:
+    for n in [n for n in {*there, *empty, *aliases} - walk.slots.keys() if n.startswith("buffers/")]:
         path, k = _module_of(n)
         modules[path].register_buffer(k, None, persistent=n not in snapshot.values["passing"])
     device = run.device.device if run.device is not None else "cpu"
     spread = run.model is not None and is_spread(run.model)
-    for n, (m, k) in ModuleWalk(run).slots.items():
+    walk = ModuleWalk(run)
+    weights = dict(walk.weights)
+    present = walk.aliases()
+    for n, (m, k) in sorted(walk.slots.items(), key=lambda slot: slot[0] in aliases):
         now = m._buffers[k]
         if n in empty:
             m._buffers[k] = None
+        elif n in aliases:
+            first = aliases[n]
+            if present.get(n) == first: continue
+            owner, key = walk.slots.get(first, (None, ""))
+            m._buffers[k] = weights[first.removeprefix("weights/")].detach() if owner is None else owner._buffers[key]
         elif n not in there:
-            # a second name of a buffer is not in the snapshot
-            if n in own: del m._buffers[k]
-        elif now is None or not _same_layout(now, there[n]) or not has_own_memory(now):
+            if now is not None and not now.is_meta: del m._buffers[k]
+        elif now is None or n in apart or not _same_layout(now, there[n]) or not has_own_memory(now):
             m._buffers[k] = there[n].to(now.device if spread and now is not None else device, copy=True)
 
 def _module_of(name: str) -> tuple[str, str]:
@@ -239,8 +257,8 @@ def _module_of(name: str) -> tuple[str, str]:
 def _strange_names(run: RunState, snapshot: Snapshot, walk: ModuleWalk) -> set[str]:
     """Return the names of parameters and buffers that the model or the snapshot lacks. A forward pass may register buffers, and
     code between two steps may remove them."""
-    here = {*dict(walk.named()), *walk.empty()}
-    there = {*_model_tensors(snapshot), *snapshot.values["empty"]}
+    here = {*dict(walk.named()), *walk.empty(), *walk.aliases()}
+    there = {*_model_tensors(snapshot), *snapshot.values["empty"], *snapshot.values["aliases"]}
     modules = dict(walk.each)
     own = is_own(run, snapshot)
     return {n for n in here ^ there if n[0] == "w" or (_module_of(n)[0] not in modules if n in there else not own)}
@@ -298,8 +316,11 @@ def _restore_model(run: RunState, snapshot: Snapshot):
         # fp32 weights first; the rest in the precision that it has here
         there = {n: snapshot.tensors.get(_master_name(n), t) for n, t in there.items()}
         there = {n: t.to(here[n].dtype) if n in here else t for n, t in there.items()}
+    # in place, they would overwrite the other tensor
+    apart = {n for n, first in walk.aliases().items() if snapshot.values["aliases"].get(n) != first}
     with torch.no_grad():
         for n, t in there.items():
+            if n in apart: continue
             if is_shared(t) and n in here and shared.find(n, to_local(here[n])) is t:
                 # and torch does not count it as changed
                 continue
@@ -308,7 +329,7 @@ def _restore_model(run: RunState, snapshot: Snapshot):
                 continue
             if n in here and (is_dtensor(here[n]) or is_sharded(here[n]) or _same_layout(here[n], t) and has_own_memory(here[n])):
                 copy_into(here[n], to_gpu(t, here[n].device))
-    _restore_buffers(run, snapshot, there)
+    _restore_buffers(run, snapshot, there, apart)
     trainable = set(snapshot.values["trainable"])
     for n, p in named_weights(run):
         p.requires_grad_(n in trainable)
@@ -336,36 +357,22 @@ def _engine_of(run: RunState) -> DeepSpeedModel | None:
     "Return the run's engine of DeepSpeed; None without one."
     return None if run.device is None else run.device.engine
 
-def _capture_engine(run: RunState, engine: DeepSpeedModel, tensors, values):
-    "Copy the part of this process of the state that an engine of DeepSpeed holds."
-    for name, t in engine.flat_tensors().items():
-        tensors.put(name, t)
-        if t.ndim: tensors.shapes[name] = engine.full_shape(t)
-    names = engine.parameter_names()
-    groups = [
-        {k: copy.deepcopy(v) if k != "params" else names[i] for k, v in g.items()}
-        for i, g in enumerate(run.optimizer.param_groups)
-    ]
-    values["zero"] = {
-        "groups": engine.state().groups, "plain": engine.plain_states(), "scaler": engine.scaler_state()
-    }
-    values["optimizer"] = {
-        "class": type(run.optimizer).__name__, "groups": groups, "plain": {}, "on_cpu": [], "apart": {}
-    }
-
 def _capture_optimizer(run: RunState, tensors, values):
     if run.optimizer is None:
         values["optimizer"] = None
         return
     engine = _engine_of(run)
-    if engine is not None: return _capture_engine(run, engine, tensors, values)
-    names, others = _optimizer_parameters(run, tensors.walk.weights)
-    plain = {}
+    plain, apart = {}, {}
     on_cpu = []
-    apart = {}
-    for n, p in others.items():
-        tensors.put(f"loose/{n}", p)
-    for p, entries in run.optimizer.state.items():
+    if engine is not None:
+        values["zero"] = engine.capture(tensors.put, tensors.shapes)
+        members = engine.parameter_names()
+    else:
+        names, others = _optimizer_parameters(run, tensors.walk.weights)
+        members = [[names[id(p)] for p in group["params"]] for group in run.optimizer.param_groups]
+        for n, p in others.items():
+            tensors.put(f"loose/{n}", p)
+    for p, entries in run.optimizer.state.items() if engine is None else ():
         if id(p) not in names:
             # of a layer that was replaced
             if isinstance(p, torch.nn.Parameter): continue
@@ -384,11 +391,9 @@ def _capture_optimizer(run: RunState, tensors, values):
             if isinstance(v, torch.Tensor) and v.is_cpu and not p.is_cpu:
                 on_cpu.append(name)
     groups = [
-        {k: copy.deepcopy(v) if k != "params" else [names[id(p)] for p in v] for k, v in g.items()}
-        for g in run.optimizer.param_groups
+        {k: copy.deepcopy(v) if k != "params" else params for k, v in group.items()}
+        for group, params in zip(run.optimizer.param_groups, members)
     ]
-    own = capture_optimizer(run, _into(tensors))
-    values["of_optimizer"] = {name: None if state is None else state.pack() for name, state in own.items()}
     values["optimizer"] = {
         "class": type(run.optimizer).__name__,
         "groups": groups,
@@ -411,7 +416,7 @@ def _check_optimizer(run: RunState, snapshot: Snapshot):
             "The snapshot holds one process's part of a run with deepspeed; take one with learn.snapshot(), called in"
             " all processes."
         )
-    if engine is not None: return _check_engine(run, engine, snapshot, saved)
+    if engine is not None: return engine.check(snapshot.tensors, saved)
     _check_same_class("optimizer", saved["class"], run.optimizer)
     if not _holds_same_others(run, {n for n in snapshot.tensors if n.startswith("loose/")}):
         raise ValueError("The snapshot is of a run whose optimizer holds other parameters besides the model's.")
@@ -434,72 +439,22 @@ def _holds_same_others(
     undo(run.optimizer)
     return False
 
-# names of optimizers with the same rule and state
-_ADAM = ("Adam", "AdamW", "DeepSpeedCPUAdam", "FusedAdam")
-
-def _kept_groups(engine: DeepSpeedModel, saved) -> list[int]:
-    "Return the indices of a snapshot's parameter groups that the engine has: those with parameters that it trains."
-    trained = {n for names in engine.parameter_names() for n in names}
-    return [i for i, group in enumerate(saved["groups"]) if trained.intersection(group["params"])]
-
-def _check_engine(run: RunState, engine: DeepSpeedModel, snapshot: Snapshot, saved):
-    "Raise ValueError for a snapshot of another optimizer, or of other parameter groups."
-    if not (saved["class"] in _ADAM and type(run.optimizer).__name__ in _ADAM):
-        _check_same_class("optimizer", saved["class"], run.optimizer)
-    # frozen parameters have no state
-    trained = {n for names in engine.parameter_names() for n in names}
-    there = [trained.intersection(saved["groups"][i]["params"]) for i in _kept_groups(engine, saved)]
-    if there != [set(names) for names in engine.parameter_names()]:
-        raise ValueError("The snapshot is of a run whose optimizer has other parameter groups, or other parameters.")
-    if not has_flat_state(snapshot.tensors):
-        check_parameter_states(snapshot.tensors, engine.state().groups)
-
-def _shared_entries(
-    plain: dict,  # entries of the optimizer's state that are no tensors, of all parameters
-    names: set[str],  # of the parameters in a flat tensor
-) -> dict:
-    "Return the entries that the parameters of a flat tensor share."
-    by_key: dict[str, dict] = {}
-    for n, v in plain.items():
-        name, _, key = n.rpartition("/")
-        if name in names:
-            by_key.setdefault(key, {})[name] = v
-    return {
-        key: shared_state(key, values) if all(isinstance(v, (int, float)) for v in values.values()) else [*values.values()][0]
-        for key, values in by_key.items()
-    }
-
-def _restore_engine(run: RunState, engine: DeepSpeedModel, snapshot: Snapshot, saved):
-    "Restore the state that an engine of DeepSpeed holds, from a part of it or from the states of the parameters."
-    groups = [saved["groups"][i] for i in _kept_groups(engine, saved)]
-    for group, values in zip(run.optimizer.param_groups, groups):
-        params = group["params"]
-        group.clear()
-        group.update(copy.deepcopy(values) | {"params": params})
-    zero = snapshot.values.get("zero")
-    if zero is None:
-        plain = [_shared_entries(saved["plain"], {place.name for place in flat.places}) for flat in engine.state().groups]
-    else:
-        plain = zero["plain"]
-    engine.load(snapshot.tensors, copy.deepcopy(plain))
-    engine.load_scaler_state(snapshot.values.get("scaler") if zero is None else zero["scaler"])
-
 def _restore_optimizer(run: RunState, snapshot: Snapshot):
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None:
         run.discard("optimizer")
         return
     engine = _engine_of(run)
-    if engine is not None: return _restore_engine(run, engine, snapshot, saved)
+    if engine is not None: return engine.restore(snapshot.tensors, snapshot.values)
     _put_groups(run, snapshot, saved)
     # the checkpoint of another library has none
-    packed = snapshot.values.get("of_optimizer") or {}
-    states = {name: None if state is None else unpack_state(state, snapshot.tensors) for name, state in packed.items()}
-    problems, again = restore_optimizer(run, states, is_own(run, snapshot)) if states else ({}, False)
-    if again:
-        # load_state_dict() has replaced them
-        _put_groups(run, snapshot, saved)
+    packed = snapshot.values.get("user")
+    if not packed or not optimizer_holders(run): return
+    state = unpack_state(packed, snapshot.tensors)
+    problems = restore_user_state(run, state, find=optimizer_holders, own=is_own(run, snapshot))
     run.reports.lost = run.reports.lost | problems
+    # an optimizer may have replaced them
+    _put_groups(run, snapshot, saved)
 
 def _put_groups(run: RunState, snapshot: Snapshot, saved):
     "Restore the groups and the state of an optimizer."
@@ -584,7 +539,7 @@ def _restore_scheduler(run: RunState, snapshot: Snapshot):
     optimizer = snapshot.values["optimizer"]
     if engine is not None and optimizer is not None:
         # the engine has no groups without parameters
-        saved = select_groups(saved, _kept_groups(engine, optimizer), len(optimizer["groups"]))
+        saved = select_groups(saved, engine.kept_groups(optimizer), len(optimizer["groups"]))
     load_scheduler_state(run.lr_scheduler, saved, _same_groups(run, snapshot))
 
 def _same_groups(run: RunState, snapshot: Snapshot) -> list[int] | None:
@@ -593,7 +548,7 @@ def _same_groups(run: RunState, snapshot: Snapshot) -> list[int] | None:
     saved = snapshot.values["optimizer"]
     if saved is None or run.optimizer is None: return None
     engine = _engine_of(run)
-    if engine is not None: return list(range(len(_kept_groups(engine, saved))))
+    if engine is not None: return list(range(len(engine.kept_groups(saved))))
     names, _ = _optimizer_parameters(run, named_weights(run))
     home = {names[id(p)]: i for i, g in enumerate(run.optimizer.param_groups) for p in g["params"]}
     return [next((home[n] for n in group["params"] if n in home), 0) for group in saved["groups"]]
@@ -665,8 +620,11 @@ def _restore_tasks(run: RunState, snapshot: Snapshot):
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #a2c10002
 def _capture_user_state(run: RunState, tensors: HostCopies, values: dict[str, Any]) -> None:
-    packed = capture_user_state(run, _into(tensors), find=code_holders).pack()
-    values["user"] = packed | {"of": run.identity}
+    def put(name: str, t: torch.Tensor) -> torch.Tensor:
+        # user code may change it at any time
+        tensors.put(name, t, changes=True, shares=True)
+        return t
+    values["user"] = capture_user_state(run, put).pack() | {"of": run.identity}
 
 def _restore_user_state(run: RunState, snapshot: Snapshot) -> None:
     # the checkpoint of another library has none

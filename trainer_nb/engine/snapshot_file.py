@@ -33,19 +33,13 @@ def memory_for_copies() -> float:
 # fraction of a disk's free space, for temporary files
 DISK_SHARE = 0.1
 
-def _file_system(path: str) -> str:
-    "Return the type of a folder's file system; an empty string if unknown."
-    try:
-        with open("/proc/mounts") as file:
-            mounts = [line.split()[1:3] for line in file]
-    except OSError:
-        return ""
-    path = os.path.realpath(path)
-    found = [(point, kind) for point, kind in mounts if path == point or path.startswith(point.rstrip("/") + "/")]
-    return max(found, key=lambda mount: len(mount[0]), default=("", ""))[1]
-
 @functools.lru_cache(maxsize=8)
-def _on_disk(folder: str) -> bool: return os.access(folder, os.W_OK) and _file_system(folder) not in ("tmpfs", "ramfs")
+def _on_disk(folder: str) -> bool:
+    import psutil
+    kinds = {mount.mountpoint: mount.fstype for mount in psutil.disk_partitions(all=True)}
+    path = Path(folder).resolve()
+    kind = next((kinds[str(part)] for part in (path, *path.parents) if str(part) in kinds), "")
+    return os.access(folder, os.W_OK) and kind not in ("tmpfs", "ramfs")
 
 def disk_folder() -> str | None:
     "Return a folder for temporary files that is on a disk, or None."

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import random
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -16,9 +15,10 @@ from typing import Any, cast
 import torch
 
 from ..core.callbacks import exported_state
-from ..core.seeding import FUNCTIONS, GENERATOR_TYPES, is_global_generator
+from ..core.seeding import FUNCTIONS, GENERATOR_TYPES
 from ..core.tree import OPTIMIZER, cached, has_state_dict, is_resource, of_library
 from ..data.sources import MapSource
+from ..device.deepspeed import ENGINE_ATTRIBUTES
 from ..device.sharding import FSDP_ATTRIBUTES, fsdp_attributes, module_class
 from .overrides import TrainerBase
 from .run_state import RunState
@@ -36,11 +36,12 @@ class Holder:
     kinds: str = "all"               # which values are copied, a key of `COPIED_KINDS`
     skip: frozenset = frozenset()    # names of attributes that are no state
     only: frozenset | None = None    # names of the only attributes that count; None: all others do
+    saves_itself: bool = False       # what its attributes lack is in the state that a method returns
 
     @property
     def reports(self) -> bool:
         "Return whether attributes that cannot be captured are reported."
-        return self.kinds in ("all", "sampler", "tensors")
+        return self.kinds in ("all", "sampler", "tensors") and not self.saves_itself
 
     def attributes(self) -> dict:
         "Return all attributes by name, to be changed in place before `complete` is called."
@@ -95,10 +96,7 @@ COPIED_KINDS: dict[str, Callable[[Any], bool]] = {
 # kinds of objects of libraries, which may add attributes that are not state
 LIBRARY_KINDS = ("library", "settings", "numbers", "tensors")
 
-def is_fetch_state(kinds: str, value) -> bool:
-    "Return whether a value of data or collator may change in a fetch: a number, a string, or its own generator."
-    if not (type(value) in SCALAR_TYPES or is_generator(value)) or not COPIED_KINDS[kinds](value): return False
-    return not is_global_generator(value) and not isinstance(value, random.SystemRandom)
+
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #44147061
 # Attributes of every learner.
@@ -108,13 +106,10 @@ LEARNER = frozenset("""_train_dataset eval_dataset processing_class _learns_itse
     current_gradient_accumulation_steps _model_facts _loss_takes_items current_weight current_micro_batch run_state snapshots
     _signature_columns _ignored _trial hp_search_backend label_names model_accepts_loss_kwargs can_return_loss
     _loss_shifts_labels label_smoother""".split())
-# Attributes that DeepSpeed's engine sets on the modules of a model.
-ENGINE = frozenset("""_external_params _original_parameters all_parameters applied_pre_backward_ref_cnt ds_external_parameters
-    ds_grads_remaining ds_id ds_inflight_param_registry ds_model_granularity ds_recompute_parameters pre_bwd_fn post_bwd_fn
-    wall_clock_breakdown _z3_leaf""".split())
+
 # what torch.compile and unwrap_compiled() leave on a module
 COMPILED = frozenset(("_compile_context", "_compiled_call_impl", "_is_torch_compile"))
-MODULE = frozenset(vars(torch.nn.Module())) | ENGINE | COMPILED | {"_is_full_backward_hook", "_version", "forward"}
+MODULE = ENGINE_ATTRIBUTES | COMPILED | {*vars(torch.nn.Module()), "_is_full_backward_hook", "_version", "forward"}
 # further attributes of modules of libraries: where a model was loaded from, and which warnings it has given
 LIBRARY_MODULE = MODULE | FSDP_ATTRIBUTES | {"name_or_path", "warnings_issued", "model_tags", "_is_hf_initialized"}
 
@@ -213,13 +208,29 @@ def _of_hooks(learner: TrainerBase | None, modules: list[tuple[str, torch.nn.Mod
                 yield Holder(f"{name}.{table}.{i}", owner, skip=not_state(owner))
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #94595e41
+def additional_entries(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    "Return the entries that an optimizer's overridden `state_dict` adds to its groups and its state."
+    overridden = getattr(type(optimizer), "state_dict", None) is not torch.optim.Optimizer.state_dict
+    if not overridden or not has_state_dict(optimizer): return {}
+    return {k: v for k, v in optimizer.state_dict().items() if k not in ("state", "param_groups")}
+
 def optimizer_holders(run: RunState) -> list[Holder]:
-    "Return the run's optimizer as a holder, unless its class is one of torch's."
+    """Return holders for the attributes of the run's optimizer, and for the entries that its `state_dict` adds; none if
+    its class is one of torch's, or an engine holds its state."""
     optimizer = run.optimizer
-    if optimizer is None or type(optimizer).__module__.startswith("torch.optim"): return []
+    is_elsewhere = run.device is not None and run.device.engine is not None
+    if optimizer is None or is_elsewhere or type(optimizer).__module__.startswith("torch.optim"): return []
     hooks = {k for k in vars(optimizer) if k.startswith("_optimizer_")}
-    skip = OPTIMIZER | hooks | not_state(optimizer)
-    return [Holder("optimizer", optimizer, "numbers" if of_library(type(optimizer)) else "all", skip)]
+    kinds = "numbers" if of_library(type(optimizer)) else "all"
+    saves_more = bool(additional_entries(optimizer))
+    own = Holder("optimizer", optimizer, kinds, OPTIMIZER | hooks | not_state(optimizer), saves_itself=saves_more)
+    def load(entries: dict[str, Any]) -> None:
+        groups, state = optimizer.param_groups, optimizer.state
+        optimizer.load_state_dict(optimizer.state_dict() | entries)
+        # keep the objects that other code refers to
+        optimizer.param_groups, optimizer.state = groups, state
+    more = MethodHolder("optimizer.state_dict()", optimizer, get=lambda: additional_entries(optimizer), put=load)
+    return [own, more] if saves_more else [own]
 
 def _of_data(name: str, data: object, depth: int = 0) -> Iterator[Holder]:
     "Yield holders for a data set and the data sets in it, or for a collator or a loss function."
@@ -266,7 +277,8 @@ def fetch_holders(run: RunState) -> list[Holder]:
         or run.loader.loader.num_workers
     ):
         return []
-    return [h for name in ("train_dataset", "data_collator") for h in _of_data(name, getattr(learner, name))]
+    found = [h for name in ("train_dataset", "data_collator") for h in _of_data(name, getattr(learner, name))]
+    return [replace(h, kinds="scalars") if h.kinds == "data" else h for h in found]
 
 def code_holders(run: RunState) -> list[Holder]:
     """Return the learner, its callbacks, the modules and the data as holders,
@@ -320,11 +332,9 @@ def evaluation_holders(run: RunState) -> list[Holder]:
     return [holder for holder in found if id(holder.owner) not in metrics]
 
 def editable_holders(run: RunState) -> list[Holder]:
-    """Return the holders whose attributes are compared between two verbs. Assignments to the learner are recorded when
-    they are made."""
-    learner = run.learner() if run.learner is not None else None
-    # of the data sets of libraries, the loader notices changes
-    return [holder for holder in code_holders(run) if holder.owner is not learner and holder.kinds != "generators"]
+    "Return the holders whose attributes are compared between two verbs."
+    # of the data sets of libraries, the loader notices changes; the losses of a learner are replaced as parts
+    return [holder for holder in code_holders(run) if holder.kinds != "generators" and holder.only is None]
 
 def user_state_holders(run: RunState) -> list[Holder]:
     "Return all holders of a run; search again at each call, since an attribute may be added at any time."

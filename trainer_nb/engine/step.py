@@ -27,7 +27,7 @@ from .counters import ItemsUse, WatchedItems, add_tokens, count_step_tokens, wat
 from .dataloaders import is_overridden
 from .loss import describe_output
 from .overrides import TrainerBase, is_loss_scaled
-from .rollback import AdaptiveBackup, Backups, FetchBackup, FullBackup, UserBackup, weight_versions
+from .rollback import AdaptiveBackup, Backups, FetchBackup, FullBackup, UserBackup, put_values, weight_versions
 from .run_state import RunState, run_modules
 from .signatures import positional_args
 from .eval_outputs import to_numbers
@@ -562,7 +562,7 @@ def rollback_step(step: Step) -> None:
         if any(t._version != version for t, version in step.input_versions):
             # changed in place: fetch it again
             run.current.window = None
-        if step.data_before and run.data.fetch_backup.put_back(step.data_before):
+        if step.data_before and put_values(step.data_before):
             run.current.window = None
         for p in run.params:
             p.grad = None

@@ -20,16 +20,16 @@ from ..core.put import MISSING, Put, class_finder
 from ..core.content import Content
 from ..core.nodes import ATOMS, GeneratorNode, LeafNode, Ref, StatefulNode, TensorNode, Tree, Unsupported
 from ..core.seeding import FUNCTIONS, GENERATOR_TYPES
-from ..core.tree import Capture, has_state_dict, is_resource, of_library
+from ..core.tree import Capture, has_state_dict, is_resource
 from ..data.loader import OpaqueSource
 from ..data.sources import MOST_VALUES, MapSource
 from ..device.sharding import copy_into, local_nbytes
-from .overrides import TrainerBase
+
 from .run_state import RunState, run_modules
-from .state_holders import FEW_NODES, LEARNER, LIBRARY_KINDS, MODULE, SCALAR_TYPES, Holder, MethodHolder
+from .state_holders import FEW_NODES, LEARNER, LIBRARY_KINDS, MODULE, SCALAR_TYPES, Holder
 from .state_holders import code_holders, declared
 from .state_holders import evaluation_holders, module_holder
-from .state_holders import optimizer_holders, sampler_holders, user_state_holders
+from .state_holders import sampler_holders, user_state_holders
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #e79ff9d3
 def named_parts(run: RunState) -> dict[str, Any]:
@@ -123,10 +123,9 @@ def capture_user_state(
     only: Collection[str] | None = None,  # names of the attributes to copy; None: all
     find: Callable[[RunState], list[Holder]] = user_state_holders,  # returns the holders to search
     trains: bool = True,  # False: for an evaluation, which changes no parameters
-    prefix: str = "user/",  # of the names of the tensors
 ) -> UserState:
     "Copy the state that user code keeps."
-    capture = Capture(lambda: named_parts(run), is_resource, _module_attributes, prefix)
+    capture = Capture(lambda: named_parts(run), is_resource, _module_attributes, "user/")
     limits = size_limits(run)
     state = UserState(capture.tree, first=run.reports.first_digests)
     holders = find(run)
@@ -199,9 +198,10 @@ def restore_user_state(
     problems: dict[str, str] = {}
     put_names: set[str] = set()
     equal: set[str] = set()
+    holders = find(run)
     if in_branch:
         here = capture_user_state(run, _same, find=find).contents()
-        contents = state.contents()
+        contents = state.contents([holder.name for holder in holders])
         equal = {name for name, content in contents.items() if content == here.get(name)}
         live = state.tree.live.objects if state.tree.live is not None else []
         shared = {i for i, f in enumerate(live) if isinstance(f, types.FunctionType) and state.tree.nodes[i].parts}
@@ -209,7 +209,7 @@ def restore_user_state(
         changed = {n: shared & c.seen.keys() and state.first.get(n) != c.digest() for n, c in contents.items()}
         problems = {name: "has a function with variables of its own, which the branch shares" for name in changed if changed[name]}
     put = Put(state.tree, named_parts(run), class_finder(lambda: capture_user_state(run, _same).tree), copy_into, own)
-    for holder in find(run):
+    for holder in holders:
         saved = state.holders.get(holder.name)
         if saved is None:
             if only is None and holder.reports:
@@ -237,7 +237,9 @@ def restore_user_state(
             for key in [k for k in holder.items() if k not in saved["names"]]:
                 del attributes[key]
         holder.complete(attributes)
-    return dict.fromkeys(_inexact(run, state, put_names, find), "could not be restored exactly") | problems
+    problems = dict.fromkeys(_inexact(run, state, put_names, find), "could not be restored exactly") | problems
+    silent = tuple(f"{holder.name}." for holder in holders if holder.saves_itself)
+    return {name: why for name, why in problems.items() if not name.startswith(silent)}
 
 def _is_captured(state: UserState, ref: Any, value: Any) -> bool:
     "Return whether a value is the very object of which the copy was made, and no leaf."
@@ -378,8 +380,6 @@ def restore_evaluated(run: RunState) -> None:
         if run.copies.edits is not None: run.copies.edits.accept(changed)
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #70561845
-_ATTRIBUTE_OWNERS = ("loss", "loss_func", "compute_loss_func")
-
 def module_settings(model: torch.nn.Module) -> dict[tuple[str, str], Any]:
     "Return the plain attributes of a model's modules, such as the rate of a dropout, by the names of both."
     return {
@@ -389,90 +389,7 @@ def module_settings(model: torch.nn.Module) -> dict[tuple[str, str], Any]:
         if name not in MODULE and isinstance(value, SCALAR_TYPES)
     }
 
-def _attributes_of_functions(learner: TrainerBase) -> tuple[dict[str, str | None], dict[str, int]]:
-    """Return the digests of the attributes of the learner, its callbacks and its loss, and of plain ones of the model's
-    modules; and the ids of the objects that have the former, by name."""
-    run = learner.run_state
-    callbacks = {id(c) for c in run.callbacks.callbacks}
-    def find(run: RunState) -> list[Holder]:
-        return [
-            h
-            for h in code_holders(run)
-            if h.owner is learner or id(h.owner) in callbacks or h.name.partition(".")[0] in _ATTRIBUTE_OWNERS
-        ]
-    state = capture_user_state(run, _same, find=find)
-    settings = module_settings(run.model) if run.model is not None else {}
-    plain = {".".join(filter(None, ("model", *names))): repr(value) for names, value in settings.items()}
-    return state.digests() | plain, {name: saved["owner"] for name, saved in state.holders.items()}
 
-def call_with_learner(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> Any:
-    "Call a function of the user between two steps, and record attributes that it assigns."
-    run = learner.run_state
-    value, changed = call_and_compare(learner, function)
-    if changed:
-        run.history.note("by hand", run.state.global_step, changed=changed)
-        if run.copies.edits is not None: run.copies.edits.accept(changed)
-    return value
-
-def call_and_compare(learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> tuple[Any, list[str]]:
-    """Call a function of the user between two steps; return its value and the names of the attributes that it assigns, none
-    if it has trained or evaluated, which may change them as well."""
-    run = learner.run_state
-    history = run.history
-    before, owners = _attributes_of_functions(learner)
-    num_rows, num_events = len(history), len(history.events)
-    value = function(learner)
-    kinds = {event["kind"] for event in history.events[num_events:]}
-    if run.history is not history or len(history) != num_rows or kinds & {"evaluate", "log"}: return value, []
-    now, present = _attributes_of_functions(learner)
-    # that a callback was added is recorded as well
-    others = {name for name, owner in present.items() if owners.get(name) != owner}
-    # an assignment to an attribute of the learner is recorded when it is made
-    events = history.events[num_events:]
-    recorded = {name for event in events if event["kind"] == "by hand" for name in event["data"]["changed"]}
-    changed = [
-        name
-        for name in {**before, **now}
-        if before.get(name) != now.get(name) and name not in recorded and name.rpartition(".")[0] not in others
-    ]
-    return value, changed
-
-# %% ../../nbs/06_engine/13_user_state.ipynb #cb18e466
-def additional_entries(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    "Return the entries that an optimizer's overridden `state_dict` adds to its groups and its state."
-    overridden = getattr(type(optimizer), "state_dict", None) is not torch.optim.Optimizer.state_dict
-    if not overridden or not has_state_dict(optimizer): return {}
-    return {k: v for k, v in optimizer.state_dict().items() if k not in ("state", "param_groups")}
-
-def _entry_holders(run: RunState) -> list[Holder]:
-    "Return the additional entries of the optimizer as a holder."
-    optimizer = run.optimizer
-    def load(entries: dict[str, Any]) -> None:
-        groups, state = optimizer.param_groups, optimizer.state
-        optimizer.load_state_dict(optimizer.state_dict() | entries)
-        # keep the objects that other code refers to
-        optimizer.param_groups, optimizer.state = groups, state
-    return [MethodHolder("optimizer.state_dict()", optimizer, get=lambda: additional_entries(optimizer), put=load)]
-
-def capture_optimizer(
-    run: RunState,
-    put: Callable[[str, torch.Tensor], torch.Tensor] = _clone,  # as for capture_user_state
-) -> dict[str, Any]:
-    "Return copies of an optimizer's attributes besides groups and state, and of other entries of its `state_dict`."
-    attributes = capture_user_state(run, put, find=optimizer_holders, prefix="of_optimizer/")
-    more = None
-    if (attributes.left_out or of_library(type(run.optimizer))) and additional_entries(run.optimizer):
-        more = capture_user_state(run, put, find=_entry_holders, prefix="of_optimizer.state_dict/")
-    return {"attributes": attributes, "more": more}
-
-def restore_optimizer(run: RunState, saved: dict[str, Any], own: bool = True) -> tuple[dict[str, str], bool]:
-    """Restore what `capture_optimizer` has returned; return the problems by name, and whether groups and state have to be
-    restored afterwards."""
-    attributes, more = saved["attributes"], saved["more"]
-    problems = restore_user_state(run, attributes, find=optimizer_holders, own=own)
-    if more is None: return attributes.left_out | problems, False
-    restore_user_state(run, more, find=_entry_holders, own=False)
-    return more.left_out, True
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #c22b76df
 # names of attributes in a message

@@ -47,7 +47,7 @@ from .replica import prepare_replica, process_location, replica_checksums, run_f
 from .replica import share_history
 from ..state.checkpoint_dirs import has_manifest, read_manifest
 from ..state.hub import find_checkpoint, pop_token, set_token
-from ..state.restore import get_named_snapshot, restart_from_first_weights
+from ..state.restore import restart_from_first_weights
 
 # %% ../../nbs/11_launch/18_remote_run.ipynb #6714b64f
 READ_ONLY_VERBS = frozenset(
@@ -429,7 +429,7 @@ class RemoteRun:
         if name == "restore" and "snapshot" in kwargs:
             args = (kwargs.pop("snapshot"), *args)
         if name == "restore" and args and not isinstance(args[0], Snapshot):
-            args = (get_named_snapshot(learner, args[0]),)
+            args = (learner.snapshots[args[0]],)
         if name == "restore" and args:
             args = (whole_snapshot(args[0]),)
         is_of_other_run = name == "restore" and bool(args) and args[0].values["run"] != learner.history.run_id

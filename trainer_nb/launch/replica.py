@@ -37,7 +37,7 @@ from ..engine.snapshot_tensors import Snapshot
 from ..engine.state_holders import SCALAR_TYPES
 from ..engine.snapshot import capture_snapshot, gather_snapshot
 from ..engine.tasks import restore_here
-from ..engine.user_state import call_and_compare, module_settings
+from ..engine.user_state import module_settings
 from .learner_parts import FinalState, RunTransfer, capture_id, has_open_launch, history_lines
 from .learner_parts import make_learner
 from .stop_barrier import BoundaryGate
@@ -404,9 +404,15 @@ def call_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> F
     layers = None if run.device is None or run.device.divides_state else ModelLayers(run)
     checksums = weight_checksums(run)
     settings = module_settings(run.model)
+    edits = edits_of(run)
+    edits.is_compared = True
+    edits.keep(run)
     try:
-        value, changed = run_function(replica, lambda learner: call_and_compare(learner, function))
+        value = run_function(replica, function)
+        changed = edits.find(run)
     finally:
+        edits.is_compared = False
+        edits.keep(run)
         replaced = [] if layers is None or run.model is not layers.model else layers.replaced()
         if replaced: layers.put_back(run)
     if replaced:
@@ -415,7 +421,6 @@ def call_function(replica: Replica, function: Callable[[TrainerBase], Any]) -> F
             f" ({join_names(replaced)}), which the notebook does not have, so they are as before. Call learn.close(),"
             " replace them there, and launch again."
         )
-    changed = [*dict.fromkeys(edits_of(run).find(run) + changed)]
     assigned = {names: v for names, v in module_settings(run.model).items() if names in settings and settings[names] != v}
     return FunctionResult(value, changed, shared_facts(replica), assigned, (checksums, weight_checksums(run)))
 

@@ -25,6 +25,7 @@ from ..display.svg import pair_colors
 from ..display.tables import Table, format_setting
 from ..engine.overrides import TrainerBase
 from ..engine.assignment import watch_assignments
+from ..engine.given_parts import SCHEDULE_ARGS
 from ..engine.prepare import prepare
 from ..engine.run_state import RunState
 from ..engine.settings import SETTABLE, change_settings, current_value
@@ -66,18 +67,7 @@ _MADE_ONCE = (
     "is what a Learner is made with; make a new one with it, and load a checkpoint or the snapshot's weights there"
 )
 NOT_IN_BRANCH = {
-    **dict.fromkeys(
-        (
-            "optim",
-            "optim_args",
-            "optim_target_modules",
-            "layer_groups",
-            "lr_scheduler_type",
-            "lr_scheduler_kwargs",
-            "warmup_steps",
-        ),
-        _TAKEN_OVER,
-    ),
+    **dict.fromkeys(("optim", "optim_args", "optim_target_modules", "layer_groups", *SCHEDULE_ARGS), _TAKEN_OVER),
     **dict.fromkeys(
         ("report_to", "skip_memory_metrics", "enable_jit_checkpoint", "generation_config", "eval_on_start"), _MADE_ONCE
     ),
@@ -95,18 +85,15 @@ def update_adam_coefficients(
     after,  # TrainingArguments
 ):
     "Set Adam's coefficients in the groups; raise ValueError for an optimizer that has none of them."
-    for name, of in (
-        ("betas", lambda args: (args.adam_beta1, args.adam_beta2)),
-        ("eps", lambda args: args.adam_epsilon),
-    ):
-        if of(before) == of(after): continue
-        groups = [g for g in optimizer.param_groups if g.get(name) == of(before)]
+    then, now = ({"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon} for args in (before, after))
+    for name in [name for name in then if then[name] != now[name]]:
+        groups = [g for g in optimizer.param_groups if g.get(name) == then[name]]
         if not groups:
             raise ValueError(
-                f"The optimizer has no {name}={of(before)!r} that branch() could change; make a new Learner with it."
+                f"The optimizer has no {name}={then[name]!r} that branch() could change; make a new Learner with it."
             )
         for group in groups:
-            group[name] = of(after)
+            group[name] = now[name]
 
 # %% ../../nbs/07_state/15_branch.ipynb #a2e10002
 def branch(learner: TrainerBase, changes: dict):
@@ -128,30 +115,22 @@ def branch(learner: TrainerBase, changes: dict):
     watch_assignments(new)
     taken = capture_snapshot(run)
     prepare(new)
-    for name in [
-        k for k, v in vars(learner).items() if v is not None and (v is run.optimizer or v is run.lr_scheduler)
-    ]:
-        vars(new)[name] = (
-            new.run_state.optimizer if vars(learner)[name] is run.optimizer else new.run_state.lr_scheduler
-        )
-    restore_snapshot(
-        new.run_state,
-        Snapshot(
-            taken.tensors,
-            taken.values | {
-                "args": dict(vars(args)),
-                "run": new.run_state.history.run_id,
-                "place": new.run_state.history.place(),
-                "user": taken.values["user"] | {"of": IN_BRANCH},
-            },
-        ),
-    )
+    made = {id(run.optimizer): new.run_state.optimizer, id(run.lr_scheduler): new.run_state.lr_scheduler}
+    vars(new).update({name: made[id(value)] for name, value in vars(learner).items() if id(value) in made})
+    own = {
+        "args": dict(vars(args)),
+        "run": new.run_state.history.run_id,
+        "place": new.run_state.history.place(),
+        "user": taken.values["user"] | {"of": IN_BRANCH},
+    }
+    restore_snapshot(new.run_state, Snapshot(taken.tensors, taken.values | own))
     take_over(run, new.run_state, memo)
     update_adam_coefficients(new.run_state.optimizer, run.args, args)
     if later:
         change_settings(new, later)
-    # these were copied, or shared with a warning, unless they belong to data
-    left_out = {n for n in taken.values["user"]["left_out"] if not n.startswith(("batch_sampler", "train_dataset", "data_collator"))}
+    # others were copied, or shared with a warning
+    not_copied = ("optimizer", "batch_sampler", "train_dataset", "data_collator")
+    left_out = {n for n in taken.values["user"]["left_out"] if not n.startswith(not_copied)}
     run.reports.lost = {n: why for n, why in new.run_state.reports.lost.items() if n not in left_out}
     report_lost(run, "branch()")
     # the log may be published

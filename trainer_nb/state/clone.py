@@ -249,7 +249,6 @@ def clone_learner(
     if anew and run.model is not None:
         # a model that is made anew is not copied
         memo[id(run.model)] = None
-    check_functions(learner, anew)
     # without a model until model_init has made one
     model = cast(torch.nn.Module, None if anew else copy_part(run.model, memo))
     # not by assignment, which is recorded as an act of the user
@@ -268,7 +267,7 @@ def clone_learner(
         is_function = isinstance(value, (types.MethodType, functools.partial))
         if name in LEARNER | not_state(learner) or is_resource(value) and not is_function: continue
         vars(new)[name] = copy_or_share(value, memo, f"{type(learner).__name__}.{name}", shares=is_function)
-    check_common_data(learner, memo)
+    check_functions(learner, memo, anew)
     new.run_state = RunState(
         args=args,
         given=GivenSettings(args.to_dict()),
@@ -380,6 +379,11 @@ def run_parts(learner: TrainerBase) -> dict[int, str]:
         id(learner): "the learner",
     }
 
+def _optimizer_hooks(optimizer: torch.optim.Optimizer | None) -> dict[str, dict]:
+    "Return the tables of an optimizer's hooks, by name."
+    own = getattr(optimizer, "__dict__", {})
+    return {k: table for k, table in own.items() if k.startswith("_optimizer_") and isinstance(table, dict)}
+
 def _hooks(run: RunState) -> Iterator[tuple[str, object]]:
     "Yield the hooks of user code, which a step calls."
     for name, m in run.model.named_modules() if run.model is not None else ():
@@ -390,7 +394,7 @@ def _hooks(run: RunState) -> Iterator[tuple[str, object]]:
         tables = [table for key, table in vars(m).items() if "_hooks" in key and isinstance(table, dict)]
         tables += [getattr(t, key, None) or {} for t in m._parameters.values() if t is not None for key in _HOOKS]
         yield f"a hook of model{'.' if name else ''}{name}", [*itertools.chain(*(table.values() for table in tables))]
-    yield "a hook of the optimizer", [[*(getattr(run.optimizer, name, None) or {}).values()] for name in _OF_OPTIMIZER]
+    yield "a hook of the optimizer", [[*hooks.values()] for hooks in _optimizer_hooks(run.optimizer).values()]
     yield "a function of the schedule", [getattr(part, "lr_lambdas", None) for part in schedule_parts(run.lr_scheduler)]
 
 def training_code(learner: TrainerBase) -> Iterator[tuple[str, object]]:
@@ -414,26 +418,21 @@ def functions_below(root: object, stop: Mapping[int, str]) -> Iterator[types.Fun
     for value in walk(root, stop.keys() - {id(root)}, parts):
         if isinstance(value, types.FunctionType): yield value
 
-def uses_of(
-    code: Iterator[tuple[str, object]],
-    name_of: Callable[[object], str | None],  # as of used_part
-    stop: Mapping[int, str],
-) -> Iterator[str]:
-    "Yield a phrase for each function that refers to one of some objects."
-    for name, root in code:
-        for function in functions_below(root, stop):
-            used = used_part(function, name_of, stop)
-            if used is not None:
-                yield f"{name}: the function {function.__qualname__} reads {used}, by its closure, a default value or a global"
-
 _INSTEAD = "a method of the model, functools.partial(function, model), or an object of a class with __call__ that holds the model"
 
 def check_functions(
     learner: TrainerBase,
+    memo: dict,  # of the copies
     anew: bool = False,  # model_init makes the model of the copy
 ):
-    "Raise InvalidOperation for a function that would compute with the original's model, as part of a step; warn of others."
-    parts = run_parts(learner)
+    """Raise InvalidOperation for a function that would compute with the original's model, as part of a step; warn of
+    others that refer to objects of which the copy of a learner has its own, or to data sets with a state."""
+    own = run_parts(learner)
+    made = {key: new for key, new in memo.items() if key not in (id(new), id(memo))}
+    copied = {key for key, new in made.items() if new is not None and not is_resource(new)}
+    def copied_name(part: object) -> str | None:
+        counts = id(part) in copied or isinstance(part, torch.utils.data.Dataset) and has_state_dict(part)
+        return f"a {type(part).__name__}" if counts else None
     for name in (*_LOSSES, _OPTIONS) if anew else ():
         used = used_part(vars(learner)[name], by_id(model_parts(learner.run_state.model)))
         if used is None: continue
@@ -441,43 +440,25 @@ def check_functions(
             f"{name} refers to {used}, and model_init makes another model for each trial; override compute_loss(model, inputs)"
             " or create_optimizer() in a subclass, which find the trial's model."
         )
-    for use in uses_of(training_code(learner), by_id(parts), parts):
-        raise InvalidOperation(
-            f"{use}, and would compute with the same one in a copy of the learner. What is copied with the model is {_INSTEAD}."
-        )
-    for use in uses_of(other_code(learner), by_id(parts), parts):
-        warn(f"{use}, also in the copy of the learner.")
-
-def check_common_data(
-    learner: TrainerBase,
-    memo: dict,  # of the copies
-):
-    "Warn of functions that refer to objects of which the copy of a learner has its own, or to data sets with a state."
-    own = run_parts(learner)
-    copied = {key for key, new in memo.items() if key not in (id(new), id(memo)) and new is not None and not is_resource(new)}
-    def name_of(part: object) -> str | None:
-        counts = id(part) in copied or isinstance(part, torch.utils.data.Dataset) and has_state_dict(part)
-        return f"a {type(part).__name__}" if counts and id(part) not in own else None
-    for use in uses_of(itertools.chain(training_code(learner), other_code(learner)), name_of, own):
+    code = [*((True, *one) for one in training_code(learner)), *((False, *one) for one in other_code(learner))]
+    functions = [(trains, name, f) for trains, name, root in code for f in functions_below(root, own)]
+    for trains, name, function in functions:
+        known = used_part(function, by_id(own), own)
+        used = known or used_part(function, copied_name, own)
+        if used is None: continue
+        use = f"{name}: the function {function.__qualname__} reads {used}, by its closure, a default value or a global"
+        if trains and known is not None:
+            raise InvalidOperation(f"{use}, and would compute with the same one in a copy of the learner. What is copied"
+                                   f" with the model is {_INSTEAD}.")
         warn(
             f"{use}, and would read the original in the copy of the learner as well. Write it as a class with __call__ that"
             " holds the object, or a callback that has it in an attribute: that is copied."
         )
 
 # %% ../../nbs/07_state/14_clone.ipynb #6372d09f
-_OF_OPTIMIZER = (
-    "_optimizer_step_pre_hooks",
-    "_optimizer_step_post_hooks",
-    "_optimizer_state_dict_pre_hooks",
-    "_optimizer_state_dict_post_hooks",
-    "_optimizer_load_state_dict_pre_hooks",
-    "_optimizer_load_state_dict_post_hooks",
-)
-
 def take_over(run: RunState, new, memo):
     "Copy the hooks of a run's optimizer and the functions of its schedule to a new run."
-    for name in _OF_OPTIMIZER:
-        hooks = getattr(run.optimizer, name, None)
+    for name, hooks in _optimizer_hooks(run.optimizer).items():
         there = getattr(new.optimizer, name, None)
         if there is not None and hooks and not there: there.update(copy_part(hooks, memo))
     for part, of_new in zip(schedule_parts(run.lr_scheduler), schedule_parts(new.lr_scheduler)):

@@ -398,7 +398,7 @@ def describe_missing_user_state(
 ) -> list[str]:
     """Return a warning that names the attributes of a learner subclass and of
     callbacks, which the Trainer's files do not hold."""
-    others = ("model", "loss", "loss_func", "compute_loss_func", "batch_sampler", "train_dataset", "data_collator", "learner")
+    others = "model loss loss_func compute_loss_func batch_sampler train_dataset data_collator learner optimizer".split()
     names = [f"{h}.{k}" for h, saved in user["holders"].items() if h.partition(".")[0] not in others for k in saved["items"]]
     if not names: return []
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""

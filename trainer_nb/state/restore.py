@@ -47,15 +47,6 @@ def check_stream_position(learner: TrainerBase, snapshot: Snapshot):
         # otherwise the loader is made with the snapshot's settings
         run.loader.check(snapshot.values["bookmark"])
 
-def get_named_snapshot(learner: TrainerBase, name: str) -> Snapshot:
-    "Return a snapshot by its name. Raise KeyError for an unknown name."
-    is_folder = not isinstance(name, str) or "/" in name or "checkpoint" in name
-    if is_folder and name not in learner.snapshots:
-        names = ", ".join(map(repr, learner.snapshots)) or "none"
-        given = short_repr(name, 60)
-        raise KeyError(f"restore() takes a snapshot, or the name of one ({names}), and not {given}; the folder of a"
-                       " checkpoint is read by learn.load_checkpoint(folder).")
-    return learner.snapshots[name]
 
 def restore_run(
     learner: TrainerBase,
@@ -65,7 +56,7 @@ def restore_run(
     name = None
     if not isinstance(snapshot, Snapshot):
         name = str(snapshot)
-        snapshot = get_named_snapshot(learner, snapshot)
+        snapshot = learner.snapshots[snapshot]
     prepare(learner)
     run = learner.run_state
     check_snapshot(run, snapshot)
@@ -98,6 +89,10 @@ class Snapshots(dict):
     def __missing__(self, name: object):
         "Raise KeyError with the names that there are."
         names = ", ".join(map(repr, self)) or "none"
+        if not isinstance(name, str) or "/" in name or "checkpoint" in name:
+            given = short_repr(name, 60)
+            raise KeyError(f"restore() takes a snapshot, or the name of one ({names}), and not {given}; the folder of a"
+                           " checkpoint is read by learn.load_checkpoint(folder).")
         raise KeyError(f"There is no snapshot {name!r}; there are: {names}.{suggest_names(name, self)}")
 
     def rows(self) -> list[dict]:
