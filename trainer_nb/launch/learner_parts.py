@@ -152,7 +152,8 @@ class AttributeWatch:
     def remember(self, learner: TrainerBase):
         "Take the present attributes for those of the processes."
         run = learner.run_state
-        holders = editable_holders(run)
+        # an assignment to the learner is checked when it is made
+        holders = [holder for holder in editable_holders(run) if holder.owner is not learner]
         self.stamped = [AttributeStamps(h, vars(h.owner)) for h in holders]
         for holder in holders:
             if (buffers := vars(holder.owner).get("_buffers")) and not holder.name.startswith("model"):
