@@ -686,7 +686,7 @@ class DiagnosticsMixin(TrainerBase):
     def plot_schedule(self):
         """Plot the learning rates of the run, so far and planned, with the present step; and the momentum, where the
         schedule moves it. The schedule stays as it is."""
-        from trainer_nb.live.schedule_chart import schedule_chart
+        from trainer_nb.live.curves import schedule_chart
         return schedule_chart(self.history, self.state.global_step, *self._schedule_ahead())
 
     @exclusive
