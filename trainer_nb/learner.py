@@ -630,6 +630,15 @@ class DiagnosticsMixin(TrainerBase):
         from trainer_nb.diagnostics.layers import inspect_layers
         return inspect_layers(self, batch)
 
+    @exclusive
+    def memory_plan(
+        self,
+        batch=None,  # a micro-batch as the model receives it; None: the first of the training data
+    ):
+        "Predict what a step takes of a GPU's memory, by part, with tensors without memory. Leave no trace."
+        from trainer_nb.diagnostics.memory_plan import plan_memory
+        return plan_memory(self, batch)
+
     @checked
     @exclusive
     def watch(self,
@@ -677,7 +686,7 @@ class DiagnosticsMixin(TrainerBase):
     def plot_schedule(self):
         """Plot the learning rates of the run, so far and planned, with the present step; and the momentum, where the
         schedule moves it. The schedule stays as it is."""
-        from trainer_nb.live.schedule_chart import schedule_chart
+        from trainer_nb.live.curves import schedule_chart
         return schedule_chart(self.history, self.state.global_step, *self._schedule_ahead())
 
     @exclusive

@@ -375,7 +375,7 @@ def test_predictions_that_will_not_fit_are_told_beforehand(monkeypatch):
 
 def test_several_sets_are_shown_side_by_side():
     "A row for each step in the tables, a curve for each set, and each is watched for overfitting."
-    from trainer_nb.live.curves import numeric_metric_names
+    from trainer_nb.live.blocks import numeric_metric_names
     from trainer_nb.live.run_view import evaluation_table
     from trainer_nb.core.history import History
     from trainer_nb.live.health import assess_health

@@ -1,10 +1,11 @@
 "What is changed between two verbs of a launched run: by freeze() and unfreeze(), by assignments in the notebook, by run_on_all()."
-import os, signal, time, warnings
+import copyreg, os, signal, time, warnings
 
 import pytest, torch
 
 from trainer_nb import Learner, TrainerCallback
 from trainer_nb.core.errors import InvalidOperation
+from trainer_nb.launch.learner_parts import AttributeWatch
 from launched import make, same
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("launch")]
@@ -167,6 +168,15 @@ def test_attributes_of_callbacks_and_of_the_loss(begun):
             learn.step(1)
         with pytest.warns(UserWarning, match="Keeper.value .1 here"): learn.close()
     assert keeper.seen == [0] * (4 + begun) + [2] and keeper.value == 2 and loss.factor == 1.0
+
+
+def test_what_python_adds_to_a_class_is_no_assignment():
+    watch = AttributeWatch()
+    watch.remember(weighted(keeper := Keeper()))
+    copyreg._slotnames(Keeper)   # as pickle does
+    assert "__slotnames__" in vars(Keeper) and watch.changed() == []
+    keeper.value = 1
+    assert watch.changed() == ["Keeper.value"]
 
 
 def test_layers_that_are_frozen_by_hand():

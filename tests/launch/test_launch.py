@@ -44,9 +44,17 @@ def test_as_one_process_with_the_batches_of_all(n, of, settings):
     assert (alone.history.column("samples") == many.history.column("samples")).all()
 
 
+class InOrder:
+    "A metric by which the order of the batches counts."
+    def reset(self): self.value = 0.0
+    def update(self, predicted, labels): self.value = self.value / 2 + float(labels.sum())
+    def compute(self): return self.value
+
+
 def test_evaluations_are_exactly_those_of_one_process(like):
     "No sample is counted twice, and the mean is the very number."
     learn = make()
+    learn.metrics = {"in_order": InOrder()}
     learn.step(5)
     def without_times(metrics): return {k: v for k, v in metrics.items() if not k.endswith(("_runtime", "_per_second"))}
     here, predicted = without_times(learn.evaluate()), learn.predict(rows(21, 2))

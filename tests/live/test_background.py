@@ -159,7 +159,7 @@ def test_stop_is_the_end():
     run = learn.start()
     reach(learn, 4)
     run.stop()
-    assert learn.run_state.finished and ended == [learn.state.global_step] and "finished" in run.status
+    assert learn.run_state.finished and ended == [learn.state.global_step] and "stopped" in run.status
     assert learn.journal[-1]["act"] == "stop"
     other = make()
     with pytest.raises(InvalidOperation, match="no step yet"): get_handle(other).stop()

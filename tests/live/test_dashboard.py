@@ -236,7 +236,7 @@ def test_what_stays_of_a_page_that_was_loaded_anew(page):
     page.stands("stopped")
     page.run(4)
     nb = page.save()
-    assert pictures(nb, 4) == [] and "as of " in pictures(nb, 2)[0]
+    assert pictures(nb, 4) == [] and "as of " in pictures(nb, 1)[0]
 
 
 @pytest.mark.slow

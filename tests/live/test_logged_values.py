@@ -7,7 +7,8 @@ import torch
 
 from trainer_nb import Learner, TrainerCallback, compare
 from trainer_nb.core.history import History, read_history
-from trainer_nb.live.curves import MetricPoints, plot_histories
+from trainer_nb.live.blocks import MetricPoints
+from trainer_nb.live.curves import plot_histories
 from trainer_nb.live.view_model import LearnerSource, ViewModel
 from toys import Augmented, hard_learner
 

@@ -10,7 +10,7 @@ from trainer_nb.core.history import History, read_history
 from trainer_nb.display.panels import LineSeries, Marker
 from trainer_nb.live.curves import as_history, plot_histories, run_labels
 from trainer_nb.live.run_tree import history_lanes, row_owners
-from trainer_nb.live.curves import event_marks
+from trainer_nb.live.blocks import event_marks
 from trainer_nb.live.static_view import view_panels
 
 HOSTILE = "</text><script>alert(1)</script>"

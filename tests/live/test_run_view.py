@@ -7,7 +7,8 @@ import torch
 
 from trainer_nb import Learner
 from trainer_nb.core import log_file as runlog
-from trainer_nb.live.curves import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks, plot_histories
+from trainer_nb.live.blocks import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks
+from trainer_nb.live.curves import plot_histories
 from trainer_nb.live.run_view import DisplayStatus, evaluation_table, recent_speed, status_fields
 from trainer_nb.live.commands import command_step
 from trainer_nb.live.follow import LogSource

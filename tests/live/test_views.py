@@ -112,8 +112,8 @@ def test_a_pause_that_came_too_late(ended, words):
     view, page = shown(learn)
     learn.train() if ended else learn.step(3)
     view.connection.receive(page, {"kind": "do", "id": "v1-1", "verb": "pause", "with": {}}, [])
-    view.poll()
-    assert page.messages[-1]["kind"] == "done" and page.messages[-1]["text"].startswith(words)
+    eventually(lambda: page.kinds()[-1] == "done", "an answer")
+    assert page.messages[-1]["text"].startswith(words)
 
 
 def test_a_cell_that_waits_for_a_button_trains():
@@ -122,7 +122,7 @@ def test_a_cell_that_waits_for_a_button_trains():
     view, page = shown(learn)
     def metrics(given):
         view.connection.receive(page, {"kind": "do", "id": "v1-2", "verb": "pause", "with": {}}, [])
-        view.poll()
+        time.sleep(0.2)
         seen.append((display_status(learn.run_state), page.kinds()[-1]))
         return {}
     learn.compute_metrics = metrics
@@ -132,7 +132,7 @@ def test_a_cell_that_waits_for_a_button_trains():
         eventually(lambda: RUN_LOCK.waiting)
         return False
     learn.run(until=press)
-    view.poll()
+    eventually(lambda: page.messages[-1].get("id") == "v1-2" and page.kinds()[-1] == "done", "an answer")
     assert seen[0][0][::2] == ("training", "cell") and seen[0][1] == "received"
     assert page.messages[-1]["text"].startswith("paused after step 2 of")   # of the cell, after the evaluation
 
@@ -185,15 +185,11 @@ def test_a_change_of_the_rate_that_is_undone_leaves_the_schedule(schedule, begin
 
 
 class Slow:
-    "A view whose updates take time, of the processor or of others, and whose command is done at some time."
-    def __init__(self, wall=0.0, done_at=None): self.wall, self.done_at, self.failures, self.updates, self.answered = wall, done_at, 0, 0, None
+    "A view whose updates take time, of the processor or of others."
+    def __init__(self, wall=0.0): self.wall, self.failures, self.updates = wall, 0, 0
     def refresh(self):
         self.updates += 1
         time.sleep(self.wall)
-    def poll(self):
-        if self.done_at is None or self.answered: return False
-        if time.monotonic() > self.done_at: self.answered = time.monotonic()
-        return not self.answered
     def give_up(self, error): raise AssertionError(error)
 
 
@@ -204,17 +200,6 @@ def test_the_pause_is_bounded_and_counts_the_threads_own_time():
     refresher.add(slow)
     time.sleep(3)
     assert slow.updates >= 4                             # every 0.45 s; 19 times 0.2 s would be one
-
-
-def test_answers_do_not_wait_for_the_next_update(monkeypatch):
-    monkeypatch.setattr(ViewRefresher, "EVERY", 1.0)
-    refresher, slow = ViewRefresher(), Slow()
-    refresher.add(slow)
-    eventually(lambda: slow.updates, "an update")
-    slow.done_at = time.monotonic() + 0.2
-    refresher.has_command.set()                          # as a view does with each command
-    eventually(lambda: slow.answered, "an answer", 3)
-    assert slow.answered - slow.done_at < 0.5
 
 
 def test_a_picture_holds_up_no_message(monkeypatch):

@@ -138,7 +138,7 @@ def picture_html(
     panels: Sequence[Panel],
     columns: int = 2,  # maximum number of panels side by side
     alt: str = "chart",  # description of the image
-    live: bool = False,  # in the layout of a live view
+    live: bool = False,  # of a live view
 ) -> str:
     "Return the panels as an image with a script that makes it interactive; empty without panels."
     if not panels: return ""

@@ -11,7 +11,7 @@ import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from os.path import commonprefix
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -427,11 +427,16 @@ def short_row_names(names: Sequence[str]) -> list[str]:
     short = [name.removeprefix(parents[0] + parents[1]) for name in short]
     def cut(name: str) -> str:
         if len(name) <= MAX_LABEL_CHARS: return name
-        first = name.partition(".")[0]
-        if len(first) > MAX_LABEL_CHARS // 2: first = ""
-        end = name[len(first) + 1 - MAX_LABEL_CHARS:]
+        parts = name.split(".")
+        # the number of the block
+        at = next((i for i, part in enumerate(parts) if part.isdigit()), 0)
+        head = (parts[0][:4] if len(parts) > 1 else "") + (f"…{parts[at]}" if at else "")
+        rest = ".".join(parts[at + 1:]) or name
+        room = MAX_LABEL_CHARS - len(head) - 1
+        if len(rest) <= room: return f"{head}.{rest}"
         # whole parts of the path, if one fits
-        return f"{first}…{end.partition('.')[2] or end}"
+        end = rest[-room:]
+        return f"{head}…{end.partition('.')[2] or end}"
     return [cut(name) for name in short]
 
 def draw_row_labels(names: Sequence[str], left: float, top: float, bottom: float) -> str:
@@ -550,73 +555,40 @@ def draw_panel(
     )
 
 # %% ../../nbs/00_display/02_svg.ipynb #f36b7cde
-# space between panels in pixels, across and down; height of a small panel of a live view
+# space between panels in pixels, across and down
 PANEL_GAP = 20
 ROW_SPACE = 8
-LIVE_PANEL_HEIGHT = 190
 
-class PanelBox(NamedTuple):
-    "Describe the place of a panel in a picture, in pixels."
-    left: int
-    top: int
-    height: int
-    width: int
-
-def column_boxes(panels: Sequence[Panel], columns: int) -> list[PanelBox]:
-    "Return the places of panels side by side, all of one height."
-    tall = panel_height(panels, PANEL_HEIGHT)
-    boxes = []
-    for i in range(len(panels)):
-        row, column = divmod(i, columns)
-        # the last panel fills its row
-        across = columns - column if i == len(panels) - 1 else 1
-        left = column * (PANEL_WIDTH + PANEL_GAP)
-        boxes.append(PanelBox(left, row * (tall + ROW_SPACE), tall, across * (PANEL_WIDTH + PANEL_GAP) - PANEL_GAP))
-    return boxes
-
-def live_boxes(panels: Sequence[Panel]) -> list[PanelBox]:
-    """Return the places of panels as in a live view: the first one large, with one or two beside it if the rest fills
-    rows; below them the heat maps in their full width."""
-    heats = [panel for panel in panels if panel.of(Heatmap)]
-    small = len(panels) - len(heats) - 1
-    beside = min(2, small) if small % 3 else 0
-    left_over = (small - beside) % 3
-    # of six columns the large panel takes four beside others; a small one takes two, or three if two are left over
-    unit = (PANEL_WIDTH + PANEL_GAP) // 3
-    def box(column: int, row: int, across: int, down: int = 1) -> PanelBox:
-        height = down * (LIVE_PANEL_HEIGHT + ROW_SPACE) - ROW_SPACE
-        return PanelBox(column * unit, row * (LIVE_PANEL_HEIGHT + ROW_SPACE), height, across * unit - PANEL_GAP)
-    down = 1 if beside == 1 else 2
-    boxes = [box(0, 0, 4 if beside else 6, down)] + [box(4, i, 2) for i in range(beside)]
-    for i in range(small - beside):
-        across = 3 if small - beside - i <= left_over else 2
-        row, place = divmod(i, 3)
-        boxes.append(box(place * across, down + row, across))
-    for panel in heats:
-        top = boxes[-1].top + boxes[-1].height + ROW_SPACE
-        boxes.append(PanelBox(0, top, panel_height([panel], 0), 6 * unit - PANEL_GAP))
-    return boxes
-
-def has_row_names(panels: Sequence[Panel], columns: int) -> list[bool]:
-    "Return for each panel whether the names of its rows are drawn: not beside a panel with the same names."
-    names = [panel.row_names() for panel in panels]
-    return [i % columns == 0 or not names[i] or names[i] != names[i - 1] for i in range(len(panels))]
+def picture_rows(panels: Sequence[Panel], columns: int, live: bool) -> list[Sequence[Panel]]:
+    "Return the rows of a picture; in that of a live view, the first panel and each heat map fill a row."
+    if not live: return [panels[i:i + columns] for i in range(0, len(panels), columns)]
+    heats = [panel for panel in panels[1:] if panel.of(Heatmap)]
+    small = [panel for panel in panels[1:] if not panel.of(Heatmap)]
+    return [panels[:1], *picture_rows(small, columns, False), *([heat] for heat in heats)]
 
 def render_svg(
     panels: Sequence[Panel],
     columns: int = 2,  # maximum number of panels side by side
-    live: bool = False,  # in the layout of a live view
+    live: bool = False,  # of a live view
 ) -> str:
     "Return an SVG document with the panels side by side."
     columns = max(1, min(columns, len(panels)))
-    live = live and len(panels) > 1
-    boxes = live_boxes(panels) if live else column_boxes(panels, columns)
-    # the small panels of a live view have the names of the large one
-    legends = [not live or i == 0 for i in range(len(panels))]
-    named = [True] * len(panels) if live else has_row_names(panels, columns)
-    inside = "".join(draw_panel(p, *box, *names) for p, box, *names in zip(panels, boxes, legends, named))
-    width = 2 * PANEL_WIDTH + PANEL_GAP if live else columns * (PANEL_WIDTH + PANEL_GAP) - PANEL_GAP
-    height = max((box.top + box.height for box in boxes), default=PANEL_HEIGHT) + ROW_SPACE
+    width = columns * (PANEL_WIDTH + PANEL_GAP) - PANEL_GAP
+    top = 0
+    inside = ""
+    for row in picture_rows(panels, columns, live):
+        height = panel_height(row, PANEL_HEIGHT)
+        for column, panel in enumerate(row):
+            left = column * (PANEL_WIDTH + PANEL_GAP)
+            # the last panel fills its row
+            across = width - left if panel is row[-1] else PANEL_WIDTH
+            # the small panels of a live view have the names of the large one
+            legend = not live or not top
+            # the names of rows stand once beside panels that have the same
+            named = not column or not panel.row_names() or panel.row_names() != row[column - 1].row_names()
+            inside += draw_panel(panel, left, top, height, across, legend, named)
+        top += height + ROW_SPACE
+    height = top or PANEL_HEIGHT + ROW_SPACE
     return svg_element(
         "svg", inside, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height}", width=width, height=height,
         style="max-width:100%;height:auto", font_family="system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif"

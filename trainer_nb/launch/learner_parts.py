@@ -160,15 +160,15 @@ class AttributeWatch:
                 self.stamped.append(AttributeStamps(holder, buffers))
         owners = [learner, *(holder.owner for holder in holders)]
         for cls in dict.fromkeys(cls for owner in owners for cls in type(owner).__mro__ if not of_library(cls)):
-            # Python adds some when they are read
-            skip = frozenset(key for key, value in vars(cls).items() if key.startswith("__") and not callable(value))
-            self.stamped.append(AttributeStamps(Holder(cls.__name__, cls, skip=skip), vars(cls)))
+            self.stamped.append(AttributeStamps(Holder(cls.__name__, cls), vars(cls)))
         self.data = attributes_of(learner.train_dataset, learner.data_collator, *own_eval_sets(learner))
         self.requires_grad = [] if run.model is None else [(p, p.requires_grad) for p in run.model.parameters()]
 
     def changed(self) -> list[str]:
         "Return the names of the attributes that were assigned since."
         names = [name for one in self.stamped if not one.is_same() for name in one.changed()]
+        # Python itself adds such names to classes, when one is pickled for example
+        names = [name for name in names if not name.rpartition(".")[2].startswith("__")]
         num_changed = sum(p.requires_grad != before for p, before in self.requires_grad)
         names += [f"requires_grad of {num_changed} parameters"] if num_changed else []
         return names or (["an attribute of the data"] if have_changed(self.data) else [])

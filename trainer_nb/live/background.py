@@ -15,12 +15,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ..core.errors import Interrupted, InvalidOperation, find_hints, install_excepthook, release_last_traceback
 from ..core.errors import missing_attribute_error, release_traceback_memory, warn
+from ..core.history import History
 from ..core.interrupts import RUN_LOCK, Button, low_priority
 from ..engine.loop import TrainOutput, lookahead_limit, make_stop_condition, make_train_output, run_until
 from ..engine.loop import validate_step_count
@@ -28,6 +29,7 @@ from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
 from ..engine.session import check_can_train, check_not_in_step, describe_interrupted_callback
 from ..engine.session import describe_position, wait_for_debug_step
+from ..display.tables import format_value
 from .progress import make_progress
 from .screens import NO_DISPLAY, Screen, in_kernel
 from ..state.async_save import wait_for_save
@@ -137,9 +139,8 @@ class BackgroundRun:
         # the body of the thread, with the context of the cell that has started the run
         self._bound_work: Callable[[], object] | None = None
         self._screen: Screen | None = None
-        # the error that has stopped the run, and where it did
+        # the error that has stopped the run
         self.error: BaseException | None = None
-        self.error_place: tuple[str, int, int] | None = None
         # the view that shows the handle in a notebook
         self.view: Any = None
 
@@ -165,10 +166,9 @@ class BackgroundRun:
         if learner is None: return "its learner was deleted"
         run = learner.run_state
         name = run.args.run_name or (type(run.model).__name__ if run.model is not None else "no model yet")
-        error = current_error(run)
-        if error is not None: return f"{name}, failed {describe_position(run)} with {type(error).__name__}: {error}"
-        if self.training: return f"{name}, training {describe_position(run)}"
-        return f"{name}, {'finished' if run.finished else 'paused'} {describe_position(run)}"
+        status = display_status(run)
+        place = f" {describe_position(run)}" if status.state == "training" else ""
+        return f"{name}, {status.words}{place}"
 
     def request_pause(self) -> None:
         "Request a pause at the next step boundary; return at once."
@@ -261,14 +261,60 @@ class BackgroundRun:
         )
 
 # %% ../../nbs/10_live/05_background.ipynb #bf5b8289
-def error_place(run: RunState) -> tuple[str, int, int]:
-    "Return a place that a run does not reach again: of its history, which only grows, also when the run goes back."
-    return run.history.run_id, len(run.history), len(run.history.abandons)
+class DisplayStatus(NamedTuple):
+    "Hold the status of a run."
+    state: str             # "new", "training", "paused", "stopped", "finished", "failed", "waiting"; of a log also "inactive"
+    words: str
+    where: str = ""        # "cell" or "background", while it trains
+    traceback: str = ""    # of the error that has stopped the run
 
-def current_error(run: RunState) -> BaseException | None:
-    "Return the error that stopped the background run; None if the run has left that place, for example in a cell."
-    handle = run.parts.background_run
-    return handle.error if handle is not None and handle.error_place == error_place(run) else None
+# events after which an error has not stopped the run, or no longer stops it
+END_OF_FAILURE = ("pause", "stop", "rewind", "restore", "reset", "resume", "restart")
+
+def last_status(
+    history: History,
+    place: str = "",  # words for the place of the run; by default the step of the event
+) -> DisplayStatus | None:
+    "Return the status of a run whose last entry shows that it does not train; otherwise None."
+    for event in reversed(list(history.events)):
+        kind, data = event["kind"], event["data"]
+        where = place or f"after step {event['step']}"
+        if event["rows"] < len(history): return None
+        if kind == "exception" and data.get("type") != "KeyboardInterrupt":
+            if event["abandoned"]: return None
+            words = f"failed {where} with {data.get('type')}: {format_value(str(data.get('message')), 200)}"
+            return DisplayStatus("failed", words, traceback=str(data.get("traceback", "")))
+        if kind == "pause": return DisplayStatus("paused", f"paused {where}")
+        if kind == "log" and "train_runtime" in data:
+            is_stopped = any(e["kind"] == "stop" and e["rows"] == len(history) for e in list(history.events))
+            state = "stopped" if is_stopped else "finished"
+            return DisplayStatus(state, f"{state} {where}")
+        if kind in END_OF_FAILURE: return None
+    return None
+
+def display_status(run: RunState) -> DisplayStatus:
+    "Return the status of a run of this process."
+    owner = run.verb.owner
+    background = run.parts.background_run
+    if run.current.corrupted: return DisplayStatus("failed", f"corrupted: {run.current.corrupted}")
+    if run.verb.phase == "debug": return DisplayStatus("waiting", "a debug step is open")
+    if owner is not None and owner[1] == threading.main_thread().ident:
+        return DisplayStatus("training", f"training in a cell: {owner[0]}", "cell")
+    in_background = background is not None and background.training
+    # between two steps of a cell, another thread has the run
+    if run.verb.yield_depth and not in_background: return DisplayStatus("training", "training in a cell", "cell")
+    if owner is not None or in_background:
+        return DisplayStatus("training", "training in the background", "background")
+    # an error has stopped the run, in a cell or in the background
+    place = describe_position(run)
+    status = last_status(run.history, place)
+    if status is not None and status.state == "failed": return status
+    if run.finished:
+        state = "stopped" if run.state.global_step < run.state.max_steps < sys.maxsize else "finished"
+        return DisplayStatus(state, f"{state} {place}")
+    if not run.begun and not run.state.global_step: return DisplayStatus("new", "not started")
+    return DisplayStatus("paused", f"paused {place}")
+
 
 # %% ../../nbs/10_live/05_background.ipynb #f06e63bd
 BACKGROUND_RUNS: weakref.WeakSet[BackgroundRun] = weakref.WeakSet()   # the handles of this process
@@ -346,7 +392,6 @@ def record_failure(handle: BackgroundRun, error: BaseException):
     "Keep the error that stopped the run, and report it."
     run = handle.learner.run_state
     handle.error = error
-    handle.error_place = error_place(run)
     name = type(error).__name__
     message = f"The background run failed {describe_position(run)} with {name}: {str(error).removesuffix('.')}."
     partial = describe_interrupted_callback(run, error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextvars
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -114,11 +115,8 @@ class CommandThread:
 COMMAND_THREAD = CommandThread()
 
 # %% ../../nbs/10_live/11_commands.ipynb #f5428d95
-class PendingCommand(NamedTuple):
-    "Hold a command that has been requested and is not yet done."
-    id: str
-    is_done: Callable[[], bool]
-    result: Callable[[], str]
+# seconds between two looks at a request that is not done
+POLL = 0.05
 
 class CommandHandler:
     "Execute the commands of one view."
@@ -130,7 +128,6 @@ class CommandHandler:
         self._learner = weakref.ref(learner)
         self.send = send
         self.context = contextvars.copy_context()
-        self.pending: list[PendingCommand] = []
 
     @property
     def learner(self) -> TrainerBase:
@@ -185,15 +182,12 @@ class CommandHandler:
         handle = run.parts.background_run
         def is_done() -> bool:
             return run.verb.owner is None and not run.verb.yield_depth and (handle is None or not handle.has_thread)
-        # a pause may have come after the end of the run
-        def result() -> str: return display_status(run).words
-        self.pending.append(PendingCommand(id, is_done, result))
-
-    def poll(self):
-        "Answer the requests that have been completed since the last call."
-        for command in [command for command in self.pending if command.is_done()]:
-            self.pending.remove(command)
-            self.answer_done(command.id, command.result())
+        def answer():
+            while not is_done():
+                time.sleep(POLL)
+            # a pause may have come after the end of the run
+            self.answer_done(id, display_status(run).words)
+        threading.Thread(target=self.run_in_context, args=(id, answer), name=f"trainer_nb-{verb}", daemon=True).start()
 
     def answer_done(self, id: str, text: str): self.send({"kind": "done", "id": id, "text": text})
     def answer_rejected(self, id: str, text: str):

@@ -35,7 +35,6 @@ class RefreshedView(Protocol):
     "Show a run that changes."
     failures: int   # in a row
     def refresh(self): ...
-    def poll(self) -> bool: "Answer the commands that are done; return True if some are not."
     def give_up(self, error: Exception): ...
 
 class ViewRefresher:
@@ -43,16 +42,12 @@ class ViewRefresher:
     # seconds between two updates, and at most
     EVERY = 0.25
     MAX_PAUSE = 1.0
-    # seconds between two looks at commands that are not done
-    POLL = 0.05
     MAX_FAILURES = 5   # in a row, before a view is dropped
 
     def __init__(self):
         self.views: weakref.WeakSet[RefreshedView] = weakref.WeakSet()
         self.thread: threading.Thread | None = None
         self.lock = threading.Lock()
-        # set when a command has arrived
-        self.has_command = threading.Event()
 
     def add(self, view: RefreshedView):
         "Update a view from now on."
@@ -65,7 +60,7 @@ class ViewRefresher:
     def work(self):
         pause = self.EVERY
         while True:
-            self.wait(pause)
+            time.sleep(pause)
             # of this thread alone: it waits while the training thread computes
             start = time.thread_time()
             for view in list(self.views):
@@ -78,23 +73,6 @@ class ViewRefresher:
     ) -> float:
         "Return the time to wait: the updates take at most a twentieth of the processor time, but come once a second."
         return min(max(self.EVERY, 19 * cost), self.MAX_PAUSE)
-
-    def wait(self, seconds: float):
-        "Wait for the next update; meanwhile answer commands as soon as they are done."
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            self.has_command.clear()
-            pending = [view for view in list(self.views) if self.poll(view)]
-            if pending:
-                time.sleep(min(left, self.POLL))
-            else:
-                self.has_command.wait(left)
-
-    def poll(self, view: RefreshedView) -> bool:
-        # a failure may be a race with the training thread, as in refresh()
-        with contextlib.suppress(Exception):
-            return view.poll()
-        return False
 
     def refresh(self, view: RefreshedView):
         try:
@@ -287,13 +265,6 @@ class Dashboard:
     def execute(self, id: str, verb: str, options: dict):
         if self.commands is not None:
             self.commands.execute(id, verb, options)
-            REFRESHER.has_command.set()
-
-    def poll(self) -> bool:
-        "Answer the commands that are done; return True if some are not."
-        if self.commands is None: return False
-        self.commands.poll()
-        return bool(self.commands.pending)
 
     def answer(self, content: dict):
         "Send the answer to a command; first the state that the command has caused."
@@ -327,7 +298,7 @@ class Dashboard:
             self.publish()
 
     def refresh(self):
-        "Send changes, answer completed commands, and have the static view drawn if it is due."
+        "Send changes, and have the static view drawn if it is due."
         self.send_changes()
         # a kernel that executes a cell may be unable to read the request of a page, but what it sends arrives
         if self.connection.is_repeat_due():
@@ -336,10 +307,8 @@ class Dashboard:
         # a step may be long, and a cell may keep the kernel from answering the page
         if state == "training" and time.monotonic() - self.connection.sent_at > SIGN_INTERVAL:
             self.connection.send({"kind": "pong"})
-        if self.commands is not None:
-            self.commands.poll()
-            # at the end of the kernel the learner is deleted first; the picture of its last state stays
-            if self.commands._learner() is None: return
+        # at the end of the kernel the learner is deleted first; the picture of its last state stays
+        if self.commands is not None and self.commands._learner() is None: return
         if self.still.is_due(state != self._state):
             self._state = state
             self.still.draw_later(self.context)

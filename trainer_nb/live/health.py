@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.history import History
 from ..display.tables import format_value
-from .curves import metric_values
+from .blocks import metric_values
 
 # %% ../../nbs/10_live/07_health.ipynb #1504c25c
 class Health(NamedTuple):

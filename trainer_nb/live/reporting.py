@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..args.fields import TRANSFORMERS_TRACKERS
+from ..args.fields import TRANSFORMERS_TRACKERS, settings_table
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import LoggerCallback, TrainerCallback, TrainerControl, TrainerState, set_log_level
 from ..core.errors import warn
@@ -265,15 +265,6 @@ def summary_numbers(run: Any) -> dict:
     return {k: v for k, v in values.items() if isinstance(v, (int, float))}
 
 # %% ../../nbs/10_live/03_reporting.ipynb #e4aafa37
-# fields that only some trackers read
-_TRACKER_FIELDS = {
-    "logging_dir": ("tensorboard",),
-    "project": ("wandb", "trackio", "mlflow", "comet_ml", "clearml", "aim", "swanlab", "codecarbon"),
-    "trackio_space_id": ("trackio",),
-    "trackio_bucket_id": ("trackio",),
-    "trackio_static_space_id": ("trackio",),
-}
-
 def make_report_callbacks(
     args: TrainingArguments,
     callbacks: Iterable[TrainerCallback],  # those that the learner has
@@ -307,7 +298,7 @@ def warn_unused_fields(args: TrainingArguments, names: list[str], callbacks: Ite
     for callback in callbacks:
         if isinstance(callback, ReportCallback) or not type(callback).__module__.startswith("trainer_nb."): return
     for field in args.changed():
-        trackers = _TRACKER_FIELDS.get(field, ())
+        trackers = settings_table("trackers")["fields"].get(field, ())
         if not trackers or set(names) & set(trackers): continue
         warn(
             f"{field}={getattr(args, field)!r} does nothing without a tracker that reads it"

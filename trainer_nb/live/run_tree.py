@@ -17,8 +17,8 @@ from ..display.panels import format_axis, linear_ticks
 from ..display.pictures import image_html
 from ..display.svg import GRID_COLOR, TEXT_COLOR, run_colors, series_color, svg_element, svg_text
 from ..display.tables import format_value
-from .curves import as_history, branch_event, discarded_mask, learner_name, metric_values, numeric_metric_names
-from .curves import run_label
+from .blocks import branch_event, discarded_mask, metric_values, numeric_metric_names
+from .curves import as_history, learner_name, run_label
 
 # %% ../../nbs/10_live/16_run_tree.ipynb #44065bd6
 def flags_at(

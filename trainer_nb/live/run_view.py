@@ -8,9 +8,8 @@ from __future__ import annotations
 import enum
 import os
 import sys
-import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,68 +22,12 @@ from ..display.svg import reduce_columns, short_row_names
 from ..display.tables import format_duration, format_setting, format_value
 from ..engine.overrides import TrainerBase
 from ..engine.run_state import RunState
-from ..engine.session import describe_position
 from ..engine.settings import SETTABLE, current_value, effect_of
-from .curves import MAX_NAME_CHARS, finite_or_none
+from .background import DisplayStatus, display_status, last_status
+from .blocks import MAX_NAME_CHARS, finite_or_none
 from .health import assess_health
 from .progress import find_progress_callback
 from .screens import format_speed
-
-# %% ../../nbs/10_live/08_run_view.ipynb #ca872b17
-class DisplayStatus(NamedTuple):
-    "Hold the status of a run."
-    state: str             # "new", "training", "paused", "stopped", "finished", "failed", "waiting"; of a log also "inactive"
-    words: str
-    where: str = ""        # "cell" or "background", while it trains
-    traceback: str = ""    # of the error that has stopped the run
-
-# events after which an error has not stopped the run, or no longer stops it
-END_OF_FAILURE = ("pause", "stop", "rewind", "restore", "reset", "resume", "restart")
-
-def last_status(
-    history: History,
-    place: str = "",  # words for the place of the run; by default the step of the event
-) -> DisplayStatus | None:
-    "Return the status of a run whose last entry shows that it does not train; otherwise None."
-    for event in reversed(list(history.events)):
-        kind, data = event["kind"], event["data"]
-        where = place or f"after step {event['step']}"
-        if event["rows"] < len(history): return None
-        if kind == "exception" and data.get("type") != "KeyboardInterrupt":
-            if event["abandoned"]: return None
-            words = f"failed {where} with {data.get('type')}: {format_value(str(data.get('message')), 200)}"
-            return DisplayStatus("failed", words, traceback=str(data.get("traceback", "")))
-        if kind == "pause": return DisplayStatus("paused", f"paused {where}")
-        if kind == "log" and "train_runtime" in data:
-            is_stopped = any(e["kind"] == "stop" and e["rows"] == len(history) for e in list(history.events))
-            state = "stopped" if is_stopped else "finished"
-            return DisplayStatus(state, f"{state} {where}")
-        if kind in END_OF_FAILURE: return None
-    return None
-
-def display_status(run: RunState) -> DisplayStatus:
-    "Return the status of a run of this process."
-    owner = run.verb.owner
-    background = run.parts.background_run
-    if run.current.corrupted: return DisplayStatus("failed", f"corrupted: {run.current.corrupted}")
-    if run.verb.phase == "debug": return DisplayStatus("waiting", "a debug step is open")
-    if owner is not None and owner[1] == threading.main_thread().ident:
-        return DisplayStatus("training", f"training in a cell: {owner[0]}", "cell")
-    in_background = background is not None and background.training
-    # between two steps of a cell, another thread has the run
-    if run.verb.yield_depth and not in_background: return DisplayStatus("training", "training in a cell", "cell")
-    if owner is not None or in_background:
-        return DisplayStatus("training", "training in the background", "background")
-    # an error has stopped the run, in a cell or in the background
-    place = describe_position(run)
-    status = last_status(run.history, place)
-    if status is not None and status.state == "failed": return status
-    if run.finished:
-        state = "stopped" if run.state.global_step < run.state.max_steps < sys.maxsize else "finished"
-        return DisplayStatus(state, f"{state} {place}")
-    if not run.begun and not run.state.global_step: return DisplayStatus("new", "not started")
-    return DisplayStatus("paused", f"paused {place}")
-
 
 # %% ../../nbs/10_live/08_run_view.ipynb #f91c6b26
 def recent_speed(

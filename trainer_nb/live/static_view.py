@@ -14,7 +14,6 @@ from .curves import act_markers, default_names, history_panel, smoothing_weight
 from .run_view import format_clock
 from .view_model import ViewModel
 
-
 # %% ../../nbs/10_live/10_static_view.ipynb #209ef005
 # metrics that have a panel; lines in a panel; columns of the table: a picture must be small
 MAX_METRICS = 3

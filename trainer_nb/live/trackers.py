@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..args.fields import TRANSFORMERS_TRACKERS
+from ..args.fields import TRANSFORMERS_TRACKERS, settings_table
 from ..args.training_args import TrainingArguments
 from ..args.validation import is_module_installed, is_tracker_installed, is_variable_set, tracker_names
 from ..core.callbacks import TrainerCallback
@@ -330,21 +330,14 @@ class AccelerateTracker(Tracker):
 
 def make_accelerate_tracker(name: str, about: RunDescription) -> Any:
     "Create the tracker of Accelerate with a given name, for a run."
-    from accelerate import tracking
-    kind = {
-        "comet_ml": "CometMLTracker",
-        "clearml": "ClearMLTracker",
-        "dvclive": "DVCLiveTracker",
-        "aim": "AimTracker",
-        "swanlab": "SwanLabTracker",
-    }[name]
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
     options = {
         "clearml": {"task_name": about.title},
         "aim": {"logging_dir": about.args.output_dir or "."},
         "swanlab": {"experiment_name": about.title},
     }
     project = about.title if name == "aim" else about.args.project
-    return getattr(tracking, kind)(project, **options.get(name, {}))
+    return LOGGER_TYPE_TO_CLASS[name](project, **options.get(name, {}))
 
 # %% ../../nbs/10_live/02_trackers.ipynb #842dddd0
 class CodeCarbon(Tracker):
@@ -367,13 +360,6 @@ TRACKER_CLASSES = {
     "mlflow": MLflow,
     "codecarbon": CodeCarbon,
 }
-# where the package on PyPI does not have the name of the tracker
-_PIP = {
-    "comet_ml": "comet-ml",
-    "azure_ml": "azureml-sdk",
-    "dagshub": "dagshub mlflow",
-    "flyte": "flytekit flytekitplugins-deck-standard",
-}
 
 def resolve_trackers(
     report_to: str | list[str],  # of TrainingArguments
@@ -382,8 +368,9 @@ def resolve_trackers(
     names = list(dict.fromkeys(tracker_names(report_to)))
     for name in names:
         if not is_tracker_installed(name):
+            package = settings_table("trackers")["packages"].get(name, name)
             raise ImportError(
-                f"report_to={name!r} needs {name}, which is not installed: type `pip install {_PIP.get(name, name)}`."
+                f"report_to={name!r} needs {name}, which is not installed: type `pip install {package}`."
             )
         if name in TRANSFORMERS_TRACKERS and not is_module_installed("transformers"):
             raise ImportError(
@@ -399,35 +386,11 @@ def transformers_callback(
     from transformers.integrations import get_reporting_integration_callbacks
     return get_reporting_integration_callbacks(name)[0]()
 
-_ARTIFACTS_HINT = "weights and checkpoints stay in output_dir; send them yourself at on_save or on_train_end"
-_PROJECT_HINT = "give project= to the arguments"
-# by tracker: environment variables that the Trainer's callbacks read, and the alternative here
-IGNORED_VARIABLES = {
-    "wandb": {
-        "WANDB_WATCH": "learn.watch() keeps statistics of gradients and weights",
-    },
-    "mlflow": {
-        "HF_MLFLOW_LOG_ARTIFACTS": _ARTIFACTS_HINT,
-        "MLFLOW_NESTED_RUN": "start the outer run and log to it yourself",
-        "MLFLOW_TAGS": "set them by mlflow.set_tags at on_train_begin",
-        "MLFLOW_FLATTEN_PARAMS": "settings are flat here",
-        "MLFLOW_MAX_LOG_PARAMS": "all settings are logged",
-    },
-    "clearml": {
-        "CLEARML_PROJECT": _PROJECT_HINT,
-        "CLEARML_TASK": "give run_name= to the arguments",
-        "CLEARML_LOG_MODEL": _ARTIFACTS_HINT,
-    },
-    "swanlab": {"SWANLAB_PROJECT": _PROJECT_HINT, "SWANLAB_LOG_MODEL": _ARTIFACTS_HINT},
-    "dvclive": {"HF_DVCLIVE_LOG_MODEL": _ARTIFACTS_HINT},
-    "comet_ml": {"COMET_LOG_ASSETS": _ARTIFACTS_HINT},
-}
-
 def warn_ignored_variables(
     name: str,  # of a tracker
 ):
     "Warn about environment variables that are set without effect."
-    for variable, instead in IGNORED_VARIABLES.get(name, {}).items():
+    for variable, instead in settings_table("trackers")["ignored"].get(name, {}).items():
         if is_variable_set(variable):
             warn(f"{variable} is set, but this environment variable has no effect here: {instead}.")
 

@@ -16,8 +16,9 @@ import numpy as np
 from ..core.history import HISTORIES, History
 from ..display.tables import format_value
 from ..engine.overrides import TrainerBase
-from .curves import QUANTITIES, RunCurve, event_marks, learner_name, run_curves, run_label, smoothing_steps, suits_log
-from .run_view import MAX_NAME_CHARS, error_notices, evaluation_table, format_memory_use
+from .blocks import MAX_NAME_CHARS, QUANTITIES, RunCurve, event_marks, run_curves
+from .curves import learner_name, run_label, smoothing_steps, suits_log
+from .run_view import error_notices, evaluation_table, format_memory_use
 from .run_view import layer_heatmaps, settings_form, view_status
 
 # %% ../../nbs/10_live/09_view_model.ipynb #206ff097
