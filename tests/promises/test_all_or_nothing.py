@@ -202,7 +202,7 @@ def killed(tmp_path):
 def leftovers(folder): return sorted(p.name for p in folder.glob("*.tmp-*"))
 
 
-def test_the_next_run_removes_what_a_killed_one_has_left(killed):
+def test_the_next_checkpoint_removes_what_a_killed_run_has_left(killed):
     process, folder = killed
     (left,) = leftovers(folder)
     alive = learner(output_dir=str(folder))
@@ -218,6 +218,7 @@ def test_the_next_run_removes_what_a_killed_one_has_left(killed):
     assert left in leftovers(folder)
     learn = learner(output_dir=str(folder))
     learn.step()
+    learn.save_checkpoint()
     assert leftovers(folder) == sorted(others), "folders of the user's own were removed, or the one that was left was not"
 
 
