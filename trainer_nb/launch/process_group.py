@@ -226,7 +226,7 @@ class BlockedWatch:
             if ended and rank not in outcomes and count > max(ended) and count == before.get(rank)
         ]
 
-def ask(
+def ask_processes(
     pool: WorkerPool | None,
     ranks: Iterable[int],
     function: Callable,
@@ -279,8 +279,8 @@ class ProcessGroup:
         pool = self.pool
         self.stop_barrier = GateBarrier(
             plan.num_processes,
-            lambda rank, *arguments: ask(pool, [rank], close_gate, *arguments, timeout=30)[rank],
-            lambda rank, *arguments: ask(pool, [rank], open_gate, *arguments, timeout=2)[rank],
+            lambda rank, *arguments: ask_processes(pool, [rank], close_gate, *arguments, timeout=30)[rank],
+            lambda rank, *arguments: ask_processes(pool, [rank], open_gate, *arguments, timeout=2)[rank],
             lambda rank: not pool.workers[rank].is_disconnected,
         )
 
@@ -366,7 +366,7 @@ class ProcessGroup:
 
     def ask(self, ranks: Iterable[int], function: Callable, *args, timeout: float = 2.0) -> dict[int, Any]:
         "Call a function in several processes while they are busy; return the answers by rank, None without one."
-        return ask(self.pool, ranks, function, *args, timeout=timeout)
+        return ask_processes(self.pool, ranks, function, *args, timeout=timeout)
 
     def grace_seconds(self) -> float:
         "Return the time for the other processes to end a command when one has failed."
