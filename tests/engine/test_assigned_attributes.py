@@ -1,4 +1,6 @@
 "Attributes that a cell assigns between two verbs are in the journal, and a replay of rewind begins behind them; what the run changes is not."
+import collections
+
 import numpy as np
 import pytest
 import torch
@@ -21,11 +23,13 @@ class Scaled(nn.Module):
         torch.manual_seed(0)
         self.inner = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
         self.scale, self.share, self.factors, self.options = 1.0, np.float32(1), [1.0, 1.0], {"by": 1.0}
+        self.counts, self.lists = collections.Counter(by=1), collections.defaultdict(list, by=[1.0])
         self.shift = torch.zeros(2)
         self.register_buffer("temperature", torch.ones(1))
         self.register_buffer("passing", torch.ones(1), persistent=False)
     def forward(self, x):
         factor = self.scale * float(self.share) * self.factors[0] * self.options["by"] * self.temperature * self.passing
+        factor = factor * self.counts["by"] * self.lists["by"][0]
         return self.inner(x) * factor + self.shift
 
 
@@ -69,6 +73,8 @@ ASSIGNED = {
     "model.share": lambda learn: setattr(learn.model, "share", np.float32(2)),
     "model.factors": lambda learn: learn.model.factors.__setitem__(0, 2.0),
     "model.options": lambda learn: learn.model.options.update(by=2.0),
+    "model.counts": lambda learn: learn.model.counts.update(by=1),
+    "model.lists": lambda learn: learn.model.lists["by"].__setitem__(0, 2.0),
     "model.shift": lambda learn: learn.model.shift.add_(torch.tensor([0.5, 0.0])),
     "model.temperature": lambda learn: learn.model.temperature.mul_(2),
     "model.passing": lambda learn: setattr(learn.model, "passing", torch.full((1,), 2.0)),

@@ -5,7 +5,6 @@
 # %% ../../nbs/06_engine/14_edits.ipynb #d601ac79
 from __future__ import annotations
 
-import collections
 import marshal
 import operator
 from collections.abc import Collection
@@ -22,7 +21,7 @@ from ..core.nodes import ATOMS
 from ..core.put import MISSING
 from ..data.collate import is_identical
 from .run_state import RunState, run_modules
-from ..core.tree import is_resource, of_library
+from ..core.tree import MAPPINGS, SEQUENCES, is_resource, of_library
 from .overrides import TrainerBase
 from .state_holders import FEW_NODES, LEARNER, Holder, editable_holders
 from .user_state import differing
@@ -32,6 +31,7 @@ from .user_state import differing
 _MOST_LEVELS = 6
 _NUMBERS = frozenset((bool, int, float, complex, type(None)))
 _PLAIN = _NUMBERS | {str, bytes}
+_CONTAINERS = frozenset((*SEQUENCES.values(), *MAPPINGS.values()))
 
 def is_flat(value: Any) -> bool:
     "Return whether a value is a number, a short text, or a small container of numbers and text."
@@ -49,7 +49,7 @@ def stamp(value: Any, level: int = 0) -> Any:
     if isinstance(value, np.generic): return kind, value.tobytes()
     if isinstance(value, np.ndarray):
         return id(value), value.tobytes() if value.nbytes <= 4096 and not value.dtype.hasobject else 0
-    if kind in (list, tuple, set, frozenset, dict, collections.deque, collections.OrderedDict):
+    if kind in _CONTAINERS:
         if len(value) > FEW_NODES or level > _MOST_LEVELS: return id(value), len(value)
         items = tuple([stamp(v, level + 1) for v in (value.values() if isinstance(value, dict) else value)])
         return kind, items, tuple(value) if isinstance(value, dict) else ()

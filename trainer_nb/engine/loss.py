@@ -209,7 +209,7 @@ class LabelSmoother:
         loss = F.cross_entropy(
             logits.reshape(-1, logits.shape[-1]),
             labels.reshape(-1),
-            ignore_index=-100,
+            ignore_index=self.ignore_index,
             label_smoothing=self.epsilon,
             reduction="mean" if num_items_in_batch is None else "sum",
         )

@@ -8,6 +8,8 @@ from __future__ import annotations
 import copy
 import platform
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -173,33 +175,25 @@ def restore_snapshot(run: RunState, snapshot: Snapshot):
         run.history.abandon(snapshot.values["place"])
 
 # %% ../../nbs/06_engine/17_snapshot.ipynb #ea10ed73
-def restore_whole(run: RunState, snapshot: Snapshot):
-    "Restore a snapshot; if that raises an error, restore the run's state before the call."
+@contextmanager
+def whole_or_not(run: RunState) -> Iterator[None]:
+    "If the block, which restores a snapshot, raises an error, restore every part that can be restored as it was before."
+    now = run.current
+    before = now.corrupted, now.unloaded, now.has_stale_weights
     # A corrupted run has no valid state to go back to, and its optimizer may hold state that cannot be captured.
-    before = None if run.current.corrupted else capture_snapshot(run)
+    snapshot = None if now.corrupted else capture_snapshot(run)
     try:
-        restore_snapshot(run, snapshot)
+        yield
     except BaseException:
-        if before is not None:
-            undo_restore(run, before, run.current.corrupted)
+        if snapshot is not None:
+            for keeper in FIELD_KEEPERS.values():
+                # A callback that cannot be restored would raise its error again and must not prevent the others.
+                with suppress(Exception): keeper.put_back(run, snapshot)
+            _restore_values(run, snapshot)
+            now.window = None
+            run.discard("copies.backups")
+        now.corrupted, now.unloaded, now.has_stale_weights = before
         raise
-
-def undo_restore(
-    run: RunState,
-    before: Snapshot,  # the run's state before
-    corrupted: str,  # the field of that name
-):
-    "Restore every part that can be restored, and ignore errors of the others."
-    for keeper in FIELD_KEEPERS.values():
-        # A callback that cannot be restored would raise its error again and must not prevent the others.
-        try:
-            keeper.put_back(run, before)
-        except Exception:
-            pass
-    _restore_values(run, before)
-    run.current.window = None
-    run.current.corrupted = corrupted
-    run.discard("copies.backups")
 
 # %% ../../nbs/06_engine/17_snapshot.ipynb #43f67564
 _NOT_COMPARED = frozenset("""modes_seen shapes made_with run taken place length batches about seconds callbacks bookmark

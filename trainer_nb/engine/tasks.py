@@ -27,7 +27,7 @@ from .prepare import check_replicas
 from .run_state import RunState, Task, announce_save_dir, preserve_training_modes, push_tasks
 from .signatures import positional_args
 from .snapshot_tensors import Snapshot
-from .snapshot import capture_snapshot, restore_snapshot, undo_restore
+from .snapshot import restore_snapshot
 from .step import StepResult
 from .eval_outputs import average_logs, to_numbers
 from ..optim.schedules import is_metric_driven
@@ -466,18 +466,6 @@ def restore_here(learner: TrainerBase, snapshot: Snapshot) -> None:
         restore_snapshot(run, snapshot)
         run.reports.overwritten = overwritten
     run.callbacks_begun = run.callbacks_begun or run.begun
-
-def restore_all(learner: TrainerBase, snapshot: Snapshot) -> None:
-    "Restore a snapshot as `restore_here`; if that raises an error, the run is as it was."
-    run = learner.run_state
-    # A corrupted run is no state to return to, and its optimizer may contain objects that cannot be captured.
-    before = None if run.current.corrupted else capture_snapshot(run)
-    try:
-        restore_here(learner, snapshot)
-    except BaseException:
-        if before is not None:
-            undo_restore(run, before, run.current.corrupted)
-        raise
 
 def begin_callbacks(learner: TrainerBase) -> bool:
     """Call `on_train_begin`, and `on_epoch_begin` in an open epoch, on the callbacks that had been called before;

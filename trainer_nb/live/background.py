@@ -300,10 +300,11 @@ def display_status(run: RunState) -> DisplayStatus:
     if run.verb.phase == "debug": return DisplayStatus("waiting", "a debug step is open")
     if owner is not None and owner[1] == threading.main_thread().ident:
         return DisplayStatus("training", f"training in a cell: {owner[0]}", "cell")
-    in_background = background is not None and background.training
+    # one that was asked to pause trains no more, while its thread ends
+    has_thread = background is not None and background.has_thread
     # between two steps of a cell, another thread has the run
-    if run.verb.yield_depth and not in_background: return DisplayStatus("training", "training in a cell", "cell")
-    if owner is not None or in_background:
+    if run.verb.yield_depth and not has_thread: return DisplayStatus("training", "training in a cell", "cell")
+    if background.training if has_thread else owner is not None:
         return DisplayStatus("training", "training in the background", "background")
     # an error has stopped the run, in a cell or in the background
     place = describe_position(run)

@@ -24,9 +24,9 @@ from ..engine.prepare import group_settings, makes_schedule, prepare, redistribu
 from ..engine.prepare import restore_group_settings
 from ..engine.run_state import CurrentStep, RunState, record_act
 from ..engine.settings import scaled_base
-from ..engine.snapshot import check_data_length, check_snapshot, restore_fields
+from ..engine.snapshot import check_data_length, check_snapshot, restore_fields, whole_or_not
 from ..engine.snapshot_tensors import Snapshot, release_staging
-from ..engine.tasks import restore_all
+from ..engine.tasks import restore_here
 from ..engine.user_state import report_lost, restore_evaluated
 from ..optim.schedules import return_to_base
 from .async_save import get_saver
@@ -68,7 +68,7 @@ def restore_run(
     if snapshot.values["run"] != run.history.run_id:
         run.history = History(parent=snapshot.values["run"])
     try:
-        restore_all(learner, snapshot)
+        with whole_or_not(run): restore_here(learner, snapshot)
     except BaseException:
         run.history = earlier
         raise

@@ -28,8 +28,7 @@ from ..engine.run_state import RunState
 from ..engine.edits import edits_of
 from ..engine.session import describe_position
 from ..engine.settings import SETTABLE, change_settings, extend_run
-from ..engine.snapshot import capture_snapshot, check_snapshot, environment_info, num_train_samples
-from ..engine.snapshot import restore_fields, undo_restore
+from ..engine.snapshot import check_snapshot, environment_info, num_train_samples, restore_fields, whole_or_not
 from ..engine.snapshot_fields import named_weights
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.tasks import restore_here
@@ -392,34 +391,30 @@ def check_run_not_open(run: RunState, folder: Path, snapshot: Snapshot):
 def restore_checkpoint(learner: TrainerBase, folder: Path, snapshot: Snapshot, edits):
     "Restore the run from a snapshot, or leave it unchanged if an error is raised."
     run = learner.run_state
-    before = capture_snapshot(run)
     history = run.history
-    torn, unloaded, stale = run.current.corrupted, run.current.unloaded, run.current.has_stale_weights
     best = run.state.best_model_checkpoint
     same = history.run_id == snapshot.values["run"] and all(
         n >= then for n, then in zip(history.place(), snapshot.values["place"])
     )
     try:
-        if not same:
-            run.history = load_history(folder, snapshot, run.args.output_dir)
-        if not same and not len(run.history):
-            snapshot.values["place"] = run.history.place()
-        restore_here(learner, snapshot)
-        run.state.log_history = run.state.log_history or read_log_history(
-            run.history, folder, checkpoint_info(snapshot).get("logs", 0)
-        )
-        if checkpoint_info(snapshot).get("data") not in (None, describe_train_data(learner)) and run.loader is not None:
-            # measured again below
-            drop_loader(run)
-        prepare(learner)
-        redistribute_data(learner, snapshot)
-        if edits:
-            change_settings(learner, edits)
+        with whole_or_not(run):
+            if not same:
+                run.history = load_history(folder, snapshot, run.args.output_dir)
+            if not same and not len(run.history):
+                snapshot.values["place"] = run.history.place()
+            restore_here(learner, snapshot)
+            run.state.log_history = run.state.log_history or read_log_history(
+                run.history, folder, checkpoint_info(snapshot).get("logs", 0)
+            )
+            if run.loader is not None and checkpoint_info(snapshot).get("data") not in (None, describe_train_data(learner)):
+                # measured again below
+                drop_loader(run)
+            prepare(learner)
+            redistribute_data(learner, snapshot)
+            if edits:
+                change_settings(learner, edits)
     except BaseException:
         run.history = history
-        undo_restore(run, before, torn)
-        run.current.unloaded = unloaded
-        run.current.has_stale_weights = stale
         raise
     if not same:
         history.close_log()

@@ -20,7 +20,7 @@ from ..engine.overrides import TrainerBase
 from ..engine.prepare import prepare, redistribute_data
 from ..engine.run_state import RunState
 from ..engine.edits import edits_of
-from ..engine.snapshot import check_data_length, restore_whole
+from ..engine.snapshot import check_data_length, restore_snapshot, whole_or_not
 from ..engine.snapshot_tensors import Snapshot
 from ..engine.user_state import report_lost
 from .async_save import get_saver
@@ -295,7 +295,7 @@ def announce_replay(run: RunState, base, target):
 def restore_own_past(run: RunState, base):
     "Restore a snapshot of the run's own past, and drop later ones from the ring."
     check_data_length(run, base)
-    restore_whole(run, base)
+    with whole_or_not(run): restore_snapshot(run, base)
     base.release()
     ring = get_rewind_buffer(run)
     ring.account.open()
