@@ -1,7 +1,10 @@
 "Variables of launchers that are left over, and a process group in the kernel: a launch works, or the error says what to remove."
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -126,7 +129,7 @@ def test_the_files_of_a_killed_kernel_go_with_the_next_launch(tmp_path):
     "Folders and shared memory; those of a kernel that is alive stay, and so do folders of other programs."
     from trainer_nb.launch.serialization import make_scratch_folder, remove_scratch_folder
     (tmp_path/"program.py").write_text(KILLED)
-    (parent := tmp_path/"t").mkdir()
+    parent = Path(tempfile.mkdtemp(dir="/tmp"))                # names of sockets have to be short
     mine = make_scratch_folder(str(parent))
     (parent/"trainer_nb-of-mine").mkdir()
     def found(how):
@@ -141,6 +144,7 @@ def test_the_files_of_a_killed_kernel_go_with_the_next_launch(tmp_path):
     assert sorted(p.name for p in parent.glob("trainer_nb-*")) == sorted([os.path.basename(mine), "trainer_nb-of-mine"])
     remove_scratch_folder(mine)
     assert not os.path.exists(mine)
+    shutil.rmtree(parent)
 
 
 def test_an_import_of_bitsandbytes_does_not_keep_a_cpu_from_forking(monkeypatch):
