@@ -167,8 +167,8 @@ class BackgroundRun:
         run = learner.run_state
         name = run.args.run_name or (type(run.model).__name__ if run.model is not None else "no model yet")
         status = display_status(run)
-        place = f" {describe_position(run)}" if status.state == "training" else ""
-        return f"{name}, {status.words}{place}"
+        words = f"training {describe_position(run)}" if status.state == "training" else status.words
+        return f"{name}, {words}"
 
     def request_pause(self) -> None:
         "Request a pause at the next step boundary; return at once."
