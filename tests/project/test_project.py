@@ -371,7 +371,7 @@ RELIED_ON = {
     "live": {"a27e040b": "training before the first step", "a7c31f04": r"accuracy 0\.9\d+; digits, training after step [1-3]\d\d of",
              "a801459d": r"0\.9[67]", "a2181749": r"0\.[0-3]\d*$", "90dafafb": r"relu3: (8\d|9\d|100)% of its units are dead",
              "8bb833c4": "Back at step 350", "15c28e7b": r"0\.05 at the next step", "dc8cd73e": r"digits\D+0\.9[89].*careful\D+0\.9[89].*clipped\D+0\.9.*eval_loss\D+[1-9]\.", "ddda5bce": "stopped after step 1000.*paused after step 1050",
-             "b7d20a52": r"failed after step 1050.*Failed: the file cannot be read\s+0$", "b7d20a54": "^10$", "aa805ac9": "finished"},
+             "b7d20a52": r"failed after step 1050.*Failed: the file cannot be read\s+0$", "b7d20a54": "^10$", "aa805ac9": "stopped"},
     "time_travel": {"4482ad13": r"0\.[12]\d*$", "84da767e": "Back at step 149: 24 steps replayed.*every loss was the same", "7ea5e002": r"\n +149 ", "37bcb36d": r"19[12]\.",
                     "37bcb36e": r"\[535\]", "7e19c4a2": r"clipped +1\.3\d+ +26\.\d+ +1\.\d+ +1\.\d+ +0\.8.*repaired +1\.3\d+ +1\.\d+ +1\.\d+ +1\.\d+ +0\.8", "5d3c19e1": "True",
                     "fbff811d": "diverge at step 151", "e05da86f": "equal at all common steps; the same settings", "b4456c3f": r"step\(149\).*max_grad_norm=1\.0",
