@@ -15,7 +15,8 @@ try:
     from .core.callbacks import (DefaultFlowCallback, EarlyStoppingCallback, ExportableState, PrinterCallback, TrainerCallback,
                                  TrainerControl, TrainerState)
     from .core.errors import Paused, InvalidOperation, checked
-    from .core.history import History, Record, Records
+    from .core.history import History
+    from .core.records import Record, Records
     from .core.seeding import set_seed
     from .args.training_args import TrainingArguments
     from .data.collate import DataCollatorWithPadding, DefaultDataCollator, default_data_collator

@@ -195,7 +195,7 @@ def test_what_is_allowed():
         for value in names:
             beside = dict(output_dir="out", eval_strategy="steps") if name.startswith(("save", "lr_")) else {} if value is None else NEEDS.get(name, {})
             assert getattr(TrainingArguments(**{name: value}, **beside), name) == value
-    assert CHOICES["optim"] is OPTIMIZER_NAMES and CHOICES["lr_scheduler_type"] is SCHEDULE_NAMES
+    assert CHOICES["optim"] == OPTIMIZER_NAMES and CHOICES["lr_scheduler_type"] == SCHEDULE_NAMES
 
 def test_saving_is_asked_for_and_the_best_needs_an_evaluation():
     for asked in (dict(save_strategy="epoch"), dict(save_steps=7), dict(save_total_limit=2), dict(save_only_model=True), dict(save_format="trainer")):

@@ -87,29 +87,11 @@ def _add_option(
         off = (f"--no_{f.name}", "--no-" + f.name.replace("_", "-"))
         parser.add_argument(*off, dest=f.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
-def _parse_legacy_value(word: str) -> Any:
+def _parse_older_value(word: str) -> Any:
     try:
         return json.loads(word.lower() if word in ("True", "False", "None") else word)
     except ValueError:
         return word
-
-def make_parser(
-    *classes: type,  # dataclasses
-) -> argparse.ArgumentParser:
-    "Return a parser with an option for every field of the classes, and for the older names."
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    for cls in classes:
-        group = parser.add_argument_group(cls.__name__)
-        for f in fields(cls):
-            if f.init:
-                _add_option(group, f, field_types(cls)[f.name])
-    taken = {f.name for cls in classes for f in fields(cls)}
-    for name in sorted(OLDER_NAMES - taken):
-        parser.add_argument(
-            f"--{name}", nargs="?", const="True", dest=name, default=argparse.SUPPRESS, help=argparse.SUPPRESS,
-            type=_parse_legacy_value
-        )
-    return parser
 
 # %% ../../nbs/02_args/09_cli.ipynb #727ac283
 # one word is a single value, no word is True, several are a list
@@ -121,7 +103,17 @@ def parse_args(*classes,    # dataclasses, which may include TrainingArguments; 
     """Parse the command line: one object for one class, otherwise a tuple.
     Exit with a message if an argument is invalid."""
     classes = classes or (TrainingArguments,)
-    parser = make_parser(*classes)
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for cls in classes:
+        group = parser.add_argument_group(cls.__name__)
+        for f in fields(cls):
+            if f.init:
+                _add_option(group, f, field_types(cls)[f.name])
+    for name in sorted(OLDER_NAMES - {f.name for cls in classes for f in fields(cls)}):
+        parser.add_argument(
+            f"--{name}", nargs="?", const="True", dest=name, default=argparse.SUPPRESS, help=argparse.SUPPRESS,
+            type=_parse_older_value
+        )
     words = list(sys.argv[1:] if argv is None else argv)
     if len(words) == 1 and words[0].endswith(".json"):
         given = json.loads(Path(words[0]).read_text(encoding="utf-8"))

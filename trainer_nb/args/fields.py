@@ -9,7 +9,7 @@ import argparse
 import math
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum, StrEnum
 from functools import cache
@@ -117,25 +117,17 @@ class HubStrategy(Choice):
     CHECKPOINT = "checkpoint"
     ALL_CHECKPOINTS = "all_checkpoints"
 
+def _members(names: Iterable[str]) -> dict[str, str]:
+    "Return the members of an enum: its values by their names in the Trainer's enum."
+    return {settings_table("members").get(name, name.upper()): name for name in names}
+
 class SchedulerType(Choice):
-    "List the learning-rate schedules."
-    LINEAR = "linear"
-    COSINE = "cosine"
-    COSINE_WITH_RESTARTS = "cosine_with_restarts"
-    COSINE_WITH_MIN_LR = "cosine_with_min_lr"
-    COSINE_WARMUP_WITH_MIN_LR = "cosine_warmup_with_min_lr"
-    CONSTANT = "constant"
-    CONSTANT_WITH_WARMUP = "constant_with_warmup"
-    POLYNOMIAL = "polynomial"
-    INVERSE_SQRT = "inverse_sqrt"
-    WARMUP_STABLE_DECAY = "warmup_stable_decay"
-    ONE_CYCLE = "one_cycle"
-    REDUCE_ON_PLATEAU = "reduce_lr_on_plateau"
-    GREEDY = "greedy"
+    "List the learning-rate schedules, those of the table in settings.toml."
+    vars().update(_members(settings_table("choices")["lr_scheduler_type"]))
 
 class OptimizerNames(Choice):
     "List the optimizers, those of the table in settings.toml."
-    vars().update({settings_table("optimizer_members").get(name, name.upper()): name for name in settings_table("optimizers")})
+    vars().update(_members(settings_table("optimizers")))
 
 # fields whose value is read as a member of an enum
 ENUM_FIELDS: dict[str, type[Choice]] = {
@@ -154,24 +146,13 @@ SCHEDULE_NAMES = tuple(member.value for member in SchedulerType)
 TARGETED_OPTIMIZERS = ("galore_adamw", "galore_adamw_8bit", "galore_adafactor", "apollo_adamw", "muon")
 # driven by evaluation metrics instead of the step
 METRIC_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
-LOG_LEVELS = ("detail", "debug", "info", "warning", "error", "critical", "passive")
-TRACKERS = (
-    "tensorboard", "wandb", "trackio", "mlflow", "comet_ml", "clearml", "dvclive", "aim", "swanlab", "codecarbon"
-)
+TRACKERS = tuple(settings_table("trackers")["names"])
 # reported to by the callback of transformers.integrations
-TRANSFORMERS_TRACKERS = ("azure_ml", "neptune", "dagshub", "flyte", "kubeflow")
-CHOICES: dict[str, tuple] = {
-    **{name: tuple(member.value for member in enum) for name, enum in ENUM_FIELDS.items()},
-    "optim": OPTIMIZER_NAMES,
-    "lr_scheduler_type": SCHEDULE_NAMES,
-    "rollback": ("light", "full"),
-    "train_sampling_strategy": ("random", "sequential", "group_by_length", "batch_rebalance"),
-    "save_format": ("safetensors", "trainer"),
-    "include_num_input_tokens_seen": ("no", "all", "non_padding"),
-    "log_level": LOG_LEVELS,
-    "log_level_replica": LOG_LEVELS,
-    "dataloader_multiprocessing_context": (None, "fork", "spawn", "forkserver"),
-}
+TRANSFORMERS_TRACKERS = tuple(settings_table("trackers")["of_transformers"])
+CHOICES: dict[str, tuple] = {name: tuple(member.value for member in enum) for name, enum in ENUM_FIELDS.items()}
+CHOICES |= {name: tuple(values) for name, values in settings_table("choices").items()}
+# TOML has no None
+CHOICES["dataloader_multiprocessing_context"] = (None, *CHOICES["dataloader_multiprocessing_context"])
 
 # %% ../../nbs/02_args/00_fields.ipynb #0404bd5b
 @cache

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from .fields import check_rules, settings_table
-from .parallel import check_config_keys, read_config, without
+from .parallel import check_config_keys, read_config
 from ..core.errors import warn
 
 if TYPE_CHECKING:
@@ -57,13 +57,9 @@ def read_fsdp_config(
     if not isinstance(config, dict):
         raise ValueError("fsdp_config contains no dictionary of keys and values.")
     config = {k.removeprefix("fsdp_"): parse_bool(v) for k, v in config.items() if v is not None}
-    if "mixed_precision_policy" in config:
-        config["mixed_precision_policy"] = plain_precision_policy(config["mixed_precision_policy"])
-    return config
-
-def plain_precision_policy(policy: Any) -> dict[str, Any]:
-    "Return the data types of a policy by name; raise ValueError for one that is unknown."
-    # as accelerate has it: one name for all three
+    if "mixed_precision_policy" not in config: return config
+    # the data types of a policy by name; accelerate has one name for all three
+    policy = config["mixed_precision_policy"]
     if isinstance(policy, (str, torch.dtype)):
         policy = dict.fromkeys(("param_dtype", "reduce_dtype", "output_dtype"), policy)
     names = ShardedPrecision._fields
@@ -78,7 +74,7 @@ def plain_precision_policy(policy: Any) -> dict[str, Any]:
             f"fsdp_config={{'mixed_precision_policy': {{{key!r}: {value!r}}}}} is unsupported; the keys are"
             f" {', '.join(names[:-1])}, with {', '.join(map(repr, short))}, and {names[-1]}, with True or False."
         )
-    return plain
+    return config | {"mixed_precision_policy": plain}
 
 def read_fsdp_plugin(plugin: Any) -> dict[str, Any]:
     "Return the options of accelerate's FullyShardedDataParallelPlugin; raise ValueError for a function as a policy."
@@ -155,7 +151,8 @@ def resolve_sharding(
         if isinstance(word, bool): continue
         if str(word).isdigit() and 0 < int(word) <= len(_STRATEGIES):
             word = _STRATEGIES[int(word) - 1]
-        config = without(config, key) | strategy_to_config(word, f"fsdp_config={{{key!r}: {word!r}}}")
+        del config[key]
+        config |= strategy_to_config(word, f"fsdp_config={{{key!r}: {word!r}}}")
     for key, value in words.items():
         # the number of processes refines hybrid_shard
         if config.get(key, value) == value or key == "dp_shard_size": continue

@@ -69,45 +69,8 @@ FIELD_ALIASES = {name: RENAMED[name] for name in ("gradient_checkpointing", "gra
 # such a field -> default of the newer one, which transformers' parser gives beside it
 _DEFAULTS_BESIDE = {"sortish_sampler": "random"}
 
-def _merge_translated(
-    new: dict[str, Any],  # newer arguments so far; changed in place
-    older: str,  # the older name, for messages
-    name: str,
-    value: Any,
-) -> None:
-    "Add one translated argument; raise ValueError if it contradicts another one."
-    present = new.get(name)
-    if present == _DEFAULTS_BESIDE.get(older):
-        present = None
-    if present == value or (not value and name in new): return
-    # copied arguments contain both names; the newer one counts
-    if older in FIELD_ALIASES and present is not None: return
-    if isinstance(value, dict) and isinstance(present, dict):
-        value = present | value
-    elif present and older == "warmup_ratio":
-        # as in the releases of the Trainer that had both
-        warn(f"warmup_ratio={value!r} has no effect, because warmup_steps={present!r} is given; leave warmup_ratio out.")
-        return
-    elif present:
-        raise ValueError(
-            f"{older} is the older name of {name}, and both are given: {value!r} and {present!r}; leave {older} out."
-        )
-    if value:
-        warn(f"{older} is an older name: give {name}={value!r}.")
-    new[name] = value
-
 def translate_legacy(given: dict[str, Any]) -> dict[str, Any]:  # a new dictionary
     "Translate older names, with a warning for each; raise ValueError for a contradiction or a value that is gone."
-    given = dict(given)
-    # the Hub's organization is part of the repository's name now
-    organization = given.pop("push_to_hub_organization", None)
-    if organization:
-        name = "push_to_hub_model_id" if given.get("push_to_hub_model_id") else "hub_model_id"
-        if not given.get(name):
-            raise ValueError(
-                f"push_to_hub_organization={organization!r} is an older argument; give hub_model_id='{organization}/NAME'."
-            )
-        given[name] = f"{organization}/{given[name]}"
     new: dict[str, Any] = {}
     translated: dict[str, dict[str, Any]] = {}
     for name, value in given.items():
@@ -127,9 +90,26 @@ def translate_legacy(given: dict[str, Any]) -> dict[str, Any]:  # a new dictiona
             new[name] = settings_table("renamed_values").get(name, {}).get(str(value), value)
             if new[name] is not value:
                 warn(f"{name}={value!r} is an older value: give {name}={new[name]!r}.")
-    for older, arguments in translated.items():
-        for name, value in arguments.items():
-            _merge_translated(new, older, name, value)
+    for older, name, value in [(older, *item) for older, newer in translated.items() for item in newer.items()]:
+        present = new.get(name)
+        if present == _DEFAULTS_BESIDE.get(older):
+            present = None
+        if present == value or (not value and name in new): continue
+        # copied arguments contain both names; the newer one counts
+        if older in FIELD_ALIASES and present is not None: continue
+        if isinstance(value, dict) and isinstance(present, dict):
+            value = present | value
+        elif present and older == "warmup_ratio":
+            # as in the releases of the Trainer that had both
+            warn(f"warmup_ratio={value!r} has no effect, because warmup_steps={present!r} is given; leave warmup_ratio out.")
+            continue
+        elif present:
+            raise ValueError(
+                f"{older} is the older name of {name}, and both are given: {value!r} and {present!r}; leave {older} out."
+            )
+        if value:
+            warn(f"{older} is an older name: give {name}={value!r}.")
+        new[name] = value
     return new
 
 # %% ../../nbs/02_args/01_names.ipynb #94f53e33

@@ -65,7 +65,7 @@ def device_of(
     return torch.device("cuda", local_rank % num_gpus) if num_gpus else torch.device("cpu")
 
 def log_level(
-    name: str,  # one of LOG_LEVELS
+    name: str,  # such as "info"
 ) -> int:
     "Return a level of `logging`; 'passive' is the level that the package's logger has."
     if name == "passive": return logging.getLogger("trainer_nb").getEffectiveLevel()
@@ -154,24 +154,6 @@ def connect_launched(args: TrainingArguments) -> None:
     with remind_while_connecting():
         connect_processes(args.use_cpu, args.ddp_timeout_delta, args.ddp_backend)
 
-@contextmanager
-def first_process_first(
-    ranks: Ranks,
-    per_machine: bool,  # True: the first process of each machine; False: only the first of all
-    description: str,  # description of the work, for the log
-) -> Iterator[None]:
-    "Run the block in the first process, then in all others, which can reuse its cached results."
-    is_first = ranks.is_first(per_machine)
-    action = "does the" if is_first else "waits for the"
-    logging.getLogger("trainer_nb").debug("process %d: %s %s", ranks.rank, action, description)
-    if not is_first:
-        torch.distributed.barrier()
-    try:
-        yield
-    finally:
-        if is_first:
-            torch.distributed.barrier()
-
 # %% ../../nbs/02_args/02_parallel.ipynb #81799c85
 def check_config_keys(
     given: Mapping[str, Any],
@@ -207,10 +189,6 @@ def read_config(
     return config
 
 # %% ../../nbs/02_args/02_parallel.ipynb #bbdb7385
-def without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
-    "Return a copy of a dictionary without one key."
-    return {k: v for k, v in values.items() if k != key}
-
 def check_accelerator_config(args: TrainingArguments) -> None:
     "Convert `accelerator_config` to a dict of supported keys; raise ValueError for any other key or value."
     config = read_config(args.accelerator_config, "accelerator_config")
@@ -223,8 +201,8 @@ def check_accelerator_config(args: TrainingArguments) -> None:
     if not isinstance(config, dict): return
     inner = config.pop("gradient_accumulation_kwargs", {})
     check_rules("accelerator_config", vars(args) | {"config": config, "inner": inner})
-    args.gradient_accumulation_steps = inner.get("num_steps", args.gradient_accumulation_steps)
-    inner = without(inner, "num_steps")
+    inner = dict(inner)
+    args.gradient_accumulation_steps = inner.pop("num_steps", args.gradient_accumulation_steps)
     check_config_keys(config, "accelerator_config")
     check_config_keys(inner, "gradient_accumulation_kwargs")
     if inner:
@@ -232,18 +210,11 @@ def check_accelerator_config(args: TrainingArguments) -> None:
     args.accelerator_config = config or None
 
 # %% ../../nbs/02_args/02_parallel.ipynb #88d7d85b
-def _accelerator_key(args: TrainingArguments, key: str) -> Any:
+def accelerator_option(
+    args: TrainingArguments,
+    key: str,  # of `accelerator_config`, or of its `gradient_accumulation_kwargs`
+) -> Any:
+    "Return a value of `accelerator_config`; None if it is not given."
     config = args.accelerator_config
-    return config.get(key) if isinstance(config, dict) else None
-
-def splits_batches(args: TrainingArguments) -> bool:
-    "Return True if the batch size is that of all processes together."
-    return bool(_accelerator_key(args, "split_batches"))
-
-def dispatches_batches(args: TrainingArguments) -> bool:
-    "Return True if the main process reads the training data for all processes."
-    return bool(_accelerator_key(args, "dispatch_batches"))
-
-def syncs_each_batch(args: TrainingArguments) -> bool:
-    "Return True if gradients are averaged over the processes after every micro-batch instead of once per step."
-    return bool((_accelerator_key(args, "gradient_accumulation_kwargs") or {}).get("sync_each_batch"))
+    if not isinstance(config, dict): return None
+    return {**config, **config.get("gradient_accumulation_kwargs", {})}.get(key)

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import Parameter, Signature
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self
 
 from .fields import SettingFields, evaluate, field_default, settings_table, to_builtin
 
 # %% ../../nbs/02_args/07_setters.ipynb #f8d0aba9
-class Checked(Protocol):
-    "Describe an object that can validate its attributes."
-
-    def check(self) -> None: ...
-
-class Owned:
-    "Hold settings that may belong to a run, which decides about an assignment; a copy belongs to none."
+class ArgumentSetters:
+    """Set arguments in groups; each method validates them and returns the arguments. They may belong to a run, which decides
+    about an assignment; a copy belongs to none."""
     # called with the object and the assigned values by name; returns whether nothing is left to be assigned
     __slots__ = ("_on_assign",)
 
@@ -34,23 +30,6 @@ def assign(args: Any, values: dict[str, Any]) -> None:
     if args._on_assign is not None and args._on_assign(args, values): return
     for name, value in values.items():
         setattr(args, name, value)
-
-T = TypeVar("T", bound=Checked)
-
-def set_fields(
-    args: T,  # an object with a method `check()` that raises if an attribute is invalid
-    **values: Any,
-) -> T:
-    "Set all values and return the arguments; if validation fails, set none and re-raise."
-    before = dict(vars(args))
-    try:
-        assign(args, values)
-        args.check()
-    except BaseException:
-        vars(args).clear()
-        vars(args).update(before)
-        raise
-    return args
 
 # %% ../../nbs/02_args/07_setters.ipynb #c6bb1b65
 def _make_setter(about: dict[str, Any]) -> Callable[..., Any]:
@@ -70,18 +49,20 @@ def _make_setter(about: dict[str, Any]) -> Callable[..., Any]:
         given = signature.bind(self, *args, **kwargs)
         given.apply_defaults()
         values = {name: given.arguments[parameter] for parameter, name in names.items()}
-        more = {name: evaluate(text, to_builtin(values)) for name, text in about.get("more", {}).items()}
-        return set_fields(self, **values | more)
+        values |= {name: evaluate(text, to_builtin(values)) for name, text in about.get("more", {}).items()}
+        # all of them, or none if they are invalid
+        before = dict(vars(self))
+        try:
+            assign(self, values)
+            self.check()
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+        return self
     setter.__doc__ = about["doc"]
     setattr(setter, "__signature__", signature)
     return setter
-
-class ArgumentSetters(Owned):
-    "Set arguments in groups; each method validates them and returns the arguments."
-
-    def check(self) -> None:
-        "Raise ValueError if an argument is invalid; defined by the class of the arguments."
-        raise NotImplementedError
 
 for _name, _about in settings_table("setters").items():
     _setter = _make_setter(_about)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import math
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
@@ -18,11 +20,11 @@ import torch
 
 from .fields import ENUM_FIELDS, HUB_FIELDS, METRIC_SCHEDULES, SCRIPT_FIELDS, Choice, DefaultText
 from .fields import SettingFields, check_rules, dtypes_to_names, field_default, field_types, is_given
-from .fields import mark_in_json, to_builtin
+from .fields import mark_in_json, settings_table, to_builtin
 from .fsdp_args import check_sharding, convert_sharding
 from .names import FIELD_ALIASES, CheckedNames, check_names, legacy_value, translate_legacy
 from .parallel import ParallelMode, Ranks, check_accelerator_config, connect_launched, connect_processes
-from .parallel import device_of, first_process_first, log_level
+from .parallel import device_of, log_level
 from .deepspeed_args import activate_deepspeed, check_deepspeed, is_deepspeed_enabled
 from .setters import ArgumentSetters
 from .validation import UNSUPPORTED, check_setting, matches_type, tracker_names
@@ -319,16 +321,28 @@ class TrainingArguments(CheckedNames, ArgumentSetters, SettingFields):
         `should_log` is true, `log_level_replica` otherwise."""
         return log_level(self.log_level if self.should_log else self.log_level_replica)
 
+    @contextmanager
     def main_process_first(
         self,
         local: bool = True,  # True: the first process of each machine runs first; False: the first of all
         desc: str = "work",  # description of the work, for the log
-    ) -> AbstractContextManager[None]:
+    ) -> Iterator[None]:
         "Run the block in the first process, then in all others, which can reuse its cached results."
         ranks = Ranks.from_environment()
-        if ranks.world_size == 1: return nullcontext()
+        if ranks.world_size == 1:
+            yield
+            return
         connect_processes(self.use_cpu, self.ddp_timeout_delta, self.ddp_backend)
-        return first_process_first(ranks, local, desc)
+        is_first = ranks.is_first(local)
+        action = "does the" if is_first else "waits for the"
+        logging.getLogger("trainer_nb").debug("process %d: %s %s", ranks.rank, action, desc)
+        if not is_first:
+            torch.distributed.barrier()
+        try:
+            yield
+        finally:
+            if is_first:
+                torch.distributed.barrier()
 
 # after the class, because a dataclass takes an attribute of this name for the default
 for _name, _enum in ENUM_FIELDS.items():
@@ -344,17 +358,7 @@ if not TYPE_CHECKING:
     TrainingArgumentsKwargs = TypedDict("TrainingArgumentsKwargs", field_types(TrainingArguments), total=False)
 
 # %% ../../nbs/02_args/08_training_args.ipynb #ba804f6e
-PROCESS_FIELDS = (
-    "output_dir", "run_name", "disable_tqdm", "use_cpu", "rewind_every", "rewind_memory", "rollback",
-    "dataloader_pin_memory", "report_to", "ignore_data_skip", "logging_dir", "log_level", "log_level_replica",
-    "log_on_each_node", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id",
-    "restore_callback_states_from_checkpoint", "activation_checkpointing", "activation_checkpointing_kwargs",
-    "gradient_checkpointing", "gradient_checkpointing_kwargs", "use_cache", "tf32", "torch_compile",
-    "torch_compile_backend", "torch_compile_mode", "use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps",
-    "skip_memory_metrics", "debug", "fsdp", "fsdp_config", "deepspeed", "eval_on_start", "enable_jit_checkpoint", "ddp_backend",
-    "ddp_timeout", "ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_static_graph",
-    *HUB_FIELDS, *SCRIPT_FIELDS
-)
+PROCESS_FIELDS = (*settings_table("process_fields")["names"], *HUB_FIELDS, *SCRIPT_FIELDS)
 
 # %% ../../nbs/02_args/08_training_args.ipynb #4e44ebbd
 def without_subclass_fields(args: TrainingArguments) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from importlib import resources
 from types import CellType, CodeType, FrameType, FunctionType, TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -477,10 +478,7 @@ def release_last_traceback():
 def release_traceback_after_cell():
     "Call `release_last_traceback` at the end of the running cell; no-op outside IPython."
     def release():
-        try:
-            release_last_traceback()
-        except KeyboardInterrupt:
-            pass
+        with suppress(KeyboardInterrupt): release_last_traceback()
     call_after_cell(release)
 
 # in messages of torch for the memory of the host and of devices, and of cuDNN, which needs memory of its own

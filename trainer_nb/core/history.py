@@ -6,40 +6,35 @@
 from __future__ import annotations
 
 import atexit
+import json
 import math
 import operator
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
 
 from .columns import COLUMN_NAMES, PACK_SIZE, Readings, RowStore, Scalar, append_rows
 from .columns import columns_to_lists, copy_rows, kept_losses, last_row_of_step, mean_or_nan, throughput
-from .errors import checked, find_hints, is_device_lost, missing_attribute_error, short_repr, suggest_names, warn
-from .log_file import LOG_WRITER, FileClaim, LogFile, decode_non_finite, dump_line, find_log, is_claimed
-from .log_file import log_path, prepare_log_file, read_log_lines, to_plain_data, validate_run_id
-from .records import RECORD_FIELDS, TIMING_SUFFIXES, Evaluations, Journal, Record, Records
-from .records import qualify_metric_names
-from ..display.tables import format_value, head_and_tail, to_frame
+from .errors import checked, is_device_lost, suggest_names, warn
+from .log_file import LOG_SCHEMA, LOG_WRITER, FileClaim, LogFile, decode_non_finite, dump_line, find_log, is_claimed
+from .log_file import log_path, prepare_log_file, to_plain_data, validate_run_id
+from .records import TIMING_SUFFIXES, CurrentRows, Evaluations, Journal, Records, RowTable, qualify_metric_names
+from .records import run_heading
+from ..display.tables import head_and_tail, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # %% ../../nbs/01_core/08_history.ipynb #c4bea7d9
-class LogSink(Protocol):
-    "Describe the destination of log lines: a file, or another process."
-    path: Path
-    error: Exception | None   # of the first line that could not be written
-    def put(self, line: dict | Callable[[], dict]) -> None: ...
-    def wait(self, timeout: float) -> bool: ...
-
-class History:
+class History(RowTable):
     "Hold the rows and events of one run, in memory and, once a log is open, in a file."
     def __init__(
         self,
@@ -63,7 +58,7 @@ class History:
         self.metric_rows: list[int] = []
         # None: not open
         self.path: Path | None = None
-        self.log: LogSink | None = None
+        self.log: Any = None   # a LogFile, or an object with its methods
         self.claim: FileClaim | None = None
         # number of items that were sent to the log, by kind
         self.sent: dict[str, int] = {}
@@ -76,18 +71,7 @@ class History:
         HISTORIES.add(self)
 
     def __len__(self): return len(self.rows)
-    def __iter__(self) -> Iterator[Record]: return (Record(self, row) for row in range(len(self)))
-    @overload
-    def __getitem__(self, i: int) -> Record: ...
-    @overload
-    def __getitem__(self, i: slice) -> Records: ...
-    @overload
-    def __getitem__(self, i: str) -> np.ndarray: ...
-    def __getitem__(self, i): return self.column(i) if isinstance(i, str) else select_records(self, i)
-
-    def __getattr__(self, name: str) -> Any:
-        "Raise AttributeError with what is probably meant; called for missing attributes only."
-        raise missing_value_error(vars(self).get("metrics", {}), name)
+    def row_numbers(self) -> range: return range(len(self))
 
     def __repr__(self):
         heading = f"History of run {run_heading(self)}, {len(self)} rows{self._discarded()}"
@@ -306,43 +290,6 @@ def _reset_after_fork():
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
 
-# %% ../../nbs/01_core/08_history.ipynb #3361d173
-def select_records(
-    history: History,
-    i: int | slice,
-    rows: Sequence[int] | np.ndarray | None = None,  # indices of the rows to select from; None: all
-) -> Record | Records:
-    "Return a record, or the records of a slice; raise IndexError outside the rows, and TypeError for no index."
-    if rows is None: rows = range(len(history))
-    if isinstance(i, slice): return Records(Record(history, int(row)) for row in rows[i])
-    if not hasattr(i, "__index__"):
-        raise TypeError(
-            "A history is indexed by the number of a row, history[-1], by a slice, or by the name of a column,"
-            f" history['loss']; not by {short_repr(i)}."
-        )
-    row = operator.index(i)
-    if not -len(rows) <= row < len(rows):
-        raise IndexError(f"There is no row {row}: there are {len(rows)} rows.")
-    return Record(history, int(rows[row]))
-
-def missing_value_error(
-    metrics: dict[int, dict[str, Any]],  # by row
-    name: str,  # of the attribute
-    source: str = "history",  # expression for the object
-    known: Sequence[str] = (),  # its attributes; empty: those of a history
-) -> AttributeError:
-    "Return the error for an attribute that a history does not have: a column, a metric, or another name."
-    hints = find_hints("history")
-    if name in RECORD_FIELDS:
-        hints = {name: f"{source}[{name!r}] is that of each step, and {source}[-1].{name} that of the last"}
-    elif any(name in row for row in list(metrics.values())):
-        hints = {name: f"{source}[{name!r}] is that metric by step, and history.evaluations() has all evaluations"}
-    return missing_attribute_error("A history" if source == "history" else source, name, known or dir(History), hints)
-
-def run_heading(history: History) -> str:
-    "Return the id and the name of the run of a history."
-    return f"{history.run_id} ({format_value(history.name)})" if history.name else history.run_id
-
 # %% ../../nbs/01_core/08_history.ipynb #3f884c96
 FETCH_INTERVAL = 2.0   # seconds
 
@@ -437,65 +384,7 @@ def is_ancestor(history: History, place: Place) -> bool:
         if not np.array_equal(counted, np.flatnonzero(~now)[:len(counted)]): return False
     return True
 
-# %% ../../nbs/01_core/08_history.ipynb #c0de1a02
-class CurrentRows:
-    "Give access to the rows of a history that are not abandoned."
-    def __init__(self, history: History): self.history = history
-
-    def _rows(self) -> np.ndarray:
-        "Return the indices of the rows in the history."
-        with self.history.rows.lock:
-            return np.flatnonzero(self.history.rows.view("abandoned") == 0)
-
-    def __len__(self): return len(self._rows())
-    def __iter__(self) -> Iterator[Record]: return (Record(self.history, row) for row in self._rows().tolist())
-    @overload
-    def __getitem__(self, i: int) -> Record: ...
-    @overload
-    def __getitem__(self, i: slice) -> Records: ...
-    @overload
-    def __getitem__(self, i: str) -> np.ndarray: ...
-    def __getitem__(self, i):
-        # the values first: they are as many as the rows at that time
-        if isinstance(i, str):
-            values = self.history.column(i)
-            rows = self._rows()
-            return values[rows[rows < len(values)]]
-        return select_records(self.history, i, self._rows())
-
-    def __getattr__(self, name: str) -> Any:
-        "Raise AttributeError with what is probably meant; called for missing attributes only."
-        metrics = vars(self)["history"].metrics if "history" in vars(self) else {}
-        raise missing_value_error(metrics, name, "history.current", dir(type(self)))
-
-    @checked
-    def frame(self) -> pd.DataFrame:
-        "Return a pandas DataFrame with a row for each step and a column for each metric."
-        return self.history.frame()
-
-    def __repr__(self):
-        heading = f"Current rows of run {run_heading(self.history)}, {len(self)} rows"
-        return f"{heading}\n{Records(head_and_tail(self))!r}" if len(self) else heading
-    def _repr_html_(self): return Records(head_and_tail(self))._repr_html_()
-
 # %% ../../nbs/01_core/08_history.ipynb #b2367b8e
-def rows_line(
-    first: int,  # index of the first row
-    columns: dict[str, Any],  # as returned by `copy_rows`
-) -> dict[str, Any]:
-    "Return a line with rows; called by the writer thread."
-    return {"kind": "rows", "first": first} | columns_to_lists(columns)
-
-def reading_line(number: int, row: int, table: int, values: np.ndarray) -> dict[str, Any]:
-    "Return a line with a reading, rounded to five digits; None is an unknown value."
-    return {
-        "kind": "reading",
-        "number": number,
-        "row": row,
-        "table": table,
-        "values": [None if v != v else float(f"{v:.5g}") for v in values.tolist()],
-    }
-
 def unsent_lines(
     history: History,
     sent: dict[str, int],  # number of items by kind; updated
@@ -505,7 +394,9 @@ def unsent_lines(
     while sent["rows"] < complete:
         start = sent["rows"]
         stop = min(start + 1024, complete)
-        yield partial(rows_line, start, copy_rows(history.rows, start, stop))
+        columns = copy_rows(history.rows, start, stop)
+        # called by the writer thread
+        yield lambda first=start, columns=columns: {"kind": "rows", "first": first} | columns_to_lists(columns)
         sent["rows"] = stop
     for name in ("events", "abandons"):
         for line in getattr(history, name)[sent[name]:]:
@@ -517,7 +408,11 @@ def unsent_lines(
     for number, row, table, values in list(history.readings.kept):
         # not yet fetched otherwise
         if number >= sent["readings"] and isinstance(values, np.ndarray):
-            yield partial(reading_line, number, row, table, values)
+            # None is an unknown value
+            yield lambda number=number, row=row, table=table, values=values: {
+                "kind": "reading", "number": number, "row": row, "table": table,
+                "values": [None if v != v else float(f"{v:.5g}") for v in values.tolist()],
+            }
             sent["readings"] = number + 1
 
 # %% ../../nbs/01_core/08_history.ipynb #6c8775bf
@@ -591,71 +486,153 @@ def detach_log(history: History):
     history.log = history.claim = None
 
 # %% ../../nbs/01_core/08_history.ipynb #3a50bd7c
-def history_from_header(line: dict[str, Any], path: Path) -> History:
+def history_from_header(line: dict[str, Any], path: Path | None) -> History:
     "Return an empty history with the fields of the first line of a log."
     history = History(line["name"], line["parent"], line["run"])
     history.started = float(line["started"])
     history.path = path
     return history
 
-def apply_log_line(history: History, line: dict[str, Any]):
-    "Add the content of one line of a log."
-    kind = str(line["kind"])
-    if kind == "rows":
-        # rows that the history has already; written twice after an interrupt
-        known = len(history) - line["first"]
-        if known < 0: raise ValueError(f"the rows {len(history)} to {line['first']} are missing")
-        append_rows(history.rows, line, skip=known)
-    elif kind == "table":
-        history.readings.table(dict(decode_non_finite(line["says"])))
-    elif kind == "reading":
-        readings = history.readings
-        number = operator.index(line["number"])
-        # written twice after an interrupt
-        if number < readings.count: return
-        if not 0 <= line["table"] < len(readings.tables): raise ValueError(f"there is no table {line['table']}")
-        readings.count = number
-        values = [math.nan if v is None else float(v) for v in line["values"]]
-        readings.add(operator.index(line["row"]), line["table"], values)
-    elif kind == "abandon":
-        rows, events = operator.index(line["rows"]), operator.index(line["events"])
-        to = [operator.index(n) for n in line["to"]]
-        limits = (rows, events, len(history.abandons))
-        if len(to) != 3 or not all(0 <= n <= limit for n, limit in zip(to, limits)):
-            raise ValueError(f"{to} is not an earlier place")
-        history.abandons.append({"kind": kind, "time": float(line["time"]), "rows": rows, "events": events, "to": to})
-    else:
-        history.events.append({
-            "kind": kind,
+class NewerLog(ValueError):
+    "Raised for a log written by a newer version of the package."
+
+def reject_constant(name: str): raise ValueError(f"{name} is not JSON")
+
+class LogReader:
+    "Read the lines of a log into a history, also while the log grows."
+    def __init__(
+        self,
+        path: Path | None,  # None: the lines are given to `add_lines`, or to `add`
+        history: History | None = None,  # to which they belong; None: the first line begins one
+    ):
+        self.path: Any = path
+        self.reset()
+        self.history = history
+
+    def reset(self):
+        "Begin a log anew."
+        self.history: History | None = None
+        # lines and bytes that have been read
+        self.number = self.offset = 0
+        # events, with the numbers of their lines, that precede rows or events to which they refer
+        self.pending: list[tuple[int, dict[str, Any]]] = []
+        # the first line, which identifies the file
+        self.head = b""
+
+    def read(self) -> bool:
+        "Read the appended lines, and return True if there were any. Raise ValueError for a damaged line."
+        with open(self.path, "rb") as f:
+            if os.fstat(f.fileno()).st_size < self.offset or f.read(len(self.head)) != self.head:
+                # the file has been replaced by another
+                self.reset()
+            f.seek(self.offset)
+            data = f.read()
+        data = data[:data.rfind(b"\n") + 1]
+        self.add_lines(data.splitlines(keepends=True))
+        return bool(data)
+
+    def add_lines(self, lines: Iterable[bytes]):
+        "Process complete lines, and the events that have become complete. Raise ValueError for a damaged line."
+        for data in lines:
+            with self._named(self.number + 1):
+                line = json.loads(data, parse_constant=reject_constant)
+                if self.history is not None:
+                    self.add(line)
+                elif line["kind"] != "run":
+                    raise ValueError("the first line is not of the kind 'run'")
+                elif line["schema"] > LOG_SCHEMA:
+                    raise NewerLog(
+                        f"{self.path} has the schema {line['schema']}, but this version of trainer_nb reads schemas up to"
+                        f" {LOG_SCHEMA}. Install a newer version."
+                    )
+                else:
+                    self.history, self.head = history_from_header(decode_non_finite(line), self.path), data
+            self.number += 1
+            self.offset += len(data)
+        if self.history is not None:
+            self._store_events(self.history)
+
+    def add(self, line: dict[str, Any]):
+        "Add the rows of a line, or keep its event."
+        history = cast(History, self.history)
+        kind = str(line["kind"])
+        if kind == "rows":
+            # rows that the history has already; written twice after an interrupt
+            known = len(history) - line["first"]
+            if known < 0: raise ValueError(f"the rows {len(history)} to {line['first']} are missing")
+            append_rows(history.rows, line, skip=known)
+        elif kind == "table":
+            history.readings.table(dict(decode_non_finite(line["says"])))
+        elif kind == "reading":
+            readings = history.readings
+            number = operator.index(line["number"])
+            # written twice after an interrupt
+            if number < readings.count: return
+            if not 0 <= line["table"] < len(readings.tables): raise ValueError(f"there is no table {line['table']}")
+            readings.count = number
+            values = [math.nan if v is None else float(v) for v in line["values"]]
+            readings.add(operator.index(line["row"]), line["table"], values)
+        else:
+            self.pending.append((self.number + 1, line))
+
+    def _store_events(self, history: History, all: bool = False):
+        "Store the kept events up to the first one whose rows or events are missing; all of them at the end of a log."
+        steps_back = len(history.abandons)
+        while self.pending:
+            number, line = self.pending[0]
+            with self._named(number):
+                is_complete = line["rows"] <= len(history) and line.get("events", 0) <= len(history.events)
+                if not (is_complete or all): break
+                del self.pending[0]
+                self._store(history, line)
+        if steps_back < len(history.abandons): update_abandoned(history)
+
+    def _store(self, history: History, line: dict[str, Any]):
+        rows = operator.index(line["rows"])
+        if line["kind"] == "abandon":
+            events = operator.index(line["events"])
+            to = [operator.index(n) for n in line["to"]]
+            limits = (rows, events, len(history.abandons))
+            if len(to) != 3 or not all(0 <= n <= limit for n, limit in zip(to, limits)):
+                raise ValueError(f"{to} is not an earlier place")
+            abandon = {"kind": "abandon", "time": float(line["time"]), "rows": rows, "events": events, "to": to}
+            history.abandons.append(abandon)
+            return
+        store_event(history, {
+            "kind": str(line["kind"]),
             "time": float(line["time"]),
             "step": operator.index(line["step"]),
-            "rows": operator.index(line["rows"]),
+            "rows": rows,
             "data": decode_non_finite(dict(line["data"])),
             "abandoned": False,
         })
 
-# %% ../../nbs/01_core/08_history.ipynb #6b4cf634
-def index_events(history: History):
-    "Attach evaluations to their rows and mark abandoned items."
-    events = history.events
-    history.events = []
-    for event in events:
-        store_event(history, event)
-    if history.abandons:
-        update_abandoned(history)
+    @contextmanager
+    def _named(self, number: int) -> Iterator[None]:
+        "Raise an error inside the block as one about a line."
+        try:
+            yield
+        except NewerLog:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
+            raise ValueError(
+                f"Line {number} of {self.path or 'a log'} is damaged ({type(e).__name__}: {e}). Restore the file, or truncate"
+                " it before that line."
+            ) from None
 
+    def finish(self) -> History:
+        "Return the history of a log that has ended; raise ValueError for one without a line."
+        if self.history is None: raise ValueError(f"{self.path} is empty: its run ended before a line was written.")
+        self._store_events(self.history, all=True)
+        return self.history
+
+# %% ../../nbs/01_core/08_history.ipynb #6b4cf634
 def read_history(
     path: str | Path,  # a log, the folder that holds it, or a run's output folder (the newest run there)
 ) -> History:
     "Return the history of a run from its log."
-    log = find_log(path)
-    # empty before the first line is read
-    histories: list[History] = []
-    def apply_line(line: dict[str, Any]):
-        if histories:
-            apply_log_line(histories[0], line)
-        else:
-            histories.append(history_from_header(decode_non_finite(line), log))
-    read_log_lines(log, apply_line)
-    index_events(histories[0])
-    return histories[0]
+    reader = LogReader(find_log(path))
+    # another learner of this process may have written a part of it
+    LOG_WRITER.wait_or_warn(60)
+    reader.read()
+    return reader.finish()

@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,33 +28,30 @@ def _utf8(value: str) -> str:
     "Replace lone surrogates, which cannot be encoded."
     return str.__str__(value).encode("utf-8", "replace").decode()
 
-def _to_plain_data(value: object, depth: int) -> Any:
-    if depth > 20: return f"<{type(value).__name__}>"
-    if value is None or isinstance(value, bool): return value
-    if isinstance(value, str): return _utf8(value)
-    if isinstance(value, float): return float(value)
-    if isinstance(value, int) and int(value).bit_length() <= 63: return int(value)
-    if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
-        if math.prod(value.shape) > 1000: return f"<{type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}>"
-        values = value.detach().cpu() if isinstance(value, torch.Tensor) else value
-        return to_plain_data(values.tolist(), depth + 1)
-    if isinstance(value, os.PathLike): return to_plain_data(os.fspath(value), depth + 1)
-    if isinstance(value, dict):
-        return {_utf8(k if isinstance(k, str) else str(k)): to_plain_data(v, depth + 1) for k, v in value.items()}
-    if isinstance(value, (list, tuple)): return [to_plain_data(o, depth + 1) for o in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted((to_plain_data(o, depth + 1) for o in value), key=repr)
-    return _utf8(repr(value)[:2000])
-
 def to_plain_data(
     value: object,
     depth: int = 0,  # nesting; values nested more than 20 deep become a description
 ) -> Any:
     "Convert a value to numbers, strings, lists and dicts; never raise."
+    name = type(value).__name__
     try:
-        return _to_plain_data(value, depth)
+        if depth > 20: return f"<{name}>"
+        if value is None or isinstance(value, bool): return value
+        if isinstance(value, str): return _utf8(value)
+        if isinstance(value, float): return float(value)
+        if isinstance(value, int) and int(value).bit_length() <= 63: return int(value)
+        if isinstance(value, (torch.Tensor, np.ndarray, np.generic)):
+            if math.prod(value.shape) > 1000: return f"<{name} of shape {tuple(value.shape)}, {value.dtype}>"
+            values = value.detach().cpu() if isinstance(value, torch.Tensor) else value
+            return to_plain_data(values.tolist(), depth + 1)
+        if isinstance(value, os.PathLike): return to_plain_data(os.fspath(value), depth + 1)
+        if isinstance(value, dict):
+            return {_utf8(k if isinstance(k, str) else str(k)): to_plain_data(v, depth + 1) for k, v in value.items()}
+        if isinstance(value, (list, tuple)): return [to_plain_data(o, depth + 1) for o in value]
+        if isinstance(value, (set, frozenset)): return sorted((to_plain_data(o, depth + 1) for o in value), key=repr)
+        return _utf8(repr(value)[:2000])
     except Exception:
-        return f"<{type(value).__name__}>"
+        return f"<{name}>"
 
 # %% ../../nbs/01_core/06_log_file.ipynb #252f60b4
 NON_FINITE_WORD = re.compile(r"\\*(NaN|Infinity|-Infinity)")
@@ -275,55 +272,14 @@ class LogFile:
         except Exception as e:
             self.error = e
 
-# %% ../../nbs/01_core/06_log_file.ipynb #4ebf090d
-class NewerLog(ValueError):
-    "Raised for a log written by a newer version of the package."
-
-def check_log_header(line: dict[str, Any], path: str | Path):
-    "Validate the first line of a log; raise ValueError or NewerLog."
-    if line["kind"] != "run": raise ValueError("the first line is not of the kind 'run'")
-    if line["schema"] > LOG_SCHEMA:
-        raise NewerLog(
-            f"{path} has the schema {line['schema']}, but this version of trainer_nb reads schemas up to {LOG_SCHEMA}."
-            " Install a newer version."
-        )
-
-def reject_constant(name: str): raise ValueError(f"{name} is not JSON")
-
-def complete_lines(path: Path) -> Iterator[bytes]:
-    "Yield the lines of a log; ignore a partial line at the end."
-    with open(path, "rb") as f:
-        yield from (o for o in f if o.endswith(b"\n"))
-
-# %% ../../nbs/01_core/06_log_file.ipynb #d4cb4fbc
-def read_log_lines(
-    path: Path,
-    take: Callable[[dict[str, Any]], object],  # called with each line; `decode_non_finite` restores special floats
-):
-    "Read a log line by line; raise ValueError for a damaged line."
-    # another learner of this process may have written a part of it
-    LOG_WRITER.wait_or_warn(60)
-    number = 0
-    for number, text in enumerate(complete_lines(path), 1):
-        try:
-            line = json.loads(text, parse_constant=reject_constant)
-            if number == 1:
-                check_log_header(line, path)
-            take(line)
-        except NewerLog:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
-            raise ValueError(
-                f"Line {number} of {path} is damaged ({type(e).__name__}: {e}). Restore the file, or truncate it before"
-                " that line."
-            ) from None
-    if not number: raise ValueError(f"{path} is empty: its run ended before a line was written.")
-
 # %% ../../nbs/01_core/06_log_file.ipynb #e6b41d8a
 def _start_time(path: Path) -> float:
     "Return the start time of the run of a log, or -inf if the file does not contain it."
     try:
-        return float(json.loads(next(complete_lines(path)))["started"])
+        with open(path, "rb") as f:
+            line = f.readline()
+        # without its end, it is still being written
+        return float(json.loads(line)["started"]) if line.endswith(b"\n") else -math.inf
     except Exception:
         return -math.inf
 

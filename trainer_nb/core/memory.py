@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -134,10 +134,6 @@ class MemoryMeter:
         return metrics
 
 # %% ../../nbs/01_core/03_memory.ipynb #e1cc3167
-class MeteredRun(Protocol):
-    "Describe a run with an optional meter."
-    memory_meter: MemoryMeter | None
-
 def make_memory_meter(
     args: object,  # first argument of a Learner: an object with fields, a dict, or None
     settings: Mapping[str, Any],  # its keywords
@@ -151,10 +147,13 @@ def make_memory_meter(
     return meter
 
 @contextmanager
-def measure_memory(run: MeteredRun, stage: str) -> Iterator[dict[str, int]]:
+def measure_memory(
+    run: Any,  # whose memory_meter may be None
+    stage: str,
+) -> Iterator[dict[str, int]]:
     "Measure a block as one stage; yield a dict that holds the metrics after the block."
     metrics: dict[str, int] = {}
-    meter = run.memory_meter
+    meter: MemoryMeter | None = run.memory_meter
     if meter is None or not meter.begin(stage):
         yield metrics
         return
@@ -164,9 +163,9 @@ def measure_memory(run: MeteredRun, stage: str) -> Iterator[dict[str, int]]:
     finally:
         meter.stage = ""
 
-def memory_metrics(run: MeteredRun, stage: str) -> dict[str, int]:
+def memory_metrics(run: Any, stage: str) -> dict[str, int]:
     "Return the metrics of a stage, ending it if it is being measured; empty if it was not measured."
-    meter = run.memory_meter
+    meter: MemoryMeter | None = run.memory_meter
     if meter is None: return {}
     if meter.stage == stage:
         meter.end()

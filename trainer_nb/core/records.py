@@ -6,26 +6,26 @@
 from __future__ import annotations
 
 import math
+import operator
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
 
 from .columns import DEFERRED, RowStore, append_rows, columns_to_lists, copy_rows, throughput
-from .errors import find_hints, missing_attribute_error, short_repr
-from ..display.tables import Table, format_setting, head_and_tail, to_frame
+from .errors import checked, find_hints, missing_attribute_error, short_repr
+from ..display.tables import Table, format_setting, format_value, head_and_tail, to_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # %% ../../nbs/01_core/07_records.ipynb #f8893177
-class RecordSource(Protocol):
-    "Describe the parts of a history that its tables read."
-    rows: RowStore
-    events: list[dict[str, Any]]
-    metrics: dict[int, dict[str, Any]]   # by row
-    def fetch(self) -> None: ...
-
-def row_value(history: RecordSource, name: str, row: int) -> float:
+def row_value(
+    history: Any,  # a History, or StoredRows
+    name: str,
+    row: int,
+) -> float:
     "Return one value of one row, fetching it if necessary."
     if name in DEFERRED and row >= history.rows.fetched:
         history.fetch()
@@ -43,7 +43,6 @@ class StoredRows:
         self.rows = RowStore()
         append_rows(self.rows, columns)
         self.rows.abandoned[len(self.rows) - 1] = abandoned
-        self.events: list[dict[str, Any]] = []
         self.metrics = {len(self.rows) - 1: metrics} if metrics else {}
 
     def __reduce__(self) -> tuple: return StoredRows, self.given
@@ -56,7 +55,7 @@ class Record:
     "Represent one step of a run. Reading a value that is still on the device fetches it."
     __slots__ = ("history", "index")
 
-    def __init__(self, history: RecordSource, index: int):
+    def __init__(self, history: Any, index: int):   # as of `row_value`
         self.history = history
         self.index = index
 
@@ -161,6 +160,83 @@ class Records(Table):
             row = record.as_dict()
             rows.append(row | qualify_metric_names(row.pop("metrics")))
         return to_frame(rows)
+
+# %% ../../nbs/01_core/07_records.ipynb #5te95011
+def run_heading(history: Any) -> str:
+    "Return the id and the name of the run of a history."
+    return f"{history.run_id} ({format_value(history.name)})" if history.name else history.run_id
+
+class RowTable:
+    "Base of a history and of its current rows: records by number and by slice, and the values of a column by its name."
+    source = "history"   # expression for the object
+
+    def row_numbers(self) -> Sequence[int] | np.ndarray: raise NotImplementedError
+    def column(self, name: str) -> np.ndarray: raise NotImplementedError
+
+    def __len__(self): return len(self.row_numbers())
+    def __iter__(self) -> Iterator[Record]:
+        history = vars(self).get("history", self)
+        return (Record(history, int(row)) for row in self.row_numbers())
+    @overload
+    def __getitem__(self, i: int) -> Record: ...
+    @overload
+    def __getitem__(self, i: slice) -> Records: ...
+    @overload
+    def __getitem__(self, i: str) -> np.ndarray: ...
+    def __getitem__(self, i):
+        "Raise IndexError outside the rows, and TypeError for no index."
+        if isinstance(i, str): return self.column(i)
+        history = vars(self).get("history", self)
+        rows = self.row_numbers()
+        if isinstance(i, slice): return Records(Record(history, int(row)) for row in rows[i])
+        if not hasattr(i, "__index__"):
+            raise TypeError(
+                "A history is indexed by the number of a row, history[-1], by a slice, or by the name of a column,"
+                f" history['loss']; not by {short_repr(i)}."
+            )
+        row = operator.index(i)
+        if not -len(rows) <= row < len(rows):
+            raise IndexError(f"There is no row {row}: there are {len(rows)} rows.")
+        return Record(history, int(rows[row]))
+
+    def __getattr__(self, name: str) -> Any:
+        "Raise AttributeError with what is probably meant; called for missing attributes only."
+        metrics = vars(vars(self).get("history", self)).get("metrics", {})
+        hints = find_hints("history")
+        if name in RECORD_FIELDS:
+            hints = {name: f"{self.source}[{name!r}] is that of each step, and {self.source}[-1].{name} that of the last"}
+        elif any(name in row for row in list(metrics.values())):
+            hints = {name: f"{self.source}[{name!r}] is that metric by step, and history.evaluations() has all evaluations"}
+        raise missing_attribute_error(
+            "A history" if self.source == "history" else self.source, name, dir(type(self)), hints
+        )
+
+class CurrentRows(RowTable):
+    "Give access to the rows of a history that are not abandoned."
+    source = "history.current"
+    def __init__(self, history: Any): self.history = history
+
+    def row_numbers(self) -> np.ndarray:
+        "Return the indices of the rows in the history."
+        with self.history.rows.lock:
+            return np.flatnonzero(self.history.rows.view("abandoned") == 0)
+
+    def column(self, name: str) -> np.ndarray:
+        "Return the values of a column, as that of a history."
+        # the values first: they are as many as the rows at that time
+        values = self.history.column(name)
+        rows = self.row_numbers()
+        return values[rows[rows < len(values)]]
+
+    @checked
+    def frame(self) -> pd.DataFrame:
+        "Return a pandas DataFrame with a row for each step and a column for each metric."
+        return self.history.frame()
+
+    def __repr__(self):
+        heading = f"Current rows of run {run_heading(self.history)}, {len(self)} rows"
+        return f"{heading}\n{Records(head_and_tail(self))!r}" if len(self) else heading
+    def _repr_html_(self): return Records(head_and_tail(self))._repr_html_()
 
 # %% ../../nbs/01_core/07_records.ipynb #5te95003
 # the first and the last step, None for an open end; or a range
@@ -295,7 +371,7 @@ class Journal(Table):
         return cells
 
     @classmethod
-    def of(cls, history: RecordSource) -> Journal:
+    def of(cls, history: Any) -> Journal:
         "Return the entries among the events of a history."
         return cls({
             "step": event["step"],

@@ -272,19 +272,6 @@ class ResumableLoader:
         self._place = cursor
         return step is None
 
-    def is_at_known_end(self, cursor: Cursor) -> bool | None:
-        "Return True at the end of the epoch; None: unknown until it is read."
-        return self.source.at_end(cursor)
-    def count_batches(self, cursor: Cursor, bookmark: dict | None = None) -> int | None:
-        "Return the number of batches of the epoch at a cursor; None: unknown."
-        return self.source.count_batches(cursor, bookmark)
-    def batches_left(self, cursor: Cursor) -> int | None:
-        "Return the number of remaining batches of the epoch; None: unknown."
-        return self.source.batches_left(cursor)
-    def check(self, bookmark: dict | None):
-        "Raise ValueError if a bookmark does not fit this data."
-        self.source.check(bookmark)
-
 # %% ../../nbs/03_data/04_loader.ipynb #64335003
 class DividedLoader(DataLoader):
     "Yield the batches of one of several processes; the run, which divides the data itself, reads `whole()`."

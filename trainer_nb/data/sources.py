@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from operator import length_hint
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, SequentialSampler, Subset, TensorDataset
@@ -38,7 +38,7 @@ from ..core.seeding import MAKING_BATCH, SEED_FETCH, SEED_ORDER, GeneratorSeeds,
 from ..core.seeding import making_batch, mix_seed, preserve_generators, seed_all
 from ..core.tree import Capture, is_resource, of_library
 from .collate import RemoveColumns, default_data_collator
-from .sampling import UNSHARDED, Cursor, EpochSampler, RankBatch, RankShard, share_batches, split_evenly
+from .sampling import UNSHARDED, Cursor, EpochSampler, RankShard, share_batches, split_evenly
 
 # %% ../../nbs/03_data/02_sources.ipynb #bda15f24
 # by the id of an object: a reference to it, and the epoch that was set last in this process
@@ -409,12 +409,8 @@ class BatchSource:
         self._workers = None
 
 # %% ../../nbs/03_data/02_sources.ipynb #876ff313
-class BatchPlan(Protocol):
-    "Describe the batches of an epoch."
-    samples: int   # of the epoch
-    def iterate_from(self, position: int) -> Iterator[RankBatch]: ...
-    def left(self, position: int) -> int: ...   # number of batches after a position
-
+# A plan of the batches of an epoch has the number of its `samples`, `iterate_from(position)`, and `left(position)`, the number
+# of batches after a position.
 class _SlicedPlan:
     "Cut an order (a tensor or a range) into batches; `size` is that of one process."
     def __init__(self, order: Sequence[int] | torch.Tensor, size: int, drop_last: bool, share: RankShard):
@@ -562,7 +558,7 @@ class SeededCollate:
 RequestedBatch = tuple[BatchRequest | None, int, float]   # request, samples of all processes, weight
 
 def batch_requests(
-    plan: BatchPlan,
+    plan: Any,
     cursor: Cursor,
     seed: int,
     share: RankShard,
@@ -648,16 +644,6 @@ class MapSource(BatchSource):
             self._read_samplers(cursor.epoch, wanted)
         return self._plan
 
-    def _plan_at(self, cursor: Cursor, bookmark: dict | None):
-        "Return the plan for a position. At the beginning of an epoch, samplers keep the changes that reading makes."
-        plan = self._find_plan(cursor, bookmark)
-        if not cursor.position and self.sets_epoch:
-            self._samplers.put(self._after)
-            self._begun = True
-        has_state = any(self._before.items.values())
-        self.bookmark = {"epoch": cursor.epoch, "samplers": self._before} if has_state else None
-        return plan
-
     def _make_plan(self, epoch: int):
         batches = self.loader.batch_sampler
         sampler = self.loader.sampler
@@ -682,8 +668,15 @@ class MapSource(BatchSource):
         if self.sets_epoch:
             # the run may have restored attributes to those of another epoch
             self.dataset.set_epoch(cursor.epoch, again=True)
+        plan = self._find_plan(cursor, bookmark)
+        # at the beginning of an epoch, samplers keep the changes that reading makes
+        if not cursor.position and self.sets_epoch:
+            self._samplers.put(self._after)
+            self._begun = True
+        has_state = any(self._before.items.values())
+        self.bookmark = {"epoch": cursor.epoch, "samplers": self._before} if has_state else None
         epoch = cursor.epoch if self.sets_epoch else None
-        asked = batch_requests(self._plan_at(cursor, bookmark), cursor, self.seed, self.share, epoch)
+        asked = batch_requests(plan, cursor, self.seed, self.share, epoch)
         return self._load_with_workers(asked) if self.loader.num_workers else self._load_in_process(asked)
 
     def _load_in_process(self, asked: Iterable[RequestedBatch]):

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from ..args.training_args import TrainingArguments
-from ..args.parallel import splits_batches
+from ..args.parallel import accelerator_option
 from ..core.errors import of_package, short_repr, warn
 from ..data.loader import DividedLoader, ResumableLoader
 from ..data.sampling import BalancedBatchSampler, EpochSampler, LengthGroupedSampler, RankShard, sample_lengths
@@ -243,7 +243,7 @@ def per_process_batch_size(
 ) -> int:
     "Return the number of samples of a batch for one process; raise ValueError if it cannot be split evenly."
     n = rank_shard(learner).of
-    if n == 1 or not splits_batches(learner.args): return size
+    if n == 1 or not accelerator_option(learner.args, "split_batches"): return size
     if size % n:
         raise ValueError(
             f"accelerator_config has split_batches=True, and a batch of {size} samples cannot be split evenly among"

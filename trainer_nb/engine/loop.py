@@ -65,7 +65,7 @@ def reach_next_step(learner: TrainerBase) -> bool:
         ensure_prepared(learner)
         if not run.cursor.position:
             with run.interrupts.opened():
-                batches = run.loader.count_batches(run.cursor, run.bookmark)
+                batches = run.loader.source.count_batches(run.cursor, run.bookmark)
             # an epoch without batches is an error of its first step
             if batches and batches != run.counters.batches:
                 recompute_run_length(run)

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import torch
 
-from ..args.parallel import dispatches_batches
+from ..args.parallel import accelerator_option
 from ..core.errors import InvalidOperation, warn
 from ..core.seeding import SEED_PREPARE, GeneratorSeeds, enable_determinism, seeded_generators
 from ..data.collate import is_identical
@@ -260,7 +260,7 @@ def prepare_data(learner: TrainerBase):
         if run.data.former_samplers.get(name, sampler) is sampler: continue
         for given in [n for n in run.data.seed_givers if n.startswith(f"{name}.")]: del run.data.seed_givers[given]
     world = run.device.world
-    dispatches = dispatches_batches(run.args) and not world.is_single_process
+    dispatches = accelerator_option(run.args, "dispatch_batches") and not world.is_single_process
     seeds = GeneratorSeeds(dict(run.generator_seeds or {}), run.data.seed_givers)
     run.loader = ResumableLoader(
         loader, run.args.order_seed, world.rank_shard, world.scatter_object if dispatches else None, seeds
@@ -665,7 +665,7 @@ def redistribute_data(
     "Divide and count the remaining data again if the snapshot comes from another number of processes, or from other data."
     run = learner.run_state
     if run.loader is not None:
-        batches = run.loader.count_batches(run.cursor, run.bookmark)
+        batches = run.loader.source.count_batches(run.cursor, run.bookmark)
         run.counters.batches = run.counters.batches or batches
         processes = snapshot.values["made_with"].get("processes", 1)
         if run.counters.batches == batches and processes == environment_info(run)["processes"]: return
@@ -681,9 +681,9 @@ def compute_run_length(run: RunState):
     feed = run.loader
     window = run.args.gradient_accumulation_steps
     # the later epochs are taken to be as long as this one
-    batches = run.counters.batches = feed.count_batches(run.cursor, run.bookmark)
+    batches = run.counters.batches = feed.source.count_batches(run.cursor, run.bookmark)
     per_epoch = None if not batches else max(math.ceil(batches / window), 1)
-    left = feed.batches_left(run.cursor) if batches else None
+    left = feed.source.batches_left(run.cursor) if batches else None
     if batches and left is None:
         # only the total is known
         left = max(batches - run.counters.batches_in_epoch, 0)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from ..args.parallel import syncs_each_batch
+from ..args.parallel import accelerator_option
 from ..core.callbacks import TrainerControl, fire_event, fire_event_safely
 from ..core.errors import warn
 from ..core.seeding import SEED_FORWARD, SEED_UPDATE, mix_seed, seed_all
@@ -163,7 +163,7 @@ class Step:
             run.modes.enter(run.wrapped_model, run.model)
         # averaged with the last micro-batch, unless the settings request each; DeepSpeed marks the last one with it
         is_last = self.num_done + 1 == len(run.current.window or ())
-        syncs = is_last or syncs_each_batch(run.args) and run.device.engine is None
+        syncs = is_last or run.device.engine is None and bool(accelerator_option(run.args, "sync_each_batch"))
         with run.device.sync_context(syncs, not self.num_done, self.loss):
             batch = self.next_input()
             loss = self.training_step(run.wrapped_model, batch, self.items)

@@ -76,7 +76,7 @@ def do_step_end(learner: TrainerBase, task: Task) -> None:
             if requested:
                 push_tasks(run, Task("check_requests"))
             # whether a stream has ended may be unknown (None)
-            may_end = control.should_epoch_stop or run.loader.is_at_known_end(run.cursor) is not False
+            may_end = control.should_epoch_stop or run.loader.source.at_end(run.cursor) is not False
             # an evaluation's callbacks may stop the epoch
             if requested or is_last_step(run) or may_end:
                 push_tasks(run, Task("end_epoch"))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..core.callbacks import CallbackHandler
-from ..core.history import NOTHING_SENT, History, apply_log_line, history_from_header, index_events
+from ..core.history import NOTHING_SENT, History, LogReader, history_from_header
 from ..core.history import log_header, unsent_lines
 from ..core.interrupts import InterruptGuard
 from ..device.weight_storage import move_model
@@ -130,11 +130,10 @@ def make_learner(
 def history_from_lines(lines: list[dict]) -> History:
     "Rebuild a history from the lines of its log."
     header, *others = lines
-    history = history_from_header(header, None)
+    reader = LogReader(None, history_from_header(header, None))
     for line in others:
-        apply_log_line(history, line)
-    index_events(history)
-    return history
+        reader.add(line)
+    return reader.finish()
 
 def has_open_launch(history: History) -> bool:
     "Return whether the last launch or close of a history is a launch."

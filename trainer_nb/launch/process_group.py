@@ -18,7 +18,7 @@ from typing import Any
 from ..args.training_args import TrainingArguments
 from ..core.callbacks import PROCESS_STATE_FIELDS
 from ..core.errors import InvalidOperation
-from ..core.history import History, send_to_log
+from ..core.history import History, LogReader, send_to_log
 from ..core.interrupts import InterruptGuard
 from ..data.sampling import split_global_batch
 from ..display.tables import Table
@@ -30,7 +30,6 @@ from .replica import interrupt_replica, make_replica, open_gate, ping
 from .stop_barrier import GateBarrier
 from .outcomes import Done, find_root_failure
 from .worker_pool import WorkerPool
-from ..live.follow import LogTail
 
 # %% ../../nbs/11_launch/15_process_group.ipynb #8d883582
 @dataclass
@@ -57,11 +56,10 @@ class LaunchPlan:
         return settings
 
 # %% ../../nbs/11_launch/15_process_group.ipynb #46e6a016
-class HistoryMirror(LogTail):
+class HistoryMirror(LogReader):
     "Add lines of a log to an existing history, and to that history's own file."
     def __init__(self, history: History):
-        super().__init__(None)
-        self.history = history
+        super().__init__(None, history)
         # raised by the next command
         self.error: Exception | None = None
         self.is_stopped = False

@@ -5,85 +5,18 @@
 # %% ../../nbs/10_live/13_follow.ipynb #f69c7edc
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..core.history import History, apply_log_line, history_from_header, store_event, update_abandoned
-from ..core.log_file import check_log_header, decode_non_finite, find_log, reject_constant
+from ..core.history import History, LogReader
+from ..core.log_file import find_log
 from ..display.tables import format_value
 from .curves import run_label
 from .dashboard import Dashboard, make_view
 from .run_view import DisplayStatus, last_status, status_fields
 from .view_model import ViewModel
-
-# %% ../../nbs/10_live/13_follow.ipynb #fd3c39ac
-class LogTail:
-    "Read a log as it grows."
-    def __init__(self, path: Path | None):
-        self.path = path
-        self.reset()
-
-    def reset(self):
-        "Begin a log anew."
-        # bytes that have been read
-        self.offset = 0
-        self.history: History | None = None
-        # events that precede rows or events to which they refer
-        self.pending: list[dict] = []
-        # the first line, which identifies the file
-        self.head = b""
-
-    def read(self) -> bool:
-        "Read the appended lines, and return True if there were any. Raise ValueError for a damaged line."
-        with open(self.path, "rb") as f:
-            if os.fstat(f.fileno()).st_size < self.offset or f.read(len(self.head)) != self.head:
-                # the file has been replaced by another
-                self.reset()
-            f.seek(self.offset)
-            data = f.read()
-        data = data[:data.rfind(b"\n") + 1]
-        self.add_lines(data.splitlines(keepends=True))
-        return bool(data)
-
-    def add_lines(self, lines: Iterable[bytes]):
-        "Process complete lines, and the events that have become complete. Raise ValueError for a damaged line."
-        for line in lines:
-            self.add_line(line)
-        while self.pending and self.is_complete(self.pending[0]):
-            self.apply_event(self.pending.pop(0))
-
-    def add_line(self, data: bytes):
-        "Process one line, or keep an event for later."
-        try:
-            line = json.loads(data, parse_constant=reject_constant)
-            if self.history is None:
-                check_log_header(line, self.path)
-                self.history, self.head = history_from_header(decode_non_finite(line), self.path), data
-            elif line["kind"] in ("rows", "table", "reading"):
-                apply_log_line(self.history, line)
-            else:
-                self.pending.append(line)
-        except (KeyError, TypeError, AttributeError, OverflowError, RecursionError, UnicodeDecodeError, json.JSONDecodeError) as e:
-            raise ValueError(
-                f"{self.path} is damaged at byte {self.offset} ({type(e).__name__}: {e}). Restore the file, or truncate it there."
-            ) from None
-        self.offset += len(data)
-
-    def is_complete(self, line: dict) -> bool:
-        "Return True if all rows and events to which an event refers have been read."
-        return line["rows"] <= len(self.history) and line.get("events", 0) <= len(self.history.events)
-
-    def apply_event(self, line: dict):
-        "Add an event to the history, or mark the rows that a step back has abandoned."
-        apply_log_line(self.history, line)
-        if line["kind"] == "abandon":
-            update_abandoned(self.history)
-        else:
-            store_event(self.history, self.history.events.pop())
 
 # %% ../../nbs/10_live/13_follow.ipynb #291113a2
 SILENCE_SECONDS = 30.0   # without a new line, after which a run counts as inactive
@@ -100,15 +33,15 @@ EMPTY_HISTORY = History()
 class LogSource:
     "Provide the log of a run as a source."
     def __init__(self, path: str | Path):
-        self.tail = LogTail(find_log(path))
-        self.tail.read()
+        self.reader = LogReader(find_log(path))
+        self.reader.read()
         # seconds since 1970
-        self.last_write = os.stat(self.tail.path).st_mtime
+        self.last_write = os.stat(self.reader.path).st_mtime
         # the description of a damage, empty if there is none
         self.damage = ""
 
     @property
-    def history(self) -> History: return self.tail.history or EMPTY_HISTORY
+    def history(self) -> History: return self.reader.history or EMPTY_HISTORY
     @property
     def label(self) -> str: return run_label(self.history)
 
@@ -117,8 +50,8 @@ class LogSource:
         Ignore a file that cannot be read now, and keep the message of a damaged one; either may be readable later."""
         try:
             self.damage = ""
-            self.tail.read()
-            self.last_write = os.stat(self.tail.path).st_mtime
+            self.reader.read()
+            self.last_write = os.stat(self.reader.path).st_mtime
         except OSError:
             pass
         except ValueError as error:
@@ -148,7 +81,6 @@ class LogSource:
         status = self.find_status(seconds / max(step, 1))
         epoch = f"{columns.epoch[last]:.2f}" if len(history) else None
         return status_fields(history, status, step, total, seconds, epoch=epoch, epochs=plan.get("epochs"))
-
 
 # %% ../../nbs/10_live/13_follow.ipynb #7a5c4e41
 def follow(

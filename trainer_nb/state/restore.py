@@ -45,7 +45,7 @@ def check_stream_position(learner: TrainerBase, snapshot: Snapshot):
     )
     if not (changes and follows):
         # otherwise the loader is made with the snapshot's settings
-        run.loader.check(snapshot.values["bookmark"])
+        run.loader.source.check(snapshot.values["bookmark"])
 
 
 def restore_run(

@@ -158,8 +158,6 @@ def settings_of(run: RunState, snapshot: Snapshot) -> dict:
     vars(args).update(snapshot.values["args"])
     return args.to_dict()
 
-
-
 # %% ../../nbs/07_state/10_resume.ipynb #edb36a76
 def checkpoint_info(snapshot: Snapshot) -> dict:
     "Return the values in a checkpoint besides the run."
@@ -347,7 +345,7 @@ def restart_epoch_data(run: RunState, snapshot: Snapshot) -> list[str]:
     cursor = snapshot.values["cursor"]
     then = snapshot.values.get("length")
     now = num_train_samples(run)
-    over = run.loader.is_at_known_end(cursor) is True if then == now or then is None else cursor.position >= then
+    over = run.loader.source.at_end(cursor) is True if then == now or then is None else cursor.position >= then
     if not run.args.ignore_data_skip or not cursor.position or snapshot.values["finished"] or over:
         return []
     snapshot.values.update(cursor=Cursor(cursor.epoch), bookmark=None, batches_in_epoch=0, epoch_open=False)
@@ -373,8 +371,6 @@ def read_snapshot(
     else:
         snapshot = read_checkpoint(folder, sharded.example, run.device.world)
     return add_base_weights(run, snapshot)
-
-
 
 # %% ../../nbs/07_state/10_resume.ipynb #25ec93a9
 def check_run_not_open(run: RunState, folder: Path, snapshot: Snapshot):
@@ -448,8 +444,6 @@ def load_best_weights(learner: TrainerBase):
         warn(f"The best model could not be loaded ({error}), so the model has the weights of the last step.")
     else:
         run.history.note("load_best", run.state.global_step, best_step=run.state.best_global_step, folder=folder)
-
-
 
 # %% ../../nbs/07_state/10_resume.ipynb #ea78f943
 def find_best_folder(run: RunState, path: Path) -> Path:

@@ -171,21 +171,21 @@ def assess_curve(
     part = readable_part(means, num_steps)
     read = means[part]
     if len(read) < 4:
-        return CurveAssessment(
-            False, f"The loss diverged at once, after {len(losses)} steps: {lower}.", "diverged at once"
-        )
+        words = f"The loss diverged at once, after {len(losses)} steps: {lower}."
+        return CurveAssessment(False, words, "diverged at once")
     by_batch = loss_noise(losses)
     fall = measure_fall(read, part.start, first, by_batch)
     considerable = max(CONFIDENCE * by_batch, 0.1 * (first - fall.lowest), MIN_RELATIVE_FALL * abs(first))
-    began_too_high = first - fall.before > considerable
-    if fall.before - fall.lowest <= fall.chance:
+    has_fallen = fall.before - fall.lowest > fall.chance
+    if first - fall.before > considerable:
+        further = "so the search began too high and the better rates may lie below it:"
+        if not has_fallen: further = "and no further: the search began too high;"
+        words = f"The loss fell from the very first rate on, {further} {lower}."
+        return CurveAssessment(has_fallen, words, "the search began too high")
+    if not has_fallen:
         if read[0] > first + 2 * by_batch:
-            return CurveAssessment(
-                False, f"The loss rose from the very first rate on: {lower}.", "rose from the first rate on"
-            )
-        if began_too_high:
-            words = f"The loss fell from the very first rate on, and no further: the search began too high; {lower}."
-            return CurveAssessment(False, words, "the search began too high")
+            words = f"The loss rose from the very first rate on: {lower}."
+            return CurveAssessment(False, words, "rose from the first rate on")
         span = "lower start="
         if stopped:
             course = "did not fall by more than it varies from batch to batch before it diverged"
@@ -196,12 +196,6 @@ def assess_curve(
             span = "higher end="
         words = f"The loss {course}, so a rate read from the curve would come from noise; {less_noise(span)}."
         return CurveAssessment(False, words, "noise: the loss did not fall")
-    if began_too_high:
-        words = (
-            "The loss fell from the very first rate on, so the search began too high and the better rates may lie"
-            f" below it: {lower}."
-        )
-        return CurveAssessment(True, words, "the search began too high")
     tail = len(losses) - num_steps // 10
     falls_at_end = np.argmin(read) >= len(read) - 3 and not stopped
     if falls_at_end and np.median(losses[tail:]) < np.median(losses[2 * tail - len(losses) : tail]):

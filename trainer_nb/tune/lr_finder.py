@@ -28,11 +28,9 @@ from .lr_trials import default_trial_steps, format_rate, group_lr_ratios, held_o
 from .lr_trials import train_with_rates
 
 # %% ../../nbs/09_tune/02_lr_finder.ipynb #5fa4f5b7
-MODES = ("exp", "linear")
-
 def trial_rates(start: float, end: float, num_steps: int, mode: str) -> np.ndarray:
     "Return the rates to try; raise ValueError for an invalid range, number of steps or mode."
-    if mode not in MODES: raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}; got {mode!r}.")
+    if mode not in ("exp", "linear"): raise ValueError(f"mode must be one of 'exp', 'linear'; got {mode!r}.")
     if not 0 < start < end < math.inf:
         raise ValueError(f"The range must satisfy 0 < start < end; got start={start!r}, end={end!r}.")
     if isinstance(num_steps, bool) or num_steps != int(num_steps) or num_steps < 10:
@@ -131,6 +129,9 @@ class LearnerResult(PanelDisplay):
 
     def __getstate__(self): return {k: v for k, v in vars(self).items() if k != "_learner"}
 
+def _rule_property(name: str) -> property:
+    return property(lambda self: self.suggestions.get(name), doc=f"Rate of {name}; None: no answer, or not requested.")
+
 # the reason why there is no suggestion
 NO_TRIALS = "no candidate was trained, because of trial_steps=0; learn.lr_find() trains some"
 
@@ -165,15 +166,7 @@ class LRFindResult(LearnerResult):
             name: rule(self.rates[part], self.smoothed[part]) if self.answer else None for name, rule in rules.items()
         }
 
-    # None: no answer, or the rule was not requested
-    @property
-    def valley(self) -> float | None: return self.suggestions.get("valley")
-    @property
-    def slide(self) -> float | None: return self.suggestions.get("slide")
-    @property
-    def minimum(self) -> float | None: return self.suggestions.get("minimum")
-    @property
-    def steep(self) -> float | None: return self.suggestions.get("steep")
+    valley, slide, minimum, steep = map(_rule_property, RULES)
 
     @property
     def steps(self) -> int:
@@ -234,8 +227,19 @@ class LRFindResult(LearnerResult):
             longest = max((trial.steps for trial in self.trials), default=0)
             count = len(self.trials)
             trained = f"{count} candidate{'s' * (count != 1)} trained for {longest} steps each: " if count else ""
-            total = f"{self.steps} steps{' in all' if count else ''}."
-            lines = [f"{curve} {trained}{total}", *describe_suggestion(self), doubts.rstrip()]
+            lines = [f"{curve} {trained}{self.steps} steps{' in all' if count else ''}."]
+            if self.suggestion is None:
+                lines.append(f"No suggestion: {self.reason}.{describe_other_rates(self)}")
+            else:
+                at = {trial.rate: trial.loss for trial in self.trials}
+                others = ", ".join(
+                    f"{format_rate(rate)} {'diverged' if math.isinf(loss) else f'gave {loss:.3g}'}"
+                    for rate, loss in sorted(at.items()) if rate != self.suggestion
+                )
+                ended = f"whose trial ended with a loss of {at[self.suggestion]:.3g} ({others})"
+                lines.append(f"Suggestion: {format_rate(self.suggestion)}, {ended}.")
+                lines += describe_usage(self, "found.suggestion", self.suggestion, "found.apply()")
+            lines.append(doubts.rstrip())
         return [text for text in lines if text]
 
     def panels(self) -> list[Panel]:
@@ -262,19 +266,17 @@ def describe_usage(
     "Return sentences on how to use a rate."
     setting, share = found.setting
     typed = applies or f"learn.set({setting}={given})"
-    words = [f"{typed} uses it from the next step on: {rate:.3g}."]
-    if applies:
-        words = [f"{applies} sets it from the next step on: learn.set({setting}={rate:.3g})."]
     if setting == "lr":
-        call = applies or f"learn.set(lr={given})"
         words = [
-            f"The schedule is at {share:.2g} of its base. {call} lets the next step use {rate:.3g}"
+            f"The schedule is at {share:.2g} of its base. {typed} lets the next step use {rate:.3g}"
             f" and scales the rest of the schedule; learn.set(learning_rate={given}) would make it the base."
         ]
     elif not math.isclose(share, 1, rel_tol=1e-3):
-        words = [
-            f"{typed} makes {rate:.3g} the base, to which the schedule rises; it is at {share:.2g} of it."
-        ]
+        words = [f"{typed} makes {rate:.3g} the base, to which the schedule rises; it is at {share:.2g} of it."]
+    elif applies:
+        words = [f"{applies} sets it from the next step on: learn.set({setting}={rate:.3g})."]
+    else:
+        words = [f"{typed} uses it from the next step on: {rate:.3g}."]
     others = sorted({float(f"{r:.3g}") for r in found.ratios} - {1.0})
     if others:
         words.append(
@@ -287,17 +289,6 @@ def describe_other_rates(found: LRFindResult) -> str:
     "Return a sentence on how to set the rate of a rule; empty where no rule has one."
     name = next((n for n, r in found.suggestions.items() if r is not None), None)
     return "" if name is None else f" found.apply({name!r}) sets a rule's rate nevertheless."
-
-def describe_suggestion(found: LRFindResult) -> list[str]:
-    "Return the suggestion and how to use it, or the reason why there is none."
-    if found.suggestion is None: return [f"No suggestion: {found.reason}.{describe_other_rates(found)}"]
-    at = {trial.rate: trial.loss for trial in found.trials}
-    others = ", ".join(
-        f"{format_rate(rate)} {'diverged' if math.isinf(loss) else f'gave {loss:.3g}'}"
-        for rate, loss in sorted(at.items()) if rate != found.suggestion
-    )
-    first = f"Suggestion: {format_rate(found.suggestion)}, whose trial ended with a loss of {at[found.suggestion]:.3g} ({others})."
-    return [first, *describe_usage(found, "found.suggestion", found.suggestion, "found.apply()")]
 
 # %% ../../nbs/09_tune/02_lr_finder.ipynb #355f752a
 def lr_find(
