@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from .fields import check_rules, settings_table
-from ..core.errors import suggest_names, warn
+from ..core.errors import ipython_shell, suggest_names, warn
 
 if TYPE_CHECKING:
     from trainer_nb.args.training_args import TrainingArguments
@@ -81,9 +80,7 @@ MPI_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
 def is_kernel() -> bool:
     "Return whether this process is the kernel of a notebook; a fork of one that a launcher has made is not."
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return hasattr(shell, "kernel") and "TORCHELASTIC_RUN_ID" not in os.environ
+    return hasattr(ipython_shell(), "kernel") and "TORCHELASTIC_RUN_ID" not in os.environ
 
 def check_rank_variables(environment: Mapping[str, str] = os.environ):
     "Raise ValueError for a launcher's variables that are incomplete, or that a notebook's kernel has."

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 # %% ../../nbs/10_live/00_screens.ipynb #fc52afc2
+from ..core.errors import ipython_shell
 from ..display.tables import escape_html, format_duration, format_number, format_setting, format_value
 from ..display.tables import html_table
 
@@ -238,9 +239,7 @@ NO_DISPLAY = contextvars.ContextVar("quiet", default=False)
 
 def in_kernel() -> bool:
     "Return True in the kernel of a notebook."
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return getattr(shell, "kernel", None) is not None
+    return getattr(ipython_shell(), "kernel", None) is not None
 
 def make_screen() -> Screen | None:
     "Return the screen that fits the front end; None for an unsupported front end, or if the display is switched off."

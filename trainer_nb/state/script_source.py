@@ -21,7 +21,7 @@ import torch
 
 # %% ../../nbs/07_state/16_script_source.ipynb #ee969ccc
 from ..args.training_args import TrainingArguments
-from ..core.errors import InvalidOperation
+from ..core.errors import InvalidOperation, ipython_shell
 from ..core.history import History
 from ..core.interrupts import VERB_CALLS
 from ..core.records import ACT_FORMATTERS, describe_act
@@ -142,13 +142,9 @@ def split_statements(
     return statements
 
 # %% ../../nbs/07_state/16_script_source.ipynb #ab22644a
-def get_shell():
-    "Return the IPython shell, or None."
-    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-
 def user_namespace() -> dict[str, object]:
     "Return the namespace of the notebook or the script."
-    shell = get_shell()
+    shell = ipython_shell()
     return vars(sys.modules["__main__"]) if shell is None else shell.user_ns
 
 def running_line() -> float:
@@ -168,7 +164,7 @@ def failure_line(shell, number: int) -> float:
 
 def executed_statements() -> list[Statement]:
     "Return the statements that were executed in this session, in order."
-    shell = get_shell()
+    shell = ipython_shell()
     if shell is None:
         path = user_namespace().get("__file__")
         return split_statements("".join(linecache.getlines(str(path))), 0, running_line()) if path else []
