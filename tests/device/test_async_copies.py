@@ -1,5 +1,6 @@
 "Copies that a GPU makes beside its work, with a stand-in that copies as late as it may: when the update comes, or when somebody reads."
 import contextlib, threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest, torch
@@ -147,7 +148,8 @@ def begin(n):
 
 def test_copies_pass_through_locked_places(gpu):
     "In pieces, of any layout; the source may change once the copy has ended there, and the third copy waits for a place."
-    area = staging_area(torch.device("cpu"))
+    area, threads = staging_area(torch.device("cpu")), torch.get_num_threads()
+    assert ThreadPoolExecutor(1).submit(torch.get_num_threads).result() == threads   # of threads that begin later
     assert area.reserve(3000) and area.growing.result() is None
     runs = [begin(1), begin(2)]
     assert not any(copying.is_done() for *_, copying in runs)
