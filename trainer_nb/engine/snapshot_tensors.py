@@ -171,8 +171,9 @@ class StagingArea:
         self.device = device
         self.stream = torch.cuda.Stream(device)
         self.worker = ThreadPoolExecutor(1, "trainer_nb-copies")
-        # a thread begins with the number that was set last, in any thread: one, where a data loader pins memory
+        # a thread takes, when first asked, the number set last in any thread: one, where a data loader pins memory
         threads = torch.get_num_threads()
+        self.worker.submit(torch.get_num_threads).result()
         self.worker.submit(torch.set_num_threads, max(threads // 4, 1)).result()
         torch.set_num_threads(threads)
         self.places: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
