@@ -147,10 +147,7 @@ def make_memory_meter(
     return meter
 
 @contextmanager
-def measure_memory(
-    run: Any,  # whose memory_meter may be None
-    stage: str,
-) -> Iterator[dict[str, int]]:
+def measure_memory(run: Any, stage: str) -> Iterator[dict[str, int]]:
     "Measure a block as one stage; yield a dict that holds the metrics after the block."
     metrics: dict[str, int] = {}
     meter: MemoryMeter | None = run.memory_meter

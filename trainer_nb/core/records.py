@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # %% ../../nbs/01_core/07_records.ipynb #f8893177
-def row_value(
-    history: Any,  # a History, or StoredRows
-    name: str,
-    row: int,
-) -> float:
+def row_value(history: Any, name: str, row: int) -> float:   # of a History, or of StoredRows
     "Return one value of one row, fetching it if necessary."
     if name in DEFERRED and row >= history.rows.fetched:
         history.fetch()
