@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 # %% ../../nbs/06_engine/14_edits.ipynb #3243a125
-from ..core.errors import of_package, used_names
+from ..core.errors import of_package
 from ..core.nodes import ATOMS
 from ..core.put import MISSING
 from ..data.collate import is_identical
@@ -129,21 +129,11 @@ def find_attribute(cls, name: str):
     there; (None, None) for an undefined attribute."""
     return next(((c, vars(c)[name]) for c in cls.__mro__ if name in vars(c)), (None, None))
 
-def is_read_by_user(
-    learner: TrainerBase,
-    name: str,  # of an attribute
-    known: Collection[str],  # attributes whose names may be computed
-) -> bool:
-    "Return whether code of the user's class may read an attribute."
-    if name in LEARNER: return False
-    owner, _ = find_attribute(type(learner), name)
-    if of_package(owner): return False
-    names = used_names(learner, constructors=False)
-    return owner is not None or name in names or ("getattr" in names and name in known)
+def is_of_user(learner: TrainerBase, name: str) -> bool:
+    "Return whether an attribute of a learner is one of the user's."
+    return name not in LEARNER and not of_package(find_attribute(type(learner), name)[0])
 
-
-def _is_state(owner: object, name: str) -> bool:
-    return not isinstance(owner, TrainerBase) or is_read_by_user(owner, name, vars(owner))
+def _is_state(owner: object, name: str) -> bool: return not isinstance(owner, TrainerBase) or is_of_user(owner, name)
 
 def _group_settings(group: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in group.items() if isinstance(v, int | float | str | tuple)}
