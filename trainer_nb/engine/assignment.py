@@ -33,9 +33,7 @@ SETTINGS = frozenset(TrainingArguments.__dataclass_fields__) | {"lr"}
 
 # properties without a setter: what to do instead
 READ_ONLY = find_hints("read_only")
-# names that read like a part of the learner
-NOT_ATTRIBUTES = {"callbacks": "learn.add_callback(...) adds a callback, and learn.pop_callback(...) removes one"}
-# attributes of the Trainer that its loop or another library reads, and nothing here: False and None are their only values
+# names that nothing here reads, such as attributes for the Trainer's loop: False and None are their only values
 FIXED_VALUES = find_hints("fixed")
 
 
@@ -106,14 +104,14 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
     if "run_state" not in vars(learner) and isinstance(find_attribute(type(learner), name)[1], property):
         vars(learner)[name] = value
         return True
-    if name in FIXED_VALUES:
+    owner, there = find_attribute(type(learner), name)
+    if name in FIXED_VALUES and (owner is None or of_package(owner)):
         if value is None or value is False or is_own_code(learner): return False
         raise AttributeError(f"learn.{name} = ... would change nothing: {FIXED_VALUES[name]}.")
     if name[0] == "_":
         if callable(value):
             record_override(learner, name, value)
         return False
-    owner, there = find_attribute(type(learner), name)
     fixed = isinstance(there, property) and there.fset is None
     if fixed and (name in READ_ONLY or name not in SETTINGS) and of_package(owner):
         present = getattr(learner, name)
@@ -121,8 +119,6 @@ def check_assignment(learner: TrainerBase, name: str, value) -> bool:
         if value is present or is_plain and value == present: return True
         hint = READ_ONLY.get(name, "it belongs to the run, which keeps it up to date")
         raise AttributeError(f"learn.{name} cannot be assigned: {hint}.")
-    if name in NOT_ATTRIBUTES and owner is None and not is_own_code(learner):
-        raise AttributeError(f"learn.{name} = ... would change nothing: {NOT_ATTRIBUTES[name]}.")
     if name == "loss_is_scaled_for_ga":
         record_override(learner, name, value)
     if owner is not None and not (fixed and name in SETTINGS):

@@ -23,7 +23,7 @@ from ..data.collate import is_identical
 from .run_state import RunState, run_modules
 from ..core.tree import MAPPINGS, SEQUENCES, is_resource, of_library
 from .overrides import TrainerBase
-from .state_holders import FEW_NODES, LEARNER, Holder, editable_holders
+from .state_holders import FEW_NODES, HOOK_TABLES, LEARNER, Holder, editable_holders
 from .user_state import differing
 
 # %% ../../nbs/06_engine/14_edits.ipynb #96c14ff8
@@ -112,7 +112,6 @@ class AttributeStamps:
         ]
 
 # %% ../../nbs/06_engine/14_edits.ipynb #319733be
-_HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _DATA = ("_train_dataset", "data_collator", "loss_func", "compute_loss_func")
 _VERSION = operator.attrgetter("_version")
 _REQUIRES_GRAD = operator.attrgetter("requires_grad")
@@ -192,7 +191,7 @@ class Edits:
         "Search the objects whose attributes count; in one of several processes none: their journals have to be alike."
         self.parts = [self.is_compared, *_parts(run)]
         # buffers have stamps, unless there are none yet
-        names = ("_parameters", "_modules", "_buffers", *_HOOK_TABLES)
+        names = ("_parameters", "_modules", "_buffers", *HOOK_TABLES)
         tables = [(name, vars(m).get(name)) for m in run_modules(run).modules() for name in names]
         self.tables = [t for name, t in tables if t is not None and not (t and name == "_buffers")]
         self.inside = self._ids_inside()

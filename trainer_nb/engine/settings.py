@@ -32,7 +32,7 @@ from .given_parts import check_losses, drop_loader
 from .overrides import TrainerBase
 from .prepare import AUTO_BATCH_SIZE_ERROR, OPTIMIZER_MAKERS, discard_made_optimizer
 from .prepare import makes_schedule, prepare, recompute_run_length
-from .rollback import copy_scheduler_state, restore_scheduler_state
+from .rollback import copy_schedule, restore_dicts
 from .run_state import RunState, Task, record_act, schedule_args
 from ..optim.optimizers import refuse_regrouping
 from ..optim.schedules import add_scheduled_group, base_lrs, is_metric_driven, look_ahead
@@ -419,20 +419,17 @@ def make_undo(learner: TrainerBase):
     values = run.values()
     values |= {n: copy.copy(v) for n, v in values.items() if isinstance(v, dict) or hasattr(v, "__dict__")}
     groups = [] if run.optimizer is None else [(g, g | {"params": [*g["params"]]}) for g in run.optimizer.param_groups]
-    schedule = copy_scheduler_state(run.lr_scheduler)
+    schedule = copy_schedule(run.lr_scheduler)
     def put_back():
         vars(run.args).update(args)
         run.put_values(values)
         run.due.clear()
         run.due.extend(due)
         run.loader, run.optimizer, run.lr_scheduler = parts
-        restore_scheduler_state(schedule)
         if groups:
             run.optimizer.param_groups[:] = [g for g, _ in groups]
-        for group, before in groups:
-            # another schedule may have added entries
-            group.clear()
-            group.update(before)
+        # another schedule may have added entries
+        restore_dicts(schedule + groups)
     return put_back
 
 # %% ../../nbs/06_engine/24_settings.ipynb #42cb6b0f

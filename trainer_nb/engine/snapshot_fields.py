@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,12 +31,11 @@ from ..optim.optimizers import PLAIN_TENSORS, flatten_state_value, needs_flatten
 from ..optim.schedules import load_scheduler_state, replace_schedule, scheduler_state, select_groups, stretch_schedule
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #c73fb4ee
-class FieldKeeper:
+class FieldKeeper(NamedTuple):
     "Hold the functions that capture, restore and check one field of a run."
-    def __init__(self, keep: Callable, put_back: Callable, check: Callable = lambda run, snapshot: None):
-        self.keep = keep
-        self.put_back = put_back
-        self.check = check
+    keep: Callable
+    put_back: Callable
+    check: Callable = lambda run, snapshot: None
 
 # %% ../../nbs/06_engine/16_snapshot_fields.ipynb #7b13f89c
 # settings that cannot be restored

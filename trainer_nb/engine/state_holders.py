@@ -187,7 +187,7 @@ def _owner_of(function: object) -> object:
         function = function.func if isinstance(function, functools.partial) else function.__self__
     return function
 
-_HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 def is_part(owner: object, learner: TrainerBase | None) -> bool:
     "Return whether an object is a learner or one of its callbacks, whose attributes are searched anyway."
@@ -198,7 +198,7 @@ def _of_hooks(learner: TrainerBase | None, modules: list[tuple[str, torch.nn.Mod
     held: set[int] = set()
     for name, m in modules:
         attributes = vars(m)
-        for table in _HOOK_TABLES:
+        for table in HOOK_TABLES:
             if not attributes.get(table): continue
             for i, hook in enumerate(attributes[table].values()):
                 owner = _owner_of(hook)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 # %% ../../nbs/06_engine/13_user_state.ipynb #04ae0be9
-from ..core.errors import warn
+from ..core.errors import join_names, warn
 from ..core.put import MISSING, Put, class_finder
 from ..core.content import Content
 from ..core.nodes import ATOMS, GeneratorNode, LeafNode, Ref, StatefulNode, TensorNode, Tree, Unsupported
@@ -42,6 +42,7 @@ def named_parts(run: RunState) -> dict[str, Any]:
     names = ("args", "optimizer", "lr_scheduler", "device", "callbacks", "state", "control", "history", "loader", "wrapped_model")
     found |= {f"run:{name}": getattr(run, name) for name in names} | {"run": run}
     for g, group in enumerate(run.optimizer.param_groups if run.optimizer is not None else ()):
+        found[f"group:{g}"] = group
         for i, p in enumerate(group["params"]):
             found[f"parameter:{g}.{i}"] = p
             entries = run.optimizer.state.get(p, {})
@@ -400,10 +401,9 @@ def report_lost(run: RunState, verb: str) -> None:
     names = [text for text in run.reports.overwritten.values() if text not in run.reports.reported]
     run.reports.overwritten = {}
     run.reports.reported |= {*names}
-    more = f", and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     if names:
         warn(f"{verb} restores attributes from the run, although this learner began with other values (set them again if"
-             f" those are meant): {', '.join(names[:MOST_NAMES])}{more}.")
+             f" those are meant): {join_names(names, MOST_NAMES)}.")
 
     lost = {n: why for n, why in run.reports.lost.items() if n not in run.reports.reported}
     run.reports.lost = {}

@@ -188,7 +188,7 @@ class CheckpointContents(NamedTuple):
     manifest: dict          # step, run, ...
     about: dict             # further values for resuming; `state` if it differs from the snapshot's
     adapted: dict           # for a model with adapters: key in PEFT's file -> key of the state_dict
-    base: frozenset         # snapshot names of the adapters' base, of which only the digests are written
+    base: frozenset         # as returned by unchanged_base_names: only the digests of these are written
     shards: ShardFiles | None = None  # of a sharded model, whose weights are written by all processes
 
 def collect_checkpoint(run: RunState, snapshot: Snapshot, processing_class=None, manifest=None,
@@ -260,8 +260,11 @@ def write_run_state(
 ):
     "Write the state that a run needs to continue, except the weights that are written already."
     snapshot = package.snapshot
-    # of a base, which is not written
-    base = {n: tensor_digest(t) for n, t in snapshot.tensors.items() if n in package.base and is_shared(t)}
+    # of weights that are not written
+    base = {
+        n: tensor_digest(t) for n, t in snapshot.tensors.items()
+        if n in package.base and (is_shared(t) or n.startswith("user/"))
+    }
     tensors = {n: t for n, t in snapshot.tensors.items() if n not in base}
     about = dict(package.about)
     # without the log
