@@ -91,10 +91,12 @@ def enter_in_memo(
     for part in parts.values():
         if isinstance(part, torch.Tensor) and (not part.is_leaf or is_tensor_with_methods(part)):
             memo[id(part)] = part.detach().clone()
-        elif type(part) is torch.Tensor and part.layout is torch.strided and (array := arrays.get(part.untyped_storage().data_ptr())) is not None:
+        elif type(part) is torch.Tensor and part.layout is torch.strided and part.untyped_storage().data_ptr() in arrays:
             # as torch.from_numpy makes it
+            array = arrays[part.untyped_storage().data_ptr()]
             flat = torch.from_numpy(memo.setdefault(id(array), array.copy())).reshape(-1).view(part.dtype)
-            memo[id(part)] = flat.as_strided(part.shape, part.stride(), part.storage_offset()).requires_grad_(part.requires_grad)
+            like = flat.as_strided(part.shape, part.stride(), part.storage_offset())
+            memo[id(part)] = like.requires_grad_(part.requires_grad)
         elif type(part) is np.ndarray and isinstance(base := part.base, np.ndarray) and id(base) in parts and base.flags.c_contiguous:
             whole = memo.setdefault(id(base), base.copy())
             memo[id(part)] = np.ndarray(part.shape, part.dtype, whole, part.ctypes.data - base.ctypes.data, part.strides)
