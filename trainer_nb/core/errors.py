@@ -124,7 +124,7 @@ def check_attribute(
     name: str,  # of the attribute
     similar: Callable[[str], Iterable[str]],  # returns the attributes of which a name is probably a misspelling
 ) -> None:
-    "Raise AttributeError for a new attribute that is probably misspelt, unless it is private or a method of the object sets it."
+    "Raise AttributeError for a new attribute that is probably misspelt, unless it is private or set by a method of the object."
     if name[:1] == "_" or name in vars(owner) or hasattr(type(owner), name): return
     meant = sorted(similar(name))
     if not meant or is_own_code(owner): return

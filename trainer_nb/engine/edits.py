@@ -128,11 +128,9 @@ def find_attribute(cls, name: str):
     there; (None, None) for an undefined attribute."""
     return next(((c, vars(c)[name]) for c in cls.__mro__ if name in vars(c)), (None, None))
 
-def is_of_user(learner: TrainerBase, name: str) -> bool:
-    "Return whether an attribute of a learner is one of the user's."
-    return name not in LEARNER and not of_package(find_attribute(type(learner), name)[0])
-
-def _is_state(owner: object, name: str) -> bool: return not isinstance(owner, TrainerBase) or is_of_user(owner, name)
+def is_of_user(owner: object, name: str) -> bool:
+    "Return whether an attribute of an object is one of the user's: not of every learner."
+    return not isinstance(owner, TrainerBase) or name not in LEARNER and not of_package(find_attribute(type(owner), name)[0])
 
 def _group_settings(group: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in group.items() if isinstance(v, int | float | str | tuple)}
@@ -232,7 +230,7 @@ class Edits:
         if edited:
             here = {holder.name: holder.owner for holder in editable_holders(run)}
             present = [one for one in edited if here.get(one.name) is one.owner]
-            names = [name for one in present for name in one.changed() if _is_state(one.owner, name.rpartition(".")[2])]
+            names = [name for one in present for name in one.changed() if is_of_user(one.owner, name.rpartition(".")[2])]
             known = run.evaluation.evaluated
             by_evaluation = differing(known.before, known.after) if names and known is not None else ()
             changed += [name for name in names if name not in by_evaluation]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..args.training_args import TrainingArguments, hide_tokens, resolve_args
+from ..args.training_args import hide_tokens, resolve_args
 from ..args.fields import to_builtin
 from ..core.columns import append_rows, columns_to_lists, copy_rows
 from ..core.records import StepRange, step_bounds
@@ -73,11 +73,6 @@ NOT_IN_BRANCH = {
     ),
 }
 
-def check_branch(args: TrainingArguments, changes: dict):
-    "Raise ValueError for a change that would have no effect in a branch."
-    for name, value in changes.items():
-        if name in NOT_IN_BRANCH and to_builtin(value) != getattr(args, name):
-            raise ValueError(f"{name}={value!r} cannot be changed by branch(): it {NOT_IN_BRANCH[name]}.")
 
 def update_adam_coefficients(
     optimizer: torch.optim.Optimizer,
@@ -101,7 +96,9 @@ def branch(learner: TrainerBase, changes: dict):
     run = learner.run_state
     prepare(learner)
     require_unsharded(run, "branch()", "copies the model")
-    check_branch(run.args, changes)
+    for name, value in changes.items():
+        if name in NOT_IN_BRANCH and to_builtin(value) != getattr(run.args, name):
+            raise ValueError(f"{name}={value!r} cannot be changed by branch(): it {NOT_IN_BRANCH[name]}.")
     later = {name: value for name, value in changes.items() if name in SETTABLE}
     args = resolve_args(run.args, {name: value for name, value in changes.items() if name not in SETTABLE})
     memo: dict[int, Any] = {}

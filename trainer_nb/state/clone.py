@@ -91,9 +91,11 @@ def enter_in_memo(
     for part in parts.values():
         if isinstance(part, torch.Tensor) and (not part.is_leaf or is_tensor_with_methods(part)):
             memo[id(part)] = part.detach().clone()
-        elif type(part) is torch.Tensor and part.layout is torch.strided and part.untyped_storage().data_ptr() in arrays:
+        elif (
+            type(part) is torch.Tensor and part.layout is torch.strided
+            and (array := arrays.get(part.untyped_storage().data_ptr())) is not None
+        ):
             # as torch.from_numpy makes it
-            array = arrays[part.untyped_storage().data_ptr()]
             flat = torch.from_numpy(memo.setdefault(id(array), array.copy())).reshape(-1).view(part.dtype)
             like = flat.as_strided(part.shape, part.stride(), part.storage_offset())
             memo[id(part)] = like.requires_grad_(part.requires_grad)
@@ -454,8 +456,10 @@ def check_functions(
     for name, function in functions_below(training_code(learner), own):
         used = used_part(function, by_id(own), own)
         if used is None: continue
-        raise InvalidOperation(f"{_describe_use(name, function, used)}, and would compute with the same one in a copy of the"
-                               f" learner. What is copied with the model is {_INSTEAD}.")
+        raise InvalidOperation(
+            f"{_describe_use(name, function, used)}, and would compute with the same one in a copy of the learner. What is"
+            f" copied with the model is {_INSTEAD}."
+        )
 
 def warn_of_originals(
     learner: TrainerBase,
@@ -472,8 +476,9 @@ def warn_of_originals(
         used = used_part(function, by_id(own), own) or used_part(function, copied_name, own)
         if used is None: continue
         warn(
-            f"{_describe_use(name, function, used)}, and would read the original in the copy of the learner as well. Write it"
-            " as a class with __call__ that holds the object, or a callback that has it in an attribute: that is copied."
+            f"{_describe_use(name, function, used)}, and would read the original in the copy of the learner as well. Write"
+            " it as a class with __call__ that holds the object, or a callback that has it in an attribute: that is"
+            " copied."
         )
 
 # %% ../../nbs/07_state/14_clone.ipynb #6372d09f

@@ -117,9 +117,4 @@ def decode_value(
     if kind in _DECODERS: return _DECODERS[kind](decode_value(value, tensors))
     if kind not in ENCODED_CLASSES:
         raise ValueError(f"There is no kind of value {kind!r}; it may need a newer version of trainer_nb.")
-    return _decode_object(ENCODED_CLASSES[kind], decode_value(value, tensors))
-
-def _decode_object(cls, parts):
-    "Build an object of the run; fields that an older version lacks get their defaults."
-    known = [f.name for f in fields(cls)] if is_dataclass(cls) else cls._fields
-    return cls(**{k: v for k, v in parts.items() if k in known})
+    return ENCODED_CLASSES[kind](**decode_value(value, tensors))

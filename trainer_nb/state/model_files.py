@@ -191,8 +191,9 @@ def add_base_weights(run: RunState, snapshot: Snapshot) -> Snapshot:
         match = next((t for t in candidates if tensor_digest(t) == said), None)
         if match is None and name.startswith("user/"):
             raise ValueError(
-                f"The checkpoint holds only a digest of {name.removeprefix('user/')}, which was frozen and had not changed, and"
-                " it has other values here. Load the same weights before the Learner is made; random ones need the same seed."
+                f"The checkpoint holds only a digest of {name.removeprefix('user/')}, which was frozen and had not"
+                " changed, and it has other values here. Load the same weights before the Learner is made; random ones"
+                " need the same seed."
             )
         if match is None:
             raise ValueError(

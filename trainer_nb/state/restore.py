@@ -133,9 +133,6 @@ def reset_run_state(run: RunState):
     if run.parts.rewind_buffer is not None:
         run.parts.rewind_buffer.clear()
 
-def user_given_parts(learner: TrainerBase) -> list[str]:
-    "Return the names of the parts that the user made, which a new run reuses in their first state."
-    return [name for name, part in zip(("optimizer", "lr_scheduler"), learner.optimizers) if part is not None]
 
 def restart_finished_run(learner: TrainerBase) -> str:
     """Begin a new run: with model_init from a new model, otherwise from the present weights with the present
@@ -188,7 +185,9 @@ def restart_from_first_weights(
     if run.optimizer is None:
         # close() has released the parts of this process, and those that the user made have the state of the launch
         run.optimizer, run.lr_scheduler = learner.optimizers
-    restore_fields(run, run.first.snapshot, ["model", "modes", "callbacks", "learner", *user_given_parts(learner)])
+    # those that the user made are used again, in their first state
+    given = [name for name, part in zip(("optimizer", "lr_scheduler"), learner.optimizers) if part is not None]
+    restore_fields(run, run.first.snapshot, ["model", "modes", "callbacks", "learner", *given])
     run.first.snapshot.release()
     reset_run_state(run)
     run.first.begins_run = True
