@@ -201,12 +201,8 @@ class Edits:
             self.stamped.append(AttributeStamps(holder, attributes, counts.get(id(holder.owner))))
             if attributes.get("_buffers"): self.stamped.append(AttributeStamps(holder, attributes["_buffers"]))
 
-    def accept_called(self, run: RunState) -> None:
+    def take_called(self, run: RunState) -> None:
         "Take the present attributes of callbacks that an event has called since for those that the last verb has left."
-        # a verb that trains takes all attributes when it ends
-        if run.verb.owner is None: self._take_called(run)
-
-    def _take_called(self, run: RunState) -> None:
         counts = run.callbacks.num_calls
         for one in self.stamped:
             if one.num_calls != counts.get(id(one.owner)): one.take(counts.get(id(one.owner)))
@@ -225,7 +221,7 @@ class Edits:
         if self.weights != [*map(_VERSION, run.params)]: changed.append("weights")
         if self.flags != [*map(_REQUIRES_GRAD, run.params)]: changed.append("requires_grad")
         if self._has_other_groups(run): changed.append("param_groups")
-        self._take_called(run)
+        self.take_called(run)
         edited = [one for one in self.stamped if not one.is_same()]
         if edited:
             here = {holder.name: holder.owner for holder in editable_holders(run)}

@@ -253,14 +253,6 @@ def _module_of(name: str) -> tuple[str, str]:
     path, _, k = name.removeprefix("buffers/").rpartition(".")
     return (f"{path}." if path == "(loss)" else path), k
 
-def _strange_names(run: RunState, snapshot: Snapshot, walk: ModuleWalk) -> set[str]:
-    """Return the names of parameters and buffers that the model or the snapshot lacks. A forward pass may register buffers, and
-    code between two steps may remove them."""
-    here = {*dict(walk.named()), *walk.empty(), *walk.aliases()}
-    there = {*_model_tensors(snapshot), *snapshot.values["empty"], *snapshot.values["aliases"]}
-    modules = dict(walk.each)
-    own = is_own(run, snapshot)
-    return {n for n in here ^ there if n[0] == "w" or (_module_of(n)[0] not in modules if n in there else not own)}
 
 def _model_tensors(snapshot: Snapshot):
     return {n: t for n, t in snapshot.tensors.items() if n.startswith(("weights/", "buffers/"))}
@@ -287,9 +279,13 @@ def _check_model(run: RunState, snapshot: Snapshot):
             "The snapshot holds one process's part of a run in shards (fsdp); take one with learn.snapshot(), called"
             " in all processes."
         )
-    wrong = _strange_names(run, snapshot, walk) or {
-        n for n in here if n[0] == "w" and full_shape(here[n]) != tuple(snapshot.shape_of(n))
-    }
+    named = {*here, *walk.empty(), *walk.aliases()}
+    saved = {*there, *snapshot.values["empty"], *snapshot.values["aliases"]}
+    modules = dict(walk.each)
+    own = is_own(run, snapshot)
+    # a forward pass may register buffers, and code between two steps may remove them
+    wrong = {n for n in named ^ saved if n[0] == "w" or (_module_of(n)[0] not in modules if n in saved else not own)}
+    wrong = wrong or {n for n in here if n[0] == "w" and full_shape(here[n]) != tuple(snapshot.shape_of(n))}
     if wrong:
         name = min(wrong)
         shown = repr(name.split("/", 1)[1])

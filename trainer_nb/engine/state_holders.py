@@ -141,13 +141,6 @@ def _of_callbacks(callbacks: list) -> Iterator[Holder]:
         name = kind if seen[kind] == 1 else f"{kind}#{seen[kind]}"
         yield Holder(name, c, skip=not_state(c) | own)
 
-def _fitted(run: RunState) -> dict:
-    "Return, by the id of a module, the attributes that settings have added to it during training."
-    found = collections.defaultdict(set)
-    for fitting in (run.device.patches.patches if run.device is not None else ()):
-        for module, new, *_ in getattr(fitting, "changes", ()):
-            found[id(module)].update(new)
-    return found
 
 @cached
 def kinds_of_module(cls: type) -> str:
@@ -175,9 +168,13 @@ def _named_modules(run: RunState) -> list[tuple[str, torch.nn.Module]]:
     return [(f"{part}.{path}" if path else part, m) for part, root in roots for path, m in root.named_modules()]
 
 def _of_modules(run: RunState, modules: list[tuple[str, torch.nn.Module]]) -> Iterator[Holder]:
-    fitted = _fitted(run)
+    # by the id of a module, the attributes that settings have added to it during training
+    added: dict[int, frozenset[str]] = {}
+    for patch in (run.device.patches.patches if run.device is not None else ()):
+        for module, new, *_ in getattr(patch, "changes", ()):
+            added[id(module)] = added.get(id(module), frozenset()).union(new)
     for name, m in modules:
-        holder = module_holder(name, m, frozenset(fitted[id(m)]) if id(m) in fitted else frozenset())
+        holder = module_holder(name, m, added.get(id(m), frozenset()))
         if holder is not None: yield holder
 
 # %% ../../nbs/06_engine/10_state_holders.ipynb #5d0f3a62

@@ -418,7 +418,8 @@ def run_tasks_now(learner: TrainerBase, *tasks: Task) -> None:
         run.verb.is_manual = False
         run.due = pending
     if run.verb.phase != "idle": return
-    if run.copies.edits is not None: run.copies.edits.accept_called(run)
+    # a verb that trains takes all attributes when it ends
+    if run.copies.edits is not None and run.verb.owner is None: run.copies.edits.take_called(run)
     run_deferred_changes(run)
 
 def run_within_task(learner: TrainerBase, *tasks: Task) -> None:

@@ -126,7 +126,10 @@ def complete_copies(parts: list[object], memo: dict):
             if type(part) in (torch.Tensor, torch.nn.Parameter) and part.layout is torch.strided and part.numel():
                 by_storage.setdefault(part.untyped_storage().data_ptr(), []).append(part)
         elif isinstance(part, torch.nn.Module):
-            drop_library_wrappers(part, new)
+            # Accelerate's functions wrap a method of the original
+            for name, value in vars(part).items():
+                if of_accelerate(value) and getattr(getattr(value, "__wrapped__", None), "__self__", new) is not new:
+                    del vars(new)[name]
         if isinstance(part, (torch.Tensor, torch.optim.Optimizer, random.Random)):
             for name, value in getattr(part, "__dict__", {}).items():
                 if name not in vars(new) and name not in OPTIMIZER: setattr(new, name, copy.deepcopy(value, memo))
@@ -333,11 +336,6 @@ def of_accelerate(function: object) -> bool:
     of = getattr(function, "__globals__", {})
     return str(of.get("__name__")).partition(".")[0] == "accelerate"
 
-def drop_library_wrappers(module: torch.nn.Module, new: torch.nn.Module):
-    "Remove Accelerate's functions that wrap a method of the original from its copy."
-    for name, value in vars(module).items():
-        if of_accelerate(value) and getattr(getattr(value, "__wrapped__", None), "__self__", new) is not new:
-            del vars(new)[name]
 
 def global_names(code: types.CodeType) -> set[str]:
     "Return the global names that a function reads, also in functions that it defines."

@@ -155,19 +155,16 @@ def restart_finished_run(learner: TrainerBase) -> str:
         return_to_base(optimizer)
     else:
         run.lr_scheduler = schedule
-        warn_ended_schedule(run)
+        if not any(group["lr"] for group in optimizer.param_groups) and run.state.is_world_process_zero:
+            warn(
+                "The schedule in optimizers= is at its end, where the learning rate is 0, so the new run will change no"
+                " weights. Make a new Learner with another schedule, or leave it out of optimizers=."
+            )
     makers = [name for name in ("create_optimizer", "create_optimizer_and_scheduler") if is_overridden(learner, name)]
     kept = f"the optimizer of {makers[-1]}()" if makers and schedule is None else "the same optimizer"
     base = f" with the base rate {scaled} that set(lr=...) has left" if schedule is None and (scaled := scaled_base(learner)) else ""
     return f"the same weights, {kept}, {'a new' if schedule is None else 'the same'} schedule{base}"
 
-def warn_ended_schedule(run: RunState):
-    "Warn about a schedule of the user's that gives no further learning rate."
-    if any(group["lr"] for group in run.optimizer.param_groups) or not run.state.is_world_process_zero: return
-    warn(
-        "The schedule in optimizers= is at its end, where the learning rate is 0, so the new run will change no weights."
-        " Make a new Learner with another schedule, or leave it out of optimizers=."
-    )
 
 def restart_from_first_weights(
     learner: TrainerBase,
