@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ..args.training_args import TrainingArguments
-from ..core.errors import missing_attribute_error, short_repr, warn
+from ..core.errors import find_hints, missing_attribute_error, short_repr, warn
 from ..core.log_file import to_plain_data
 from ..data.collate import map_tensors
 from ..device.collectives import World
@@ -185,10 +185,6 @@ class EvalOutputs:
                 " others. logging_nan_inf_filter=False shows it."
             )
         return sum(loss * n for loss, n in kept) / sum(n for _, n in kept)
-
-    def mean_logs(self) -> dict[str, Any]:
-        "Return the means of the logged values over all samples, by name."
-        return average_logs((logs, batch.samples) for batch in self.batches for logs in batch.logs)
 
 # %% ../../nbs/06_engine/05_eval_outputs.ipynb #b5b5a5b9
 def is_stateful_metric(metric) -> bool:
@@ -423,12 +419,6 @@ def flatten_metric(name: str, value) -> dict:
     return {name: value}
 
 # %% ../../nbs/06_engine/05_eval_outputs.ipynb #f78853d8
-# what is probably meant by a name
-OUTPUT_HINTS = {
-    **dict.fromkeys(("labels", "targets", "y_true", "label"), "they are called label_ids"),
-    **dict.fromkeys(("preds", "logits", "outputs", "y_pred", "prediction"), "they are called predictions"),
-}
-
 class EvalPrediction:
     "Hold the argument of `compute_metrics`: NumPy arrays, or tuples of them."
     def __init__(self, predictions, label_ids, inputs=None, losses=None):
@@ -438,7 +428,7 @@ class EvalPrediction:
         self.losses = losses
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that is probably meant; called for missing attributes only."
-        raise missing_attribute_error("The argument of compute_metrics", name, vars(self), OUTPUT_HINTS)
+        raise missing_attribute_error("The argument of compute_metrics", name, vars(self), find_hints("outputs"))
     def _all(self): return [self.predictions, self.label_ids, *(p for p in (self.inputs, self.losses) if p is not None)]
     def __iter__(self): return iter(self._all())
     def __getitem__(self, i): return self._all()[i]
@@ -459,9 +449,17 @@ class PredictionOutput(NamedTuple):
 
     def __getattr__(self, name: str) -> Any:
         "Raise AttributeError with the name that is probably meant; called for missing attributes only."
-        raise missing_attribute_error("The result of predict()", name, self._fields, OUTPUT_HINTS)
+        raise missing_attribute_error("The result of predict()", name, self._fields, find_hints("outputs"))
 
 # %% ../../nbs/06_engine/05_eval_outputs.ipynb #e6fc8a5d
+def speed_metrics(prefix, seconds: float, samples, steps) -> dict:
+    "Return the runtime in seconds, and samples and steps per second."
+    return {
+        f"{prefix}_runtime": round(seconds, 4),
+        f"{prefix}_samples_per_second": round(samples / max(seconds, 1e-9), 3),
+        f"{prefix}_steps_per_second": round(steps / max(seconds, 1e-9), 3),
+    }
+
 def metrics_format(
     metrics: dict,  # of train, evaluate or predict
 ) -> dict:

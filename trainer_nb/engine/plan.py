@@ -17,20 +17,6 @@ from .run_state import RunState, record_act, schedule_args
 from .settings import RateText, extend_run, is_setting, make_undo, prolong, scaled_base
 from ..optim.schedules import RatesAhead, look_ahead, replace_schedule, set_base_lr
 
-# %% ../../nbs/06_engine/28_plan.ipynb #f18b0006
-def check_epochs(epochs: Any) -> int:
-    "Return a number of epochs as an int; raise TypeError or ValueError unless it is a whole number of at least 1."
-    number = to_builtin(epochs)
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
-        raise TypeError(
-            f"epochs is a whole number, not {short_repr(epochs, 60)}; the data are given to Learner(model, train_dataset=...)."
-        )
-    if number < 1 or number != int(number):
-        raise ValueError(
-            f"epochs is a whole number from 1 on, not {epochs!r}; learn.run(epochs=0.5) trains for a part of an epoch."
-        )
-    return int(number)
-
 # %% ../../nbs/06_engine/28_plan.ipynb #f18b0009
 def plan_epochs(
     learner: TrainerBase,
@@ -40,7 +26,16 @@ def plan_epochs(
     options: dict[str, Any] | None = None,  # of the schedule, as in lr_scheduler_kwargs
 ) -> None:
     "Extend the run by some epochs with a new schedule. Raise an error, and change nothing, if that is not possible."
-    epochs = check_epochs(epochs)
+    number = to_builtin(epochs)
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        raise TypeError(
+            f"epochs is a whole number, not {short_repr(epochs, 60)}; the data are given to Learner(model, train_dataset=...)."
+        )
+    if number < 1 or number != int(number):
+        raise ValueError(
+            f"epochs is a whole number from 1 on, not {epochs!r}; learn.run(epochs=0.5) trains for a part of an epoch."
+        )
+    epochs = int(number)
     base: float | list[float] | None = to_builtin(list(lr) if isinstance(lr, tuple) else lr)
     chosen = {name: to_builtin(value) for name, value in (options or {}).items()} or None
     prepare(learner)
