@@ -91,7 +91,7 @@ def settings_table(name: str) -> Any:
     "Return a table of `settings.toml`."
     return tomllib.loads(resources.files("trainer_nb").joinpath("args/settings.toml").read_text("utf-8"))[name]
 
-def settings_of(part: str) -> list[str]:
+def part_settings(part: str) -> list[str]:
     "Return the names of the settings from which a part of a run is made."
     return settings_table("parts")[part].split()
 
