@@ -347,8 +347,8 @@ def forget_samplers(run: RunState) -> None:
 def optimizer_settings(args: TrainingArguments) -> dict[str, Any]:
     "Return the settings from which optimizer and schedule are made, and which cannot change in a run."
     # set() applies learning_rate and weight_decay to the optimizer
-    names = {"optim_target_modules", *part_settings("optimizer"), *part_settings("schedule")} - {"learning_rate", "weight_decay"}
-    return {name: comparable_copy(getattr(args, name)) for name in sorted(names)}
+    names = {"optim_target_modules", *part_settings("optimizer"), *part_settings("schedule")}
+    return {name: comparable_copy(getattr(args, name)) for name in sorted(names - {"learning_rate", "weight_decay"})}
 
 @contextmanager
 def keep_given_parts(learner: TrainerBase) -> Iterator[None]:

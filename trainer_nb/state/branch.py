@@ -66,7 +66,8 @@ _MADE_ONCE = (
     "is what a Learner is made with; make a new one with it, and load a checkpoint or the snapshot's weights there"
 )
 NOT_IN_BRANCH = {
-    **dict.fromkeys(("optim", "optim_args", "optim_target_modules", "layer_groups", *part_settings("schedule")), _TAKEN_OVER),
+    **dict.fromkeys(("optim", "optim_args", "optim_target_modules", "layer_groups"), _TAKEN_OVER),
+    **dict.fromkeys(part_settings("schedule"), _TAKEN_OVER),
     **dict.fromkeys(
         ("report_to", "skip_memory_metrics", "enable_jit_checkpoint", "generation_config", "eval_on_start"), _MADE_ONCE
     ),
