@@ -343,7 +343,7 @@ def evaluation_loop(
                     out.logs = map_tensors(logged, torch.Tensor.detach)
                 logged.clear()
                 if found.streams.is_ordered:
-                    found.streams.ordered.turn(k, batches.at_end())
+                    found.streams.turn(k, batches.at_end())
             if found.samples == 0: raise ValueError(f"The data set for {description.lower()} is empty.")
             # one of several processes would leave the others waiting
             run.interrupts.abortable = run.device.world.is_single_process
@@ -375,9 +375,9 @@ def finish_evaluation(found: EvalAccumulator, streamed: dict, prefix) -> EvalLoo
     metrics: Any = {}
     compute = found.learner.compute_metrics
     wanted = found.args.include_for_metrics
-    if found.per_batch_metrics and found.streams.ordered.begun:
-        metrics = found.streams.ordered.result
-    elif compute is not None and not found.per_batch_metrics and predictions is not None and labels is not None:
+    if found.per_batch_metrics:
+        metrics = found.streams.result
+    elif compute is not None and predictions is not None and labels is not None:
         losses = outputs.losses() if "loss" in wanted else None
         # a metric may draw numbers, for a confidence interval for example
         seeded = seeded_generators(found.args.seed, SEED_EVALUATE)
