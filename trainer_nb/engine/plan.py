@@ -14,7 +14,7 @@ from ..core.errors import InvalidOperation, short_repr, warn
 from .overrides import TrainerBase
 from .prepare import prepare
 from .run_state import RunState, record_act, schedule_args
-from .settings import RateText, extend_run, is_setting, make_undo, prolong, scaled_base
+from .settings import RateText, all_or_none, extend_run, is_setting, prolong, scaled_base
 from ..optim.schedules import RatesAhead, look_ahead, replace_schedule, set_base_lr
 
 # %% ../../nbs/06_engine/28_plan.ipynb #f18b0009
@@ -58,9 +58,8 @@ def plan_epochs(
     if base is not None and is_setting(learner, base):
         length["learning_rate"] = base
     new = resolve_args(run.args, length)
-    put_back = make_undo(learner)
-    vars(run.args).update(vars(new))
-    try:
+    with all_or_none(learner):
+        vars(run.args).update(vars(new))
         prolong(learner, None)
         extend_run(run)
         num_steps = run.state.max_steps - run.state.global_step
@@ -75,9 +74,6 @@ def plan_epochs(
         run.schedule_plan = {"schedule": name, "options": chosen, "start": run.state.global_step}
         planned = schedule_args(run.args, run.schedule_plan)
         run.lr_scheduler = replace_schedule(run.lr_scheduler, run.optimizer, planned, num_steps)
-    except BaseException:
-        put_back()
-        raise
     announce_schedule(run, name)
     if base is None and (scaled := scaled_base(learner)) and run.state.is_world_process_zero:
         print(f"The planned epochs have the base rate {scaled} that set(lr=...) has left; fit({epochs}, lr) takes another.", flush=True)

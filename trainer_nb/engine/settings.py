@@ -8,7 +8,8 @@ from __future__ import annotations
 import gc
 import math
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -391,8 +392,9 @@ def check_settable(learner: TrainerBase, changes):
         )
 
 # %% ../../nbs/06_engine/23_settings.ipynb #ec05a2d9
-def make_undo(learner: TrainerBase):
-    "Save the state that a change of settings affects; return a function that restores it."
+@contextmanager
+def all_or_none(learner: TrainerBase) -> Iterator[None]:
+    "Restore the state that a change of settings affects if the block raises an error."
     run = learner.run_state
     due = list(run.due)
     parts = run.loader, run.optimizer, run.lr_scheduler
@@ -402,7 +404,9 @@ def make_undo(learner: TrainerBase):
     values = run.values()
     inside = [v if isinstance(v, dict) else vars(v) for v in values.values() if isinstance(v, dict) or hasattr(v, "__dict__")]
     held = [(one, dict(one)) for one in (vars(run.args), *inside, *groups)]
-    def put_back():
+    try:
+        yield
+    except BaseException:
         run.put_values(values)
         for one, before in held:
             # another schedule may have added entries to a group
@@ -414,7 +418,7 @@ def make_undo(learner: TrainerBase):
         restore_scheduler_state(schedule)
         if groups:
             run.optimizer.param_groups[:] = groups
-    return put_back
+        raise
 
 # %% ../../nbs/06_engine/23_settings.ipynb #42cb6b0f
 def check_own_loader(
@@ -485,10 +489,10 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
     )
     rates = next_rates(learner)
     bases = [] if learner.run_state.optimizer is None else base_lrs(learner.run_state.optimizer)
-    put_back = make_undo(learner)
-    def best_metric() -> tuple: return (learner.args.metric_for_best_model or "").removeprefix("eval_"), learner.args.greater_is_better
+    def best_metric() -> tuple:
+        return (learner.args.metric_for_best_model or "").removeprefix("eval_"), learner.args.greater_is_better
     metric = best_metric()
-    try:
+    with all_or_none(learner):
         if new is not None:
             vars(learner.args).update(vars(new))
             discard_overridden_parts(learner)
@@ -496,9 +500,6 @@ def change_settings(learner: TrainerBase, changes: dict) -> ChangesTable:
         for name in sorted(changes, key=("lr", "learning_rate").__contains__):
             if name in _APPLY:
                 _APPLY[name](learner, changes[name])
-    except BaseException:
-        put_back()
-        raise
     learner.run_state.data.global_settings = undivided
     if best_metric() != metric:
         # of no use for another metric
