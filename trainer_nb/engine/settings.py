@@ -400,10 +400,11 @@ def all_or_none(learner: TrainerBase) -> Iterator[None]:
     parts = run.loader, run.optimizer, run.lr_scheduler
     groups = [] if run.optimizer is None else list(run.optimizer.param_groups)
     schedule = copy_scheduler_state(run.lr_scheduler)
-    # values that are no dictionaries and have no attributes are replaced, never changed
     values = run.values()
-    inside = [v if isinstance(v, dict) else vars(v) for v in values.values() if isinstance(v, dict) or hasattr(v, "__dict__")]
-    held = [(one, dict(one)) for one in (vars(run.args), *inside, *groups)]
+    # the other values are replaced, never changed
+    dicts = [v for v in values.values() if isinstance(v, dict)]
+    attributes = [vars(v) for v in values.values() if hasattr(v, "__dict__")]
+    held = [(one, dict(one)) for one in (vars(run.args), *dicts, *attributes, *groups)]
     try:
         yield
     except BaseException:
