@@ -399,7 +399,6 @@ class ChangeMixin(TrainerBase):
         "Start a new run from the first weights, with the present settings. Raise `InvalidOperation` after free()."
         apply_change(self, "reset()", lambda: restart_from_first_weights(self))
 
-
 # %% ../nbs/learner.ipynb #ceec98eb
 class LaunchMixin(TrainerBase):
     "Define the verbs for several processes."

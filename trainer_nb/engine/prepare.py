@@ -328,7 +328,6 @@ def create_engine_optimizer(learner: TrainerBase):
     run = learner.run_state
     optimizer, scheduler = learner.optimizers
     if is_overridden(learner, "create_optimizer_and_scheduler"): return create_optimizer_and_schedule(learner)
-    before = run.optimizer
     other = "pass another optimizer, such as optim='adamw_torch' or 'rmsprop'."
     try:
         run.optimizer = optimizer
@@ -349,7 +348,7 @@ def create_engine_optimizer(learner: TrainerBase):
         groups[:] = [groups[i] for i in kept]
         check_optimizer(run, (optimizer, scheduler))
     except BaseException:
-        run.optimizer = before
+        run.optimizer = None
         raise
     if optimizer is not None and scheduler is None:
         run.made.given_groups = group_settings(optimizer)

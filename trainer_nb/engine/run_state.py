@@ -289,7 +289,6 @@ class HigherParts:
     rewind_buffer: RewindBufferPart | None = None
     background_run: BackgroundRunPart | None = None
 
-
 # %% ../../nbs/06_engine/03_run_state.ipynb #9c1e5a70
 class GivenSettings:
     """Hold the settings that a script gives: to the constructor, in its own TrainingArguments, and by assignments to the
