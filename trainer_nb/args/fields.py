@@ -91,10 +91,6 @@ def settings_table(name: str) -> Any:
     "Return a table of `settings.toml`."
     return tomllib.loads(resources.files("trainer_nb").joinpath("args/settings.toml").read_text("utf-8"))[name]
 
-def part_settings(part: str) -> list[str]:
-    "Return the names of the settings from which a part of a run is made."
-    return settings_table("parts")[part].split()
-
 # %% ../../nbs/02_args/00_fields.ipynb #28da6247
 class Choice(StrEnum):
     "Base of the enums: a string that prints as one, also in error messages."

@@ -26,7 +26,7 @@ from ..args.fsdp_args import resolve_sharding
 from ..args.training_args import TrainingArguments
 from ..args.parallel import check_rank_variables, connect_processes, device_of, remind_while_connecting
 from ..args.deepspeed_args import is_deepspeed_enabled, make_plugin
-from ..args.fields import part_settings
+from ..args.fields import settings_table
 from .collectives import SINGLE_PROCESS, World
 from .collectives import wait_for_gloo_threads, world_size
 from .desync import BackwardOrder, LayerOrder
@@ -450,7 +450,7 @@ def device_settings(args: TrainingArguments) -> dict[str, Any]:
     "Return the settings from which a device is made, as values that can be compared; the patches compare their own."
     values = args.to_dict()
     # its configuration is completed when the engine is built
-    return {name: values[name] for name in part_settings("device")} | {"deepspeed": is_deepspeed_enabled(args)}
+    return {name: values[name] for name in settings_table("parts")["device"]} | {"deepspeed": is_deepspeed_enabled(args)}
 
 class Device:
     "Provide what the loop needs of a learner's Accelerator, strategy and patches. A device has one model at a time."

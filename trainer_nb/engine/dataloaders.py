@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
-from ..args.fields import part_settings
+from ..args.fields import settings_table
 from ..args.training_args import TrainingArguments
 from ..args.parallel import splits_batches
 from ..core.errors import of_package, short_repr, warn
@@ -260,7 +260,7 @@ def make_train_loader(learner: TrainerBase) -> DataLoader:
     if dataset is None:
         raise ValueError("There is nothing to train on; give the Learner a train_dataset=.")
     if isinstance(dataset, DataLoader):
-        if given := [n for n in args.changed() if n in part_settings("loader")]:
+        if given := [n for n in args.changed() if n in settings_table("parts")["loader"]]:
             warn(
                 f"train_dataset is a DataLoader, which has its own batch size, order and workers, so {', '.join(given)} has"
                 " no effect; give the data set itself for that."

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..args.deepspeed_args import activate_deepspeed
-from ..args.fields import part_settings
+from ..args.fields import settings_table
 from ..args.setters import assign
 from ..args.training_args import TrainingArguments, resolve_args
 from ..core.callbacks import COMPUTED_STATE_FIELDS, PROCESS_STATE_FIELDS, CallbackHandler
@@ -347,7 +347,7 @@ def forget_samplers(run: RunState) -> None:
 def optimizer_settings(args: TrainingArguments) -> dict[str, Any]:
     "Return the settings from which optimizer and schedule are made, and which cannot change in a run."
     # set() applies learning_rate and weight_decay to the optimizer
-    names = {"optim_target_modules", *part_settings("optimizer"), *part_settings("schedule")}
+    names = {"optim_target_modules", *settings_table("parts")["optimizer"], *settings_table("parts")["schedule"]}
     return {name: comparable_copy(getattr(args, name)) for name in sorted(names - {"learning_rate", "weight_decay"})}
 
 @contextmanager

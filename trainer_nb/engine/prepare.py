@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..args.fields import part_settings
+from ..args.fields import settings_table
 from ..args.parallel import dispatches_batches
 from ..core.errors import InvalidOperation, warn
 from ..core.seeding import SEED_PREPARE, GeneratorSeeds, enable_determinism, seeded_generators
@@ -307,7 +307,7 @@ def check_optimizer(
         problem = "The schedule was made for another optimizer; make it with this one"
     if problem: raise ValueError(f"{problem}.")
     for one, part in zip(given, ("optimizer", "schedule")):
-        idle = [n for n in run.args.changed() if one is not None and n in part_settings(part)]
+        idle = [n for n in run.args.changed() if one is not None and n in settings_table("parts")[part]]
         if idle: warn(f"optimizers= was given, so {', '.join(idle)} has no effect: the {part} has its own.")
 
 def group_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

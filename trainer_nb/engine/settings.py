@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..args.training_args import resolve_args
-from ..args.fields import part_settings, settings_table, to_builtin
+from ..args.fields import settings_table, to_builtin
 from ..args.names import settings_hints
 from ..core.callbacks import LoggerCallback, set_log_level
 from ..core.errors import is_out_of_memory, release_last_traceback, release_traceback_memory, suggest_names
@@ -338,7 +338,7 @@ def check_order_change(learner: TrainerBase, changes):
 def check_settable_names(learner: TrainerBase, names: Iterable[str]) -> None:
     "Raise ValueError or TypeError for settings that cannot be changed."
     for name in names:
-        if name in part_settings("loader") and isinstance(learner.train_dataset, torch.utils.data.DataLoader):
+        if name in settings_table("parts")["loader"] and isinstance(learner.train_dataset, torch.utils.data.DataLoader):
             raise ValueError(
                 f"{name} cannot be set: train_dataset is a DataLoader, which has its own batch size and workers."
             )

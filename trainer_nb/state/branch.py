@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..args.training_args import TrainingArguments, hide_tokens, resolve_args
-from ..args.fields import part_settings, to_builtin
+from ..args.fields import settings_table, to_builtin
 from ..core.columns import append_rows, columns_to_lists, copy_rows
 from ..core.records import StepRange, step_bounds
 from ..core.errors import short_repr
@@ -67,7 +67,7 @@ _MADE_ONCE = (
 )
 NOT_IN_BRANCH = {
     **dict.fromkeys(("optim", "optim_args", "optim_target_modules", "layer_groups"), _TAKEN_OVER),
-    **dict.fromkeys(part_settings("schedule"), _TAKEN_OVER),
+    **dict.fromkeys(settings_table("parts")["schedule"], _TAKEN_OVER),
     **dict.fromkeys(
         ("report_to", "skip_memory_metrics", "enable_jit_checkpoint", "generation_config", "eval_on_start"), _MADE_ONCE
     ),
