@@ -449,8 +449,9 @@ def backward_from_loss(
 def device_settings(args: TrainingArguments) -> dict[str, Any]:
     "Return the settings from which a device is made, as values that can be compared; the patches compare their own."
     values = args.to_dict()
+    read = {name: values[name] for name in settings_table("parts")["device"]}
     # its configuration is completed when the engine is built
-    return {name: values[name] for name in settings_table("parts")["device"]} | {"deepspeed": is_deepspeed_enabled(args)}
+    return read | {"deepspeed": is_deepspeed_enabled(args)}
 
 class Device:
     "Provide what the loop needs of a learner's Accelerator, strategy and patches. A device has one model at a time."

@@ -355,8 +355,8 @@ class StreamingMetrics:
             self.held.append((batch.number, map_tensors(values, torch.Tensor.detach)))
 
     def turn(self, number: int, last: bool):
-        """Finish a batch of the data, on any process: after each round, rank 0 processes the batches of all in the order of
-        the data. All processes must call this for each batch."""
+        """Finish a batch of the data, on any process: after each round, rank 0 processes the batches of all in the order
+        of the data. All processes must call this for each batch."""
         if not self.world.is_single_process and not last and (number + 1) % self.world.size: return
         held = self.held
         self.held = []

@@ -230,8 +230,8 @@ class EvalAccumulator:
         missing = [name for name in names if name not in batch]
         if missing and k == 0 and loss is None and labels is None and self.purpose == "Evaluation":
             warn(
-                f"label_names={names!r} names {missing[0]!r}, and the batch has only {', '.join(map(str, batch))}, so this"
-                f" evaluation has no loss.{suggest_names(missing[0], batch, 1)}"
+                f"label_names={names!r} names {missing[0]!r}, and the batch has only {', '.join(map(str, batch))}, so"
+                f" this evaluation has no loss.{suggest_names(missing[0], batch, 1)}"
             )
         out = self.outputs.add(k, n, loss)
         reduce = learner.preprocess_logits_for_metrics

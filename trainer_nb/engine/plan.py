@@ -29,7 +29,8 @@ def plan_epochs(
     number = to_builtin(epochs)
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise TypeError(
-            f"epochs is a whole number, not {short_repr(epochs, 60)}; the data are given to Learner(model, train_dataset=...)."
+            f"epochs is a whole number, not {short_repr(epochs, 60)}; the data are given to Learner(model,"
+            " train_dataset=...)."
         )
     if number < 1 or number != int(number):
         raise ValueError(

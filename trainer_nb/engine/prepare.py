@@ -662,8 +662,8 @@ def redistribute_data(
 
 # %% ../../nbs/06_engine/19_prepare.ipynb #f53d4c35
 def recompute_run_length(run: RunState):
-    """Set the number of steps and epochs of a run that may have begun, and stretch its schedule. Raise ValueError if they
-    cannot be determined, or if the run would already have ended."""
+    """Set the number of steps and epochs of a run that may have begun, and stretch its schedule. Raise ValueError if
+    they cannot be determined, or if the run would already have ended."""
     args = run.args
     state = run.state
     feed = run.loader

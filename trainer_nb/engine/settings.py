@@ -180,8 +180,8 @@ _APPLY: dict[str, Callable[[TrainerBase, Any], None]] = {
         ("lr", _rate),
         ("learning_rate", _set_learning_rate),
         ("max_steps num_train_epochs", prolong),
-        ("per_device_train_batch_size gradient_accumulation_steps dataloader_num_workers dataloader_multiprocessing_context"
-         " dataloader_prefetch_factor dataloader_persistent_workers", _rebuild_loader),
+        ("per_device_train_batch_size gradient_accumulation_steps dataloader_num_workers dataloader_prefetch_factor"
+         " dataloader_multiprocessing_context dataloader_persistent_workers", _rebuild_loader),
         ("weight_decay", _set_weight_decay),
         ("logging_steps eval_steps eval_strategy save_steps", _set_intervals),
         ("log_level", apply_log_level),

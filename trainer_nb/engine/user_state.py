@@ -337,8 +337,8 @@ class EvaluatedState(NamedTuple):
 
 @contextmanager
 def attributes_set_aside(run: RunState) -> Iterator[None]:
-    """Keep the attributes of modules, losses, hooks and collators from before the block, an evaluation, until the run goes
-    on; parameters, which an evaluation does not change, are not copied."""
+    """Keep the attributes of modules, losses, hooks and collators from before the block, an evaluation, until the run
+    goes on; parameters, which an evaluation does not change, are not copied."""
     # after an earlier evaluation, the copy from before that one stays
     evaluated = run.evaluation.evaluated
     if evaluated is not None and differing(evaluated.after, _evaluation_state(run, _same)):
