@@ -402,13 +402,11 @@ def test_rounds_of_two_processes():
     "Of each round the first process goes through the batches in the order of the data, and knows the last."
     from trainer_nb.engine.eval_outputs import EvalOutputs, StreamingMetrics
     class Two:
-        is_single_process, size = False, 2
-        theirs = [[(1, {"predictions": torch.ones(1), "label_ids": torch.ones(1)})], []]
+        is_single_process, size, theirs = False, 2, [[(1, dict(predictions=torch.ones(1), label_ids=torch.ones(1)))], []]
         def gather_object(self, mine): return [mine, self.theirs.pop(0)]
         def run_on_main(self, act, to_send): return act()
     heard, outputs = [], EvalOutputs()
-    def compute(prediction, compute_result): return heard.append((prediction.predictions.item(), compute_result)) or len(heard)
-    streams = StreamingMetrics({}, Two(), torch.device("cpu"), compute)
+    streams = StreamingMetrics({}, Two(), torch.device("cpu"), lambda p, compute_result: heard.append((p.predictions.item(), compute_result)) or len(heard))
     for k, mine in enumerate((0, None, 2)):
         if mine is not None: streams.add(outputs.add(k, 1), torch.tensor(float(mine)), torch.tensor(0.))
         streams.turn(k, last=k == 2)
