@@ -11,6 +11,7 @@ from trainer_nb.live.blocks import QUANTITIES, BLOCK_COLUMNS, BlockSeries, aband
 from trainer_nb.live.curves import plot_histories
 from trainer_nb.live.run_view import DisplayStatus, evaluation_table, recent_speed, status_fields
 from trainer_nb.live.commands import command_step
+from trainer_nb.state.branch import copy_history
 from trainer_nb.live.follow import LogSource
 from trainer_nb.live.view_model import HistorySource, LearnerSource, ViewModel
 from trainer_nb.core.history import History
@@ -343,3 +344,16 @@ def test_an_evaluation_that_was_repeated_is_one_row():
     history.append(1, 0.1, 0.1, 8, 0.1, loss=2.0)
     for value in (0.5, 0.5, 0.4): history.note("evaluate", 1, eval_loss=value)
     assert [row[1] for row in evaluation_table(history)["rows"]] == ["0.500", "0.400"]
+
+
+def test_a_branch_that_is_being_made_is_not_drawn_yet():
+    "From which step on it is drawn is decided once."
+    learn = made()
+    learn.step(4)
+    board = told(learn)
+    other = copy_history(learn.history)
+    board.message()
+    assert len(board.curves) == 1
+    other.note("branch", 4, run=learn.history.run_id, changes={}, into=other.run_id)
+    board.message()
+    assert [curve.steps[0] for curve in board.curves] == [0, 4]

@@ -35,7 +35,7 @@ def shown(learn):
     "A view, and the page that shows it."
     view, page = learn.dashboard(), Page()
     view.connection.widget = page
-    view.connection.receive(page, {"kind": "hello", "page": "p1", "view": "v1"}, [])
+    view.connection.receive(page, {"kind": "hello"}, [])
     return view, page
 
 
@@ -84,7 +84,7 @@ def test_everything_is_sent_until_a_page_answers(monkeypatch):
     now[0] += 60
     view.refresh()
     assert page.kinds()[-1] == "all" and not view.still.is_stale_for_cell   # a repetition is no change
-    def hello(): view.connection.receive(page, {"kind": "hello", "page": "p1", "view": "v1"}, [])
+    def hello(): view.connection.receive(page, {"kind": "hello"}, [])
     thread = threading.Thread(target=hello)              # as in a subshell: clicks need not wait
     thread.start(), thread.join()
     assert page.messages[-1]["kind"] == "all" and page.messages[-1]["cell_hint"] == ""
@@ -258,7 +258,7 @@ def test_a_view_in_a_box():
     assert view.charts is view.charts and [o.part for o in box.children[1].children] == ["controls", "charts", "table"]
     sent = []
     for name in ("controls", "charts", "table"): getattr(view, name).send = lambda content, buffers, name=name: sent.append((name, content["kind"]))
-    view.connection.receive(view.table, {"kind": "hello", "page": "p1", "view": "v1"}, [])
+    view.connection.receive(view.table, {"kind": "hello"}, [])
     assert sent == [("controls", "all"), ("charts", "all"), ("table", "all")]
     view.close()
     assert view.comm is None and view not in dashboard.OPEN_VIEWS and not view.connection.parts

@@ -16,7 +16,7 @@ import numpy as np
 from ..core.history import HISTORIES, History
 from ..display.tables import format_value
 from ..engine.overrides import TrainerBase
-from .blocks import MAX_NAME_CHARS, QUANTITIES, RunCurve, event_marks, run_curves
+from .blocks import MAX_NAME_CHARS, QUANTITIES, RunCurve, branch_event, event_marks, run_curves
 from .curves import learner_name, run_label, smoothing_steps, suits_log
 from .run_view import error_notices, evaluation_table, format_memory_use
 from .run_view import layer_heatmaps, settings_form, view_status
@@ -242,7 +242,7 @@ def branch_sources(
     known: set[str],  # ids of runs that are already drawn
 ) -> list[HistorySource]:
     "Return the runs of this process that have branched off from a run."
-    branches = [h for h in list(HISTORIES) if h.parent == history.run_id and h.run_id not in known and len(h)]
-    # a run that was read from a log has the same id
-    unique = {h.run_id: h for h in branches}.values()
+    others = [h for h in list(HISTORIES) if h.parent == history.run_id and h.run_id not in known and len(h)]
+    # without its event, a branch is being made, and where it begins is not known yet; one read from a log has the same id
+    unique = {h.run_id: h for h in others if branch_event(h, h.run_id) is not None}.values()
     return [HistorySource(h) for h in sorted(unique, key=lambda h: h.started)]

@@ -6,9 +6,7 @@ const QUIET = 5000, GONE = 8000, RETRY = 10000;   // and ms between two later at
 
 class Link {
   constructor(view, model) {
-    Object.assign(this, { view, model, seen: 0, answered: false, closed: false });
-    window.__trainer_nb_page = window.__trainer_nb_page || randomId();
-    this.page = window.__trainer_nb_page;
+    Object.assign(this, { view, model, seen: false, answered: false, closed: false });
     this.onMessage = (content, buffers) => this.receive(content, buffers || []);
     this.gone = () => this.close();
     this.moved = () => this.alive() ? this.hello() : this.close();
@@ -53,7 +51,7 @@ class Link {
     }
   }
 
-  say() { this.post({ kind: "hello", page: this.page, view: this.view.id, seen: this.seen }); }
+  say() { this.post({ kind: "hello" }); }
 
   post(content) {
     if (this.closed && !["hello", "ping"].includes(content.kind)) return false;
@@ -75,7 +73,7 @@ class Link {
     this.heard = Date.now();
     this.asked = null;
     if (content.kind === "all") {
-      this.seen++;
+      this.seen = true;
       this.answered = true;
       clearInterval(this.timer);
       clearTimeout(this.patience);

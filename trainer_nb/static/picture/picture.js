@@ -35,7 +35,6 @@ function svg(parent, tag, attributes = {}, text = "") {
 }
 
 const finite = values => values.filter(Number.isFinite);
-// characters of the name of a row; the end of a layer's name tells it apart
 function nearest(values, x) { return values.reduce((best, o) => o !== null && (best === null || Math.abs(o - x) < Math.abs(best - x)) ? o : best, null); }
 
 // A panel: its axes, and what is drawn between them.
