@@ -9,7 +9,7 @@ from trainer_nb import Learner
 from trainer_nb.core import log_file as runlog
 from trainer_nb.live.blocks import QUANTITIES, BLOCK_COLUMNS, BlockSeries, abandoned_blocks
 from trainer_nb.live.curves import plot_histories
-from trainer_nb.live.run_view import DisplayStatus, evaluation_table, recent_speed, status_fields
+from trainer_nb.live.run_view import DisplayStatus, evaluation_table, last_status, recent_speed, status_fields
 from trainer_nb.live.commands import command_step
 from trainer_nb.state.branch import copy_history
 from trainer_nb.live.follow import LogSource
@@ -303,6 +303,7 @@ def test_a_run_that_was_stopped_can_go_on():
     board = told(learn)
     at = learn.state.global_step
     assert board.sent["status"]["words"].startswith(f"stopped after step {at} of 30") and board.sent["notices"][-1]["tone"] == "plain"
+    assert last_status(learn.run_state.history).state == "stopped"   # as who follows its log sees it
     command_step(learn, {"n": 1})
     learn.run_state.parts.background_run.wait()
     assert learn.state.global_step == at + 1 and told(learn).sent["status"]["state"] == "paused"

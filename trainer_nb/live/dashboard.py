@@ -223,10 +223,13 @@ class StillOutput:
         return self.is_stale and age > max(19 * self.cost, STILL_INTERVAL)
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #f6f9e18c
-# Without its kernel, a notebook shows "Loading widget..." or an error in place of a widget. In JupyterLab and Notebook 7 only the
-# output of a widget is a panel; it is hidden until a live view is in it, if the static view is the next output.
-HIDE_MISSING_WIDGET = (
-    '<style>.jp-OutputArea-child:has(> .jp-OutputArea-output:is(.lm-Panel, .jupyter-widgets)):not(:has(.tnb))'
+# A static view is hidden where the live view of its number is in the page. Without its kernel, a notebook shows "Loading widget..."
+# or an error in place of a widget. In JupyterLab and Notebook 7 only the output of a widget is a panel; it is hidden until a live
+# view is in it, if the static view is the next output.
+ONE_OF_BOTH = (
+    '<style>:root:has(.tnb[data-number="{number}"]) :is([data-trainer-nb-still="{number}"],'
+    ' .jp-OutputArea-child:has([data-trainer-nb-still="{number}"]):not(:has(.tnb))),'
+    ' .jp-OutputArea-child:has(> .jp-OutputArea-output:is(.lm-Panel, .jupyter-widgets)):not(:has(.tnb))'
     ':has(+ .jp-OutputArea-child [data-trainer-nb-still="{number}"]) {{ display: none }}</style>'
 )
 
@@ -260,7 +263,7 @@ class Dashboard:
             view_model = self.view_model.frozen()
         # without the lock: messages and answers do not wait for a picture
         bundle = still_bundle(view_model, self.number, not self.compact, time.time())
-        return bundle | {"text/html": HIDE_MISSING_WIDGET.format(number=self.number) + bundle["text/html"]}
+        return bundle | {"text/html": ONE_OF_BOTH.format(number=self.number) + bundle["text/html"]}
 
     def execute(self, id: str, verb: str, options: dict):
         if self.commands is not None:

@@ -132,12 +132,15 @@ class ViewModel:
         main = self.main
         yield "title", format_value(main.label, 80)
         yield "cell_hint", self.cell_hint
-        yield "status", main.status()
+        status = main.status()
+        yield "status", status
         yield "settings", main.settings()
         yield "notices", error_notices(main.history)
         yield "smoothing", smoothing_steps(self.curves[0])
         histories = [curve.history for curve in self.curves]
-        if self.has_changed("events", tuple((id(h), len(h.events), len(h.abandons)) for h in histories)):
+        # a loss that is not finite has a mark
+        key = (status.get("tone") == "bad", *((id(h), len(h.events), len(h.abandons)) for h in histories))
+        if self.has_changed("events", key):
             for curve in self.curves:
                 curve.update_metrics()
             names = dict.fromkeys(name for curve in self.curves for name in curve.points)

@@ -57,18 +57,12 @@ class Heat extends Card {
     const left = Math.ceil(Math.max(32, ...names.map(o => pen.measureText(o).width)) + 10), top = 14, bottom = 24;
     this.area = { left, top, width: width - left - 6, height: height - top - bottom };
     this.x = new Scale(range[0], range[1], left, width - 6);
-    this.edges = this.edgesOf(given.x.map(o => view.main().convert(o, 0, AXES[view.axis].column)));
+    this.edges = columnEdges(given.x.map(o => view.main().convert(o, 0, AXES[view.axis].column)));
     this.stretch(pen);
     this.names(pen, names);
     drawX(pen, this);
     drawMarks(pen, this);
     setAttribute(this.plot, "aria-label", `${this.title}: ${given.rows.length} rows by ${given.columns} columns`);
-  }
-
-  // A column reaches half-way to its neighbours.
-  edgesOf(x) {
-    const between = x.slice(1).map((o, i) => (o + x[i]) / 2), first = x.length > 1 ? x[0] - (x[1] - x[0]) / 2 : x[0] - 0.5;
-    return [first, ...between, x.length > 1 ? x[x.length - 1] + (x[x.length - 1] - x[x.length - 2]) / 2 : x[0] + 0.5];
   }
 
   stretch(pen) {

@@ -61,7 +61,7 @@ class Notices {
   }
 
   say(text, tone = "plain", phase = "") {
-    this.phase = phase;
+    this.pending = ["sent", "busy", "received"].includes(phase);
     setAttribute(this.line, "data-tone", tone);
     setAttribute(this.line, "data-phase", phase || null);
     setIcon(this.icon, phase === "sent" || phase === "received" ? "dot" : phase === "busy" ? "wait" : tone === "plain" ? "info" : tone);

@@ -31,9 +31,10 @@ class Link {
     this.say();
   }
 
-  // A kernel that was killed or restarted closes nothing: without an answer, a run that is shown as training is not known to train.
+  // A kernel that was killed or restarted closes nothing: without an answer, what is shown of the run is not known to hold. Where it does
+  // not train, the kernel is asked only while the pointer is in the view: each question keeps it busy for a moment.
   look() {
-    if (!this.answered || this.closed || !this.view.live()) { this.asked = null; return; }
+    if (!this.answered || this.closed) { this.asked = null; return; }
     const now = Date.now();
     // Whether clicks wait for a cell is known to the kernel from how a message arrives. A new page's first messages may wait in any case: JupyterLab
     // may send them before it has a subshell for them. So it is tried again, less and less often.
@@ -45,7 +46,7 @@ class Link {
       this.close();
       this.timer = setInterval(() => this.post({ kind: "ping" }), RETRY);
     }
-    else if (this.asked === null && now - this.heard > QUIET) {
+    else if (this.asked === null && now - this.heard > QUIET && (this.view.live() || this.view.root.matches(":hover"))) {
       this.asked = now;
       this.post({ kind: "ping" });
     }

@@ -28,8 +28,7 @@ class View {
       for (const node of [this.root, event.target]) setAttribute(node, "data-lm-suppress-shortcuts", saving(event) ? null : "true");
     };
     window.addEventListener("keydown", this.saves, true);
-    this.stills = new Stills(this.root);
-    this.placed = new ResizeObserver(() => { this.theme.read(); this.stills.watch(this.still); this.evaluations.settle(); });   // made before it stands in the page
+    this.placed = new ResizeObserver(() => { this.theme.read(); this.evaluations.settle(); });   // made before it stands in the page
     this.placed.observe(this.root);
     this.link = new Link(this, model);
     this.connection("");
@@ -76,7 +75,7 @@ class View {
   take(content, buffers) {
     let whole = true;
     const has = name => content[name] !== undefined && content[name] !== null;
-    if (has("still")) { this.still = String(content.still); this.stills.watch(this.still); }
+    if (has("still")) this.root.dataset.number = content.still;   // the picture of this number hides itself while the view is there
     if (has("compact")) this.root.classList.toggle("tnb-compact", Boolean(content.compact));
     if (has("controls")) { show(this.control, content.controls); this.controlled = Boolean(content.controls); }
     if (has("title")) setText(this.header.title, content.title);
@@ -97,7 +96,7 @@ class View {
   }
 
   setStatus(status) {
-    if (this.status.state !== status.state && this.notices.phase === "done") this.say("", "plain");   // what was done has passed
+    if (this.status.state !== status.state && !this.notices.pending) this.say("", "plain");   // what was done, refused or has failed has passed
     this.status = status;
     this.heardAt = new Date();
     this.header.update(status);
@@ -306,7 +305,6 @@ class View {
     this.stopped = true;
     cancelAnimationFrame(this.frame);
     this.placed.disconnect();
-    this.stills.stop();
     this.link.stop();
     this.commands.stop();
     this.controls.stop();

@@ -89,23 +89,16 @@ class Plot {
   heights() {
     const lines = this.picture.plots.filter(o => o.scale === this.scale).flatMap(o => o.shown(o.lines)), faint = lines.filter(o => o.style === "faint").flatMap(o => this.seen(o)).sort((a, b) => a - b);
     const sure = lines.filter(o => o.style !== "faint").flatMap(o => this.seen(o)).concat(this.shown(this.bars).flatMap(o => this.ylog ? finite(o.counts).filter(n => n > 0) : [0, ...o.counts]));
-    const core = sure.concat(faint[Math.floor(faint.length * 0.005)] ?? [], faint[Math.ceil(faint.length * 0.995) - 1] ?? []);
-    const least = core.reduce((a, b) => Math.min(a, b), Infinity), most = core.reduce((a, b) => Math.max(a, b), -Infinity);
-    this.above = this.below = null;
-    if (least > most) return this.ylog ? [0.1, 1] : [0, 1];
-    const measure = this.ylog ? Math.log10 : o => o, size = measure(most) - measure(least) || 1;
-    let [low, high] = [least, most];
-    if (faint.length && measure(faint.at(-1)) - measure(most) > 0.4 * size) this.above = faint.at(-1); else high = Math.max(high, faint.at(-1) ?? high);
-    if (faint.length && measure(least) - measure(faint[0]) > 0.4 * size) this.below = faint[0]; else low = Math.min(low, faint[0] ?? low);
-    if (this.ylog) { const pad = low === high ? 2 : (high / low) ** 0.05; return [low / pad, high * pad]; }
-    const pad = low === high ? Math.abs(low) * 0.1 || 1 : (high - low) * 0.06;
-    return [low >= 0 && low < Math.max(pad, (high - low) * 0.3) && low !== high ? 0 : low - pad, high + pad];
+    const core = new Extent(this.ylog), every = new Extent(this.ylog);
+    for (const value of sure) core.add(value);
+    for (const value of faint) every.add(value);
+    return core.around(faint, every) ?? { low: this.ylog ? 0.1 : 0, high: 1, above: null, below: null };
   }
 
   draw(height) {
     const width = this.svg.clientWidth || this.cell.clientWidth, rows = this.labels, names = this.picture.named(this) ? rows : [];
     this.range = this.picture.rangeOf(this);
-    const [low, high] = this.heights(), top = this.y ? 20 : 12, bottom = height - 20, count = Math.max(2, Math.floor((bottom - top) / 28));
+    const { low, high, above, below } = this.heights(), top = this.y ? 20 : 12, bottom = height - 20, count = Math.max(2, Math.floor((bottom - top) / 28));
     this.yScale = rows.length ? new Scale(-0.5, rows.length - 0.5, top, bottom) : new Scale(low, high, bottom, top, this.ylog);
     const ticks = rows.length ? [] : this.ticks(this.yScale, count), longest = Math.max(0, ...ticks.map(o => o.text.length), ...names.map(o => o.length));
     const left = rows.length && !names.length ? 8 : Math.max(34, longest * 6.2 + 12), right = width - (this.heats.length ? 58 : 8);
@@ -121,15 +114,14 @@ class Plot {
     for (const line of this.layers()) this.line(inside, line);
     const places = this.labelRows();
     this.marks.forEach((mark, i) => this.mark(inside, mark, places[i]));
-    if (this.above !== null) svg(this.svg, "text", { x: right, y: top + 10, "text-anchor": "end", class: "soft" }, "↑ up to " + number(this.above));
-    if (this.below !== null) svg(this.svg, "text", { x: right, y: bottom - 5, "text-anchor": "end", class: "soft" }, "↓ down to " + number(this.below));
+    if (above !== null) svg(this.svg, "text", { x: right, y: top + 10, "text-anchor": "end", class: "soft" }, "↑ up to " + number(above));
+    if (below !== null) svg(this.svg, "text", { x: right, y: bottom - 5, "text-anchor": "end", class: "soft" }, "↓ down to " + number(below));
     this.over = svg(this.svg, "g");
   }
 
   ticks(scale, count) {
-    if (scale.log) return logTicks(scale.low, scale.high, count);
-    const step = roundStep(scale.high - scale.low, count);
-    return multiples(scale.low, scale.high, step).map(at => ({ at, text: tickText(at, step, Math.max(Math.abs(scale.low), Math.abs(scale.high))) }));
+    const { low, high, log } = scale;
+    return log ? logTicks(low, high, count) : linearTicks(low, high, roundStep(high - low, count));
   }
 
   axes(ticks, rows, named) {
@@ -204,9 +196,8 @@ class Plot {
 
   // A column reaches half-way to its neighbours; one pixel for each cell, and a column of them for each pixel across.
   heat(parent, heat) {
-    const { x, rows, values } = heat, between = x.slice(1).map((o, i) => (o + x[i]) / 2), columns = Math.max(1, Math.round(this.right - this.left));
+    const { x, rows, values } = heat, ends = columnEdges(x), columns = Math.max(1, Math.round(this.right - this.left));
     const canvas = document.createElement("canvas"), pen = Object.assign(canvas, { width: columns, height: rows.length }).getContext("2d"), data = pen.createImageData(columns, rows.length);
-    const ends = [x[0] - (between.length ? between[0] - x[0] : 0.5), ...between, 2 * x.at(-1) - (between.at(-1) ?? x[0] - 0.5)];
     // −1 where nothing was measured
     heat.column = at => ends.findIndex((o, i) => at >= o && at < ends[i + 1]);
     const measure = heat.log ? Math.log10 : o => o, low = measure(heat.low), high = measure(heat.high);
