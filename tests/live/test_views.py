@@ -39,16 +39,11 @@ def shown(learn):
     return view, page
 
 
-def test_a_page_that_asks_is_answered():
+def test_signs_of_life(monkeypatch):
+    "A page that asks is answered. While a step takes long, it must not take the kernel for dead; at other times it is left alone."
     view, page = shown(made())
     view.connection.receive(page, {"kind": "ping"}, [])
     assert page.kinds() == ["all", "pong"]
-
-
-def test_signs_of_life(monkeypatch):
-    "While a step takes long nothing changes, and the page must not take the kernel for dead; at other times it is left alone."
-    learn = made()
-    view, page = shown(learn)
     view.send_changes()
     page.messages.clear()
     monkeypatch.setattr(dashboard, "SIGN_INTERVAL", 0.0)

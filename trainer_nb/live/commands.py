@@ -19,7 +19,7 @@ from ..display.tables import format_setting, format_value
 from ..engine.overrides import TrainerBase
 from ..engine.session import describe_position
 from .background import BackgroundRun, get_handle, require_learner
-from .run_view import display_status
+from .run_view import display_status, with_separators
 from .screens import NO_DISPLAY
 
 # %% ../../nbs/10_live/11_commands.ipynb #98c174ad
@@ -76,7 +76,7 @@ def command_set(learner: TrainerBase, options: dict) -> Change:
         # before the first step, `lr` is the base of the schedule
         options = {k: v for k, v in options.items() if k != "lr"} | {"learning_rate": options["lr"]}
     texts = [f"{k} = {format_setting(v)}" for k, v in options.items()]
-    return Change(f"{', '.join(texts)} from step {step} on", step, changed.get("next"), changed.get("base"))
+    return Change(f"{', '.join(texts)} from step {step:,} on", step, changed.get("next"), changed.get("base"))
 
 # verbs that the command thread executes
 COMMANDS: dict[str, Callable[[TrainerBase, dict], Any]] = {
@@ -189,6 +189,6 @@ class CommandHandler:
             self.answer_done(id, display_status(run).words)
         threading.Thread(target=self.run_in_context, args=(id, answer), name=f"trainer_nb-{verb}", daemon=True).start()
 
-    def answer_done(self, id: str, text: str): self.send({"kind": "done", "id": id, "text": text})
+    def answer_done(self, id: str, text: str): self.send({"kind": "done", "id": id, "text": with_separators(text)})
     def answer_rejected(self, id: str, text: str):
-        self.send({"kind": "rejected", "id": id, "text": format_value(text, 500)})
+        self.send({"kind": "rejected", "id": id, "text": with_separators(format_value(text, 500))})

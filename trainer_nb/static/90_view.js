@@ -253,7 +253,7 @@ class View {
     const changes = this.marks.filter(under).slice(0, 8);
     const row = main.nearest(AXES[this.axis].column, x), near = row >= 0 ? main.convert(x, AXES[this.axis].column, 0) : x;
     const others = Object.entries(AXES).filter(([name]) => name !== this.axis && row >= 0).map(([, axis]) => axis.say(main.convert(near, 0, axis.column)));
-    this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, changes.map(o => `⚑ ${countsIn(o.word || o.kind)}${o.gone ? " (discarded)" : ""}`),
+    this.tooltip.show([AXES[this.axis].say(x), ...others].join("  ·  "), values, changes.map(o => `⚑ ${o.word || o.kind}${o.gone ? " (discarded)" : ""}`),
       [box.left - own.left + place, box.top - own.top + 18]);
   }
 
