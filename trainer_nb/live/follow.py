@@ -17,7 +17,7 @@ from ..core.log_file import check_log_header, decode_non_finite, find_log, rejec
 from ..display.tables import format_value
 from .curves import run_label
 from .dashboard import Dashboard, make_view
-from .run_view import DisplayStatus, last_status, status_fields
+from .run_view import DisplayStatus, format_clock, last_status, status_fields
 from .view_model import ViewModel
 
 # %% ../../nbs/10_live/13_follow.ipynb #fd3c39ac
@@ -133,8 +133,7 @@ class LogSource:
         if status is not None: return status
         if time.time() - self.last_write < max(SILENCE_SECONDS, 10 * seconds_per_step):
             return DisplayStatus("training", "training in another process")
-        clock = time.strftime("%H:%M:%S", time.localtime(self.last_write))
-        return DisplayStatus("inactive", f"no new lines since {clock}")
+        return DisplayStatus("inactive", f"no new lines since {format_clock(self.last_write)}")
 
     def status(self) -> dict[str, Any]:
         "Return the status of the run, as far as it is in the log."

@@ -34,9 +34,7 @@ class RunSource(Protocol):
     @property
     def label(self) -> str: ...
     def refresh(self): "Update the history."
-
-class StatusSource(RunSource, Protocol):
-    "Provide the run that a view shows, with its status and settings."
+    # of the run that a view shows
     def status(self) -> dict[str, Any]: ...
     def settings(self) -> list[dict]: ...
 
@@ -47,10 +45,10 @@ class ViewModel:
     "Assemble the messages about some runs for a front end."
     def __init__(
         self,
-        sources: list,  # the first is a StatusSource; the others are drawn for comparison
+        sources: list,  # the first is a RunSource; of the others only history and label are read
     ):
-        self.main: StatusSource = sources[0]
-        self.sources: list[RunSource] = sources
+        self.main: RunSource = sources[0]
+        self.sources = sources
         self.curves: list[RunCurve] = []
         # the parts that were sent last, by name
         self.sent: dict[str, Any] = {}

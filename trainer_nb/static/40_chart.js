@@ -292,10 +292,10 @@ class Chart extends Card {
     const broken = main && this.view.brokenLoss() && Number.isNaN(main.last(this.column + MEAN)) && main.known(this.column);
     if (main) { const { y } = main.curve(this.column + MEAN, this.weight); for (let i = y.length - 1; i >= 0 && Number.isNaN(value); i--) value = y[i]; }
     else if (!this.quantity && own) value = own.points[own.points.length - 1][1];
-    const text = broken || main && this.key === "loss" && this.view.brokenLoss() ? "NaN" : Number.isNaN(value) ? "" : number(value);
+    const text = broken || main && this.key === "loss" && this.view.brokenLoss() ? "nan" : Number.isNaN(value) ? "" : number(value);
     setText(this.value, text);
-    setText(this.valueNote, main && this.weight && text && text !== "NaN" ? "smoothed" : "");
-    this.value.classList.toggle("tnb-broken", text === "NaN");
+    setText(this.valueNote, main && this.weight && text && text !== "nan" ? "smoothed" : "");
+    this.value.classList.toggle("tnb-broken", text === "nan");
     setAttribute(this.plot, "aria-label", text ? `${this.title}: now ${text}` : `${this.title}: ${this.nothing()}`);
   }
 }
