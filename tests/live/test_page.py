@@ -42,8 +42,8 @@ def blocks(n, width=1, first=1, loss=None):
     return np.concatenate([where, three(mean), three(np.full(n, 1e-3), 0), three(mean * 2), three(np.full(n, 500.0), 5)], 1).astype("<f4")
 
 
-def a_run(rows, run="r1", buffer=0, **changes):
-    return {"run": run, "label": f"run {run}", "generation": 1, "first": 0, "rows": rows, "width": 1, "buffer": buffer, "left_rows": 0, "left_buffer": None, **changes}
+def a_run(run="r1", buffer=0, **changes):
+    return {"run": run, "label": f"run {run}", "generation": 1, "first": 0, "width": 1, "buffer": buffer, "left_buffer": None, **changes}
 
 
 def status(**changes):
@@ -57,7 +57,7 @@ SETTINGS = [{"name": "lr", "value": 1e-3, "kind": "float", "log": True, "help": 
 
 
 def everything(**changes):
-    return {"kind": "all", "version": 1, "controls": True, "compact": False, "title": "digits", "status": status(), "runs": [a_run(50)], "metrics": {"r1": {
+    return {"kind": "all", "version": 1, "controls": True, "compact": False, "title": "digits", "status": status(), "runs": [a_run()], "metrics": {"r1": {
         "eval_loss": [[25, 0.25, 25 / 60, 1.1], [50, 0.5, 50 / 60, 1.05]], "accuracy": [[25, 0.25, 25 / 60, 0.7], [50, 0.5, 50 / 60, 0.8]]}},
         "marks": [{"kind": "set", "word": "learning rate 0.001", "step": 20, "epoch": 0.2, "minutes": 20 / 60, "gone": False}], "evaluations": {"columns": ["step", "eval_loss"],
         "rows": [["25", "1.1"], ["50", "1.05"]], "earlier": 0}, "notices": [], "layers": [], "settings": SETTINGS, "still": "s1", "cell_hint": "A cell trains.", **changes}
@@ -404,13 +404,13 @@ def held(page, run="r1"): return page.js("id => { const o = view.runs.get(id); r
 
 def test_news_merge_and_generations_replace(live):
     assert [o[0] for o in held(live)] == list(range(1, 51))
-    live.feed({"kind": "news", "changed_runs": [a_run(3, first=49)]}, [blocks(3, first=50, loss=0.5)])
+    live.feed({"kind": "news", "changed_runs": [a_run(first=49)]}, [blocks(3, first=50, loss=0.5)])
     assert [o[0] for o in held(live)] == list(range(1, 53)) and [o[1] for o in held(live)[48:]] == [pytest.approx(1 + 1 / 49), 0.5, 0.5, 0.5]
-    live.feed({"kind": "news", "changed_runs": [a_run(10, generation=2, width=5, buffer=0)]}, [blocks(10, 5)])
+    live.feed({"kind": "news", "changed_runs": [a_run(generation=2, width=5, buffer=0)]}, [blocks(10, 5)])
     assert [o[0] for o in held(live)] == list(range(5, 55, 5))
-    live.feed({"kind": "news", "changed_runs": [a_run(20, "r2")]}, [blocks(20)])
+    live.feed({"kind": "news", "changed_runs": [a_run("r2")]}, [blocks(20)])
     assert len(held(live, "r2")) == 20 and len(held(live)) == 10
-    live.feed({"kind": "news", "runs": [a_run(0, generation=2, buffer=None)]})
+    live.feed({"kind": "news", "runs": [a_run(generation=2, buffer=None)]})
     assert held(live, "r2") is None and len(held(live)) == 10
     assert live.text(".tnb-legend").count("run r") == 1
     live.feed(everything(), [blocks(50)])   # everything may come at any time
@@ -418,9 +418,9 @@ def test_news_merge_and_generations_replace(live):
 
 
 def test_a_hole_in_the_news_asks_for_everything(live):
-    live.feed({"kind": "news", "changed_runs": [a_run(3, first=60)]}, [blocks(3, first=61)])
+    live.feed({"kind": "news", "changed_runs": [a_run(first=60)]}, [blocks(3, first=61)])
     assert len(live.sent("hello")) == 2 and len(held(live)) == 50
-    live.feed(everything(runs=[a_run(63)]), [blocks(63)])
+    live.feed(everything(runs=[a_run()]), [blocks(63)])
     assert len(held(live)) == 63
 
 
@@ -440,13 +440,13 @@ def test_the_smoothed_curve_is_centered(live):
     loss = [float(o) for o in np.random.default_rng(0).normal(2, 1, 40)]
     rows = blocks(40)
     rows[:, 5] = loss
-    live.feed(everything(runs=[a_run(40)]), [rows])
+    live.feed(everything(runs=[a_run()]), [rows])
     assert live.js("[...view.main().curve(5, 0.9).y]") == pytest.approx(smoothed(rows[:, 0], rows[:, 5], 0.9).tolist())
     assert live.js("[...view.main().curve(5, 0).y]") == pytest.approx(rows[:, 5].tolist())
     wide = blocks(5, 5)
     wide[4, 0] = 22
     wide[:, 5] = [4, 2, math.nan, 1, math.inf]
-    live.feed(everything(runs=[a_run(5, generation=2, width=5)]), [wide])
+    live.feed(everything(runs=[a_run(generation=2, width=5)]), [wide])
     y = live.js("[...view.main().curve(5, 0.9).y].map(o => Number.isNaN(o) ? null : o)")
     assert y[:2] == pytest.approx([4, (4 * 0.9 ** 5 + 2) / (0.9 ** 5 + 1)]) and [o is None for o in y] == [False, False, True, False, True]
     assert [o for o in y if o is not None] == pytest.approx([o for o in smoothed(wide[:, 0], wide[:, 5], 0.9) if o == o])
@@ -456,10 +456,10 @@ def test_the_smoothed_curve_does_not_lag(live):
     "Where a loss falls in a straight line, so does its mean, at the same height, from the first step; a jump is crossed in its middle."
     rows = blocks(101)
     rows[:, 5] = 10 - 0.05 * np.arange(101)
-    live.feed(everything(runs=[a_run(101)]), [rows])
+    live.feed(everything(runs=[a_run()]), [rows])
     assert live.js("[...view.main().curve(5, 0.8).y].slice(0, 60)") == pytest.approx(rows[:60, 5].tolist(), abs=1e-3)
     rows[:, 5] = np.arange(101) > 50
-    live.feed(everything(runs=[a_run(101, generation=2)]), [rows])
+    live.feed(everything(runs=[a_run(generation=2)]), [rows])
     y = live.js("[...view.main().curve(5, 0.9).y]")
     assert y[50] < 0.5 < y[51] and y[50] + y[51] == pytest.approx(1, abs=0.02)
 
@@ -469,7 +469,7 @@ def test_abandoned_steps_continue_the_mean_before_them(live):
     loss = np.random.default_rng(1).normal(2, 1, 50)
     rows, left = blocks(50), blocks(8, first=31)
     rows[:, 5], left[:, 5] = loss, 3 + np.arange(8)
-    live.feed(everything(runs=[a_run(50, left_rows=8, left_buffer=1)]), [rows, left])
+    live.feed(everything(runs=[a_run(left_buffer=1)]), [rows, left])
     part = live.js("view.main().abandonedSegments(0, 5, 0.8)")[0]
     path = np.concatenate([rows[:30], left])
     assert [o[0] for o in part] == list(range(30, 39)) and part[0][1] == pytest.approx(live.js("view.main().curve(5, 0.8).y[29]"))
@@ -479,13 +479,13 @@ def test_abandoned_steps_continue_the_mean_before_them(live):
 def test_what_was_left_behind_goes_on_from_where_it_left(live):
     left = blocks(5, first=31, loss=3.0)
     gap = np.full((1, 15), np.nan, "<f4")
-    live.feed(everything(runs=[a_run(50, left_rows=9, left_buffer=1)]), [blocks(50), np.concatenate([left, gap, blocks(3, first=41)])])
+    live.feed(everything(runs=[a_run(left_buffer=1)]), [blocks(50), np.concatenate([left, gap, blocks(3, first=41)])])
     parts = live.js("view.main().abandonedSegments(0, 5, 0)")
     assert [[o[0] for o in part] for part in parts] == [[30, 31, 32, 33, 34, 35], [40, 41, 42, 43]] and [o[1] for o in parts[0]] == [pytest.approx(1 + 1 / 30)] + [3] * 5
     assert "discarded" in live.text(".tnb-legend")
-    live.feed({"kind": "news", "changed_runs": [a_run(1, first=50)]}, [blocks(1, first=51)])   # news without it: it stays
+    live.feed({"kind": "news", "changed_runs": [a_run(first=50)]}, [blocks(1, first=51)])   # news without it: it stays
     assert live.js("view.main().left.length") == 9 * 15
-    live.feed({"kind": "news", "changed_runs": [a_run(25, generation=2, width=2)]}, [blocks(25, 2)])   # nor do coarser blocks end it
+    live.feed({"kind": "news", "changed_runs": [a_run(generation=2, width=2)]}, [blocks(25, 2)])   # nor do coarser blocks end it
     assert live.js("view.main().left.length") == 9 * 15
     live.feed(everything(), [blocks(50)])
     assert live.js("view.main().left.length") == 0
@@ -575,12 +575,12 @@ def test_after_a_nan_the_loss_is_nan(live):
     value = "name => view.charts.get(name).value.textContent"
     rows = blocks(60)
     rows[55:, 3:6] = rows[55:, 9:12] = math.nan
-    live.feed(everything(status=status(loss="nan"), runs=[a_run(60)]), [rows])
+    live.feed(everything(status=status(loss="nan"), runs=[a_run()]), [rows])
     live.settle()
     assert live.tab.locator(".tnb-fact", has_text="loss").locator(".tnb-fact-value").inner_text() == "nan"
     assert [live.js(value, o) for o in ("loss", "grad_norm", "learning_rate", "samples_per_second")] == ["nan", "nan", "1e-3", "500"]
     assert "now nan" in live.tab.locator(".tnb-big .tnb-plot").get_attribute("aria-label")
-    live.feed({"kind": "news", "status": status(loss="0.9953"), "changed_runs": [a_run(1, first=60)]}, [blocks(1, first=61)])
+    live.feed({"kind": "news", "status": status(loss="0.9953"), "changed_runs": [a_run(first=60)]}, [blocks(1, first=61)])
     live.settle()
     assert live.js(value, "loss") == "1.02" and live.tab.locator(".tnb-fact", has_text="loss").locator(".tnb-fact-value").inner_text() == "0.995"
 
@@ -596,7 +596,7 @@ def test_the_state_is_said_once(live):
 def test_each_loss_says_which_it_is(live):
     """That of the last step; the smoothed one beside the chart's title, unless it is off; under the pointer both.
     The kernel says over how many steps, and which axes are logarithmic, until the user does."""
-    live.feed(everything(status=status(loss="0.9953"), runs=[a_run(200)], smoothing=10, log=["grad_norm", "accuracy"]), [blocks(200)])
+    live.feed(everything(status=status(loss="0.9953"), runs=[a_run()], smoothing=10, log=["grad_norm", "accuracy"]), [blocks(200)])
     live.settle()
     note = "name => view.charts.get(name).valueNote.textContent"
     assert "last loss" in [o.inner_text() for o in live.tab.locator(".tnb-fact-name").all()]
@@ -625,8 +625,8 @@ def test_zoom_hidden_and_log_outlive_news(live):
     before = live.js(state)
     assert 0 < zoom[0] < zoom[1] < 50 and [o and o[2] for o in before[1]] == [True, None, False, False, False] and all(o[:2] == zoom for o in before[1] if o) and before[2] == ["kind:evaluations"]
     assert live.tab.locator(".tnb-card[aria-label=accuracy] .tnb-empty").text_content() == "Hidden in the legend"
-    live.feed({"kind": "news", "changed_runs": [a_run(30, first=50)], "metrics": {"r1": {"eval_loss": [[70, 0.7, 70 / 60, 1.0]], "accuracy": [[70, 0.7, 70 / 60, 1.0]]}}}, [blocks(30, first=51)])
-    live.feed(everything(runs=[a_run(80)]), [blocks(80)])
+    live.feed({"kind": "news", "changed_runs": [a_run(first=50)], "metrics": {"r1": {"eval_loss": [[70, 0.7, 70 / 60, 1.0]], "accuracy": [[70, 0.7, 70 / 60, 1.0]]}}}, [blocks(30, first=51)])
+    live.feed(everything(runs=[a_run()]), [blocks(80)])
     live.settle()
     assert live.js(state) == before and live.js("view.charts.get('loss').evaluations().length") == 0
     live.tab.get_by_role("radio", name="Epochs").check()   # the same part of the run on another axis
@@ -652,7 +652,7 @@ def test_the_crosshair_says_the_values(live):
 
 
 def test_hiding_a_run_hides_it_in_all_charts(live):
-    live.feed(everything(runs=[a_run(50), a_run(50, "r2", 1)]), [blocks(50), blocks(50, loss=4.0)])
+    live.feed(everything(runs=[a_run(), a_run("r2", 1)]), [blocks(50), blocks(50, loss=4.0)])
     live.settle()
     top = "view.charts.get('loss').y.high"
     assert live.js(top) > 4
@@ -672,11 +672,11 @@ def test_the_state_is_said_in_words_and_shape(live):
     assert (bar.get_attribute("aria-valuenow"), bar.get_attribute("aria-valuetext")) == ("50", "step 50 of 100")
 
 
-@pytest.mark.parametrize("changes", [dict(metrics={}, marks=[], evaluations={"columns": [], "rows": [], "earlier": 0}, runs=[a_run(0, buffer=None)]), dict(runs=[], metrics={}), dict(runs=[a_run(1)]),
+@pytest.mark.parametrize("changes", [dict(metrics={}, marks=[], evaluations={"columns": [], "rows": [], "earlier": 0}, runs=[a_run(buffer=None)]), dict(runs=[], metrics={}), dict(runs=[a_run()]),
                                      dict(status=status(step=None, total=None, epoch=None, epochs=None, share=None, loss=None, rate=None, left=None, elapsed=None, verdict=None, words=None))])
 def test_little_is_shown_as_little(page, changes):
     "Without steps, runs, totals: words in their place, and no error."
-    page.feed(everything(**changes), [blocks(1) if changes.get("runs") == [a_run(1)] else blocks(50)])
+    page.feed(everything(**changes), [blocks(1) if changes.get("runs") == [a_run()] else blocks(50)])
     page.settle()
     page.tab.locator(".tnb-big .tnb-plot").hover(position={"x": 100, "y": 50})
     page.settle()
@@ -690,7 +690,7 @@ def test_values_that_are_not_numbers_leave_gaps(live):
     rows[10:20, 3:6] = np.nan
     rows[30, 3:6] = np.inf
     rows[:, 9:12] = np.nan
-    live.feed(everything(runs=[a_run(50)]), [rows])
+    live.feed(everything(runs=[a_run()]), [rows])
     live.settle()
     assert live.js("Number.isFinite(view.charts.get('loss').y.high)") and live.js("[...view.charts.keys()]") == ["loss", "metric accuracy", "learning_rate", "samples_per_second"]
 
@@ -800,14 +800,14 @@ def test_a_notebooks_shortcuts_are_suppressed_where_the_focus_is(live):
 
 def test_work_is_bounded(page):
     "Many blocks: a few points for a pixel. Many news in one frame: one drawing. Out of sight: none. Nothing new: nothing written."
-    runs = [a_run(4000, o, i, width=250) for i, o in enumerate(("r1", "r2", "r3"))]
+    runs = [a_run(o, i, width=250) for i, o in enumerate(("r1", "r2", "r3"))]
     many = everything(runs=runs, metrics={}), [blocks(4000, 250)] * 3
     page.feed(*many)
     page.settle()
     charts = page.js("[...view.charts.values()].map(o => [o.points, o.area.width])")
     assert all(0 < points <= 3 * 7 * (width + 2) for points, width in charts), charts
     before = page.js("view.charts.get('loss').draws")
-    page.js("""([c, b]) => { for (let i = 0; i < 10; i++) feed(c, b) }""", [{"kind": "news", "changed_runs": [a_run(1, first=3999, width=250)]}, [packed(blocks(1, 250, first=999_751))]])
+    page.js("""([c, b]) => { for (let i = 0; i < 10; i++) feed(c, b) }""", [{"kind": "news", "changed_runs": [a_run(first=3999, width=250)]}, [packed(blocks(1, 250, first=999_751))]])
     page.settle()
     assert page.js("view.charts.get('loss').draws") == before + 1
     page.js("window.writes = 0; new MutationObserver(o => writes += o.length).observe(view.root, { childList: true, subtree: true, attributes: true, characterData: true })")
@@ -817,7 +817,7 @@ def test_work_is_bounded(page):
     page.js("document.body.prepend(Object.assign(document.createElement('div'), { style: 'height: 5000px' }))")
     page.settle()
     before = page.js("view.charts.get('loss').draws")
-    page.feed({"kind": "news", "changed_runs": [a_run(1, first=3999, width=250)]}, [blocks(1, 250, first=999_751)])
+    page.feed({"kind": "news", "changed_runs": [a_run(first=3999, width=250)]}, [blocks(1, 250, first=999_751)])
     page.settle()
     assert page.js("view.charts.get('loss').draws") == before
     page.tab.locator(".tnb-big").scroll_into_view_if_needed()

@@ -319,8 +319,8 @@ def display_status(run: RunState) -> DisplayStatus:
     if background is not None and background.error is not None and background.error_place == here:
         return failed_status(place, type(background.error).__name__, background.error)
     if run.finished:
-        is_stopped = status is not None and status.state == "stopped"
-        return status if is_stopped else DisplayStatus("finished", f"finished {place}")
+        if status is not None and status.state == "stopped": return status
+        return DisplayStatus("finished", f"finished {place}")
     if not run.begun and not run.state.global_step: return DisplayStatus("new", "not started")
     return DisplayStatus("paused", f"paused {place}")
 

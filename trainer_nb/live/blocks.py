@@ -375,10 +375,8 @@ class RunCurve:
             "color": self.color,
             "generation": blocks.generation,
             "first": first,
-            "rows": len(new_blocks),
             "width": blocks.width,
             "buffer": 0,
-            "left_rows": len(self.abandoned) if has_abandoned else 0,
             "left_buffer": 1 if has_abandoned else None,
         }
         arrays = [new_blocks, self.abandoned] if has_abandoned else [new_blocks]

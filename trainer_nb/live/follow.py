@@ -142,8 +142,8 @@ class LogSource:
         last = len(history) - 1
         step = columns.step[last] if len(history) else 0
         seconds = columns.seconds[last] if len(history) else 0.0
-        plan = planned_length(history)
-        total = plan["steps"] if isinstance(plan.get("steps"), int) else None
+        plan = {name: value for name, value in planned_length(history).items() if isinstance(value, (int, float))}
+        total = plan.get("steps")
         status = self.find_status(seconds / max(step, 1))
         epoch = f"{columns.epoch[last]:.2f}" if len(history) else None
         return status_fields(history, status, step, total, seconds, epoch=epoch, epochs=plan.get("epochs"))

@@ -31,8 +31,10 @@ class Link {
     this.say();
   }
 
-  // A kernel that was killed or restarted closes nothing: without an answer, what is shown of the run is not known to hold. Where it does
-  // not train, the kernel is asked only while the pointer is in the view: each question keeps it busy for a moment.
+  // Where the run does not train, the kernel is asked only while the pointer is in the view: each question keeps it busy for a moment.
+  wanted() { return this.view.live() || this.view.root.matches(":hover"); }
+
+  // A kernel that was killed or restarted closes nothing: without an answer, what is shown of the run is not known to hold.
   look() {
     if (!this.answered || this.closed) { this.asked = null; return; }
     const now = Date.now();
@@ -44,9 +46,9 @@ class Link {
     }
     if (this.asked !== null && now - this.asked > GONE) {
       this.close();
-      this.timer = setInterval(() => this.post({ kind: "ping" }), RETRY);
+      this.timer = setInterval(() => { if (this.wanted()) this.post({ kind: "ping" }); }, RETRY);
     }
-    else if (this.asked === null && now - this.heard > QUIET && (this.view.live() || this.view.root.matches(":hover"))) {
+    else if (this.asked === null && now - this.heard > QUIET && this.wanted()) {
       this.asked = now;
       this.post({ kind: "ping" });
     }
