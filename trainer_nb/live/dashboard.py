@@ -243,7 +243,7 @@ class Dashboard:
     ):
         self.view_model = view_model
         self.compact = compact
-        # identifies the view; the page hides the static view of the same number
+        # identifies the view, and its static view
         self.number = secrets.token_hex(4)
         self.connection = WidgetConnection(self.send_all, self.execute)
         self.commands = None if learner is None else CommandHandler(learner, self.answer)
