@@ -540,23 +540,18 @@ def register_cell_hook():
     sys.modules["IPython"].get_ipython().events.register("post_run_cell", refresh_stills)
 
 def refresh_stills(*ignored):
-    "Update the static views."
+    "Update the static views of runs that do not train, unless a cell has drawn their present state."
     for view in list(OPEN_VIEWS):
         try:
-            refresh_still(view)
+            view.send_changes()
+            # a view that is part of another output has no static view
+            is_shown = view.still.handle is not None and view.view_model.state != "training"
+            if is_shown and view.still.is_stale_for_cell:
+                view.still.is_stale_for_cell = False
+                view.still.update()
         except Exception as error:
             # otherwise the error would be printed at the end of every cell
             view.give_up(error)
-
-def refresh_still(view: Dashboard):
-    "Update the static view at the end of a cell."
-    view.send_changes()
-    # a view that is part of another output has no static view
-    if view.view_model.state == "training" or view.still.handle is None: return
-    # unless a cell has drawn the present state
-    if view.still.is_stale_for_cell:
-        view.still.is_stale_for_cell = False
-        view.still.update()
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #2d689a50
 def show_compact(handle: BackgroundRun):
