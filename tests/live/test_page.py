@@ -580,7 +580,7 @@ def test_after_a_nan_the_loss_is_nan(live):
     assert live.tab.locator(".tnb-fact", has_text="loss").locator(".tnb-fact-value").inner_text() == "nan"
     assert [live.js(value, o) for o in ("loss", "grad_norm", "learning_rate", "samples_per_second")] == ["nan", "nan", "1e-3", "500"]
     assert "now nan" in live.tab.locator(".tnb-big .tnb-plot").get_attribute("aria-label")
-    live.feed({"kind": "news", "status": status(loss="0.9953"), "changed_runs": [a_run(first=60)]}, [blocks(1, first=61)])
+    live.feed({"kind": "news", "status": status(loss="0.995"), "changed_runs": [a_run(first=60)]}, [blocks(1, first=61)])
     live.settle()
     assert live.js(value, "loss") == "1.02" and live.tab.locator(".tnb-fact", has_text="loss").locator(".tnb-fact-value").inner_text() == "0.995"
 
@@ -596,7 +596,7 @@ def test_the_state_is_said_once(live):
 def test_each_loss_says_which_it_is(live):
     """That of the last step; the smoothed one beside the chart's title, unless it is off; under the pointer both.
     The kernel says over how many steps, and which axes are logarithmic, until the user does."""
-    live.feed(everything(status=status(loss="0.9953"), runs=[a_run()], smoothing=10, log=["grad_norm", "accuracy"]), [blocks(200)])
+    live.feed(everything(status=status(loss="0.995"), runs=[a_run()], smoothing=10, log=["grad_norm", "accuracy"]), [blocks(200)])
     live.settle()
     note = "name => view.charts.get(name).valueNote.textContent"
     assert "last loss" in [o.inner_text() for o in live.tab.locator(".tnb-fact-name").all()]
