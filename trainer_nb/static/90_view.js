@@ -75,7 +75,7 @@ class View {
   take(content, buffers) {
     let whole = true;
     const has = name => content[name] !== undefined && content[name] !== null;
-    if (has("still")) this.root.dataset.number = content.still;   // the picture of this number hides itself while the view is there
+    if (has("still")) setAttribute(this.root, "data-number", content.still);   // the picture of this number hides itself while the view is there
     if (has("compact")) this.root.classList.toggle("tnb-compact", Boolean(content.compact));
     if (has("controls")) { show(this.control, content.controls); this.controlled = Boolean(content.controls); }
     if (has("title")) setText(this.header.title, content.title);
