@@ -274,7 +274,8 @@ END_OF_FAILURE = ("pause", "stop", "rewind", "restore", "reset", "resume", "rest
 
 def failed_status(where: str, name: str | None, message: object, traceback: str = "") -> DisplayStatus:
     "Return the status of a run that an error has stopped."
-    return DisplayStatus("failed", f"failed {where} with {name}: {format_value(str(message), 200)}", traceback=traceback)
+    words = f"failed {where} with {name}: {format_value(str(message), 200)}"
+    return DisplayStatus("failed", words, traceback=traceback)
 
 def last_status(
     history: History,

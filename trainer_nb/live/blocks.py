@@ -236,14 +236,14 @@ def event_marks(history: History) -> list[dict]:
     "Return the changes made by hand and the errors, in order, and where the loss has been lost."
     kinds = {*ACT_FORMATTERS, "exception"}
     events = [e for e in list(history.events) if e["kind"] in kinds and e["data"].get("type") != "KeyboardInterrupt"]
+    def mark(kind: str, word: str, gone: bool, rows: int) -> dict:
+        return {"kind": kind, "word": word, "gone": gone} | dict(zip(POSITIONS, axis_position(history, rows)))
     marks = [
-        {"kind": event["kind"], "word": format_value(event_word(event), 80), "gone": bool(event["abandoned"])}
-        | dict(zip(POSITIONS, axis_position(history, rows_before_event(history, event))))
-        for event in events[-MAX_EVENTS:]
+        mark(e["kind"], format_value(event_word(e), 80), bool(e["abandoned"]), rows_before_event(history, e))
+        for e in events[-MAX_EVENTS:]
     ]
     if (row := first_lost_row(history)) is not None:
-        word = f"loss {format_value(float(history.rows.loss[row]))}"
-        marks.append({"kind": "nan", "word": word, "gone": False} | dict(zip(POSITIONS, axis_position(history, row + 1))))
+        marks.append(mark("nan", f"loss {format_value(float(history.rows.loss[row]))}", False, row + 1))
     return marks
 
 

@@ -223,9 +223,9 @@ class StillOutput:
         return self.is_stale and age > max(19 * self.cost, STILL_INTERVAL)
 
 # %% ../../nbs/10_live/12_dashboard.ipynb #f6f9e18c
-# A static view is hidden where the live view of its number is in the page. Without its kernel, a notebook shows "Loading widget..."
-# or an error in place of a widget. In JupyterLab and Notebook 7 only the output of a widget is a panel; it is hidden until a live
-# view is in it, if the static view is the next output.
+# A static view is hidden where the live view of its number is in the page. Without its kernel, a notebook shows
+# "Loading widget..." or an error in place of a widget. In JupyterLab and Notebook 7 only the output of a widget is a
+# panel; it is hidden until a live view is in it, if the static view is the next output.
 ONE_OF_BOTH = (
     '<style>:root:has(.tnb[data-number="{number}"]) :is([data-trainer-nb-still="{number}"],'
     ' .jp-OutputArea-child:has([data-trainer-nb-still="{number}"]):not(:has(.tnb))),'

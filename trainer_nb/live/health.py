@@ -120,9 +120,10 @@ def evaluation_sentence(history: History, steps: np.ndarray, losses: np.ndarray)
         n = window_length(losses)
         before = losses[steps <= at][-n:]
         is_worse = len(before) >= MIN_LOSSES // 2 and significant_difference(before, losses[-n:]) > 0
+        cause = "" if is_worse else "Overfitting: "
         return (
-            f"{'' if is_worse else 'Overfitting: '}{name} was lowest at step {at} ({format_value(known[best][1])}) and has"
-            f" been higher since ({format_value(known[-1][1])} at step {last})."
+            f"{cause}{name} was lowest at step {at} ({format_value(known[best][1])}) and has been higher"
+            f" since ({format_value(known[-1][1])} at step {last})."
         )
     return None
 

@@ -152,9 +152,9 @@ def error_notices(history: History) -> list[dict]:
     errors = [event for event in events if event["data"].get("type") != "KeyboardInterrupt"]
     notices = []
     for event in errors[-5:]:
-        text = f"{event['data'].get('type')} after step {event['step']}: {event['data'].get('message')}"
+        text = f"{event['data'].get('type')} after step {event['step']:,}: {event['data'].get('message')}"
         tone = "bad" if failed and event is errors[-1] else "plain"
-        notices.append({"tone": tone, "text": with_separators(format_value(text, 300)), "at": format_clock(event["time"])})
+        notices.append({"tone": tone, "text": format_value(text, 300), "at": format_clock(event["time"])})
     return notices
 
 # %% ../../nbs/10_live/08_run_view.ipynb #64385cf3

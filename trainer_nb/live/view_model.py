@@ -244,6 +244,6 @@ def branch_sources(
 ) -> list[HistorySource]:
     "Return the runs of this process that have branched off from a run."
     others = [h for h in list(HISTORIES) if h.parent == history.run_id and h.run_id not in known and len(h)]
-    # without its event, a branch is being made, and where it begins is not known yet; one read from a log has the same id
+    # without its event, a branch is being made, and where it begins is unknown; one read from a log has the same id
     unique = {h.run_id: h for h in others if branch_event(h, h.run_id) is not None}.values()
     return [HistorySource(h) for h in sorted(unique, key=lambda h: h.started)]
