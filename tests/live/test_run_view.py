@@ -135,16 +135,11 @@ def test_every_message_is_json_and_text_stays_text():
     assert all(o.dtype == np.float32 for o in buffers)
 
 
-def test_counts_in_a_still_have_separators():
-    "In the words of the status as in the line below it."
-    history = History()
-    for i in range(30): history.append(i + 1, i / 100, 1e-3, 8, 0.1 * i, 1.0, 1.0)
-    source = Held(history)
-    source.status = lambda: {"state": "paused", "words": "paused after step 1050 of 22000 (epoch 1000.50)", "step": 1050, "total": 22000}
-    board = ViewModel([source])
-    board.message(full=True)
-    lines = still_bundle(board, "1")["text/plain"].splitlines()
-    assert lines[:2] == ["a run: paused after step 1,050 of 22,000 (epoch 1000.50)", "step 1,050 of 22,000"]
+def test_counts_have_separators():
+    "In every text of the kernel; but not in what is typed."
+    status = DisplayStatus("paused", "paused after step 1050 of 22000 (epoch 1000.50); learn.rewind(1050)")
+    fields = status_fields(History(), status, 1050, 22000, epochs=2500.0)
+    assert fields["words"] == "paused after step 1,050 of 22,000 (epoch 1000.50); learn.rewind(1050)" and fields["epochs"] == "2,500"
 
 
 def test_a_branch_is_drawn_beside_by_itself():
