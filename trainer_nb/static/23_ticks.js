@@ -24,7 +24,7 @@ function multiples(low, high, step) {
 }
 
 // Ticks are {at, text}, all texts of an axis of one kind.
-function linearTicks(low, high, step) {
+function linearTicks(low, high, count, step = roundStep(high - low, count)) {
   return multiples(low, high, step).map(at => ({ at, text: tickText(at, step, Math.max(Math.abs(low), Math.abs(high))) }));
 }
 
@@ -49,7 +49,7 @@ function exponent(v, step) {
 function logTicks(low, high, count) {
   const decades = Math.log10(high / low);
   if (decades < 0.7) {
-    return linearTicks(low, high, roundStep(high - low, count));
+    return linearTicks(low, high, count);
   }
   const heads = decades > count / 2 ? [1] : decades > count / 4 ? [1, 3] : [1, 2, 5], found = [];
   const every = Math.max(1, Math.ceil(decades / count));
@@ -65,40 +65,34 @@ function logTicks(low, high, count) {
 
 // The smallest and largest of what was added.
 class Extent {
-  constructor(log) { Object.assign(this, { log, low: Infinity, high: -Infinity }); }
+  constructor(log, values = []) {
+    Object.assign(this, { log, low: Infinity, high: -Infinity });
+    values.forEach(o => this.add(o));
+  }
   add(value) {
     if (!Number.isFinite(value) || this.log && value <= 0) return;
     if (value < this.low) this.low = value;
     if (value > this.high) this.high = value;
   }
-  join(other) { this.add(other.low); this.add(other.high); }
-  copy() { const o = new Extent(this.log); o.join(this); return o; }
-  get none() { return this.low > this.high; }
   to(value) { return this.log ? Math.log10(value) : value; }
   size() { return this.to(this.high) - this.to(this.low) || Math.abs(this.to(this.high)) * 0.1 || 1; }
   // {low, high, above, below}: the span to draw, with the single values around (sorted, and the extent of all); those that would flatten
   // everything else are left out, and above and below say how far they go.
   around(sorted, every) {
-    const core = this.copy(), whole = every.copy();
-    if (sorted.length) { core.add(sorted[Math.floor(sorted.length * 0.005)]); core.add(sorted[Math.ceil(sorted.length * 0.995) - 1]); }
-    if (core.none) core.join(every);
-    if (core.none) return null;
-    whole.join(core);
-    const size = core.size(), above = this.to(whole.high) - this.to(core.high) > 0.4 * size, below = this.to(core.low) - this.to(whole.low) > 0.4 * size;
-    if (!above) core.high = whole.high;
-    if (!below) core.low = whole.low;
-    return { ...core.padded(), above: above ? whole.high : null, below: below ? whole.low : null };
+    this.add(sorted[Math.floor(sorted.length * 0.005)]);
+    this.add(sorted[Math.ceil(sorted.length * 0.995) - 1]);
+    if (this.low > this.high) return every.low > every.high ? null : { ...every.padded(), above: null, below: null };
+    const size = 0.4 * this.size(), high = Math.max(this.high, every.high), low = Math.min(this.low, every.low);
+    const above = this.to(high) - this.to(this.high) > size ? high : null, below = this.to(this.low) - this.to(low) > size ? low : null;
+    if (above === null) this.high = high;
+    if (below === null) this.low = low;
+    return { ...this.padded(), above, below };
   }
   padded() {
-    let { low, high } = this;
-    if (low === high) {
-      const pad = this.log ? 0 : Math.abs(low) * 0.1 || 1;
-      return this.log ? { low: low / 2, high: high * 2 } : { low: low - pad, high: high + pad };
-    }
-    if (this.log) { const pad = (high / low) ** 0.05; return { low: low / pad, high: high * pad }; }
-    const pad = (high - low) * 0.06;
-    if (low > 0 && low < (high - low) * 0.3) return { low: 0, high: high + pad };
-    return { low: low >= 0 ? Math.max(0, low - pad) : low - pad, high: high + pad };
+    const { low, high, log } = this, span = high - low;
+    if (log) { const pad = span ? (high / low) ** 0.05 : 2; return { low: low / pad, high: high * pad }; }
+    const pad = span ? span * 0.06 : Math.abs(low) * 0.1 || 1;
+    return { low: low >= 0 && low < span * 0.3 ? 0 : low - pad, high: high + pad };
   }
 }
 

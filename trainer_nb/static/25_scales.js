@@ -15,7 +15,7 @@ function ticks(scale, count, axis = "") {
   let step = roundStep(high - low, count);
   if (axis === "steps") step = Math.max(1, step);
   if (axis === "time" && high - low > 1 / 60) step = MINUTES.find(o => o >= (high - low) / count) || roundStep((high - low) / 1440, count) * 1440;
-  return axis === "time" ? multiples(low, high, step).map(at => ({ at, text: clock(at, step) })) : linearTicks(low, high, step);
+  return axis === "time" ? multiples(low, high, step).map(at => ({ at, text: clock(at, step) })) : linearTicks(low, high, count, step);
 }
 
 function clock(minutes, step) {

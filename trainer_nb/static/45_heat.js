@@ -30,12 +30,11 @@ class Heat extends Card {
 
   // One pixel for each value; stretched when drawn.
   paint() {
-    const { rows, columns, log, span } = this.given, extent = new Extent(log);
-    for (const value of span || this.values) extent.add(value);   // a span that is given: of shares, a small one looks small
+    const { rows, columns, log, span } = this.given, extent = new Extent(log, span || this.values);   // a span that is given: of shares, a small one looks small
     this.extent = extent;
-    setText(this.low, extent.none ? "" : number(extent.low, 2));
-    setText(this.high, extent.none ? "" : number(extent.high, 2));
-    if (!rows.length || !columns || extent.none) { this.image.width = 0; return; }
+    setText(this.low, extent.low > extent.high ? "" : number(extent.low, 2));
+    setText(this.high, extent.low > extent.high ? "" : number(extent.high, 2));
+    if (!rows.length || !columns || extent.low > extent.high) { this.image.width = 0; return; }
     this.image.width = columns;
     this.image.height = rows.length;
     const pen = this.image.getContext("2d"), data = pen.createImageData(columns, rows.length);

@@ -160,7 +160,7 @@ class View {
       if (!this.hidden.has("kind:left")) for (let i = 0; i < run.left.length; i += WIDE) extent.add(run.left[i + column]);
       for (const points of Object.values(this.metrics[run.id] || {})) for (const end of [0, points.length - 1]) if (points[end]) extent.add(points[end][column]);
     }
-    if (extent.none) return null;
+    if (extent.low > extent.high) return null;
     const low = extent.low > 0.3 * extent.high ? extent.low : Math.min(0, extent.low);
     return extent.high > low ? [low, extent.high] : [low - 0.5, low + 0.5];
   }

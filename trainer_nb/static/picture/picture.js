@@ -2,7 +2,7 @@
 // The numbers stand in JSON behind each image, which remains where no script runs. Whatever comes from outside is set as text.
 
 const STYLE = `
-.tnb-picture { position: relative; display: grid; gap: 8px 18px; max-width: 1150px; margin: 6px 0; font: 13px/1.4 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; font-variant-numeric: tabular-nums; }
+.tnb-picture { position: relative; display: grid; gap: 8px 18px; max-width: 1150px; margin: 6px 0; font: 13px/1.4 system-ui, sans-serif; font-variant-numeric: tabular-nums; }
 .tnb-picture * { box-sizing: border-box; }
 .tnb-picture button { display: inline-flex; align-items: center; gap: 5px; margin: 0; padding: 1px 6px; border: 0; border-radius: 4px; background: none; color: inherit; font: inherit; font-size: 12px; cursor: pointer; }
 .tnb-picture button[aria-pressed=false] { opacity: .45; text-decoration: line-through; }
@@ -34,7 +34,6 @@ function svg(parent, tag, attributes = {}, text = "") {
   return node;
 }
 
-const finite = values => values.filter(Number.isFinite);
 function nearest(values, x) { return values.reduce((best, o) => o !== null && (best === null || Math.abs(o - x) < Math.abs(best - x)) ? o : best, null); }
 
 // A panel: its axes, and what is drawn between them.
@@ -58,7 +57,7 @@ class Plot {
     }
     const main = this.lines.find(o => o.style === "line");
     head.hidden = !this.title;
-    if (picture.live && main) html(head, "span", "soft", number(finite(main.y).pop()));
+    if (picture.live && main) html(head, "span", "soft", number(main.y.filter(Number.isFinite).pop()));
     this.svg = svg(this.cell, "svg", { role: "img", "aria-label": this.title });
     if (this.note) html(this.cell, "div", "note", this.note);
     this.listen();
@@ -76,23 +75,20 @@ class Plot {
   }
 
   // All places on the horizontal axis.
-  places() { return this.xspan ?? finite([...this.lines, ...this.heats].flatMap(o => o.x).concat(this.bars.flatMap(o => o.edges))).filter(o => !this.xlog || o > 0); }
+  places() { return this.xspan ?? [...this.lines, ...this.heats].flatMap(o => o.x).concat(this.bars.flatMap(o => o.edges)); }
 
   // The values in sight, and those beside them, to which lines lead.
   seen(line) {
     const [low, high] = this.range, inside = (x, i) => x !== null && (line.x[i + 1] ?? x) >= low && (line.x[i - 1] ?? x) <= high;
-    return line.y.filter((o, i) => inside(line.x[i], i) && o !== null && (!this.ylog || o > 0));
+    return line.y.filter((o, i) => inside(line.x[i], i) && o !== null);
   }
 
   // From where to where the values go, in all panels that were given the same range. Single steps far from everything else leave
   // the picture, as in the live view.
   heights() {
-    const lines = this.picture.plots.filter(o => o.scale === this.scale).flatMap(o => o.shown(o.lines)), faint = lines.filter(o => o.style === "faint").flatMap(o => this.seen(o)).sort((a, b) => a - b);
-    const sure = lines.filter(o => o.style !== "faint").flatMap(o => this.seen(o)).concat(this.shown(this.bars).flatMap(o => this.ylog ? finite(o.counts).filter(n => n > 0) : [0, ...o.counts]));
-    const core = new Extent(this.ylog), every = new Extent(this.ylog);
-    for (const value of sure) core.add(value);
-    for (const value of faint) every.add(value);
-    return core.around(faint, every) ?? { low: this.ylog ? 0.1 : 0, high: 1, above: null, below: null };
+    const lines = this.picture.plots.filter(o => o.scale === this.scale).flatMap(o => o.shown(o.lines)), values = faint => lines.filter(o => faint === (o.style === "faint")).flatMap(o => this.seen(o));
+    const faint = values(true).sort((a, b) => a - b), sure = values(false).concat(this.shown(this.bars).flatMap(o => [0, ...o.counts]));
+    return new Extent(this.ylog, sure).around(faint, new Extent(this.ylog, faint)) ?? { low: this.ylog ? 0.1 : 0, high: 1, above: null, below: null };
   }
 
   draw(height) {
@@ -108,7 +104,8 @@ class Plot {
     this.svg.style.height = height + "px";
     this.axes(ticks, rows, names.length > 0);
     // a nested picture cuts off what lies beyond the axes
-    const inside = svg(this.svg, "svg", { x: left - 5, y: top - 5, width: Math.max(1, right - left + 10), height: bottom - top + 6, viewBox: `${left - 5} ${top - 5} ${Math.max(1, right - left + 10)} ${bottom - top + 6}`, style: `width: ${Math.max(1, right - left + 10)}px` });
+    const x = left - 5, y = top - 5, across = Math.max(1, right - left + 10), down = bottom - top + 6;
+    const inside = svg(this.svg, "svg", { x, y, width: across, height: down, viewBox: `${x} ${y} ${across} ${down}`, style: `width: ${across}px` });
     for (const heat of this.heats) this.heat(inside, heat);
     for (const bar of this.shown(this.bars)) this.bar(inside, bar);
     for (const line of this.layers()) this.line(inside, line);
@@ -121,7 +118,7 @@ class Plot {
 
   ticks(scale, count) {
     const { low, high, log } = scale;
-    return log ? logTicks(low, high, count) : linearTicks(low, high, roundStep(high - low, count));
+    return (log ? logTicks : linearTicks)(low, high, count);
   }
 
   axes(ticks, rows, named) {
@@ -200,12 +197,12 @@ class Plot {
     const canvas = document.createElement("canvas"), pen = Object.assign(canvas, { width: columns, height: rows.length }).getContext("2d"), data = pen.createImageData(columns, rows.length);
     // −1 where nothing was measured
     heat.column = at => ends.findIndex((o, i) => at >= o && at < ends[i + 1]);
-    const measure = heat.log ? Math.log10 : o => o, low = measure(heat.low), high = measure(heat.high);
+    const scale = new Extent(heat.log, [heat.low, heat.high]);
     for (let i = 0; i < columns; i++) {
       const column = heat.column(this.xScale.value(this.left + i + 0.5));
       rows.forEach((_, row) => {
         const value = values[row][column] ?? null;
-        if (value !== null && (!heat.log || value > 0)) data.data.set([...viridis((measure(value) - low) / (high - low || 1)), 255], 4 * (row * columns + i));
+        if (value !== null && (!heat.log || value > 0)) data.data.set([...viridis((scale.to(value) - scale.to(scale.low)) / scale.size()), 255], 4 * (row * columns + i));
       });
     }
     pen.putImageData(data, 0, 0);
@@ -267,8 +264,8 @@ class Plot {
   valueAt(line, x) {
     const known = line.x.filter((_, i) => line.y[i] !== null), near = nearest(known, x);
     if (near === null || Math.abs(this.xScale.at(near) - this.xScale.at(x)) > Math.max(12, (this.right - this.left) / 30)) return null;
-    const values = finite(line.y.filter((_, i) => line.x[i] === near));
-    return [near, Math.min(...values), Math.max(...values)];
+    const { low, high } = new Extent(false, line.y.filter((_, i) => line.x[i] === near));
+    return [near, low, high];
   }
 
   // Title and rows {name, text, color} of the box beside the crosshair.
@@ -358,8 +355,7 @@ class Picture {
   // The zoom, or all that there is.
   rangeOf(plot) {
     if (this.zooms.has(plot.group)) return this.zooms.get(plot.group);
-    const places = this.plots.filter(o => o.group === plot.group).flatMap(o => o.places());
-    let low = places.reduce((a, b) => Math.min(a, b), Infinity), high = places.reduce((a, b) => Math.max(a, b), -Infinity);
+    let { low, high } = new Extent(plot.xlog, this.plots.filter(o => o.group === plot.group).flatMap(o => o.places()));
     if (low > high) return plot.xlog ? [0.1, 1] : [0, 1];
     if (plot.group === "step" && !plot.xspan && !plot.xlog && low > 0 && low <= 0.3 * high) low = 0;
     if (plot.xlog) { const pad = low === high ? 2 : plot.rows.length ? (high / low) ** 0.03 : 1; return [low / pad, high * pad]; }
