@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any
 
 from .serialization import pack_values, shared_path, unpack_values
 
@@ -44,7 +45,7 @@ class MessageChannel:
     "Exchange messages over one connection, with a thread for writing and one for reading."
     def __init__(
         self,
-        connection: Connection,
+        connection: Connection | Any,  # or another object with its methods, and one to shut it down
         on_message: Callable[[bytes], None],  # called with each message, by the reading thread
         on_end: Callable[[], None],  # called after the last one, by the reading thread
         name: str = "channel",  # prefix of the threads' names
@@ -96,6 +97,7 @@ class MessageChannel:
 
     def shutdown(self):
         "Shut the connection down for both sides."
+        if not isinstance(self.connection, Connection): return self.connection.shutdown()
         try:
             with socket.socket(fileno=os.dup(self.connection.fileno())) as end:
                 end.shutdown(socket.SHUT_RDWR)

@@ -25,8 +25,8 @@ from ..display.tables import Table
 from ..engine.overrides import TrainerBase
 from .pool_messages import PendingCall
 from .ray_cluster import RayCluster
-from .replica import RunStatus, close_gate, confirm_flush, count_exchanges, current_line
-from .replica import interrupt_replica, make_replica, open_gate, ping
+from .replica import Replica, RunStatus, call_gate, confirm_flush, count_exchanges, current_line
+from .replica import interrupt_replica
 from .stop_barrier import GateBarrier
 from .outcomes import Done, find_root_failure
 from .worker_pool import WorkerPool
@@ -265,7 +265,7 @@ class ProcessGroup:
         self.events = RemoteEvents(self.reports, mirror)
         self.pool = WorkerPool(
             plan.num_processes,
-            make_replica,
+            Replica,
             payload,
             plan.start,
             cpu=plan.cpu,
@@ -279,8 +279,8 @@ class ProcessGroup:
         pool = self.pool
         self.stop_barrier = GateBarrier(
             plan.num_processes,
-            lambda rank, *arguments: ask_processes(pool, [rank], close_gate, *arguments, timeout=30)[rank],
-            lambda rank, *arguments: ask_processes(pool, [rank], open_gate, *arguments, timeout=2)[rank],
+            lambda rank, *given: ask_processes(pool, [rank], call_gate, "close_gate", *given, timeout=30)[rank],
+            lambda rank, *given: ask_processes(pool, [rank], call_gate, "open_gate", *given, timeout=2)[rank],
             lambda rank: not pool.workers[rank].is_disconnected,
         )
 
@@ -359,7 +359,7 @@ class ProcessGroup:
     def kill_unreachable(self, call: PendingCall) -> bool:
         "End processes that do not answer out-of-band calls, and return True if there were any."
         missing = [rank for rank in call.ranks if rank not in call.outcomes]
-        unreachable = [rank for rank, answer in self.ask(missing, ping).items() if answer is None]
+        unreachable = [rank for rank, answer in self.ask(missing, current_line).items() if answer is None]
         for rank in unreachable:
             self.pool.workers[rank].kill()
         return bool(unreachable)

@@ -157,16 +157,6 @@ def to_absolute_folder(folder: str | Path | None) -> str | Path | None:
 # the name of the snapshot that is left if the run cannot be restored in the kernel
 CLOSE_SNAPSHOT = "at the close"
 
-class RestartPolicy:
-    "Count the automatic restarts that are left."
-    def __init__(self, max_restarts: int): self.num_left = max_restarts
-
-    def use(self, death: ProcessDied) -> bool:
-        "Return True if the run continues automatically after a death, with a warning."
-        if self.num_left <= 0: return False
-        self.num_left -= 1
-        warn(f"{death.description}, and continues automatically (max_restarts allows {self.num_left} more).")
-        return True
 
 # %% ../../nbs/11_launch/18_remote_run.ipynb #fa90508e
 class RemoteRun:
@@ -189,7 +179,7 @@ class RemoteRun:
         self.attributes = AttributeWatch()
         # of the learner's attributes
         self.sent_names: frozenset[str] = frozenset()
-        self.restarts = RestartPolicy(plan.max_restarts)
+        self.num_restarts_left = plan.max_restarts
         # the state to start again from if no other is left
         self.base: BaseState | None = None
         # ends the processes when the learner is deleted
@@ -377,8 +367,11 @@ class RemoteRun:
         realign_processes(self, learner, [0], error)
 
     def should_restart(self, learner: TrainerBase, death: ProcessDied) -> bool:
-        "Return True if the run continues automatically after a death."
-        return learner.run_state.parts.remote_run is self and self.restarts.use(death)
+        "Return True, with a warning, if the run continues automatically after a death."
+        if learner.run_state.parts.remote_run is not self or self.num_restarts_left <= 0: return False
+        self.num_restarts_left -= 1
+        warn(f"{death.description}, and continues automatically (max_restarts allows {self.num_restarts_left} more).")
+        return True
 
     # ---- training
 

@@ -270,47 +270,32 @@ def value_parts(value: object) -> list[tuple[str, Any]]:
         return []
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #ebb14be6
-class _NullFile(io.RawIOBase):
-    "Discard all data written to this file."
-    def writable(self): return True
-    def write(self, data): return len(data)
-
 def pickling_error(value: object) -> Exception | None:
     "Return the error that pickling a value raises, None if it succeeds."
     import cloudpickle
-    pickler = cloudpickle.Pickler(_NullFile())
-    # tensors are never the cause
-    pickler.persistent_id = TensorExtractor(_is_plain)
-    try:
-        pickler.dump(value)
-    except Exception as error:
-        return error
+    with open(os.devnull, "wb") as file:
+        pickler = cloudpickle.Pickler(file)
+        # tensors are never the cause
+        pickler.persistent_id = TensorExtractor(_is_plain)
+        try:
+            pickler.dump(value)
+        except Exception as error:
+            return error
     return None
 
 def find_unpicklable(
     value: object,  # that cannot be pickled
-    max_depth: int = 8,
-) -> tuple[str, Any, Exception | None]:
+    error: Exception,  # that this raises
+    outer: tuple[int, ...] = (),  # ids of the values that have this one as a part
+) -> tuple[str, Any, Exception]:
     "Find the innermost part that cannot be pickled, and return its access path, the part, and its error."
-    path = ""
-    error = pickling_error(value)
-    seen = set()
-    for _ in range(max_depth):
-        seen.add(id(value))
-        failing = _find_failing_part(value, seen)
-        if failing is None: break
-        suffix, value, error = failing
-        path += suffix
-    return path, value, error
-
-def _find_failing_part(value: object, seen: set[int]) -> tuple[str, Any, Exception] | None:
-    """Return the first part that cannot be pickled, with its access path and
-    its error; None if all parts can be pickled."""
-    for suffix, part in value_parts(value):
-        if id(part) in seen: continue
-        error = pickling_error(part)
-        if error is not None: return suffix, part, error
-    return None
+    outer = *outer, id(value)
+    # not deeper than a message can show
+    for suffix, part in value_parts(value) if len(outer) <= 8 else ():
+        if id(part) not in outer and (failed := pickling_error(part)) is not None:
+            path, innermost, error = find_unpicklable(part, failed, outer)
+            return suffix + path, innermost, error
+    return "", value, error
 
 # %% ../../nbs/11_launch/00_serialization.ipynb #9b3b8ccd
 def pickling_advice(value: object) -> str:
@@ -329,8 +314,8 @@ def pickling_error_message(
     for name, part in parts.items():
         named += part.items() if isinstance(part, dict) else [(name, part)]
     for name, part in named:
-        if pickling_error(part) is None: continue
-        path, value, error = find_unpicklable(part)
+        if (failed := pickling_error(part)) is None: continue
+        path, value, error = find_unpicklable(part, failed)
         if not path: location = "it"
         elif path.startswith("."): location = f"its attribute `{path[1:]}`"
         else: location = f"its part `{path.strip()}`"
