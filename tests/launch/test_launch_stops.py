@@ -231,7 +231,7 @@ class Asks(TrainerCallback):
     ("on_epoch_end", "should_save", "0", 100), ("on_evaluate", "should_training_stop", "1", 100),
 ])
 def test_a_request_of_one_process_raises_an_error(event, request_, rank, every, tmp_path):
-    "It names the rank, the request and the callback, also where all of them have others; the run continues with what was requested."
+    "It names the rank, the request and the callback, also where all of them have others; the run continues with the state of one of them."
     learn = make(callbacks=[Asks(event, request_, rank)], logging_steps=every, output_dir=str(tmp_path), save_strategy="no")
     with learn.launch(2):
         learn.step(3)
@@ -239,4 +239,4 @@ def test_a_request_of_one_process_raises_an_error(event, request_, rank, every, 
         with pytest.raises(ValueError, match=rf"equests .*{request_}.* \(Asks.{event} has set {request_} on rank {rank}\): a callback"): learn.train()
         assert time.monotonic() - begun < 10 and learn.state.global_step == (4 if event == "on_step_end" else 6)
         learn.train()
-    assert learn.state.global_step == (4 if (event, request_) == ("on_step_end", "should_training_stop") else 6 if event == "on_evaluate" else 18)
+    assert learn.state.global_step in ({4} if (event, request_) == ("on_step_end", "should_training_stop") else {6, 18} if event == "on_evaluate" else {18})

@@ -313,8 +313,6 @@ class UsedParameters(PassComparison):
         self._parameters = parameters
         # a node keeps the shape that its parameter had when the node was made, so there is none for an empty one
         self._nodes = None if are_empty else [get_gradient_edge(p).node for _, p in parameters]
-        # a byte for each parameter: whether the last pass has used it; None before the first one
-        self.used: bytes | None = None
         super().__init__(world, timeout, remedy)
 
     def watch(
@@ -335,7 +333,6 @@ class UsedParameters(PassComparison):
         self._begin_pass()
         self._check(used.hex())
         self._expected = self._current
-        self.used = used
 
     def _describe_place(self, name: str) -> str: return "uses other parameters in this step than before"
 
