@@ -223,28 +223,28 @@ class LayerOrder(PassComparison):
         self._num_checked += 1
 
 # %% ../../nbs/04_device/04_desync.ipynb #a6c5b3de
-def _report_place(reporter: weakref.ref[PassComparison], released: threading.Event, store: torch.distributed.Store):
-    "Send the place of a process to the store when it has not changed for a while; a thread runs this until the release."
-    before, reported = None, None
-    while not released.wait(PLACE_REPORT):
-        this = reporter()
-        if this is None: return
-        now = this.place
-        if now == before and now != reported:
-            try:
-                store.set(this.own_key, " ".join(map(str, now)))
-            except RuntimeError:
-                # the processes are no longer connected
-                return
-            reported = now
-        before = now
-        del this
-
 def report_place(reporter: PassComparison) -> threading.Event:
-    "Start a thread that reports where a process waits; it ends with the object, or when the returned event is set."
+    """Start a thread that sends the place of a process to the store when it has not changed for a while; it ends with the
+    object, or when the returned event is set."""
     released = threading.Event()
     store = torch.distributed.distributed_c10d._get_default_store()
-    threading.Thread(target=_report_place, args=(weakref.ref(reporter), released, store), daemon=True).start()
+    reference = weakref.ref(reporter)
+    def report():
+        before, reported = None, None
+        while not released.wait(PLACE_REPORT):
+            this = reference()
+            if this is None: return
+            now = this.place
+            if now == before and now != reported:
+                try:
+                    store.set(this.own_key, " ".join(map(str, now)))
+                except RuntimeError:
+                    # the processes are no longer connected
+                    return
+                reported = now
+            before = now
+            del this
+    threading.Thread(target=report, daemon=True).start()
     return released
 
 # %% ../../nbs/04_device/04_desync.ipynb #948ea80d
@@ -329,9 +329,9 @@ class UsedParameters(PassComparison):
         if nodes is None:
             with torch.enable_grad():
                 nodes = [get_gradient_edge(p).node for _, p in self._parameters]
-        used = bytes(map(torch._C._will_engine_execute_node, nodes))
         self._begin_pass()
-        self._check(used.hex())
+        # a byte for each parameter: whether this pass is going to use it
+        self._check(bytes(map(torch._C._will_engine_execute_node, nodes)).hex())
         self._expected = self._current
 
     def _describe_place(self, name: str) -> str: return "uses other parameters in this step than before"

@@ -16,16 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..args.training_args import TrainingArguments
-from ..core.callbacks import PROCESS_STATE_FIELDS
 from ..core.errors import InvalidOperation
 from ..core.history import History, send_to_log
 from ..core.interrupts import InterruptGuard
 from ..data.sampling import split_global_batch
 from ..display.tables import Table
-from ..engine.overrides import TrainerBase
 from .pool_messages import PendingCall
 from .ray_cluster import RayCluster
-from .replica import Replica, RunStatus, call_gate, confirm_flush, count_exchanges, current_line
+from .replica import Replica, call_gate, confirm_flush, count_exchanges, current_line
 from .replica import interrupt_replica
 from .stop_barrier import GateBarrier
 from .outcomes import Done, find_root_failure
@@ -389,18 +387,3 @@ class ProcessGroup:
         self.pool = None
         if pool is not None:
             pool.kill()
-
-# %% ../../nbs/11_launch/15_process_group.ipynb #339f1dd2
-def apply_status(learner: TrainerBase, status: RunStatus,
-                 local_names: frozenset[str]):  # of settings whose values differ in the processes
-    "Make the status of the processes that of the kernel's learner."
-    run = learner.run_state
-    logs = run.state.log_history
-    process_state = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
-    run.put_values(status.fields)
-    num_known, new_logs = status.logs
-    run.state.log_history = logs[:num_known] + new_logs
-    run.current.corrupted = status.corrupted
-    vars(run.state).update(process_state)
-    shared = {name: value for name, value in status.settings.items() if name not in local_names}
-    vars(run.args).update(shared)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections import deque
@@ -15,14 +14,14 @@ from collections.abc import Callable
 from typing import Any
 
 from .local_workers import rank_variables
-from .message_channel import message_file
+
 from .outcomes import RemoteError
 from .pool_messages import PoolMessages, Startup, WorkerLink
 from .ray_agent import NodeAgent
 from .ray_cluster import BASIC_PACKAGES, RayCluster, ask, cast, check_nodes
 from .ray_cluster import data_files, describe_here, import_ray, module_files, modules_in
 from .ray_cluster import process_resources, reserve, search_paths, split_modules
-from .serialization import release_packed, shared_path
+from .serialization import present_path, release_packed, shared_path
 
 # %% ../../nbs/11_launch/09_ray_workers.ipynb #960189e2
 class AgentConnection:
@@ -40,7 +39,7 @@ class AgentConnection:
         # no later message may arrive without one that was lost
         if self.link.loss: return
         self.num_sent += 1
-        path = message_file(message)
+        path = shared_path(message)
         try:
             ask(self.link.agent.deliver, self.num_sent, message, path, self.link.upload(path) if path else None)
         except Exception as error:
@@ -118,9 +117,7 @@ class RayLink(WorkerLink):
 
 def _write_file(path: str, content: Any):
     "Write a file that a message of a worker refers to."
-    if not os.path.isdir(os.path.dirname(path)):
-        path = os.path.join(tempfile.gettempdir(), os.path.basename(path))
-    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+    with open(present_path(path), "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(memoryview(content))
 
 # %% ../../nbs/11_launch/09_ray_workers.ipynb #bdf93b57

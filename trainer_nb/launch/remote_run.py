@@ -15,7 +15,7 @@ import torch
 
 from ..args.deepspeed_args import is_deepspeed_enabled
 from ..args.fsdp_args import is_fsdp_enabled
-from ..core.callbacks import TrainerCallback, close_callbacks
+from ..core.callbacks import PROCESS_STATE_FIELDS, TrainerCallback, close_callbacks
 from ..core.errors import InvalidOperation, RemotePart, join_names, warn
 from ..core.history import close_other_logs
 from ..core.log_file import log_path
@@ -37,7 +37,7 @@ from .learner_parts import keep_unloaded, learner_parts, release_local_run, rest
 from .learner_parts import take_unloaded
 from .outcomes import find_root_failure
 from .process_group import HistoryMirror, LaunchPlan, OutOfSync, ProcessDied, ProcessGroup
-from .process_group import ProcessTable, apply_status
+from .process_group import ProcessTable
 from .recovery import BaseState, realign_processes, recover_run
 from .remote_training import run_remote_slice
 from .replica import FunctionResult, ReplicaResult, RunStatus, call_function, final_initial_snapshot
@@ -326,7 +326,16 @@ class RemoteRun:
 
     def apply_status(self, learner: TrainerBase, status: RunStatus):
         "Make the status of the processes that of the kernel's learner."
-        apply_status(learner, status, self.local_names)
+        run = learner.run_state
+        logs = run.state.log_history
+        process_state = {name: getattr(run.state, name) for name in PROCESS_STATE_FIELDS}
+        run.put_values(status.fields)
+        num_known, new_logs = status.logs
+        run.state.log_history = logs[:num_known] + new_logs
+        run.current.corrupted = status.corrupted
+        vars(run.state).update(process_state)
+        shared = {name: value for name, value in status.settings.items() if name not in self.local_names}
+        vars(run.args).update(shared)
 
     def run_on_all(self, learner: TrainerBase, function: Callable[[TrainerBase], Any]) -> list:
         "Call a function of the learner on all processes, and return the results by rank."

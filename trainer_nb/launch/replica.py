@@ -14,6 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ from ..engine.user_state import module_settings
 from .learner_parts import FinalState, RunTransfer, capture_id, has_open_launch, history_lines
 from .learner_parts import make_learner
 from .stop_barrier import BoundaryGate
-from .telemetry import FLUSH_INTERVAL, LogForwarder, SpeedReporter, new_event
+from .telemetry import FLUSH_INTERVAL, LogForwarder, SpeedReporter
 from .worker import Worker, own_device
 from ..live.progress import ProgressCallback
 from ..state.async_save import wait_for_save
@@ -88,7 +89,8 @@ class Replica:
         payload = worker.payload
         self.worker = worker
         self.learner = make_learner(payload)
-        self.speed_reporter = SpeedReporter(worker, new_event if own_device().type == "cuda" else None)
+        make_event = partial(torch.cuda.Event, enable_timing=True) if own_device().type == "cuda" else None
+        self.speed_reporter = SpeedReporter(worker, make_event)
         self.stop_barrier = BoundaryGate()
         self.is_reporting = worker.rank == 0
         run = self.learner.run_state

@@ -437,7 +437,7 @@ def storage_reader(
         return torch.serialization.default_restore_location(storage, where)
     return lambda data: torch.load(io.BytesIO(data), map_location=place, weights_only=False)
 
-def _present_path(path: str) -> str:
+def present_path(path: str) -> str:
     "Return where a file is; on a system without the sender's folder, it is in the temp folder."
     if os.path.isdir(os.path.dirname(path)): return path
     return os.path.join(tempfile.gettempdir(), os.path.basename(path))
@@ -449,7 +449,7 @@ def unpack_values(
 ) -> dict[str, Any]:
     "Return the values that were packed."
     path = shared_path(data)
-    tensors = SharedTensors(_present_path(path)).tensors(last) if path else {}
+    tensors = SharedTensors(present_path(path)).tensors(last) if path else {}
     with_grad: dict[str, torch.Tensor] = {}
     def load(pid: str | tuple[str, bool]):
         if isinstance(pid, str): return getattr(sys, pid)
@@ -471,4 +471,4 @@ def unpack_values(
 def release_packed(data: bytes):
     "Remove the file that packed values refer to, after all processes have read it."
     if path := shared_path(data):
-        SharedTensors(_present_path(path)).unlink()
+        SharedTensors(present_path(path)).unlink()
