@@ -469,10 +469,8 @@ class Device:
         self.unread_outputs = self._isolated.unread_outputs
         # shorter than the time that the others wait in an exchange: this error says more than theirs
         self._timeout = timedelta(seconds=0.9 * args.ddp_timeout)
-        # None: there are no other processes
+        # of several processes, once a model is prepared
         self.requests: AgreedRequests | None = None
-        if not self.world.is_single_process:
-            self.requests = AgreedRequests(self.world, self._timeout, REQUESTS_REMEDY)
         self.patches = PatchSet()
         self._use(None)
         # called when a backward pass has been queued, before the device waits for other processes
@@ -555,6 +553,8 @@ class Device:
         "Move a model to the device and wrap it for the precision and the strategy; release the previous wrapper."
         before = self.deepspeed
         self._release_strategy()
+        if self.requests is None and not self.world.is_single_process:
+            self.requests = AgreedRequests(self.world, self._timeout, REQUESTS_REMEDY)
         if self._uses_deepspeed:
             self._use(self._deepspeed_strategy(model, before))
             return model
@@ -717,6 +717,7 @@ class Device:
         self._release_strategy()
         if self.requests is not None:
             self.requests.release()
+            self.requests = None
         self._isolated.release()
 
     def _release_strategy(self):

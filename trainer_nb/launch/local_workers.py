@@ -309,6 +309,9 @@ class LocalWorkers:
         self._folder = make_scratch_folder(None if len(tempfile.gettempdir()) <= 50 else "/tmp", settings["stem"])
         settings |= {"folder": self._folder}
         environments = worker_environments(self.num_workers, self._store.port, self.threads, self.cpu)
+        if self.method == "spawn":
+            # not by the thread, in which it would unblock the signal
+            resource_tracker.ensure_running()
         result: queue.SimpleQueue[list[LocalLink] | Exception] = queue.SimpleQueue()
         def run():
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])

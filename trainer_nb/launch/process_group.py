@@ -357,7 +357,8 @@ class ProcessGroup:
     def kill_unreachable(self, call: PendingCall) -> bool:
         "End processes that do not answer out-of-band calls, and return True if there were any."
         missing = [rank for rank in call.ranks if rank not in call.outcomes]
-        unreachable = [rank for rank, answer in self.ask(missing, current_line).items() if answer is None]
+        # any function that cannot fail
+        unreachable = [rank for rank, answer in self.ask(missing, bool).items() if answer is None]
         for rank in unreachable:
             self.pool.workers[rank].kill()
         return bool(unreachable)

@@ -102,7 +102,6 @@ class SharedTensors:
     def tensors(
         self,
         last: bool = True,  # no other process is going to read the file
-        copies: bool = False,  # return copies, which do not keep the file's memory
     ) -> dict[str, torch.Tensor]:
         "Return the tensors. Writing into them does not affect other processes."
         with open(self.path, "r+b") as file:
@@ -112,8 +111,7 @@ class SharedTensors:
         size = int.from_bytes(mapped[:8], "little")
         start = -(-(8 + size) // 64) * 64
         entries = json.loads(mapped[8:8 + size])
-        tensors = {name: _map_tensor(mapped, start, *entry) for name, entry in entries.items()}
-        return {name: t.clone() for name, t in tensors.items()} if copies else tensors
+        return {name: _map_tensor(mapped, start, *entry) for name, entry in entries.items()}
 
     def unlink(self):
         "Remove the file's name; existing mappings stay valid."
